@@ -10,8 +10,23 @@ use crate::source;
 
 /// Files and directories whose sentences are not mended yet. The list only shrinks: `tidy` asks
 /// to take out an entry as soon as it has no such sentence any more.
-const NOT_YET: &[&str] =
-    &["crates/engine/", "docs/configuration.md", "docs/drops.md", "docs/security.md"];
+const NOT_YET: &[&str] = &[
+    "crates/engine/src/eviction.rs",
+    "crates/engine/src/fast_path.rs",
+    "crates/engine/src/inside.rs",
+    "crates/engine/src/inside_tests.rs",
+    "crates/engine/src/judging.rs",
+    "crates/engine/src/judging_tests.rs",
+    "crates/engine/src/output.rs",
+    "crates/engine/src/packet.rs",
+    "crates/engine/src/pipeline.rs",
+    "crates/engine/src/stations_tests.rs",
+    "crates/engine/src/tracking.rs",
+    "crates/engine/src/worker.rs",
+    "docs/configuration.md",
+    "docs/drops.md",
+    "docs/security.md",
+];
 
 /// Words that join a clause to a noun, and words that begin another noun.
 const RELATIVES: [&str; 4] = ["that", "which", "who", "whose"];

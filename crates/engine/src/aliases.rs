@@ -1,10 +1,10 @@
-//! Aliases: where a packet finds its connection when that lives in another bucket than the one
-//! that the packet is steered to.
+//! Aliases: they lead a packet to its connection if that lives in another bucket than the one that
+//! the packet is steered to.
 //!
 //! A translated connection has two keys. Mostly both lead to one bucket (see
-//! [`steer::Translated`]); where they can not, the bucket of the second key has an *alias*, the
-//! key and its sender with the number of the bucket that has the connection. How aliases come and go is in
-//! [`crate::aliasing`].
+//! [`steer::Translated`]). If they do not, the bucket of the second key has an *alias*: the key
+//! and its sender, with the number of the bucket that has the connection. [`crate::aliasing`]
+//! tells how aliases come and go.
 
 use std::collections::VecDeque;
 
@@ -16,54 +16,55 @@ use crate::judging::Passed;
 use crate::packet::Packet;
 use crate::seeking::Search;
 
-/// Packets of one bucket that may wait for the aliases of their connections: an answer takes
+/// Most packets of one bucket that may wait for the aliases of their connections. An answer takes
 /// microseconds.
 pub const MAX_WAITING: usize = 64;
 
-/// What became of a wish for an alias.
+/// The result of a request for an alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filing {
-    /// It is there.
+    /// The alias is filed.
     Filed,
     /// The key belongs to another connection.
     Taken,
-    /// There are too many.
+    /// The bucket has as many aliases as it may have.
     Full,
-    /// Too many packets wait for theirs already, so it was not asked for.
+    /// Too many packets wait for aliases already, so this one was not asked for.
     Crowded,
 }
 
-/// What the owners of two buckets tell each other about an alias.
+/// A message between the owners of two buckets about an alias.
 #[derive(Clone, Copy, Debug)]
 pub enum AliasMessage {
-    /// To the bucket that the packets of a key are steered to: file an alias.
+    /// File an alias. It goes to the bucket that the packets of the key are steered to.
     File {
-        /// What packets that follow the alias have, and its hash.
+        /// The key of packets that are to follow the alias, and its hash.
         alias: (KeyedPacket, u64),
         /// The bucket that has the connection.
         owner: BucketId,
-        /// What packets of the originator have, which wait for the answer, and its hash.
+        /// The key of the originator's packets, which wait for the answer, and its hash.
         connection: (KeyedPacket, u64),
-        /// For whom the connection that has the key may have to give way.
+        /// The claimant that the connection which has the key may have to give way to.
         claimant: Option<Claimant>,
     },
-    /// To the bucket that has the connection: what became of that.
+    /// The answer. It goes to the bucket that has the connection.
     Answer {
-        /// What packets of the originator have, and its hash.
+        /// The key of the originator's packets, and its hash.
         connection: (KeyedPacket, u64),
-        /// The answer.
+        /// The result.
         filing: Filing,
     },
-    /// To the bucket that the packets of a key are steered to: the connection has ended.
+    /// Remove the alias, because the connection has ended. It goes to the bucket that the packets
+    /// of the key are steered to.
     Remove {
-        /// What packets that follow the alias have, and its hash.
+        /// The key of packets that follow the alias, and its hash.
         alias: (KeyedPacket, u64),
         /// The bucket that had the connection.
         owner: BucketId,
     },
 }
 
-/// The aliases of one bucket; without any it holds no memory.
+/// The aliases of one bucket. It holds no memory while there are none.
 #[derive(Debug, Default)]
 pub struct Aliases(Option<Box<Filed>>);
 
@@ -82,19 +83,19 @@ struct Alias {
 }
 
 impl Aliases {
-    /// How many there are.
+    /// The number of aliases.
     pub fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |filed| filed.places.len() - filed.free.len())
     }
 
-    /// True where there are none.
+    /// True if there are no aliases.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The bucket that has the connection of a key, or of what packets
-    /// [name](KeyedPacket::named).
+    /// The bucket that has the connection of a key. The key may be one that a packet only
+    /// [names](KeyedPacket::named).
     #[inline]
     pub fn owner(&self, key: &KeyedPacket, hash: u64) -> Option<BucketId> {
         let filed = self.0.as_ref()?;
@@ -125,7 +126,7 @@ impl Aliases {
         Filing::Filed
     }
 
-    /// True if there are as many calls between two hosts as there may be: they have one hash.
+    /// True if two hosts have as many calls as they may have. All their calls have one hash.
     fn is_crowded(&self, key: &KeyedPacket, hash: u32) -> bool {
         let Some(filed) = &self.0 else { return false };
         let mut calls = 0;
@@ -173,17 +174,17 @@ impl Filed {
 
 /// The hash of an alias by its place.
 fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
-    // What is in the index has its place.
+    // Every place that is in the index is filled.
     |place| places[place as usize].map_or(0, |alias| alias.hash)
 }
 
 /// A packet that waits for the alias of its connection.
 #[derive(Debug)]
 pub enum Waiting {
-    /// The one that has opened the connection. All has been done to it but sending. Where its
+    /// The packet that has opened the connection. Everything is done except sending it. If its
     /// source is taken, the search goes on.
     Opener(Packet, Passed, Search),
-    /// One that came behind it.
+    /// A later packet of the connection.
     Follower(Packet),
 }
 
@@ -198,23 +199,23 @@ struct Opening {
 }
 
 impl Openings {
-    /// True where nothing waits.
+    /// True if no packet waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True if packets of a connection wait.
+    /// True if packets of this connection wait.
     pub fn awaits(&self, connection: &KeyedPacket) -> bool {
         self.0.iter().any(|opening| opening.connection == *connection)
     }
 
-    /// True while there is room for one more packet.
+    /// True if one more packet may wait.
     pub fn has_room(&self) -> bool {
         self.0.iter().map(|opening| opening.packets.len()).sum::<usize>() < MAX_WAITING
     }
 
-    /// Has a packet wait behind the others of its connection.
+    /// Adds a packet behind the others of its connection.
     pub fn push(&mut self, connection: &KeyedPacket, packet: Waiting) {
         match self.0.iter_mut().find(|opening| opening.connection == *connection) {
             Some(opening) => opening.packets.push_back(packet),
@@ -225,18 +226,18 @@ impl Openings {
         }
     }
 
-    /// Has what was taken out wait again.
+    /// Puts packets back that were taken out.
     pub fn put_back(&mut self, connection: &KeyedPacket, packets: VecDeque<Waiting>) {
         self.0.push(Opening { connection: *connection, packets });
     }
 
-    /// Takes out what has waited for a connection, in order.
+    /// Takes out the packets of a connection, in order.
     pub fn take(&mut self, connection: &KeyedPacket) -> VecDeque<Waiting> {
         let found = self.0.iter().position(|opening| opening.connection == *connection);
         found.map_or_else(VecDeque::new, |at| self.0.swap_remove(at).packets)
     }
 
-    /// Takes out everything.
+    /// Takes out all packets.
     pub fn take_all(&mut self) -> impl Iterator<Item = Waiting> {
         std::mem::take(&mut self.0).into_iter().flat_map(|opening| opening.packets)
     }

@@ -43,7 +43,7 @@ fn packet(timestamp: u64) -> Packet {
     }
 }
 
-/// Few values, so that many keys have one hash.
+/// There are few hashes, so many keys share one.
 fn hash(port: u16) -> u64 {
     u64::from(port % 7) * 0x1_0001
 }

@@ -1,19 +1,21 @@
-//! How aliases come and go, and how packets follow them.
+//! How workers file and remove aliases, and how packets follow them. [`crate::aliases`] tells what
+//! an alias is.
 //!
-//! The owner of a connection whose second key is steered to another bucket asks the owner of
-//! that bucket to file an alias, and has the packets of the connection wait until it knows
-//! that this was done. So when the first packet leaves, a reply will find its way. Where both
-//! buckets are here, nothing waits. The messages are control items of the rings: they are
-//! never refused, and stay in the order of the packets, also of those that wait for a bucket
-//! on its way.
+//! The second key of a connection may be steered to another bucket. The owner of the connection
+//! then asks the owner of that bucket to file an alias. The packets of the connection wait until
+//! it has confirmed this, so a reply to the first packet finds its way. If one worker owns both
+//! buckets, nothing waits. The messages are control items of the rings. They are never refused,
+//! and they stay in order with the packets, even with packets that wait for a bucket on its way.
 //!
-//! *Order.* What follows an alias goes through two buckets, so what its first bucket has sent
-//! on must not be overtaken by what the next owner of this bucket sends on. And what the
-//! bucket of a connection has said about aliases must not be overtaken by what its next owner
-//! says. So a bucket that has sent anything to other workers is *flushed* before it is given
-//! away ([`Worker::flush_bucket`]): its owner asks each peer through the ring to say when it
-//! has come to this point, and waits for all of them. Nothing arrives for the bucket
-//! meanwhile: its fences are in, and its next owner keeps what comes.
+//! # Order
+//!
+//! A packet that follows an alias goes through two buckets. After the first bucket has moved, the
+//! packets that its new owner sends on must not overtake the packets that its old owner has sent
+//! on. The same holds for messages about aliases. So a bucket that has sent anything to other
+//! workers is *flushed* before it is given away ([`Worker::flush_bucket`]): its owner asks each
+//! peer through the ring to say when the peer has come to this point, and waits for all answers.
+//! Nothing arrives for the bucket meanwhile: its fences are in, and its next owner keeps packets
+//! for it.
 
 use conntrack::Claimant;
 use flow::{DropReason, KeyedPacket, Timestamp};
@@ -25,17 +27,16 @@ use crate::ownership::Departure;
 use crate::packet::{Item, Kept, Packet};
 use crate::worker::Worker;
 
-/// A bucket that leaves when everything that was sent in its name has been processed.
+/// A bucket that leaves after everything that was sent in its name has been processed.
 pub struct Flushing {
     departure: Departure<Box<Bucket>>,
-    /// Peers that have not come to this point.
+    /// Number of peers that have not confirmed this yet.
     missing: usize,
 }
 
 impl Worker {
-    /// Sends a packet that has met an alias on to the bucket that has its connection, or takes
-    /// one out of the way that has to wait for the alias of its connection. True if it was
-    /// either.
+    /// Sends a packet that has met an alias to the bucket that has its connection. Or takes away a
+    /// packet that has to wait for the alias of its connection. False if neither is needed.
     #[inline]
     pub(crate) fn divert(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
         let Some(bucket) = self.ownership.get(packet.bucket) else { return false };
@@ -64,8 +65,8 @@ impl Worker {
             if bucket.connections.has(&keyed, hash, now) {
                 return false;
             }
-            // The connection has ended. The alias goes, and the packet is judged where it was
-            // steered to.
+            // The connection has ended. The alias is removed, and the packet is judged in the
+            // bucket that it was steered to.
             let owner = packet.bucket;
             let message = AliasMessage::Remove { alias: (keyed, hash), owner };
             self.tell_bucket(owner, alias_in, message, now);
@@ -87,8 +88,8 @@ impl Worker {
     ) {
         let from = packet.bucket;
         let mut packet = Packet { bucket: to, alias_in, ..packet.take() };
-        // A bucket that is about to leave is still here: what its next owner gets from others
-        // has come after this packet.
+        // A bucket that is about to leave is processed here: its next owner gets packets from this
+        // worker only after this one.
         if self.ownership.get(to).is_some() || self.ownership.route(to) == self.id {
             self.process(&mut packet, now);
         } else {
@@ -103,8 +104,8 @@ impl Worker {
         }
     }
 
-    /// Has packets of the key `alias` find their connection in `owner`, a bucket that is here.
-    /// `home` is the bucket that they are steered to. `None` if the answer will come later.
+    /// Makes packets of the key `alias` find their connection in `owner`, a bucket of this worker.
+    /// The packets are steered to the bucket `home`. `None` if the answer comes later.
     pub(crate) fn file_alias(
         &mut self,
         owner: BucketId,
@@ -116,7 +117,8 @@ impl Worker {
         if self.ownership.get(home).is_some() {
             return Some(self.file_here(home, owner, alias, claimant, now));
         }
-        // Each message is followed by another when the connection ends, and none is refused.
+        // Each message leads to another one when the connection ends, and none is refused, so the
+        // packets that may wait limit them.
         if self.ownership.get(owner).is_none_or(|owner| !owner.openings.has_room()) {
             return Some(Filing::Crowded);
         }
@@ -145,8 +147,8 @@ impl Worker {
         }
     }
 
-    /// Has the connection give way for a claimant whose replies have a key that is steered to
-    /// `home`, if it is here: in this bucket, or in another that the alias leads to.
+    /// Lets the connection that has this key give way to a claimant, if it is here: in the bucket
+    /// `home`, or in a bucket to which an alias leads.
     fn make_way(
         &mut self,
         home: BucketId,
@@ -167,7 +169,7 @@ impl Worker {
         }
     }
 
-    /// Has the alias of a connection that has ended removed.
+    /// Removes the alias of a connection that has ended.
     pub(crate) fn remove_alias(
         &mut self,
         owner: BucketId,
@@ -178,7 +180,7 @@ impl Worker {
         self.tell_bucket(owner, home, AliasMessage::Remove { alias, owner }, now);
     }
 
-    /// Tells the owner of the bucket `to` something in the name of the bucket `from`.
+    /// Sends a message in the name of the bucket `from` to the owner of the bucket `to`.
     fn tell_bucket(&mut self, from: BucketId, to: BucketId, message: AliasMessage, now: Timestamp) {
         let owner = self.ownership.route(to);
         if self.ownership.get(to).is_some() || owner == self.id {
@@ -191,7 +193,7 @@ impl Worker {
         }
     }
 
-    /// Takes what another bucket has to say to one that is here or on its way.
+    /// Takes a message to a bucket that is here or on its way here.
     pub(crate) fn take_message(&mut self, to: BucketId, message: AliasMessage, now: Timestamp) {
         let Some(bucket) = self.ownership.get_mut(to) else {
             return self.ownership.keep_always(to, Kept::Message(message));
@@ -211,8 +213,8 @@ impl Worker {
         }
     }
 
-    /// Lets the packets go that have waited for the alias of their connection. If there is
-    /// none, the connection ends, and so do they.
+    /// Lets the packets go that have waited for the alias of their connection. If the alias was
+    /// refused, the connection ends and the packets are dropped.
     fn release(
         &mut self,
         bucket: BucketId,
@@ -258,7 +260,7 @@ impl Worker {
         }
     }
 
-    /// Drops what waits for aliases: the worker has come to its end.
+    /// Drops the packets that wait for aliases, because the worker ends.
     pub(crate) fn end_openings(&mut self) {
         for index in 0..self.ownership.routes().len() {
             let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
@@ -269,8 +271,8 @@ impl Worker {
         }
     }
 
-    /// Has every peer say when it has processed what was sent in the name of a bucket that
-    /// leaves. Returns the bucket if there is nothing to wait for.
+    /// Asks every peer to say when it has processed everything that was sent in the name of a
+    /// bucket that leaves. Returns the bucket if nothing was sent.
     pub(crate) fn flush_bucket(
         &mut self,
         mut departure: Departure<Box<Bucket>>,
@@ -287,7 +289,7 @@ impl Worker {
         None
     }
 
-    /// A peer has come to the point where a bucket was to be flushed.
+    /// Notes that a peer has processed everything that was sent in the name of a bucket.
     pub(crate) fn flushed(&mut self, bucket: BucketId) {
         let found = self.flushing.iter().position(|it| it.departure.bucket == bucket);
         let Some(at) = found else {

@@ -70,8 +70,8 @@ impl Crew {
         packet
     }
 
-    /// Opens a connection for a flow in a bucket that the flow is not steered to, and has an
-    /// alias filed. Returns that bucket, its home, the key and the hash.
+    /// Opens a connection for a flow in a bucket that the flow is not steered to, and files an
+    /// alias. Returns that bucket, the bucket that the flow is steered to, the key and its hash.
     fn open(&mut self, flow: u16) -> (BucketId, BucketId, KeyedPacket, u64) {
         let frame = self.frame(flow);
         let mut packet = self.packet(frame);
@@ -97,7 +97,7 @@ impl Crew {
         (away, home, key, hash)
     }
 
-    /// Checks that everything came out in its order.
+    /// Checks that all packets came out in their order.
     fn check(&mut self) {
         let mut seen = [0; FLOWS as usize];
         for frame in self.rig.sent(1) {
@@ -114,8 +114,8 @@ impl Crew {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-    /// Worker 0 receives everything, and hands on what it does not own, so each flow goes by
-    /// way of two buckets that move.
+    /// Worker 0 receives all packets, and hands on those of other workers. So each flow goes
+    /// through two buckets that move.
     #[test]
     fn what_follows_aliases_stays_in_order_while_buckets_move(
         steps in prop::collection::vec((0..6_u8, any::<u16>(), any::<u16>()), 100..1500),
@@ -126,7 +126,7 @@ proptest! {
         for (step, a, b) in steps {
             match step {
                 0 => {
-                    // Mostly the buckets that matter.
+                    // Mostly the buckets of a flow move.
                     let (away, home, ..) = homes[usize::from(a) % homes.len()];
                     crew.start_move(if b & 4 == 0 { home.0 } else { away.0 }, b % WORKERS);
                 }
@@ -147,8 +147,8 @@ proptest! {
         crew.check();
     }
 
-    /// Aliases are asked for while everything moves, and what comes for a connection whose
-    /// alias is not there yet waits behind its first packet.
+    /// Aliases are asked for while buckets move. Packets of a connection without its alias wait
+    /// behind the first packet.
     #[test]
     fn openings_wait_for_their_aliases_in_order_while_buckets_move(
         steps in prop::collection::vec((0..6_u8, any::<u16>(), any::<u16>()), 100..800),
@@ -159,7 +159,7 @@ proptest! {
             let flow = a % FLOWS;
             match (step, homes[usize::from(flow)]) {
                 (0, _) => crew.start_move(a, b),
-                // Where the bucket is between two workers nobody can open anything in it.
+                // Nobody can open a connection in a bucket that is between two workers.
                 (1, None) => {
                     let frame = crew.frame(flow);
                     crew.sent[usize::from(flow)] -= 1;
@@ -169,7 +169,7 @@ proptest! {
                         homes[usize::from(flow)] = Some(crew.open(flow));
                     }
                 }
-                // By its first key, that is to the bucket of the connection.
+                // The packet has the first key, so it goes to the bucket of the connection.
                 (2, Some((away, ..))) if crew.moving != Some(away) => {
                     let frame = crew.frame(flow);
                     let mut packet = Packet { bucket: away, ..crew.packet(frame) };
@@ -212,7 +212,7 @@ fn an_alias_that_leads_nowhere_goes_and_its_packet_is_judged_at_home() {
 #[test]
 fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     let mut crew = Crew::new();
-    // The flow is tracked where it is steered to.
+    // The flow is tracked in the bucket that it is steered to.
     let frame = crew.frame(2);
     crew.inputs[0].0.lock().unwrap().push_back(frame);
     crew.settle();

@@ -1,21 +1,21 @@
-//! How much of something a worker may do on its own accord: so many a second, a few at once.
+//! Limits how often a worker does something of its own accord: a rate, and a burst after a pause.
 
-/// What may be done, as the time up to which it is used up.
+/// A rate limit, kept as the time up to which the allowance is used up.
 #[derive(Debug)]
 pub struct Allowance {
-    /// When the allowance is full again, nanoseconds.
+    /// The time at which the allowance is full again, nanoseconds.
     full_at_ns: u64,
     nanos_each: u64,
     burst: u64,
 }
 
 impl Allowance {
-    /// So many a second, and `burst` at once after a pause.
+    /// Allows `per_second` (1 to 1,000,000,000) a second, and `burst` at once after a pause.
     pub const fn new(per_second: u64, burst: u64) -> Self {
         Self { full_at_ns: 0, nanos_each: 1_000_000_000 / per_second, burst }
     }
 
-    /// Takes one; false if there is none.
+    /// Takes one from the allowance. False if nothing is left.
     pub fn take(&mut self, now_ns: u64) -> bool {
         let full_at_ns = self.full_at_ns.max(now_ns) + self.nanos_each;
         let allowed = full_at_ns - now_ns <= self.burst * self.nanos_each;
@@ -41,7 +41,7 @@ mod tests {
         };
         assert_eq!(taken(5 * second, 0, 1000), BURST);
         assert_eq!(taken(6 * second, 0, 1000), BURST, "and not a second's worth");
-        // A flood of 100,000 packets in a second, right behind that.
+        // A flood of 100,000 packets within the next second.
         assert_eq!(taken(6 * second, second / 100_000, 100_000), PER_SECOND - 1);
         assert_eq!(taken(60 * second, second / PER_SECOND, 3000), 3000, "as many as it may");
     }

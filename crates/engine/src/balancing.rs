@@ -1,4 +1,4 @@
-//! Feeding the balancer and carrying out what it plans.
+//! Feeds the balancer and carries out its plans.
 
 use netio::clock;
 use steer::{BalanceSettings, Balancer, BucketMove, Plan, Sample};
@@ -6,7 +6,7 @@ use steer::{BalanceSettings, Balancer, BucketMove, Plan, Sample};
 use crate::config::SteerError;
 use crate::coordinator::Coordinator;
 
-/// What the balancer has seen up to now.
+/// The balancer, and the counters at its last round.
 #[derive(Debug)]
 pub struct BalanceState {
     balancer: Balancer,
@@ -27,8 +27,8 @@ impl Default for BalanceState {
 }
 
 impl Coordinator {
-    /// Plans bucket moves by the load since the last call and, unless it is a dry
-    /// run, carries them out.
+    /// Plans bucket moves by the load since the last plan that was carried out. Unless it is a dry
+    /// run, carries the plan out.
     pub fn balance(&mut self, dry_run: bool) -> Result<Plan, SteerError> {
         let reports = self.reports()?;
         let now_ns = clock::monotonic_nanoseconds();
@@ -62,7 +62,7 @@ impl Coordinator {
     }
 }
 
-/// What was added since; a worker or bucket that was not there counts from zero.
+/// The differences since `before`. A new worker or bucket counts from zero.
 fn differences(now: &[u64], before: &[u64]) -> Vec<u64> {
     let before = before.iter().copied().chain(std::iter::repeat(0));
     now.iter().zip(before).map(|(now, before)| now.saturating_sub(before)).collect()

@@ -1,4 +1,4 @@
-//! What a bucket owns.
+//! A bucket: the unit in which flows move between workers.
 
 use conntrack::{Inside, Table};
 use defrag::Parcel;
@@ -9,30 +9,31 @@ use crate::host_flows::HostFlows;
 use crate::reassembly::Fragment;
 use crate::router::{NextStation, Unsent};
 
-/// Everything that the flows of one bucket need. It moves between workers whole.
+/// Everything that the flows of one bucket need. It moves between workers as a whole.
 #[derive(Debug)]
 pub struct Bucket {
     /// Connections.
     pub connections: Table,
-    /// Connections inside tunnels, where those are judged and some are there.
+    /// Connections inside tunnels. `None` if packets inside tunnels are not judged or there are no
+    /// such connections.
     pub inside: Option<Box<Inside>>,
-    /// Packets processed in this bucket since it was made; the balancer works on
+    /// Packets that were processed in this bucket since it was made. The balancer uses the
     /// differences.
     pub packets: u64,
-    /// Incomplete datagrams, while the bucket is on its way; a worker keeps those of
-    /// all its buckets together.
+    /// Incomplete datagrams, only while the bucket is on its way. A worker keeps those of all its
+    /// buckets together.
     pub datagrams: Option<Parcel<Fragment>>,
-    /// Frames that wait for the station of their next hop, while the bucket is on its way; a
+    /// Frames that wait for the station of their next hop, only while the bucket is on its way. A
     /// worker keeps those of all its buckets together.
     pub unsent: Vec<(NextStation, Unsent)>,
-    /// Event clock of the worker that owned it last, see `crate::events`.
+    /// The event clock of the worker that owned it last, see `crate::events`.
     pub event_clock: u64,
-    /// When it was made: when the gateway has started.
+    /// The time when it was made, which is the start of the gateway.
     pub born: Timestamp,
-    /// What the SYN proxy of the worker that owned it last has promised, while it is on its
-    /// way.
+    /// The last promises of the SYN proxy by zone, from the worker that owned the bucket last;
+    /// only while it is on its way.
     pub promises: Vec<(Zone, Timestamp)>,
-    /// Keys that are steered here, of connections in other buckets.
+    /// The aliases of keys that are steered here and whose connections are in other buckets.
     pub aliases: Aliases,
     /// Packets that wait for the aliases of their connections.
     pub openings: Openings,
@@ -43,7 +44,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// An empty bucket.
+    /// Creates an empty bucket.
     pub fn new(now: Timestamp) -> Self {
         Self {
             connections: Table::new(now),

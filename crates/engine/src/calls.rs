@@ -1,13 +1,13 @@
-//! Calls that end where their control connection is seen to end, and their connections where
-//! their bucket is.
+//! Ends the connections of calls. A worker sees a call end on its control connection, and the
+//! owners of the buckets end the call's connections.
 
 use flow::Timestamp;
 
 use crate::worker::Worker;
 
 impl Worker {
-    /// Ends the connections of calls that are over, in the buckets of this worker; true if
-    /// there were any. A bucket that moves has them ended by its next owner.
+    /// Ends the connections of ended calls in the buckets of this worker. True if there were any.
+    /// If a bucket moves meanwhile, its next owner ends them.
     #[inline]
     pub(crate) fn end_calls(&mut self, now: Timestamp) -> bool {
         self.tracking.expectations.has_calls_over() && self.end_calls_slowly(now)

@@ -1,25 +1,24 @@
-//! The time of a replay, made of the time stamps of a capture.
+//! The clock of a replay, driven by the time stamps of a capture.
 
-/// Latest time, nanoseconds since 1970: the year 2262. What is scheduled then has its time still;
-/// a later time stamp is damaged and says nothing.
+/// The latest time, nanoseconds since 1970: the year 2262. Timers that are set then still fit. A
+/// later time stamp is damaged and is ignored.
 const LATEST: u64 = 1 << 63;
-/// How far behind others a packet of a capture may be, nanoseconds: those of several queues or
+/// The time by which a packet may be behind others, nanoseconds. Packets of several queues or
 /// interfaces are not quite in order.
 const DISORDER: u64 = 1_000_000_000;
 
-/// A clock that never runs backwards, whatever a capture says, and that does not stand still for
-/// long.
+/// A clock that never runs backwards and does not stand still for long.
 ///
-/// When the clock of the capturing host was set back, all packets from there on are behind. After
-/// [`DISORDER`] of their own time they are taken for what they are, and time goes on with them: a
-/// clock that waited until they had caught up would keep connections from ending and limits from
-/// recovering for as long as the clock was set back.
+/// If the clock of the capturing host was set back, all later packets are behind. After
+/// [`DISORDER`] of their own time, this clock goes on with them. If it waited for them to catch
+/// up, no connection would end and no limit would recover for as long as the clock was set back.
 #[derive(Debug, Default)]
 pub struct CaptureClock {
     now: u64,
-    /// What is added to time stamps.
+    /// The difference between this clock and the time stamps, nanoseconds.
     shift: u64,
-    /// The first of the packets that are behind, if the last was.
+    /// The earliest time of the packets that are behind now; `None` if the last packet was not
+    /// behind.
     behind_since: Option<u64>,
 }
 
@@ -29,7 +28,7 @@ impl CaptureClock {
         self.now
     }
 
-    /// The time at which a packet is played that has this time stamp.
+    /// The time at which a packet with this time stamp is played.
     pub fn tick(&mut self, stamp: u64) -> u64 {
         if stamp > LATEST {
             return self.now;

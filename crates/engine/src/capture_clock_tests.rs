@@ -23,7 +23,7 @@ fn a_clock_that_was_set_back_goes_on() {
     let before = (0..10).map(|second| BEGIN + second * SECOND);
     let after = (0..10).map(|second| BEGIN - HOUR + second * SECOND);
     let seen = ticks(before.chain(after));
-    // Time stands still for the two packets that may be out of order only.
+    // Time stands still only for the two packets that may just be out of order.
     let expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 10, 11, 12, 13, 14, 15, 16];
     assert_eq!(seen, expected.map(|second| BEGIN + second * SECOND));
 }

@@ -1,4 +1,5 @@
-//! What is done for rules beside their verdict, and to who sent a packet that they refuse.
+//! Carries out what rules ask for beside their verdict, and answers the senders of refused
+//! packets.
 
 use conntrack::{Labels, Why};
 use flow::{DropReason, Timestamp};
@@ -17,7 +18,7 @@ use crate::router::Course;
 use crate::worker::Worker;
 
 impl Worker {
-    /// Does what rules ask for beside their verdict.
+    /// Carries out what rules ask for beside their verdict.
     #[cold]
     pub(crate) fn carry_out(
         &mut self,
@@ -57,7 +58,7 @@ impl Worker {
         let size = match size {
             SegmentSize::AtMost(size) => size,
             SegmentSize::PathMtu => {
-                // In both directions, as the kernel does.
+                // The MTUs of both directions count, as in the kernel.
                 let ports = [Some(packet.frame.port), journey.output_port];
                 let mtus = ports.into_iter().flatten().filter_map(|port| self.outputs.mtu(port));
                 let of_route = match journey.passed.course {
@@ -73,7 +74,7 @@ impl Worker {
         self.edit(packet, |segment| segment.lower_segment_size(size));
     }
 
-    /// Hands what is to be logged to the coordinator, a bounded number of lines.
+    /// Hands a bounded number of packets that are to be logged to the coordinator.
     pub(crate) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
         let Self { rules: Some(rules), notices, tracking, .. } = self else { return };
         let mut left = u64::from(outcome.logs.asked());
@@ -85,13 +86,14 @@ impl Worker {
             let revision = rules.shared.revision;
             let why = Why::Rule { rule: rule.index() as u32, revision };
             let line = RecentDrop::new(&packet.frame, why.into(), now, &tracking.zones);
-            // A coordinator that is gone writes no lines.
+            // This fails only after the coordinator has gone.
             let _ = notices.send(Notice::Logged(log, Box::new(line)));
         }
         rules.unwritten += left;
     }
 
-    /// Tells the sender of a refused packet, if a rule says so, and names who has refused it.
+    /// Answers the sender of a refused packet, if a rule says so. Returns the rule or policy that
+    /// refused it.
     #[cold]
     pub(crate) fn refuse_by_rule(
         &mut self,
@@ -124,20 +126,20 @@ impl Worker {
         self.tell(&packet.frame, Message::Unreachable { code }, now);
     }
 
-    /// Sends an error to the sender of a packet.
+    /// Sends an ICMP error to the sender of a packet.
     pub(crate) fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
         let Self { outputs, pool, counters, .. } = self;
         outputs.tell(frame, message, now.as_nanos(), pool, counters);
     }
 
-    /// Resets a connection in the name of the receiver.
+    /// Sends a TCP reset in the name of the packet's receiver, and ends the connection.
     fn reset(&mut self, packet: &Packet, journey: &Journey, now: Timestamp) {
         let Transport::Tcp(tcp) = packet.network.transport else { return };
         let text = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
         let length = packet.network.end.saturating_sub(text);
         let Some(segment) = ControlSegment::reset(&tcp, length) else { return };
         if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
-            // The timeouts are those of its originator's zone, wherever a reply came to.
+            // The timeouts are those of the originator's zone, even if a reply is reset.
             let zone = bucket.connections.zones(&journey.tracked).original;
             let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
             bucket.connections.reset(&journey.tracked, &mut context);
@@ -158,7 +160,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// Tells the others what rules have changed in sets.
+    /// Tells the other workers of the changes that rules have made in sets.
     #[inline]
     pub(crate) fn tell_elements(&mut self) {
         let Self { rules: Some(rules), links, .. } = self else { return };
@@ -170,7 +172,7 @@ impl Worker {
         });
     }
 
-    /// Takes over what another worker's rules have changed in a set.
+    /// Takes over a change that another worker's rules have made in a set.
     pub(crate) fn learn_element(&mut self, revision: u32, update: ElementUpdate, now: Timestamp) {
         let Some(rules) = &mut self.rules else { return };
         if rules.shared.revision == revision {

@@ -1,4 +1,4 @@
-//! What the coordinator tells workers and what they answer.
+//! The commands and questions of the coordinator, and the answers and notices of workers.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -24,7 +24,7 @@ use crate::settings::Settings;
 use crate::views::{BucketStatus, DatagramStatus, Received};
 use crate::zones::Zones;
 
-/// A receive queue with its name.
+/// A receive queue.
 pub struct Queue {
     /// Number of the queue, unique in the gateway.
     pub id: usize,
@@ -32,7 +32,7 @@ pub struct Queue {
     pub port: PortId,
     /// The interface supplies the symmetric Toeplitz hash, and it may be used.
     pub supplies_hash: bool,
-    /// What came through it.
+    /// Its counters.
     pub received: Received,
     /// The queue itself.
     pub source: Box<dyn RxQueue>,
@@ -56,16 +56,15 @@ impl std::fmt::Debug for Queue {
 
 /// An order to a worker, taken between two batches.
 pub enum Command {
-    /// Buckets change their owners.
+    /// Move buckets to other owners.
     Switch(Vec<Move>),
-    /// A new worker: its rings.
+    /// Use these rings to a new worker.
     Connect(WorkerId, Box<Link>),
-    /// A worker is gone; nothing is in its rings any more.
+    /// Give up the rings to a worker that has left. They are empty.
     Disconnect(WorkerId),
     /// Poll this queue from now on.
     AddQueue(Queue),
-    /// Stop polling a queue, report it with [`Notice::Released`], and send a
-    /// marker to every peer.
+    /// Stop polling a queue, report it with [`Notice::Released`], and send a marker to every peer.
     ReleaseQueue {
         /// Number of the queue.
         id: usize,
@@ -74,48 +73,48 @@ pub enum Command {
     },
     /// Send through this queue from now on; `None` closes the port.
     SetOutput(PortId, Option<Box<dyn TxQueue>>),
-    /// The longest packet that each port takes behind the link header, bytes, where
-    /// that is known.
+    /// Use these MTUs: the longest packet that each port takes behind the link header, bytes;
+    /// `None`: no known limit.
     SetMtus(Vec<Option<u32>>),
-    /// What the ports are called, as rules compare names.
+    /// Use these names of the ports, in the form in which rules compare them.
     SetNames(Arc<[u128]>),
-    /// What the kernel's routes, neighbours and links are now.
+    /// Use these routes, neighbours and links.
     Routing(Arc<Routing>),
-    /// Which addresses connections are translated to.
+    /// Steer packets for these addresses by port, because connections are translated to them.
     Translated(Translated),
-    /// Changed tunables.
+    /// Use these tunables.
     Settings(Box<Settings>),
-    /// Zones that have become known, before any packet of them comes.
+    /// Count the connections of these zones, before any packet of them comes.
     LearnZones(Box<LimitPools>),
-    /// Which packets belong to which zone, and what is different there.
+    /// Use these zones and their settings.
     Zones(Box<Zones>),
-    /// Judge packets by these rules from now on, or by none; the worker sends those before
-    /// back with [`Notice::Rules`].
+    /// Judge packets by these rules, or by none. The worker sends its rules before back with
+    /// [`Notice::Rules`].
     Rules(Option<Box<WorkerRules>>),
-    /// Quotas of the rules have begun anew.
+    /// Reset the quotas of the rules.
     ResetQuotas,
-    /// What rules of this revision have put into sets.
+    /// Take over these elements of sets, if the rules have this revision.
     Elements(u32, Vec<ElementUpdate>),
-    /// How many workers share the limits that are divided: memory of fragments, half-open
-    /// connections of a source.
+    /// Take the share of one of this many workers of everything that is divided, such as the
+    /// memory for fragments, the limits on connections, and the threshold of the SYN proxy.
     ShareLimits(u32),
     /// Send a marker to every peer.
     Mark(u64),
     /// Run on this CPU.
     Pin(usize),
-    /// Send events to a subscriber too.
+    /// Send events of connections to one more subscriber.
     Subscribe(EventSender<Event>),
-    /// The same for what is expected.
+    /// Send events of expectations to one more subscriber.
     SubscribeExpectations(EventSender<ExpectationEvent>),
-    /// A question.
+    /// Answer a question.
     Ask(Question),
-    /// End; nothing is in any ring.
+    /// End. All rings are empty.
     Stop,
 }
 
 impl Command {
-    /// True if packets of established flows may be forwarded another way behind it: what was
-    /// recorded of them before holds no longer.
+    /// True if this may change how packets of established flows are forwarded. Decisions that were
+    /// recorded for them no longer hold then.
     pub const fn changes_decisions(&self) -> bool {
         match self {
             Self::SetOutput(..)
@@ -127,7 +126,7 @@ impl Command {
             | Self::LearnZones(_)
             | Self::Zones(_)
             | Self::Rules(_) => true,
-            // Rules that ask for sets which change, or for quotas, see every packet.
+            // The fast path does not take packets whose rules ask for changing sets or for quotas.
             Self::Elements(..) | Self::ResetQuotas => false,
             Self::Switch(_)
             | Self::Connect(..)
@@ -145,66 +144,65 @@ impl Command {
     }
 }
 
-/// A question and where to send the answer. A question covers a piece of one
-/// bucket at most, so that packets wait for an answer no longer than for a batch.
+/// A question and the channel for the answer. A question covers at most a piece of one bucket, so
+/// packets wait for an answer no longer than for a batch.
 pub enum Question {
-    /// The worker's own state.
+    /// The worker's report.
     Report(SyncSender<WorkerReport>),
-    /// Do something to the connections of a bucket that match, in a piece of it.
+    /// Show, change or delete the matching connections in a piece of a bucket.
     Select(BucketId, Selection, SyncSender<Selected>),
-    /// Forget so many expectations of the gateway, and tell those who listen to this worker. The
-    /// answer: how many were listed, and whether there may be more.
+    /// Forget at most this many expectations of the gateway, and tell the subscribers of this
+    /// worker. The answer: how many of them were listed, and whether there may be more.
     ForgetExpectations(usize, SyncSender<(usize, bool)>),
-    /// Incomplete datagrams in a piece of the worker's table, and where the next
-    /// piece begins.
+    /// The incomplete datagrams in a piece of the worker's table, and the start of the next piece.
     Datagrams(defrag::Cursor, SyncSender<(Vec<QueueView>, Option<defrag::Cursor>)>),
-    /// A piece of what rules have counted, from this counter on.
+    /// A piece of the counts of rules, from this counter on.
     Rules(usize, SyncSender<Option<RuleCounts>>),
-    /// A piece of the elements that rules have put into sets, and where the next begins.
+    /// A piece of the elements that rules have put into sets, and the start of the next piece.
     RuleElements(usize, SyncSender<(Vec<ElementUpdate>, Option<usize>)>),
-    /// Whether a packet, which has not come, belongs to a flow of this bucket that was left to the
+    /// Whether a packet like this one would belong to a flow of this bucket that was left to the
     /// host.
     IsLeftToHost(BucketId, KeyedPacket, Sign, SyncSender<bool>),
-    /// The last packets that it dropped, each with the time since then.
+    /// The packets that it dropped last, each with the time since the drop.
     RecentDrops(SyncSender<Vec<(Duration, RecentDrop)>>),
 }
 
-/// What a worker says of itself.
+/// The state of a worker.
 #[derive(Debug, Default)]
 pub struct WorkerReport {
     /// Counters.
     pub counters: Counters,
     /// Owned buckets.
     pub buckets: Vec<BucketStatus>,
-    /// Queues.
+    /// The counters of its queues, with their ports.
     pub queues: Vec<(PortId, Received)>,
-    /// What was sent, by port.
+    /// The counters of sent frames, by port.
     pub sent: Vec<Sent>,
     /// Items that wait in its rings.
     pub backlog: u64,
     /// Nanoseconds spent with packets in hand.
     pub busy_ns: u64,
-    /// What is held of incomplete datagrams.
+    /// Its incomplete datagrams.
     pub datagrams: DatagramStatus,
-    /// Connections of each zone but 0.
+    /// Connections of each known zone except 0.
     pub zones: Vec<(Zone, u64)>,
 }
 
-/// What a worker reports on its own account.
+/// A message that a worker sends on its own account.
 #[derive(Debug)]
 pub enum Notice {
-    /// A bucket that was on its way has been installed.
+    /// A bucket has arrived.
     Arrived(BucketId),
-    /// A marker was reached.
+    /// A marker has arrived.
     Marker(u64),
-    /// A queue that is no longer polled.
+    /// A queue was released and is no longer polled.
     Released(Queue),
     /// A lot of memory was freed since the last time.
     Freed,
-    /// This worker judges by the rules that it was sent; these were the ones before.
+    /// This worker judges by the rules that it was sent. Its rules before come back.
     Rules(WorkerId, Option<Box<WorkerRules>>),
-    /// A packet that is to be logged, because of this log statement.
+    /// A log statement asks for a line about this packet.
     Logged(LogId, Box<RecentDrop>),
-    /// A queue that failed and is no longer polled.
+    /// A queue has failed and is no longer polled.
     Failed(Queue, netio::PortError),
 }

@@ -1,4 +1,4 @@
-//! What a gateway is made of, and what can go wrong at its start.
+//! The configuration of a gateway, and the errors of its start and of steering.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::stations::StationLimits;
 use crate::zone_config::{TimeoutPolicy, ZoneConfig};
 use crate::zones::{self, ZonesError};
 
-/// What a gateway is to the packets that it passes on.
+/// The role of a gateway towards the packets that it passes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
     /// A wire with a filter: stations on its sides see each other.
@@ -36,44 +36,44 @@ pub enum Mode {
 pub struct Config {
     /// Bridge or router.
     pub mode: Mode,
-    /// How many workers.
+    /// The number of workers.
     pub workers: WorkerCount,
-    /// How many buckets.
+    /// The number of buckets.
     pub buckets: BucketCount,
-    /// What a bridge passes that is not IP.
+    /// The frames other than IP that a bridge passes.
     pub pass: PassList,
-    /// How many stations each worker of a bridge remembers.
+    /// Limits on the stations that each worker of a bridge remembers.
     pub stations: StationLimits,
-    /// What chooses the bucket of a tunnel's packet.
+    /// The part of a tunnel's packet that chooses its bucket.
     pub tunnels: TunnelSteering,
-    /// Which hash chooses the bucket.
+    /// The hash that chooses the bucket.
     pub hash: HashKind,
-    /// What keeps fragments together.
+    /// The rule that keeps fragments of a datagram together.
     pub fragments: FragmentSteering,
-    /// Secret of the keyed hash; random unless a run must be repeated exactly.
+    /// Secret of the keyed hash. It is random unless a run must be repeated exactly.
     pub secret: HashKey,
     /// Tunables.
     pub settings: Settings,
     /// Timeouts that zones may share.
     pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
-    /// Zones, the first that takes a packet has it.
+    /// The zones. A packet is in the first zone that takes it.
     pub zones: Vec<ZoneConfig>,
-    /// What packets are judged by from the start.
+    /// The rules that judge packets from the start; `None`: no rules.
     pub rules: Option<Arc<ValidRuleset>>,
-    /// Who keeps what is translated from the host; a router's.
+    /// Keeps translated packets from the host. Only a router needs it.
     pub host_guard: Option<Arc<dyn HostGuard>>,
     /// Connections that only some sources may use.
     pub reserve: Reserve,
-    /// What the labels of connections are called.
+    /// The names of the labels of connections.
     pub labels: Arc<LabelNames>,
-    /// How often the balancer runs; `None`: never.
+    /// The interval at which the balancer runs; `None`: never.
     pub balance: Option<Duration>,
     /// Pin each worker to a CPU.
     pub pin: bool,
 }
 
 impl Config {
-    /// The defaults, with a secret.
+    /// The defaults with this secret.
     pub fn new(secret: HashKey) -> Self {
         Self {
             mode: Mode::default(),
@@ -114,21 +114,21 @@ impl Config {
     }
 }
 
-/// How many workers a gateway has.
+/// The number of workers of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WorkerCount {
-    /// One for each CPU that the process may use, also when that changes.
+    /// One for each CPU that the process may use. The number follows when the CPUs change.
     #[default]
     PerCpu,
-    /// So many, 1 to [`MAX_WORKERS`].
+    /// This many, 1 to [`MAX_WORKERS`].
     Fixed(u16),
 }
 
 impl WorkerCount {
-    /// Checks a number.
+    /// Checks the number of workers.
     ///
     /// # Errors
-    /// [`SteerError::WorkerCount`].
+    /// [`SteerError::WorkerCount`] if it is not within 1 to [`MAX_WORKERS`].
     pub fn fixed(count: usize) -> Result<Self, SteerError> {
         if (1..=MAX_WORKERS).contains(&count) {
             Ok(Self::Fixed(count as u16))
@@ -137,7 +137,7 @@ impl WorkerCount {
         }
     }
 
-    /// How many workers that is when they may run on `cpus`.
+    /// The number of workers when they may run on `cpus`.
     pub fn resolve(self, cpus: &[usize]) -> usize {
         match self {
             Self::PerCpu => cpus.len().clamp(1, MAX_WORKERS),
@@ -146,7 +146,7 @@ impl WorkerCount {
     }
 }
 
-/// Why a gateway did not start. Nothing is left running.
+/// Why a gateway did not start. Nothing is left running then.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A port could not be opened.
@@ -158,10 +158,10 @@ pub enum StartError {
     /// A worker hangs.
     #[error(transparent)]
     Unresponsive(#[from] Unresponsive),
-    /// The kernel does not tell its routes.
+    /// The kernel did not report its routes.
     #[error(transparent)]
     Routes(#[from] netlink::Error),
-    /// The zones do not fit together.
+    /// The zones contradict each other.
     #[error(transparent)]
     Zones(#[from] ZonesError),
     /// There are too many zones.
@@ -170,7 +170,7 @@ pub enum StartError {
     /// The rules can not be loaded.
     #[error(transparent)]
     Rules(#[from] LoadRulesError),
-    /// No workers at all.
+    /// There would be no workers.
     #[error("a gateway needs at least one worker")]
     NoWorkers,
     /// `rps_cpus` of the ports can not be satisfied.
@@ -181,26 +181,26 @@ pub enum StartError {
 /// Why steering was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
-    /// A number of workers that is not possible.
+    /// The number of workers is not possible.
     #[error("{given} workers are not possible: 1 to {max}", max = MAX_WORKERS)]
     WorkerCount {
-        /// The number as given.
+        /// The requested number.
         given: usize,
     },
     /// There is no such worker.
     #[error("there is no worker {given}; there are {count}, numbered from 0")]
     NoSuchWorker {
-        /// The number as given.
+        /// The requested number.
         given: u16,
-        /// How many there are.
+        /// The number of workers.
         count: usize,
     },
     /// There is no such bucket.
     #[error("there is no bucket {given}; there are {count}, numbered from 0")]
     NoSuchBucket {
-        /// The number as given.
+        /// The requested number.
         given: u16,
-        /// How many there are.
+        /// The number of buckets.
         count: usize,
     },
     /// `rps_cpus` of the ports can not be satisfied.
@@ -215,7 +215,7 @@ pub enum SteerError {
     /// A new worker could not be started.
     #[error("no more workers: {0}")]
     Start(Box<StartError>),
-    /// A move did not come to its end.
+    /// A bucket move did not end.
     #[error("a bucket move did not end in time; see the log")]
     Stuck,
 }

@@ -1,8 +1,8 @@
-//! The coordinator: which worker owns what, and how that changes.
+//! The coordinator: it knows which worker owns which bucket and queue, and changes that.
 //!
-//! It runs outside the packet path, behind the lock of [`crate::Gateway`]. Its
-//! view of owners is exact, because it is the only one that orders moves and it
-//! orders the next only when the last has been carried out.
+//! It runs outside the packet path, behind the lock of [`crate::Gateway`]. Its view of owners is
+//! exact, because it alone orders moves, and it orders the next ones only when the last ones have
+//! been carried out.
 
 mod staffing;
 
@@ -35,71 +35,72 @@ use crate::rules::{RuleCounts, Rules};
 use crate::zone_changes::Spread;
 use crate::zones::Zones;
 
-/// Moves that are under way at the same time. Each needs one fence in each ring
-/// to the old owner, which must fit beside the packets.
+/// Most moves that are under way at the same time. Each needs one fence in each ring to the old
+/// owner, and the fences must fit beside the packets.
 const MOVES_AT_ONCE: usize = 64;
 
-/// Rings that a packet goes through at most: to its owner, once more when it was put together
-/// from fragments, and with an alias to the owner of its connection and back.
+/// Most rings that a packet goes through: one to its owner, one more after it was put together
+/// from fragments, and with an alias one to the owner of its connection and one back.
 const HOPS: usize = 4;
 
-/// Everything about the gateway that is not on the packet path.
+/// The state of the gateway that is not on the packet path.
 pub struct Coordinator {
-    /// The configuration as it is now.
+    /// The current configuration.
     pub config: Config,
     /// The ports.
     pub ports: PortBook,
-    /// How many connections there may be.
+    /// The limits on connections, which the workers share.
     pub limit_pools: LimitPools,
     /// Connections that others have announced.
     pub expectations: Expectations,
     /// Tunnels whose packets come to many buckets.
     pub tunnels: KnownTunnels,
-    /// The memory of fragments.
+    /// The memory for fragments, which the workers share.
     pub fragment_pools: defrag::Pools,
-    /// Who owns which bucket.
+    /// The owner of each bucket.
     pub table: IndirectionTable,
-    /// How workers ask for neighbours; `None` in a bridge.
+    /// Lets workers ask the kernel for neighbours; `None` in a bridge.
     resolver: Option<Resolver>,
-    /// How the routes hear which interfaces the ports are; `None` in a bridge.
+    /// Tells the route keeper which interfaces the ports are; `None` in a bridge.
     port_links: Option<PortLinks>,
-    /// What the kernel's routes are now; `None` in a bridge.
+    /// The kernel's routes as they are now; `None` in a bridge.
     pub routing: Option<Arc<Routing>>,
-    /// Counters of workers that are gone.
+    /// Counters of removed workers.
     pub retired: Counters,
-    /// What each port sent through workers that are gone.
+    /// Frames that removed workers sent, by port.
     pub retired_sent: Vec<Sent>,
-    /// What they dropped last.
+    /// The last packets that removed workers dropped.
     pub inherited_drops: Inherited,
     /// Completed bucket moves.
     pub moves: u64,
     members: Vec<Member>,
     subscriptions: Vec<Subscription<Event>>,
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
-    /// How packets find their buckets.
+    /// Finds the bucket of a packet.
     pub hasher: SteeringHasher,
-    /// Which packets belong to which zone.
+    /// Finds the zone of a packet.
     pub zones: Zones,
-    /// How often the zones have changed.
+    /// How often the zones were changed since the start.
     pub zones_revision: u64,
-    /// What packets are judged by.
+    /// The rules that judge packets; `None`: no rules.
     pub rules: Option<Arc<Rules>>,
-    /// How often that has changed.
+    /// How often rules were loaded or unloaded since the start.
     pub rules_revision: u32,
-    /// What workers that are gone have counted for these rules; what all had at the reset.
+    /// The counts that removed workers made for the current rules.
     pub retired_rules: RuleCounts,
+    /// The counts of all workers at the last reset of the current rules.
     pub rules_reset_at: Option<RuleCounts>,
-    /// Which workers may still judge by those before.
+    /// Tells which workers may still judge by the rules before.
     pub rule_exchange: RuleExchange,
-    /// What the host was last said to have.
+    /// The packets that the host was last said to have.
     pub host_has: Vec<Forwarded>,
-    /// Why the host guard was not even told what these rules leave to the host.
+    /// The reason why the host guard was not told what the current rules leave to the host.
     pub untold_guard: Option<String>,
-    /// What not every worker knows of it.
+    /// Changes that not every worker knows yet.
     pub spread: Spread,
     notices: Receiver<Notice>,
     notify: Sender<Notice>,
-    /// Notices that came while something else was waited for.
+    /// Notices that came during a wait for another one.
     waiting: VecDeque<Notice>,
     next_marker: u64,
     /// CPUs that workers may run on; empty when they are not pinned.
@@ -111,8 +112,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Opens the ports and starts the workers. When anything fails, everything
-    /// that was started is stopped again.
+    /// Opens the ports and starts the workers. If anything fails, it stops everything again.
     pub fn start(
         config: Config,
         mut ports: PortBook,
@@ -176,7 +176,7 @@ impl Coordinator {
         }
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     pub fn worker_count(&self) -> usize {
         self.members.len()
     }
@@ -186,10 +186,11 @@ impl Coordinator {
         self.members.iter().map(|member| (member.id, member.cpu))
     }
 
-    /// Tells every worker what the kernel's routes are now.
+    /// Tells every worker the kernel's current routes.
     pub fn set_routing(&mut self, routing: Arc<Routing>) -> Result<(), Unresponsive> {
         self.routing = Some(routing.clone());
-        // First what replies will come to, then what lets anything be sent from there.
+        // Workers must know the addresses that replies come to before they send anything from
+        // there.
         if let Some(rules) = self.rules.clone()
             && let Err(error) = self.follow_addresses(&rules)
         {
@@ -198,14 +199,14 @@ impl Coordinator {
         self.tell_all(|| Command::Routing(routing.clone()))
     }
 
-    /// Tells every worker what part of the limits that are divided is its own.
+    /// Tells every worker its share of the limits that are divided.
     pub fn share_limits(&mut self) -> Result<(), Unresponsive> {
         let workers = self.members.len() as u32;
         self.tell_all(|| Command::ShareLimits(workers))
     }
 
-    /// Has limits hold that have been taken over: a lower one when every worker has floors
-    /// that fit it, so that nobody gives up what would fit.
+    /// Puts new limits in force. A lower limit takes effect after every worker has floors that fit
+    /// it, so no worker gives up more than it has to.
     pub fn change_limits(&mut self) -> Result<(), Unresponsive> {
         self.share_limits()?;
         self.reports()?;
@@ -214,8 +215,8 @@ impl Coordinator {
         self.share_limits()
     }
 
-    /// Gives every receive queue that nobody polls to the one of the first `workers`
-    /// workers that polls the fewest.
+    /// Gives each receive queue that nobody polls to one of the first `workers` workers, namely
+    /// the one that polls the fewest.
     fn hand_out_queues(&mut self, workers: usize) -> Result<(), Unresponsive> {
         while let Some(queue) = self.ports.take_unassigned() {
             let worker = self.ports.least_loaded(workers);
@@ -225,13 +226,13 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Subscribes to the events of the workers there are and will be.
+    /// Subscribes to the events of all workers, including workers that come later.
     pub fn subscribe(&mut self, capacity: usize) -> Result<EventStream, Unresponsive> {
         let Self { members, subscriptions, .. } = self;
         subscribe(members, subscriptions, capacity, Command::Subscribe)
     }
 
-    /// The same for what is expected.
+    /// Subscribes to the events of expectations.
     pub fn subscribe_expectations(
         &mut self,
         capacity: usize,
@@ -240,12 +241,12 @@ impl Coordinator {
         subscribe(members, expectation_subscriptions, capacity, Command::SubscribeExpectations)
     }
 
-    /// Sends a command to every worker, to the others also if one does not take it.
+    /// Sends a command to every worker. If a worker does not take it, the others still get it.
     pub fn tell_all(&mut self, command: impl Fn() -> Command) -> Result<(), Unresponsive> {
         self.members.iter_mut().map(|it| it.tell(command())).fold(Ok(()), Result::and)
     }
 
-    /// Sends a command to one worker.
+    /// Sends a command to the worker of this number.
     pub fn tell_worker(&mut self, index: usize, command: Command) -> Result<(), Unresponsive> {
         self.members[index].tell(command)
     }
@@ -275,7 +276,7 @@ impl Coordinator {
         self.members[owner.index()].ask(question)
     }
 
-    /// Asks a worker; `None` if there is none of that number.
+    /// Asks a worker; `None` if there is no worker of that number.
     pub fn ask_worker<T>(
         &mut self,
         worker: WorkerId,
@@ -284,7 +285,7 @@ impl Coordinator {
         Some(self.members.get_mut(worker.index())?.ask(question))
     }
 
-    /// Asks every worker for its report.
+    /// Asks every worker for its report and waits for the answers.
     pub fn reports(&mut self) -> Result<Vec<WorkerReport>, Unresponsive> {
         let pending = self.ask_all()?;
         let answers = self.members.iter().zip(pending);
@@ -295,13 +296,12 @@ impl Coordinator {
             .collect()
     }
 
-    /// The same; the answers come in the order of the workers.
+    /// Asks every worker for its report. The answers come in the order of the workers.
     pub fn ask_all(&mut self) -> Result<Vec<Receiver<WorkerReport>>, Unresponsive> {
         self.members.iter_mut().map(|member| member.ask_later(Question::Report)).collect()
     }
 
-    /// Moves buckets, a bounded number at a time, and waits until each is in its
-    /// new place.
+    /// Moves buckets, a bounded number at a time, and waits until each has arrived.
     pub fn carry_out(&mut self, moves: &[BucketMove]) -> Result<(), SteerError> {
         let workers = self.members.len() as u16;
         for chunk in moves.chunks(MOVES_AT_ONCE) {
@@ -323,8 +323,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Takes a queue from its worker and waits until everything that came
-    /// through it has been processed: whoever polls it next can not overtake.
+    /// Takes a queue from its worker and waits until everything that came through it has been
+    /// processed. So the packets of the next worker that polls it can not overtake those.
     fn release_queue(&mut self, id: usize) -> Result<(), SteerError> {
         let Some(worker) = self.ports.poller(id) else { return Ok(()) };
         self.next_marker += 1;
@@ -363,9 +363,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Waits until the workers have processed everything that is in their rings. What
-    /// that leads to (a datagram that has become complete goes on to another worker)
-    /// may be in the rings again.
+    /// Waits until the workers have processed everything that is in their rings. This may put more
+    /// packets into the rings: a datagram that becomes complete may go on to another worker.
     fn settle(&mut self) -> Result<(), SteerError> {
         self.next_marker += 1;
         let marker = self.next_marker;
@@ -376,7 +375,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The next notice that matters; others are kept for [`Coordinator::tend`].
+    /// Waits for a notice of this kind. Other notices are kept for [`Coordinator::tend`].
     pub fn await_notice(&mut self, wanted: impl Fn(&Notice) -> bool) -> Result<Notice, SteerError> {
         if let Some(at) = self.waiting.iter().position(&wanted) {
             // The position was just found.
@@ -393,8 +392,9 @@ impl Coordinator {
         }
     }
 
-    /// Looks after the ports: notes those that failed, opens again those whose
-    /// interface is back, and passes changed MTUs on.
+    /// Looks after the ports: closes those that failed, opens those again whose interface is back,
+    /// and passes changed MTUs and names on. It also goes on with changes that a worker has held
+    /// up.
     pub fn tend(&mut self) -> Result<(), SteerError> {
         while let Ok(notice) = self.notices.recv_timeout(Duration::ZERO) {
             self.waiting.push_back(notice);
@@ -423,8 +423,8 @@ impl Coordinator {
         Ok(self.hand_out_queues(self.members.len())?)
     }
 
-    /// Looks at what the ports are now, and passes on what has changed: how much they take, what
-    /// they are called, and which interfaces they are.
+    /// Reads the current state of the ports and passes changes on: MTUs, names, and which
+    /// interfaces the ports are.
     fn follow_ports(&mut self) -> Result<(), Unresponsive> {
         let before = self.ports.names();
         let news = self.ports.look();
@@ -443,7 +443,9 @@ impl Coordinator {
             let now = self.ports.names();
             for name in rules.program.ruleset().interfaces().into_keys() {
                 if before.contains(&name) && !now.contains(&name) {
-                    tracing::warn!("rules ask for interface {name}, and none is called so now");
+                    tracing::warn!(
+                        "rules name interface {name}, but no interface has this name now"
+                    );
                 }
             }
             let names = rules.rename(&now);
@@ -464,7 +466,7 @@ impl Coordinator {
     ) -> Result<(), SteerError> {
         let port = queue.port;
         if self.ports.close_queue(queue, error) {
-            // The other queues of the port are of no use either.
+            // The other queues of a failed port are of no use.
             for id in self.ports.queues_of(port) {
                 self.release_queue(id)?;
             }
@@ -475,7 +477,7 @@ impl Coordinator {
     }
 }
 
-/// Connects a new reader to all workers, and remembers it for those that will be.
+/// Connects a new reader to all workers, and remembers it for workers that come later.
 fn subscribe<E>(
     members: &mut [Member],
     subscriptions: &mut Vec<Subscription<E>>,

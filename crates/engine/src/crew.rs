@@ -1,4 +1,4 @@
-//! The workers as the coordinator sees them: their threads, rings and commands.
+//! The workers as the coordinator sees them: threads, rings and commands.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -11,10 +11,10 @@ use steer::{SteerSettings, WorkerId};
 use crate::command::{Command, Question, WorkerReport};
 use crate::peers::{CONTROL_RESERVE, Wakeup, connect};
 
-/// Commands that may wait for a worker.
+/// Most commands that may wait for a worker.
 const INBOX: usize = 256;
-/// How long a worker may take to answer before it counts as stuck. A turn takes
-/// well under a millisecond; seconds mean that the machine is stopped.
+/// The time after which a worker without an answer counts as stuck. A turn takes well under a
+/// millisecond, so seconds mean that the machine is stopped.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A worker does not answer.
@@ -28,25 +28,25 @@ pub struct Member {
     pub id: WorkerId,
     /// The CPU that it is pinned to.
     pub cpu: Option<usize>,
-    /// How it is woken.
+    /// Wakes it.
     pub wakeup: Wakeup,
     commands: Producer<Command>,
     thread: Option<JoinHandle<WorkerReport>>,
 }
 
 impl Member {
-    /// A member without a thread, and the worker's end of its inbox.
+    /// Creates a member without a thread, and the worker's end of its inbox.
     ///
     /// # Errors
-    /// The system's error when no event descriptor is to be had.
+    /// The system's error if it gives no event descriptor.
     pub fn new(id: WorkerId, cpu: Option<usize>) -> std::io::Result<(Self, Consumer<Command>)> {
         let (commands, inbox) = RingBuffer::new(INBOX);
         let wakeup = Wakeup::new(Waker::new()?);
         Ok((Self { id, cpu, wakeup, commands, thread: None }, inbox))
     }
 
-    /// Puts somebody between the coordinator and the worker: what the worker is told comes from
-    /// the one end and goes on by the other.
+    /// Puts a test between the coordinator and the worker. Returns the commands of the
+    /// coordinator, and the end that leads to the worker.
     #[cfg(test)]
     pub fn interpose(&mut self) -> (Consumer<Command>, Producer<Command>) {
         let (commands, inbox) = RingBuffer::new(INBOX);
@@ -61,7 +61,7 @@ impl Member {
     /// Sends a command and wakes the worker.
     ///
     /// # Errors
-    /// [`Unresponsive`] when the inbox stays full.
+    /// [`Unresponsive`] if the inbox stays full.
     pub fn tell(&mut self, mut command: Command) -> Result<(), Unresponsive> {
         const PAUSE: Duration = Duration::from_micros(100);
         for _ in 0..PATIENCE.as_micros() / PAUSE.as_micros() {
@@ -78,7 +78,7 @@ impl Member {
         Err(Unresponsive(self.id))
     }
 
-    /// True if it takes a command at once.
+    /// True if the worker takes a command at once.
     pub fn has_room(&self) -> bool {
         !self.commands.is_full()
     }
@@ -95,10 +95,10 @@ impl Member {
         pending.recv_timeout(PATIENCE).map_err(|_| Unresponsive(self.id))
     }
 
-    /// Asks a question; the answer comes through the channel.
+    /// Asks a question. The answer comes through the channel.
     ///
     /// # Errors
-    /// [`Unresponsive`] when the question can not even be put.
+    /// [`Unresponsive`] if the inbox stays full.
     pub fn ask_later<T>(
         &mut self,
         question: impl FnOnce(SyncSender<T>) -> Question,
@@ -121,7 +121,7 @@ impl Member {
     }
 }
 
-/// Connects two workers by rings.
+/// Connects two workers by rings in both directions.
 ///
 /// # Errors
 /// [`Unresponsive`] when one of them does not take the command.
@@ -130,8 +130,8 @@ pub fn introduce(
     b: &mut Member,
     settings: &SteerSettings,
 ) -> Result<(), Unresponsive> {
-    // A limit that is raised later is honoured too; what does not fit then waits
-    // with its sender.
+    // The size of the rings does not change. If the limit is raised later, items that do not fit
+    // wait with their sender.
     let slots = settings.netdev_max_backlog() + CONTROL_RESERVE;
     let limits = |consumer| settings.backlog_limits(consumer);
     let [to_b, to_a] = connect(slots, (a.id, &a.wakeup), (b.id, &b.wakeup), limits);

@@ -52,14 +52,14 @@ impl TxQueue for Line {
     }
 }
 
-/// Workers between two ports; the queue of each is polled by a worker of its own if there are
-/// two.
+/// Workers between two ports. If there are two workers or more, each port's queue has a poller of
+/// its own.
 pub struct Crew {
     pub workers: Vec<Worker>,
     pub members: Vec<Member>,
     pub inputs: [Line; 2],
     pub outputs: [Line; 2],
-    /// Of each bucket, when the moves that were ordered are over.
+    /// The owner of each bucket after the moves that were ordered.
     pub owners: Vec<WorkerId>,
     /// The bucket that is on its way.
     pub moving: Option<BucketId>,
@@ -70,7 +70,7 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// A crew of so many, of routers if they are `routed`.
+    /// Creates a crew of `count` workers, which are routers if `routed`.
     pub fn new(config: &Config, count: u16, routed: bool) -> Self {
         let now = Timestamp::from_secs(1000);
         let hasher = SteeringHasher::new(config.steering());
@@ -136,7 +136,7 @@ impl Crew {
         crew
     }
 
-    /// Has one of them take its turn.
+    /// Lets one worker take its turn.
     pub fn turn(&mut self, worker: usize) -> bool {
         let worked = self.workers[worker].turn(self.now) == Turn::Worked;
         while let Ok(notice) = self.notices.try_recv() {
@@ -147,7 +147,7 @@ impl Crew {
         worked
     }
 
-    /// Lets all of them work until there is nothing left to do.
+    /// Lets all workers work until nothing is left to do.
     pub fn settle(&mut self) {
         let mut idle = 0;
         while idle < 3 * self.workers.len() {
@@ -173,23 +173,23 @@ impl Crew {
         self.moving = Some(bucket);
     }
 
-    /// A frame that one of the ports is going to receive.
+    /// Lets one of the ports receive a frame.
     pub fn arrive(&self, port: usize, bytes: &[u8]) {
         let frame = FramePool::new(0, 0).copy_of(bytes).unwrap();
         self.inputs[port].0.lock().unwrap().push_back(frame);
     }
 
-    /// What a port has sent.
+    /// The frames that a port has sent.
     pub fn sent(&self, port: usize) -> Vec<Frame> {
         self.outputs[port].0.lock().unwrap().drain(..).collect()
     }
 
-    /// A bucket, wherever it is; none may be on its way.
+    /// A bucket, from its owner. No bucket may be on its way.
     pub fn bucket(&self, bucket: BucketId) -> &Bucket {
         self.workers[self.owners[bucket.index()].index()].ownership.get(bucket).unwrap()
     }
 
-    /// Packets that were dropped for any reason.
+    /// The number of packets that were dropped for any reason.
     pub fn dropped(&self) -> u64 {
         self.workers.iter().map(|worker| worker.counters.dropped_total()).sum()
     }

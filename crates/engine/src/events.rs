@@ -1,19 +1,22 @@
-//! Events of connections, and of what is expected, for subscribers.
+//! Events of connections and of expectations, for subscribers.
 //!
-//! Each worker has a bounded ring of its own to each subscriber. When a
-//! subscriber does not keep up, events are lost and counted; packets never wait.
+//! Each worker has a bounded ring to each subscriber. When a subscriber does not keep up, events
+//! are lost and counted; packets never wait.
 //!
 //! # Order
 //!
-//! A bucket that moves leaves events of the same connection in the rings of
-//! several workers. Each worker numbers what it reports by a clock, and a bucket
-//! takes the reading of its old owner's clock to the new one, whose clock is set
-//! no lower (Lamport, "Time, Clocks, and the Ordering of Events in a Distributed
-//! System", 1978). So the numbers of one connection grow, whoever reports. And
-//! because the bucket itself travels through a ring, whoever sees an event of the
-//! new owner sees all of the old owner too: it is enough to look at every ring
-//! once more before what was found is put in order. What is expected has one table with
-//! one lock: its events are numbered there, and all of them are put in that order.
+//! A bucket that moves leaves events of the same connection in the rings of several workers. So
+//! each worker stamps its events with a clock that counts events. A bucket takes the reading of
+//! its old owner's clock to the new owner, and the new owner sets its own clock no lower (Lamport,
+//! "Time, Clocks, and the Ordering of Events in a Distributed System", 1978). So the stamps of one
+//! connection grow, even if several workers report its events.
+//!
+//! The bucket itself travels through a ring. So when a reader sees an event of the new owner, all
+//! events of the old owner are in their ring already. The reader therefore looks at every ring
+//! once more before it sorts the events that it has found.
+//!
+//! Expectations have one table with one lock. The table stamps their events, and the reader sorts
+//! all of them by these stamps.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -26,12 +29,12 @@ use flow::FlowKey;
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::WorkerId;
 
-/// Something that is reported.
+/// An event that is reported to subscribers.
 pub trait Reported: Clone {
-    /// Reports with one subject are read in the order of their stamps.
+    /// Events with one subject are read in the order of their stamps.
     type Subject: Copy + Eq + Hash;
 
-    /// What it is about.
+    /// The subject of this event.
     fn subject(&self) -> Self::Subject;
 }
 
@@ -52,9 +55,9 @@ impl Reported for ExpectationEvent {
 /// An event as it lies in a ring.
 #[derive(Debug)]
 struct Stamped<E> {
-    /// The worker's clock.
+    /// The worker's clock, or the stamp of the table of expectations.
     stamp: u64,
-    /// Events that this ring had lost until then.
+    /// Events that this ring had lost before this one, since its start.
     lost_before: u64,
     event: E,
 }
@@ -63,11 +66,11 @@ struct Stamped<E> {
 #[derive(Debug)]
 pub struct EventSender<E> {
     ring: Producer<Stamped<E>>,
-    /// Only the worker writes it, and only when it loses an event.
+    /// Events that were lost. Only the worker writes it, and only when it loses an event.
     lost: Arc<AtomicU64>,
 }
 
-/// A worker's subscribers.
+/// The subscribers of one worker.
 #[derive(Debug)]
 pub struct Subscribers<E> {
     senders: Vec<EventSender<E>>,
@@ -81,7 +84,7 @@ impl<E> Default for Subscribers<E> {
 }
 
 impl<E: Reported> Subscribers<E> {
-    /// Adds one.
+    /// Adds a subscriber.
     pub fn add(&mut self, sender: EventSender<E>) {
         self.senders.push(sender);
     }
@@ -101,19 +104,19 @@ impl<E: Reported> Subscribers<E> {
 }
 
 impl Subscribers<ExpectationEvent> {
-    /// Where tracking puts events; `None` when nobody listens.
+    /// The sink for events of tracking; `None` when nobody listens.
     pub fn sink(&mut self) -> Option<&mut dyn ExpectationSink> {
         if self.senders.is_empty() { None } else { Some(self) }
     }
 }
 
 impl Subscribers<Event> {
-    /// Where tracking puts events; `None` when nobody listens.
+    /// The sink for events of tracking; `None` when nobody listens.
     pub fn sink(&mut self) -> Option<&mut dyn EventSink> {
         if self.senders.is_empty() { None } else { Some(self) }
     }
 
-    /// What a bucket takes along that leaves the worker.
+    /// The reading of the clock, which a bucket takes along when it leaves the worker.
     pub fn clock(&self) -> u64 {
         self.clock
     }
@@ -137,7 +140,7 @@ impl ExpectationSink for Subscribers<ExpectationEvent> {
     }
 }
 
-/// What the coordinator keeps of a subscription, for workers that come later.
+/// The coordinator's end of a subscription. It connects workers that come later.
 #[derive(Debug)]
 pub struct Subscription<E> {
     joining: Weak<Mutex<Vec<Source<E>>>>,
@@ -145,20 +148,20 @@ pub struct Subscription<E> {
 }
 
 impl<E> Subscription<E> {
-    /// A subscription whose rings hold `capacity` events each, and its reader.
+    /// Creates a subscription whose rings hold `capacity` events each, and its reader.
     pub fn new(capacity: usize) -> (Self, EventStream<E>) {
         let joining = Arc::default();
         let subscription = Self { joining: Arc::downgrade(&joining), capacity };
         (subscription, EventStream { joining, ..EventStream::default() })
     }
 
-    /// True while the reader is there.
+    /// True while the reader exists.
     pub fn is_read(&self) -> bool {
         self.joining.strong_count() > 0
     }
 
-    /// The end of a ring for one more worker, before which it may own no bucket;
-    /// `None` when the reader has gone.
+    /// Connects one more worker and returns its end of the ring; `None` when the reader has gone.
+    /// The worker may own no bucket before.
     pub fn connect(&self, worker: WorkerId) -> Option<EventSender<E>> {
         let joining = self.joining.upgrade()?;
         let (producer, ring) = RingBuffer::new(self.capacity);
@@ -168,23 +171,24 @@ impl<E> Subscription<E> {
     }
 }
 
-/// The list is whole between any two steps, so a panic elsewhere does no harm.
+/// Locks the list. A panic of another thread does no harm: the list is whole between any two
+/// steps.
 fn lock<E>(sources: &Mutex<Vec<Source<E>>>) -> MutexGuard<'_, Vec<Source<E>>> {
     sources.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A subscription to the events of all workers, those that come later included.
+/// A subscription to the events of all workers, including workers that come later.
 #[derive(Debug)]
 pub struct EventStream<E = Event> {
     sources: Vec<Source<E>>,
-    /// Workers that were added since the rings were looked at last.
+    /// The rings of workers that were added since the last look at the rings.
     joining: Arc<Mutex<Vec<Source<E>>>>,
     /// Events in the order in which they are to be read.
     ready: VecDeque<Taken<E>>,
-    /// Events to which something may be missing that came before.
+    /// Events that may have to wait for earlier events.
     held: Vec<Taken<E>>,
     sequence: u64,
-    /// Losses of workers that have left, which no event has told yet.
+    /// Losses of workers that have left and that no event has reported yet.
     lost_at_end: u64,
 }
 
@@ -209,7 +213,7 @@ struct Source<E> {
     reported: u64,
 }
 
-/// An event out of a ring.
+/// An event that was taken out of a ring.
 #[derive(Debug)]
 struct Taken<E> {
     stamp: u64,
@@ -219,9 +223,9 @@ struct Taken<E> {
 }
 
 impl<E> Source<E> {
-    /// Takes the events that are there now.
+    /// Takes the events that are in the ring now.
     fn drain(&mut self, into: &mut Vec<Taken<E>>) {
-        // Not until it is empty: a busy worker fills it meanwhile.
+        // A busy worker fills the ring meanwhile, so this does not go on until it is empty.
         for _ in 0..self.ring.slots() {
             let Ok(Stamped { stamp, lost_before, event }) = self.ring.pop() else { return };
             let lost = lost_before - self.reported;
@@ -234,14 +238,13 @@ impl<E> Source<E> {
 /// An entry of an event stream.
 #[derive(Clone, Debug)]
 pub struct NumberedEvent<E = Event> {
-    /// Position in this stream, from 0, without gaps. The order of events of one
-    /// connection is the order in which they happened, also while its bucket moves
-    /// between workers.
+    /// The position in this stream, from 0, without gaps. The events of one connection come in the
+    /// order in which they happened, also while its bucket moves between workers.
     pub sequence: u64,
     /// The worker that reported it.
     pub worker: WorkerId,
-    /// Events of that worker that were lost just before this one, because the
-    /// reader was too slow, and the last ones of workers that have left.
+    /// Events of that worker that were lost just before this one, because the reader was too slow.
+    /// The last losses of workers that have left are added.
     pub lost: u64,
     /// The event.
     pub event: E,
@@ -269,7 +272,7 @@ impl<E: Reported> EventStream<E> {
         Some(NumberedEvent { sequence, worker, lost, event })
     }
 
-    /// The next event, or `None` when none happened within `timeout`.
+    /// The next event; `None` when none happened within `timeout`.
     pub fn next_within(&mut self, timeout: Duration) -> Option<NumberedEvent<E>> {
         let pauses = timeout.as_micros() / PAUSE.as_micros();
         for _ in 0..pauses {
@@ -281,13 +284,13 @@ impl<E: Reported> EventStream<E> {
         self.try_next()
     }
 
-    /// Takes the events that are there now out of all rings, and parts with the
-    /// rings of workers that have left.
+    /// Takes the events that are in the rings now, and removes the rings of workers that have
+    /// left.
     fn drain(&mut self, into: &mut Vec<Taken<E>>) {
         self.sources.append(&mut lock(&self.joining));
         let lost_at_end = &mut self.lost_at_end;
         self.sources.retain_mut(|source| {
-            // Asked first: what it has sent until it left is in the ring then.
+            // This comes first: if the worker has left, its last events are in the ring by now.
             let has_left = source.ring.is_abandoned();
             source.drain(into);
             if has_left {
@@ -297,8 +300,9 @@ impl<E: Reported> EventStream<E> {
         });
     }
 
-    /// Makes ready what was found, with what came before it of `late`, that which
-    /// the rings held afterwards.
+    /// Sorts `found` and makes it ready to be read. `late` has the events that were in the rings
+    /// afterwards. Those of them that precede an event of `found` are made ready too, and the
+    /// others are held back.
     fn put_in_order(&mut self, mut found: Vec<Taken<E>>, late: Vec<Taken<E>>) {
         if !late.is_empty() {
             let mut newest: HashMap<E::Subject, u64> = HashMap::new();
@@ -306,7 +310,7 @@ impl<E: Reported> EventStream<E> {
                 let newest = newest.entry(event.subject()).or_default();
                 *newest = (*newest).max(*stamp);
             }
-            // To the rest of it, something may be missing in turn.
+            // Events that precede the other late ones may still be missing.
             let precedes = |taken: &Taken<E>| {
                 newest.get(&taken.event.subject()).is_some_and(|&newest| taken.stamp < newest)
             };

@@ -56,9 +56,9 @@ enum Action {
     Report(u16),
     /// A bucket moves to the worker of this index, modulo their number.
     Move(u16, usize),
-    /// One more worker.
+    /// One more worker joins.
     Hire,
-    /// The last worker leaves, if there is another.
+    /// The last worker leaves, unless it is the only one.
     Leave,
 }
 
@@ -78,9 +78,9 @@ struct World {
     stream: EventStream,
     workers: Vec<Subscribers<Event>>,
     hired: u16,
-    /// Owner and number of the last event of each bucket.
+    /// The owner of each bucket, and the number of its last event.
     buckets: [(usize, u32); BUCKETS as usize],
-    /// Number of the last event that was read, of each bucket.
+    /// The number of the last event of each bucket that was read.
     read: [u32; BUCKETS as usize],
     reported: u64,
     lost: u64,
@@ -140,8 +140,8 @@ impl World {
         *owner = to;
     }
 
-    /// What [`EventStream::try_next`] does, with actions of the workers before
-    /// each look at a ring.
+    /// Does the same as [`EventStream::try_next`], with actions of the workers before each look at
+    /// a ring.
     fn gather(&mut self, mut meanwhile: impl Iterator<Item = Vec<Action>>) {
         let mut found = std::mem::take(&mut self.stream.held);
         let mut late = Vec::new();
@@ -155,7 +155,7 @@ impl World {
         self.stream.put_in_order(found, late);
     }
 
-    /// Reads all that is ready.
+    /// Reads all events that are ready.
     fn read(&mut self) -> Result<(), TestCaseError> {
         while !self.stream.ready.is_empty() {
             self.read_one()?;
@@ -179,8 +179,8 @@ impl World {
 }
 
 proptest! {
-    /// Whatever workers do while the reader looks at their rings: events of one
-    /// connection come in order, and each is read or counted as lost.
+    /// The workers do anything while the reader looks at their rings. The events of one connection
+    /// still come in order, and each is read or counted as lost.
     #[test]
     fn order_holds_while_buckets_move_and_workers_come_and_go(
         rounds in proptest::collection::vec(proptest::collection::vec(any_actions(), 1..9), 1..9),
@@ -226,7 +226,7 @@ fn nobody_is_told_anything_after_the_reader_has_gone() {
     assert!(workers[0].sink().is_none());
 }
 
-/// What is expected is announced by one worker and has its end at another.
+/// One worker announces an expectation, and another one reports its end.
 #[test]
 fn events_of_expectations_are_read_in_the_order_of_their_stamps() {
     let address = IpAddr::from([192, 0, 2, 1]);

@@ -1,5 +1,5 @@
-//! Two gateways see the same packets and changes. What was recorded in one of them never holds,
-//! so each packet takes all stages there. Nobody else can tell the two apart.
+//! Two gateways see the same packets and changes. In one of them no recorded decision ever holds,
+//! so each of its packets takes all stages. Otherwise nobody can tell the two apart.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -28,7 +28,7 @@ thread_local! {
     static SENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A packet has taken the fast path.
+/// Notes that a packet has taken the fast path.
 pub(super) fn note_sent() {
     SENT.set(SENT.get() + 1);
 }
@@ -40,7 +40,7 @@ const OWN: [u8; 4] = [198, 51, 100, 254];
 const HOSTS: u8 = 3;
 const SERVER: [u8; 4] = [203, 0, 113, 7];
 
-/// How routes and neighbours differ from those that there were at first.
+/// The difference of routes and neighbours from the first ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     First,
@@ -146,7 +146,7 @@ fn test(key: &str, field: &str, operator: &str, right: &str) -> String {
     format!(r#"{{"match":{{"op":"{operator}","left":{left},"right":{right}}}}}"#)
 }
 
-/// A ruleset with rules in chains whose name is that of their place.
+/// A ruleset with rules in chains that have the names of their hooks.
 fn ruleset(rules: &[(&str, &[String])]) -> String {
     let chain = |name: &str, kind: &str, hook: &str, priority: i32, policy: &str| {
         format!(
@@ -226,7 +226,7 @@ fn rulesets() -> Vec<Option<String>> {
     ]
 }
 
-/// What is unusual about a packet, if anything is.
+/// The unusual property of a packet.
 #[derive(Clone, Copy, Debug)]
 enum Oddity {
     None,
@@ -241,7 +241,7 @@ enum Oddity {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A packet of a flow, from the side that opens it or the other.
+    /// A packet of a flow, from the side that opens it, or from the other if `reply`.
     Packet {
         flow: usize,
         reply: bool,
@@ -250,14 +250,14 @@ enum Event {
         jump: u32,
         oddity: Oddity,
     },
-    /// The rest of a handshake, so that a flow is established.
+    /// The remaining packets of a handshake, so that a flow is established.
     Establish(usize),
     Network(usize),
     Rules(usize),
     Mtu(Option<u32>),
     Move(u16, u16),
     Wait(u64),
-    /// Connections are deleted.
+    /// All connections are deleted.
     Flush,
 }
 
@@ -291,7 +291,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A flow: who opens it from which side, and by which protocol.
+/// A flow: the side that opens it, its protocol and its ends.
 #[derive(Clone, Copy)]
 struct Flow {
     inside: bool,
@@ -316,7 +316,7 @@ const FLOWS: [Flow; 6] = [
 /// A gateway of two workers.
 struct Side {
     crew: Crew,
-    /// Nothing that was recorded holds.
+    /// No recorded decision holds.
     is_slow: bool,
 }
 
@@ -366,7 +366,7 @@ impl Side {
         [0, 1].map(|port| self.crew.sent(port))
     }
 
-    /// What it has counted but for how often a worker woke up another.
+    /// Its counters, except the number of wake-ups by other workers.
     fn counted(&self) -> Vec<String> {
         let of = |worker: &crate::worker::Worker| {
             let counters = &worker.counters;
@@ -382,11 +382,11 @@ impl Side {
     }
 }
 
-/// Both gateways, and what the ends of the flows know.
+/// Both gateways, and the state of the ends of the flows.
 struct Pair {
     sides: [Side; 2],
-    /// The ends of each flow as its server has seen them, and the number that each of its ends
-    /// sends next.
+    /// The ends of each flow as its server has seen them, and the next sequence number of each
+    /// end.
     outside: [Option<[([u8; 4], u16); 2]>; FLOWS.len()],
     numbers: [[u32; 2]; FLOWS.len()],
     rulesets: Vec<Option<String>>,
@@ -464,7 +464,7 @@ impl Pair {
         self.compare_sent();
     }
 
-    /// What a change has set free is the same.
+    /// Compares the frames that a change has released.
     fn compare_sent(&mut self) {
         let [fast, slow] = self.sides.each_mut().map(|it| [0, 1].map(|port| it.crew.sent(port)));
         assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
@@ -480,7 +480,7 @@ impl Pair {
         oddity: Oddity,
     ) {
         let flow = FLOWS[at];
-        // A reply goes to whom the server has seen.
+        // A reply goes to the address that the server has seen.
         let seen = self.outside[at].unwrap_or([flow.client, flow.server]);
         let [from, to] = if reply { [seen[1], seen[0]] } else { [flow.client, flow.server] };
         let port = usize::from(flow.inside == reply);
@@ -489,7 +489,7 @@ impl Pair {
         let builder = PacketBuilder::v4(from.0, to.0).macs(other, STATIONS[port]).id(7);
         let builder = match oddity {
             Oddity::LastHop => builder.ttl(1),
-            // A loose source route, which a router refuses.
+            // A router refuses a loose source route.
             Oddity::Options => builder.options(&[0x83, 7, 4, 192, 0, 2, 9, 0]),
             Oddity::TypeOfService => builder.traffic_class(0x10),
             Oddity::Tagged => builder.vlan(0),

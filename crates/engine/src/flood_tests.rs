@@ -1,4 +1,4 @@
-//! One worker under floods: what is established goes on, what a flood opens gives way.
+//! One worker under floods: established connections go on, and those of a flood give way.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ fn the_one_connection_that_gives_way_is_found_among_all_buckets() {
         send(client, handshake(client).into());
     }
     for client in LIMIT..2 * LIMIT {
-        // Each takes the place of the one before, wherever that is.
+        // Each connection takes the place of the one before, in any bucket.
         send(client, vec![syn(client)]);
     }
     assert_eq!(rig.worker.counters.conntrack.early_drop, u64::from(LIMIT) - 1);
@@ -144,7 +144,7 @@ fn a_bucket_that_leaves_is_not_asked_to_make_room() {
     let bucket = rig.bucket_of(&syn(1));
     let giver = |rig: &Rig| rig.worker.tracking.limits.giver(Shortage::Table, 0);
     assert_eq!(giver(&rig), Some(bucket.0));
-    // In the same turn another packet may need room.
+    // In the same turn, another packet may need room.
     let order = Move { bucket, from: WorkerId(0), to: WorkerId(1), workers: 1 };
     rig.worker.obey(Command::Switch(vec![order]), rig.now);
     assert_eq!(giver(&rig), None);
@@ -164,7 +164,8 @@ fn established_flows_lose_nothing_in_floods_and_the_memory_stays_bounded() {
         for round in 0..10 {
             let first = 100_000 + (number * 10 + round) * 2 * MAX as u32;
             rig.pass((first..first + 2 * MAX as u32).map(flood));
-            // By turns: an ACK that is repeated looks like a sender in trouble.
+            // Both ends send by turns, because an ACK that is repeated looks like a sender in
+            // trouble.
             let talk = if round % 2 == 0 { ack } else { ack_back };
             assert_eq!(rig.pass((0..HONEST).map(talk)), HONEST as usize);
             // New clients get through while the flood runs.
@@ -184,7 +185,7 @@ fn established_flows_lose_nothing_in_floods_and_the_memory_stays_bounded() {
     assert!(rig.commands.push(Command::Stop).is_ok());
 }
 
-/// The target of the flood answers at once, the servers of others take their time.
+/// The target of the flood answers at once. The servers of other clients take their time.
 #[test]
 fn handshakes_are_completed_while_a_flood_is_answered() {
     const MAX: u32 = 4096;
@@ -199,7 +200,7 @@ fn handshakes_are_completed_while_a_flood_is_answered() {
     for client in 0..50 {
         for step in handshake(client) {
             assert_eq!(rig.pass([step]), 1);
-            // A quarter of the table each round trip.
+            // The flood fills a quarter of the table each round trip.
             flood(&mut rig, MAX / 4);
         }
         assert_eq!(rig.pass([ack_back(client)]), 1);
@@ -240,7 +241,7 @@ fn a_tenant_that_is_flooded_takes_nothing_from_another_with_the_same_addresses()
     for vlan in [10, 20] {
         assert_eq!(send(&mut rig, vlan, (0..50).map(ack_back).collect()), 50);
     }
-    // One without candidates of its own is told so, by a reason of its own.
+    // A zone without candidates of its own is refused for a reason of its own.
     assert_eq!(send(&mut rig, 20, (90..110).flat_map(handshake).collect()), 60);
     assert_eq!(rig.worker.counters.dropped(DropReason::ZoneLimit), 0);
     assert_eq!(send(&mut rig, 20, vec![syn(200)]), 0);
@@ -274,7 +275,7 @@ fn what_makes_room_in_its_zone_and_finds_none_in_the_table_is_counted() {
     config.reserve.sources = vec!["10.0.0.1".parse().unwrap()];
     config.reserve.connections = 2;
     let mut rig = Rig::new(&config);
-    // The table is full of what does not give way, and the zone of what the reserve pays for.
+    // No connection of the table gives way, and the reserve pays for those of the zone.
     for client in 100..102 {
         assert_eq!(rig.pass(handshake(client)), 3);
     }

@@ -1,5 +1,5 @@
-//! What translated connections announce: connections that are translated as they are, and
-//! messages that say something else on their way, and so may be longer or shorter.
+//! Follows translated connections: translates the connections that they announce, and edits their
+//! messages, which may become longer or shorter.
 
 use conntrack::Tracked;
 use conntrack::Why;
@@ -15,11 +15,11 @@ use crate::refragment::refragment;
 use crate::worker::Worker;
 
 impl Worker {
-    /// Translates a new connection that a translated one has announced. True if it is one: no
-    /// rule is asked for its translation then.
+    /// Translates a new connection that a translated one has announced. True if it is such a
+    /// connection; no rule is asked for its translation then.
     ///
     /// # Errors
-    /// Why the packet is to be dropped.
+    /// The reason to drop the packet.
     #[inline]
     pub(crate) fn follow(
         &mut self,
@@ -35,8 +35,9 @@ impl Worker {
         })
     }
 
-    /// Judges a packet in whose bucket there are connections with changed messages: the tracker
-    /// sees the numbers that each end means, and the ends those that they expect.
+    /// Judges a packet in whose bucket there are connections with edited messages. Tracking sees
+    /// the sequence numbers as their sender means them, and each end gets the numbers that it
+    /// expects.
     #[cold]
     pub(crate) fn admit_adjusted(
         &mut self,
@@ -52,7 +53,7 @@ impl Worker {
             return self.admit_as_it_is(packet, screening, now);
         };
         match packet.network.transport {
-            // It may open the next connection, whose numbers nobody has changed.
+            // A SYN may open the next connection, whose numbers nobody has changed.
             Transport::Tcp(tcp) if tcp.flags.contains(TcpFlags::SYN) => {
                 self.admit_as_it_is(packet, screening, now)
             }
@@ -63,7 +64,7 @@ impl Worker {
                 Ok(passed)
             }
             _ => {
-                // What an error quotes has gone the other way.
+                // The quoted packet has gone the other way.
                 let quoted = direction.reversed();
                 adjustment.quoted(quoted, packet.frame.bytes_mut(), &packet.network);
                 self.admit_as_it_is(packet, screening, now)
@@ -71,10 +72,10 @@ impl Worker {
         }
     }
 
-    /// Changes what a packet says that a helper has read just now, if that has to change.
+    /// Edits the message of a packet that a helper has just read, if it has to change.
     ///
     /// # Errors
-    /// Why the packet is to be dropped.
+    /// The reason to drop the packet.
     #[cold]
     pub(crate) fn edit_payload(&mut self, packet: &mut Packet) -> Result<(), Why> {
         let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return Ok(()) };
@@ -93,13 +94,14 @@ impl Worker {
         come_from(frame, &mut edited, &mut self.pool);
         edited.supplied_hash = frame.supplied_hash;
         edited.offload = frame.offload;
-        // What fits one segment is none to be cut.
+        // A packet that fits one segment must not be cut into segments.
         edited.offload.segmentation = frame.offload.segmentation.filter(|it| {
             edited.len() > usize::from(it.header_length) + usize::from(it.segment_size)
         });
         self.pool.give_back(std::mem::replace(frame, edited));
         let Some(pieces) = pieces else { return Ok(()) };
-        // The whole stays, to be looked at. Who sends the fragments cuts them for the next link.
+        // The whole is still needed to be judged, so a copy is cut. The fragments are cut again
+        // for the next link when they are sent.
         let mut whole = self.pool.duplicate(frame).ok_or(too_long)?;
         let mut cut: Vec<Frame> = Vec::new();
         refragment(&mut whole, pieces, u32::MAX, None, &mut self.pool, &mut cut)

@@ -1,5 +1,5 @@
-//! Calls by SIP whose ports belong to the buckets of several workers, and edited packets of
-//! unusual lengths.
+//! SIP calls whose ports belong to the buckets of several workers, and edited packets of unusual
+//! lengths.
 
 use netio::{Checksum, Offload, Segmentation};
 
@@ -15,7 +15,7 @@ fn phones(workers: u16) -> Net {
 }
 
 impl Net {
-    /// What leaves of a datagram that comes in by a port, and its ends.
+    /// Sends a datagram in by a port. Returns the ends and the text of the datagram that leaves.
     fn datagram(
         &mut self,
         port: usize,
@@ -90,7 +90,7 @@ fn the_next_call_between_two_places_goes_on_with_the_flows_of_the_last() {
         let mut net = phones(workers);
         let server = (net.outside, SIP);
         let mut known = Vec::new();
-        // Over signalling of their own, so the helper knows nothing of the call before.
+        // Each call has signalling of its own, so the helper does not know the call before.
         for port in 40000..40008 {
             let phone = (net.inside, port);
             let (seen, _, text) = net.datagram(0, (phone, server), &invite(phone, 6000));
@@ -122,7 +122,7 @@ fn a_message_that_outgrows_the_next_link_is_cut_or_refused_as_any() {
         net.crew.settle();
         let (phone, server) = ((net.inside, 40000), (net.outside, SIP));
         let short = invite(phone, 6000);
-        // As long as a packet may be that is not edited.
+        // The text is as long as a packet that is not edited may be.
         let subject = "x".repeat(MTU as usize - 28 - short.len() - "Subject: \r\n".len());
         let text = short.replace("CSeq:", &format!("Subject: {subject}\r\nCSeq:"));
         let packet = builder(phone.0, server.0).macs(INSIDE, STATIONS[0]);
@@ -175,8 +175,8 @@ fn a_session_goes_on_while_its_buckets_move() {
     assert_eq!((net.crew.reasons(), net.expected()), (vec![], 0));
 }
 
-/// The sum of addresses, protocol and length that stands in a segment whose checksum somebody
-/// else completes.
+/// The sum of addresses, protocol and length. A segment has it in place of a checksum that is
+/// still to be completed.
 fn pseudo_header(frame: &[u8], network: &Network) -> [u8; 2] {
     let length = network.end - u32::from(network.transport_offset);
     let addresses = frame[26..34].chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
@@ -196,7 +196,7 @@ fn a_super_packet_is_edited_whole() {
         let bytes = net.segment(0, control.speaks[0], PSH_ACK, numbers, text.as_bytes());
         let mut frame = netio::FramePool::new(0, 0).copy_of(&bytes).unwrap();
         let network = dissect(frame.bytes()).unwrap().network.unwrap();
-        // As a kernel leaves it.
+        // A kernel leaves the checksum like this.
         let sum = pseudo_header(frame.bytes(), &network);
         frame.bytes_mut()[50..52].copy_from_slice(&sum);
         frame.offload = Offload {

@@ -1,4 +1,5 @@
-//! Scanners and backups through translation: what their helpers find there, and what gets through.
+//! Scanners and backup servers through translation: what their helpers find, and which connections
+//! get through.
 
 use super::*;
 
@@ -9,7 +10,8 @@ fn net(kind: Kind, control: u16, rules: &str) -> Net {
     Net { crew, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
 }
 
-/// What leaves by the other port of what comes in by one, and its ends.
+/// Sends a packet in by a port. Returns the ends and the payload of the packet that leaves by the
+/// other port.
 fn pass(net: &mut Net, port: usize, bytes: &[u8]) -> ([Host; 2], Vec<u8>) {
     net.crew.arrive(port, bytes);
     net.crew.settle();
@@ -35,7 +37,7 @@ fn started(port: u16) -> Vec<u8> {
     [&[0, 0, 0, 0, 0, 0, high, low][..], &[0, 0, 0x12, 0x34, 0, 0, 0, 0]].concat()
 }
 
-/// Has a client behind `port` start a scan; the reply as it hears it.
+/// Lets a client behind `port` start a scan. Returns the reply as the client gets it.
 fn scan(net: &mut Net, port: usize, client: Host, server: Host, picture: u16) -> Vec<u8> {
     let (real, shown) = net.open(port, client, server);
     let (mut said, mut heard) = ([101, 501], Vec::new());
@@ -66,7 +68,7 @@ fn a_client_behind_the_router_gets_the_picture_of_a_scanner() {
     }
 }
 
-/// The reply is no text and is not edited, so the port that it names is the one that is expected.
+/// The reply is not text and is not edited, so a connection to the port that it names is expected.
 #[test]
 fn a_scanner_behind_the_router_is_reached_at_the_port_that_it_names() {
     let rules = RULES.replace(r#""right":8080"#, r#""right":6566"#);
@@ -97,7 +99,7 @@ fn reply(ports: [u16; 3]) -> String {
     )
 }
 
-/// Has a backup server behind `port` ask a client; the ports that it is told.
+/// Lets a backup server behind `port` ask a client. Returns the ports that the server is told.
 fn back_up(net: &mut Net, port: usize, [asks, client]: [Host; 2], ports: [u16; 3]) -> [u16; 3] {
     let datagram = |port: usize, from: Host, to: Host, text: &str| {
         let packet = builder(from.0, to.0).macs([INSIDE, OUTSIDE][port], STATIONS[port]);

@@ -1,12 +1,12 @@
-//! Calls by PPTP, whose packets name no more than the call id of their receiver.
+//! PPTP calls. Their packets name only the call id of the receiver.
 
 use super::*;
 
 const PPTP: u16 = 1723;
-/// The only message that a GRE packet needs: what stands before the key and behind it.
+/// The parts of a GRE header before and behind the key.
 const GRE_HEAD: [u8; 6] = [0x20, 1, 0x88, 0x0b, 0, 4];
 
-/// Several hosts behind one address, and a server behind it that others reach by its port.
+/// Several hosts behind one address, and a server behind it that is reached by its port.
 fn net(workers: u16) -> Net {
     let mut config = Config::new(HashKey(3, 4));
     config.settings.conntrack.helpers.attach(Kind::Pptp, PPTP).unwrap();
@@ -26,16 +26,16 @@ fn message(kind: u16, words: &[u16]) -> Vec<u8> {
     bytes
 }
 
-/// The words behind the header.
+/// The first words behind the header.
 fn words(bytes: &[u8]) -> [u16; 2] {
     [12, 14].map(|at| u16::from_be_bytes([bytes[at], bytes[at + 1]]))
 }
 
-/// A control connection; 0 is its opener.
+/// A control connection. End 0 is its opener.
 struct Control {
-    /// The port of the opener's side.
+    /// The port that the opener is behind.
     port: usize,
-    /// To whom it speaks, and as whom it does.
+    /// For each end, the address that it sends to and the address that the other end sees.
     speaks: [(Host, Host); 2],
     said: [u32; 2],
 }
@@ -54,7 +54,7 @@ impl Control {
         if who == 0 { self.port } else { 1 - self.port }
     }
 
-    /// What the other end hears.
+    /// Sends a message of one end. Returns the message that the other end gets.
     fn say(&mut self, net: &mut Net, who: usize, text: &[u8]) -> Vec<u8> {
         let port = self.side(who);
         let numbers = (self.said[who], self.said[1 - who]);
@@ -70,8 +70,8 @@ impl Control {
         sent[0].bytes()[14 + 40..].to_vec()
     }
 
-    /// Sets up a call that the opener asks for. Each end's own id, and what the other knows it
-    /// by.
+    /// Sets up a call that the opener asks for. Returns the id of each end, with the id by which
+    /// the other end knows it.
     fn call(&mut self, net: &mut Net, pns: u16, pac: u16) -> [(u16, u16); 2] {
         let [known, _] = words(&self.say(net, 0, &message(7, &[pns])));
         let again = self.say(net, 1, &message(8, &[pac, known, 0x100]));
@@ -82,8 +82,8 @@ impl Control {
         [(pns, known), (pac, known_pac)]
     }
 
-    /// A packet of a call from one end to the other; the call id with which it arrives, if it
-    /// does.
+    /// Sends a packet of a call from one end to the other. Returns the call id with which it
+    /// arrives; `None` if it does not arrive.
     fn frame(&self, net: &mut Net, who: usize, call: &[(u16, u16); 2]) -> Option<u16> {
         let port = self.side(who);
         let ((from, _), (to, _)) = self.speaks[who];
@@ -104,7 +104,7 @@ impl Control {
         Some(key as u16)
     }
 
-    /// Packets of a call arrive both ways, each with its receiver's own id.
+    /// Checks that packets of a call arrive both ways, each with its receiver's own id.
     fn check(&self, net: &mut Net, first: usize, call: &[(u16, u16); 2]) {
         for who in [first, 1 - first, first] {
             let heard = self.frame(net, who, call);
@@ -123,7 +123,7 @@ fn hosts_behind_one_address_call_one_server_with_the_same_ids() {
             let client = (ip(&format!("192.0.2.{host}")), 40000);
             let mut control = Control::open(&mut net, 0, client, server);
             for id in [6, 7] {
-                // To the server they are one peer, so it gives each call an id of its own.
+                // The server sees one peer, so it gives each call an id of its own.
                 let call = control.call(&mut net, id, 100 + calls.len() as u16);
                 calls.push((control.speaks, call));
                 control.check(&mut net, usize::from(id) % 2, &call);
@@ -135,7 +135,7 @@ fn hosts_behind_one_address_call_one_server_with_the_same_ids() {
         }
         let known: HashSet<u16> = calls.iter().map(|(_, call)| call[0].1).collect();
         assert_eq!(known.len(), 8, "{calls:?}");
-        // Each is a connection beside the four control connections.
+        // Each call is a connection, beside the four control connections.
         assert_eq!((net.crew.connections(), net.crew.reasons(), net.expected()), (12, vec![], 0));
     }
 }
@@ -256,7 +256,7 @@ fn ids_that_are_given_anew_end_the_call_that_had_them() {
     for (workers, first) in [(1, 0), (2, 0), (3, 1)] {
         let mut net = net(workers);
         let server = (net.outside, PPTP);
-        // The second time nobody has said that the first is over: an end has started anew.
+        // No message has ended the first call: one end has started anew.
         for port in [40000, 40001] {
             let client = (net.inside, port);
             let mut control = Control::open(&mut net, 0, client, server);

@@ -1,5 +1,5 @@
-//! FTP through a router that masquerades: what both ends of the control connection hear of each
-//! other, and where the data connections go.
+//! FTP through a router that masquerades: the messages that both ends of the control connection
+//! get, and the ends of the data connections.
 
 use std::fmt::Write as _;
 
@@ -58,8 +58,8 @@ impl Net {
         bytes
     }
 
-    /// Opens a connection from the side of `port`; where its packets go, and from whom they
-    /// seem to come.
+    /// Opens a connection from the side of `port`. Returns the ends to which its packets go and
+    /// from which they seem to come.
     fn open(&mut self, port: usize, from: Host, to: Host) -> (Host, Host) {
         let syn = self.segment(port, (from, to), SYN, (100, 0), b"");
         let [seen, server] = ends(&self.crew.pass(port, &syn));
@@ -113,7 +113,7 @@ fn routing_v6() -> Arc<Routing> {
     Arc::new(Routing::new(&picture, &["lan0", "wan0"].map(|name| picture.link_named(name))))
 }
 
-/// What PORT and the reply 227 say.
+/// The address in the form of PORT and of the reply 227.
 fn six((address, port): Host) -> String {
     let IpAddr::V4(address) = address else { panic!("IPv4") };
     let [high, low] = port.to_be_bytes();
@@ -130,7 +130,7 @@ fn of_six(text: &str) -> Host {
     ([a, b, c, d].into(), u16::from_be_bytes([high, low]))
 }
 
-/// What EPRT says.
+/// The address in the form of EPRT.
 fn bars((address, port): Host) -> String {
     format!("|{}|{address}|{port}|", if address.is_ipv4() { 1 } else { 2 })
 }
@@ -140,11 +140,12 @@ fn of_bars(text: &str) -> Host {
     (parts[2].parse().unwrap(), parts[3].parse().unwrap())
 }
 
-/// Both ends of a control connection, which count what they say and hear.
+/// Both ends of a control connection, with counts of what they send and get.
 struct Control {
-    /// The port of the client's side.
+    /// The port that the client is behind.
     port: usize,
-    /// Client and server: to whom it speaks, and as whom it does.
+    /// For client and server, the address that it sends to and the address that the other end
+    /// sees.
     speaks: [(Host, Host); 2],
     said: [u32; 2],
     heard: [u32; 2],
@@ -160,7 +161,8 @@ impl Control {
         control
     }
 
-    /// What the other end hears of what one of them (0 the client, 1 the server) says.
+    /// Sends a message of one end (0 the client, 1 the server). Returns the message that the other
+    /// end gets.
     fn say(&mut self, net: &mut Net, who: usize, text: &str) -> String {
         let heard = self.repeat(net, who, text);
         self.said[who] += text.len() as u32;
@@ -168,7 +170,7 @@ impl Control {
         heard
     }
 
-    /// Says it without hearing that the other end has got it.
+    /// Sends a message without counting it, so that it can be sent again.
     fn repeat(&self, net: &mut Net, who: usize, text: &str) -> String {
         let port = if who == 0 { self.port } else { 1 - self.port };
         let numbers = (self.said[who], self.heard[who]);
@@ -220,7 +222,7 @@ fn a_server_reaches_the_clients_that_have_told_it_where() {
                 assert_eq!(net.expected(), 0);
                 control.say(&mut net, 1, "226 That was all\r\n");
             }
-            // To the same port nobody comes any more.
+            // No packet was dropped or left to the host.
             assert_eq!((net.crew.reasons(), net.crew.to_host()), (vec![], 0));
         }
     }
@@ -283,7 +285,7 @@ fn a_port_that_nobody_has_announced_is_the_hosts() {
     let text = format!("PORT {}\r\n", six((net.inside, 5000)));
     let told = of_six(&control.say(&mut net, 0, &text));
     let before = net.crew.connections();
-    // Another server, and another port.
+    // The connection comes from another server, or goes to another port.
     for (from, to) in [((ip("203.0.113.9"), 20), told), ((net.outside, 20), (told.0, told.1 ^ 1))] {
         let to_host = net.crew.to_host();
         let syn = net.segment(1, (from, to), SYN, (1, 0), b"");
@@ -394,7 +396,8 @@ fn an_error_about_a_shifted_segment_quotes_what_was_sent() {
     net.crew.settle();
     let told = net.crew.sent(0).remove(0);
     seen(&told);
-    // Behind the headers of link, network and error, and those of the quoted network.
+    // The quoted segment is behind the headers of link, network and error, and of the quoted
+    // network.
     let quoted = &told.bytes()[14 + 20 + 8 + 20..];
     assert_eq!(quoted[..4], [40000_u16.to_be_bytes(), 21_u16.to_be_bytes()].concat());
     assert_eq!(quoted[4..8], control.said[0].to_be_bytes());

@@ -24,13 +24,13 @@ use crate::recent_drops::RecentDrop;
 use crate::route_keeper::RouteKeeper;
 use crate::views::{BucketStatus, DroppedPacket, Status, WorkerStatus, ZoneStatus};
 
-/// How often ports and the set of CPUs are looked after.
+/// The interval at which the gateway checks its ports and the set of CPUs.
 const TEND_EVERY: Duration = Duration::from_millis(200);
 
-/// Expectations that are read in one go, while workers that look for one wait.
+/// Most expectations that are read in one go. Workers that look for an expectation wait meanwhile.
 const EXPECTATIONS_AT_ONCE: usize = 64;
 
-/// Which CPUs workers may run on now. Called a few times per second.
+/// Returns the CPUs that workers may run on now. It is called a few times per second.
 pub type CpuSource = Box<dyn FnMut() -> Vec<usize> + Send>;
 
 /// The CPUs that the process may use and that are online.
@@ -42,8 +42,8 @@ pub fn system_cpus() -> Vec<usize> {
     }
 }
 
-/// A running gateway. Its methods may be called from any thread; they talk to
-/// the workers between batches and never hold up a packet for longer than that.
+/// A running gateway. Any thread may call its methods. They talk to the workers between batches,
+/// so a packet waits for them no longer than for a batch.
 pub struct Gateway {
     pub(crate) shared: Arc<Shared>,
     tender: Option<JoinHandle<()>>,
@@ -109,7 +109,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Everything about workers and ports.
+    /// The state of the workers, ports and zones.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -125,7 +125,7 @@ impl Gateway {
         self.shared.lock().buckets()
     }
 
-    /// How many connections are tracked.
+    /// The number of tracked connections.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -133,9 +133,8 @@ impl Gateway {
         Ok(self.buckets()?.iter().map(|bucket| bucket.connections).sum())
     }
 
-    /// The last packets that each worker dropped for each reason, the latest first:
-    /// [`DROPS_KEPT`](crate::DROPS_KEPT) of them at most, and as many of all workers that are
-    /// gone.
+    /// The packets that were dropped last, the latest first. Each worker keeps at most
+    /// [`DROPS_KEPT`](crate::DROPS_KEPT) for each reason, and so do all removed workers together.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -143,8 +142,8 @@ impl Gateway {
         self.shared.lock().recent_drops()
     }
 
-    /// Calls `each` for every connection that another one has announced, oldest first,
-    /// until it breaks off.
+    /// Calls `each` for every expectation, oldest first, until it breaks off. An expectation is a
+    /// connection that another one has announced.
     pub fn expectations(&self, each: &mut dyn FnMut(Expected) -> ControlFlow<()>) {
         let expectations = self.shared.lock().expectations.clone();
         let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
@@ -158,12 +157,12 @@ impl Gateway {
         }
     }
 
-    /// Forgets every connection that another one has announced; returns how many. What is
-    /// announced meanwhile may stay. The first worker does it, since workers tell the
+    /// Forgets every expectation and returns how many there were. An expectation that is announced
+    /// meanwhile may stay. The first worker does it, since only workers can report it to
     /// subscribers.
     ///
     /// # Errors
-    /// [`Unresponsive`]; what was forgotten before stays forgotten.
+    /// [`Unresponsive`]; expectations that were forgotten before stay forgotten.
     pub fn forget_expectations(&self) -> Result<u64, Unresponsive> {
         let mut forgotten = 0;
         loop {
@@ -179,9 +178,9 @@ impl Gateway {
         }
     }
 
-    /// Calls `each` for every incomplete datagram, until it breaks off. A piece of one
-    /// worker's table is read at a time; datagrams that come, go or move meanwhile may
-    /// or may not be seen.
+    /// Calls `each` for every incomplete datagram, until it breaks off. The gateway reads a piece
+    /// of one worker's table at a time, so it may miss a datagram that comes, goes or moves
+    /// meanwhile.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -206,9 +205,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Subscribes to the events of all workers, those that are added later
-    /// included. Each worker's ring holds `capacity` events; what does not fit is
-    /// lost and counted.
+    /// Subscribes to the events of all workers, including workers that are added later. Each
+    /// worker's ring holds `capacity` events. Events that do not fit are lost and counted.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -216,8 +214,8 @@ impl Gateway {
         self.shared.lock().subscribe(capacity)
     }
 
-    /// The same for the events of what is expected. They are read in the order in which
-    /// they happened, whichever worker reports.
+    /// Subscribes to the events of expectations. They are read in the order in which they
+    /// happened, even if several workers report them.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -228,8 +226,8 @@ impl Gateway {
         self.shared.lock().subscribe_expectations(capacity)
     }
 
-    /// Changes the number of workers while traffic runs, and keeps it whatever
-    /// CPUs come and go. Returns the buckets that were moved.
+    /// Changes the number of workers while traffic runs. The number then stays, even if the CPUs
+    /// change. Returns the buckets that were moved.
     ///
     /// # Errors
     /// [`SteerError`].
@@ -253,30 +251,30 @@ impl Gateway {
         self.shared.lock().move_bucket(bucket, to)
     }
 
-    /// Plans bucket moves by the load since the last time and, unless it is a dry
-    /// run, carries them out.
+    /// Plans bucket moves by the load since the last plan, and carries them out unless it is a dry
+    /// run.
     ///
     /// # Errors
-    /// [`SteerError`]; moves that were carried out stay.
+    /// [`SteerError`]; moves that were carried out before stay.
     pub fn balance(&self, dry_run: bool) -> Result<Plan, SteerError> {
         self.shared.lock().balance(dry_run)
     }
 
-    /// Runs the balancer regularly, or no more.
+    /// Sets the interval at which the balancer runs; `None`: never.
     pub fn set_balance(&self, every: Option<Duration>) {
         self.shared.lock().config.balance = every;
     }
 
-    /// What the labels of connections are called.
+    /// The names of the labels of connections.
     pub fn label_names(&self) -> Arc<LabelNames> {
         self.shared.lock().config.labels.clone()
     }
 
-    /// Steers what is for these addresses (IPv4 in the mapped form) by its port from now on,
-    /// see [`steer::Translated`]. Those of before stay, because connections that were
-    /// translated to them may live.
+    /// Steers packets for these addresses (IPv4 in the mapped form) by their port from now on, see
+    /// [`steer::Translated`]. Addresses that were added before stay, because connections that were
+    /// translated to them may still live.
     ///
-    /// When this returns every worker knows them, so that connections may be translated to
+    /// When this returns, every worker knows the addresses, so connections may be translated to
     /// them.
     ///
     /// # Errors
@@ -288,8 +286,8 @@ impl Gateway {
         self.shared.lock().add_translation_addresses(addresses)
     }
 
-    /// Stops reading, lets every packet that was read run to its end, stops the
-    /// workers, and returns the last status.
+    /// Stops reading, processes every packet that was read, stops the workers, and returns the
+    /// last status.
     ///
     /// # Errors
     /// [`SteerError`] when a worker hangs.
@@ -320,8 +318,8 @@ impl Drop for Gateway {
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Coordinator> {
-        // A panic while the lock was held left the coordinator's books as they
-        // were; the workers go on in any case.
+        // A panic under the lock does not damage the coordinator's books, and the workers go on in
+        // any case.
         self.coordinator.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -330,7 +328,7 @@ impl Shared {
         self.lock().status(uptime_ns)
     }
 
-    /// Looks after ports, CPUs and balance until the gateway stops.
+    /// Tends ports, CPUs and balance until the gateway stops.
     fn tend(&self, cpus: &mut CpuSource) {
         let mut balanced = Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
@@ -384,7 +382,7 @@ impl Coordinator {
                 datagrams: report.datagrams,
             });
         }
-        // Zones that are gone stay known, but are of interest only until their last connection ends.
+        // A removed zone stays known, but matters only until its last connection ends.
         let is_there = |zone: Zone| self.config.zones.iter().any(|config| config.zone == zone);
         zones.retain(|status| status.connections > 0 || is_there(status.zone));
         Ok(Status {

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Ports that a rule names.
+/// The ports that a rule names.
 const RANGE: (u16, u16) = (20_000, 23_999);
-/// The fewest that there can be where no rule names them.
+/// The smallest range of ports that there can be if no rule names one.
 const LEAST: (u16, u16) = (8192, 16_383);
 const GREEDY: u8 = 1;
 /// The clients beside it.
@@ -12,16 +12,15 @@ const HONEST: std::ops::Range<u8> = 50..150;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Greed {
-    /// Datagrams that nobody answers.
+    /// Datagrams without an answer.
     Unanswered,
-    /// Questions, each with its answer.
+    /// Questions with their answers.
     Answered,
     /// Connections that are kept open.
     Open,
 }
 
-/// Routers that masquerade to so many ports: because a rule says so, or because they have no
-/// others.
+/// Routers that masquerade to few ports, because a rule says so or because they have no others.
 fn routers() -> impl Iterator<Item = (u16, u16, Crew)> {
     let ranged = |workers| {
         let (first, last) = RANGE;
@@ -51,9 +50,9 @@ fn routers() -> impl Iterator<Item = (u16, u16, Crew)> {
     (1..4).map(ranged).chain((1..4).map(plain))
 }
 
-/// Sends a packet of a client; the port of the router by which it leaves.
+/// Sends a packet of a client. Returns the source port with which it leaves the router.
 fn ask(crew: &mut Crew, bytes: &[u8]) -> Option<u16> {
-    // So that a pool is not filled in no time.
+    // Time goes on, so that a pool does not fill at one moment.
     crew.now = crew.now.after(std::time::Duration::from_millis(1));
     crew.arrive(0, bytes);
     crew.settle();
@@ -63,7 +62,7 @@ fn ask(crew: &mut Crew, bytes: &[u8]) -> Option<u16> {
     Some(port)
 }
 
-/// Sends what the server says; true if it gets to the client.
+/// Sends a packet of the server. True if the client gets it.
 fn is_told(crew: &mut Crew, bytes: &[u8], client: (u8, u16)) -> bool {
     crew.arrive(1, bytes);
     crew.settle();
@@ -71,14 +70,14 @@ fn is_told(crew: &mut Crew, bytes: &[u8], client: (u8, u16)) -> bool {
     told.len() == 1 && ends(&seen(&told[0]))[1] == (ip(&format!("192.0.2.{}", client.0)), client.1)
 }
 
-/// A question and its answer.
+/// Sends a question. True if the client gets the answer.
 fn is_answered(crew: &mut Crew, client: (u8, u16)) -> bool {
     let question = udp(&from_inside([192, 0, 2, client.0], SERVER), (client.1, 53), b"ask");
     let Some(port) = ask(crew, &question) else { return false };
     is_told(crew, &udp(&from_outside(SERVER, OWN), (53, port), b"answer"), client)
 }
 
-/// A connection that is established.
+/// Opens a connection. True if it is established.
 fn is_connected(crew: &mut Crew, client: (u8, u16)) -> bool {
     let to_server = from_inside([192, 0, 2, client.0], SERVER);
     let Some(port) = ask(crew, &tcp(&to_server, (client.1, 443), 2, (100, 0))) else {
@@ -100,7 +99,7 @@ fn wants(crew: &mut Crew, greed: Greed, client: (u8, u16)) -> bool {
     }
 }
 
-/// How many of the honest clients get what they want, while one wants everything.
+/// The number of honest clients that get a connection while one client wants all ports.
 fn honest_beside(crew: &mut Crew, greed: Greed, ports: u16) -> usize {
     for port in 0..2 * ports {
         wants(crew, greed, (GREEDY, 10_000 + port));
@@ -108,7 +107,7 @@ fn honest_beside(crew: &mut Crew, greed: Greed, ports: u16) -> usize {
     served(crew, greed)
 }
 
-/// The honest clients that get what they want.
+/// The number of honest clients that get a connection.
 fn served(crew: &mut Crew, greed: Greed) -> usize {
     let honest = if greed == Greed::Open { is_connected } else { is_answered };
     HONEST.filter(|&host| honest(crew, (host, 5000))).count()
@@ -117,7 +116,7 @@ fn served(crew: &mut Crew, greed: Greed) -> usize {
 #[test]
 fn what_nobody_answers_gives_way_before_anybody_is_refused() {
     for (workers, ports, mut crew) in routers() {
-        // None of so many has more than its part.
+        // There are so many clients that none has more than its part.
         let wanted =
             (0..ports + ports / 2).map(|number| ((number % 40) as u8 + 1, 10_000 + number));
         for client in wanted {

@@ -1,13 +1,14 @@
 //! Flows that end at the host because a rule redirects them there.
 //!
-//! The kernel carries such a rule out on its own copy of the packets, and what it answers is
-//! never seen here. So there is no connection to track, and a later packet alone would not tell
-//! whose it is: a rule may ask for more than stands in it, and may be gone while the kernel
-//! still knows its connection. What was left to the kernel once stays with it until the flow has
-//! been silent for as long as the kernel would wait for it, or its sender has closed it.
+//! The kernel carries out such a rule on its own copy of the packets, and its answers never come
+//! through the gateway. So there is no connection to track. A later packet alone does not show
+//! that it belongs to such a flow: a rule may ask for more than the packet has, and may be gone
+//! while the kernel still knows its connection. So a flow that was left to the kernel stays with
+//! it until it has been silent for as long as the kernel would wait for it, or until its sender
+//! has closed it.
 //!
-//! A bucket remembers a bounded number of flows. Where more are open, one that has the least time
-//! left is forgotten, and its next packet is judged like that of a new connection.
+//! A bucket remembers a bounded number of flows. If more are open, a flow that has the least time
+//! left is forgotten, and its next packet is judged like the first packet of a new connection.
 
 use std::time::Duration;
 
@@ -18,47 +19,47 @@ use wire::{Family, TcpFlags, Transport, protocol};
 
 /// Flows that share a place in the table of a bucket.
 const WAYS: usize = 8;
-/// Such places of a bucket. With 256 buckets 131072 flows are remembered, in 8 MiB.
+/// Places in the table of a bucket. 256 buckets remember 131072 flows, in 8 MiB.
 const PLACES: usize = 64;
 
-/// The flows of one bucket; without any it holds no memory.
+/// The flows of one bucket. It holds no memory while there are none.
 #[derive(Debug, Default)]
 pub struct HostFlows(Option<Box<[[Option<HostFlow>; WAYS]; PLACES]>>);
 
 #[derive(Clone, Copy, Debug)]
 struct HostFlow {
-    /// Of the packets that go to the host.
+    /// The key of the packets that go to the host.
     packet: KeyedPacket,
     phase: Phase,
     until: Timestamp,
 }
 
-/// How far a flow has got, as far as one direction shows it.
+/// The phase of a flow, as far as one direction shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Of TCP: nothing but the segment that opens it was seen.
+    /// TCP: only the segment that opens it was seen.
     Opening,
-    /// It goes on.
+    /// The flow is open.
     Open,
-    /// Of TCP: its sender has closed it.
+    /// TCP: its sender has closed it.
     Closing,
 }
 
-/// What a packet says of its flow.
+/// The meaning of a packet for its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// TCP: it opens one.
+    /// TCP: it opens a flow.
     Opens,
-    /// TCP: its sender sends no more.
+    /// TCP: its sender sends no more after it, or resets the flow.
     Closes,
-    /// It goes on.
+    /// It belongs to an open flow.
     GoesOn,
-    /// An error about one of its packets.
+    /// It is an ICMP error about a packet of the flow.
     Error,
 }
 
 impl Sign {
-    /// Of a packet.
+    /// The meaning of a packet with this transport header.
     pub fn of(transport: &Transport) -> Self {
         let Transport::Tcp(tcp) = transport else {
             let is_error = matches!(transport, Transport::IcmpError(_));
@@ -75,14 +76,14 @@ impl Sign {
 }
 
 impl HostFlows {
-    /// True where there are none.
+    /// True if there are no flows.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// True if a packet belongs to one of them, which then goes on for as long as tracking would
-    /// wait for it. `hash` is that of the key.
+    /// True if a packet belongs to one of the flows. The flow then lives on for as long as
+    /// tracking would wait for it. `hash` is the table hash of the key.
     pub fn take(
         &mut self,
         packet: &KeyedPacket,
@@ -98,7 +99,7 @@ impl HostFlows {
         let Some(flow) = found else { return false };
         let is_over = flow.until <= now;
         if is_over || (flow.phase == Phase::Closing && sign == Sign::Opens) {
-            // Who uses the ports again opens another connection.
+            // The sender uses the ports again, for another connection.
             *found = None;
             return false;
         }
@@ -112,7 +113,7 @@ impl HostFlows {
         true
     }
 
-    /// The same as [`Self::take`] for a packet that does not come.
+    /// The answer of [`Self::take`] for a packet like this one, which has not come.
     pub fn knows(&self, packet: &KeyedPacket, hash: u64, sign: Sign, now: Timestamp) -> bool {
         let place = self.0.as_ref().map(|places| &places[hash as usize % PLACES]);
         let goes_on = |flow: &HostFlow| {
@@ -122,7 +123,7 @@ impl HostFlows {
         place.is_some_and(|place| place.iter().flatten().any(goes_on))
     }
 
-    /// Remembers a flow that was left to the host with this packet.
+    /// Remembers a flow whose packet was left to the host.
     pub fn remember(
         &mut self,
         packet: &KeyedPacket,

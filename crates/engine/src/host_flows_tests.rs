@@ -121,7 +121,7 @@ fn a_flow_is_remembered_for_as_long_as_tracking_would_wait_for_it() {
 fn a_connection_that_is_opened_again_is_another() {
     let mut rig = Rig::new();
     rig.remember(&tcp(5000, SYN));
-    // Its first segment may be sent again.
+    // The first segment may be repeated.
     assert!(rig.take(&tcp(5000, SYN)) && rig.take(&tcp(5000, ACK)) && rig.take(&tcp(5000, SYN)));
     assert!(rig.take(&tcp(5000, FIN)) && rig.take(&tcp(5000, ACK)));
     assert!(!rig.take(&tcp(5000, SYN)) && !rig.take(&tcp(5000, ACK)));
@@ -138,11 +138,11 @@ fn where_there_is_no_room_who_has_the_least_time_left_gives_way() {
     rig.remember(&udp(CLIENT, SERVER, (5000, 53)));
     assert!(!rig.take(&tcp(port(0), ACK)));
     assert!((1..WAYS).all(|way| rig.take(&tcp(port(way), ACK))));
-    // Those of short life go first, whatever came before.
+    // A flow with little time left goes first, even if it came later.
     rig.remember(&udp(CLIENT, SERVER, (5001, 53)));
     assert!(!rig.take(&udp(CLIENT, SERVER, (5000, 53))));
     assert!((1..WAYS).all(|way| rig.take(&tcp(port(way), ACK))));
-    // What is known takes no second place.
+    // A flow that is known takes no second place.
     for _ in 0..3 {
         rig.remember(&udp(CLIENT, SERVER, (5001, 53)));
     }

@@ -1,48 +1,49 @@
-//! Whoever keeps packets from the host that the gateway translates.
+//! The interface of the host guard, which keeps translated packets from the host.
 
 use ruleset::Forwarded;
 use steer::Translated;
 
 use crate::ports::PortLink;
 
-/// The kernel has its own copy of each frame, and takes what is for one of its addresses for its
-/// own. Somebody has to keep from it what is somebody else's. Who is told last is right.
+/// Keeps translated packets from the host. The kernel has its own copy of each frame, and takes
+/// packets for one of its addresses for its own, even if the gateway translates them for another
+/// host. Of several calls the last one holds.
 pub trait HostGuard: std::fmt::Debug + Send + Sync {
-    /// Keeps from the host what is not for it by rules that are to hold. When it returns, that is
-    /// so.
+    /// Keeps packets from the host before rules take effect. They are kept from it when this
+    /// returns.
     ///
     /// # Errors
-    /// What people are told: then nothing is to be translated so, and the host gets what it did.
+    /// A text for people. The rules must not take effect then, and the host gets the same packets
+    /// as before.
     fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String>;
 
-    /// The same for what holds already: it is noted, and done soon. What fails is tried again.
-    /// Never waits.
+    /// Keeps packets from the host by rules that are in effect. It only notes this and carries it
+    /// out soon; if it fails it tries again. It never waits.
     fn follow(&self, from_host: &FromHost<'_>);
 
-    /// The interfaces of the gateway, by port, are other ones now, or are called otherwise. It is
-    /// noted, and done soon. Never waits.
+    /// Takes over other interfaces or names of the ports. It only notes them and carries this out
+    /// soon. It never waits.
     fn follow_ports(&self, _ports: &[PortLink]) {}
 
-    /// Waits until what was noted is done, or has failed for now.
+    /// Waits until everything that was noted is carried out, or has failed for now.
     fn settle(&self) {}
 
-    /// Why the host gets something else than it was last said to, in words for people; `None` if
-    /// it does not. Never waits.
+    /// The reason why the host gets other packets than it was last told, in words for people;
+    /// `None` if it gets the right ones. It never waits.
     fn trouble(&self) -> Option<String> {
         None
     }
 }
 
-/// What is kept from the host, and what is left to it.
+/// The packets that are kept from the host, and those that are left to it.
 #[derive(Clone, Copy, Debug)]
 pub struct FromHost<'a> {
     /// Addresses that sources are translated to, and the ports that they get.
     pub translated: &'a Translated,
-    /// Ports that rules name for them beside these: the first and the last.
+    /// Further ports that rules name for these addresses: the first and the last of each range.
     pub named_ports: &'a [(u16, u16)],
     /// Packets whose destination is translated.
     pub forwarded: &'a [Forwarded],
-    /// Packets that the host gets: the kernel redirects some of them, and nothing else of them
-    /// is its affair.
+    /// Packets that the host gets. The kernel redirects some of them.
     pub left: &'a [Forwarded],
 }

@@ -1,4 +1,4 @@
-//! ICMP errors to the senders of packets that do not go on: in whose name, and how many.
+//! ICMP errors to the senders of packets that do not go on: their source addresses and their rate.
 
 use std::net::IpAddr;
 
@@ -8,13 +8,13 @@ use wire::{Dissected, Family, Readdress};
 
 use crate::allowance::Allowance;
 
-/// Errors that a worker sends per second at most (RFC 1812 section 4.3.2.8, RFC 4443
-/// section 2.4 (f)).
+/// Most ICMP errors that a worker sends per second (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4
+/// (f)).
 pub const ERRORS_PER_SECOND: u64 = 1000;
-/// Errors that it may send at once after a pause.
+/// Most ICMP errors that it may send at once after a pause.
 pub const ERROR_BURST: u64 = 50;
 
-/// The addresses in whose name errors go out of a port.
+/// The source addresses of the ICMP errors that leave by a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// For IPv4.
@@ -23,11 +23,11 @@ pub struct Names {
     pub v6: Option<IpAddr>,
 }
 
-/// A worker's allowance of errors.
+/// Makes the ICMP errors of a worker.
 #[derive(Debug)]
 pub struct IcmpAnswers {
     allowance: Allowance,
-    /// By port. A bridge has none, and speaks in the name of a packet's destination.
+    /// The source addresses by port. A bridge has none, and takes the packet's destination.
     names: Option<Vec<Names>>,
 }
 
@@ -38,13 +38,14 @@ impl Default for IcmpAnswers {
 }
 
 impl IcmpAnswers {
-    /// Speaks in these names from now on, by port.
+    /// Sets the source addresses, by port.
     pub fn set_names(&mut self, names: impl Iterator<Item = Names>) {
         self.names = Some(names.collect());
     }
 
-    /// The error about a packet, to leave by the port that it came from; `None` where none
-    /// may be sent, there is no name to send it in, or the allowance is used up.
+    /// Makes the ICMP error about a packet, to leave by the port that the packet came in by.
+    /// `None` if no error is allowed about it, there is no source address, or the allowance is
+    /// used up.
     pub fn about(
         &mut self,
         frame: &Frame,
@@ -76,7 +77,7 @@ impl IcmpAnswers {
     }
 }
 
-/// A translated packet as its sender knows it.
+/// Copies a translated packet with the addresses that its sender knows.
 fn as_sent(frame: &Frame, before: &Readdress, pool: &mut FramePool) -> Option<Frame> {
     let mut sent = pool.copy_of(frame.bytes())?;
     (sent.port, sent.offload) = (frame.port, frame.offload);

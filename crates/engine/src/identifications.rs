@@ -1,10 +1,10 @@
 //! Identifications of IPv4 datagrams that leave with other addresses than they came with.
 //!
-//! Datagrams of several hosts become those of one, so two that are cut could be put together
-//! wrongly: the gateway is their source, and has to keep their identifications apart for each
-//! source, destination and protocol (RFC 6864 section 5.3). It must not count them for all
-//! destinations together either, because then everybody who gets some knows those of others
-//! (RFC 7739 section 3).
+//! Datagrams of several hosts leave with one source address. If two of them had the same
+//! identification and were cut, a receiver could put them together wrongly. The gateway is their
+//! source, so it has to keep identifications apart for each source, destination and protocol (RFC
+//! 6864 section 5.3). One count for all destinations would let each receiver guess the
+//! identifications that others get (RFC 7739 section 3).
 
 use std::hash::Hasher;
 
@@ -14,31 +14,32 @@ use wire::{Family, Network, Readdress};
 
 use crate::translating::mixed;
 
-/// Counters of a worker. Those of two pairs of addresses may share one; both then have fewer
-/// identifications until one comes again.
+/// Counters of a worker. Two pairs of addresses may share a counter. Both then have fewer
+/// identifications before one repeats.
 const COUNTERS: usize = 4096;
-/// The identifications of a worker for a pair are given in blocks, one after the other, each in
-/// an order of its own: log2 of how many there are.
+/// log2 of the number of blocks. A worker gives its identifications for a pair in blocks, one
+/// after the other, and each block has an order of its own.
 const BLOCK_BITS: u32 = 3;
 
-/// Identifications that a worker gives.
+/// The identifications that a worker gives.
 ///
-/// For each pair of addresses and protocol a secret says which identifications are whose: each
-/// worker has a part, so none asks another. Of its part it gives one after the other, in an
-/// order that changes each time, and none again before it has given 7/8 of the part: 57,344
-/// identifications where there is one worker, 28,672 where there are two.
+/// For each pair of addresses and protocol, a secret divides the identifications into parts, one
+/// for each worker, so no worker has to ask another. A worker goes through its part in an order
+/// that changes each time. It repeats none before it has given 7/8 of the part: 57,344
+/// identifications with one worker, 28,672 with two.
 #[derive(Debug)]
 pub struct Identifications {
     secret: HashKey,
     worker: u32,
-    /// log2 of how many parts there are.
+    /// log2 of the number of parts.
     part_bits: u32,
-    /// How many were given, from anywhere on, by the hash of the pair.
+    /// The number of identifications that were given, from a random start on, by the hash of the
+    /// pair.
     given: Vec<u32>,
 }
 
 impl Identifications {
-    /// Those of a worker that is alone; all have the secret.
+    /// Creates the state of a worker that is alone. All workers have the same secret.
     pub fn new(worker: u16, secret: HashKey) -> Self {
         let start = |at: usize| mixed(secret.1 ^ u64::from(worker) << 32 ^ at as u64) as u32;
         Self {
@@ -49,14 +50,14 @@ impl Identifications {
         }
     }
 
-    /// Sets how many workers share all there are.
+    /// Sets the number of workers that share the identifications.
     pub fn set_workers(&mut self, workers: u32) {
         self.part_bits = workers.next_power_of_two().trailing_zeros().min(u16::BITS);
     }
 
-    /// The identification that a packet has to get with its new addresses, and each of its
-    /// fragments; `None` if it keeps that of its sender, because nobody may cut it (RFC 6864
-    /// section 4.1) or because it is of IPv6, where routers cut nothing.
+    /// The identification that a packet, and each of its fragments, gets with its new addresses.
+    /// `None` if it keeps its own: nobody may cut an IPv4 packet with "don't fragment" (RFC 6864
+    /// section 4.1), and routers do not cut IPv6 packets.
     pub fn of_translated(
         &mut self,
         network: &Network,
@@ -71,7 +72,7 @@ impl Identifications {
         Some(self.next(source, destination, network.protocol))
     }
 
-    /// The next for datagrams of a protocol between two addresses, in the mapped form.
+    /// The next identification for a protocol between two addresses in the mapped form.
     fn next(&mut self, source: [u8; 16], destination: [u8; 16], protocol: u8) -> u16 {
         let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
         hasher.write(&source[12..]);
@@ -88,7 +89,7 @@ impl Identifications {
         let place = shuffled(number & ((1 << place_bits) - 1), place_bits, order);
         let block = round & ((1 << (own_bits - place_bits)) - 1);
         let own = block << place_bits | place;
-        // Whoever does not know the pair's secret can not tell the block from it, nor the worker.
+        // Without the pair's secret nobody can tell the block or the worker from the result.
         (self.worker << own_bits | own) as u16 ^ (pair >> 48) as u16
     }
 
@@ -99,8 +100,8 @@ impl Identifications {
     }
 }
 
-/// The place of a number of `bits` bits in an order of all of them: each step of the way is one
-/// to one.
+/// The place of a number of `bits` bits in one of their orders. Each step maps the numbers one to
+/// one.
 fn shuffled(number: u32, bits: u32, order: u64) -> u32 {
     let mut place = number;
     for round in 0..4 {

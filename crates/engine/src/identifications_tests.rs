@@ -20,7 +20,7 @@ fn of_workers(count: u32, secret: HashKey) -> Vec<Identifications> {
     (0..count).map(worker).collect()
 }
 
-/// How many a worker gives between two that are equal, at least.
+/// The least number of identifications that a worker gives between two equal ones.
 fn apart(workers: u32) -> usize {
     let part = (1 << 16) / workers.next_power_of_two() as usize;
     part - part.div_ceil(8)
@@ -30,7 +30,7 @@ fn apart(workers: u32) -> usize {
 fn none_is_given_again_soon_by_any_of_the_workers() {
     for workers in [1, 2, 3, 4, 7, 16, 100, 5000] {
         let mut all = of_workers(workers, SECRET);
-        // When each was given, by the worker's count.
+        // For each identification, the worker that gave it last, and that worker's count then.
         let mut given: HashMap<u16, (usize, usize)> = HashMap::new();
         for at in 0..(1 << 17) / workers as usize {
             for (number, worker) in all.iter_mut().enumerate() {
@@ -41,13 +41,13 @@ fn none_is_given_again_soon_by_any_of_the_workers() {
                 }
             }
         }
-        // None is left out, but for what belongs to workers that are not there.
+        // Only the parts of workers that do not exist are left out.
         let parts = workers.next_power_of_two();
         assert_eq!(given.len(), (1 << 16) / parts as usize * workers as usize);
     }
 }
 
-/// The part of steps between identifications that fall into each sixteenth of all there are.
+/// The share of the steps between identifications that falls into each sixteenth of their range.
 fn spread(steps: &[u16]) -> [f64; 16] {
     let mut counts = [0; 16];
     steps.iter().for_each(|step| counts[usize::from(step >> 12)] += 1);
@@ -60,7 +60,7 @@ fn the_next_is_anywhere() {
         let mut all = of_workers(workers, SECRET);
         let mut draw = |from, to| all[0].next(address(from), address(to), protocol::UDP);
         let (mut within, mut between) = (Vec::new(), Vec::new());
-        // Few of each pair, so that its block does not show.
+        // Each pair gets few, so that its block does not show.
         for from in 0..200 {
             for to in 0..100 {
                 let [first, second] = [draw(from, to), draw(from, to)];
@@ -70,7 +70,7 @@ fn the_next_is_anywhere() {
         }
         for steps in [&between, &within] {
             let near = |it: &&u16| it.cast_signed().unsigned_abs() <= 32;
-            // 65 of 65,536, or of a block: eight times as many.
+            // By chance 65 of 65,536 are near, and eight times as many within a block.
             let near = steps.iter().filter(near).count();
             assert!(near < 20 * 20 * workers as usize, "{near} of {} are near", steps.len());
         }
@@ -99,7 +99,7 @@ proptest! {
         prop_assert!(places.into_iter().eq(0..1 << bits));
     }
 
-    /// Other secrets, addresses and protocols have nothing in common.
+    /// Different secrets, addresses and protocols have unrelated identifications.
     #[test]
     fn two_pairs_are_of_two_kinds(secret: u64, a: u8, b: u8, udp: bool) {
         let mut own = Identifications::new(0, HashKey(secret, 1));

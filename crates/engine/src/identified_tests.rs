@@ -1,4 +1,4 @@
-//! What identifications tell those who see datagrams of translated connections.
+//! Observers learn nothing about other clients from the identifications of translated datagrams.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn identifications_of_one_client_say_nothing_of_another() {
         for number in 0..200_u32 {
             let seen = identification(&mut quiet, 2, OTHER_SERVER, |it| it);
             assert_eq!(identification(&mut busy, 2, OTHER_SERVER, |it| it), seen, "{workers}");
-            // Only in one of the two does the other client send.
+            // The other client sends only in one of the two networks.
             for _ in 0..number % 3 {
                 let other = identification(&mut busy, 1, SERVER, |it| it);
                 steps.push(other.wrapping_sub(seen).cast_signed().unsigned_abs());
@@ -37,7 +37,8 @@ fn identifications_of_one_client_say_nothing_of_another() {
             steps.extend(last.map(|last| seen.wrapping_sub(last).cast_signed().unsigned_abs()));
             last = Some(seen);
         }
-        // By chance one in 2000, of one pair up to sixty, as they are of one block.
+        // By chance one in 2000 is small, and up to sixty of one pair, because they are of one
+        // block.
         let small = steps.iter().filter(|&&step| step <= 16).count();
         assert!(small < 16, "{small} of {} are near the one before", steps.len());
     }

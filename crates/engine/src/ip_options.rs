@@ -1,4 +1,4 @@
-//! Options of the IP header as a router treats them: some it refuses, in some it enters itself.
+//! Options of the IP header. A router refuses some, and enters itself into others.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,13 +11,13 @@ use wire::{ETHERNET_LEN, RefusedOption, Waypoint};
 
 use crate::router::{Arrival, NextStation, Router};
 
-/// Where source and destination are in an IPv4 header.
+/// The places of source and destination in an IPv4 header.
 const SOURCE: std::ops::Range<usize> = 12..16;
 const DESTINATION: std::ops::Range<usize> = 16..20;
 const DAY_MS: u128 = 86_400_000;
 
-/// What becomes of a packet with the options that it has, unless it goes on. What `may_be_own` is
-/// the host's too, which tells the sender itself.
+/// The refusal of a packet because of its IP options; `None` if it may go on. If the packet
+/// `may_be_own`, the host gets a copy and tells the sender itself.
 #[inline]
 pub(crate) fn refusal(frame: &Frame, may_be_own: bool) -> Option<Arrival> {
     let refused = wire::check_options(packet(frame)).err()?;
@@ -26,7 +26,7 @@ pub(crate) fn refusal(frame: &Frame, may_be_own: bool) -> Option<Arrival> {
         RefusedOption::Malformed { pointer } if !may_be_own => {
             Arrival::Refuse(DropReason::IpOptions, Message::ParameterProblem { pointer })
         }
-        // The kernel looks at these before its rules are asked, and has answered.
+        // The kernel looks at these options before its rules, and has answered already.
         RefusedOption::HopByHop | RefusedOption::Malformed { .. } => {
             Arrival::Drop(DropReason::IpOptions)
         }
@@ -38,7 +38,7 @@ fn packet(frame: &Frame) -> &[u8] {
 }
 
 impl Router {
-    /// Enters this router into the options of a packet that goes on, where they ask for it.
+    /// Enters this router into the options of a packet that goes on, if they ask for it.
     #[inline]
     pub(crate) fn enter_options(&self, frame: &mut Frame, next: NextStation) {
         if wire::has_ipv4_options(packet(frame)) {
@@ -61,7 +61,7 @@ impl Router {
         }
     }
 
-    /// The address that the kernel has on a link towards a host behind a next hop.
+    /// The IPv4 address of the kernel on a link towards a host behind a next hop.
     fn address_on(&self, link: LinkId, next_hop: IpAddr, host: IpAddr) -> [u8; 4] {
         let on_link = self.routing.masquerade(link, next_hop, host);
         let any = || self.routing.port(self.routing.port_of(link)?)?.names.v4;
@@ -72,7 +72,7 @@ impl Router {
     }
 }
 
-/// Milliseconds since midnight, universal time (RFC 791 section 3.1).
+/// Milliseconds since midnight UTC (RFC 791 section 3.1).
 #[expect(clippy::disallowed_methods, reason = "it is written into a packet and decides nothing")]
 fn time_of_day() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A packet on its way through the stages of the rules, and its connection as rules ask for it.
+//! The way of a packet through the stages of the rules, and its connection as rules see it.
 
 use conntrack::nat::Halves;
 use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
@@ -18,7 +18,7 @@ const CONFIRMED: u32 = 1 << 3;
 const SOURCE_TRANSLATED: u32 = 1 << 4;
 const DESTINATION_TRANSLATED: u32 = 1 << 5;
 
-/// A packet on its way through the stages.
+/// A packet on its way through the stages of the rules.
 pub(crate) struct Journey {
     pub tracked: Tracked,
     pub state: CtState,
@@ -30,21 +30,22 @@ pub(crate) struct Journey {
     pub output_port: Option<PortId>,
     /// It is for the host, and no rule translates it.
     pub is_hosts: bool,
-    /// A rule that has chosen its translation leaves no choice of its destination, so it is
-    /// where the kernel's own copy is led.
+    /// A rule has chosen a destination and left no choice, so the kernel's own copy goes to the
+    /// same destination.
     pub is_determined: bool,
-    /// It was announced by a translated connection and is translated as that: no rule is asked.
+    /// Its connection was announced by a translated one and is translated accordingly, so no rule
+    /// is asked for its translation.
     pub follows: bool,
     /// A rule was asked that has to see every packet of the flow.
     pub per_packet: bool,
-    /// Which ends of its connection are translated, as status bits.
+    /// The translated ends of its connection, as status bits.
     translated: u32,
 }
 
-/// A connection as rules ask for it.
+/// A connection as rules see it.
 pub(crate) enum Asked<'a> {
     Lives(&'a Table, ConnectionId, Timestamp),
-    /// The packet has ended it, as a reset does that answers a SYN: its ends are known still.
+    /// The packet has ended it, such as a reset that answers a SYN. Its ends are still known.
     Ended {
         original: Tuple,
         reply: Tuple,
@@ -52,7 +53,7 @@ pub(crate) enum Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// That of a packet of this flow that was just tracked, if it has one.
+    /// The connection of a packet of this flow that was just tracked, if it has one.
     pub fn of(
         table: &'a Table,
         keyed: Option<&KeyedPacket>,
@@ -155,8 +156,8 @@ impl Journey {
         }
     }
 
-    /// Has the stages that come ask about a connection of which this is translated: of a new one
-    /// the destination is known before its source.
+    /// Lets the next stages see which ends of the connection are translated. The destination of a
+    /// new connection is known before its source.
     pub fn set_translated(&mut self, halves: &Halves) {
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         let (source, destination) = match self.tracked.direction {
@@ -167,12 +168,12 @@ impl Journey {
             | bit(destination.is_some(), DESTINATION_TRANSLATED);
     }
 
-    /// Has the stages that come see a connection whose destination is translated.
+    /// Lets the next stages see a translated destination.
     pub fn set_redirected(&mut self) {
         self.translated |= DESTINATION_TRANSLATED;
     }
 
-    /// As rules see it.
+    /// The connection as rules see it.
     pub fn connection<'a>(
         &self,
         zones: ZonePair,

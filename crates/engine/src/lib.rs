@@ -1,8 +1,8 @@
-//! The engine: workers, the pipeline, rings between workers, bucket moves.
+//! The engine: workers, the pipeline, the rings between workers, and bucket moves.
 //!
-//! [`Gateway`] runs workers on threads of their own and is how the rest of the
-//! program talks to them. `Worker` is one of them without a thread: a function
-//! of its input and the time, which the replay and the tests call themselves.
+//! [`Gateway`] runs each worker on a thread of its own, and the rest of the program talks to
+//! workers through it. A `Worker` itself has no thread: each of its turns is a function of its
+//! input and the time. The replay and the tests call it directly.
 
 mod aliases;
 mod aliasing;
@@ -109,5 +109,5 @@ pub use zone_config::{
 };
 pub use zones::{MOST_ZONES, Zones, ZonesError};
 
-/// Packets that are taken from a queue and tracked in one go.
+/// Most packets that a worker takes from a queue and tracks in one go.
 pub const BATCH: usize = 64;

@@ -1,10 +1,11 @@
 //! Addresses that no packet from one link to another can have (RFC 1812 section 5.3.7, RFC 4291
-//! section 2.5). What is reserved beside them, such as 240.0.0.0/4, is routed as the kernel does.
+//! section 2.5). Other reserved addresses, such as 240.0.0.0/4, are routed as in the kernel.
 
 use std::net::IpAddr;
 
-/// True for what is the source of no packet on its way: "this network", loopback, groups, what
-/// stays on its link, and IPv4 in the guise of IPv6, which stands for something else in every host.
+/// True for an address that can not be the source of a packet that is routed: "this network",
+/// loopback, groups, link-local addresses, and IPv4-mapped IPv6 addresses, which stand for an IPv4
+/// address inside a host.
 pub(crate) fn is_no_source(address: IpAddr) -> bool {
     is_no_destination(address)
         || stays_on_link(address)
@@ -14,7 +15,7 @@ pub(crate) fn is_no_source(address: IpAddr) -> bool {
         }
 }
 
-/// True for what is no destination on any link.
+/// True for an address that can not be a destination on any link.
 pub(crate) fn is_no_destination(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => matches!(address.octets()[0], 0 | 127),
@@ -24,7 +25,7 @@ pub(crate) fn is_no_destination(address: IpAddr) -> bool {
     }
 }
 
-/// True for an address that means something on one link only.
+/// True for an address that is valid on one link only.
 pub(crate) fn stays_on_link(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),

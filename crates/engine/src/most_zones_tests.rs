@@ -1,4 +1,4 @@
-//! As many zones as there may be.
+//! The largest number of zones.
 
 use wire::build::PacketBuilder;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::crew_rig::Crew;
 use crate::{Config, REPLAY_SECRET};
 
-/// Connections that each zone may have.
+/// Most connections of each zone.
 const LIMIT: u64 = 4;
 
 fn config() -> Config {
@@ -22,7 +22,7 @@ fn config() -> Config {
     config
 }
 
-/// Connections by zone, with all workers together.
+/// Connections by zone, of all workers together.
 fn connections(crew: &Crew) -> Vec<u64> {
     let mut all = vec![0; MOST_ZONES];
     for worker in &crew.workers {
@@ -40,7 +40,7 @@ fn each_of_the_most_zones_gets_its_limit_and_no_more() {
     let stations = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
     for round in 0..3 * LIMIT as u16 {
         for zone in 1..=MOST_ZONES as u16 {
-            // Each has equal flows. Every second zone is asked for more than it may have.
+            // The zones have equal flows. Every second one is asked for more than its limit.
             if zone % 2 == 0 && u64::from(round) >= LIMIT {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! How a worker carries out the coordinator's commands.
+//! Carries out the coordinator's commands and answers its questions.
 
 use flow::Timestamp;
 use steer::WorkerId;
@@ -12,12 +12,12 @@ use crate::settings::Settings;
 use crate::views::BucketStatus;
 use crate::worker::Worker;
 
-/// Places of the table of incomplete datagrams that one question covers: about as long
-/// as a batch of packets takes.
+/// Places of the table of incomplete datagrams that one question covers. They take about as long
+/// as a batch of packets.
 const PIECE: u32 = 1024;
 
 impl Worker {
-    /// Carries out a command. Called between two batches.
+    /// Carries out a command, between two batches.
     pub(crate) fn obey(&mut self, command: Command, now: Timestamp) {
         if command.changes_decisions() {
             self.generation += 1;
@@ -84,7 +84,7 @@ impl Worker {
                 self.tracking.expectation_subscribers.add(sender);
             }
             Command::Ask(question) => self.answer(question, now),
-            // `Worker::turn` ends before it gets here.
+            // `Worker::turn` ends before it comes to this.
             Command::Stop => {}
         }
     }
@@ -135,7 +135,7 @@ impl Worker {
     }
 
     fn answer(&mut self, question: Question, now: Timestamp) {
-        // Whoever asked may have given up waiting; that is no error here.
+        // The receiver of the answer may have given up waiting, which is no error here.
         match question {
             Question::Report(reply) => {
                 let _ = reply.try_send(self.report());

@@ -2,8 +2,7 @@ use netio::TxReport;
 
 use super::*;
 
-/// Takes so many frames and breaks, as an interface does that is taken away while
-/// a batch goes out.
+/// Takes this many frames and breaks, like an interface that disappears while a batch goes out.
 struct Breaks {
     after: u64,
 }
@@ -37,7 +36,7 @@ fn what_left_before_a_port_broke_counts_as_sent() {
     let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
     let (mut pool, mut counters) = (FramePool::new(8, 0), Counters::default());
     outputs.set(PortId(1), Some(Box::new(Breaks { after: 3 })));
-    // The last five find no queue any more.
+    // The last five frames find no queue.
     for (dropped, gone) in [(2, 0), (7, 0), (7, 5)] {
         for _ in 0..5 {
             let frame = pool.copy_of(&[0x02; 60]).unwrap();
@@ -59,7 +58,7 @@ fn datagram(pool: &mut FramePool, builder: &wire::build::PacketBuilder) -> Frame
     frame
 }
 
-/// Outputs of so many ports, the last with an MTU of 1500, and what they send.
+/// Outputs of this many ports, of which the last has an MTU of 1500, and their sinks.
 fn a_step(ports: usize) -> (Outputs, Vec<netio::memory::Sink>) {
     let mut outputs = Outputs::new(ports, StationLimits::default(), HashKey(1, 2));
     let sinks: Vec<_> = (0..ports).map(|_| netio::memory::Sink::new()).collect();

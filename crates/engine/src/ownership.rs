@@ -1,54 +1,53 @@
-//! Which worker owns a bucket, and how a bucket changes its owner.
+//! The owners of buckets, and how a bucket moves to another owner.
 //!
-//! Each worker has one [`Ownership`]: its own copy of the routes, and the buckets
-//! that it owns. Nothing in it is shared. A move follows the rule of receive flow
-//! steering, that a flow changes its worker only when the old worker's head has
-//! passed the tail that was recorded when the flow was last enqueued. The tail is
-//! recorded in the rings themselves, by a fence:
+//! Each worker has one [`Ownership`]: its own copy of the routes, and the buckets that it owns.
+//! Nothing in it is shared. A move follows the rule of receive flow steering: a flow changes its
+//! worker only after the old worker has processed every packet that was enqueued for it before.
+//! Fences in the rings mark this point:
 //!
-//! 1. Every worker takes the same [`Move`] with [`Ownership::switch`] and, unless
-//!    it is the old owner, sends the old owner a fence behind all it sent before.
-//! 2. When the old owner has a fence from every worker ([`Ownership::fence`]), it
-//!    has processed every packet that was sent to it, and gives the bucket away.
-//! 3. The new owner keeps packets that arrive before the bucket does
-//!    ([`Ownership::keep`]) and processes them first ([`Ownership::arrive`]).
+//! 1. Every worker takes the same [`Move`] with [`Ownership::switch`]. Unless it is the old owner,
+//!    it sends the old owner a fence behind all packets that it sent before.
+//! 2. When the old owner has a fence from every worker ([`Ownership::fence`]), it has processed
+//!    every packet that was sent to it, and gives the bucket away.
+//! 3. The new owner keeps packets that arrive before the bucket does ([`Ownership::keep`]) and
+//!    processes them first ([`Ownership::arrive`]).
 //!
-//! The type is generic over the bucket and the packet so that the model checker
-//! runs the very code that runs in the gateway.
+//! The type is generic over the bucket and the packet, so that the model checker runs the same
+//! code as the gateway.
 
 use steer::{BucketId, WorkerId};
 
-/// One bucket changes its owner.
+/// A move of one bucket to another owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which bucket.
+    /// The bucket.
     pub bucket: BucketId,
-    /// Its owner.
+    /// Its old owner.
     pub from: WorkerId,
-    /// Its next owner, not the same.
+    /// Its new owner, another worker.
     pub to: WorkerId,
-    /// How many workers there are, the old and the new owner among them: each of
-    /// them accounts for one fence.
+    /// The number of workers, including the old and the new owner. Each of them accounts for one
+    /// fence.
     pub workers: u16,
 }
 
-/// A bucket that its old owner has finished with.
+/// A bucket that its old owner gives away.
 #[derive(Debug)]
 pub struct Departure<B> {
-    /// Which bucket.
+    /// The bucket's number.
     pub bucket: BucketId,
-    /// Where it goes.
+    /// Its new owner.
     pub to: WorkerId,
     /// The bucket itself.
     pub content: B,
 }
 
-/// What a worker has to do when it learns of a move.
+/// The consequence of a move for one worker.
 #[derive(Debug)]
 pub enum Switched<B> {
-    /// Send a fence for the bucket to its old owner.
+    /// Send the old owner a fence for the bucket.
     SendFence,
-    /// This worker is the old owner; fences of others are outstanding.
+    /// This worker is the old owner, and fences of others are missing.
     Leaving,
     /// This worker is the old owner and may give the bucket away.
     Departs(Departure<B>),
@@ -73,20 +72,20 @@ enum Slot<B, P> {
     Elsewhere,
 }
 
-/// Routes and owned buckets of one worker.
+/// The routes and the owned buckets of one worker.
 #[derive(Debug)]
 pub struct Ownership<B, P> {
     me: WorkerId,
     routes: Vec<WorkerId>,
     slots: Vec<Slot<B, P>>,
-    /// Weight of what is kept for all buckets.
+    /// The weight of the packets that are kept for all buckets.
     kept: usize,
     keep_limit: usize,
 }
 
 impl<B, P> Ownership<B, P> {
-    /// A worker that owns nothing yet; `routes` names the owner of each bucket,
-    /// and `keep_limit` bounds the weight of what may wait for buckets on their way.
+    /// Creates the state of a worker that owns nothing yet. `routes` has the owner of each bucket,
+    /// and `keep_limit` bounds the weight of packets that wait for buckets on their way.
     pub fn new(me: WorkerId, routes: Vec<WorkerId>, keep_limit: usize) -> Self {
         let slots = routes.iter().map(|_| Slot::Elsewhere).collect();
         Self { me, routes, slots, kept: 0, keep_limit }
@@ -98,23 +97,23 @@ impl<B, P> Ownership<B, P> {
         self.slots[bucket.index()] = Slot::Owned { content, early_fences: 0 };
     }
 
-    /// Where packets of a bucket are to be sent.
+    /// The worker that packets of a bucket are sent to.
     pub fn route(&self, bucket: BucketId) -> WorkerId {
         self.routes[bucket.index()]
     }
 
-    /// All routes, indexed by bucket.
+    /// The routes, by bucket.
     pub fn routes(&self) -> &[WorkerId] {
         &self.routes
     }
 
-    /// The weight of what may wait for buckets on their way.
+    /// Sets the limit on the weight of packets that wait for buckets on their way.
     pub fn set_keep_limit(&mut self, weight: usize) {
         self.keep_limit = weight;
     }
 
-    /// Learns of a move. To be called between two batches: nothing of the bucket
-    /// may be in this worker's hands.
+    /// Takes a move. The caller does this between two batches, when it holds no packet of the
+    /// bucket.
     pub fn switch(&mut self, order: Move) -> Switched<B> {
         let index = order.bucket.index();
         self.routes[index] = order.to;
@@ -126,7 +125,7 @@ impl<B, P> Ownership<B, P> {
         }
         match std::mem::replace(&mut self.slots[index], Slot::Elsewhere) {
             Slot::Owned { content, early_fences } => {
-                // This worker's own fence needs no ring.
+                // This worker needs no fence from itself.
                 let missing_fences = order.workers - 1 - early_fences;
                 self.slots[index] = Slot::Leaving { content, to: order.to, missing_fences };
                 match self.departure(order.bucket) {
@@ -145,7 +144,7 @@ impl<B, P> Ownership<B, P> {
         }
     }
 
-    /// Takes a fence from another worker; the bucket departs with the last one.
+    /// Takes a fence from another worker. With the last fence the bucket departs.
     pub fn fence(&mut self, bucket: BucketId) -> Option<Departure<B>> {
         match &mut self.slots[bucket.index()] {
             Slot::Owned { early_fences, .. } => *early_fences += 1,
@@ -164,13 +163,13 @@ impl<B, P> Ownership<B, P> {
         }
         match std::mem::replace(slot, Slot::Elsewhere) {
             Slot::Leaving { content, to, .. } => Some(Departure { bucket, to, content }),
-            // The match above admits nothing else.
+            // The slot was found to be leaving above.
             _ => None,
         }
     }
 
-    /// Installs a bucket that another worker gave away and returns the packets
-    /// that waited for it, in the order of their arrival.
+    /// Installs a bucket that another worker gave away. Returns the packets that waited for it, in
+    /// the order of their arrival.
     pub fn arrive(&mut self, bucket: BucketId, content: B) -> Vec<P> {
         let slot = &mut self.slots[bucket.index()];
         match std::mem::replace(slot, Slot::Owned { content, early_fences: 0 }) {
@@ -186,12 +185,12 @@ impl<B, P> Ownership<B, P> {
         }
     }
 
-    /// Keeps a packet whose bucket is not here: it is on its way, and another
-    /// worker may know that before this one does. `weight` is how many packets it
-    /// counts as; any may wait while less than the limit does.
+    /// Keeps a packet whose bucket is not here. The bucket is on its way, and another worker may
+    /// know that before this one. `weight` is how many packets it counts as. A packet of any
+    /// weight may wait while the sum is below the limit.
     ///
     /// # Errors
-    /// The packet, when no more may wait.
+    /// The packet, if no more may wait.
     pub fn keep(&mut self, bucket: BucketId, packet: P, weight: usize) -> Result<(), P> {
         let slot = &mut self.slots[bucket.index()];
         if matches!(slot, Slot::Elsewhere) {
@@ -214,7 +213,7 @@ impl<B, P> Ownership<B, P> {
         }
     }
 
-    /// The same for what must not be lost: it counts as nothing.
+    /// Keeps a message that must not be lost. It has no weight.
     pub fn keep_always(&mut self, bucket: BucketId, message: P) {
         let slot = &mut self.slots[bucket.index()];
         if matches!(slot, Slot::Elsewhere) {
@@ -234,8 +233,8 @@ impl<B, P> Ownership<B, P> {
         }
     }
 
-    /// The bucket, if it is here. A packet whose bucket is not here is to be
-    /// [kept](Ownership::keep).
+    /// The bucket, if it is here. The caller has to [keep](Ownership::keep) a packet whose bucket
+    /// is not here.
     pub fn get_mut(&mut self, bucket: BucketId) -> Option<&mut B> {
         match &mut self.slots[bucket.index()] {
             Slot::Owned { content, .. } | Slot::Leaving { content, .. } => Some(content),

@@ -1,6 +1,5 @@
-//! The bucket move under the model checker: every schedule that shuttle tries
-//! must deliver each packet exactly once and in the order in which its producer
-//! sent it, and must never get stuck.
+//! Bucket moves under the model checker. In every schedule that shuttle tries, each packet must be
+//! delivered exactly once, in the order in which its producer sent it, and nothing may get stuck.
 
 use super::*;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
@@ -16,10 +15,10 @@ enum Item {
     Move(Move),
 }
 
-/// The bucket's content: everything that was processed in it.
+/// The content of the bucket: everything that was processed in it.
 type Log = Vec<(usize, u32)>;
 
-/// One worker: produces numbered packets of the bucket, takes part in moves.
+/// A worker that produces numbered packets of the bucket and takes part in moves.
 struct Node {
     me: usize,
     ownership: Ownership<Log, (usize, u32)>,
@@ -36,7 +35,7 @@ impl Node {
     fn process(&mut self, producer: usize, number: u32) {
         match self.ownership.get_mut(BUCKET) {
             Some(log) => log.push((producer, number)),
-            // The buffer is large enough for all.
+            // The buffer has room for all packets.
             None => self.ownership.keep(BUCKET, (producer, number), 1).unwrap(),
         }
     }
@@ -76,7 +75,7 @@ impl Node {
         }
     }
 
-    /// Produces its packets between other work, then serves until told to stop.
+    /// Produces packets and does other work in between. Then serves until it is told to stop.
     fn run(mut self, packets: u32, stop: Receiver<()>) -> Option<Log> {
         for number in 0..packets {
             while let Ok(item) = self.inbox.try_recv() {
@@ -130,8 +129,8 @@ fn scenario(workers: usize, packets: u32, path: &[u16]) {
         arrivals.recv().unwrap();
         owner = WorkerId(to);
     }
-    // Producers finish and what they sent lies in the inboxes before anybody stops;
-    // the owner stops last.
+    // All producers have finished, and their packets are in the inboxes, before any worker stops.
+    // The owner stops last.
     for (index, stop) in stops.iter().enumerate() {
         if index != owner.index() {
             stop.send(()).unwrap();

@@ -1,16 +1,16 @@
-//! Which frames a bridge passes that carry no IP.
+//! The list of protocols other than IP that a bridge passes.
 //!
-//! Rules are asked about IP alone. So what is not IP passes by a list and not otherwise: some
-//! host may find an IP packet in a frame of a protocol that is not known here.
+//! Rules judge IP alone. So other frames pass only if their protocol is on a list: some host may
+//! find an IP packet in a frame of a protocol that is not known here.
 
 use wire::LinkProtocol::{self, EtherType, Llc, Snap};
 use wire::{FIRST_ETHERTYPE, is_read_behind};
 
-/// Words for protocols.
+/// The names of protocols.
 const WORDS: [(&str, &[LinkProtocol]); 13] = [
     ("arp", &[EtherType(0x0806)]),
     ("cfm", &[EtherType(0x8902)]),
-    // Discovery, trunks and spanning trees of one vendor's switches.
+    // The discovery, trunk and spanning tree protocols of one vendor's switches.
     ("cisco", &[Snap([0, 0, 0x0c])]),
     ("eapol", &[EtherType(0x888e)]),
     ("isis", &[Llc(0xfe)]),
@@ -31,13 +31,13 @@ pub struct PassList(Vec<LinkProtocol>);
 /// Why a protocol can not be on the list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PassListError {
-    /// Nothing is called so.
+    /// No protocol has this name.
     #[error(
         "{given:?} is no protocol with a name here; allowed: {}, and EtherTypes such as 0x88cc",
         words()
     )]
     Unknown {
-        /// The word.
+        /// The name.
         given: String,
     },
     /// The number is out of range.
@@ -46,7 +46,7 @@ pub enum PassListError {
         /// The number.
         given: u64,
     },
-    /// It is never asked about.
+    /// A frame with this EtherType is read further, so the list is never asked about it.
     #[error(
         "{given:#06x} can not be on the list: the rules judge IP, and what follows a tag counts; take it out"
     )]
@@ -60,8 +60,8 @@ fn words() -> String {
     WORDS.map(|(word, _)| format!("{word:?}")).join(", ")
 }
 
-/// ARP, without which hosts do not find each other, and spanning tree: a bridge that hid it
-/// would make a loop of every second way around it.
+/// ARP and the spanning tree protocol. Without ARP hosts do not find each other, and without
+/// spanning tree every second way around the bridge would be a loop.
 impl Default for PassList {
     fn default() -> Self {
         Self(vec![EtherType(0x0806), Llc(0x42)])
@@ -69,7 +69,7 @@ impl Default for PassList {
 }
 
 impl PassList {
-    /// Nothing.
+    /// An empty list.
     pub const fn empty() -> Self {
         Self(Vec::new())
     }
@@ -107,7 +107,7 @@ impl PassList {
         }
     }
 
-    /// True for a frame of a protocol on the list. To be asked about what is not IP.
+    /// True if the protocol of a frame is on the list. It is only for frames that are not IP.
     pub fn takes(&self, frame: &[u8]) -> bool {
         LinkProtocol::of(frame).is_some_and(|protocol| self.0.contains(&protocol))
     }

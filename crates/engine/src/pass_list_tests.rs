@@ -9,7 +9,7 @@ use crate::rig::Rig;
 use crate::rules::Rules;
 use crate::{Config, Mode, ZoneConfig};
 
-/// Nothing passes but what is for port 80.
+/// Only packets for port 80 pass.
 const RULES: &str = r#"{"nftables":[
     {"table":{"family":"inet","name":"t","handle":1}},
     {"chain":{"family":"inet","table":"t","name":"c","handle":1,"type":"filter",
@@ -40,7 +40,7 @@ fn syn(port: u16) -> Vec<u8> {
     frame
 }
 
-/// The packet of a frame with this in the place of its EtherType.
+/// The packet of a frame behind another link header, which replaces the EtherType.
 fn instead(link: &[u8], frame: &[u8]) -> Vec<u8> {
     [&frame[..12], link, &frame[14..]].concat()
 }
@@ -77,7 +77,7 @@ fn a_packet_in_llc_or_ppp_does_not_get_past_the_rules() {
     let mut rig = rig();
     let length = [0, 48];
     for llc in [
-        // RFC 1042, its form for bridges, and IP's own address.
+        // RFC 1042, its form for bridges, and the LLC address of IP.
         &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0][..],
         &[0xaa, 0xaa, 3, 0, 0, 0xf8, 8, 0],
         &[0xaa, 0xaa, 3, 0, 0, 0, 0x81, 0, 0, 0, 8, 0],
@@ -88,7 +88,7 @@ fn a_packet_in_llc_or_ppp_does_not_get_past_the_rules() {
         }
     }
     assert_eq!(dropped(&rig, "ethertype_refused"), 16);
-    // The protocol in one byte, compressed headers, pieces, compressed and encrypted data.
+    // The protocol in one byte, compressed headers, fragments, compressed and encrypted data.
     for ppp in [&[0x21][..], &[0, 0x2d], &[0, 0x3d], &[0, 0xfd], &[0, 0x53], &[0xff, 3, 0, 0x21]] {
         let length = (syn(22).len() - 14 + ppp.len()) as u8;
         let link = [&[0x88, 0x64, 0x11, 0, 0, 1, 0, length][..], ppp].concat();
@@ -151,10 +151,10 @@ fn a_priority_tag_in_front_of_a_vlan_is_no_way_around_its_zone() {
     let vlan = [0x81, 0, 0, 10];
     let priority = [0x81, 0, 0xe0, 0, 0x81, 0, 0, 10];
     assert_eq!(rig.pass([flow(1, &vlan)]), 1);
-    // The one connection of the zone, the other way tagged.
+    // The other direction of the zone's one connection comes with a tag.
     assert_eq!(rig.pass([flow(1, &priority)]), 1);
     assert_eq!(rig.connections(), 1, "it is one flow");
-    // Nobody has answered it, so it gives way: the zone never has two.
+    // No answer was seen, so the connection gives way: the zone never has two.
     assert_eq!(rig.pass((2..50).map(|port| flow(port, &priority))), 48);
     assert_eq!(rig.connections(), 1);
 }

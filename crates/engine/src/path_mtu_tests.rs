@@ -76,7 +76,7 @@ fn a_super_packet_is_as_long_as_its_segments() {
     let fits = MTU as u16 + 14 - header;
     assert!(!is_exceeded(MTU, &bench.super_packet(&v4(), 1, fits)));
     assert!(is_exceeded(MTU, &bench.super_packet(&v4(), 1, fits + 1)));
-    // One that holds less than a segment.
+    // This super-packet holds less than one segment.
     let mut small = bench.datagram(&v4(), 100);
     small.offload.segmentation = bench.super_packet(&v4(), 1, 60_000).offload.segmentation;
     assert!(!is_exceeded(MTU, &small));
@@ -89,7 +89,7 @@ fn a_datagram_is_cut_with_a_complete_checksum() {
     frame.port = netio::PortId(3);
     frame.sequence = 9;
     let complete = frame.bytes().to_vec();
-    // As a local sender leaves it: the pseudo header's sum, not complemented.
+    // A local sender leaves the sum of the pseudo header there, not complemented.
     let network = wire::dissect(&complete).unwrap().network.unwrap();
     let sum = !checksum::Sum::ZERO.pseudo_header(&network, network.transport_len()).finish();
     frame.bytes_mut()[40..42].copy_from_slice(&sum.to_be_bytes());
@@ -164,14 +164,14 @@ fn segments_of_tcp_are_made_shorter_or_the_sender_is_told() {
     let frame = bench.super_packet(&v6(), 4, 8948);
     let refused = bench.shorten(frame, Some(0)).unwrap_err();
     assert_eq!(error(&refused.answer.unwrap()), (2, 0, 1500));
-    // What the header says and what the packet is are two things.
+    // The segmentation in the header does not fit the packet.
     let datagrams = bench.super_packet(&v4(), 3, 8948);
     let refused = bench.shorten(datagrams, Some(0)).unwrap_err();
     assert_eq!(refused.reason, DropReason::OutputTooLong);
 }
 
-/// The datagrams that fragments and whole frames make, by identification: kept in order,
-/// put together by offset.
+/// The datagrams that fragments and whole frames make, by identification: in the order of their
+/// first frame, and put together by offset.
 fn datagrams(pieces: &[Frame]) -> Vec<Vec<u8>> {
     let mut whole: Vec<(u32, Vec<u8>)> = Vec::new();
     for piece in pieces {

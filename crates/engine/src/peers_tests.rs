@@ -3,8 +3,8 @@ use wire::build::PacketBuilder;
 use super::*;
 use crate::reassembly::Pieces;
 
-/// Ends of the rings between workers 0 and 1, with so many slots: the link that
-/// leads to worker 1, and the one that leads to worker 0.
+/// The ends of the rings between workers 0 and 1, with this many slots: first the link that leads
+/// to worker 1, then the one that leads to worker 0.
 fn pair(slots: usize) -> (Link, Link) {
     let wakeup = || Wakeup::new(Waker::new().unwrap());
     let limits = |_| BacklogLimits::default();
@@ -13,7 +13,7 @@ fn pair(slots: usize) -> (Link, Link) {
     (to_b, to_a)
 }
 
-/// How many frames of this length a pool holds ready.
+/// The number of free buffers for frames of this length in a pool.
 fn free(pool: &mut FramePool, length: usize) -> usize {
     std::iter::from_fn(|| pool.take_free(length)).count()
 }
@@ -36,7 +36,7 @@ fn what_can_not_be_paid_back_does_not_add_up() {
     const SLOTS: usize = 8;
     let (mut receiver, mut owner) = pair(SLOTS);
     let (mut receiver_pool, mut owner_pool) = (FramePool::new(1000, 0), FramePool::new(1000, 0));
-    // Frames that stay where they were sent, so that nothing can be returned.
+    // These frames stay where they were sent, so no buffer can be returned.
     for _ in 0..100 {
         owner.owe(&owner_pool.take(60).unwrap());
         owner.exchange_buffers(&mut owner_pool);
@@ -65,7 +65,7 @@ fn all_buffers_of_a_full_turn_come_back_with_the_next() {
     assert_eq!(free(&mut receiver_pool, 60), 300);
 }
 
-/// A datagram that came in so many fragments, or whole for 0.
+/// A datagram that came in this many fragments, or whole for 0.
 fn datagram(fragments: usize) -> Packet {
     let (mut pool, mut bytes) = (FramePool::new(0, 0), Vec::new());
     PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).udp(7, 9, &[0; 100], &mut bytes);
@@ -98,7 +98,7 @@ fn a_datagram_takes_as_much_of_the_backlog_as_its_fragments() {
     const LIMIT: usize = 1000;
     let (mut to_owner, mut from_receiver) = pair(LIMIT + CONTROL_RESERVE);
     let weights = [0, 2, 45, 0, 400, 7];
-    // What waits between the two, by a sum of its own.
+    // The weights of the items between the two, counted by the test.
     let mut waits = std::collections::VecDeque::new();
     let mut fullest = 0;
     for round in 0..2000 {
@@ -118,7 +118,7 @@ fn a_datagram_takes_as_much_of_the_backlog_as_its_fragments() {
         if round % 3 == 0 {
             to_owner.flush();
         }
-        // Now the owner is slower, now faster.
+        // The owner is sometimes slower and sometimes faster.
         for _ in 0..(round / 200) % 4 {
             if from_receiver.take().is_some() {
                 waits.pop_front();

@@ -16,8 +16,8 @@ use crate::{Config, REPLAY_SECRET, Zones};
 
 const BACKLOG: u64 = 400;
 
-/// What worker 0 refuses of these packets when all of them belong to worker 1,
-/// which takes none and limits the share of a flow.
+/// The number of these packets that worker 0 refuses. All of them belong to worker 1, which takes
+/// none and limits the share of a flow.
 fn refused(packets: Vec<Vec<u8>>) -> u64 {
     let mut config = Config::new(REPLAY_SECRET);
     config.hash = HashKind::ToeplitzSymmetric;
@@ -75,10 +75,10 @@ fn udp(source_port: u16, destination_port: u16) -> Vec<u8> {
 
 #[test]
 fn the_flow_limit_tells_flows_of_one_bucket_apart() {
-    // The hash sees but the exclusive or of the ports: all these share a bucket.
+    // The hash depends only on the exclusive or of the ports, so all these flows share a bucket.
     let flows = (0..BACKLOG as u16).map(|n| udp(1000 + n, (1000 + n) ^ 0x55));
     assert_eq!(refused(flows.collect()), 0);
-    // One flow gets 64 packets of the upper half.
+    // One flow gets only 64 places in the upper half of the backlog.
     let one = (0..BACKLOG).map(|_| udp(1000, 2000));
     assert_eq!(refused(one.collect()), BACKLOG / 2 - 64);
 }

@@ -1,5 +1,5 @@
-//! The ports as the coordinator keeps them: which are up, who polls their
-//! queues, and what they have counted.
+//! The coordinator's book of ports: which ones are up, which worker polls which queue, and the
+//! counters of closed queues.
 
 use std::collections::BTreeMap;
 
@@ -16,41 +16,41 @@ pub struct PortBook {
     ports: Vec<Entry>,
     /// Open queues that nobody polls.
     unassigned: Vec<Queue>,
-    /// Who polls which queue.
+    /// The port and the poller of each queue that is polled.
     pollers: BTreeMap<usize, (PortId, WorkerId)>,
     next_queue: usize,
     news: PortNews,
 }
 
-/// What is different about ports that has not been told yet.
+/// The changes of ports that were not passed on yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortNews {
-    /// What they take.
+    /// An MTU.
     pub mtus: bool,
-    /// What they are called.
+    /// A name.
     pub names: bool,
-    /// Which interfaces they are.
+    /// The interface of a port.
     pub links: bool,
 }
 
 struct Entry {
     setup: PortSetup,
-    /// What it is called, or was when there was an interface.
+    /// The current name of its interface, or the last one.
     name: String,
-    /// What it was when it was looked at last.
+    /// The state of the interface at the last look.
     look: PortLook,
     up: bool,
     /// Open transmit queues that have not been handed out, by worker.
     transmit: Vec<Option<Box<dyn TxQueue>>>,
-    /// What queues counted that are closed.
+    /// The counters of its closed queues.
     closed: Received,
     reopened: u64,
-    /// The last failure to open it again was logged already.
+    /// The log has told that it could not be opened again.
     complained: bool,
 }
 
 impl PortBook {
-    /// Ports that are still to be opened.
+    /// Creates the book of ports that are still closed.
     pub fn new(setups: Vec<PortSetup>) -> Self {
         let ports = setups
             .into_iter()
@@ -74,15 +74,15 @@ impl PortBook {
         }
     }
 
-    /// How many ports there are.
+    /// The number of ports.
     pub fn len(&self) -> usize {
         self.ports.len()
     }
 
-    /// Opens every port for so many workers.
+    /// Opens every port, with a transmit queue for each worker.
     ///
     /// # Errors
-    /// That of the first port which does not open.
+    /// The error of the first port that does not open.
     pub fn open_all(&mut self, workers: usize) -> Result<(), PortError> {
         (0..self.ports.len()).try_for_each(|index| self.open(index, workers))
     }
@@ -105,7 +105,7 @@ impl PortBook {
         Ok(())
     }
 
-    /// Opens the ports that are down and whose interface is back; returns them.
+    /// Opens the ports that are down and whose interface is back. Returns these ports.
     pub fn reopen(&mut self, workers: usize) -> Vec<PortId> {
         let mut opened = Vec::new();
         for index in 0..self.ports.len() {
@@ -132,12 +132,12 @@ impl PortBook {
         opened
     }
 
-    /// Which ports accept no new connections.
+    /// True for each port that accepts no new connections.
     pub fn refuse_new(&self) -> Vec<bool> {
         self.ports.iter().map(|entry| entry.setup.refuses_new).collect()
     }
 
-    /// Looks at every port. Returns what is different since [`PortBook::is_told`].
+    /// Looks at every port. Returns the changes since [`PortBook::is_told`].
     pub fn look(&mut self) -> PortNews {
         for entry in &mut self.ports {
             let Some(look) = entry.setup.opener.look() else { continue };
@@ -153,27 +153,27 @@ impl PortBook {
         self.news
     }
 
-    /// All that was different has been told.
+    /// Notes that all changes were passed on.
     pub fn is_told(&mut self) {
         self.news = PortNews::default();
     }
 
-    /// The MTUs, by port, as they were looked at last.
+    /// The MTUs at the last look, by port.
     pub fn mtus(&self) -> Vec<Option<u32>> {
         self.ports.iter().map(|entry| entry.look.mtu).collect()
     }
 
-    /// The names, by port, as they were looked at last.
+    /// The names at the last look, by port.
     pub fn names(&self) -> Vec<String> {
         self.ports.iter().map(|entry| entry.name.clone()).collect()
     }
 
-    /// The interfaces, by port, as they were looked at last.
+    /// The interfaces at the last look, by port.
     pub fn links(&self) -> Vec<Option<LinkId>> {
         self.ports.iter().map(|entry| entry.look.link).collect()
     }
 
-    /// Both, for the host guard.
+    /// The interfaces and names, for the host guard.
     pub fn named_links(&self) -> Vec<PortLink> {
         let named = |entry: &Entry| PortLink { link: entry.look.link, name: entry.name.clone() };
         self.ports.iter().map(named).collect()
@@ -182,9 +182,9 @@ impl PortBook {
     /// Opens one more transmit queue on every port that is up, for a new worker.
     ///
     /// # Errors
-    /// That of the first port which does not give one: a worker that can not send
-    /// everywhere must own nothing. A port that has just gone is no error; it is
-    /// opened for all workers when it returns.
+    /// The error of the first port that gives none: a worker that can not send by every port must
+    /// own no bucket. A port that has just gone is no error, because it is opened for all workers
+    /// when it returns.
     pub fn open_transmit(&mut self, worker: WorkerId) -> Result<(), PortError> {
         for entry in self.ports.iter_mut().filter(|entry| entry.up) {
             match entry.setup.opener.open_tx() {
@@ -212,12 +212,12 @@ impl PortBook {
         self.ports[usize::from(port.0)].transmit.get_mut(worker.index())?.take()
     }
 
-    /// An open receive queue that nobody polls.
+    /// Takes an open receive queue that nobody polls.
     pub fn take_unassigned(&mut self) -> Option<Queue> {
         if self.unassigned.is_empty() { None } else { Some(self.unassigned.remove(0)) }
     }
 
-    /// Of the first `workers` workers the one that polls the fewest queues.
+    /// The worker that polls the fewest queues, of the first `workers` ones.
     pub fn least_loaded(&self, workers: usize) -> WorkerId {
         (0..workers as u16).map(WorkerId).min_by_key(|id| self.polls(*id)).unwrap_or_default()
     }
@@ -226,8 +226,8 @@ impl PortBook {
         self.pollers.values().filter(|(_, poller)| *poller == worker).count()
     }
 
-    /// A queue to take from a worker so that one with none gets it: there is one
-    /// while some worker polls two or more than another.
+    /// A queue to take from the worker that polls the most, so that the one with the fewest gets
+    /// it. `None` if their numbers differ by one at most.
     pub fn surplus_queue(&self, workers: usize) -> Option<usize> {
         let polls = |id: u16| self.polls(WorkerId(id));
         let fewest = (0..workers as u16).map(polls).min()?;
@@ -239,7 +239,7 @@ impl PortBook {
         self.pollers.iter().find(|(_, entry)| of_busiest(entry)).map(|(id, _)| *id)
     }
 
-    /// Notes who polls a queue.
+    /// Notes the worker that polls a queue.
     pub fn assign(&mut self, queue: &Queue, worker: WorkerId) {
         self.pollers.insert(queue.id, (queue.port, worker));
     }
@@ -250,12 +250,12 @@ impl PortBook {
         self.unassigned.push(queue);
     }
 
-    /// Who polls a queue.
+    /// The worker that polls a queue.
     pub fn poller(&self, id: usize) -> Option<WorkerId> {
         self.pollers.get(&id).map(|(_, worker)| *worker)
     }
 
-    /// The queues polled by certain workers.
+    /// The queues that the `wanted` workers poll.
     pub fn polled_by(&self, wanted: impl Fn(WorkerId) -> bool) -> Vec<usize> {
         let entries = self.pollers.iter().filter(|(_, (_, worker))| wanted(*worker));
         entries.map(|(id, _)| *id).collect()
@@ -267,12 +267,12 @@ impl PortBook {
         entries.map(|(id, _)| *id).collect()
     }
 
-    /// Takes back a queue that failed. True when its port was up until now.
+    /// Closes a queue that failed. True if its port was up until now.
     pub fn close_queue(&mut self, queue: Queue, error: &PortError) -> bool {
         self.pollers.remove(&queue.id);
         let entry = &mut self.ports[usize::from(queue.port.0)];
         entry.closed.add(&queue.received);
-        // A source that has ended is no failure, and never comes back.
+        // A source that has come to its end is no failure, and it never comes back.
         if matches!(error, PortError::Finished) {
             return false;
         }
@@ -302,12 +302,12 @@ impl PortBook {
         }
     }
 
-    /// Adds what a queue counted that went away with its worker.
+    /// Adds the counters of a queue that went away with its worker.
     pub fn add_received(&mut self, port: PortId, received: &Received) {
         self.ports[usize::from(port.0)].closed.add(received);
     }
 
-    /// The ports without what open queues have counted.
+    /// The state of the ports, without the counters of queues that are polled.
     pub fn statuses(&self) -> Vec<PortStatus> {
         let mut statuses: Vec<PortStatus> = self
             .ports
@@ -326,7 +326,7 @@ impl PortBook {
         statuses
     }
 
-    /// [`place`] by `rps_cpus` of all ports.
+    /// Calls [`place`] with the `rps_cpus` of all ports.
     ///
     /// # Errors
     /// [`PlacementError`] names the port.
@@ -344,9 +344,9 @@ impl PortBook {
     }
 }
 
-/// Which of `workers` workers may own buckets, by `rps_cpus` of the interfaces.
-/// Worker i runs on CPU `cpus[i % len]`; without CPUs workers are not pinned, the
-/// sets say nothing about them and all may.
+/// Chooses the workers that may own buckets, by `rps_cpus` of the interfaces. Worker i runs on CPU
+/// `cpus[i % len]`. Without CPUs no worker is pinned, so the sets do not matter and every worker
+/// may own buckets.
 ///
 /// # Errors
 /// [`PlacementError`] names the interface.

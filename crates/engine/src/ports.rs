@@ -1,4 +1,4 @@
-//! Ports: how they are described, opened, and opened again.
+//! Ports: their configuration, and how they are opened, also again.
 
 use fib::LinkId;
 use netio::afpacket::{AfPacketOptions, AfPacketPort, Claim};
@@ -8,26 +8,26 @@ use steer::CpuSet;
 use crate::config::Mode;
 use crate::reverse_path::ReversePath;
 
-/// What the gateway is told about a port.
+/// The configuration of a port.
 pub struct PortSetup {
     /// Name of the interface at the start.
     pub name: String,
-    /// How it is opened.
+    /// Opens the port.
     pub opener: Box<dyn PortOpener>,
-    /// Receive queues to open.
+    /// Number of receive queues.
     pub rx_queues: usize,
-    /// CPUs whose workers may own what arrives here; `None`: all.
+    /// CPUs whose workers may own packets that arrive here; `None`: all.
     pub rps_cpus: Option<CpuSet>,
     /// The interface supplies the symmetric Toeplitz hash, and it may be used.
     pub supplied_hash_symmetric: bool,
-    /// What arrives here opens no connections but those that others have announced.
+    /// Packets that arrive here open no connections except expected ones.
     pub refuses_new: bool,
-    /// How a router checks the sources of what arrives here.
+    /// The check of the sources of packets that arrive here, for a router.
     pub rp_filter: ReversePath,
 }
 
 impl PortSetup {
-    /// A port with one receive queue that every worker may own.
+    /// Creates a port with one receive queue and without restrictions.
     pub fn new(name: impl Into<String>, opener: impl PortOpener + 'static) -> Self {
         Self {
             name: name.into(),
@@ -49,22 +49,22 @@ pub struct OpenPort {
     pub tx: Vec<Box<dyn TxQueue>>,
 }
 
-/// Opens a port, and again after the interface has gone and come back.
+/// Opens a port, and opens it again after the interface has gone and come back.
 pub trait PortOpener: Send {
-    /// Opens so many receive and transmit queues.
+    /// Opens the port with this many receive and transmit queues.
     ///
     /// # Errors
-    /// Those of [`PortError`]; nothing stays open.
+    /// [`PortError`]; nothing stays open then.
     fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError>;
 
-    /// Opens one more transmit queue, for a worker that joins.
+    /// Opens one more transmit queue, for a new worker.
     ///
     /// # Errors
     /// As for [`PortOpener::open`].
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError>;
 
-    /// What the port is now; what can not be known of it is left out. `None` if it could not be
-    /// looked at.
+    /// The current state of the interface. Unknown parts are left out. `None` if it could not be
+    /// read.
     fn look(&self) -> Option<PortLook> {
         Some(PortLook::default())
     }
@@ -73,28 +73,28 @@ pub trait PortOpener: Send {
 /// An interface of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLink {
-    /// Which one it is; `None` while it has gone.
+    /// The index of the interface; `None` while it is missing.
     pub link: Option<LinkId>,
-    /// What it is called, or was before it went.
+    /// Its name, or its last name while it is missing.
     pub name: String,
 }
 
-/// A port as it is now, whatever it was before.
+/// The current state of a port's interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortLook {
-    /// The interface.
+    /// The index of the interface.
     pub link: Option<LinkId>,
-    /// What it is called.
+    /// Its name.
     pub name: Option<String>,
-    /// The longest packet that it takes behind the link header, bytes; `None` where there is no
-    /// such limit.
+    /// The longest packet that it takes behind the link header, bytes; `None`: no such limit.
     pub mtu: Option<u32>,
 }
 
-/// Opens an interface by packet sockets. It stays the same one when it is renamed, whoever has
-/// its name then.
+/// Opens an interface by packet sockets. The port keeps its interface when that is renamed, even
+/// if another interface gets its name.
 pub struct AfPacket {
-    /// The name that the interface has which takes its place when it has gone.
+    /// The name, own or alternative, of the interface that may take the place of one that has
+    /// gone.
     awaited: String,
     claim: Claim,
     port: PortId,
@@ -102,14 +102,14 @@ pub struct AfPacket {
 }
 
 impl AfPacket {
-    /// The interface that was claimed, as port number `port`; when it has gone, another one that
-    /// is `awaited`: by its own name or an alternative one. A bridge needs the frames for all
-    /// stations, a router only those for its own.
+    /// Creates the opener of port number `port` for a claimed interface. When that has gone, an
+    /// interface whose own or alternative name is `awaited` takes its place. A bridge gets the
+    /// frames for all stations, a router only those for its own.
     pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
         Self { awaited: awaited.into(), claim, port, promiscuous: mode == Mode::Bridge }
     }
 
-    /// The interface, or the one that has taken its place, and is claimed then.
+    /// The claimed interface, or the one that takes its place and is claimed now.
     fn link(&mut self) -> Result<LinkState, PortError> {
         let interface = || self.awaited.clone();
         let failed = |source| PortError::System {

@@ -2,7 +2,7 @@
 
 use flow::Prefetch;
 
-/// [`Prefetch`] by the machine's instruction.
+/// [`Prefetch`] with the machine's instruction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hardware;
 

@@ -1,8 +1,7 @@
-//! The reassembly stage: fragments wait with the owner of their bucket until
-//! their datagram is complete.
+//! The reassembly stage: the owner of a bucket keeps fragments until their datagram is complete.
 //!
-//! What is tracked and judged is the whole datagram, put together in a buffer of
-//! its own: one copy of each byte. What is sent are the fragments as they came.
+//! The whole datagram is put together in a buffer of its own, which takes one copy of each byte.
+//! It is tracked and judged. The gateway then sends the fragments as they came.
 
 use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage, Summary};
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
@@ -17,28 +16,28 @@ use crate::why::Why;
 use crate::worker::Worker;
 use crate::zones::Origin;
 
-/// Datagrams whose end is looked for in one turn at most, so that expiry never
-/// holds up a batch of packets.
+/// Most datagrams that one turn checks for their timeout, so that expiry never holds up a batch of
+/// packets.
 pub const EXPIRE_DATAGRAMS: usize = 64;
-/// Empty [`Pieces`] that a worker keeps for the next datagrams.
+/// Most empty [`Pieces`] that a worker keeps for later datagrams.
 const SPARE_PIECES: usize = 256;
 
-/// Most fragments that spare [`Pieces`] have room for: those of the longest datagram
-/// over a link of 1500 bytes.
+/// Most fragments for which spare [`Pieces`] have room: those of the longest datagram over a link
+/// of 1500 bytes.
 const SPARE_CAPACITY: usize = 64;
 
-/// A fragment as it waits.
+/// A fragment that waits for its datagram.
 #[derive(Debug)]
 pub struct Fragment {
     frame: Frame,
-    /// First byte of its payload in the frame, and one past the last.
+    /// The first byte of its payload in the frame, and the byte behind the last.
     payload: (u16, u32),
 }
 
 impl Fragment {
     fn payload(&self) -> &[u8] {
         let (start, end) = self.payload;
-        // Always within: a frame does not change while it waits.
+        // The range is valid: a frame does not change while it waits.
         self.frame.bytes().get(start.into()..end as usize).unwrap_or_default()
     }
 }
@@ -62,9 +61,9 @@ impl Pieces {
         Box::new(Self { fragments: frames.into_iter().map(fragment).collect() })
     }
 
-    /// Takes over the transport header of `whole`, described by `network`, which has
-    /// changed since the datagram was put together. It lies in the first fragment (RFC
-    /// 7112 section 5).
+    /// Copies the transport header of `whole` back into the first fragment, where all of it lies
+    /// (RFC 7112 section 5). `network` describes `whole`, whose header has changed since the
+    /// datagram was put together.
     pub fn copy_header(&mut self, whole: &[u8], network: &Network) {
         let Transport::Tcp(tcp) = network.transport else { return };
         let from = usize::from(network.transport_offset);
@@ -88,35 +87,35 @@ impl Pieces {
         self.fragments.iter().map(|fragment| &fragment.frame)
     }
 
-    /// The same, to be changed.
+    /// The frames as they came from outside, to be changed.
     pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut Frame> {
         self.fragments.iter_mut().map(|fragment| &mut fragment.frame)
     }
 
-    /// Takes these frames as what the datagram came in.
+    /// Replaces the frames of the datagram.
     pub fn replace(&mut self, frames: Vec<Frame>, pool: &mut FramePool) {
         self.fragments.drain(..).for_each(|fragment| pool.give_back(fragment.frame));
-        // Where the payload lies is asked only of what is to be put together.
+        // Only reassembly needs to know where a payload lies, and that is done.
         let fragment = |frame| Fragment { frame, payload: (0, 0) };
         self.fragments.extend(frames.into_iter().map(fragment));
     }
 }
 
-/// What a worker needs to reassemble.
+/// The state that a worker needs to reassemble.
 #[derive(Debug)]
 pub struct Reassembly {
     pub(crate) queues: Reassembler<Fragment>,
     pub(crate) memory: Memory,
-    /// Fragments that were given up in the last call, until they are counted.
+    /// Fragments that were given up in the last call and are still to be dropped.
     discarded: Vec<(Fragment, defrag::Why)>,
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
-    /// Frames on their way from [`Pieces`] to an output.
+    /// A reused buffer for frames on their way from [`Pieces`] to an output.
     loose: Vec<Frame>,
 }
 
 impl Reassembly {
-    /// A stage that holds nothing.
+    /// Creates a stage that holds nothing.
     pub fn new(secret: HashKey, memory: Memory) -> Self {
         Self {
             queues: Reassembler::new(secret),
@@ -127,12 +126,12 @@ impl Reassembly {
         }
     }
 
-    /// What is held.
+    /// The datagrams and the memory that are held.
     pub fn status(&self) -> DatagramStatus {
         let memory = |family| DatagramMemory {
             newcomers: self.queues.charged(family, Stage::Newcomer),
             in_progress: self.queues.charged(family, Stage::Progress),
-            // The reason does not matter: all that were given up stand together.
+            // The reason does not matter: all reasons are charged together.
             given_up: self.queues.charged(family, Stage::Dead(DropReason::FragOverlap)),
         };
         let count = self.queues.len() as u64;
@@ -154,7 +153,7 @@ impl Reassembly {
 
     fn keep(&mut self, pieces: Box<Pieces>) {
         debug_assert!(pieces.fragments.is_empty());
-        // What a datagram of thousands of fragments made large is not kept.
+        // Pieces that a datagram of thousands of fragments has made large are not kept.
         let is_small = pieces.fragments.capacity() <= SPARE_CAPACITY;
         if is_small && self.spare.len() < SPARE_PIECES {
             self.spare.push(pieces);
@@ -163,7 +162,7 @@ impl Reassembly {
 }
 
 impl Worker {
-    /// Works on the incomplete datagrams; what is given up is dropped.
+    /// Works on the incomplete datagrams, and drops the fragments that are given up.
     fn with_datagrams<R>(
         &mut self,
         now: Timestamp,
@@ -177,7 +176,7 @@ impl Worker {
         result
     }
 
-    /// Takes in a fragment, and sends its datagram on its way if that is complete.
+    /// Takes in a fragment, and processes its datagram if that is complete now.
     pub(crate) fn reassemble(&mut self, piece: &Piece, packet: &mut Packet, now: Timestamp) {
         let Packet { network, bucket, origin, .. } = *packet;
         let start = network.fragment.map_or(network.transport_offset, |info| info.payload_offset);
@@ -195,7 +194,7 @@ impl Worker {
         }
     }
 
-    /// Steers a complete datagram once more, now by its flow.
+    /// Steers a complete datagram again, now by its flow.
     fn complete(
         &mut self,
         pieces: Box<Pieces>,
@@ -215,25 +214,25 @@ impl Worker {
             Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed),
         };
         let mut packet = self.packet(frame, network, origin, Some(pieces));
-        // Its fragments were looked at.
+        // All its fragments were checked on arrival.
         packet.is_checked = true;
         let router = self.router.as_ref();
         packet.is_own = router.is_some_and(|router| router.takes_own(&packet.network));
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }
-        // A bucket that is about to leave is still here: what its next owner gets
-        // from others has come after this datagram.
+        // A bucket that is about to leave is still here, so its next owner gets packets from this
+        // worker only after this datagram.
         let is_here = self.ownership.get(packet.bucket).is_some();
         if is_here || self.ownership.route(packet.bucket) == self.id {
-            // At once: what waits in the batch came after it.
+            // This is done at once, because the packets that wait in the batch came later.
             self.process(&mut packet, now);
         } else {
             self.hand_over(packet);
         }
     }
 
-    /// The whole datagram in a buffer of its own.
+    /// Puts the datagram together in a buffer of its own.
     fn put_together(&mut self, pieces: &Pieces, summary: &Summary) -> Result<Frame, DropReason> {
         let first = &pieces.fragments.first().ok_or(DropReason::FragHeaderChain)?.frame;
         let network = wire::dissect(first.bytes())?.network;
@@ -263,7 +262,7 @@ impl Worker {
         Ok(frame)
     }
 
-    /// Drops a packet: its frame, or the frames that it came in.
+    /// Drops the frame of a packet, or the frames that it came in.
     pub(crate) fn drop_frames(
         &mut self,
         frame: Frame,
@@ -277,7 +276,7 @@ impl Worker {
         self.reassembly.loose = frames;
     }
 
-    /// Sends a packet: its frame, or the frames that it came in. All of them go one way.
+    /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
     pub(crate) fn send(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
         let course = match &mut self.router {
             None => None,
@@ -308,14 +307,12 @@ impl Worker {
         frames
     }
 
-    /// Gives up datagrams whose time is over, a bounded number of them; returns how
-    /// many.
+    /// Gives up a bounded number of datagrams that have timed out. Returns how many it gave up.
     pub(crate) fn expire_datagrams(&mut self, now: Timestamp) -> usize {
         self.with_datagrams(now, |queues, context| queues.expire(EXPIRE_DATAGRAMS, context))
     }
 
-    /// Drops what waits for fragments that will not come any more: the worker or the
-    /// capture has come to its end.
+    /// Drops the incomplete datagrams, because the worker or the capture has ended.
     pub(crate) fn end_datagrams(&mut self) {
         let defrag = self.counters.defrag;
         let expire = |queues: &mut Reassembler<Fragment>, context: &mut Context<'_, Fragment>| {
@@ -325,7 +322,8 @@ impl Worker {
             let settings = &self.tracking.settings.defrag;
             let counters = &mut self.counters.defrag;
             let expired = self.reassembly.call(Timestamp::NEVER, settings, counters, expire);
-            // A few at a time: together they may be more than memory has room for twice.
+            // They are dropped after each round, because all of them may not fit into memory
+            // twice.
             for (fragment, why) in std::mem::take(&mut self.reassembly.discarded) {
                 self.drop_frame(fragment.frame, why.at_the_end().into());
             }
@@ -333,11 +331,11 @@ impl Worker {
                 break;
             }
         }
-        // Their time was not over.
+        // They have not timed out, so they must not count as timeouts.
         self.counters.defrag.reasm_timeout = defrag.reasm_timeout;
     }
 
-    /// Takes the datagrams of a bucket that leaves.
+    /// Takes out the datagrams of a bucket that leaves.
     pub(crate) fn pack_datagrams(&mut self, bucket: BucketId) -> Option<Parcel<Fragment>> {
         let Reassembly { queues, memory, .. } = &mut self.reassembly;
         let parcel = queues.extract(bucket.0, memory);

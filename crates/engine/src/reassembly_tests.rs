@@ -15,8 +15,8 @@ fn v6() -> PacketBuilder {
     PacketBuilder::v6([0x20; 16], [0x21; 16])
 }
 
-/// The packet of a frame in fragments of at most `piece` bytes, by `builder`, which
-/// made it.
+/// Cuts the packet of a frame into fragments of at most `piece` bytes. `builder` has made the
+/// frame.
 fn cut(builder: &PacketBuilder, id: u32, frame: &[u8], piece: usize) -> Vec<Vec<u8>> {
     let network = wire::dissect(frame).unwrap().network.unwrap();
     let body = &frame[network.transport_offset.into()..network.end as usize];
@@ -30,7 +30,7 @@ fn udp(builder: &PacketBuilder, payload: usize) -> Vec<u8> {
     whole
 }
 
-/// Plays frames, a millisecond apart; returns what came out and the report.
+/// Plays frames, a millisecond apart. Returns the frames that came out and the report.
 fn play(frames: &[Vec<u8>], config: &Config, workers: u16) -> (Vec<Vec<u8>>, ReplayReport) {
     let mut lockstep = Lockstep::new(config, workers, &[]).unwrap();
     let (mut pool, mut report) = (FramePool::new(8, 8), ReplayReport::default());
@@ -92,7 +92,7 @@ fn what_stays_incomplete_is_counted_and_never_sent() {
     let (passed, report) = play(&frames, &config(), 1);
     assert!(passed.is_empty());
     assert_eq!(drops(&report.counters), [("frag_incomplete", 4)]);
-    // With something behind it, past its time.
+    // Frames follow until the datagram has timed out.
     frames.resize(40_000, udp(&v4(), 10));
     let (passed, report) = play(&frames, &config(), 1);
     assert_eq!(passed.len(), frames.len() - 4);
@@ -113,7 +113,7 @@ fn tcp_in_fragments_keeps_its_connection() {
             acknowledgment,
             flags,
             window: 60_000,
-            // No operation, window scale 7.
+            // NOP, then window scale 7.
             options: if flags.contains(TcpFlags::SYN) { &[1, 3, 3, 7] } else { &[] },
         };
         let mut frame = Vec::new();
@@ -141,7 +141,7 @@ fn a_tunnel_is_one_flow_whatever_was_fragmented() {
         tunnel.raw(protocol::IPIP, &inner[14..], &mut outer);
         outer
     };
-    // The tunnel's packet in fragments, the inner one in fragments, and both.
+    // The tunnel's packet comes in fragments, then the inner one, then both.
     let whole = udp(&v4(), 2000);
     let outer_only = cut(&tunnel, 1, &carried(&whole), 800);
     let inner: Vec<_> = cut(&v4(), 2, &whole, 800).iter().map(|piece| carried(piece)).collect();
@@ -160,7 +160,7 @@ fn a_tunnel_is_one_flow_whatever_was_fragmented() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Also when memory is so short that datagrams are given up.
+    /// It does not show either if memory is so short that datagrams are given up.
     #[test]
     fn the_number_of_workers_never_shows_in_fragments(
         datagrams in prop::collection::vec((0u32..6, 100usize..6000, any::<bool>()), 1..40),
@@ -174,7 +174,7 @@ proptest! {
                 cut(&builder, id, &udp(&builder, payload), 512)
             })
             .collect();
-        // Interleaved: every n-th first.
+        // The frames are interleaved: every n-th comes first.
         let step = 1 + order.index(7);
         let keys: Vec<usize> = (0..frames.len()).map(|at| at % step).collect();
         let mut keyed: Vec<_> = keys.into_iter().zip(std::mem::take(&mut frames)).collect();
@@ -204,8 +204,7 @@ fn fragments_of_different_vlans_are_never_put_together() {
     }
 }
 
-/// Hop-by-hop options in front of the fragment header that are longer than the frames
-/// of most links.
+/// Hop-by-hop options in front of the fragment header are longer than the frames of most links.
 #[test]
 fn a_datagram_with_long_headers_is_put_together() {
     const FRAGMENT: u8 = 44;

@@ -1,7 +1,7 @@
-//! The last packets that were dropped for each reason, to be looked at.
+//! Keeps the last packets that were dropped for each reason, for operators to look at.
 //!
-//! A flood of one reason does not push out what was dropped for another, and costs
-//! its worker no more than a few copies in a turn.
+//! A flood of drops for one reason does not push out those for other reasons. It costs its worker
+//! no more than a few copies in a turn.
 
 use std::cmp::Reverse;
 
@@ -14,36 +14,36 @@ use crate::zones::{Origin, Zones};
 
 use crate::why::Why;
 
-/// Packets that a worker keeps for each reason.
+/// Most packets that a worker keeps for each reason.
 pub const DROPS_KEPT: usize = 4;
-/// Packets that are kept in one turn at most.
+/// Most packets that a worker keeps in one turn.
 const KEPT_PER_TURN: u32 = 8;
-/// Bytes of a packet that are kept: the headers, those of a tunnel included.
+/// Bytes of a packet that are kept: enough for the headers, including those of a tunnel.
 const HEAD: usize = 160;
 
 /// A packet that was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecentDrop {
-    /// When, on the worker's clock.
+    /// The time of the drop, on the worker's clock.
     pub at: Timestamp,
-    /// Where it came from.
+    /// The port that it came in by.
     pub port: PortId,
     /// Its zone.
     pub zone: Zone,
-    /// Its VLAN, 0 for none.
+    /// Its outermost VLAN, 0 for none.
     pub vlan: u16,
-    /// Its position in the input, in a replay.
+    /// Its position in the capture from 0, in a replay.
     pub sequence: u64,
     /// Its length, bytes.
     pub length: u32,
-    /// Why.
+    /// The reason.
     pub why: Why,
     /// Its first bytes.
     head: [u8; HEAD],
 }
 
 impl RecentDrop {
-    /// The first bytes of a frame, and what is said of it.
+    /// Copies the first bytes of a frame and notes where it came from.
     pub fn new(frame: &Frame, why: Why, at: Timestamp, zones: &Zones) -> Self {
         let mut head = [0; HEAD];
         let kept = frame.len().min(HEAD);
@@ -53,7 +53,7 @@ impl RecentDrop {
         Self { at, port: frame.port, zone, vlan, sequence: frame.sequence, length, why, head }
     }
 
-    /// The packet with its payload cleared: what lies behind the first bytes is zero.
+    /// The packet, with zeros behind its first bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.head.to_vec();
         bytes.resize(self.length as usize, 0);
@@ -61,12 +61,13 @@ impl RecentDrop {
     }
 }
 
-/// What workers that are gone remembered: the latest [`DROPS_KEPT`] of all for each reason.
+/// The drops that removed workers remembered: the latest [`DROPS_KEPT`] for each reason, of all
+/// these workers together.
 #[derive(Debug, Default)]
 pub struct Inherited(Vec<(WorkerId, RecentDrop)>);
 
 impl Inherited {
-    /// Keeps what a worker that goes remembers.
+    /// Takes over the drops of a worker that is about to leave.
     pub fn add(&mut self, worker: WorkerId, dropped: impl IntoIterator<Item = RecentDrop>) {
         self.0.extend(dropped.into_iter().map(|dropped| (worker, dropped)));
         self.0.sort_by_key(|(_, dropped)| Reverse(dropped.at));
@@ -78,18 +79,18 @@ impl Inherited {
         });
     }
 
-    /// What is kept, with the workers that dropped it.
+    /// The kept drops, each with the worker that dropped the packet.
     pub fn kept(&self) -> &[(WorkerId, RecentDrop)] {
         &self.0
     }
 }
 
-/// What a worker remembers.
+/// The drops that a worker remembers.
 #[derive(Debug)]
 pub enum RecentDrops {
     /// The latest for each reason.
     Latest(Latest),
-    /// Everything until it is taken, in order: replay.
+    /// All drops until they are taken, in order, for a replay.
     All(Vec<RecentDrop>),
 }
 
@@ -98,14 +99,14 @@ pub enum RecentDrops {
 pub struct Latest {
     /// [`DROPS_KEPT`] places for each reason.
     places: Box<[Option<RecentDrop>]>,
-    /// The place of each reason that is overwritten next.
+    /// The place that is overwritten next, by reason.
     next: [u8; DropReason::COUNT],
-    /// How many may be kept in this turn.
+    /// How many drops may still be kept in this turn.
     left: u32,
 }
 
 impl RecentDrops {
-    /// Keeps the latest for each reason.
+    /// Creates a memory for the latest drops of each reason.
     pub fn latest() -> Self {
         Self::Latest(Latest {
             places: vec![None; DropReason::COUNT * DROPS_KEPT].into_boxed_slice(),
@@ -121,7 +122,7 @@ impl RecentDrops {
         }
     }
 
-    /// Looks at a packet that is about to be dropped.
+    /// Notes a packet that is about to be dropped.
     pub fn see(&mut self, frame: &Frame, why: Why, now: Timestamp, zones: &Zones) {
         match self {
             Self::Latest(Latest { left: 0, .. }) => {}
@@ -130,7 +131,7 @@ impl RecentDrops {
         }
     }
 
-    /// Hands out everything that a replay has dropped since the last time.
+    /// Takes out the drops of a replay.
     pub fn take(&mut self) -> Vec<RecentDrop> {
         match self {
             Self::Latest(_) => Vec::new(),
@@ -138,7 +139,7 @@ impl RecentDrops {
         }
     }
 
-    /// What is kept.
+    /// A copy of the kept drops.
     pub fn kept(&self) -> Vec<RecentDrop> {
         match self {
             Self::Latest(latest) => latest.places.iter().flatten().cloned().collect(),

@@ -26,7 +26,7 @@ fn a_flood_of_one_reason_leaves_the_others_to_be_seen() {
         (0..1000).for_each(|n| see(&mut drops, DropReason::TableFull, 1000 * turn + n, b"flood"));
     }
     assert_eq!(kept(&drops, DropReason::TcpSequence), [1]);
-    // The first of the last turn: the rest was over what a turn may keep.
+    // Only the first drops of the last turn are kept, because a turn keeps a few only.
     assert_eq!(kept(&drops, DropReason::TableFull), [99_004, 99_005, 99_006, 99_007]);
 }
 
@@ -36,7 +36,7 @@ fn of_workers_that_are_gone_the_latest_for_each_reason_are_kept() {
     for worker in 0..100 {
         let mut drops = RecentDrops::latest();
         drops.begin();
-        // The last to go has seen nothing for long.
+        // The worker that leaves last has dropped nothing for a long time.
         (0..3).for_each(|n| see(&mut drops, DropReason::TableFull, 10 * (100 - worker) + n, b"x"));
         if worker == 50 {
             see(&mut drops, DropReason::TcpSequence, 1, b"rare");

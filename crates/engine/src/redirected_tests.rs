@@ -1,4 +1,4 @@
-//! What rules lead to the host itself.
+//! Packets that rules lead to the host itself.
 
 use conntrack::{Cursor, Filter};
 use ruleset::Forwarded;
@@ -13,8 +13,8 @@ const ACK: u8 = 0x10;
 const SYN: u8 = 2;
 const FIN: u8 = 0x11;
 
-/// Web and names are redirected where clients are, and 443 leads to a port of the router's
-/// address inside; `more` are more rules of the chain.
+/// Web and DNS packets of clients are redirected, and 443 leads to a port of the router's inner
+/// address. `more` has further rules of the chain.
 fn rules(more: &str) -> String {
     let at = |interface: &str, protocol: &str, port: u16, to: &str| {
         format!(
@@ -61,7 +61,7 @@ fn crew_with(workers: u16, rules: &str) -> Crew {
 }
 
 impl Crew {
-    /// Has packets come in by a port, each of which is left to the host.
+    /// Sends packets in by a port, and checks that each is left to the host.
     fn leave(&mut self, port: usize, packets: &[Vec<u8>]) {
         for bytes in packets {
             let before = self.to_host();
@@ -86,7 +86,7 @@ impl Crew {
         self.settle();
     }
 
-    /// What counters have seen, by handle of their rules.
+    /// The packets that counters have seen, by handle of their rules.
     fn counted(&self) -> HashMap<u64, u64> {
         let mut all = HashMap::new();
         for worker in &self.workers {
@@ -111,17 +111,17 @@ fn what_is_redirected_is_left_to_the_host_and_leaves_no_connection() {
             crew.leave(0, &[SYN, ACK, ACK, FIN].map(|flags| tcp(&web, (port, 80), flags, (1, 1))));
             let name = udp(&from_inside(CLIENT, SERVER), (port, 53), b"ask");
             crew.leave(0, &[name.clone(), name]);
-            // For the host's own address too.
+            // Packets to the host's own address are redirected too.
             crew.leave(
                 0,
                 &[SYN, ACK].map(|flags| tcp(&from_inside(CLIENT, LAN), (port, 80), flags, (1, 1))),
             );
         }
         assert_eq!((crew.connections(), crew.aliases(), crew.reasons()), (0, 0, vec![]));
-        // Others are sent on, also when they come in by another interface.
+        // Other packets are sent on, and so are packets that come in by another interface.
         let out = crew.pass(0, &tcp(&from_inside(CLIENT, SERVER), (5000, 81), SYN, (1, 0)));
         assert_eq!(ends(&out)[1], (SERVER.into(), 81));
-        // Rules count what opens a flow, behind the translation as the kernel leads it.
+        // Rules after the translation count the first packet of each flow as the kernel leads it.
         let counted = crew.counted();
         assert_eq!([counted[&80], counted[&53], counted[&31]], [20, 10, 20]);
     }
@@ -138,7 +138,7 @@ fn what_is_translated_to_an_address_of_the_host_is_left_to_it() {
         }
     }
     assert_eq!((crew.connections(), crew.aliases(), crew.reasons()), (0, 0, vec![]));
-    // Where the kernel may choose another address than we do, its host is not asked.
+    // The kernel may choose another address than the gateway, so the packet is not left to it.
     for client in 1..20 {
         let client = [203, 0, 113, client];
         crew.arrive(1, &tcp(&from_outside(client, OWN), (5000, 444), SYN, (1, 0)));
@@ -162,20 +162,20 @@ fn a_flow_stays_where_it_was_led_whatever_rules_say_later() {
     let mut crew = crew_with(2, &rules(""));
     let web = |port: u16, flags: u8| tcp(&from_inside(CLIENT, SERVER), (port, 80), flags, (1, 1));
     crew.leave(0, &[web(5000, SYN), web(5000, ACK)]);
-    // Rules that redirect nothing, and none.
+    // The next rules redirect nothing, and then there are no rules.
     for (revision, rules) in [(2, Some(RULES)), (3, None)] {
         crew.set_rules(rules, revision);
         crew.leave(0, &[web(5000, ACK)]);
         let port = 5000 + revision as u16;
         assert_eq!(ends(&crew.pass(0, &web(port, SYN)))[1], (SERVER.into(), 80));
     }
-    // What was opened meanwhile goes on as it was.
+    // A flow that was opened meanwhile goes on as before.
     crew.set_rules(Some(&rules("")), 4);
     for port in [5002, 5003] {
         assert_eq!(ends(&crew.pass(0, &web(port, SYN)))[1], (SERVER.into(), 80));
     }
     crew.leave(0, &[web(5000, ACK), web(5000, FIN), web(5004, SYN)]);
-    // Who closes a connection and opens another is asked about anew.
+    // A client that closes its connection and opens another one is judged anew.
     crew.set_rules(Some(RULES), 5);
     assert_eq!(ends(&crew.pass(0, &web(5000, SYN)))[1], (SERVER.into(), 80));
 }
@@ -191,7 +191,7 @@ fn an_error_about_what_the_host_has_answered_is_the_hosts() {
         bytes
     };
     crew.leave(0, &[ask, error(&answer)]);
-    // Of another flow it is not.
+    // An error about another flow is not.
     let other = udp(&from_outside(SERVER, CLIENT), (53, 5001), b"answer");
     crew.arrive(0, &error(&other));
     crew.settle();
@@ -236,7 +236,7 @@ fn connections_whose_packets_the_host_is_to_get_end_by_the_piece_and_others_stay
         }
     }
     assert_eq!(crew.connections(), 200);
-    // The next packet is judged anew, and what stays goes on.
+    // The next packet of an ended connection is judged anew, and other connections go on.
     crew.set_rules(Some(&rules("")), 2);
     crew.leave(0, &[ask(5000, 53)]);
     crew.pass(0, &ask(5000, 54));

@@ -1,4 +1,4 @@
-//! Sending on a datagram that came in fragments after its payload was changed.
+//! Cuts a datagram that came in fragments into fragments again after its payload was changed.
 
 use netio::{Checksum, Frame, FramePool};
 use wire::fragment::Fragments;
@@ -8,18 +8,18 @@ use crate::icmp_answers::IcmpAnswers;
 use crate::path_mtu::{Refused, TOO_LONG, come_from, refuse};
 use crate::reassembly::Pieces;
 
-/// Appends to `out` what a datagram that was put together leaves as, now that its payload is
-/// another: fragments that are no longer than the largest of those in which it came
-/// (`pieces`), nor than a link of this MTU takes, or itself if that fits. Each has the link
-/// header of the first that came, with its tags, and their identification; "don't fragment"
-/// stays where the largest had it.
+/// Appends the frames in which a reassembled datagram leaves after its payload was changed to
+/// `out`. No frame is longer than the largest fragment in which it came (`pieces`), nor than a
+/// link of this MTU takes. If the datagram fits it leaves whole. Each frame has the link header of
+/// the first fragment, with its tags, and the identification of the datagram. "Don't fragment"
+/// stays set if the largest fragment had it.
 ///
-/// The frames that it came in stay in `pieces`.
+/// The fragments that came in stay in `pieces`.
 ///
 /// # Errors
-/// [`Refused`] where the link takes less than the largest that came and no router may cut it,
-/// with an answer to its sender if there are `answers`, at this time in nanoseconds. The
-/// datagram stays in `whole` then.
+/// [`Refused`] if the link takes less than the largest fragment and no router may cut it. It has
+/// an answer to the sender if there are `answers`, with the time in nanoseconds. The datagram
+/// stays in `whole` then.
 pub fn refragment(
     whole: &mut Frame,
     pieces: &Pieces,
@@ -37,7 +37,7 @@ pub fn refragment(
         whole.offload.checksum = Checksum::Verified;
     }
     let mut fragments = Fragments::behind(link, whole.bytes(), &cut).map_err(|_| TOO_LONG)?;
-    // They are no longer than other frames: there are buffers of their size.
+    // The fragments are no longer than other frames, so there are buffers of their size.
     while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
         fragments.write_next(piece.bytes_mut());
         come_from(first, &mut piece, pool);
@@ -47,8 +47,8 @@ pub fn refragment(
     Ok(())
 }
 
-/// The first fragment, the link header that it has, and what all of them are like; `None` where
-/// one of them is none.
+/// The first fragment, its link header, and the combined properties of all fragments. `None` if
+/// one of the frames is no fragment.
 fn fragments_of(pieces: &Pieces) -> Option<(&Frame, &[u8], CameIn)> {
     let first = pieces.frames().next()?;
     let described = |frame: &Frame| match wire::dissect(frame.bytes()) {

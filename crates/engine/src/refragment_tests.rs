@@ -11,7 +11,7 @@ struct Bench {
     answers: IcmpAnswers,
 }
 
-/// A frame that leaves: place, length of the IP packet, more follow, "don't fragment".
+/// A frame that leaves: offset, length of the IP packet, more fragments, "don't fragment".
 type Shape = (u16, u32, bool, bool);
 
 impl Bench {
@@ -33,7 +33,7 @@ impl Bench {
         Pieces::of(frames)
     }
 
-    /// The same with a payload of another length, as a stage finds it: without tags.
+    /// The datagram with a payload of another length, as a stage gets it: without tags.
     fn whole(&mut self, builder: &PacketBuilder, length: usize) -> Frame {
         let mut bytes = Vec::new();
         let payload: Vec<u8> = (0..length).map(|at| at as u8).collect();

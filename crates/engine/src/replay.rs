@@ -1,8 +1,8 @@
-//! A capture through the production pipeline.
+//! Plays a capture through the production pipeline.
 //!
-//! The same [`Worker`]s as in the live gateway, in lockstep on one thread: one
-//! packet is in flight at a time, at the time of its capture. So the result does
-//! not depend on the number of workers, and a replay can be repeated exactly.
+//! The same [`Worker`]s run as in the live gateway, but in lockstep on one thread: one packet is
+//! in flight at a time, at the time of its capture. So the result does not depend on the number of
+//! workers, and a replay can be repeated exactly.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -30,15 +30,15 @@ use crate::why::Why;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
 use crate::zones::Zones;
 
-/// The secret of every replay: known, so that a run can be repeated.
+/// The secret of every replay. It is known, so that a run can be repeated.
 pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
 
-/// Ports that frames leave by. Whichever it is, they have passed.
+/// Ports by which frames leave. A frame that leaves by any of them has passed.
 const OUTPUTS: usize = 2;
-/// Events that may wait while one packet is processed.
+/// Most events that may wait while one packet is processed.
 const EVENTS: usize = 4096;
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayReport {
     /// Packets read.
@@ -47,30 +47,29 @@ pub struct ReplayReport {
     pub bytes: u64,
     /// Packets that the capturing program had cut off.
     pub truncated: u64,
-    /// Packets that came in by none of the ports of the gateway.
+    /// Packets that came in by no port of the gateway.
     pub elsewhere: u64,
     /// Packets that passed.
     pub passed: u64,
-    /// Packets that the output holds for sure, if there is one.
+    /// Packets that the output holds for sure; `None` without an output.
     pub written: Option<u64>,
-    /// From the first to the last packet, nanoseconds of the capture's clock.
+    /// The time from the first to the last packet, nanoseconds of the replay's clock.
     pub span_ns: u64,
-    /// Flows by protocol number and last state; the state is empty for protocols
-    /// without states.
+    /// Flows by protocol number and last state. The state is empty for protocols without states.
     pub flows: BTreeMap<(u8, &'static str), u64>,
-    /// Counters of all workers together. Those of expiry are left out: when the
-    /// memory of an expired connection is returned is nobody's business.
+    /// The counters of all workers together, without the counter of deleted connections: it would
+    /// depend on when the memory of an expired connection is returned.
     pub counters: Counters,
-    /// Why the capture could not be read to its end.
+    /// The reason why the capture could not be read to its end.
     pub problem: Option<String>,
-    /// Why the output is not complete. The replay ended where this was noticed.
+    /// The reason why the output is not complete. The replay ended where this was noticed.
     pub output_problem: Option<String>,
 }
 
-/// What is told while a replay goes on.
+/// A message during a replay.
 #[derive(Debug)]
 pub enum Seen {
-    /// So many packets were played.
+    /// This many packets were played.
     Packets(u64),
     /// A packet was dropped.
     Dropped {
@@ -82,26 +81,25 @@ pub enum Seen {
         vlan: u16,
         /// Its length, bytes.
         length: u32,
-        /// Why.
+        /// The reason.
         why: Why,
-        /// Which rule or policy of the ruleset, if one has refused it.
+        /// The rule or policy that refused it, by its place in the ruleset.
         refused_by: Option<String>,
         /// Its headers in one line.
         summary: String,
     },
 }
 
-/// How a capture is played.
+/// The options of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayOptions {
-    /// How many workers; the result is the same for any number.
+    /// The number of workers. The result is the same for any number.
     pub workers: u16,
-    /// Judge packets by their checksums. Off by default: on the machine that
-    /// sends them, packets are captured before the interface has filled the
-    /// checksums in.
+    /// Judge packets by their checksums. Off by default: on the sending machine, packets are
+    /// captured before the interface has filled the checksums in.
     pub verify_checksums: bool,
-    /// Which ports of the gateway accept no new connections. What comes in by the port behind
-    /// the last of them came from elsewhere.
+    /// True for each port of the gateway that accepts no new connections. Packets of the port
+    /// behind the last one came in by another interface.
     pub refuses_new: Vec<bool>,
     /// Names of these ports, for rules that ask for interfaces.
     pub interfaces: Vec<String>,
@@ -118,14 +116,14 @@ impl Default for ReplayOptions {
     }
 }
 
-/// Plays a capture through the pipeline and writes what passes to `output`.
-/// `tell` is told what happens meanwhile.
+/// Plays a capture through the pipeline and writes the packets that pass to `output`. It reports
+/// through `tell` meanwhile.
 ///
-/// A capture that is damaged is played up to the damage, one whose output can not
-/// be written up to that point, and the report says so.
+/// A damaged capture is played up to the damage. If the output can not be written, the replay ends
+/// there. The report tells of both.
 ///
 /// # Errors
-/// [`StartError`] when there are no workers or no room for them.
+/// [`StartError`] if there are no workers, or no memory or descriptor for them.
 pub fn replay(
     mut input: CaptureReader,
     mut output: Option<CaptureWriter>,
@@ -183,11 +181,12 @@ pub fn replay(
 }
 
 impl ReplayReport {
-    /// Notes what the output has come to: how many packets it holds, or its failure.
+    /// Notes the result of writing the output: the number of packets that it holds, or its
+    /// failure.
     fn note_output(&mut self, result: Result<u64, PortError>) {
         self.written = Some(match &result {
             Ok(packets) => *packets,
-            // Those before the first that may be missing.
+            // Only the packets before the first one that may be missing are there for sure.
             Err(PortError::Capture { packet, .. }) => packet - 1,
             Err(_) => 0,
         });
@@ -195,16 +194,15 @@ impl ReplayReport {
     }
 }
 
-/// Fills an IPv4 header checksum that is still zero, and has the transport
-/// checksum taken for verified.
+/// Fills an IPv4 header checksum that is still zero, and marks the transport checksum as verified.
 fn trust_checksums(frame: &mut Frame) {
     frame.offload.checksum = Checksum::Verified;
     if wire::dissect(frame.bytes()) != Err(wire::Malformed::Ipv4Header) {
         return;
     }
     let bytes = frame.bytes_mut();
-    // Where the header starts is not known when it can not be read; behind a
-    // plain Ethernet header it is almost always.
+    // The start of a header that can not be read is not known. Almost always it is right behind a
+    // plain Ethernet header.
     const ETHERNET: usize = 14;
     if let Some(header) = bytes.get_mut(ETHERNET..)
         && header.len() >= 20
@@ -222,14 +220,14 @@ fn trust_checksums(frame: &mut Frame) {
 pub(crate) struct Lockstep {
     workers: Vec<Worker>,
     members: Vec<Member>,
-    /// By port.
+    /// The received frames, by port.
     input: Vec<Slot>,
     passed: Slot,
     pool: FramePool,
     events: EventStream,
     clock: CaptureClock,
     tick: u64,
-    /// Rules that the first packet starts.
+    /// Rules that take effect with the first packet.
     unloaded: Option<Unloaded>,
     rules: Option<Arc<Rules>>,
 }
@@ -292,8 +290,8 @@ impl Lockstep {
         let zones = Zones::new(&config.zones, refuses_new.len())?;
         let expectations = Expectations::new(config.secret);
         let tunnels = KnownTunnels::new(config.secret);
-        // All fragments meet at one worker, and it has all the memory: which are given
-        // up when that runs short must not depend on how many workers there are.
+        // All fragments meet at one worker, and it has all the memory. When memory runs short, the
+        // fragments that are given up must not depend on the number of workers.
         let steering =
             SteeringConfig { fragments: FragmentSteering::OneBucket, ..config.steering() };
         let (notices, _) = channel();
@@ -350,12 +348,12 @@ impl Lockstep {
             .with_buckets(&table))
     }
 
-    /// Has packets judged by the rules of the configuration. They are loaded when the first
-    /// packet comes: times in sets count from there.
+    /// Prepares the rules of the configuration. They are loaded with the first packet, so that
+    /// times in sets count from there.
     fn prepare_rules(&mut self, config: &Config, interfaces: &[String]) -> Result<(), StartError> {
         if let Some(ruleset) = &config.rules {
             let ruleset = ValidRuleset::clone(ruleset);
-            // A capture is played as by a bridge, whatever recorded it.
+            // A capture is played as in a bridge, even if a router recorded it.
             let unloaded = Rules::prepare(ruleset, Mode::Bridge, config.secret.0, interfaces)?;
             self.unloaded = Some(unloaded);
         }
@@ -364,7 +362,8 @@ impl Lockstep {
 
     fn start_rules(&mut self, now: Timestamp) {
         let Some(unloaded) = self.unloaded.take() else { return };
-        // Nothing is divided, so that the number of workers does not show.
+        // The rules are loaded as for one worker, so that no limit is divided and the number of
+        // workers does not show.
         let rules = unloaded.load(1, 1, now);
         for worker in &mut self.workers {
             worker.set_rules(&rules);
@@ -380,8 +379,8 @@ impl Lockstep {
         self
     }
 
-    /// Plays one frame to its end. Time never runs backwards, whatever the
-    /// capture says.
+    /// Plays one frame to its end. Time never runs backwards, even if the capture's time stamps
+    /// do.
     pub(crate) fn play(&mut self, mut frame: Frame) {
         let now_ns = self.clock.tick(frame.timestamp);
         let captured = std::mem::replace(&mut frame.timestamp, now_ns);
@@ -434,7 +433,7 @@ impl Lockstep {
         }
     }
 
-    /// Ends all flows so that they are counted too; returns the counters.
+    /// Ends all flows, so that they are counted too. Returns the counters.
     pub(crate) fn finish(&mut self, report: &mut ReplayReport) -> Counters {
         let mut totals = Counters::default();
         for index in 0..self.workers.len() {

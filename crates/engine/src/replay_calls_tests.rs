@@ -1,5 +1,5 @@
-//! Calls of PPTP in replays: control connections and calls hash to buckets of several workers,
-//! and what one worker reads has to hold for the others at once.
+//! PPTP calls in replays. Control connections and calls hash to buckets of several workers, and a
+//! message that one worker reads has to hold for the others at once.
 
 use conntrack::helper::Kind;
 use flow::DropReason;
@@ -14,8 +14,7 @@ use super::*;
 const CLIENTS: usize = 3;
 const SERVER: [u8; 4] = [198, 51, 100, 2];
 
-/// What is said in turn, by the number of a client and the id of its call; the server's id is
-/// one more.
+/// A step, with the number of a client and the id of its call. The server's id is one more.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Request(usize, u16),
@@ -23,7 +22,7 @@ enum Step {
     Disconnect(usize, u16),
     /// The control connection is reset.
     Reset(usize),
-    /// GRE from the client, or to it.
+    /// A GRE packet, from the client if true, or else to it.
     Frame(usize, u16, bool),
 }
 
@@ -91,7 +90,7 @@ impl Script {
         self.next[client][own] += payload.len() as u32;
     }
 
-    /// A message of RFC 2637 that begins with these fields behind its header.
+    /// Adds a message of RFC 2637 that begins with these fields behind its header.
     fn say(&mut self, client: usize, from_client: bool, kind: u8, length: u8, fields: &[u8]) {
         let mut bytes = vec![0, length, 0, 1, 0x1a, 0x2b, 0x3c, 0x4d, 0, kind, 0, 0];
         bytes.extend(fields);
@@ -128,8 +127,8 @@ fn calls_are_announced_to_and_ended_by_other_workers() {
     for workers in [1, 2, 4] {
         let (report, _) = report(&steps, workers);
         let classes = report.counters.classes;
-        // New: the segments that open, and the packet behind the notice. Established: the other
-        // six of each control connection, and the answer in the call.
+        // New are the segments that open, and the packet after the notice. Established are the
+        // other six of each control connection, and the answer in the call.
         assert_eq!(classes, [6, 21, 3, 0, 0], "{workers} workers");
         assert_eq!(report.flows[&(protocol::GRE, "")], 6, "{workers} workers");
         assert_eq!(report.counters.dropped(DropReason::NewRefused), 0);

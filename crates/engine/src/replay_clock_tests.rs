@@ -10,7 +10,7 @@ const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3600 * SECOND;
 const BEGIN: u64 = 1_700_000_000 * SECOND;
 
-/// Plays questions of UDP from one client and port at these times, with rules if there are any.
+/// Plays UDP questions of one client and port at these times, with rules if there are any.
 fn questions(times: &[u64], rules: Option<ValidRuleset>) -> ReplayReport {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("in.pcapng");
@@ -50,16 +50,17 @@ const LIMIT: &str = r#"{"limit": {"rate": 1, "burst": 5, "per": "second"}}"#;
 
 #[test]
 fn connections_end_and_limits_recover_when_the_clock_of_a_capture_was_set_back() {
-    // A question each minute: the connection of each ends before the next, after 30 s.
+    // There is a question each minute. Each connection ends after 30 s, before the next one.
     let each = |begin: u64, count: u64| (0..count).map(move |n| begin + n * 60 * SECOND);
     let straight: Vec<u64> = each(BEGIN, 10).collect();
     let set_back: Vec<u64> = each(BEGIN, 5).chain(each(BEGIN - HOUR, 7)).collect();
     assert_eq!(flows(&questions(&straight, None)), 10);
-    // But for the first two behind: time stands still until the second shows that it was set.
+    // The first two packets after the step share the time before it, because the clock has to see
+    // the second one to know that it was set back.
     assert_eq!(flows(&questions(&set_back, None)), 10);
 
-    // Four in each of ten seconds, of which each second lets one pass, beside a burst. From the
-    // first to the last it is 9.75 s, and behind the step 8.5 s from when time goes on.
+    // Four questions come in each of ten seconds. Each second lets one pass, beside a burst.
+    // Without a step they take 9.75 s. With it time goes on for 8.5 s of the second half.
     let four = |begin: u64| (0..40).map(move |n| begin + n * SECOND / 4);
     let passed = |times: Vec<u64>| {
         questions(&times, Some(rule(&format!(r#"{LIMIT}, {{"accept": null}}"#)))).passed

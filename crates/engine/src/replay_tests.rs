@@ -27,7 +27,7 @@ pub(super) fn capture(directory: &Path, frames: &[Vec<u8>]) -> std::path::PathBu
     path
 }
 
-/// Plays a capture; returns the report and the bytes of the output file.
+/// Plays a capture. Returns the report and the bytes of the output file.
 pub(super) fn play(
     path: &Path,
     config: &Config,
@@ -82,9 +82,9 @@ fn flows_verdicts_and_drops_are_reported() {
         udp(1, 5000, false),
         udp(1, 5000, true),
         udp(2, 5001, false),
-        // Cannot be: SYN and FIN.
+        // SYN and FIN together are invalid.
         tcp(true, TcpFlags::SYN.with(TcpFlags::FIN), 100, 0),
-        // Cut inside the IP header.
+        // This packet is cut inside the IP header.
         udp(3, 5002, false)[..20].to_vec(),
         b"no IP at all\x08\x06but ARP".to_vec(),
     ];
@@ -201,7 +201,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Also when the table is so small that connections are refused.
+    /// It does not show either if the table is so small that connections are refused.
     #[test]
     fn the_number_of_workers_never_shows(
         frames in prop::collection::vec(packet(), 1..120),

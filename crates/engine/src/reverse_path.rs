@@ -1,4 +1,4 @@
-//! Whether a packet can be from where it says, by the link that it came in by (RFC 3704).
+//! Checks whether the source of a packet fits the link that it came in by (RFC 3704).
 
 use fib::{Back, Query, Way};
 use flow::DropReason;
@@ -7,49 +7,49 @@ use wire::{Family, Network};
 
 use crate::router::{Router, query};
 
-/// Sources that a worker remembers the answer for, 24 bytes each.
+/// Sources for which a worker remembers the answer, 24 bytes each.
 const SOURCES: usize = 1 << SOURCE_BITS;
 const SOURCE_BITS: u32 = 12;
 
-/// How the sources of what comes in by an interface are checked: what the kernel's `rp_filter`
-/// says, and a word more.
+/// The check of the sources of packets that come in by an interface: the values of the kernel's
+/// `rp_filter`, and one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReversePath {
-    /// As the kernel has it set for the interface when that appears. And a source in a network that
-    /// the host has an address in is refused on other interfaces than that of the network.
+    /// As the kernel had it set when the interface appeared. In addition, a source in a network of
+    /// the host is refused on other interfaces than that of the network.
     #[default]
     Auto,
-    /// Not at all (0).
+    /// No check (0).
     Off,
-    /// The best route to the source goes out by the interface (1).
+    /// The best route to the source has to leave by the interface (1).
     Strict,
-    /// There is a route to the source (2).
+    /// There has to be a route to the source (2).
     Loose,
 }
 
-/// What is asked of the route to a source.
+/// The demands on the route to a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceCheck {
-    /// There is one.
+    /// A route to the source has to exist.
     pub needs_route: bool,
-    /// Which link it may go out by.
+    /// The links that the route may leave by.
     pub link: LinkCheck,
 }
 
-/// Which link the route to a source may go out by.
+/// The links that the route to a source may leave by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkCheck {
-    /// Any.
+    /// Any link.
     Any,
-    /// Any, unless the source is attached to another link: in a network of the host's there.
+    /// Any link, unless the source is in a network of the host on another link.
     #[default]
     NotAttachedElsewhere,
-    /// That which the packet came in by.
+    /// Only the link that the packet came in by.
     Same,
 }
 
 impl ReversePath {
-    /// What is asked where the kernel has this `rp_filter`.
+    /// The demands if the kernel has this value of `rp_filter`.
     pub const fn check(self, kernel: u8) -> SourceCheck {
         let (needs_route, link) = match (self, kernel) {
             (Self::Off, _) => (false, LinkCheck::Any),
@@ -61,8 +61,8 @@ impl ReversePath {
     }
 }
 
-/// What the kernel has set for an interface: the greater of its own value and of that for all. 0
-/// where it can not be read.
+/// The kernel's `rp_filter` for an interface: the greater one of its own value and that for all. 0
+/// if it can not be read.
 pub fn kernels(interface: &str) -> u8 {
     let read = |name: &str| {
         let path = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");
@@ -71,7 +71,7 @@ pub fn kernels(interface: &str) -> u8 {
     read("all").into_iter().chain(read(interface)).max().unwrap_or(0)
 }
 
-/// What the answer for a source depends on, where rules ask for nothing else.
+/// The parts of a packet that its answer depends on, as long as no routing rule asks for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     source: [u8; 16],
@@ -80,10 +80,11 @@ struct Asked {
     port: PortId,
 }
 
-/// What was asked, and why the source is not believed, if it is not.
+/// The parts of a packet, and the reason to drop it if its source is wrong.
 type Known = (Asked, Option<DropReason>);
 
-/// The sources that a worker has seen last. Each has one place, which the one that came last holds.
+/// The last sources that a worker has seen. Each source has one place, and a later source may take
+/// it over.
 pub(crate) struct Sources {
     places: Box<[Option<Known>]>,
 }
@@ -95,7 +96,7 @@ impl Default for Sources {
 }
 
 impl Sources {
-    /// Forgets everything: the routes are others.
+    /// Forgets all answers, because the routes have changed.
     pub fn forget(&mut self) {
         self.places.fill(None);
     }
@@ -104,19 +105,19 @@ impl Sources {
     fn place(&mut self, asked: &Asked) -> &mut Option<Known> {
         let bits = u128::from_be_bytes(asked.source);
         let folded = (bits >> 64) as u64 ^ bits as u64 ^ u64::from(asked.port.0) << 32;
-        // Fibonacci hashing: by the highest bits of the product, addresses that follow one another
-        // lie far apart (Knuth, The Art of Computer Programming 6.4).
+        // Fibonacci hashing spreads neighbouring addresses by the highest bits of the product
+        // (Knuth, The Art of Computer Programming 6.4).
         let spread = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SOURCE_BITS);
         &mut self.places[spread as usize & (SOURCES - 1)]
     }
 }
 
 impl Router {
-    /// Why the source of a packet that came in by `port` is not believed, if it is not.
+    /// The reason to drop a packet that came in by `port` because of its source, if there is one.
     #[inline]
     pub(crate) fn source_fault(&mut self, port: PortId, network: &Network) -> Option<DropReason> {
         let Network { source, family, traffic_class, .. } = *network;
-        // The marks of congestion choose no route.
+        // The ECN bits choose no route.
         let asked = Asked { source, family, traffic_class: traffic_class & !3, port };
         match self.sources.place(&asked) {
             Some((known, fault)) if *known == asked => *fault,
@@ -144,7 +145,7 @@ impl Router {
             let back = self.routing.fib.back(&query, out);
             self.judge_back(&query, check, back)
         };
-        // Where rules ask for more, the next packet of this source may have another answer.
+        // If routing rules ask for more, the next packet of this source may get another answer.
         *self.sources.place(asked) = is_plain.then_some((*asked, fault));
         fault
     }

@@ -14,7 +14,7 @@ use crate::router::tests::{ip, picture};
 use crate::routing::Routing;
 use crate::stations::StationLimits;
 
-/// A router between 192.0.2.0/24 on one port and everybody else on the other.
+/// A router between 192.0.2.0/24 on one port and all other networks on the other.
 struct Bench {
     router: Router,
     picture: Picture,
@@ -48,7 +48,7 @@ impl Bench {
         self.router.take(Arc::new(routing), 0, exits);
     }
 
-    /// Asks twice: what is found out, and what is remembered.
+    /// Asks twice, so that the remembered answer is compared with the first one.
     fn fault(&mut self, port: PortId, source: [u8; 4]) -> Option<DropReason> {
         let mut frame = Vec::new();
         PacketBuilder::v4(source, [203, 0, 113, 9]).udp(7, 9, &[], &mut frame);
@@ -62,8 +62,8 @@ impl Bench {
 #[test]
 fn each_word_of_rp_filter_refuses_what_it_says() {
     const FORGED: Option<DropReason> = Some(DropReason::RpFilter);
-    // A neighbour of the LAN here and there, somebody behind the other router here and there,
-    // and somebody to whom there is no route.
+    // A host of the LAN on either port, a host behind the other router on either port, and a host
+    // without a route.
     let (neighbour, far, nobody) = ([192, 0, 2, 7], [203, 0, 113, 1], [198, 18, 0, 1]);
     for (wanted, kernel, expected) in [
         (ReversePath::Off, 1, [None; 5]),
@@ -103,7 +103,7 @@ fn routes_that_change_are_followed() {
     );
 }
 
-/// Whom a packet is for decides where rules ask for that, so its source has no one answer.
+/// A rule asks for the destination, so the source has no single answer.
 #[test]
 fn what_depends_on_more_than_the_source_is_not_remembered() {
     let mut bench = Bench::new(ReversePath::Strict.check(0));
@@ -124,7 +124,7 @@ fn what_depends_on_more_than_the_source_is_not_remembered() {
     assert_eq!(bench.router.source_fault(LAN, &network), Some(DropReason::RpFilter));
 }
 
-/// A host that has moved to another link keeps its address if a route says where it is.
+/// A host that has moved to another link keeps its address if a route leads to its new place.
 #[test]
 fn a_neighbour_that_a_route_leads_elsewhere_is_believed_there_alone() {
     let mut bench = Bench::new(ReversePath::Auto.check(0));
@@ -135,7 +135,7 @@ fn a_neighbour_that_a_route_leads_elsewhere_is_believed_there_alone() {
     });
     assert_eq!(bench.fault(WAN, [192, 0, 2, 7]), None);
     assert_eq!(bench.fault(WAN, [192, 0, 2, 8]), Some(DropReason::RpFilter));
-    // Two links with one network.
+    // Both links have the same network.
     bench.learn(|picture| {
         let both = vec!["192.0.2.253/24".parse().unwrap(), "198.51.100.254/24".parse().unwrap()];
         picture.links.get_mut(&LinkId(11)).unwrap().addresses = both;

@@ -16,7 +16,8 @@ use crate::views::Received;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
 use crate::{Bucket, Config, Zones};
 
-/// Frames on their way into the worker, or out of it, without what a card adds to them.
+/// Frames on their way into the worker or out of it. A received frame is a copy without the fields
+/// that a card adds.
 #[derive(Clone, Default)]
 pub struct Wire(Arc<Mutex<VecDeque<Frame>>>);
 
@@ -50,7 +51,7 @@ impl TxQueue for Wire {
     }
 }
 
-/// What a worker between two ports is made from that is alone, and no router.
+/// The equipment of a worker that is alone between two ports, as a bridge.
 pub fn equipment(
     config: &Config,
     inbox: Consumer<Command>,
@@ -83,7 +84,7 @@ pub struct Rig {
     pub worker: Worker,
     pub commands: Producer<Command>,
     pub now: Timestamp,
-    /// What each port receives and has sent.
+    /// The frames that each port receives, and those that it has sent.
     ports: [(Wire, Wire); 2],
 }
 
@@ -110,7 +111,7 @@ impl Rig {
         Self { worker, commands, now, ports }
     }
 
-    /// Has a port receive frames; what each port sends then.
+    /// Lets a port receive frames, and returns the frames that each port sends then.
     pub fn exchange(
         &mut self,
         port: usize,
@@ -121,14 +122,14 @@ impl Rig {
         [0, 1].map(|port: usize| self.ports[port].1.0.lock().unwrap().drain(..).collect())
     }
 
-    /// Frames that a port has in its next turn.
+    /// Lets a port receive frames in the next turn.
     pub fn arrive(&mut self, port: usize, frames: impl IntoIterator<Item = Vec<u8>>) {
         let mut pool = FramePool::new(0, 0);
         let frames = frames.into_iter().map(|bytes| pool.copy_of(&bytes).unwrap());
         self.ports[port].0.0.lock().unwrap().extend(frames);
     }
 
-    /// Sends frames in by the first port; how many came out of the second.
+    /// Lets the first port receive frames. Returns how many the second port sent.
     pub fn pass(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) -> usize {
         let mut pool = FramePool::new(0, 0);
         let frames = frames.into_iter().map(|bytes| pool.copy_of(&bytes).unwrap());
@@ -137,7 +138,7 @@ impl Rig {
 
     pub fn wait(&mut self, time: Duration) {
         self.now = self.now.after(time);
-        // Each turn looks at a few buckets only.
+        // Each turn turns the timers of a few buckets only.
         for _ in 0..1000 {
             self.worker.turn(self.now);
         }

@@ -1,4 +1,4 @@
-//! Keeps the workers' picture of the kernel's routes up to date.
+//! Keeps the workers' routes in step with the kernel's.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,20 +17,20 @@ use crate::config::StartError;
 use crate::reverse_path::{self, ReversePath};
 use crate::routing::Routing;
 
-/// How long it looks for nothing but news, so that the end of the gateway is seen.
+/// The longest wait for news, so that the end of the gateway is noticed.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
-/// News that come in quick succession, such as the routes of a routing daemon, are taken
-/// together: so long after the last ones.
+/// The time to wait for more news after the last ones. News in quick succession, such as the
+/// routes of a routing daemon, are taken over together.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// What is said of news that were lost, once: the status counts them.
-const OVERRUN: &str = "more has changed in the kernel at once than it keeps news of, so all routes \
-    are listed again; the status counts it as route_overruns";
+/// The log line about lost news. It is written once, and the status counts them.
+const OVERRUN: &str = "the kernel lost news because too much changed at once, so all routes are \
+    listed again; the status counts this as route_overruns";
 
-/// Neighbours that wait to be asked for at most, of all workers.
+/// Most neighbours, of all workers, that wait for the kernel to be asked.
 const MAX_WANTED: usize = 1024;
 
-/// How a worker asks for a neighbour.
+/// Lets a worker ask the kernel for a neighbour.
 #[derive(Clone, Debug)]
 pub struct Resolver {
     wanted: SyncSender<(LinkId, IpAddr)>,
@@ -38,9 +38,8 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Has the kernel look for a neighbour. What it finds comes with the next [`Routing`].
-    /// False if it is not asked, because too much else is waiting to be, or the gateway is
-    /// about to end.
+    /// Asks the kernel to look for a neighbour. The result comes with a later [`Routing`]. False
+    /// if too many others wait to be asked for, or if the gateway is about to end.
     pub fn ask(&self, link: LinkId, address: IpAddr) -> bool {
         let is_taken = self.wanted.try_send((link, address)).is_ok();
         if is_taken {
@@ -49,7 +48,7 @@ impl Resolver {
         is_taken
     }
 
-    /// For nobody's: what is asked for comes out at the other end.
+    /// Creates a resolver whose questions come out at the other end.
     ///
     /// # Errors
     /// The system's error when no event descriptor is to be had.
@@ -58,14 +57,14 @@ impl Resolver {
         Ok((Self { wanted, waker: Waker::new()? }, asked))
     }
 
-    /// The same, for tests.
+    /// Creates a detached resolver for tests.
     #[cfg(test)]
     pub fn for_test() -> (Self, Receiver<(LinkId, IpAddr)>) {
         Self::detached().unwrap()
     }
 }
 
-/// How it is told which interfaces the ports are.
+/// Tells the route keeper which interfaces the ports are.
 #[derive(Clone, Debug)]
 pub struct PortLinks {
     links: Sender<Vec<Option<LinkId>>>,
@@ -73,50 +72,50 @@ pub struct PortLinks {
 }
 
 impl PortLinks {
-    /// The ports are these, in their order; `None` for one whose interface has gone.
+    /// Sets the interfaces of the ports, in their order; `None` for one that is missing.
     pub fn are(&self, links: Vec<Option<LinkId>>) {
-        // There is nobody any more when the gateway is about to end.
+        // This fails only while the gateway ends.
         let _ = self.links.send(links);
         self.waker.wake();
     }
 }
 
-/// The addresses that the host has on its links, as the kernel tells them now.
+/// The current addresses of the host on its links.
 ///
 /// # Errors
-/// [`StartError::Routes`] where the kernel can not be asked.
+/// [`StartError::Routes`] if the kernel can not be asked.
 pub fn host_addresses() -> Result<Vec<IpAddr>, StartError> {
     let mirror = Mirror::open()?;
     let links = mirror.picture().links.values();
     Ok(links.flat_map(|link| &link.addresses).map(|network| network.addr()).collect())
 }
 
-/// Follows the kernel.
+/// Follows the kernel's routes, links and neighbours.
 pub struct RouteKeeper {
     mirror: Mirror,
     ports: Vec<Option<LinkId>>,
     told_ports: Receiver<Vec<Option<LinkId>>>,
     port_links: PortLinks,
-    /// How each port wants sources checked.
+    /// The source checks that are configured for the ports.
     reverse_paths: Vec<ReversePath>,
-    /// `rp_filter` of the kernel for the links of ports, from when they appeared.
+    /// The kernel's `rp_filter` for the links of ports, read when they appeared.
     kernels: BTreeMap<LinkId, u8>,
     wanted: Receiver<(LinkId, IpAddr)>,
     waker: Waker,
     resolver: Resolver,
-    /// What was said already: what is unsupported, and what has failed.
+    /// Log lines that were written already: about unsupported routes and about failures.
     said: std::collections::BTreeSet<String>,
-    /// What workers may still look at. Who lets go of a picture last frees its routes, which
-    /// takes milliseconds where there are many: that is to be this thread.
+    /// The states that workers may still use. The last one to drop a state frees its routes, which
+    /// takes milliseconds if there are many. So this thread keeps each state until it is the last.
     handed_out: Vec<Arc<Routing>>,
 }
 
 impl RouteKeeper {
-    /// Takes a first picture, for ports that have sources checked so; which interfaces they are is
-    /// to be told.
+    /// Reads the kernel's state for the first time. The ports have these source checks. Their
+    /// interfaces have to be told afterwards.
     ///
     /// # Errors
-    /// [`StartError::Routes`] where the kernel can not be asked.
+    /// [`StartError::Routes`] if the kernel can not be asked.
     pub fn new(reverse_paths: Vec<ReversePath>) -> Result<Self, StartError> {
         let waker = Waker::new().map_err(StartError::Thread)?;
         let (sender, wanted) = sync_channel(MAX_WANTED);
@@ -139,17 +138,17 @@ impl RouteKeeper {
         })
     }
 
-    /// For a worker.
+    /// Lets a worker ask for neighbours.
     pub fn resolver(&self) -> Resolver {
         self.resolver.clone()
     }
 
-    /// For whoever knows which interfaces the ports are.
+    /// Lets the coordinator tell which interfaces the ports are.
     pub fn port_links(&self) -> PortLinks {
         self.port_links.clone()
     }
 
-    /// Takes over which interfaces the ports are. True if that was told.
+    /// Takes over the interfaces of the ports. True if they were told again.
     fn take_ports(&mut self) -> bool {
         let told = self.told_ports.try_iter().last();
         let is_news = told.is_some();
@@ -157,7 +156,7 @@ impl RouteKeeper {
         is_news
     }
 
-    /// What the kernel has now.
+    /// The kernel's state as it was read last.
     pub fn routing(&mut self) -> Arc<Routing> {
         self.take_ports();
         let picture = self.mirror.picture();
@@ -181,16 +180,17 @@ impl RouteKeeper {
         routing
     }
 
-    /// Frees the pictures that nobody looks at any more.
+    /// Frees the states that no worker uses any more.
     fn free(&mut self) {
         self.handed_out.retain(|routing| Arc::strong_count(routing) > 1);
     }
 
-    /// Follows the kernel on a thread of its own and hands what changes to `publish`, until
+    /// Follows the kernel on a thread of its own, and hands each new state to `publish`, until
     /// `stopping`.
     ///
     /// # Errors
-    /// The system's error when it has no room for a thread.
+    /// The system's error if it gives no thread. The system's error when it has no room for a
+    /// thread.
     pub fn spawn(
         mut self,
         stopping: Arc<AtomicBool>,
@@ -198,7 +198,7 @@ impl RouteKeeper {
     ) -> Result<JoinHandle<()>, StartError> {
         let follow = move || {
             let mut waiter = Waiter::new();
-            // What comes alone, such as a neighbour's answer, is taken at once.
+            // A single piece of news, such as a neighbour's answer, is taken over at once.
             let (mut taken_at, mut pause) = (Instant::now(), GATHER);
             while !stopping.load(Ordering::Relaxed) {
                 let handles = [self.mirror.as_fd(), self.waker.as_fd()];
@@ -215,13 +215,13 @@ impl RouteKeeper {
                     if let Err(error) = &refreshed
                         && self.said.insert(error.to_string())
                     {
-                        tracing::error!("the picture of the routes is old: {error}");
+                        tracing::error!("the routes may be out of date: {error}");
                     }
-                    // What could be read is true all the same.
+                    // The part that could be read is correct.
                     if has_ports | refreshed.unwrap_or(true) {
                         publish(self.routing());
                     }
-                    // Where there are many routes, half the time is left for neighbours.
+                    // If there are many routes, half the time is left for neighbours.
                     pause = GATHER.max(started.elapsed());
                     taken_at = Instant::now();
                 }
@@ -233,11 +233,13 @@ impl RouteKeeper {
 
     fn resolve(&mut self) {
         while let Ok((link, address)) = self.wanted.try_recv() {
-            // Once for each cause: senders choose how many addresses there are.
+            // Each cause is logged once, because senders choose how many addresses there are.
             if let Err(error) = self.mirror.resolve(link, address)
                 && self.said.insert(error.to_string())
             {
-                tracing::error!("{address} can not be looked for: {error}");
+                tracing::error!(
+                    "the kernel can not be asked to look for neighbour {address}: {error}"
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One worker as a router: what it takes, and where that goes.
+//! The routing part of one worker: which packets it takes, and where they go.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,59 +21,60 @@ use crate::reverse_path::Sources;
 use crate::route_keeper::Resolver;
 use crate::routing::Routing;
 
-/// Pairs of hosts whose way a worker remembers at most, about 100 bytes each.
+/// Most pairs of addresses whose way a worker remembers, about 100 bytes each.
 const WAYS: usize = 2048;
-/// Next hops that packets wait for at most.
+/// Most next hops that packets wait for.
 const MAX_AWAITED: usize = 64;
-/// Packets that wait for one next hop at most.
+/// Most packets that wait for one next hop.
 const MAX_WAITING: usize = 64;
-/// Bytes of packets that wait for one next hop at most: a super-packet has up to 64 KiB.
+/// Most bytes of packets that wait for one next hop. A super-packet has up to 64 KiB.
 const MAX_WAITING_BYTES: usize = 256 << 10;
-/// How long a next hop that does not answer keeps its place when others want it: somebody who
-/// sends to addresses of nobody must not keep packets from the others.
+/// The time for which a next hop that does not answer keeps its place when packets for others need
+/// it. So a sender that scans unused addresses does not keep packets from other hosts.
 const PLACE_IS_SURE: Duration = Duration::from_millis(100);
-/// Longest that a packet waits (RFC 4861 section 10: three attempts, a second each).
+/// The longest time that a packet waits (RFC 4861 section 10: three attempts, a second each).
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
-/// How often the kernel is asked to look for a neighbour, or to make sure of it.
+/// The interval at which the kernel is asked to look for a neighbour, or to make sure of it.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// The same as long as packets wait, first; each pause is twice the one before. The kernel may have
-/// been told meanwhile to forget whom it looks for.
+/// The first interval while packets wait; each interval is twice the one before, up to
+/// [`ASK_EVERY`]. The kernel is asked again because it may have been told meanwhile to forget the
+/// neighbour.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Neighbours that are remembered to have been asked for.
+/// Most neighbours for which the time of the last question is remembered.
 const MAX_ASKED: usize = 1024;
 
-/// Where a received frame goes.
+/// The decision about a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// It is routed.
     Forward,
-    /// It is routed when its tags, which only have a priority, are taken off.
+    /// It is routed after its VLAN tags are taken off. They only have a priority.
     Untag,
-    /// The kernel has its own copy, and does what is to be done.
+    /// The kernel handles its own copy of the frame.
     Host,
-    /// Nowhere.
+    /// It is dropped.
     Drop(DropReason),
-    /// Nowhere, and its sender is told why.
+    /// It is dropped, and its sender is told why.
     Refuse(DropReason, Message),
 }
 
-/// Where a packet goes on, found once.
+/// The way of a packet, which is looked up once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Course {
-    /// By this link to this neighbour.
+    /// It leaves by a link to a neighbour.
     By {
-        /// The neighbour, and the link.
+        /// The link and the neighbour.
         next: NextStation,
-        /// Bytes of the longest packet that the route lets by, if it says so.
+        /// The longest packet that the route allows, bytes; `None`: the route has no limit.
         mtu: Option<u32>,
     },
     /// To the host, which has its own copy.
     Host,
-    /// Nowhere.
+    /// It is dropped.
     Refuse {
-        /// Why.
+        /// The reason.
         reason: DropReason,
-        /// What its sender is told.
+        /// The ICMP error for its sender, if one is due.
         told: Option<Message>,
     },
 }
@@ -81,34 +82,34 @@ pub enum Course {
 const OUT_OF_TIME: Course =
     Course::Refuse { reason: DropReason::TtlExceeded, told: Some(Message::TimeExceeded) };
 
-/// A worker's part of routing.
+/// The routing part of a worker.
 pub struct Router {
     pub(crate) routing: Arc<Routing>,
-    /// What the routes have said of late.
+    /// Recent results of route look-ups.
     pub(crate) ways: Ways,
-    /// What they have said of sources.
+    /// Recent results of source checks.
     pub(crate) sources: Sources,
-    /// Connections may be translated.
+    /// Connections may be translated, so packets for the host may be for another host.
     translates: bool,
     resolver: Resolver,
     waiting: BTreeMap<NextStation, Waiting>,
-    /// When the kernel was last asked for a neighbour.
+    /// The times when the kernel was last asked for neighbours, nanoseconds.
     asked_ns: BTreeMap<NextStation, u64>,
 }
 
-/// A next hop, and the link where it is.
+/// A link and the address of a next hop on it.
 pub type NextStation = (LinkId, IpAddr);
 
-/// A frame whose way is known, down to the next hop.
+/// A frame that waits for the station of its next hop.
 #[derive(Debug)]
 pub struct Unsent {
-    /// It goes with this when that leaves.
+    /// Its bucket. When the bucket leaves the worker, the frame goes with it.
     pub bucket: BucketId,
-    /// Bytes that its packet may have, if the route says so.
+    /// The longest packet that its route allows, bytes; `None`: the route has no limit.
     pub mtu: Option<u32>,
-    /// Since when it has been here, nanoseconds.
+    /// The time since which it has waited, nanoseconds.
     pub since_ns: u64,
-    /// Itself.
+    /// The frame.
     pub frame: Frame,
 }
 
@@ -117,20 +118,20 @@ struct Waiting {
     since_ns: u64,
     frames: VecDeque<Unsent>,
     bytes: usize,
-    /// Until the kernel is asked again.
+    /// The shortest time between two questions to the kernel.
     pause: Duration,
-    /// It had not answered before. The kernel does not tell that it has begun to ask again, so
-    /// that it still has not answered says nothing.
+    /// The next hop had failed before. The kernel does not tell when it begins to ask again, so
+    /// the same state says nothing new.
     has_failed: bool,
 }
 
-/// What frames leave by.
+/// The parts of a worker that a frame needs to leave it.
 pub struct Exits<'a> {
-    /// Ports.
+    /// The ports.
     pub outputs: &'a mut Outputs,
-    /// Buffers.
+    /// The buffers.
     pub pool: &'a mut FramePool,
-    /// Counters.
+    /// The counters.
     pub counters: &'a mut Counters,
 }
 
@@ -141,7 +142,7 @@ impl Exits<'_> {
 }
 
 impl Router {
-    /// A router that knows no route yet.
+    /// Creates a router that knows no routes yet.
     pub fn new(resolver: Resolver) -> Self {
         Self {
             routing: Arc::default(),
@@ -154,7 +155,7 @@ impl Router {
         }
     }
 
-    /// Where a received frame goes, before anything is known of it but its bytes.
+    /// Decides about a received frame by its destination station.
     #[inline]
     pub fn arrival(&self, frame: &Frame) -> Arrival {
         let Some(port) = self.routing.port(frame.port) else {
@@ -168,14 +169,14 @@ impl Router {
         }
     }
 
-    /// Where the packet in a frame goes, which is for this router's station. `network`
-    /// describes it, `None` for what is not IP.
+    /// Decides about a packet for this router's station. `network` describes it; `None`: it is not
+    /// IP.
     #[inline]
     pub fn packet_arrival(&mut self, frame: &Frame, network: Option<&Network>) -> Arrival {
         match network {
             Some(network) if network.offset == ETHERNET_LEN => self.judge(frame, network),
             Some(_) if wire::priority_tags(frame.bytes()).is_some() => Arrival::Untag,
-            // In a VLAN: for an interface of the kernel on top of this one.
+            // A packet in a VLAN is for an interface of the kernel on top of this one.
             _ => Arrival::Host,
         }
     }
@@ -204,13 +205,13 @@ impl Router {
         ip_options::refusal(frame, may_be_own).unwrap_or(Arrival::Forward)
     }
 
-    /// Looks at packets for the host's own addresses too from now on: connections may be
+    /// Looks at packets for the host's own addresses too from now on, because connections may be
     /// translated.
     pub fn take_own(&mut self) {
         self.translates = true;
     }
 
-    /// True for a packet for an address of the host that may be another's.
+    /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
     pub fn takes_own(&self, network: &Network) -> bool {
         self.translates
@@ -220,16 +221,16 @@ impl Router {
             && !self.routing.is_own(network.source_ip())
     }
 
-    /// The address that a masquerade gives to what goes this way, and the interface that lends
-    /// it.
+    /// The address that a masquerade gives to a packet of this course, and the link that has the
+    /// address.
     pub fn masquerade(&self, course: &Course, network: &Network) -> Option<(LinkId, IpAddr)> {
         let Course::By { next: (link, next_hop), .. } = *course else { return None };
         let address = self.routing.masquerade(link, next_hop, network.destination_ip())?;
         Some((link, address))
     }
 
-    /// The address that a redirect gives to what comes in by a port: the first of the family
-    /// there that is of use beyond the link.
+    /// The address that a redirect gives to packets that come in by a port: the first address of
+    /// this family there that is valid beyond the link.
     pub fn redirect_address(&self, port: PortId, family: Family) -> Option<IpAddr> {
         let addresses = self.routing.port(port)?.addresses.iter().map(IpNet::addr);
         let is_usable = |address: &IpAddr| match address {
@@ -239,17 +240,18 @@ impl Router {
         addresses.into_iter().find(is_usable)
     }
 
-    /// Addresses of interfaces that the kernel has no more, now that it has this.
+    /// The addresses of ports that are gone in the routing `now`.
     pub fn lost_addresses(&self, now: &Routing) -> Vec<(LinkId, IpAddr)> {
         self.routing.lost_addresses(now)
     }
 
-    /// Where a packet goes.
+    /// The course of a packet.
     pub fn course_of(&mut self, packet: &Packet, mark: u32) -> Course {
         self.course(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
     }
 
-    /// Where the packet of a frame that came in by `port` goes, which `network` describes. One that is `whole` did not come in fragments.
+    /// The course of the packet of a frame that came in by `port`. `network` describes it. `whole`
+    /// is false if it came in fragments.
     pub fn course(&mut self, network: &Network, port: PortId, mark: u32, whole: bool) -> Course {
         let Some(link) = self.routing.port(port).map(|port| port.link) else {
             return Course::Refuse { reason: DropReason::NoOutputPort, told: None };
@@ -281,8 +283,8 @@ impl Router {
         Course::By { next: (hop.link, address), mtu: hop.mtu }
     }
 
-    /// Bytes of the longest packet that the route to who has sent a packet lets by, if it says
-    /// so.
+    /// The longest packet that the route to the sender of a packet allows, bytes. `None` if the
+    /// route has no limit.
     pub fn mtu_back(&self, network: &Network) -> Option<u32> {
         let (from, to) = (network.destination_ip(), network.source_ip());
         match self.routing.fib.way(&Query::new(from, to, LinkId(0))) {
@@ -291,7 +293,7 @@ impl Router {
         }
     }
 
-    /// The port that a packet of this course leaves by, if it does.
+    /// The port by which packets of this course leave; `None` if they do not leave.
     pub fn port_of(&self, course: &Course) -> Option<PortId> {
         match course {
             Course::By { next: (link, _), .. } => self.routing.port_of(*link),
@@ -299,9 +301,9 @@ impl Router {
         }
     }
 
-    /// The port that packets of this course leave by, the station of their next hop, and the
-    /// longest of them in bytes, if the route says so. `None` for a course to nobody, and while
-    /// the kernel has to be asked about the next hop now and then.
+    /// The port by which packets of this course leave, the station of their next hop, and the
+    /// longest packet that the route allows, bytes. `None` for a course without a next hop, and
+    /// while the kernel has to be asked about the next hop.
     pub fn adjacency(&self, course: &Course) -> Option<(PortId, HardwareAddress, Option<u32>)> {
         let Course::By { next: (link, address), mtu } = *course else { return None };
         match self.routing.neighbours.get(link, address)? {
@@ -312,13 +314,13 @@ impl Router {
         }
     }
 
-    /// The station of this router at a port.
+    /// The station address of this router at a port.
     #[inline]
     pub fn station(&self, port: PortId) -> Option<HardwareAddress> {
         Some(self.routing.port(port)?.station)
     }
 
-    /// Sends a frame of this bucket on, keeps it until its next hop is known, or drops it.
+    /// Sends a frame of this bucket, keeps it until its next hop is known, or drops it.
     pub fn forward(
         &mut self,
         bucket: BucketId,
@@ -328,7 +330,7 @@ impl Router {
         exits: &mut Exits<'_>,
     ) {
         match course {
-            // Fragments may have less time to live than the first of them.
+            // A later fragment may have fewer hops left than the first one.
             Course::By { .. } if !has_hop(&frame) => {
                 self.refuse(OUT_OF_TIME, frame, now_ns, exits);
             }
@@ -350,7 +352,7 @@ impl Router {
         }
     }
 
-    /// Sends a frame to a next hop, behind those that wait for it.
+    /// Sends a frame to a next hop, but not before frames that wait for it.
     pub fn send_to(
         &mut self,
         next: NextStation,
@@ -370,7 +372,7 @@ impl Router {
                 }
                 self.send_on(port, station, unsent, now_ns, exits);
             }
-            // It was asked for, and has not answered.
+            // The kernel has asked for it without an answer.
             Some(Neighbour::Failed)
                 if !self.waiting.contains_key(&next) && !self.ask(next, now_ns, ASK_EVERY) =>
             {
@@ -423,8 +425,8 @@ impl Router {
         waiting.frames.push_back(unsent);
     }
 
-    /// Makes sure that packets can wait for one more next hop: where there is no place, the
-    /// one that was waited for the longest gives way, unless it may still answer.
+    /// Makes room for one more next hop to wait for. If all places are taken, the next hop that
+    /// has waited longest loses its place, unless it may still answer. False if there is no room.
     fn make_place(&mut self, now_ns: u64, exits: &mut Exits<'_>) -> bool {
         if self.waiting.len() < MAX_AWAITED {
             return true;
@@ -441,7 +443,8 @@ impl Router {
         true
     }
 
-    /// Asks the kernel for a neighbour, unless that was done less than a pause ago.
+    /// Asks the kernel for a neighbour, unless it was asked less than `pause` ago. True if it was
+    /// asked now.
     fn ask(&mut self, next: NextStation, now_ns: u64, pause: Duration) -> bool {
         let asked = self.asked_ns.get(&next);
         if asked.is_some_and(|asked| now_ns.saturating_sub(*asked) < nanos(pause))
@@ -456,7 +459,7 @@ impl Router {
         true
     }
 
-    /// Takes over what has changed, and sends what has waited for it.
+    /// Takes over a new routing, and sends the frames that have waited for it.
     pub fn take(&mut self, routing: Arc<Routing>, now_ns: u64, exits: &mut Exits<'_>) {
         exits.outputs.set_names(routing.names());
         self.routing = routing;
@@ -473,13 +476,13 @@ impl Router {
                 || is_dead(next, waiting)
                 || routing.port_of(next.0).is_none()
         };
-        // The kernel forgets those that nobody uses: that it knows nothing is no answer.
+        // The kernel forgets neighbours that nobody uses, so an unknown neighbour is no answer.
         let ready = self.waiting.iter().filter(|(next, waiting)| is_ready(**next, waiting));
         for next in ready.map(|(next, _)| *next).collect::<Vec<_>>() {
             let waiting = self.waiting.remove(&next).unwrap_or_default();
             let is_dead = is_dead(next, &waiting);
             for unsent in waiting.frames {
-                // Who asks again has to wait as long again.
+                // A frame that is sent to a failed neighbour anew would wait for as long again.
                 if is_dead {
                     self.refuse_unreachable(unsent.frame, now_ns, exits);
                 } else {
@@ -489,7 +492,7 @@ impl Router {
         }
     }
 
-    /// Gives up what has waited for too long, and has the kernel asked again for the rest.
+    /// Refuses frames that have waited too long, and has the kernel asked again for the others.
     pub fn expire(&mut self, now_ns: u64, exits: &mut Exits<'_>) {
         while let Some(next) = self.waiting.iter().find_map(|(next, waiting)| {
             let waited = now_ns.saturating_sub(waiting.since_ns);
@@ -508,7 +511,7 @@ impl Router {
         self.waiting = waiting;
     }
 
-    /// Takes out what waits of a bucket that leaves: what comes later must not overtake it.
+    /// Takes out the waiting frames of a bucket that leaves. Later packets must not overtake them.
     pub fn unsent(&mut self, bucket: BucketId) -> Vec<(NextStation, Unsent)> {
         let mut unsent = Vec::new();
         self.waiting.retain(|&next, waiting| {
@@ -525,7 +528,7 @@ impl Router {
         unsent
     }
 
-    /// Drops what waits: the gateway ends.
+    /// Drops all waiting frames, because the gateway ends.
     pub fn end(&mut self, exits: &mut Exits<'_>) {
         let waiting = std::mem::take(&mut self.waiting);
         for Unsent { frame, .. } in waiting.into_values().flat_map(|waiting| waiting.frames) {
@@ -551,7 +554,7 @@ fn is_group(station: [u8; 6]) -> bool {
     station[0] & 1 != 0
 }
 
-/// True if the packet behind an Ethernet header may go one hop further.
+/// True if the packet behind an Ethernet header has a hop left.
 fn has_hop(frame: &Frame) -> bool {
     let packet = frame.bytes().get(usize::from(ETHERNET_LEN)..).unwrap_or_default();
     wire::hops_left(packet) > 1
@@ -568,14 +571,14 @@ pub(crate) fn query(network: &Network, link: LinkId, whole: bool) -> Query {
     }
 }
 
-/// Those that rules may ask for. All fragments have to go one way, and only the first has
-/// ports: so none is asked, as in a kernel that does not put them together.
+/// The ports for rules that ask for them. Fragments have none here: all of them have to go the
+/// same way, and only the first has ports. A kernel that does not reassemble does the same.
 fn ports(network: &Network) -> Option<(u16, u16)> {
     if network.fragment.is_some() { None } else { network.transport.ports() }
 }
 
-/// A number for two addresses, so that all packets between them take one way of several,
-/// fragments included. The kernel does the same (`fib_multipath_hash_policy` 0).
+/// A hash of two addresses. All packets between them, including fragments, take the same one of
+/// several ways. The kernel does the same (`fib_multipath_hash_policy` 0).
 fn spread(source: IpAddr, destination: IpAddr) -> u32 {
     let bits = |address| match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),

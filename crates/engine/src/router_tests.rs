@@ -12,9 +12,9 @@ use super::*;
 use crate::stations::StationLimits;
 
 const SECOND: u64 = 1_000_000_000;
-/// The bucket of packets, where it does not matter.
+/// A bucket for packets whose bucket does not matter.
 const BUCKET: BucketId = BucketId(0);
-/// Stations of the router's two ports, and of the hosts behind them.
+/// The stations of the router's two ports, and of the hosts behind them.
 pub const ROUTER: [HardwareAddress; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 pub const CLIENT: HardwareAddress = [2, 0, 0, 0, 0, 3];
 pub const SERVER: HardwareAddress = [2, 0, 0, 0, 0, 4];
@@ -100,7 +100,7 @@ impl Bench {
         self.outputs.flush(&mut self.pool, &mut self.counters);
     }
 
-    /// Changes what the kernel has.
+    /// Changes the state of the kernel.
     fn learn(&mut self, now_ns: u64, change: impl FnOnce(&mut Picture)) {
         change(&mut self.picture);
         let ports = ["eth0", "eth1"].map(|name| self.picture.link_named(name));
@@ -125,7 +125,7 @@ impl Bench {
         self.with(|router, exits| forward(router, frame, now_ns, exits));
     }
 
-    /// What has left by a port: from, to, time to live, last byte.
+    /// The frames that have left by a port: from, to, time to live, last byte.
     fn sent(&mut self, port: usize) -> Vec<(HardwareAddress, HardwareAddress, u8, u8)> {
         let said = |frame: Frame| {
             let bytes = frame.bytes();
@@ -141,7 +141,7 @@ impl Bench {
         std::iter::from_fn(|| self.outputs.take_refused()).map(|(_, reason)| reason).collect()
     }
 
-    /// Type and code of the errors that the client gets.
+    /// Type and code of the ICMP errors that the client gets.
     fn errors(&mut self) -> Vec<(u8, u8)> {
         let said = |frame: Frame| {
             assert_eq!(frame.bytes()[..12], [CLIENT, ROUTER[0]].concat());
@@ -182,7 +182,7 @@ fn a_neighbour_that_does_not_answer_is_told_and_asked_for_again() {
     assert_eq!(bench.errors(), [(3, 1), (3, 1)]);
     bench.forward([198, 51, 100, 7], 2, 2 * SECOND);
     assert_eq!(bench.asked.try_iter().count(), 2, "at first and now");
-    // Nobody says anything.
+    // No neighbour answers.
     bench.with(|router, exits| router.expire(4 * SECOND, exits));
     assert_eq!(bench.refused(), []);
     bench.with(|router, exits| router.expire(5 * SECOND, exits));
@@ -209,13 +209,13 @@ fn what_the_kernel_has_given_up_is_told_to_all_that_wait_at_once() {
     for number in 0..3 {
         bench.forward([198, 51, 100, 7], number, 0);
     }
-    // As long after the question as the kernel takes over it.
+    // The answer takes as long as the kernel takes to give up.
     bench.know(2 * SECOND, "198.51.100.7", Neighbour::Failed);
     assert_eq!(bench.refused(), [DropReason::NoNeighbour; 3]);
     assert_eq!(bench.errors(), [(3, 1); 3]);
 }
 
-/// The kernel tells nothing when it begins to ask again.
+/// The kernel does not tell when it begins to ask again.
 #[test]
 fn a_neighbour_that_had_failed_gets_its_time_whatever_else_changes() {
     let mut bench = Bench::new();
@@ -258,10 +258,10 @@ fn super_packets_that_wait_are_bounded_by_their_bytes() {
     assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull]);
 }
 
-/// Somebody may have had the kernel forget its neighbours while it looked for one.
+/// The kernel may have been told to forget its neighbours while it looked for one.
 #[test]
 fn who_is_waited_for_is_asked_for_again_soon() {
-    // Whether one packet waits or more come.
+    // One packet waits, or many.
     for packets in [1, 40] {
         let mut bench = Bench::new();
         for number in 0..40 {
@@ -271,7 +271,7 @@ fn who_is_waited_for_is_asked_for_again_soon() {
             }
             bench.with(|router, exits| router.expire(now_ns, exits));
         }
-        // At 0, 0.1, 0.3, 0.7 and 1.5 s of the two.
+        // Each of the two next hops is asked for at 0, 0.1, 0.3, 0.7 and 1.5 s.
         assert_eq!(bench.asked.try_iter().count(), 5);
     }
 }
@@ -325,7 +325,7 @@ fn where_there_is_no_way_the_sender_hears_why() {
     assert_eq!(bench.sent(1), []);
 }
 
-/// Else nobody behind a link with link-local addresses only would find the path's MTU.
+/// Without this, nobody behind a link with only link-local addresses would find the path MTU.
 #[test]
 fn a_link_without_addresses_speaks_in_the_name_of_another() {
     let mut picture = picture();
@@ -428,7 +428,8 @@ fn options_are_refused_and_their_faults_told() {
     );
 }
 
-/// The address of the link that the packet leaves by, and that of the link it came from.
+/// The record route option gets the address of the link by which the packet leaves, and the
+/// timestamp option gets that of the link by which it came in.
 #[test]
 fn a_router_records_the_route_of_who_asks_for_it() {
     let mut bench = Bench::new();
@@ -447,7 +448,7 @@ fn a_router_records_the_route_of_who_asks_for_it() {
     assert!(wire::dissect(frames[0].bytes()).is_ok(), "with its checksum");
 }
 
-/// A rule for a port names the first fragment only, and the datagram would take two ways.
+/// A rule for a port fits the first fragment only, so the datagram would take two ways.
 #[test]
 fn all_fragments_of_a_datagram_take_one_way() {
     let mut bench = Bench::new();
@@ -490,7 +491,7 @@ fn what_is_longer_than_its_route_allows_is_cut_or_refused() {
         let frame = bench.pool.copy_of(&bytes).unwrap();
         bench.with(|router, exits| forward(router, frame, 0, exits));
     };
-    // Those that wait for the next hop keep what their route allows.
+    // Packets that wait for the next hop keep the limit of their route.
     long(&mut bench, [203, 0, 113, 1], true);
     long(&mut bench, [203, 0, 113, 1], false);
     long(&mut bench, [203, 0, 114, 1], false);

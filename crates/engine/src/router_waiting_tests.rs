@@ -35,7 +35,7 @@ impl Routers {
         routers
     }
 
-    /// Tells the workers of the next hop, each when it takes its turn.
+    /// Tells the workers the next hop. Each learns it when it takes its turn.
     fn learn(&mut self, next_hop: Option<Neighbour>) {
         let mut picture = picture();
         if let Some(neighbour) = next_hop {
@@ -53,7 +53,7 @@ impl Routers {
     /// The next packet of a flow arrives.
     fn arrive(&mut self, flow: u16) {
         let number = &mut self.sent[usize::from(flow)];
-        // No more than may wait.
+        // No more packets are sent than may wait.
         if usize::from(*number) * usize::from(FLOWS) < MAX_WAITING - usize::from(FLOWS) {
             let mut bytes = Vec::new();
             PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).macs(CLIENT, ROUTER[0]).udp(
@@ -84,7 +84,7 @@ proptest! {
             }
         }
         routers.crew.settle();
-        // Where all of them are then, they wait.
+        // All packets wait until now, in the buckets where they are.
         routers.learn(Some(known));
         routers.crew.settle();
         let mut seen = [0; FLOWS as usize];

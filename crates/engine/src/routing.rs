@@ -1,5 +1,5 @@
-//! What a router has to know, as it is at one moment: made when the kernel's routes,
-//! neighbours or links have changed, and looked at by all workers.
+//! The routes, neighbours and links of the kernel at one moment. The route keeper makes this anew
+//! when one of them changes, and all workers share it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,18 +16,19 @@ use crate::reverse_path::SourceCheck;
 /// Routes, neighbours, and which port is which interface.
 #[derive(Clone, Debug, Default)]
 pub struct Routing {
-    /// Rules and routes.
+    /// The routing rules and the routes.
     pub fib: Fib,
-    /// Who is who on the links.
+    /// The stations of the neighbours on the links.
     pub neighbours: Neighbours,
-    /// By port; `None` while there is no such interface, or it has no station address.
+    /// The interfaces of the ports, by port; `None` while the interface is missing or has no
+    /// station address.
     ports: Vec<Option<RoutedPort>>,
     by_link: BTreeMap<LinkId, PortId>,
-    /// The networks that the host has an address in, on all of its links.
+    /// The networks of the host's addresses, by link.
     attached: BTreeMap<LinkId, Vec<IpNet>>,
-    /// As in [`Picture::overruns`].
+    /// See [`Picture::overruns`].
     pub overruns: u64,
-    /// With broadcast addresses, for which it is false.
+    /// The host's addresses (true), and the broadcast addresses of its links (false).
     own: HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>>,
 }
 
@@ -36,23 +37,23 @@ pub struct Routing {
 pub struct RoutedPort {
     /// The interface.
     pub link: LinkId,
-    /// Its station address: only what is for it is routed.
+    /// Its station address. The gateway routes only frames for it.
     pub station: HardwareAddress,
-    /// The addresses in whose name errors go out of it.
+    /// The source addresses of ICMP errors that leave by it.
     pub names: Names,
-    /// Its addresses with their networks.
+    /// Its addresses, with their networks.
     pub addresses: Vec<IpNet>,
-    /// What is asked of the sources of what comes in by it.
+    /// The check of the sources of packets that come in by it.
     pub check: SourceCheck,
 }
 
 impl Routing {
-    /// What the kernel has, for ports that are these interfaces.
+    /// Takes over the kernel's state. `ports` are the interfaces of the ports.
     pub fn new(picture: &Picture, ports: &[Option<LinkId>]) -> Self {
         let find = |id: &Option<LinkId>| picture.links.get_key_value(id.as_ref()?);
-        // A link without an address of a family, such as one of IPv6 with link-local ones only,
-        // has senders to tell as well. The loopback interface comes first, which is where
-        // routers have the address that is theirs on all links.
+        // A link without an address of a family, such as one with link-local addresses only, needs
+        // an address for errors too. The loopback interface comes first, because it has the
+        // address that a router uses on all links.
         let others = names(picture.links.values().flat_map(|link| &link.addresses));
         let port = |id: &Option<LinkId>| find(id).and_then(|link| routed_port(link, others));
         let ports: Vec<Option<RoutedPort>> = ports.iter().map(port).collect();
@@ -75,7 +76,7 @@ impl Routing {
         }
     }
 
-    /// Has the sources of what comes in by each port, which is this link, checked so.
+    /// Sets the source check of each port that has an interface.
     pub fn set_checks(&mut self, mut check: impl FnMut(PortId, LinkId) -> SourceCheck) {
         for (id, port) in (0..).map(PortId).zip(&mut self.ports) {
             if let Some(port) = port {
@@ -84,25 +85,25 @@ impl Routing {
         }
     }
 
-    /// True if an address is in a network that the host has an address in on a link.
+    /// True if the host has an address on this link in whose network `address` is.
     pub fn is_attached(&self, link: LinkId, address: IpAddr) -> bool {
         self.attached.get(&link).into_iter().flatten().any(|network| network.contains(&address))
     }
 
-    /// A port, if there is such an interface.
+    /// The interface of a port; `None` while there is none.
     pub fn port(&self, port: PortId) -> Option<&RoutedPort> {
         self.ports.get(usize::from(port.0))?.as_ref()
     }
 
-    /// The port that is an interface of the kernel.
+    /// The port of an interface.
     pub fn port_of(&self, link: LinkId) -> Option<PortId> {
         self.by_link.get(&link).copied()
     }
 
-    /// The address that the kernel gives to what it masquerades, if it goes to `destination` by
-    /// way of `next_hop` on a link: of those of IPv4 the first in whose network the next hop
-    /// is, or else the first; of those of IPv6 the one that has most in common with the
-    /// destination (RFC 6724, rule 8).
+    /// The address that the kernel's masquerade gives to packets that go to `destination` by way
+    /// of `next_hop` on a link. For IPv4 it is the first address in whose network the next hop is,
+    /// or else the first address. For IPv6 it is the address that has the longest common prefix
+    /// with the destination (RFC 6724 section 5, rule 8).
     pub fn masquerade(
         &self,
         link: LinkId,
@@ -124,7 +125,7 @@ impl Routing {
         found.map(IpNet::addr)
     }
 
-    /// Addresses of ports that are not among those of a later picture.
+    /// The addresses of ports that are gone in a later state.
     pub fn lost_addresses(&self, later: &Self) -> Vec<(LinkId, IpAddr)> {
         let ports = self.ports.iter().flatten();
         let all = ports.flat_map(|port| port.addresses.iter().map(|it| (port.link, it.addr())));
@@ -135,28 +136,28 @@ impl Routing {
         all.filter(|lost| !is_kept(lost)).collect()
     }
 
-    /// Every address that [`Routing::masquerade`] may give on one of the ports.
+    /// All addresses that [`Routing::masquerade`] may return.
     pub fn masquerade_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let addresses = self.ports.iter().flatten().flat_map(|port| &port.addresses);
         addresses.map(IpNet::addr).filter(|address| is_usable(*address, *address))
     }
 
-    /// The names of all ports.
+    /// The source addresses of ICMP errors, by port.
     pub fn names(&self) -> impl Iterator<Item = Names> {
         self.ports.iter().map(|port| port.as_ref().map_or_else(Names::default, |port| port.names))
     }
 
-    /// True for an address of the host, or a broadcast address on one of its links.
+    /// True for an address of the host or a broadcast address of one of its links.
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.own.contains_key(&address)
     }
 
-    /// The addresses of the host, and broadcast addresses on its links.
+    /// The host's addresses and the broadcast addresses of its links.
     pub fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.own.keys().copied()
     }
 
-    /// True for an address of the host alone.
+    /// True for an address of the host, and not for a broadcast address.
     pub fn is_host(&self, address: IpAddr) -> bool {
         self.own.get(&address) == Some(&true)
     }
@@ -170,7 +171,7 @@ fn routed_port((id, link): (&LinkId, &Link), others: Names) -> Option<RoutedPort
     Some(RoutedPort { link: *id, station: link.station?, names, addresses, check })
 }
 
-/// True for an address that packets to `destination` could be from, which is on another link.
+/// True for an address of the family of `destination` that is valid beyond its link.
 fn is_usable(address: IpAddr, destination: IpAddr) -> bool {
     match (address, destination) {
         (IpAddr::V4(address), IpAddr::V4(_)) => !address.is_loopback(),
@@ -181,7 +182,7 @@ fn is_usable(address: IpAddr, destination: IpAddr) -> bool {
     }
 }
 
-/// The first of each family that somebody behind the next router could answer to.
+/// The first address of each family that is valid beyond its link.
 fn names<'a>(addresses: impl IntoIterator<Item = &'a IpNet>) -> Names {
     let mut names = Names::default();
     for address in addresses.into_iter().map(IpNet::addr) {
@@ -196,8 +197,8 @@ fn names<'a>(addresses: impl IntoIterator<Item = &'a IpNet>) -> Names {
     names
 }
 
-/// All addresses that the kernel takes for its own, and those for everybody on a link.
-/// Whole prefixes of them are found by the route.
+/// All addresses that the kernel takes for its own, and the broadcast addresses. Prefixes that are
+/// shorter than an address are left to the route look-up.
 fn own_addresses(fib: &Fib) -> HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>> {
     let local = fib.tables().filter(|(id, _)| *id == TableId::LOCAL);
     local
@@ -208,8 +209,8 @@ fn own_addresses(fib: &Fib) -> HashMap<IpAddr, bool, BuildHasherDefault<AddressH
         .collect()
 }
 
-/// Hashes addresses of the host, which are asked for with both ends of every packet. Who sends
-/// packets chooses none of those that are in the table, so it needs no secret.
+/// Hashes the addresses of the host. Both ends of every packet are looked up. It needs no secret,
+/// because no sender of packets chooses an address of the table.
 #[derive(Clone, Copy, Default)]
 struct AddressHasher(u64);
 

@@ -4,7 +4,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The address in the network of the next hop, or else the first; with IPv6 what is most alike.
+/// It is the address in the network of the next hop, or else the first. For IPv6 it is the address
+/// with the longest common prefix.
 #[test]
 fn a_masquerade_has_the_address_that_the_kernel_would_choose() {
     let addresses = [

@@ -1,4 +1,4 @@
-//! Rules that are loaded, exchanged and asked while the gateway runs.
+//! Loads and exchanges rules, and reads their counts, while the gateway runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +21,17 @@ use crate::views::RulesStatus;
 use crate::why::Why;
 use crate::worker::Worker;
 
-/// The rules of a gateway, and what they have counted.
+/// The rules of a gateway and their counts.
 #[derive(Clone, Debug)]
 pub struct RulesView {
-    /// How often rules were loaded or taken away since the start.
+    /// How often rules were loaded or unloaded since the start.
     pub revision: u32,
-    /// How long ago these were loaded.
+    /// The time since these rules were loaded.
     pub age: Duration,
-    /// What was counted since then, or since all was reset, by all workers.
+    /// The counts of all workers since the rules were loaded. Counters and quotas count since the
+    /// last reset, if there was one.
     pub counts: RuleCounts,
-    /// All was reset since these were loaded.
+    /// The counts were reset since the rules were loaded.
     pub is_reset: bool,
     rules: Arc<Rules>,
 }
@@ -41,8 +42,8 @@ impl RulesView {
         self.rules.program.ruleset()
     }
 
-    /// What a counter says: what it had when the ruleset was printed, and what was counted
-    /// since.
+    /// The value of a counter. It begins with the value that the ruleset gives it, until the
+    /// counts are reset.
     pub fn counted(&self, counter: CounterId) -> Counted {
         let before = match self.is_reset {
             true => Counted::default(),
@@ -52,13 +53,14 @@ impl RulesView {
         Counted { packets: before.packets + since.packets, bytes: before.bytes + since.bytes }
     }
 
-    /// Bytes that are used of a quota.
+    /// Bytes that are used of a quota. They begin with the value that the ruleset gives, until the
+    /// counts are reset.
     pub fn used(&self, quota: QuotaId) -> u64 {
         let before = if self.is_reset { 0 } else { self.ruleset().quotas()[quota.index()].used };
         before + self.counts.quotas.get(quota.index()).copied().unwrap_or(0)
     }
 
-    /// How many elements a set has now.
+    /// The number of elements that a set has now.
     pub fn elements(&self, set: SetId) -> usize {
         let at = self.rules.program.dynamic_sets().iter().position(|dynamic| *dynamic == set);
         let now = at.and_then(|at| self.counts.elements.get(at));
@@ -67,10 +69,12 @@ impl RulesView {
 }
 
 impl Gateway {
-    /// Judges packets by a ruleset from now on. Each packet is judged by the rules before or
-    /// by these, never by both; connections stay. Returns the revision. If a worker hangs then,
-    /// or the host can not be given what they lead to it, the log and [`Gateway::rule_troubles`]
-    /// say so, and they hold: for such a worker when it goes on.
+    /// Judges packets by a ruleset from now on, and returns its revision. Each packet is judged
+    /// either by the rules before or by these, never by both. Connections stay.
+    ///
+    /// Once any worker has the rules they hold. If a worker hangs then, it gets them when it goes
+    /// on. If the host guard fails, the host does not get the packets that the rules lead to it.
+    /// The log and [`Gateway::rule_troubles`] tell of both.
     ///
     /// # Errors
     /// [`LoadRulesError`]: the rules before stay.
@@ -79,7 +83,7 @@ impl Gateway {
             let coordinator = self.shared.lock();
             (coordinator.config.mode, coordinator.config.secret, coordinator.ports.names())
         };
-        // Without the lock: long chains take a while.
+        // The lock is not held here, because long chains take a while to compile.
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &interfaces)?;
         let mut coordinator = self.shared.lock();
         let guard = coordinator.config.host_guard.clone();
@@ -87,15 +91,15 @@ impl Gateway {
         let rules = unloaded.load(revision, workers, now());
         coordinator.exchange_rules(Some(rules))?;
         drop(coordinator);
-        // Without the lock: the kernel may take a while.
+        // The lock is not held here, because the kernel may take a while.
         if let Some(guard) = guard {
             guard.settle();
         }
         Ok(revision)
     }
 
-    /// Judges packets by no rules any more. Returns the revision. What it says of a worker that
-    /// hangs is as with [`Gateway::load_rules`].
+    /// Judges packets by no rules any more, and returns the revision. A worker that hangs is
+    /// treated as in [`Gateway::load_rules`].
     ///
     /// # Errors
     /// [`LoadRulesError`]: the rules stay.
@@ -106,8 +110,8 @@ impl Gateway {
         Ok(revision)
     }
 
-    /// Why not all is as the rules say, in words for people: workers that judge by those before,
-    /// and a host that does not get what they leave to it, or gets more.
+    /// Tells why not everything is as the rules say, in words for people: workers that still judge
+    /// by the rules before, and a host that gets fewer or more packets than the rules leave to it.
     pub fn rule_troubles(&self) -> Vec<String> {
         let (exchange, untold, guard) = {
             let coordinator = self.shared.lock();
@@ -118,7 +122,7 @@ impl Gateway {
         exchange.into_iter().chain(of_host).collect()
     }
 
-    /// The rules and what they have counted; `None` if there are none.
+    /// The rules and their counts; `None` if there are no rules.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -126,9 +130,9 @@ impl Gateway {
         self.shared.lock().rules_view()
     }
 
-    /// Has counters and quotas begin at zero, those of elements of sets too that do not change.
-    /// Nothing that is counted meanwhile is lost. Returns how many there are; `None` if there
-    /// are no rules.
+    /// Resets all counters and quotas to zero, including the counters of elements of sets that
+    /// rules do not fill. No packet that is counted meanwhile is lost. Returns the number of
+    /// counters and quotas; `None` if there are no rules.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -136,8 +140,8 @@ impl Gateway {
         self.shared.lock().reset_rules()
     }
 
-    /// True if a packet, which has not come, belongs to a flow that rules have led to the host: it
-    /// goes there until the flow ends, whatever they say now.
+    /// True if a packet like this one would belong to a flow that rules have led to the host. Such
+    /// a flow goes to the host until it ends, even if the rules change.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -152,8 +156,8 @@ impl Gateway {
         coordinator.ask_owner(bucket, |reply| Question::IsLeftToHost(bucket, keyed, sign, reply))
     }
 
-    /// The elements of the sets that rules fill, as the first worker has them: the others
-    /// have the same a moment later.
+    /// The elements of the sets that rules fill, as the first worker has them. The other workers
+    /// have the same elements a moment later.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -169,23 +173,24 @@ impl Gateway {
     }
 }
 
-/// What is not over yet of an exchange of rules, because a worker hangs.
+/// The part of an exchange of rules that is still open because a worker hangs.
 #[derive(Debug, Default)]
 pub struct RuleExchange {
-    /// Workers that were sent rules and have not said that they have them, once for each time.
+    /// Workers that were sent rules and have not confirmed them. A worker that was sent rules
+    /// twice is here twice.
     awaited: Vec<WorkerId>,
-    /// Workers that could not even be sent them.
+    /// Workers whose inbox had no room for the rules.
     untold: Vec<WorkerId>,
-    /// People were told of such workers.
+    /// The log has told of workers that hang.
     hangs: bool,
-    /// The host has not been told what the rules leave to it: it gets that when all workers
-    /// have them.
+    /// The host guard still has to be told what the rules leave to the host. It is told when all
+    /// workers have the rules.
     pub owes_host: bool,
 }
 
 impl RuleExchange {
-    /// A worker judges by rules that it was sent; those `before` are freed here, where no packet
-    /// waits for it.
+    /// Notes that a worker judges by the rules that it was sent. The rules `before` are freed
+    /// here, because no packet waits for this thread.
     pub fn has_taken(&mut self, worker: WorkerId, before: Option<Box<WorkerRules>>) {
         drop(before);
         if let Some(at) = self.awaited.iter().position(|awaited| *awaited == worker) {
@@ -193,14 +198,14 @@ impl RuleExchange {
         }
     }
 
-    /// The first worker that may judge by other rules.
+    /// The lowest worker that may still judge by other rules.
     fn lags(&self) -> Option<WorkerId> {
         self.untold.iter().chain(&self.awaited).min().copied()
     }
 
     fn trouble(&self) -> Option<String> {
         let worker = self.lags()?;
-        Some(format!("{}; it judges by these rules when it does", Unresponsive(worker)))
+        Some(format!("{}; it judges by these rules when it answers again", Unresponsive(worker)))
     }
 }
 
@@ -210,7 +215,7 @@ impl Coordinator {
         self.rules_revision
     }
 
-    /// Loads the rules of the configuration, before there are workers.
+    /// Loads the rules of the configuration, before any worker is hired.
     pub fn load_first_rules(&mut self, workers: usize) -> Result<(), LoadRulesError> {
         let Some(ruleset) = self.config.rules.clone() else { return Ok(()) };
         let (mode, secret) = (self.config.mode, self.config.secret);
@@ -220,24 +225,24 @@ impl Coordinator {
         let rules = unloaded.load(revision, workers, now());
         self.know_zones(&rules)?;
         self.warn_of_settings(&rules);
-        // There are none before: the host gets at once what these leave to it.
+        // No rules were loaded before these, so the host gets its packets at once.
         self.rules = Some(rules.clone());
         self.host_has = self.left_to_host(Some(&rules));
         self.prepare_translations(&rules)
     }
 
-    /// Says what of the settings keeps rules from doing what they mean.
+    /// Warns of settings that keep rules from doing what they mean.
     fn warn_of_settings(&self, rules: &Rules) {
         if rules.has_syn_proxies() && self.config.settings.conntrack.tcp.loose {
             tracing::warn!(
-                "rules have the SYN proxy answer, but what returns its cookies is taken for \
-                 connections that were open before: set nf_conntrack_tcp_loose to 0"
+                "rules let the SYN proxy answer, but a packet that returns its cookie is taken for \
+                 one of a connection that was open before: set nf_conntrack_tcp_loose to 0"
             );
         }
     }
 
-    /// Has the connections of zones counted that rules put packets in. True if workers have to
-    /// learn of some.
+    /// Makes the limits count connections of the zones that rules put packets in. True if workers
+    /// have to learn of new zones.
     fn know_zones(&mut self, rules: &Rules) -> Result<bool, TooManyZones> {
         let mut zones: Vec<_> = self.limit_pools.zones().collect();
         let known = zones.len();
@@ -254,12 +259,12 @@ impl Coordinator {
         Ok(has_news)
     }
 
-    /// Has all workers judge by other rules; returns when all of them do. What can fail comes
-    /// first: once one of them has been sent the rules, they hold, and a worker that hangs gets
-    /// them when it answers.
+    /// Has all workers judge by other rules, and returns when all of them do. The steps that can
+    /// fail come first. Once one worker has been sent the rules, they hold, and a worker that
+    /// hangs gets them when it answers.
     fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
         if let Some(rules) = &rules {
-            // They may have got other names since it was prepared.
+            // The names may have changed since the rules were prepared.
             rules.rename(&self.ports.names());
             // Rules that are refused for their zones must not change what the host gets.
             let has_news = self.know_zones(rules)?;
@@ -271,7 +276,7 @@ impl Coordinator {
         } else {
             self.withhold_from_host()?;
         }
-        // All memory is there before the first of them changes.
+        // All memory is allocated before the first worker changes.
         let each = || rules.as_ref().map(Rules::for_worker);
         let states: Vec<_> = (0..self.worker_count()).map(|_| each()).collect();
         let before = std::mem::replace(&mut self.rules, rules);
@@ -323,8 +328,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Sends the rules to workers that could not be sent them before. When this returns without
-    /// an error, whatever a worker is asked, it answers for these rules.
+    /// Sends the rules to workers whose inbox had no room before. After success, any answer of a
+    /// worker is about these rules.
     fn send_rules_again(&mut self) -> Result<(), Unresponsive> {
         while let Some(&worker) = self.rule_exchange.untold.first() {
             if !self.has_room(worker) {
@@ -337,7 +342,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Ends an exchange during which a worker hung, if it has the rules now.
+    /// Ends an exchange during which a worker hung, if that worker has the rules now.
     pub fn tend_rules(&mut self) {
         if self.send_rules_again().is_ok()
             && self.rule_exchange.lags().is_none()
@@ -348,29 +353,31 @@ impl Coordinator {
         }
     }
 
-    /// Lets the host have what rules leave to it that all workers judge by. If that fails they
-    /// hold all the same: there is no way back without losing what those before have counted.
+    /// Tells the host guard what the rules leave to the host, after all workers have the rules. If
+    /// that fails the rules hold all the same: going back would lose the counts of the rules
+    /// before.
     fn give_host_its_share(&mut self) {
         if !std::mem::take(&mut self.rule_exchange.owes_host) {
             return;
         }
         let Err(error) = self.leave_to_host() else { return };
         let what = format!(
-            "the rules are exchanged, but the kernel still keeps from this host what they lead to \
-             it, which gets no answer: {error}; load them again"
+            "the rules are exchanged, but the kernel still keeps from this host the packets that \
+             they lead to it, so these get no answer: {error}; load the rules again"
         );
         tracing::error!("{what}");
         self.untold_guard = Some(what);
     }
 
-    /// Gives a worker that has just been hired the rules, before it gets packets.
+    /// Gives the rules to a worker that was just hired, before it gets packets.
     pub fn give_rules(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
         let Some(rules) = self.rules.clone() else { return Ok(()) };
         self.send_rules(worker, Some(rules.for_worker()))?;
         self.await_rules(worker)
     }
 
-    /// Gives it what the others' rules have put into sets, when they tell it of changes.
+    /// Gives a new worker the elements that rules have put into sets. By now the other workers
+    /// tell it of changes.
     pub fn give_elements(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
         let Some(revision) = self.rules.as_ref().map(|rules| rules.revision) else {
             return Ok(());
@@ -384,7 +391,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// A piece of the elements that the first worker has, and where the next begins.
+    /// A piece of the elements that the first worker has, and the start of the next piece.
     fn elements_from(
         &mut self,
         from: usize,
@@ -394,14 +401,14 @@ impl Coordinator {
         answer.unwrap_or_else(|| Ok(Default::default()))
     }
 
-    /// What the rules of a worker have counted that is to leave and gets no packets any more.
+    /// The counts of a worker that is about to leave and gets no packets any more.
     pub fn counts_of_leaver(&mut self, worker: WorkerId) -> Result<RuleCounts, Unresponsive> {
         self.send_rules_again()?;
-        // Those that stay have the sets.
+        // The other workers have the sets too.
         Ok(RuleCounts { elements: Vec::new(), ..self.counts_of(worker)? })
     }
 
-    /// The rules without what they have counted.
+    /// The state of the rules without their counts.
     pub fn rules_status(&self) -> Option<RulesStatus> {
         let rules = self.rules.as_ref()?;
         Some(RulesStatus { revision: rules.revision, age: now().since(rules.loaded_at) })
@@ -418,7 +425,7 @@ impl Coordinator {
         Ok(Some(RulesView { revision: rules.revision, age, counts, is_reset, rules }))
     }
 
-    /// What all workers have counted since the rules were loaded.
+    /// The counts of all workers since the rules were loaded.
     fn rule_totals(&mut self) -> Result<RuleCounts, Unresponsive> {
         self.send_rules_again()?;
         let mut counts = self.retired_rules.clone();
@@ -458,7 +465,7 @@ impl Coordinator {
         }
     }
 
-    /// Writes a line that a rule asks for.
+    /// Writes the log line that a rule asks for.
     pub fn write_log_line(&self, log: LogId, line: &RecentDrop) {
         let Some(rules) = &self.rules else { return };
         let ruleset = rules.program.ruleset();
@@ -484,8 +491,8 @@ fn now() -> Timestamp {
 }
 
 impl Worker {
-    /// Judges by these rules from now on, and tells all others of changes in sets; for whoever
-    /// has no coordinator.
+    /// Judges by these rules from now on, and tells the other workers of changes in sets. This is
+    /// for workers without a coordinator.
     pub fn set_rules(&mut self, rules: &Arc<Rules>) {
         let mut rules = rules.for_worker();
         rules.state.set_alone(false);

@@ -1,4 +1,4 @@
-//! The operator's rules as a gateway has them.
+//! The operator's rules in the form in which a gateway uses them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,41 +20,42 @@ use crate::config::Mode;
 use crate::crew::Unresponsive;
 use crate::why::Why;
 
-/// Log lines that a worker writes for rules per second at most.
+/// Most log lines per second that one worker writes for rules.
 const LINES_PER_SECOND: u64 = 100;
-/// Log lines that it may write at once after a pause.
+/// Most log lines that it may write at once after a pause.
 const LINE_BURST: u64 = 50;
-/// Resets that a worker sends for rules per second at most.
+/// Most TCP resets per second that one worker sends for rules.
 const RESETS_PER_SECOND: u64 = 10_000;
-/// Resets that it may send at once after a pause.
+/// Most TCP resets that it may send at once after a pause.
 const RESET_BURST: u64 = 500;
 
-/// Why a ruleset was not loaded; the one before stays.
+/// Why a ruleset was not loaded. The rules before stay.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadRulesError {
-    /// The gateway does not do what rules ask for.
+    /// Rules ask for something that the gateway does not do.
     #[error(
-        "{} of the rules ask for what this gateway does not do; the first: {}",
+        "{} rules ask for something that this gateway does not do; the first: {}",
         .0.len(),
         .0.first().map(ToString::to_string).unwrap_or_default()
     )]
     Unsupported(Vec<Problem>),
-    /// It can not be compiled.
+    /// The ruleset can not be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// Rules name more zones than there may be.
     #[error(transparent)]
     TooManyZones(#[from] TooManyZones),
-    /// The kernel would answer what is translated.
-    #[error("what is translated can not be kept from the host: {0}")]
+    /// The kernel would answer packets that rules translate.
+    #[error("translated packets can not be kept from the host: {0}")]
     HostGuard(String),
-    /// A worker hangs, and has to know something before any other judges by them.
+    /// A worker hangs, and it must learn of zones or addresses before any worker judges by the
+    /// rules.
     #[error(transparent)]
     Unresponsive(#[from] Unresponsive),
 }
 
-/// What of a ruleset a gateway in this mode does not do, each with its place. Empty for one
-/// that can be loaded.
+/// Lists the parts of a ruleset that a gateway in this mode does not support, each with its place.
+/// The list is empty for a ruleset that can be loaded.
 pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
     let what = |need| match need {
         Need::Translation(_) if mode == Mode::Bridge => {
@@ -79,11 +80,11 @@ pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
 }
 
 fn helper_kind(name: &str) -> Option<Kind> {
-    // As in the kernel: call signalling and gatekeepers of H.323 have their own names.
+    // As in the kernel, H.323 call signalling and gatekeepers have names of their own.
     Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(name))
 }
 
-/// What a SYN proxy of the ruleset promises.
+/// The promise that a SYN proxy of the ruleset makes to clients.
 const fn promise(proxy: &SynProxy) -> Promise {
     let &SynProxy { mss, wscale, timestamp, sack } = proxy;
     Promise {
@@ -96,9 +97,9 @@ const fn promise(proxy: &SynProxy) -> Promise {
     }
 }
 
-/// Timeouts as tracking has them.
+/// Converts a timeout policy of the ruleset to one of connection tracking.
 fn timeout_policy(policy: &ruleset::TimeoutPolicy) -> TimeoutPolicy {
-    // What nft does not print is as it is by default, whatever the tunables say.
+    // nft prints no state that has its default, so the tunables do not count here.
     let Timeouts { udp: mut unreplied, udp_stream: mut replied, .. } = Settings::default().timeouts;
     let mut tcp = TcpTimeouts::default();
     for &(state, seconds) in &policy.seconds {
@@ -137,26 +138,26 @@ fn timeout_policy(policy: &ruleset::TimeoutPolicy) -> TimeoutPolicy {
     }
 }
 
-/// A ruleset that packets are judged by; all workers look at one.
+/// The rules that judge packets. All workers share one.
 #[derive(Debug)]
 pub struct Rules {
-    /// The rules.
+    /// The compiled rules.
     pub program: Program,
-    /// How many rulesets were loaded before and with it.
+    /// The revision: how often rules were loaded or unloaded, including this time.
     pub revision: u32,
     /// When it was loaded.
     pub loaded_at: Timestamp,
-    /// What the states of all workers have in common.
+    /// The part of the state that all workers share.
     shared: SharedState,
-    /// What the ports are called, for whoever begins to judge by them.
+    /// The names of the ports, for workers that begin to judge by these rules.
     interfaces: Mutex<Arc<[u128]>>,
-    /// By [`HelperId`].
+    /// The kinds of the helpers, by [`HelperId`].
     helpers: Vec<Option<Kind>>,
-    /// By [`TimeoutId`].
+    /// The timeout policies, by [`TimeoutId`].
     timeouts: Vec<TimeoutPolicy>,
-    /// By number of the SYN proxy.
+    /// The promises of the SYN proxies, by number of the SYN proxy.
     syn_proxies: Vec<Promise>,
-    /// Those that rules put packets in.
+    /// The zones that rules put packets in.
     zones: Vec<Zone>,
     translations: Translations,
 }
@@ -183,24 +184,25 @@ impl Rules {
         Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, zones, translations })
     }
 
-    /// The ports are called so now. Returns the names for those who judge by them already.
+    /// Sets the names of the ports. Returns them for the workers that judge by these rules
+    /// already.
     pub fn rename(&self, interfaces: &[String]) -> Arc<[u128]> {
         let names = as_compared(interfaces);
         *self.interfaces.lock().unwrap_or_else(PoisonError::into_inner) = names.clone();
         names
     }
 
-    /// Has quotas begin anew behind what all workers have used of them.
+    /// Resets the quotas. `used` is what all workers have used of each, bytes.
     pub fn reset_quotas(&self, used: &[u64]) {
         self.shared.reset_quotas(&self.program, used);
     }
 
-    /// What is translated.
+    /// The packets and addresses that the rules translate.
     pub const fn translations(&self) -> &Translations {
         &self.translations
     }
 
-    /// True if anything is translated.
+    /// True if the rules translate anything.
     pub fn translates(&self) -> bool {
         !self.translations.is_empty()
     }
@@ -215,28 +217,28 @@ impl Rules {
         self.timeouts.get(id.index())
     }
 
-    /// True if there are SYN proxies.
+    /// True if the rules have SYN proxies.
     pub fn has_syn_proxies(&self) -> bool {
         !self.syn_proxies.is_empty()
     }
 
-    /// What the SYN proxy of this number promises.
+    /// The promise of the SYN proxy of this number.
     pub fn syn_proxy(&self, number: u32) -> Option<&Promise> {
         self.syn_proxies.get(number as usize)
     }
 
-    /// True if rules put packets into zones.
+    /// True if the rules put packets into zones.
     #[inline]
     pub fn sets_zones(&self) -> bool {
         !self.zones.is_empty()
     }
 
-    /// The zones that rules put packets in.
+    /// The zones that the rules put packets in.
     pub fn zones(&self) -> &[Zone] {
         &self.zones
     }
 
-    /// The state of one worker.
+    /// Makes the state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
         let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Box::new(WorkerRules {
@@ -250,7 +252,7 @@ impl Rules {
     }
 }
 
-/// Names of ports as rules compare them, 0 for one without.
+/// The names of ports in the form in which rules compare them; 0 for a name that does not fit.
 fn as_compared(names: &[String]) -> Arc<[u128]> {
     names.iter().map(|name| name_bits(name).unwrap_or(0)).collect()
 }
@@ -267,7 +269,7 @@ pub struct Unloaded {
 }
 
 impl Unloaded {
-    /// Loads it.
+    /// Gives the rules their revision, and state for this many workers.
     pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
         let Self { program, interfaces, helpers, timeouts, syn_proxies, zones, translations } =
             self;
@@ -296,46 +298,46 @@ impl Unloaded {
     }
 }
 
-/// The rules of one worker.
+/// The rules and the state of one worker.
 #[derive(Debug)]
 pub struct WorkerRules {
-    /// What all workers look at.
+    /// The rules, which all workers share.
     pub shared: Arc<Rules>,
-    /// What the ports are called, see [`as_compared`].
+    /// The names of the ports, see [`as_compared`].
     pub interfaces: Arc<[u128]>,
-    /// What changes while packets are judged.
+    /// The state that changes while packets are judged.
     pub state: RuleState,
-    /// What may be logged.
+    /// The log lines that may still be written.
     pub lines: Allowance,
-    /// Lines that were asked for and not written.
+    /// Log lines that were not written, because too many were asked for.
     pub unwritten: u64,
-    /// Resets that may be sent.
+    /// The TCP resets that may still be sent.
     pub resets: Allowance,
 }
 
-/// Counters or elements that one question covers.
+/// Most counters or elements that one question covers.
 const PIECE: usize = 4096;
 
-/// What the rules of a worker, or of all, have counted.
+/// The counts of the rules, of one worker or of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// By number of the counter.
+    /// The counters, by number.
     pub counters: Vec<Counted>,
-    /// Bytes, by number of the quota.
+    /// Bytes that were counted for each quota, by number.
     pub quotas: Vec<u64>,
-    /// Elements of each set that rules fill.
+    /// Number of elements of each set that rules fill.
     pub elements: Vec<usize>,
-    /// Additions to sets that found no room.
+    /// Additions to sets that failed because the set was full.
     pub refused_elements: u64,
     /// Changes of sets that other workers were not told.
     pub untold_elements: u64,
-    /// Log lines that were asked for and not written.
+    /// Log lines that were not written, because too many were asked for.
     pub unwritten_lines: u64,
 }
 
 impl RuleCounts {
-    /// Adds what another worker has counted. Of sets each worker has a copy, of which the one
-    /// with the most elements counts.
+    /// Adds the counts of another worker. Each worker has its own copy of a set, so of a set's
+    /// element counts the highest one stays.
     pub fn add(&mut self, other: &Self) {
         grow(&mut self.counters, other.counters.len());
         for (sum, counted) in self.counters.iter_mut().zip(&other.counters) {
@@ -355,7 +357,7 @@ impl RuleCounts {
 }
 
 impl RuleCounts {
-    /// What was counted since there were these counts.
+    /// The counts since `before`.
     #[must_use]
     pub fn since(mut self, before: &Self) -> Self {
         for (counted, before) in self.counters.iter_mut().zip(&before.counters) {
@@ -376,14 +378,14 @@ fn grow<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
 }
 
 impl WorkerRules {
-    /// The name of a port.
+    /// The name of a port, as rules compare it.
     #[inline]
     pub fn interface(&self, port: PortId) -> u128 {
         self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
     }
 
-    /// What was counted, counters from `from` on and a bounded number of them. All else is
-    /// told with the first.
+    /// The counts with the counters from number `from` on, at most [`PIECE`] of them. All other
+    /// counts are only in the answer from number 0 on.
     pub fn counts(&self, from: usize, now: Timestamp) -> RuleCounts {
         let all = self.state.all_counted();
         let counters = all.iter().skip(from).take(PIECE).copied().collect();
@@ -400,7 +402,7 @@ impl WorkerRules {
         }
     }
 
-    /// A piece of the elements of sets, and where the next begins.
+    /// A piece of the elements of sets, and the start of the next piece.
     pub fn elements(&self, from: usize, now: Timestamp) -> (Vec<ElementUpdate>, Option<usize>) {
         let mut found = Vec::new();
         let program = &self.shared.program;
@@ -410,7 +412,8 @@ impl WorkerRules {
 }
 
 impl Rules {
-    /// Which rule or policy has decided, as people find it in the ruleset.
+    /// The rule or policy that decided, by its place in the ruleset. `None` if it is not of these
+    /// rules.
     pub fn tell(&self, why: &Why) -> Option<String> {
         let ruleset = self.program.ruleset();
         let Why::Tracking(why) = *why else { return None };

@@ -1,4 +1,4 @@
-//! A worker on a thread of its own.
+//! Runs a worker on a thread of its own.
 
 use std::os::fd::AsFd;
 use std::thread::JoinHandle;
@@ -10,16 +10,16 @@ use netio::{Waiter, clock, cpu};
 use crate::command::WorkerReport;
 use crate::worker::{Turn, Worker};
 
-/// Turns without work before a worker sleeps: about as long as a wake-up costs.
+/// Turns without work before a worker sleeps. They take about as long as a wake-up.
 const SPINS_BEFORE_SLEEP: u32 = 50;
-/// Longest sleep, so that timers are turned in time.
+/// The longest sleep, so that timers run in time.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 
-/// Starts the thread. It ends with [`crate::command::Command::Stop`] and returns
-/// the worker's last report.
+/// Starts the thread of a worker. It ends with [`crate::command::Command::Stop`] and returns the
+/// worker's last report.
 ///
 /// # Errors
-/// The system's error when it has no room for a thread.
+/// The system's error if it gives no thread.
 pub fn spawn(mut worker: Worker) -> std::io::Result<JoinHandle<WorkerReport>> {
     let name = format!("worker-{}", worker.id.0);
     std::thread::Builder::new().name(name).spawn(move || run(&mut worker))
@@ -60,11 +60,14 @@ fn run(worker: &mut Worker) -> WorkerReport {
 
 fn pin(worker: &Worker, cpu: usize) {
     if let Err(error) = cpu::pin_current_thread(cpu) {
-        tracing::warn!("worker {} runs unpinned: CPU {cpu} refused: {error}", worker.id.0);
+        tracing::warn!(
+            "worker {} can not be pinned to CPU {cpu} and runs unpinned: {error}",
+            worker.id.0
+        );
     }
 }
 
-/// Sleeps until a queue has frames or somebody rings.
+/// Sleeps until a queue has frames, another thread rings, or [`LONGEST_SLEEP`] is over.
 fn sleep(worker: &mut Worker, waiter: &mut Waiter) {
     worker.wakeup().bell().prepare_to_sleep();
     // A source without a handle must be polled.
@@ -75,7 +78,7 @@ fn sleep(worker: &mut Worker, waiter: &mut Waiter) {
         let bell = worker.wakeup().waker().as_fd();
         let queues = worker.queues.iter().filter_map(|queue| queue.source.wait_handle());
         let handles = std::iter::once(bell).chain(queues);
-        // When it can not wait, the worker polls: slower, never wrong.
+        // If the wait fails the worker polls, which is slower but correct.
         if let Ok(ready) = waiter.wait(handles, Some(LONGEST_SLEEP)) {
             woken = ready.contains(0);
         }

@@ -1,10 +1,10 @@
-//! Other sources for new connections whose replies would be those of others.
+//! Finds another source for a new connection whose replies would belong to another connection.
 //!
-//! A rule may name a range of ports. A bucket gives away those of its own block first. Whether one
-//! of the others is free only the bucket knows that replies to it are steered to, so that is asked
-//! to file an alias, for one port after the other, until it has done so or each port was tried.
-//! That takes a while, so nobody asks for a moment once all ports towards a destination are found
-//! to be used.
+//! A rule may name a range of ports. A bucket first gives away the ports of its own block. For any
+//! other port, only the bucket that its replies are steered to knows whether it is free. So that
+//! bucket is asked to file an alias, for one port after the other, until one is filed or every
+//! port was tried. This takes a while. So after all ports towards a destination were found to be
+//! used, no worker tries them again for a moment.
 
 use std::time::Duration;
 
@@ -17,51 +17,53 @@ use crate::aliases::Filing;
 use crate::packet::Packet;
 use crate::worker::Worker;
 
-/// Ports of a rule that are tried for a connection; the kernel tries half as many. Where all
-/// buckets are those of one worker, that is done in one go while other packets wait: a try takes a
-/// look-up here and one there, so all of them take no more of it than the choice in a block may.
+/// Most ports of a rule that are tried for a connection; the kernel tries half as many. If one
+/// worker owns all buckets it tries them in one go while other packets wait. Each try takes one
+/// look-up here and one in the other bucket, so all tries take no more look-ups than the choice
+/// within a block.
 const TRIES: usize = 512;
-/// Where no rule asks for a source, because one has changed the destination.
+/// Most sources that are tried if no rule asks for one, because a rule has changed the
+/// destination.
 const TRIES_WITHOUT_RULE: usize = 16;
-/// How long ports that are used up are taken to be so.
+/// The time for which used-up ports are not tried again.
 const USED_UP_FOR: Duration = Duration::from_millis(100);
-/// Ranges of ports towards destinations that are known to be used up.
+/// Most ranges of ports towards destinations that are remembered as used up.
 const REMEMBERED: usize = 16;
 
-/// Where the search for the source of a connection goes on.
+/// The state of the search for the source of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// What a rule asks for, if one does.
+    /// The request of a rule, if there is one.
     request: Option<Request>,
     seed: u64,
-    /// Sources that were tried, and those that were asked for elsewhere.
+    /// How far the choice of sources has come, and how many of them were tried.
     reached: Reached,
     asked: usize,
-    /// The last of them.
+    /// The last source that was tried.
     source: Option<Place>,
-    /// Who listens was told that the connection has ended.
+    /// The subscribers were told that the connection has ended, because it was translated anew.
     is_told: bool,
 }
 
 impl Search {
-    /// Begins one.
+    /// Begins a search.
     pub const fn new(request: Option<Request>, seed: u64) -> Self {
         let reached = Reached { tried: 0, insists: false };
         Self { request, seed, reached, asked: 0, source: None, is_told: false }
     }
 
-    /// One that has come to its end.
+    /// A search that has ended.
     #[cfg(test)]
     pub const OVER: Self = Self { asked: TRIES, ..Self::new(None, 0) };
 
-    /// Why a connection is refused that has found no source.
+    /// The reason to refuse a connection for which no source was found.
     pub fn refusal(&self) -> DropReason {
         let has_range = self.request.is_some_and(|request| request.ports.is_some());
         if has_range { DropReason::PortPoolFull } else { DropReason::AliasTaken }
     }
 
-    /// True if it is over. Where a rule leaves many ports and none is free, it begins again, so
-    /// that others give way.
+    /// True if the search is over. If a rule leaves many ports and none is free, the search begins
+    /// again, and other connections have to give way.
     fn is_over(&mut self) -> bool {
         let most = if self.request.is_some() { TRIES } else { TRIES_WITHOUT_RULE };
         if self.asked >= most && self.request.is_some() && !self.reached.insists {
@@ -71,12 +73,12 @@ impl Search {
     }
 }
 
-/// Ranges of ports that were found used up, and until when that is believed.
+/// Ranges of ports that were found used up, by hash, with the time until which they are not tried.
 #[derive(Debug)]
 pub struct UsedUp([(u64, Timestamp); REMEMBERED]);
 
 impl UsedUp {
-    /// None is.
+    /// Remembers no range.
     pub const fn new() -> Self {
         Self([(0, Timestamp::ZERO); REMEMBERED])
     }
@@ -92,10 +94,10 @@ impl UsedUp {
 }
 
 impl Worker {
-    /// Remembers what a rule asks for, in case that its choice is taken elsewhere.
+    /// Remembers the request of a rule, in case another bucket has the chosen source in use.
     ///
     /// # Errors
-    /// Why the packet is to be dropped: all ports are known to be used.
+    /// The reason to drop the packet: all ports are known to be used.
     pub(crate) fn note_request(
         &mut self,
         request: &Request,
@@ -122,8 +124,8 @@ impl Worker {
         }
     }
 
-    /// The search for another source of the connection that a packet opens, with what a rule has
-    /// asked for and of which connection.
+    /// Begins the search for another source of the connection `name`. `wanted` is the last request
+    /// of a rule, with its connection.
     pub(crate) fn search(
         &mut self,
         name: &KeyedPacket,
@@ -133,9 +135,8 @@ impl Worker {
         Search::new(wanted.map(|(_, request)| request), self.translator.seed())
     }
 
-    /// Gives the connection that a packet opens another source, until replies to it can be told
-    /// their way. `None` if the answer will come later. Once it is there, [`Self::end_search`]
-    /// has to follow.
+    /// Gives the connection that a packet opens another source, until replies find it. `None` if
+    /// the answer comes later. The caller has to call [`Self::end_search`] with the answer.
     #[cold]
     pub(crate) fn seek(
         &mut self,
@@ -170,7 +171,7 @@ impl Worker {
             }
             (search.reached, search.asked) = (again.reached, search.asked + 1);
             (search.source, last) = (Some(again.source), Some(again.reply));
-            // Of who has given way.
+            // A connection that has given way may have an alias.
             self.remove_aliases(now);
             let Again { reply, claimant, .. } = again;
             match self.direct(packet.bucket, (name, hash), reply, claimant, now) {
@@ -184,8 +185,7 @@ impl Worker {
         Some(Filing::Taken)
     }
 
-    /// Gives the packet the source that was found, and tells who listens what has become of its
-    /// connection.
+    /// Gives the packet the source that was found, and tells the subscribers about the outcome.
     pub(crate) fn end_search(
         &mut self,
         packet: &mut Packet,
@@ -204,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// A number for the ports of a rule towards one destination.
+    /// A hash of the ports of a rule and one destination.
     fn pool_of(&self, request: &Request, reply: &KeyedPacket) -> Option<u64> {
         request.ports?;
         let leaves_as = KeyedPacket { sender: reply.sender.opposite(), ..*reply };

@@ -1,4 +1,4 @@
-//! Rules that name a range of ports, of which each bucket has a few or none.
+//! Rules that name a range of ports. Each bucket has a few of them or none.
 
 use conntrack::{Connection, Cursor, EventKind};
 
@@ -7,19 +7,20 @@ use crate::events::{EventStream, Subscription};
 
 const FIRST: u16 = 2000;
 
-/// A router that masquerades to so many ports.
+/// A router that masquerades to this many ports.
 fn crew_with(workers: u16, ports: u16) -> Crew {
     let protocol = r#"{"match":{"op":"==","left":{"meta":{"key":"l4proto"}},"right":"udp"}},"#;
     let range = format!(r#"{{"port":{{"range":[{FIRST},{}]}}}}"#, FIRST + ports - 1);
     let rules =
         RULES.replace(r#"{"masquerade":null}"#, &format!(r#"{protocol}{{"masquerade":{range}}}"#));
     let mut config = Config::new(HashKey(3, 4));
-    // One client has all of them.
+    // One client may have all ports.
     config.settings.set("stateway_nat_source_share", 100).unwrap();
     crew_of(workers, &rules, routing(), OWN.into(), config)
 }
 
-/// The sources of flows that get through to a server, by that of their sender.
+/// The flows that get through to a server: their source ports at the server, by the sender's
+/// ports.
 fn flows(crew: &mut Crew, server: [u8; 4], count: u16, at_once: usize) -> HashMap<u16, u16> {
     let mut sources = HashMap::new();
     let ports: Vec<u16> = (10_000..10_000 + count).collect();
@@ -68,7 +69,8 @@ fn all_ports_of_a_range_are_given_away_whoever_has_them() {
 
 #[test]
 fn a_client_port_that_two_addresses_lead_to_gets_two_sources() {
-    // Two ports of the router lead to one of a server, which sees one flow otherwise.
+    // Several ports of the router lead to one port of a server. Without other sources the server
+    // would see one flow.
     for workers in 1..4 {
         let rules = RULES.replace(r#""right":8080"#, r#""right":{"range":[8080,8083]}"#);
         let mut crew = crew_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
@@ -87,7 +89,7 @@ fn a_client_port_that_two_addresses_lead_to_gets_two_sources() {
     }
 }
 
-/// What happens to the connections of a crew.
+/// Subscribes to the events of a crew's connections.
 fn subscribe(crew: &mut Crew) -> EventStream {
     let (subscription, stream) = Subscription::new(1 << 16);
     for member in &mut crew.members {

@@ -1,7 +1,7 @@
-//! What operators do to connections: list, delete, change those that a filter chooses.
+//! Operations on the connections that a filter chooses: list, delete, change.
 //!
-//! A filter that names a flow goes to its bucket and through the index. Any other is a
-//! walk over the first line of each entry, a piece of one bucket at a time.
+//! For a filter that names a flow, the flow is looked up in its bucket. Any other filter needs a
+//! walk over the first cache line of each entry, a piece of one bucket at a time.
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -19,35 +19,35 @@ use crate::coordinator::Coordinator;
 use crate::crew::Unresponsive;
 use crate::worker::Worker;
 
-/// Places of a connection table that one question covers: about as long as a batch of
-/// packets takes, be it few connections that are chosen or many that are not.
+/// Places of a connection table that one question covers. They take about as long as a batch of
+/// packets, whether many or few connections match.
 const PIECE: u32 = 8192;
 
-/// A part of what an operator wants.
+/// A part of an operation: a piece of a bucket.
 pub struct Selection {
     filter: Arc<Filter>,
     what: What,
     place: Place,
 }
 
-/// What is done to the connections that match.
+/// The operation on the connections that match.
 #[derive(Clone)]
 enum What {
     Show,
     Delete,
     Update(Changes),
-    /// Those that the kernel would take for its own are deleted.
+    /// Deletes connections whose packets the kernel would take for its own.
     DeleteLed(Arc<[Forwarded]>),
 }
 
-/// Where to look.
+/// The place to look at.
 #[derive(Clone, Copy)]
 enum Place {
     Piece(Cursor),
     Flow(FlowKey),
 }
 
-/// What came of a [`Selection`].
+/// The result of a [`Selection`].
 #[derive(Default)]
 pub struct Selected {
     shown: Vec<Connection>,
@@ -104,8 +104,8 @@ impl Worker {
     }
 }
 
-/// True for a connection that opens with such packets. Of TCP the kernel takes no segment that
-/// goes on, so its connections are not meant.
+/// True for a connection whose packets the kernel would take for its own. TCP is excepted: there
+/// the kernel takes no segment of a connection that it has not seen open.
 fn is_led(connection: &Connection, left: &[Forwarded]) -> bool {
     let Connection { family, protocol, original, .. } = connection;
     let number = |address: IpAddr| match address {
@@ -122,8 +122,8 @@ fn is_led(connection: &Connection, left: &[Forwarded]) -> bool {
 }
 
 impl Selection {
-    /// A piece of those that match and whose packets the kernel would take for its own, which
-    /// are to be deleted.
+    /// Deletes the matching connections in a piece of a bucket whose packets the kernel would take
+    /// for its own.
     pub fn led(filter: &Arc<Filter>, left: &Arc<[Forwarded]>, from: Cursor) -> Self {
         let what = What::DeleteLed(left.clone());
         Self { filter: filter.clone(), what, place: Place::Piece(from) }
@@ -131,8 +131,8 @@ impl Selection {
 }
 
 impl Selection {
-    /// True for the first piece of all connections, which are to be deleted: those inside tunnels,
-    /// which no filter chooses, end with it.
+    /// True for the first piece of a bucket whose connections are all to be deleted. The
+    /// connections inside tunnels, which no filter chooses, end with it.
     fn is_of_all(&self) -> bool {
         matches!((&self.what, self.place), (What::Delete, Place::Piece(from)) if from == Cursor::default())
             && *self.filter == Filter::default()
@@ -140,15 +140,15 @@ impl Selection {
 }
 
 impl Selected {
-    /// Where the next piece begins; `None` if this was the last.
+    /// The start of the next piece; `None` if this was the last.
     pub const fn rest(&self) -> Option<Cursor> {
         self.rest
     }
 }
 
 impl Coordinator {
-    /// Ends the connections that match and whose packets the kernel would take for its own, but
-    /// those of TCP. Those that come meanwhile may stay.
+    /// Ends the matching connections whose packets the kernel would take for its own, except those
+    /// of TCP. A connection that is opened meanwhile may stay.
     pub fn end_led(&mut self, filter: Filter, left: &[Forwarded]) -> Result<(), Unresponsive> {
         let (filter, left) = (Arc::new(filter), left.into());
         let buckets: Vec<BucketId> = self.config.buckets.iter().collect();
@@ -165,10 +165,9 @@ impl Coordinator {
 }
 
 impl Gateway {
-    /// Calls `each` for every connection that matches, until it breaks off. A piece
-    /// of one bucket is read at a time; connections that come and go meanwhile may
-    /// or may not be seen, one that stays is seen at most once, and exactly once
-    /// when the walk goes to its end.
+    /// Calls `each` for every connection that matches, until it breaks off. It reads a piece of
+    /// one bucket at a time, so it may miss connections that come or go meanwhile. It calls `each`
+    /// at most once for a connection that stays, and exactly once if it comes to the end.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -181,18 +180,18 @@ impl Gateway {
         self.select(filter, &What::Show, found)
     }
 
-    /// Deletes every connection that matches; returns how many.
+    /// Deletes every connection that matches, and returns how many it deleted.
     ///
     /// # Errors
-    /// [`Unresponsive`]; what was deleted before stays deleted.
+    /// [`Unresponsive`]; connections that were deleted before stay deleted.
     pub fn delete_connections(&self, filter: &Filter) -> Result<u64, Unresponsive> {
         self.affect(filter, What::Delete)
     }
 
-    /// Changes every connection that matches; returns how many were not so already.
+    /// Changes every connection that matches. Returns the number of those that it had to change.
     ///
     /// # Errors
-    /// [`Unresponsive`]; what was changed before stays changed.
+    /// [`Unresponsive`]; changes that were made before stay.
     pub fn update_connections(
         &self,
         filter: &Filter,
@@ -236,15 +235,15 @@ impl Gateway {
         Ok(())
     }
 
-    /// Where connections that match can be.
+    /// The places where matching connections can be.
     fn places(&self, filter: &Filter) -> Vec<(BucketId, Place)> {
         let coordinator = self.shared.lock();
-        // Also those that are gone, whose connections live on.
+        // Connections of removed zones live on, so these zones count too.
         let zones = coordinator.limit_pools.zones().map(|(zone, _)| zone);
         let keys: Option<Vec<_>> = zones.chain([Zone(0)]).map(|zone| filter.flows(zone)).collect();
         let keys = keys.map(|keys| keys.into_iter().flatten().collect::<Vec<_>>());
         match keys {
-            // Any bucket may have a part of a tunnel.
+            // Every bucket may have a part of a tunnel.
             Some(keys) if !keys.iter().any(FlowKey::is_tunnel) => {
                 let place = |key| (coordinator.bucket_of(&key), Place::Flow(key));
                 keys.into_iter().map(place).collect()

@@ -1,4 +1,4 @@
-//! Tunables that change while the gateway runs, also while a worker hangs.
+//! Changes tunables while the gateway runs, even while a worker hangs.
 
 use flow::{SetTunableError, Tunable};
 
@@ -8,15 +8,15 @@ use crate::crew::Unresponsive;
 use crate::gateway::Gateway;
 use crate::settings::Settings;
 
-/// Why a tunable was not changed, or not for every worker yet.
+/// Why a tunable was not changed, or not yet for every worker.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeTunableError {
-    /// There is none of the name, or it may not have the value; nothing has changed.
+    /// There is no tunable of this name, or the value is out of range; nothing has changed.
     #[error(transparent)]
     Refused(#[from] SetTunableError),
-    /// A worker hangs. The value is set, others have it, and this one gets it when it answers
-    /// again; a limit that was lowered holds from then on.
-    #[error("{0}; the others have the value, and it gets it when it does")]
+    /// A worker hangs. The value is set and the other workers have it. The worker gets it when it
+    /// answers again, and a lower limit takes effect then.
+    #[error("{0}; the other workers have the value, and it gets the value when it answers again")]
     Unresponsive(#[from] Unresponsive),
 }
 
@@ -50,8 +50,8 @@ impl Coordinator {
         })?)
     }
 
-    /// Tells all workers of the tunables as they are. If one of them hangs, all are told again
-    /// when all answer.
+    /// Tells all workers the current tunables. If one of them hangs, all are told again when all
+    /// answer.
     pub(crate) fn spread_settings(&mut self) -> Result<(), Unresponsive> {
         let settings = self.config.settings.clone();
         self.tell_all(|| Command::Settings(Box::new(settings.clone())))?;

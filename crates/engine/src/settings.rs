@@ -3,8 +3,7 @@
 use flow::{SetTunableError, Tunable};
 use steer::SteerSettings;
 
-/// Every setting that can be changed while the gateway runs, under the kernel's
-/// names.
+/// The settings that can be changed while the gateway runs, under the kernel's names.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Connection tracking.
@@ -21,12 +20,12 @@ impl Settings {
         conntrack::Settings::tunables().chain(defrag::Settings::tunables()).chain(steer::TUNABLES)
     }
 
-    /// The value of a tunable; `None` when there is none of that name.
+    /// The value of a tunable; `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.conntrack.get(name).or_else(|| self.defrag.get(name)).or_else(|| self.steer.get(name))
     }
 
-    /// Changes a tunable. When it is refused nothing has changed.
+    /// Changes a tunable. If it is refused, nothing has changed.
     ///
     /// # Errors
     /// [`SetTunableError`] names the setting and the range.

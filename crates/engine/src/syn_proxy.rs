@@ -1,8 +1,8 @@
-//! The SYN proxy stage, between steering and tracking: what the gateway says in the name
-//! of servers, and the numbers that it shifts ever after.
+//! The SYN proxy stage, between steering and tracking. The gateway answers SYNs in the name of
+//! servers, and afterwards shifts the sequence numbers of these connections.
 //!
-//! What is made here takes the place of the packet that it is made from, so that the books
-//! balance; only the window update of a client is a frame more.
+//! A segment that is made here takes the place of the packet from which it is made, so that the
+//! counters balance. Only the window update for a client is an additional frame.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,46 +20,46 @@ use crate::output::Manner;
 use crate::packet::{Packet, TrackedFlow};
 use crate::worker::Worker;
 
-/// How long after the start of the gateway connections are picked up that it has not seen
-/// open: as long as an end repeats what nobody acknowledges
+/// The time after the start during which the gateway picks up connections that it has not seen
+/// open: as long as an end repeats data that nobody acknowledges
 /// (`nf_conntrack_tcp_timeout_unacknowledged`).
 const PICK_UP: Duration = Duration::from_secs(300);
 
-/// What a worker needs to answer SYNs.
+/// The state that a worker needs to answer SYNs.
 #[derive(Debug)]
 pub struct SynProxy {
     cookies: Cookies,
-    /// Zones in which a connection was to be opened.
+    /// The load of each zone in which a connection was to be opened.
     zones: BTreeMap<Zone, Pressure>,
-    /// How many workers share the threshold. The flows of a zone are spread over them by a
-    /// hash, and so is what a flood opens.
+    /// Number of workers that share the threshold. A hash spreads the flows of a zone over them,
+    /// and so the connections that a flood opens.
     workers: u32,
     /// The packet that is being judged was made for a rule that has the proxy answer.
     opens: bool,
 }
 
 impl SynProxy {
-    /// A stage that answers nothing until the settings say so. All workers have the same
-    /// secret, because a cookie may come back to another.
+    /// Creates a stage that answers nothing until the settings say so. All workers have the same
+    /// secret, because a cookie may come back to another worker.
     pub fn new(secret: HashKey) -> Self {
         Self { cookies: Cookies::new(secret), zones: BTreeMap::new(), workers: 1, opens: false }
     }
 
-    /// Sets how many workers share the threshold.
+    /// Sets the number of workers that share the threshold.
     pub fn set_workers(&mut self, workers: u32) {
         self.workers = workers.max(1);
     }
 
-    /// The promises that a client may still come back for: when the last was made, by zone.
-    /// They go along with each bucket that leaves the worker.
+    /// The time of the last promise of each zone, if a client may still take it up. A bucket that
+    /// leaves the worker takes them along.
     pub fn promises(&self, now: Timestamp) -> Vec<(Zone, Timestamp)> {
         let last =
             |(&zone, pressure): (&Zone, &Pressure)| Some((zone, pressure.last_promise(now)?));
         self.zones.iter().filter_map(last).collect()
     }
 
-    /// True for a SYN to a server that no chain is asked about in front of postrouting: one
-    /// of them has had the proxy answer, and the kernel's leaves from the host.
+    /// True for a SYN to a server that only the postrouting chains see. A rule of an earlier chain
+    /// has had the proxy answer, and in the kernel this SYN leaves from the host.
     pub const fn opens(&self) -> bool {
         self.opens
     }
@@ -70,7 +70,7 @@ impl SynProxy {
 }
 
 impl Worker {
-    /// Takes note of the promises of another worker.
+    /// Takes over the promises of another worker.
     pub(crate) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
         for (zone, promised) in promises {
             self.syn_proxy.pressure(zone).learn(promised);
@@ -78,8 +78,8 @@ impl Worker {
         }
     }
 
-    /// Takes a packet that a rule wants the proxy to have: a SYN gets a promise, and what
-    /// returns a cookie opens a connection.
+    /// Handles a packet that a rule gives to the proxy. A SYN gets a promise, and a valid cookie
+    /// opens a connection.
     #[cold]
     fn take_by_rule(&mut self, packet: &mut Packet, promise: &Promise, now: Timestamp) {
         let (Some(TrackedFlow { keyed, hash: Some(hash) }), Transport::Tcp(tcp)) =
@@ -87,7 +87,7 @@ impl Worker {
         else {
             return self.refuse(packet);
         };
-        // Nor does it answer for a server by another's address.
+        // The proxy does not answer in the name of a server whose address was translated either.
         let whole = packet.pieces.is_none()
             && packet.frame.before().destination.is_none()
             && wire::is_single_host(packet.network.source_ip());
@@ -111,8 +111,8 @@ impl Worker {
         }
     }
 
-    /// Decides about a packet that would open a connection, or that a rule wants a `proxy` of the
-    /// ruleset to have.
+    /// Decides about a packet that would open a connection, or that a rule gives to a `proxy` of
+    /// the ruleset.
     #[cold]
     pub(crate) fn screen(&mut self, packet: &mut Packet, proxy: Option<u32>, now: Timestamp) {
         if let Some(proxy) = proxy {
@@ -128,7 +128,7 @@ impl Worker {
             return;
         };
         let answers = self.answers(packet, now);
-        // What comes in fragments or from no host is nothing that opens a connection.
+        // A packet that comes in fragments or from no single host opens no connection.
         let whole = packet.pieces.is_none();
         if tcp.flags.contains(TcpFlags::SYN) {
             let from_host = wire::is_single_host(packet.network.source_ip());
@@ -146,7 +146,7 @@ impl Worker {
             return self.take_up(packet, proxied, now);
         } else if answers && !self.picks_up(packet, &tcp, now) {
             if packet.is_own {
-                // The host has connections of its own.
+                // The packet may belong to a connection of the host itself.
                 return self.conclude(packet, Ok(Passed::TO_HOST), now);
             }
             self.counters.syn_proxy.cookie_invalid += 1;
@@ -156,15 +156,15 @@ impl Worker {
         self.settle(packet, judged, now);
     }
 
-    /// What the zone of a packet promises.
+    /// The promise of the zone of a packet.
     fn promise_of(&self, packet: &Packet) -> Promise {
         let settings = self.tracking.settings_of(packet.origin.zone);
         Promise::of_zone(&settings.syn_proxy, packet.network.family)
     }
 
-    /// True for a segment of a connection that may be older than the gateway: it carries
-    /// data, and the gateway has not run for long. Unless `nf_conntrack_tcp_loose` is off, such
-    /// connections go on after a restart, also while the proxy answers.
+    /// True for a segment of a connection that may be older than the gateway: it has data, and the
+    /// gateway has not run for long. Such connections go on after a restart even while the proxy
+    /// answers, unless `nf_conntrack_tcp_loose` is off.
     fn picks_up(&self, packet: &Packet, tcp: &TcpInfo, now: Timestamp) -> bool {
         let zone = packet.origin.zone;
         let start = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
@@ -174,7 +174,7 @@ impl Worker {
             && bucket.is_some_and(|bucket| now.since(bucket.born) < PICK_UP)
     }
 
-    /// True while the gateway answers the SYNs of the zone in which a packet opens a connection.
+    /// True while the gateway answers SYNs in the zone in which a packet would open a connection.
     pub(crate) fn answers(&mut self, packet: &Packet, now: Timestamp) -> bool {
         let zone = packet.zones.map_or(packet.origin.zone, |zones| zones.original);
         let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
@@ -182,15 +182,15 @@ impl Worker {
             self.syn_proxy.pressure(zone).end();
             return false;
         }
-        // A share of 1 would be "always", which is for a threshold of 1 only.
+        // A share of 1 means "always", so only a threshold of 1 may have it.
         let least = threshold.min(2);
         let share = threshold.div_ceil(self.syn_proxy.workers).max(least);
         let half_open = self.tracking.limits.half_open.get(zone);
         self.syn_proxy.pressure(zone).answers(half_open, share.into(), now)
     }
 
-    /// Takes a packet of a connection that the proxy has opened all its way; false for any
-    /// other.
+    /// Handles a packet of a connection that the proxy has opened, up to its sending. False for
+    /// any other packet.
     #[inline(always)]
     pub(crate) fn take_proxied(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
@@ -209,7 +209,7 @@ impl Worker {
         false
     }
 
-    /// A packet of a connection whose server has not answered yet.
+    /// Handles a packet of a connection whose server has not answered yet.
     fn pass_opening(
         &mut self,
         packet: &mut Packet,
@@ -220,7 +220,7 @@ impl Worker {
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
         else {
-            // An ICMP error about the SYN.
+            // It is an ICMP error about the SYN.
             let judged = self.admit(packet, Screening::Off, now);
             return self.conclude(packet, judged, now);
         };
@@ -228,7 +228,7 @@ impl Worker {
         match direction {
             _ if packet.pieces.is_some() => self.refuse(packet),
             Direction::Original if has(TcpFlags::RST) => {
-                // What it acknowledges means nothing to the server.
+                // The server does not know the number that this packet acknowledges.
                 self.replace(packet, &proxied.abort(&tcp), now);
             }
             Direction::Original if !has(TcpFlags::ACK) => {
@@ -254,7 +254,7 @@ impl Worker {
         }
     }
 
-    /// What the server says to the SYN.
+    /// Handles the server's answer to the SYN.
     fn pass_first_reply(
         &mut self,
         packet: &mut Packet,
@@ -281,7 +281,7 @@ impl Worker {
         }
     }
 
-    /// A packet of a connection whose ends count from different numbers.
+    /// Handles a packet of a connection whose two ends use different sequence numbers.
     fn pass_adjusted(
         &mut self,
         packet: &mut Packet,
@@ -308,8 +308,8 @@ impl Worker {
         self.conclude(packet, judged, now);
     }
 
-    /// Takes a SYN+ACK of a server: completes its handshake and opens the client's window.
-    /// False if it does not fit.
+    /// Takes the SYN+ACK of a server: completes the server's handshake and opens the client's
+    /// window. False if it does not fit.
     fn join(&mut self, packet: &mut Packet, mut proxied: Proxied, now: Timestamp) -> bool {
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
@@ -329,7 +329,8 @@ impl Worker {
             }
         };
         self.keep_proxied(packet, proxied);
-        // Both are made from the packet as the client is to see it, for whom one of them is.
+        // The packet has the addresses that the client sees by now. Both segments are made from
+        // it, and the first is for the client.
         let update = self.make(packet, &joined.to_client);
         if self.replace(packet, &joined.to_server, now)
             && let Some(mut update) = update
@@ -340,8 +341,7 @@ impl Worker {
         true
     }
 
-    /// Answers a SYN in the name of the server; false if it is one that can not be
-    /// answered.
+    /// Answers a SYN in the name of the server. False if the SYN can not be answered.
     fn promise(
         &mut self,
         packet: &mut Packet,
@@ -376,11 +376,11 @@ impl Worker {
         syn_proxy::redeem(&self.syn_proxy.cookies, &ack, now, promise)
     }
 
-    /// A client comes back with its cookie.
+    /// Opens a connection for a client that has come back with its cookie.
     fn take_up(&mut self, packet: &mut Packet, mut proxied: Proxied, now: Timestamp) {
         self.counters.syn_proxy.cookie_valid += 1;
-        // The client may be beyond a link that takes less. An error about a segment that is
-        // too long for it would quote numbers that the server does not know.
+        // The client may be behind a link that takes shorter packets only. An ICMP error about a
+        // longer segment would quote numbers that the server does not know.
         let headers = packet.network.offset.abs_diff(packet.network.transport_offset) + 20;
         if let Some(mtu) = self.outputs.mtu(packet.frame.port) {
             proxied.limit_segment_size(mtu.saturating_sub(headers.into()));
@@ -391,9 +391,9 @@ impl Worker {
         self.open_at_server(packet, proxied, now);
     }
 
-    /// Has the client's SYN follow its ACK to the server.
+    /// Sends the client's SYN to the server.
     fn open_at_server(&mut self, packet: &mut Packet, proxied: Proxied, now: Timestamp) {
-        // What a rule says of the client's packets does not hold for the SYN to the server.
+        // A rule that leaves the client's packets untracked does not hold for this SYN.
         packet.untracked = false;
         self.syn_proxy.opens = proxied.promise().by_rule;
         if self.replace(packet, &proxied.syn(), now) {
@@ -402,15 +402,15 @@ impl Worker {
         self.syn_proxy.opens = false;
     }
 
-    /// Tracks and sends a segment that is made from a packet, in its place; false if it
-    /// was dropped.
+    /// Tracks and sends a segment in place of the packet from which it is made. False if it was
+    /// dropped.
     fn replace(&mut self, packet: &mut Packet, segment: &ControlSegment, now: Timestamp) -> bool {
         let Some(mut made) = self.make(packet, segment) else {
             self.refuse(packet);
             return false;
         };
         self.pool.give_back(std::mem::take(&mut packet.frame));
-        // What goes back is the gateway's own, and came in by no port.
+        // A segment towards the sender is the gateway's own and came in by no port.
         let judged = match segment.way {
             Way::Along => self.admit(&mut made, Screening::Off, now),
             Way::Back => {
@@ -430,7 +430,7 @@ impl Worker {
         }
     }
 
-    /// The flow of what goes against a packet of a connection.
+    /// The flow of packets in the direction opposite to a packet.
     fn way_back(&self, packet: &Packet) -> Option<TrackedFlow> {
         let TrackedFlow { keyed, hash: Some(hash) } = packet.flow? else { return None };
         let bucket = self.ownership.get(packet.bucket)?;
@@ -469,7 +469,7 @@ impl Worker {
         Some(Packet { frame, network, flow: Some(flow), pieces: None, ..*packet })
     }
 
-    /// Changes the header of a segment, also in the fragment that it came in.
+    /// Changes the header of a segment, and of the fragment that it came in.
     pub(crate) fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
         let Packet { frame, network, pieces, .. } = packet;
         let covers_all = !matches!(frame.offload.checksum, Checksum::Partial { .. });

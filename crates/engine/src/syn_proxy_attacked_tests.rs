@@ -1,21 +1,22 @@
-//! The proxy attacked by clients that come back, and by those who pretend to.
+//! The proxy attacked by clients that come back, and by others that only pretend to.
 
 use super::*;
 
-/// Tries of whoever guesses, unless `STATEWAY_SEEDS` says otherwise.
+/// Tries of an attacker that guesses, unless `STATEWAY_SEEDS` says otherwise.
 const GUESSES: u32 = 20_000;
 
 fn tries(default: u32) -> u32 {
     std::env::var("STATEWAY_SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(default)
 }
 
-/// Numbers that are spread over all that there are.
+/// Spreads numbers over the whole range.
 fn spread(number: u32) -> u32 {
     number.wrapping_mul(0x9e37_79b1)
 }
 
 impl Scene {
-    /// A segment of an attacker, each with an address of its own; how many came out of each port.
+    /// Sends a segment of an attacker, which has an address of its own. Returns the segments that
+    /// come out of each port.
     fn attack(&mut self, attacker: u32, tcp: &Tcp<'_>, payload: &[u8]) -> [Vec<Seen>; 2] {
         let (source_port, destination_port) = (40_000, 80);
         let tcp = Tcp { source_port, destination_port, ..*tcp };
@@ -25,7 +26,7 @@ impl Scene {
         self.put(OUTSIDE, &bytes).map(|frames| frames.iter().map(seen).collect())
     }
 
-    /// An attacker gets a cookie and returns it; the server sees a SYN.
+    /// Lets an attacker get a cookie and return it. The server sees a SYN.
     fn complete(&mut self, attacker: u32) {
         let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
         let [answer, _] = self.attack(attacker, &syn, &[]);
@@ -35,7 +36,7 @@ impl Scene {
         assert_eq!((back.len(), on.len(), on[0].tcp.flags), (0, 1, SYN));
     }
 
-    /// The client asks something, and the server answers: whether both get through.
+    /// Lets the client ask and the server answer. True if both get through.
     fn talks(&mut self, cookie: u32, server: u32) -> bool {
         let question = Tcp {
             sequence: 101,
@@ -61,14 +62,14 @@ impl Scene {
 #[test]
 fn who_guesses_cookies_opens_nothing_and_honest_clients_are_served() {
     for mut scene in Scene::both(1) {
-        // After the start of a gateway data may be of an older connection.
+        // Soon after the start of a gateway, data may belong to an older connection.
         scene.rig.wait(Duration::from_secs(301));
         let first = scene.open(7000);
         for number in 0..tries(GUESSES) {
             let (sequence, acknowledgment) = (spread(number ^ 0x5555), spread(number));
             let ack = Tcp { sequence, acknowledgment, flags: ACK, window: 9, ..Tcp::default() };
             let payload = if number % 2 == 0 { &b"data"[..] } else { &[] };
-            // From many hosts, and from one.
+            // The attacker has many addresses, or one.
             let attacker = if number % 4 < 2 { number } else { 0 };
             assert!(scene.attack(attacker, &ack, payload).iter().all(Vec::is_empty), "{number}");
         }
@@ -83,8 +84,8 @@ fn who_guesses_cookies_opens_nothing_and_honest_clients_are_served() {
     }
 }
 
-/// Connections that there may be: others come between a handshake and its answer, each of which
-/// has any of them give way.
+/// Most connections. Between a handshake and its answer come other connections, and each of them
+/// makes another one give way.
 const MOST: usize = 1000;
 const OTHERS: u32 = 3;
 
@@ -96,7 +97,8 @@ fn handshakes_with_a_silent_server_take_the_room_of_each_other() {
         for attacker in 0..4000 {
             scene.complete(attacker);
             assert!(scene.rig.connections() <= MOST);
-            // Between the handshake of an honest client and the answer to it there are others.
+            // Between the handshake of an honest client and the answer to it, there are other
+            // attackers.
             if attacker % 200 == 100 {
                 scene.client = 1 + honest.len() as u8;
                 let answer = scene.knock(&[]);
@@ -137,7 +139,7 @@ fn who_hurries_or_closes_its_window_costs_the_server_no_more_than_a_syn_each() {
         let closed = Tcp { sequence: 101, acknowledgment, flags: ACK, window: 0, ..Tcp::default() };
         let [back, on] = scene.send(OUTSIDE, &closed);
         assert_eq!((back.len(), on[0].tcp.flags, on[0].tcp.window), (0, SYN, 0));
-        // Data before there is anybody to take it, in and far behind any window.
+        // The data comes before anybody takes it, inside and far behind any window.
         for number in 0..500u32 {
             let sequence = 101 + number * 100_000;
             let data = scene.frame(OUTSIDE, &Tcp { sequence, ..closed }, &[7; 100]);
@@ -179,8 +181,8 @@ fn resets_behind_cookies_leave_nothing() {
     }
 }
 
-/// Who knows the ends of a connection and none of its numbers sends in the name of either, while
-/// the server has not answered.
+/// An attacker knows the ends of a connection and none of its numbers. It sends in the name of
+/// either end while the server has not answered.
 #[test]
 fn who_sees_nothing_ends_no_connection_that_is_being_opened() {
     for mut scene in Scene::both(1) {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Untracked SYNs to port 80 and what tracking calls invalid get the proxy, which says so much;
-/// beside it only replies may pass.
+/// The proxy gets untracked SYNs to port 80, and segments that tracking calls invalid. Beside that
+/// only replies may pass.
 fn rules(proxy: &str) -> String {
     let chain = |name: &str, hook: &str, prio: i32, policy: &str| {
         format!(
@@ -40,7 +40,7 @@ const BARE: &str = r#"{"synproxy":null}"#;
 const FULL: &str = r#"{"synproxy":{"mss":1460,"wscale":9,"flags":["timestamp","sack-perm"]}}"#;
 
 impl Scene {
-    /// Where connections that were not seen to open are invalid, as the proxy needs it.
+    /// A scene in which unknown connections are invalid, as the proxy needs it.
     fn ruled(v6: bool, half_open: u64, proxy: &str) -> Self {
         let mut scene = Self::new(v6, half_open);
         scene.set("nf_conntrack_tcp_loose", 0);
@@ -51,14 +51,15 @@ impl Scene {
 
 #[test]
 fn a_rule_has_its_connections_opened_and_says_what_is_promised() {
-    // What the answer says: segment size, scale, SACK, timestamps; and the SYN to the server.
+    // The options of the answer are segment size, scale, SACK, timestamps. Those of the SYN to the
+    // server follow.
     let offered = |size: u16| Some(size.to_be_bytes().to_vec());
     for (v6, proxy, promised, passed) in [
         (false, NAMED, (offered(1300), Some(vec![5]), false, true), (Some(3), false)),
         (true, FULL, (offered(1460), Some(vec![9]), true, true), (Some(3), true)),
         (false, BARE, (None, None, false, false), (None, false)),
     ] {
-        // With a proxy of the zone that is not asked, and without.
+        // The zone has a proxy too, which is not asked, or none.
         for half_open in [0, 1000] {
             let mut scene = Scene::ruled(v6, half_open, proxy);
             let answer = scene.knock(&OFFER);
@@ -69,7 +70,7 @@ fn a_rule_has_its_connections_opened_and_says_what_is_promised() {
             let stamps = promised.3.then(|| stamped(5001, answer.stamps()[0]));
             let [back, on] = scene.come_back(&answer, &stamps.unwrap_or_default());
             assert_eq!((back.len(), on.len()), (0, 1), "{proxy}");
-            // No chain of forward was asked about it: none would let it pass.
+            // No forward chain was asked about it: none would let it pass.
             let syn = &on[0];
             assert_eq!((syn.tcp.flags, syn.tcp.sequence), (SYN, 100));
             assert_eq!(syn.option(2), Some(&1400u16.to_be_bytes()[..]));
@@ -108,13 +109,13 @@ fn only_what_the_rule_has_promised_opens_a_connection() {
     forged.tcp.sequence ^= 0x10;
     assert!(scene.come_back(&forged, &[]).iter().all(Vec::is_empty));
     assert_eq!((scene.counts().cookie_invalid, scene.dropped()), (1, 1));
-    // Another promise by now: what was promised before can not be kept.
+    // The rule has another promise now, so it can not keep the one before.
     scene.load(&rules(NAMED));
     assert!(scene.come_back(&answer, &[]).iter().all(Vec::is_empty));
     scene.load(&rules(FULL));
     assert_eq!(scene.come_back(&answer, &[])[1].len(), 1);
     assert_eq!((scene.counts().cookie_valid, scene.rig.connections()), (1, 1));
-    // Where the zone's proxy answers, its cookies are none of the rule's.
+    // The rule does not accept a cookie of the zone's proxy.
     let mut zone = Scene::new(false, 1);
     let of_zone = zone.knock(&[]);
     let mut ruled = Scene::ruled(false, 0, FULL);

@@ -1,5 +1,5 @@
-//! A model client and a model server on both sides of a worker, by the numbers of RFC
-//! 9293 and RFC 7323.
+//! A model client and a model server on both sides of a worker. They count as in RFC 9293 and RFC
+//! 7323.
 
 use flow::SynProxyCounters;
 use netio::{Frame, FramePool, Segmentation};
@@ -21,7 +21,7 @@ const SYN: TcpFlags = TcpFlags::SYN;
 const ACK: TcpFlags = TcpFlags::ACK;
 const RST: TcpFlags = TcpFlags::RST;
 const SYN_ACK: TcpFlags = SYN.with(ACK);
-/// Ports: where clients are, and where the server is.
+/// The ports: clients are outside, and the server is inside.
 const OUTSIDE: usize = 0;
 const INSIDE: usize = 1;
 
@@ -41,7 +41,7 @@ impl Seen {
         self.options.iter().find(|option| option.0 == kind).map(|option| &option.1[..])
     }
 
-    /// Value and echo of the timestamps.
+    /// The value and the echo of the timestamps option.
     fn stamps(&self) -> [u32; 2] {
         let stamps = self.option(8).expect("timestamps");
         [0, 4].map(|at| u32::from_be_bytes(stamps[at..at + 4].try_into().unwrap()))
@@ -57,7 +57,7 @@ fn seen(frame: &Frame) -> Seen {
     Seen { tcp, options, network }
 }
 
-/// Both ends and the gateway between them.
+/// Both ends, and the gateway between them.
 struct Scene {
     rig: Rig,
     v6: bool,
@@ -80,7 +80,7 @@ impl Scene {
         Self { rig: Rig::new(&config), v6: false, client: 1, received: 0 }
     }
 
-    /// One without rules, and one with rules that accept everything.
+    /// A scene without rules, and one with rules that accept everything.
     fn both(half_open: u64) -> [Self; 2] {
         Self::both_with(&[("stateway_syn_proxy_half_open", half_open)])
     }
@@ -132,7 +132,7 @@ impl Scene {
         self.put(from, &bytes).map(|frames| frames.iter().map(seen).collect())
     }
 
-    /// The client's SYN; the answer that it gets.
+    /// Sends the client's SYN. Returns the answer that the client gets.
     fn knock(&mut self, options: &[u8]) -> Seen {
         let syn = Tcp { sequence: 100, flags: SYN, window: 64_000, options, ..Tcp::default() };
         let [back, on] = self.send(OUTSIDE, &syn);
@@ -143,7 +143,7 @@ impl Scene {
         back[0].clone()
     }
 
-    /// The client's ACK of an answer; what that makes.
+    /// Sends the client's ACK of an answer. Returns the segments that come out of each port.
     fn come_back(&mut self, answer: &Seen, options: &[u8]) -> [Vec<Seen>; 2] {
         let acknowledgment = answer.tcp.sequence.wrapping_add(1);
         let (flags, window) = (ACK, 500);
@@ -153,7 +153,8 @@ impl Scene {
         )
     }
 
-    /// A connection without options; the number that the client knows of the server's.
+    /// Opens a connection without options. Returns the server's sequence number as the client
+    /// knows it.
     fn open(&mut self, server: u32) -> u32 {
         let answer = self.knock(&[]);
         let [_, syn] = self.come_back(&answer, &[]);
@@ -186,7 +187,7 @@ impl Scene {
 }
 
 impl Drop for Scene {
-    /// The books balance, whatever was played.
+    /// Checks that the counters balance after everything that was played.
     fn drop(&mut self) {
         let counters = &self.rig.worker.counters;
         let made = counters.output.window_updates + counters.output.flood_copies;
@@ -196,7 +197,7 @@ impl Drop for Scene {
     }
 }
 
-/// Rules that do the same with everything.
+/// Rules with this policy for everything.
 fn rules_of(policy: &str) -> String {
     format!(
         r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},
@@ -231,7 +232,7 @@ fn a_client_reaches_a_server_with_all_that_it_offers() {
         assert_eq!(syn.stamps(), [5001, 0]);
         assert_eq!(syn.network.source, answer.network.destination);
 
-        // The server has windows in units of 512, and stamps of its own.
+        // The server has windows in units of 512, and timestamps of its own.
         let options = [&stamped(77, 5001)[..], &[1, 3, 3, 9]].concat();
         let syn_ack = Tcp {
             sequence: 900_000,
@@ -252,7 +253,7 @@ fn a_client_reaches_a_server_with_all_that_it_offers() {
         assert_eq!(numbers, (cookie.wrapping_add(1), 101));
         assert_eq!((update.tcp.window, update.stamps()), (60_000 >> 7, [promised, 5001]));
 
-        // The server sends something, the client holds a later piece of it.
+        // The server sends data, and the client has got a later piece of it.
         let server = Tcp {
             sequence: 900_001,
             acknowledgment: 101,
@@ -363,7 +364,7 @@ fn a_silent_server_is_asked_as_often_as_its_client_asks() {
         assert!(back.is_empty());
         assert_eq!((on[0].tcp.flags, on[0].tcp.sequence), (SYN, 100));
     }
-    // A probe of the closed window repeats a number.
+    // A probe of the closed window repeats a sequence number.
     let probe = Tcp {
         sequence: 100,
         acknowledgment: answer.tcp.sequence.wrapping_add(1),
@@ -450,7 +451,7 @@ fn a_repeated_answer_of_the_server_is_acknowledged_again() {
 fn errors_quote_what_their_receiver_has_sent() {
     let mut scene = Scene::new(false, 1);
     let cookie = scene.open(5000);
-    // From beyond the client, about a segment of the server as it came there.
+    // The error comes from beyond the client, about a segment of the server as it arrived there.
     let about = Tcp {
         sequence: cookie.wrapping_add(1),
         acknowledgment: 101,

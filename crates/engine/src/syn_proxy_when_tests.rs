@@ -1,4 +1,4 @@
-//! When the proxy answers, and whose cookies it takes.
+//! The times when the proxy answers, and the cookies that it takes.
 
 use super::*;
 
@@ -6,12 +6,12 @@ use super::*;
 fn a_cookie_is_worth_nothing_where_none_was_given_lately() {
     let mut answering = Scene::new(false, 1);
     let answer = answering.knock(&[]);
-    // Whoever guesses one, at a gateway that does not answer: a pure ACK is picked up as it is.
+    // A client may guess a cookie at a gateway that does not answer: it picks up a pure ACK.
     let mut idle = Scene::new(false, 1000);
     let [_, on] = idle.come_back(&answer, &[]);
     assert_eq!(on[0].tcp.flags, ACK);
     assert_eq!(idle.counts().cookie_valid, 0);
-    // The flow has come here from a worker that does.
+    // The flow has moved here from a worker that answers.
     let mut moved = Scene::new(false, 1000);
     let promises = answering.rig.worker.syn_proxy.promises(answering.rig.now);
     moved.rig.worker.learn_promises(promises);
@@ -78,7 +78,7 @@ fn in_a_flood_servers_see_only_who_comes_back() {
         }
         assert_eq!(reached, THRESHOLD as usize - 1);
         assert_eq!(scene.rig.connections(), reached + opened);
-        // The flood is over: when it would fit, servers are asked at once again.
+        // The flood is over. As soon as another connection would fit, servers are asked at once.
         scene.rig.wait(Duration::from_secs(300));
         scene.client = 100;
         let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
@@ -149,7 +149,7 @@ fn what_was_promised_holds_when_the_proxy_is_switched_off() {
                 assert_eq!((update.len(), ack.len()), (1, 1));
                 assert_eq!(scene.counts().cookie_valid, u64::from(client));
                 if to == 0 {
-                    // Nobody is answered any more.
+                    // The proxy answers no more.
                     scene.client = 100 + client;
                     let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
                     let [back, on] = scene.send(OUTSIDE, &syn);
@@ -158,7 +158,7 @@ fn what_was_promised_holds_when_the_proxy_is_switched_off() {
             }
         }
     }
-    // After a minute it is over, and an ACK is what it is without a proxy.
+    // The promise is over after a minute, and an ACK is treated as without a proxy.
     let mut scene = Scene::new(false, 1);
     let answer = scene.knock(&[]);
     scene.set("stateway_syn_proxy_half_open", 0);
@@ -167,13 +167,13 @@ fn what_was_promised_holds_when_the_proxy_is_switched_off() {
     assert_eq!(on[0].tcp.flags, ACK);
 }
 
-/// Connections that fill a table.
+/// The connections that fill a table.
 const MOST: u8 = 40;
 const FULL_TABLE: [(&str, u64); 2] =
     [("stateway_syn_proxy_half_open", 1), ("nf_conntrack_max", MOST as u64)];
 
 impl Scene {
-    /// Many hosts send a SYN each; how many of them came out of each port.
+    /// Lets many hosts send a SYN each. Returns how many segments came out of each port.
     fn flood(&mut self) -> [usize; 2] {
         let mut came = [0, 0];
         for number in 0..500u32 {
@@ -188,7 +188,7 @@ impl Scene {
         came
     }
 
-    /// All but one of the connections that there may be, and one whose server has not answered.
+    /// Fills the table up to one place, and opens one connection whose server has not answered.
     fn fill(&mut self) {
         for client in 2..=MOST {
             self.client = client;
@@ -200,7 +200,8 @@ impl Scene {
         assert_eq!(self.rig.connections(), usize::from(MOST));
     }
 
-    /// The server of that connection answers: it was not forgotten.
+    /// Lets the server of that connection answer, which shows that the connection was not
+    /// forgotten.
     fn is_served(&mut self) {
         let syn_ack =
             Tcp { sequence: 900, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
@@ -217,7 +218,7 @@ fn what_is_answered_takes_the_room_of_nobody_and_needs_none() {
         assert_eq!(scene.flood(), [500, 0]);
         assert_eq!(scene.rig.worker.counters.conntrack, before, "nothing has come or gone");
         scene.is_served();
-        // Now nobody is left who would give way.
+        // No connection is left that would give way.
         assert_eq!(scene.flood(), [500, 0]);
         assert_eq!(scene.rig.worker.counters.conntrack.insert_failed, 0);
         assert_eq!(scene.rig.connections(), usize::from(MOST));

@@ -1,9 +1,8 @@
-//! Translation: what rules ask for becomes a translation of the connection, and that changes
-//! the packets.
+//! Translation: the rules ask for it, the connection gets it, and it changes the packets.
 //!
-//! A packet's destination changes before it is routed and its source behind that, so that
-//! routes and rules see whom it is really for. What was there before stays beside the frame,
-//! because an error about the packet must show it as its sender knows it.
+//! The destination of a packet changes before the packet is routed, and its source changes
+//! afterwards. So routes and rules see the true ends of the packet. The ends that it came with
+//! stay beside the frame, because an ICMP error has to quote the packet as its sender knows it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -27,23 +26,23 @@ use crate::routing::Routing;
 use crate::seeking::{Search, UsedUp};
 use crate::worker::Worker;
 
-/// What a worker needs to translate.
+/// The state that a worker needs to translate.
 #[derive(Debug)]
 pub struct Translator {
-    /// Identifications of what is sent with other addresses.
+    /// Identifications for translated IPv4 packets.
     pub identifications: Identifications,
-    /// Connections for which something was chosen at random.
+    /// A count from which random seeds are made. It grows by one with each seed.
     seeds: u64,
-    /// The last connection for which a rule has asked for a source, and what that asks for.
+    /// The last connection for which a rule asked for a source, with its request.
     pub wanted: Option<(flow::KeyedPacket, Request)>,
-    /// Where the search for a source goes on of the connection whose first packet is to wait.
+    /// The state of the search for a source, for a connection whose first packet is about to wait.
     pub search: Option<Search>,
-    /// Ports that need not be tried.
+    /// Ranges of ports that need not be tried for a moment.
     pub used_up: UsedUp,
 }
 
 impl Translator {
-    /// For a worker; all have the secret.
+    /// Creates the state of a worker. All workers have the same secret.
     pub fn new(worker: u16, secret: HashKey) -> Self {
         Self {
             identifications: Identifications::new(worker, secret),
@@ -54,15 +53,15 @@ impl Translator {
         }
     }
 
-    /// A number that nobody can guess who does not know the secret.
+    /// A seed for a random choice. It depends on the secret and on a count.
     pub fn seed(&mut self) -> u64 {
         self.seeds = self.seeds.wrapping_add(1);
         mixed(self.seeds)
     }
 }
 
-/// Another number for each, of which none tells anything of the next (SplitMix64, Steele, Lea
-/// and Flood, 2014).
+/// Maps each number to another one, so that the results of numbers in a row look random
+/// (SplitMix64, Steele, Lea and Flood, 2014). It has no key: a whole result gives its number away.
 pub(crate) const fn mixed(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -70,12 +69,12 @@ pub(crate) const fn mixed(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Which half of a translation.
+/// The half of a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
-    /// Before routing.
+    /// The change before routing.
     Destination,
-    /// Behind it.
+    /// The change after routing.
     Source,
 }
 
@@ -83,7 +82,7 @@ impl Worker {
     /// Chooses a translation for a connection whose first packet is being judged.
     ///
     /// # Errors
-    /// Why the packet is to be dropped.
+    /// The reason to drop the packet.
     #[cold]
     pub(crate) fn translate(
         &mut self,
@@ -100,8 +99,8 @@ impl Worker {
         self.note_request(&request, packet, tracked.connection, now).map_err(Why::from)
     }
 
-    /// Has the rules behind a redirect see a packet as the kernel leads it to the host: of several
-    /// ports that it may choose from, with the first.
+    /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
+    /// redirect has several ports, they see the first.
     #[cold]
     pub(crate) fn redirect_to_host(&mut self, wanted: &NatRequest, packet: &mut Packet) {
         let own = self
@@ -115,8 +114,8 @@ impl Worker {
         self.readdress_by(packet, &Readdress { source: None, destination });
     }
 
-    /// Leaves the flow of a packet to the host, whose kernel carries out on its own copies what
-    /// a rule has said, from now on whatever rules say.
+    /// Leaves the flow of a packet to the host from now on, even if the rules change. The kernel
+    /// translates its own copies of the packets as the rule says.
     #[cold]
     pub(crate) fn leave_to_host(&mut self, packet: &Packet, journey: &mut Journey, now: Timestamp) {
         journey.is_hosts = true;
@@ -146,11 +145,11 @@ impl Worker {
         bucket.host_flows.take(&keyed, hash, sign, settings, now)
     }
 
-    /// Makes sure that the replies of a new connection are its own, if no rule has asked for
-    /// a source.
+    /// Makes sure that the replies of a new connection belong to no other one. It is for
+    /// connections for which no rule has asked for a source.
     ///
     /// # Errors
-    /// Why the packet is to be dropped.
+    /// The reason to drop the packet.
     #[inline]
     pub(crate) fn settle_translation(
         &mut self,
@@ -167,7 +166,7 @@ impl Worker {
         })
     }
 
-    /// Has a translation chosen in the table of a packet's bucket.
+    /// Lets `choose` find a translation in the table of a packet's bucket.
     pub(crate) fn choose<T: Default>(
         &mut self,
         packet: &Packet,
@@ -187,7 +186,7 @@ impl Worker {
         else {
             return Ok(T::default());
         };
-        // What the connection announces, if it gets a translation, comes to such a port too.
+        // Connections that this one announces, if it is translated, get ports of this block too.
         bucket.connections.set_block(block);
         let hash = |key: &flow::FlowKey| hasher.table_hash(key);
         let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
@@ -195,16 +194,16 @@ impl Worker {
         choose(&mut bucket.connections, id, supply, &mut context).map_err(Why::from)
     }
 
-    /// The ports that a bucket gives away.
+    /// The block of ports that a bucket gives away.
     pub(crate) fn block(&self, bucket: BucketId) -> Block {
         let steer::PortRange { min, max } = self.hasher.translated().ports();
         let buckets = self.hasher.config().buckets.get() as u32;
-        // Nothing is given away where there is no range.
+        // A bucket gives no ports away while there is no range.
         Ports::new(min, max)
             .map_or(Block::ALL, |ports| Block::of_bucket(ports, bucket.0.into(), buckets))
     }
 
-    /// What a rule asks for, as the table takes it.
+    /// The request of a rule, in the form that the table takes.
     fn request(
         &self,
         wanted: &NatRequest,
@@ -234,14 +233,14 @@ impl Worker {
         Ok(request)
     }
 
-    /// What the translation of a packet's connection does to it.
+    /// The changes that the translation of a packet's connection makes to it.
     #[inline]
     pub(crate) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
         let bucket = self.ownership.get(packet.bucket);
         bucket.map_or_else(Halves::default, |bucket| bucket.connections.translation(tracked))
     }
 
-    /// Changes one end of a packet, or both, and what an ICMP error quotes.
+    /// Changes one or both ends of a packet, and the packet that an ICMP error quotes.
     #[inline]
     pub(crate) fn readdress(&mut self, packet: &mut Packet, halves: &Halves, half: Half) {
         let change = match half {
@@ -260,7 +259,7 @@ impl Worker {
             source: change.source.and_then(|_| place(network, true)),
             destination: change.destination.and_then(|_| place(network, false)),
         };
-        // What goes the other way is quoted, so its ends are the other ones.
+        // The quoted packet goes the other way, so its ends are swapped.
         let quoted = Readdress { source: change.destination, destination: change.source };
         let is_error = matches!(network.transport, Transport::IcmpError(_));
         let identifications = &mut self.translator.identifications;
@@ -305,7 +304,10 @@ impl Worker {
         }
     }
 
-    /// What becomes of a packet that goes on, with the connection that it has opened.
+    /// Finishes a packet that goes on: makes sure that replies to a new connection find it.
+    ///
+    /// # Errors
+    /// The reason to drop the packet. Its connection has ended then.
     #[inline]
     pub(crate) fn passed(
         &mut self,
@@ -319,7 +321,7 @@ impl Worker {
             Err(why) => {
                 let ended = self.tracking.ended.len();
                 self.end_connection(packet, now);
-                // It has no alias that somebody would have to remove.
+                // The connection has no alias yet, so none has to be removed.
                 self.tracking.ended.truncate(ended);
                 Err(why)
             }
@@ -338,11 +340,11 @@ impl Worker {
         }
     }
 
-    /// Makes sure that replies to a connection that a packet has opened find it. True if the
-    /// packet has to wait until the answer has come.
+    /// Makes sure that replies find the connection that a packet has opened. True if the packet
+    /// has to wait for the answer of another bucket.
     ///
     /// # Errors
-    /// Why the packet is to be dropped.
+    /// The reason to drop the packet.
     #[inline]
     pub(crate) fn direct_replies(
         &mut self,
@@ -351,17 +353,17 @@ impl Worker {
         now: Timestamp,
     ) -> Result<bool, Why> {
         let (true, Some(id)) = (tracked.fresh, tracked.connection) else { return Ok(false) };
-        // Of what comes later it says nothing.
+        // The request is for this packet only.
         let wanted = self.translator.wanted.take();
-        // Of a connection that this one takes the place of.
+        // This connection may have taken the place of others that have aliases.
         self.remove_aliases(now);
         let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(false) };
         if !bucket.connections.has_translated() && bucket.aliases.is_empty() {
             return Ok(false);
         }
         let reply = bucket.connections.reply(id);
-        // Of calls that nobody has announced each direction is a connection of its own. Replies
-        // to a tunnel find it in any bucket.
+        // Each direction of a call that nobody has announced is a connection of its own. Replies
+        // of a tunnel find it in any bucket.
         if reply.key.is_call() && !tracked.is_expected() || reply.key.is_tunnel() {
             return Ok(false);
         }
@@ -389,9 +391,9 @@ impl Worker {
         }
     }
 
-    /// Has packets like `reply` find the connection whose originator's are like `connection`, in
-    /// a bucket that is here. The connection that has them may have to give way for a claimant.
-    /// `None` if the answer will come later.
+    /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets
+    /// of the originator are like `connection`. If there is a claimant, another connection with
+    /// these replies may have to give way to it. `None` if the answer comes later.
     pub(crate) fn direct(
         &mut self,
         bucket: BucketId,
@@ -405,13 +407,13 @@ impl Worker {
         if home != bucket {
             return self.file_alias(bucket, connection, (alias, claimant), home, now);
         }
-        // What comes back would follow an alias to another connection.
+        // With an alias here, the replies would follow it to another connection.
         let owner = self.ownership.get(bucket)?.aliases.owner(&alias.0, alias.1);
         Some(if owner.is_some() { Filing::Taken } else { Filing::Filed })
     }
 
-    /// Ends what was masqueraded with addresses that are gone. It rarely happens, so it is done
-    /// in one go.
+    /// Ends the masqueraded connections whose address is gone. This is rare, so it is done in one
+    /// go.
     pub(crate) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
         let Some(router) = &self.router else { return };
         for (link, address) in router.lost_addresses(routing) {
@@ -426,7 +428,7 @@ impl Worker {
         }
     }
 
-    /// Has the aliases of connections that have ended removed.
+    /// Removes the aliases of connections that have ended.
     #[inline]
     pub(crate) fn remove_aliases(&mut self, now: Timestamp) {
         if !self.tracking.ended.is_empty() {
@@ -450,7 +452,7 @@ impl Worker {
     }
 }
 
-/// One end of a packet, as [`Readdress`] would write it.
+/// The address and port of one end of a packet, in the form that [`Readdress`] writes.
 fn place(network: &Network, source: bool) -> Option<Place> {
     let address = if source { network.source } else { network.destination };
     let port = match network.transport {

@@ -1,5 +1,5 @@
-//! Hosts behind a router that masquerades, and one that others reach by its address, with
-//! several workers that take their turns in any order.
+//! Hosts behind a router that masquerades, and a host that others reach by the router's address.
+//! Several workers take their turns in any order.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn routing() -> Arc<Routing> {
     routing_with("198.51.100.254")
 }
 
-/// With this address outside.
+/// The routing with this address outside.
 fn routing_with(outside: &str) -> Arc<Routing> {
     let mut picture = Picture::default();
     picture.fib.set_rules(false, vec![Rule::ask(1, TableId::LOCAL), Rule::ask(2, TableId::MAIN)]);
@@ -82,12 +82,12 @@ fn routing_with(outside: &str) -> Arc<Routing> {
     Arc::new(Routing::new(&picture, &["lan0", "wan0"].map(|name| picture.link_named(name))))
 }
 
-/// A router with these rules, so many workers and 16 buckets.
+/// A router with these rules, this many workers and 16 buckets.
 fn crew(workers: u16) -> Crew {
     crew_of(workers, RULES, routing(), OWN.into(), Config::new(HashKey(3, 4)))
 }
 
-/// One that has this address outside, and settings of its own.
+/// A router with this address outside and settings of its own.
 fn crew_of(
     workers: u16,
     rules: &str,
@@ -146,7 +146,7 @@ fn tcp(builder: &PacketBuilder, ports: (u16, u16), flags: u8, numbers: (u32, u32
     bytes
 }
 
-/// A frame as it left, with every checksum right.
+/// A frame that has left. All its checksums have to be right.
 fn seen(frame: &Frame) -> Network {
     let network = dissect(frame.bytes()).unwrap().network.unwrap();
     assert!(wire::checksum::verify_transport(frame.bytes(), &network), "{network:?}");
@@ -164,7 +164,7 @@ fn ends(network: &Network) -> [(IpAddr, u16); 2] {
 }
 
 impl Crew {
-    /// Sends a packet in by a port; what leaves by the other.
+    /// Sends a packet in by a port. Returns the packet that leaves by the other port.
     fn pass(&mut self, port: usize, bytes: &[u8]) -> Network {
         self.arrive(port, bytes);
         self.settle();
@@ -241,7 +241,7 @@ fn a_port_that_others_reach_leads_to_the_host_behind_it() {
     assert_eq!((crew.connections(), crew.aliases()), (0, 0));
 }
 
-/// A gateway that lets in only what a rule has forwarded, and counts both ends of both kinds.
+/// A gateway lets in only connections that a rule has forwarded, and counts both translated ends.
 #[test]
 fn rules_see_which_ends_of_a_connection_are_translated() {
     let chain = |name: &str, hook: &str, prio: i32, policy: &str| {
@@ -275,13 +275,13 @@ fn rules_see_which_ends_of_a_connection_are_translated() {
     let answer = tcp(&from_inside([192, 0, 2, 10], SERVER), (80, 3000), 0x12, (500, 101));
     crew.pass(0, &answer);
     crew.pass(1, &tcp(&from_outside(SERVER, OWN), (3000, 8080), 0x10, (101, 501)));
-    // What is to be masqueraded is not yet when it is forwarded.
+    // A packet that will be masqueraded is not yet translated in the forward chain.
     crew.arrive(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
     crew.settle();
     assert_eq!((crew.sent(1).len(), crew.reasons()), (0, vec![DropReason::PolicyRefused]));
     let counts = crew.workers[0].rules.as_ref().unwrap().counts(0, crew.now).counters;
     let packets: Vec<u64> = counts.iter().map(|counted| counted.packets).collect();
-    // As the kernel counts them: before translation the first packet is not translated yet.
+    // As in the kernel, the first packet is not translated yet before the translation.
     assert_eq!(packets, [2, 0, 0, 3, 0, 3]);
 }
 
@@ -331,7 +331,7 @@ fn errors_are_about_what_their_receiver_has_sent() {
         crew.arrive(0, &udp(&from_inside(client, SERVER), (client_port, 53), b"ask"));
         crew.settle();
         let sent = crew.sent(1).remove(0);
-        // Somebody on the way speaks of the packet as it came to him.
+        // A router on the way quotes the packet as it came there.
         let mut error = [0; wire::icmp_error::MAX_FRAME];
         let router = ip("198.51.100.2");
         let message = wire::icmp_error::Message::Unreachable { code: 1 };
@@ -408,7 +408,7 @@ fn fragments_are_translated_one_by_one_and_have_an_identification_of_their_own()
         let [first, second] = [0, 1].map(|at: usize| pieces[at].fragment.unwrap());
         assert_eq!(first.id, second.id);
         assert!(ids.insert(first.id), "identification {}", first.id);
-        // Put together it is right.
+        // The reassembled datagram is right.
         let mut payload = sent[0].bytes()[34..].to_vec();
         payload.extend_from_slice(&sent[1].bytes()[34..]);
         let Transport::Udp { source_port, .. } = pieces[0].transport else { panic!("UDP") };
@@ -421,14 +421,15 @@ fn fragments_are_translated_one_by_one_and_have_an_identification_of_their_own()
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-    /// Clients ask servers, and others the host behind the router, while buckets move. Each
-    /// answer comes to who has asked, everything stays in order, and no two flows look alike.
+    /// Clients ask servers, and others ask the host behind the router, while buckets move. Each
+    /// answer comes to the client that has asked, packets stay in order, and no two flows look
+    /// alike.
     #[test]
     fn translated_flows_stay_apart_and_in_order_while_buckets_move(
         steps in prop::collection::vec((0..8_u8, any::<u16>(), any::<u16>()), 50..400),
     ) {
         let mut crew = crew(3);
-        // By flow: what was sent, what was heard, and what the server has seen of it.
+        // By flow: the packets that were sent and heard, and the port that the server has seen.
         let mut asked: HashMap<u16, (u32, u32)> = HashMap::new();
         let mut outside: HashMap<(IpAddr, u16), u16> = HashMap::new();
         let (mut at_server, mut at_client) = (HashMap::<u16, u32>::new(), HashMap::<u16, u32>::new());
@@ -492,7 +493,7 @@ proptest! {
         }
     }
 
-    /// The same for connections to the host behind the router, whose answers go by aliases.
+    /// The same holds for connections to the host behind the router. Its answers use aliases.
     #[test]
     fn forwarded_flows_stay_in_order_while_buckets_move(
         steps in prop::collection::vec((0..8_u8, any::<u16>(), any::<u16>()), 50..400),
@@ -506,7 +507,7 @@ proptest! {
                     let Transport::Tcp(tcp) = seen(&frame).transport else { panic!("TCP") };
                     let flow = if port == 0 { tcp.source_port } else { tcp.destination_port };
                     let next = &mut heard.entry(flow).or_default()[port];
-                    // Numbers of the segments go up by one each.
+                    // The sequence numbers of the segments go up by one each.
                     let expected = if port == 0 { 100 } else { 500 } + *next;
                     assert_eq!(tcp.sequence, expected, "flow {flow} port {port}");
                     *next += 1;
@@ -523,7 +524,7 @@ proptest! {
                     let to = counts[0];
                     let from = heard.get(&flow).map_or(0, |heard| heard[1]);
                     if counts[0] == 0 || heard.get(&flow).is_some_and(|heard| heard[1] > 0) {
-                        // But for the SYN they are empty.
+                        // All segments except the SYN are empty.
                         let numbers = (100 + to, 500 + from.saturating_sub(1).max(1));
                         let segment = tcp(&from_outside(SERVER, OWN), (flow, 8080), flags, numbers);
                         crew.arrive(1, &segment);
@@ -532,7 +533,7 @@ proptest! {
                 }
                 4 => hear(&mut crew, &mut heard),
                 5 => {
-                    // The host answers what it has heard.
+                    // The host answers only after it has got a packet.
                     if heard.get(&flow).is_some_and(|heard| heard[0] > 0) {
                         let (to, from) = (heard[&flow][0], counts[1]);
                         let flags = if from == 0 { 0x12 } else { 0x10 };

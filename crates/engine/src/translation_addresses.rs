@@ -1,4 +1,5 @@
-//! Which addresses the workers steer by port.
+//! The addresses that connections are translated to: the workers steer their packets by port, and
+//! the host guard keeps these packets from the host.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,13 +17,12 @@ use crate::host_guard::FromHost;
 use crate::routing::Routing;
 use crate::rules::{LoadRulesError, Rules};
 
-/// Ranges of addresses that are remembered after nothing is translated to them any more, those
-/// that are included: an interface whose address changes often leaves one each time.
+/// Most ranges of addresses that are remembered, including those that are no longer used. An
+/// interface whose address changes often leaves one each time.
 const MAX_RANGES: usize = 4096;
 
 impl Coordinator {
-    /// Has all workers steer what is for these addresses by its port, and returns when they
-    /// do.
+    /// Has all workers steer packets for these addresses by their port, and returns when they do.
     pub fn add_translation_addresses(
         &mut self,
         addresses: impl IntoIterator<Item = RangeInclusive<[u8; 16]>>,
@@ -37,18 +37,19 @@ impl Coordinator {
             return Ok(());
         }
         self.hasher.set_translated(all.clone());
-        // Whoever asks again after a worker has hung must not find that all is said.
+        // If a worker hangs here, the next call must tell all workers again.
         self.spread.translated = true;
         self.tell_all(|| Command::Translated(all.clone()))?;
-        // Commands are obeyed in order, so who answers knows.
+        // A worker obeys commands in order, so it knows the addresses when it answers.
         self.reports()?;
         self.spread.translated = false;
         Ok(())
     }
 
-    /// Gets ready for what rules translate: replies find their way, and are kept from the host.
-    /// The host gets what these rules leave to it when they hold for all workers, and no longer
-    /// what only those before do: so no packet is carried by both.
+    /// Gets ready for the translations of rules: replies find their way, and are kept from the
+    /// host. The host loses the packets that only the rules before leave to it. It gets the
+    /// packets of these rules later, when they hold for all workers. So no packet is carried by
+    /// both.
     pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
         let Some(mut left) = self.ready_translations(rules)? else { return Ok(()) };
         left.retain(|packets| self.host_has.contains(packets));
@@ -57,7 +58,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The same for rules that hold, after addresses have changed.
+    /// Gets ready for the translations of the current rules again, after addresses have changed.
     pub fn follow_addresses(&mut self, rules: &Rules) -> Result<(), Unresponsive> {
         let Some(mut left) = self.ready_translations(rules)? else { return Ok(()) };
         if self.rule_exchange.owes_host {
@@ -67,8 +68,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Has replies find their way. Returns what rules leave to the host; `None` where nothing is
-    /// translated.
+    /// Makes replies find their way. Returns the packets that the rules leave to the host; `None`
+    /// if nothing is translated.
     fn ready_translations(
         &mut self,
         rules: &Rules,
@@ -83,7 +84,7 @@ impl Coordinator {
         Ok(Some(self.left_to_host(Some(rules))))
     }
 
-    /// Lets the host have nothing any more that rules leave to it: they are to go.
+    /// Keeps all packets of the current rules from the host, because the rules are about to go.
     pub fn withhold_from_host(&mut self) -> Result<(), LoadRulesError> {
         if let Some(rules) = self.rules.as_deref().filter(|rules| rules.translates()) {
             self.keep_from_host(Some(rules), &[])?;
@@ -92,8 +93,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Lets the host have what the rules leave to it that hold now, also what was led elsewhere
-    /// before.
+    /// Gives the host the packets that the current rules leave to it, also if they were led
+    /// elsewhere before.
     pub fn leave_to_host(&mut self) -> Result<(), Unresponsive> {
         let all = self.left_to_host(self.rules.as_deref());
         let is_new = |packets: &&Forwarded| !self.host_has.contains(packets);
@@ -105,7 +106,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Has the host get this soon, by the rules that hold.
+    /// Gives the host these packets soon, by the current rules.
     fn give_host(&mut self, left: Vec<Forwarded>) {
         if let Some(guard) = &self.config.host_guard {
             guard.follow(&self.share_of_host(self.rules.as_deref(), &left));
@@ -113,8 +114,9 @@ impl Coordinator {
         self.host_has = left;
     }
 
-    /// Ends connections whose packets the kernel would take for its own from now on, so that
-    /// their next packet is judged anew. Of TCP it takes no segment that goes on.
+    /// Ends connections whose packets the kernel takes for its own from now on, so that their next
+    /// packet is judged anew. TCP is excepted: there the kernel takes no segment of a connection
+    /// that it has not seen open.
     fn end_what_kernel_may_take(&mut self, left: &[Forwarded]) -> Result<(), Unresponsive> {
         let protocols: BTreeSet<_> = left.iter().map(|packets| packets.protocol).collect();
         let one = protocols.first().copied().flatten().filter(|_| protocols.len() == 1);
@@ -124,7 +126,7 @@ impl Coordinator {
         self.end_led(Filter { protocol: one, ..Filter::default() }, left)
     }
 
-    /// Waits until the host gets no more than that.
+    /// Waits until the host gets no other packets than these.
     fn keep_from_host(
         &self,
         rules: Option<&Rules>,
@@ -148,7 +150,7 @@ impl Coordinator {
         }
     }
 
-    /// Packets that rules may lead to the host.
+    /// The packets that rules may lead to the host.
     pub fn left_to_host(&self, rules: Option<&Rules>) -> Vec<Forwarded> {
         let Some(rules) = rules else { return Vec::new() };
         rules.translations().left_to_host(|family, interval| {
@@ -165,7 +167,7 @@ impl Coordinator {
         })
     }
 
-    /// Takes over the range of ports from the tunables. The workers do so by themselves.
+    /// Takes over the range of ports from the tunables. The workers do this by themselves.
     pub fn apply_nat_ports(&mut self) {
         let ports = self.config.settings.steer.nat_ports();
         let translated = self.hasher.translated().with_ports(ports);
@@ -173,8 +175,8 @@ impl Coordinator {
     }
 }
 
-/// The addresses that rules translate sources to, the mapped form; `routing` tells those of a
-/// masquerade.
+/// The addresses that rules translate sources to, in the mapped form. `routing` has the addresses
+/// of masquerades.
 pub fn addresses(
     translations: &Translations,
     routing: Option<&Routing>,

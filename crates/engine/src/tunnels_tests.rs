@@ -1,15 +1,15 @@
-//! Tunnels through a router: rules see the tunnel, and steering alone sees what is inside.
+//! Tunnels through a router. Rules see the tunnel, and only steering sees the packet inside.
 
 use super::*;
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
-/// Another host inside, which nobody outside may reach.
+/// Another host inside, which rules close to the outside.
 const CLOSED: [u8; 4] = [192, 0, 2, 9];
 /// The far end of tunnels.
 const PEER: [u8; 4] = [203, 0, 113, 8];
 const SYN: u8 = 2;
 
-/// Hosts inside may open connections; those outside may ask a web server inside.
+/// Hosts inside may open connections. Hosts outside may connect to a web server inside.
 fn rules(more: &str) -> String {
     let rule = |handle: u32, expressions: &str| {
         format!(
@@ -40,7 +40,7 @@ fn gateway(workers: u16) -> Crew {
     crew_of(workers, &rules(""), routing(), OWN.into(), Config::new(HashKey(3, 4)))
 }
 
-/// What stands between the outer header and an inner one.
+/// The header between the outer and the inner IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Ipip,
@@ -84,7 +84,7 @@ fn inner(kind: Kind, flow: u16, back: bool) -> Vec<u8> {
 }
 
 impl Crew {
-    /// What leaves by the other port.
+    /// Sends a packet in by a port. Returns the packet that leaves by the other port, if any.
     fn offer(&mut self, port: usize, bytes: &[u8]) -> Option<Vec<u8>> {
         self.arrive(port, bytes);
         self.settle();
@@ -98,7 +98,7 @@ impl Crew {
 fn a_tunnel_to_a_host_that_rules_close_is_refused_whatever_is_inside() {
     for kind in [Kind::Ipip, Kind::Gre, Kind::GreWithKey(7)] {
         let mut crew = gateway(3);
-        // Its inner packet would be let in.
+        // Without a tunnel, the inner packet would be let in.
         let allowed = tcp(&from_outside(PEER, CLOSED), (5000, 80), SYN, (1, 0));
         assert!(crew.offer(1, &allowed).is_some());
         for flow in 5001..5030 {
@@ -118,7 +118,8 @@ fn a_server_reaches_nobody_by_wrapping_what_it_would_say_to_its_client() {
         let port = ends(&asked)[0].1;
         let answer = udp(&from_outside(SERVER, OWN), (53, port), b"answer");
         assert!(crew.offer(1, &answer).is_some());
-        // As the client knows it, and as the server does.
+        // The inner packet has the addresses that the client knows, or those that the server
+        // knows.
         let known = udp(&from_outside(SERVER, CLIENT), (53, 2000), b"answer");
         for answer in [answer, known] {
             assert_eq!(crew.offer(1, &wrap(kind, &from_outside(SERVER, CLOSED), &answer)), None);
@@ -153,14 +154,14 @@ fn what_the_far_end_says_first_is_let_in_only_as_an_answer() {
         let mut crew = gateway(3);
         let near = |flow| wrap(kind, &from_inside(CLIENT, PEER), &inner(kind, flow, false));
         let far = |flow| wrap(kind, &from_outside(PEER, OWN), &inner(kind, flow, true));
-        // The router's own address has no tunnel yet: that is for the host.
+        // The router's own address has no tunnel yet, so the packet is for the host.
         assert_eq!((crew.offer(1, &far(3000)), crew.to_host()), (None, 1), "{kind:?}");
         assert!(crew.offer(0, &near(3000)).is_some());
         for flow in 3001..3050 {
             assert!(crew.offer(1, &far(flow)).is_some(), "{kind:?}: flow {flow}");
         }
         assert_eq!(crew.dropped(), 0);
-        // Who is not the other end is not.
+        // A host that is not the other end of the tunnel is not let in.
         let other = wrap(kind, &from_outside(SERVER, OWN), &inner(kind, 3001, true));
         assert_eq!((crew.offer(1, &other), crew.to_host()), (None, 2));
     }
@@ -169,8 +170,7 @@ fn what_the_far_end_says_first_is_let_in_only_as_an_answer() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// A tunnel that is open stays open, also while its parts travel, and each flow inside keeps
-    /// its order.
+    /// An open tunnel stays open while its parts move, and each flow inside keeps its order.
     #[test]
     fn a_tunnel_goes_on_in_order_while_buckets_move(
         steps in prop::collection::vec((0u8..8, any::<u16>(), any::<u16>()), 20..200),
@@ -180,7 +180,7 @@ proptest! {
         let mut crew = gateway(3);
         let opening = wrap(kind, &from_inside(CLIENT, PEER), &inner(kind, 2000, false));
         prop_assert!(crew.offer(0, &opening).is_some());
-        // The number of each packet stands behind the header of its datagram.
+        // Each packet has its number behind the header of its datagram.
         let mut sent = HashMap::<(usize, u16), Vec<u16>>::new();
         let mut heard = sent.clone();
         let hear = |crew: &Crew, heard: &mut HashMap<(usize, u16), Vec<u16>>| {

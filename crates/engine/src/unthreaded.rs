@@ -1,5 +1,4 @@
-//! Workers without threads: their turns are made by whoever has them, such as a benchmark that
-//! takes turns itself.
+//! Workers without threads, for a caller that takes their turns itself, such as a benchmark.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -22,18 +21,19 @@ use crate::translation_addresses::addresses;
 use crate::worker::{Equipment, TimeSource, Turn, Worker};
 use crate::{Bucket, Zones};
 
-/// One worker of a gateway whose workers have no threads, no coordinator and no kernel: what
-/// it knows of routes stays as it was at the start, and nobody opens a port that fails again.
+/// A worker of a gateway without threads, coordinator and kernel. Its routes stay as they were at
+/// the start, and a port that fails stays closed.
 pub struct Unthreaded {
     worker: Worker,
-    /// The other ends of its rings.
+    /// The coordinator's ends of its rings.
     _member: Member,
 }
 
 impl Unthreaded {
-    /// The workers of a gateway, with their rules, ports and, if it is a router, what
-    /// `kernel` says of routes and neighbours. The n-th queue of each port belongs to the
-    /// n-th worker. [`Config::workers`] has to be fixed; nobody is pinned.
+    /// Creates the workers of a gateway, with their rules and ports. `kernel` has the routes and
+    /// neighbours of a router. Each queue goes to the worker that polls the fewest: if every port
+    /// has as many queues as there are workers, the n-th queue goes to the n-th worker.
+    /// [`Config::workers`] has to be fixed, and no worker is pinned.
     ///
     /// # Errors
     /// [`StartError`].
@@ -116,24 +116,24 @@ impl Unthreaded {
         Ok(crew)
     }
 
-    /// Takes what waits at its queues, up to a batch of each, and sends what goes on. False
-    /// if there was nothing to do.
+    /// Takes the frames that wait at its queues, up to a batch of each, processes and sends them.
+    /// False if there was nothing to do.
     pub fn turn(&mut self, now: Timestamp) -> bool {
         self.worker.turn(now) == Turn::Worked
     }
 
-    /// True if it processes such packets, so that nobody has to hand them over.
+    /// True if this worker owns the bucket of such packets in zone 0.
     pub fn owns(&self, network: &Network) -> bool {
         let steered = self.worker.hasher.steer(network, flow::Zone::default(), None);
         self.worker.ownership.get(steered.bucket()).is_some()
     }
 
-    /// What it has counted.
+    /// Its counters.
     pub fn counters(&self) -> &Counters {
         &self.worker.counters
     }
 
-    /// Connections that it tracks.
+    /// The number of connections that it tracks.
     pub fn connections(&self) -> usize {
         self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
     }

@@ -1,4 +1,4 @@
-//! What the gateway tells about itself: plain data, copied out of the workers.
+//! Views of the gateway's state: plain data, copied out of the workers.
 
 use std::time::Duration;
 
@@ -9,18 +9,19 @@ use crate::config::Mode;
 use crate::output::Sent;
 use crate::why::Why;
 
-/// The whole gateway at one moment.
+/// The state of the whole gateway at one moment.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// Bridge or router.
     pub mode: Mode,
-    /// What packets are judged by; `None`: by no rules.
+    /// The rules that judge packets; `None`: no rules.
     pub rules: Option<RulesStatus>,
-    /// Workers, by number.
+    /// The workers, by number.
     pub workers: Vec<WorkerStatus>,
-    /// Ports, in the order of the configuration.
+    /// The ports, in the order of the configuration.
     pub ports: Vec<PortStatus>,
-    /// Zones but 0, in the order in which they became known.
+    /// The zones except 0, in the order in which they became known. A removed zone is listed until
+    /// its last connection ends.
     pub zones: Vec<ZoneStatus>,
     /// Nanoseconds since the start.
     pub uptime_ns: u64,
@@ -28,15 +29,15 @@ pub struct Status {
     pub retired: Counters,
     /// Bucket moves completed since the start.
     pub moves: u64,
-    /// How often the balancer runs; `None`: never.
+    /// The interval at which the balancer runs; `None`: never.
     pub balance: Option<Duration>,
-    /// How often more has changed in the kernel at once than it keeps news of, so that a router has
-    /// listed all routes again.
+    /// How often a router lost news of the kernel, because more changed at once than the kernel
+    /// keeps news of. The router then listed all routes again.
     pub route_overruns: u64,
 }
 
 impl Status {
-    /// Counters of all workers together, the removed ones included.
+    /// The counters of all workers together, including the removed ones.
     pub fn totals(&self) -> Counters {
         let mut totals = self.retired.clone();
         for worker in &self.workers {
@@ -49,9 +50,9 @@ impl Status {
 /// The rules that a gateway runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RulesStatus {
-    /// How often rules were loaded or taken away since the start.
+    /// How often rules were loaded or unloaded since the start.
     pub revision: u32,
-    /// How long ago these were loaded.
+    /// The time since these rules were loaded.
     pub age: Duration,
 }
 
@@ -60,9 +61,9 @@ pub struct RulesStatus {
 pub struct ZoneStatus {
     /// Its number.
     pub zone: Zone,
-    /// Connections in it, those of buckets that are being moved left out.
+    /// Connections in it, without those of buckets that are being moved.
     pub connections: u64,
-    /// Most connections of it; `None`: no limit of its own.
+    /// Most connections in it; `None`: no limit of its own.
     pub limit: Option<u64>,
 }
 
@@ -71,7 +72,7 @@ pub struct ZoneStatus {
 pub struct WorkerStatus {
     /// Its number.
     pub id: WorkerId,
-    /// The CPU that it is pinned to.
+    /// The CPU that it is pinned to; `None`: not pinned.
     pub cpu: Option<usize>,
     /// Its counters.
     pub counters: Counters,
@@ -83,17 +84,16 @@ pub struct WorkerStatus {
     pub connections: u64,
     /// Packets that wait in its rings (`backlog_len` of `softnet_stat`).
     pub backlog: u64,
-    /// Nanoseconds that it spent with packets in hand since the start.
+    /// Nanoseconds that it spent with packets in hand since it started.
     pub busy_ns: u64,
-    /// What it holds of incomplete datagrams.
+    /// Its incomplete datagrams.
     pub datagrams: DatagramStatus,
 }
 
-/// What a worker holds of incomplete datagrams.
+/// The incomplete datagrams of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramStatus {
-    /// Datagrams of both families, those that were given up and are remembered
-    /// among them.
+    /// Datagrams of both families, including those that were given up and are still remembered.
     pub count: u64,
     /// Memory of IPv4 datagrams.
     pub v4: DatagramMemory,
@@ -104,16 +104,16 @@ pub struct DatagramStatus {
 /// Memory charged for incomplete datagrams, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramMemory {
-    /// For those of which one fragment has come.
+    /// For datagrams of which one fragment has come.
     pub newcomers: u64,
-    /// For those of which several fragments have come.
+    /// For datagrams of which several fragments have come.
     pub in_progress: u64,
-    /// For remembering those that were given up.
+    /// For datagrams that were given up and are still remembered.
     pub given_up: u64,
 }
 
 impl DatagramMemory {
-    /// All of it.
+    /// The sum of all parts.
     pub fn total(&self) -> u64 {
         self.newcomers + self.in_progress + self.given_up
     }
@@ -126,11 +126,11 @@ pub struct PortStatus {
     pub name: String,
     /// False while the interface is missing or down.
     pub up: bool,
-    /// What came in.
+    /// Frames that came in.
     pub received: Received,
-    /// What went out.
+    /// Frames that went out.
     pub sent: Sent,
-    /// How often the interface came back after it had gone.
+    /// How often the port was opened again.
     pub reopened: u64,
 }
 
@@ -145,20 +145,21 @@ pub struct DroppedPacket {
     pub zone: Zone,
     /// Its outermost VLAN, 0 for none.
     pub vlan: u16,
-    /// How long ago.
+    /// The time since it was dropped.
     pub age: Duration,
     /// Its length, bytes.
     pub length: u32,
-    /// Why.
+    /// The reason.
     pub why: Why,
-    /// Which rule or policy of the ruleset, if one has refused it that is still loaded.
+    /// The rule or policy that refused it, by its place in the ruleset. `None` if the loaded rules
+    /// did not refuse it.
     pub refused_by: Option<String>,
     /// Its headers in one line.
     pub summary: String,
 }
 
 impl DroppedPacket {
-    /// Why, for people.
+    /// The reason in words for people.
     pub fn told(&self) -> String {
         self.refused_by.clone().unwrap_or_else(|| self.why.to_string())
     }
@@ -177,7 +178,7 @@ pub struct BucketStatus {
     pub connections: u64,
 }
 
-/// What came through a receive queue.
+/// Counters of a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Frames.
@@ -189,7 +190,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Adds another queue's.
+    /// Adds the counters of another queue.
     pub fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.bytes += other.bytes;

@@ -1,17 +1,17 @@
-//! Why a packet was dropped, with the numbers that decided, from whichever stage.
+//! The reason of a drop with the numbers that decided, from any stage.
 
 use std::fmt;
 
 use flow::DropReason;
 use wire::ClaimedFragment;
 
-/// Why a packet was dropped: the reason that is counted, and what an operator has to know to
-/// believe it.
+/// Why a packet was dropped: the reason that is counted, and the facts that an operator needs to
+/// check it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Tracking refused it, or the reason says it all.
+    /// Tracking refused it, or the reason needs no further facts.
     Tracking(conntrack::Why),
-    /// Its datagram was not put together.
+    /// Reassembly refused it.
     Fragment(defrag::Why),
 }
 
@@ -24,8 +24,8 @@ impl Why {
         }
     }
 
-    /// With the numbers of a fragment that is refused for what it says of itself: the
-    /// dissector tells no more than the reason.
+    /// Adds the claims of a fragment that is refused because of them. The dissector reports only
+    /// the reason.
     #[must_use]
     pub fn about(self, frame: &[u8]) -> Self {
         let reason = match self {

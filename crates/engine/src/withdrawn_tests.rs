@@ -1,8 +1,8 @@
-//! What a connection that is refused again leaves behind: nothing, and nothing of another's.
+//! A connection that is refused again leaves nothing behind, and takes nothing from others.
 
 use super::*;
 
-/// Leads another port to the server that [`RULES`] lead 8080 to.
+/// Leads another port to the server to which [`RULES`] lead 8080.
 fn with_another_forward(port: u16) -> String {
     let rule = format!(
         r#",{{"rule":{{"family":"ip","table":"t","chain":"in","handle":14,"expr":[
@@ -16,14 +16,14 @@ fn with_another_forward(port: u16) -> String {
 
 #[test]
 fn a_packet_that_is_refused_takes_no_alias_of_another_connection() {
-    // The replies to both are the same, and with 16 buckets so is the owner.
+    // Both forwards have the same replies, and with 16 buckets also the same owner.
     let rules = with_another_forward(8096);
     for (workers, port) in [1, 2].into_iter().flat_map(|it| (3000..3032).map(move |at| (it, at))) {
         let mut crew = crew_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
         crew.pass(1, &tcp(&from_outside(SERVER, OWN), (port, 8080), 2, (100, 0)));
         let from_server = from_inside([192, 0, 2, 10], SERVER);
         crew.pass(0, &tcp(&from_server, (80, port), 0x12, (500, 101)));
-        // In the client's name, to the other port, and at the end of its life.
+        // The packet has the client's address, goes to the other port, and has no hop left.
         crew.arrive(1, &tcp(&from_outside(SERVER, OWN).ttl(1), (port, 8096), 2, (7, 0)));
         crew.settle();
         crew.sent(1);
@@ -32,15 +32,15 @@ fn a_packet_that_is_refused_takes_no_alias_of_another_connection() {
     }
 }
 
-/// How many items worker 1 has for worker 0, which takes none, after so many SYNs through a port
-/// forward, each of a source of its own.
+/// The number of items that worker 1 has for worker 0, which takes none, after this many SYNs
+/// through a port forward. Each SYN has a source of its own.
 fn told(policy: &str, config: Config, syns: u32) -> usize {
     let chain = format!(
         r#",{{"chain":{{"family":"ip","table":"t","name":"filter","handle":20,"type":"filter",
         "hook":"forward","prio":0,"policy":"{policy}"}}}}]}}"#
     );
     let rules = RULES.strip_suffix("]}").unwrap().to_owned() + &chain;
-    // A port that leads to all buckets.
+    // Packets for this port are steered to all buckets.
     let rules = rules.replace("8080", "81");
     let mut crew = crew_of(2, &rules, routing(), OWN.into(), config);
     for number in 0..syns {

@@ -1,4 +1,4 @@
-//! Zones that are changed while the gateway runs.
+//! Changes zones while the gateway runs.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -15,35 +15,35 @@ use crate::zones::{self, Zones, ZonesError};
 /// The zones of a gateway as they are configured now.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ZoneBook {
-    /// How often they have been changed since the start.
+    /// How often the zones were changed since the start.
     pub revision: u64,
     /// Timeouts that zones may share.
     pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
-    /// The zones, the first that takes a packet has it.
+    /// The zones. A packet is in the first zone that takes it.
     pub zones: Vec<ZoneConfig>,
 }
 
 /// Why zones were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeZonesError {
-    /// They do not fit together; nothing has changed.
+    /// The zones contradict each other; nothing has changed.
     #[error(transparent)]
     Zones(#[from] ZonesError),
-    /// There have been too many; nothing has changed.
+    /// The gateway has known too many zones since its start; nothing has changed.
     #[error(transparent)]
     TooMany(#[from] TooManyZones),
-    /// Somebody else was faster; nothing has changed.
+    /// Another change came first; nothing has changed.
     #[error(
         "the zones have been changed meanwhile: this is for revision {given}, and now it is {now}"
     )]
     Outdated {
-        /// The revision that the change was made from.
+        /// The revision that this change was made from.
         given: u64,
-        /// The revision now.
+        /// The current revision.
         now: u64,
     },
-    /// A worker hangs; the change comes into force when it answers again.
-    #[error("{0}; the zones change when it does")]
+    /// A worker hangs. The change takes effect when it answers again.
+    #[error("{0}; the zones change when it answers again")]
     Unresponsive(#[from] Unresponsive),
 }
 
@@ -58,20 +58,21 @@ impl Gateway {
         }
     }
 
-    /// Names of the interfaces, by number of the port.
+    /// The names of the interfaces, by port.
     pub fn interfaces(&self) -> Vec<String> {
         self.shared.lock().ports.names()
     }
 
-    /// The addresses whose packets a router leaves to its host; none of a bridge.
+    /// The addresses whose packets a router leaves to its host. A bridge has none.
     pub fn host_addresses(&self) -> Vec<std::net::IpAddr> {
         let routing = self.shared.lock().routing.clone();
         routing.iter().flat_map(|routing| routing.own_addresses()).collect()
     }
 
-    /// Changes zones and policies to those of `book`, if its revision is that of now. Every
-    /// packet is in a zone as it was before or as it is after. Connections stay in the zone in
-    /// which they were opened; packets that are in another zone now do not belong to them.
+    /// Changes zones and policies to those of `book`, if its revision is the current one. Every
+    /// packet is either in its zone before or in its zone after the change. Connections stay in
+    /// the zone in which they were opened. Packets that are in another zone now do not belong to
+    /// them.
     ///
     /// # Errors
     /// [`ChangeZonesError`].
@@ -95,11 +96,11 @@ impl Coordinator {
         Ok(self.spread_zones()?)
     }
 
-    /// Tells all workers of the zones that have changed. If one of them hangs, nothing is
-    /// lost: all are told again when all answer.
+    /// Tells all workers the changed zones. If one of them hangs, all are told again when all
+    /// answer.
     fn spread_zones(&mut self) -> Result<(), Unresponsive> {
-        // A worker may get packets of a zone from another as soon as one of them knows that
-        // the zone is there, so all have to count its connections before.
+        // As soon as one worker knows a zone, the others may get its packets from that worker. So
+        // all of them have to count its connections first.
         let pools = self.limit_pools.clone();
         self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
         self.change_limits()?;
@@ -108,14 +109,14 @@ impl Coordinator {
         }
         let map = self.zones.clone();
         self.tell_all(|| Command::Zones(Box::new(map.clone())))?;
-        // Whoever answers has taken it over, so what comes from now on is of the new zones.
+        // After its answer, a worker uses the new zones.
         self.reports()?;
         self.spread.map = None;
         Ok(())
     }
 
-    /// Has all workers count the connections of zones that rules name, before any packet of these
-    /// comes; `has_news` if some of the zones have just become known.
+    /// Lets all workers count the connections of zones that rules name, before any packet of these
+    /// zones comes. `has_news`: some of the zones were not known before.
     pub(crate) fn learn_zones(&mut self, has_news: bool) -> Result<(), Unresponsive> {
         if has_news && self.spread.map.is_none() {
             self.spread.map = Some(self.zones.clone());
@@ -123,13 +124,13 @@ impl Coordinator {
         if self.spread.map.is_some() { self.spread_zones() } else { Ok(()) }
     }
 
-    /// Goes on with a change that not every worker has been told of, if all answer now.
+    /// Goes on with a change that not every worker knows, if all workers answer now.
     pub(crate) fn tend_changes(&mut self) -> Result<(), Unresponsive> {
         if self.spread.map.is_none() && !self.spread.settings {
             return Ok(());
         }
-        // One question, however long it takes: whoever hangs is not to hold up the others, nor
-        // to find its inbox full.
+        // Each worker is asked one question, however long the answer takes. So a worker that hangs
+        // does not hold up the others, and its inbox does not fill up.
         if self.spread.asked.is_empty() {
             self.spread.asked = self.ask_all()?;
         }
@@ -150,15 +151,15 @@ impl Coordinator {
     }
 }
 
-/// What has changed and not every worker knows of.
+/// Changes that not every worker knows yet.
 #[derive(Debug, Default)]
 pub struct Spread {
-    /// The map that is to come.
+    /// The zones that are to take effect.
     map: Option<Zones>,
-    /// Tunables.
+    /// The tunables have changed.
     pub settings: bool,
-    /// Addresses that are translated to.
+    /// The addresses that connections are translated to have changed.
     pub translated: bool,
-    /// Whose answers are awaited before it is tried again.
+    /// Answers that are awaited before the workers are told again.
     asked: Vec<Receiver<WorkerReport>>,
 }

@@ -1,5 +1,5 @@
-//! What is configured of one zone, and of timeouts that zones share. Whoever reads it from
-//! somewhere gets the same refusals.
+//! The configuration of one zone, and timeouts that zones share. All sources of a configuration
+//! get the same errors from here.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use netio::PortId;
 pub const LAST_VLAN: u16 = 4094;
 /// Most timeout policies: as many as zones that could have one.
 pub const MOST_TIMEOUT_POLICIES: usize = crate::MOST_ZONES;
-/// Most connections of a zone that can be asked for.
+/// Most connections that the limit of a zone may have.
 pub const MOST_CONNECTIONS: u64 = 1 << 32;
 
-/// What is wrong with a value.
+/// Why a value is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZoneError {
-    /// No two interfaces are named.
+    /// Fewer than two interfaces are named.
     #[error(
         "names one side only: replies come in by another interface, and both directions of a \
          flow must be in one zone"
@@ -40,13 +40,13 @@ pub enum ZoneError {
         /// The identifier.
         vlan: u16,
     },
-    /// No limit of connections.
+    /// The limit on connections is out of range.
     #[error("{given} is not allowed; allowed: a whole number from 1 to {MOST_CONNECTIONS}")]
     Connections {
         /// The value.
         given: u64,
     },
-    /// No name of a policy.
+    /// The text can not be the name of a policy.
     #[error("{given:?} can not name a policy; allowed: 1 to 63 characters without blank")]
     Name {
         /// The text.
@@ -67,7 +67,7 @@ pub struct TimeoutPolicy {
 }
 
 impl TimeoutPolicy {
-    /// A policy that says nothing yet.
+    /// Creates a policy without timeouts.
     ///
     /// # Errors
     /// [`ZoneError::Name`].
@@ -79,28 +79,28 @@ impl TimeoutPolicy {
         Ok(Self { name: name.to_owned(), timeouts: Vec::new() })
     }
 
-    /// What zones call it.
+    /// The name by which zones refer to it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Sets a timeout, a tunable of tracking with `_timeout` in its name.
+    /// Sets a timeout. It is a tunable of tracking with `_timeout` in its name.
     ///
     /// # Errors
-    /// What is no such tunable is unknown here; a value may be out of range.
+    /// [`SetTunableError`] if there is no such timeout, or the value is out of range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
         check(name, value, is_timeout(name))?;
         put(&mut self.timeouts, name, value);
         Ok(())
     }
 
-    /// Tunables and their values.
+    /// The timeouts and their values.
     pub fn timeouts(&self) -> impl Iterator<Item = (&str, u64)> {
         self.timeouts.iter().map(|(name, value)| (name.as_str(), *value))
     }
 }
 
-/// A zone as it is configured.
+/// The configuration of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneConfig {
     /// Its number. Flows of different zones never meet, even with equal addresses.
@@ -108,13 +108,13 @@ pub struct ZoneConfig {
     pub(crate) ports: Option<Vec<PortId>>,
     pub(crate) vlans: Option<Vec<u16>>,
     pub(crate) max_connections: Option<u64>,
-    /// Timeouts where the zone has none of its own.
+    /// The timeouts that the zone does not set itself.
     pub timeout_policy: Option<Arc<TimeoutPolicy>>,
     pub(crate) tunables: Vec<(String, u64)>,
 }
 
 impl ZoneConfig {
-    /// A zone of everything, with nothing different in it.
+    /// Creates a zone that takes all packets, without settings of its own.
     pub const fn new(zone: Zone) -> Self {
         Self {
             zone,
@@ -126,15 +126,16 @@ impl ZoneConfig {
         }
     }
 
-    /// The ports whose packets may belong to it; `None`: all.
+    /// The ports whose packets may be in it; `None`: all ports.
     pub fn ports(&self) -> Option<&[PortId]> {
         self.ports.as_deref()
     }
 
-    /// Has it take packets of these ports only.
+    /// Restricts it to packets of these ports.
     ///
     /// # Errors
-    /// Both directions of a flow must be in one zone, so there are two ports at least.
+    /// There must be two ports at least, because both directions of a flow must be in one zone.
+    /// None may be there twice.
     pub fn set_ports(&mut self, ports: Vec<PortId>) -> Result<(), ZoneError> {
         if repeated(&ports).is_some() {
             return Err(ZoneError::PortTwice);
@@ -146,15 +147,15 @@ impl ZoneConfig {
         Ok(())
     }
 
-    /// The outermost VLAN identifiers of its packets, 0 for none; `None`: all.
+    /// The outermost VLAN identifiers of its packets, 0 for packets without a tag; `None`: all.
     pub fn vlans(&self) -> Option<&[u16]> {
         self.vlans.as_deref()
     }
 
-    /// Has it take packets of these VLANs only.
+    /// Restricts it to packets of these VLANs.
     ///
     /// # Errors
-    /// There has to be one; none is there twice, or one that no frame can have.
+    /// There must be at least one. None may be there twice or be out of range.
     pub fn set_vlans(&mut self, vlans: Vec<u16>) -> Result<(), ZoneError> {
         if vlans.is_empty() {
             return Err(ZoneError::NoVlan);
@@ -169,7 +170,7 @@ impl ZoneConfig {
         Ok(())
     }
 
-    /// Most connections of the zone, inside the limit of the gateway; `None`: as many.
+    /// Most connections of the zone, within the limit of the gateway; `None`: no limit of its own.
     pub const fn max_connections(&self) -> Option<u64> {
         self.max_connections
     }
@@ -177,7 +178,7 @@ impl ZoneConfig {
     /// Limits its connections.
     ///
     /// # Errors
-    /// Out of range.
+    /// [`ZoneError::Connections`] if the number is not within 1 to [`MOST_CONNECTIONS`].
     pub fn set_max_connections(&mut self, most: u64) -> Result<(), ZoneError> {
         if !(1..=MOST_CONNECTIONS).contains(&most) {
             return Err(ZoneError::Connections { given: most });
@@ -186,18 +187,18 @@ impl ZoneConfig {
         Ok(())
     }
 
-    /// Gives a tunable of tracking a value of its own in this zone: a timeout,
-    /// `stateway_half_open_per_source`, or `stateway_syn_proxy_half_open`.
+    /// Sets a tunable of tracking for this zone: a timeout, `stateway_half_open_per_source`, or
+    /// `stateway_syn_proxy_half_open`.
     ///
     /// # Errors
-    /// What is no such tunable is unknown here; a value may be out of range.
+    /// [`SetTunableError`] if a zone can not set this tunable, or the value is out of range.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
         check(name, value, is_timeout(name) || HALF_OPEN.contains(&name))?;
         put(&mut self.tunables, name, value);
         Ok(())
     }
 
-    /// The tunables that have values of their own, those of the policy left out.
+    /// The tunables that the zone sets itself, without those of its policy.
     pub fn tunables(&self) -> impl Iterator<Item = (&str, u64)> {
         self.tunables.iter().map(|(name, value)| (name.as_str(), *value))
     }
@@ -207,7 +208,7 @@ impl ZoneConfig {
             && self.vlans.as_ref().is_none_or(|vlans| vlans.contains(&vlan))
     }
 
-    /// Its policy, and where that says nothing or something else, its own tunables.
+    /// The tunables of its policy, and then its own, which override them.
     pub(crate) fn differences(&self) -> impl Iterator<Item = (&str, u64)> {
         let policy = self.timeout_policy.iter().flat_map(|policy| policy.timeouts());
         policy.chain(self.tunables())
@@ -217,7 +218,7 @@ impl ZoneConfig {
     pub(crate) fn settings(&self, gateway: &conntrack::Settings) -> conntrack::Settings {
         let mut settings = gateway.clone();
         for (name, value) in self.differences() {
-            // Both were checked when they were noted.
+            // The names and values were checked when they were set.
             let set = settings.set(name, value);
             debug_assert_eq!(set, Ok(()));
         }
@@ -225,7 +226,7 @@ impl ZoneConfig {
     }
 }
 
-/// What zones can limit beside their connections.
+/// Tunables that zones may set beside timeouts.
 const HALF_OPEN: [&str; 2] = ["stateway_half_open_per_source", "stateway_syn_proxy_half_open"];
 
 fn is_timeout(name: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Zones: what of the traffic each one is, and what is different in it.
+//! Zones: finds the zone of a packet, and the settings of a zone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,29 +9,28 @@ use netio::PortId;
 
 use crate::zone_config::{LAST_VLAN, ZoneConfig};
 
-/// VLAN identifiers, 0 for frames without a tag among them.
+/// Number of VLAN identifiers, including 0 for frames without a tag.
 const VLANS: u16 = 4096;
 
-/// The limits of zones.
+/// The limits on the connections of zones.
 pub(crate) fn limits(zones: &[ZoneConfig]) -> Vec<(Zone, Option<u64>)> {
     zones.iter().map(|zone| (zone.zone, zone.max_connections)).collect()
 }
 
-/// Where a packet comes from.
+/// The origin of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Origin {
-    /// Zone of its flow.
+    /// The zone of its flow.
     pub zone: Zone,
-    /// As in [`wire::Dissected::vlan`].
+    /// Its outermost VLAN, as in [`wire::Dissected::vlan`].
     pub vlan: u16,
-    /// How often the zone has got packets that were in other zones before, in this map and
-    /// all before it, modulo 2^16.
+    /// How often the zone has got packets that were in other zones before, modulo 2^16. Earlier
+    /// maps count too.
     pub map_epoch: u16,
 }
 
 impl Origin {
-    /// What is fragmented in one zone or VLAN is not put together with what is fragmented in
-    /// another.
+    /// The realm of its fragments. Fragments of different zones or VLANs are not put together.
     pub const fn realm(self) -> Realm {
         Realm::new(self.zone, self.vlan)
     }
@@ -40,16 +39,16 @@ impl Origin {
 /// Most zones at a time.
 pub const MOST_ZONES: usize = 1024;
 
-/// Why zones do not fit together.
+/// Why zones contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZonesError {
-    /// There are too many.
+    /// There are too many zones.
     #[error("there may be {MOST_ZONES} zones at most")]
     TooMany,
-    /// One has the number of what belongs to no zone.
+    /// A zone has the number 0, which is for packets in no zone.
     #[error("zone 0 is what no other takes; give a number from 1")]
     Zero,
-    /// Two have one number.
+    /// Two zones have the same number.
     #[error("{zone} is already another zone")]
     Repeated {
         /// The number.
@@ -63,10 +62,10 @@ pub enum ZonesError {
     Shadowed {
         /// The zone.
         zone: u16,
-        /// The one that takes the first of its packets.
+        /// The zone that takes the first of its packets.
         by: u16,
     },
-    /// A zone names a VLAN of which it would never see a packet.
+    /// A zone names a VLAN but gets none of its packets.
     #[error(
         "zone {zone} takes no packet of VLAN {vlan}, because zone {by} comes before it; take {vlan} out"
     )]
@@ -80,23 +79,23 @@ pub enum ZonesError {
     },
 }
 
-/// The zones of a gateway. The default has but zone 0.
+/// The zones of a gateway. The default has only zone 0.
 #[derive(Clone, Debug, Default)]
 pub struct Zones {
     configs: Arc<[ZoneConfig]>,
-    /// By port and VLAN; empty if there is but zone 0.
+    /// The origins by port and VLAN. It is empty if there is only zone 0.
     origins: Arc<[Box<[Origin]>]>,
     /// [`Origin::map_epoch`] of zone 0, which also takes ports and VLANs without an entry.
     rest_epoch: u16,
-    /// How often the map was changed, modulo 2^16.
+    /// How often the zones were changed, modulo 2^16.
     changes: u16,
-    /// Settings where they differ from the gateway's, by zone.
+    /// The settings of zones that differ from the gateway's, by zone.
     settings: Vec<(Zone, conntrack::Settings)>,
 }
 
 impl Zones {
-    /// The zones of a gateway with so many ports. A packet is in the first zone that takes
-    /// its port and its VLAN, else in zone 0.
+    /// Creates the zones of a gateway with this many ports. A packet is in the first zone that
+    /// takes its port and its VLAN, or else in zone 0.
     ///
     /// # Errors
     /// [`ZonesError`].
@@ -104,8 +103,8 @@ impl Zones {
         Self::default().changed(configs, ports)
     }
 
-    /// Other zones in the place of these. Zones that get packets of others have another
-    /// `Origin::map_epoch` from now on.
+    /// Replaces the zones. A zone that gets packets of other zones has another `Origin::map_epoch`
+    /// from now on.
     ///
     /// # Errors
     /// [`ZonesError`].
@@ -146,11 +145,11 @@ impl Zones {
         })
     }
 
-    /// What is wrong with the zones of a gateway with so many ports, each fault with the place
-    /// of its zone.
+    /// The contradictions in the zones of a gateway with this many ports. Each comes with the
+    /// index of its zone.
     pub fn faults(configs: &[ZoneConfig], ports: usize) -> Vec<(usize, ZonesError)> {
         let mut faults = Vec::new();
-        // Which zone has each port and VLAN.
+        // The zone of each port and VLAN.
         let mut taken: Vec<Option<u16>> = vec![None; ports * usize::from(LAST_VLAN + 1)];
         for (index, config) in configs.iter().enumerate() {
             let zone = config.zone.0;
@@ -191,14 +190,14 @@ impl Zones {
         faults
     }
 
-    /// Takes over the settings of the gateway; a zone has them where it says nothing else.
+    /// Takes over the settings of the gateway, for everything that a zone does not set itself.
     pub fn apply(&mut self, gateway: &conntrack::Settings) {
         let different = self.configs.iter().filter(|zone| zone.differences().next().is_some());
         self.settings = different.map(|zone| (zone.zone, zone.settings(gateway))).collect();
         self.settings.sort_by_key(|&(zone, _)| zone);
     }
 
-    /// Where a packet comes from.
+    /// The origin of a packet.
     #[inline]
     pub fn origin(&self, port: PortId, vlan: u16) -> Origin {
         let by_vlan = self.origins.get(usize::from(port.0));
@@ -212,7 +211,7 @@ impl Zones {
         !self.settings.is_empty()
     }
 
-    /// The settings of a zone, `None` for those of the gateway.
+    /// The settings of a zone; `None` if it has those of the gateway.
     #[inline]
     pub fn settings(&self, zone: Zone) -> Option<&conntrack::Settings> {
         if self.settings.is_empty() {

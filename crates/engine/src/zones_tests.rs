@@ -135,8 +135,8 @@ fn zones_that_see_no_packet_are_found() {
 }
 
 proptest! {
-    /// Whatever was configured before, the first zone that takes a packet has it, and what
-    /// tells fragments apart stands for one zone and one VLAN for ever.
+    /// With any zones before, a packet is in the first zone that takes it. Fragments of two zones
+    /// or VLANs never have the same realm, at any time.
     #[test]
     fn zones_change_and_fragments_of_different_zones_never_meet(
         changes in prop::collection::vec(

@@ -17,7 +17,7 @@ const BUCKETS: u16 = 16;
 const FLOWS: u16 = 12;
 const FIRST_PORT: u16 = 3000;
 
-/// Every third flow stays where it is, and of every third only what the client sends has a zone.
+/// Every third flow has no zone. In another third only the client's packets have one.
 fn zones_of(flow: u16) -> ZonePair {
     let zone = Zone(20 + flow);
     match flow % 3 {
@@ -27,7 +27,8 @@ fn zones_of(flow: u16) -> ZonePair {
     }
 }
 
-/// Rules for both directions; what they say of a packet that has a zone counts no more.
+/// Rules for both directions. A packet that has a zone keeps it, and is tracked in spite of the
+/// last rule.
 fn rules() -> String {
     let pairs = |kind| {
         let flows = (0..FLOWS).filter(|flow| flow % 3 == kind);
@@ -92,7 +93,7 @@ impl Scene {
         self.crew.arrive(usize::from(back), &bytes);
     }
 
-    /// Checks that everything came out in its order.
+    /// Checks that all packets came out in their order.
     fn check(&self) {
         for (out, sent) in [(1, &self.sent[0]), (0, &self.sent[1])] {
             let mut seen = [0; FLOWS as usize];
@@ -108,7 +109,7 @@ impl Scene {
         assert_eq!(self.crew.dropped(), 0);
     }
 
-    /// The bucket that has the connection of a flow: that of its key in its zone.
+    /// The bucket that has the connection of a flow: the bucket of its key in its zone.
     fn home(&self, flow: u16) -> (FlowKey, BucketId) {
         let mut bytes = Vec::new();
         let ports = (FIRST_PORT + flow, 53);

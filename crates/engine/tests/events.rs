@@ -1,5 +1,5 @@
-//! Events of one connection come in the order in which they happened, while its
-//! bucket moves between real workers, and while these come and go.
+//! The events of one connection come in the order in which they happened, while its bucket moves
+//! between real workers, and while workers come and go.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +22,8 @@ use queues::Queues;
 const FLOWS: u16 = 64;
 const ROUNDS: usize = 40;
 
-/// A channel as an interface, opened once; what is sent is thrown away.
+/// A port that receives the packets of a channel and can be opened once. Its sent packets are
+/// thrown away.
 fn port(mut channel: Option<ChannelRx>) -> impl PortOpener + 'static {
     let receive = move |_: usize| channel.take().into_iter().collect::<Vec<_>>();
     Queues { receive, transmit: || Discard, mtu: None }
@@ -37,7 +38,7 @@ fn start() -> (Gateway, ChannelTx) {
     (Gateway::start(config, ports).unwrap(), lan)
 }
 
-/// A question and an answer of every flow.
+/// Sends a question and an answer of every flow.
 fn exchange(lan: &mut ChannelTx, pool: &mut FramePool) {
     let (client, server) = ([198, 51, 100, 1], [192, 0, 2, 1]);
     let (mut frames, mut bytes) = (Vec::new(), Vec::new());
@@ -52,8 +53,8 @@ fn exchange(lan: &mut ChannelTx, pool: &mut FramePool) {
     lan.transmit(&mut frames, pool).unwrap();
 }
 
-/// Reads until so many events were there; checks that those of each connection
-/// are opened, answered, ended, again and again.
+/// Reads this many events. Checks that each connection is opened, answered and ended, again and
+/// again.
 fn check(mut stream: EventStream, wanted: usize) {
     let mut next: HashMap<FlowKey, EventKind> = HashMap::new();
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -77,8 +78,8 @@ fn check(mut stream: EventStream, wanted: usize) {
     assert!(next.values().all(|kind| *kind == EventKind::New), "all have ended");
 }
 
-/// Opens and ends every flow again and again under a subscription, while `disturb`
-/// is called without pause.
+/// Opens and ends every flow again and again under a subscription, and calls `disturb` without
+/// pause meanwhile.
 fn run(disturb: impl Fn(&Gateway, u16) + Send + Sync) {
     let (gateway, mut lan) = start();
     let stream = gateway.subscribe(1 << 14).unwrap();

@@ -1,4 +1,4 @@
-//! What the host gets while rules are loaded, refused, and when it can not be told.
+//! The packets that the host gets while rules are loaded or refused, and while it can not be told.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,12 +21,12 @@ use door::{Door, Queue};
 use queues::Queues;
 use silent::Silent;
 
-/// How many kinds of packets are kept from the host, how many are left to it, and whether that
-/// holds already, each time that this was said.
+/// For each message to the host guard: how many kinds of packets are kept from the host, how many
+/// are left to it, and whether the rules are in force already.
 #[derive(Debug, Default)]
 struct Listener {
     told: Mutex<Vec<(usize, usize, bool)>>,
-    /// Does nothing while somebody has this.
+    /// While a test holds this lock, the guard does nothing.
     works: Mutex<()>,
     waits: Mutex<bool>,
 }
@@ -57,13 +57,13 @@ impl Listener {
         self.told.lock().unwrap().push(told);
     }
 
-    /// What it was told since it was asked last.
+    /// The messages since the last call.
     fn told(&self) -> Vec<(usize, usize, bool)> {
         std::mem::take(&mut *self.told.lock().unwrap())
     }
 }
 
-/// A router of two workers that each get the packets of one of these queues.
+/// A router of two workers, each with one of these queues.
 fn gateway<Q: RxQueue + 'static>(guard: Arc<Listener>, queues: [Q; 2]) -> Gateway {
     let mut config = Config::new(HashKey(5, 6));
     config.mode = Mode::Routed;
@@ -81,7 +81,7 @@ fn gateway<Q: RxQueue + 'static>(guard: Arc<Listener>, queues: [Q; 2]) -> Gatewa
 const ELSEWHERE: &str = r#"{"dnat":{"addr":"192.0.2.10","port":80}}"#;
 const TO_HOST: &str = r#"{"redirect":{"port":80}}"#;
 
-/// Rules that do this to what is for some port, and put packets in so many zones.
+/// Rules with this translation for packets to some port. They put packets in this many zones.
 fn ruleset(translation: &str, zones: usize) -> ValidRuleset {
     let zone = |number: usize| {
         format!(
@@ -158,7 +158,7 @@ fn only_who_has_loaded_rules_waits_for_what_the_host_is_to_get() {
         while !*guard.waits.lock().unwrap() {
             std::thread::yield_now();
         }
-        // Others that need the lock get it.
+        // Other calls that need the lock get it.
         assert_eq!(gateway.status().unwrap().workers.len(), 2);
         assert_eq!(gateway.rule_troubles(), ["it hangs"]);
         assert!(!loads.is_finished());

@@ -1,5 +1,5 @@
-//! The books of the gateway: what came in and what was made is what went out or was
-//! dropped for a reason, whatever the traffic and while buckets move.
+//! The books of the gateway: each packet that came in or was made went out or was dropped for a
+//! reason, with any traffic and while buckets move.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,10 +23,10 @@ use queues::Queues;
 /// Frames that each port receives.
 const FRAMES: u64 = 20_000;
 
-/// A protocol without a header to look at (RFC 3692).
+/// A protocol number for experiments (RFC 3692), so there is no transport header to look at.
 const EXPERIMENT: u8 = 253;
 
-/// One port: what it has received and sent so far, by its own count.
+/// A port with its own counts of received and sent frames.
 #[derive(Clone)]
 struct Port {
     number: u8,
@@ -36,10 +36,10 @@ struct Port {
 }
 
 impl Port {
-    /// Traffic of all kinds, by its number. Some stations are never heard of, so that
-    /// frames to them are flooded.
+    /// A frame of any kind, chosen by its number. Some stations are never heard, so that frames to
+    /// them are flooded.
     fn frame(&self, n: u64, pool: &mut FramePool) -> Frame {
-        // Three at a time, because a fragment needs others.
+        // Kinds change after three frames, because a fragment needs others.
         let (group, place) = (n / 3, n % 3);
         let [.., high, low] = group.to_be_bytes();
         let peer = (self.number + 1 + low % 2) % 3;
@@ -62,7 +62,7 @@ impl Port {
             2 => v4.udp(1000, 53, &body, &mut bytes),
             3 => v4.dont_fragment().udp(1000, 53, &body, &mut bytes),
             4 => v6.udp(1000, 53, &body, &mut bytes),
-            // A datagram in order, one that lacks its end, one that overlaps itself.
+            // One datagram is in order, one lacks its end, and one overlaps itself.
             5..=8 => {
                 let (part, lacks_end, overlaps) = (place * 800, high % 3 == 0, low % 5 == 0);
                 let at = if overlaps && part > 0 { part - 8 } else { part } as u16;
@@ -152,8 +152,8 @@ impl TxQueue for Port {
     }
 }
 
-/// What a gateway with ports of these MTUs says at its end, when all their frames have
-/// come while its buckets moved.
+/// The last status of a gateway with ports of these MTUs, after all their frames have come while
+/// its buckets moved.
 fn played(mtus: &[u32]) -> (Status, Vec<Port>) {
     let port = |(number, &mtu): (u8, &u32)| Port {
         number,
@@ -204,7 +204,7 @@ fn what_came_in_and_was_made_went_out_or_was_dropped() {
             made.frag_oks + totals.transmitted + totals.dropped_total(),
             "{totals:?}"
         );
-        // Of everything there was some.
+        // Every kind of outcome has happened.
         assert!(made.frag_oks > 500 && made.frag_creates > 3 * made.frag_oks, "{made:?}");
         assert_eq!(made.frag_fails, totals.dropped(DropReason::FragNeeded));
         assert!(made.frag_fails > 1000 && made.icmp_out_msgs > 0, "{made:?}");

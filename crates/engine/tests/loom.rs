@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// A ring reduced to what matters here: how much was published.
+/// A ring reduced to the number of published items.
 struct Shared {
     bell: Doorbell,
     published: AtomicUsize,
@@ -53,9 +53,9 @@ fn consume(shared: &Shared, expected: usize) {
 
 fn model(producers: usize, items: usize) {
     let mut builder = loom::model::Builder::new();
-    // Three preemptions in the wrong place find what there is to find ("Finding and
-    // Reproducing Heisenbugs in Concurrent Programs", Musuvathi et al., 2008); all
-    // schedules of three threads would take hours.
+    // Three preemptions in the wrong place find almost every error ("Finding and Reproducing
+    // Heisenbugs in Concurrent Programs", Musuvathi et al., 2008). All schedules of three threads
+    // would take hours.
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let shared = Arc::new(Shared {

@@ -1,14 +1,12 @@
-//! Promise 1: no packet of a flow is reordered, lost or duplicated while buckets
-//! move and workers come and go. Promise 2, in part: what the limits refuse is
-//! counted.
+//! Promise 1: no packet of a flow is reordered, lost or duplicated while buckets move and workers
+//! come and go. Promise 2, in part: every packet that a limit refuses is counted.
 //!
-//! A source numbers the packets of each flow; the sinks, one for each worker,
-//! stamp what they send with one common counter, so that the order in which
-//! packets left the gateway is known. The real threads and rings run in between.
+//! A source numbers the packets of each flow. There is a sink for each worker, and all sinks stamp
+//! the packets with one common counter. So the order in which packets left the gateway is known.
+//! Real threads and rings run in between.
 //!
-//! In the tests with fragments the source cuts each datagram in three and numbers
-//! the fragments. Nothing may be lost there either; the order of datagrams holds in
-//! the ordered mode.
+//! In the tests with fragments, the source cuts each datagram in three and numbers the fragments.
+//! No fragment may be lost either. Datagrams stay in order only in the ordered mode.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +31,7 @@ const PIECES: u64 = 3;
 /// Payload of a fragment, bytes.
 const PIECE: usize = 24;
 
-/// What went out: position in the common order, flow, number.
+/// The packets that went out: position in the common order, flow, number.
 type Log = Vec<(u64, u32, u64)>;
 
 #[derive(Clone, Default)]
@@ -42,16 +40,16 @@ struct Shared {
     produced: Arc<AtomicU64>,
     /// Packets that the sinks have taken.
     taken: Arc<AtomicU64>,
-    /// Most packets under way: below every limit, so that nothing may be lost.
+    /// Most packets under way. It is below every limit, so that no packet may be lost.
     window: u64,
     stop: Arc<AtomicBool>,
     order: Arc<AtomicU64>,
     log: Arc<Mutex<Log>>,
-    /// Datagrams come in fragments.
+    /// True if datagrams come in fragments.
     cut: bool,
 }
 
-/// One of the receive queues: numbers the packets of the flows that are its own.
+/// One of the receive queues. It numbers the packets of its own flows.
 struct Numbered {
     shared: Shared,
     queue: u32,
@@ -61,7 +59,7 @@ struct Numbered {
 }
 
 impl Numbered {
-    /// The next packet: of the next of the own flows, and the next fragment of it.
+    /// Writes the next packet or fragment. The flows take turns.
     fn write_next(&mut self) {
         let own = u64::from(FLOWS / self.queues);
         let per_datagram = if self.shared.cut { PIECES } else { 1 };
@@ -85,9 +83,9 @@ impl Numbered {
             body[3] = 53;
             body[5] = PIECE as u8 * PIECES as u8;
         }
-        // A UDP header without a checksum, or as many zeros.
+        // The first 8 bytes are a UDP header without a checksum, or zeros.
         body[8..20].copy_from_slice(&payload);
-        // Flows of one address have no identification in common.
+        // Flows of one address never share an identification.
         let id = (datagram / own * u64::from(FLOWS / 256)) as u32 + u32::from(high);
         builder.id(id).fragment(
             wire::protocol::UDP,
@@ -107,12 +105,12 @@ impl RxQueue for Numbered {
         pool: &mut FramePool,
     ) -> Result<usize, PortError> {
         for count in 0..max {
-            // Taken first: what goes through between the two only adds.
+            // This is read first. Packets that go through meanwhile only make the result too high.
             let taken = self.shared.taken.load(Ordering::SeqCst);
             let under_way = self.shared.produced.load(Ordering::SeqCst).saturating_sub(taken);
             let in_datagram = self.shared.cut && !self.next.is_multiple_of(PIECES);
             let is_over = self.shared.stop.load(Ordering::Relaxed);
-            // A datagram that was begun is ended.
+            // A datagram that was begun is completed.
             if !in_datagram && (under_way >= self.shared.window || is_over) {
                 return Ok(count);
             }
@@ -148,7 +146,7 @@ impl TxQueue for Shared {
     }
 }
 
-/// The numbered source, with so many queues, or the sink.
+/// The numbered source with this many queues, or the sink.
 fn port(shared: &Shared, sends: bool) -> impl PortOpener + 'static {
     let (source, sink) = (shared.clone(), shared.clone());
     let receive = move |queues: usize| {
@@ -184,8 +182,8 @@ fn start_with(
     (gateway, shared)
 }
 
-/// Stops the source, waits until nothing is under way, stops the gateway and
-/// checks that every flow came out complete and in order.
+/// Stops the source, waits until no packet is under way, and stops the gateway. Checks that every
+/// flow came out complete and in order.
 fn finish(gateway: Gateway, shared: &Shared) {
     let log = drain(gateway, shared);
     let mut next: HashMap<u32, u64> = HashMap::new();
@@ -197,8 +195,8 @@ fn finish(gateway: Gateway, shared: &Shared) {
     assert_eq!(next.len() as u32, FLOWS, "every flow was there");
 }
 
-/// The same for datagrams in fragments: each is complete, and its fragments left one
-/// after the other; datagrams of a flow may have overtaken one another.
+/// The same for datagrams in fragments. Each datagram has to be complete, and its fragments have
+/// to leave one after the other. Datagrams of a flow may have overtaken one another.
 fn finish_spread(gateway: Gateway, shared: &Shared) {
     let log = drain(gateway, shared);
     let mut flows: HashMap<u32, Vec<u64>> = HashMap::new();
@@ -275,7 +273,7 @@ fn order_holds_while_the_set_of_cpus_changes() {
         Box::new(move || seen.lock().unwrap().clone()),
     )
     .unwrap();
-    // CPUs that do not exist: the workers run unpinned and the count follows.
+    // These CPUs need not exist: the workers run unpinned, and their number follows.
     for set in [vec![0, 1, 2], vec![1], vec![0, 1]] {
         *cpus.lock().unwrap() = set.clone();
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -301,7 +299,7 @@ fn rps_cpus_are_applied_anew_when_cpus_come_and_go() {
         Box::new(move || seen.lock().unwrap().clone()),
     )
     .unwrap();
-    // The mask allows CPU 1; without it, traffic must go on all the same.
+    // The mask allows CPU 1. If that is gone, traffic must still go on.
     for (set, owned) in
         [(vec![0, 1], vec![0, 256]), (vec![0], vec![256]), (vec![0, 1], vec![0, 256])]
     {
@@ -347,7 +345,7 @@ fn datagrams_in_fragments_keep_their_order_in_the_ordered_mode() {
 
 #[test]
 fn what_a_backlog_refuses_is_counted_and_nothing_else_is_lost() {
-    // More under way than the limits admit: losses, but every one of them counted.
+    // More packets are under way than the limits admit. Some are lost, but every one is counted.
     let (gateway, shared) = start(3, 2, 50_000);
     gateway.set_tunable("netdev_max_backlog", 16).unwrap();
     std::thread::sleep(Duration::from_millis(200));

@@ -1,5 +1,5 @@
-//! Rules are exchanged as one: while rulesets are loaded one after the other under load,
-//! every packet is judged by one of them, and none is lost.
+//! Rules are exchanged as a whole: while rulesets are loaded one after the other under load, each
+//! packet is judged by one of them, and none is lost.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,12 +21,12 @@ use wire::build::PacketBuilder;
 use queues::Queues;
 use silent::Silent;
 
-/// Packets under way at most: below every limit, so that nothing may be lost.
+/// Most packets under way. It is below every limit, so that no packet may be lost.
 const WINDOW: u64 = 256;
 const RELOADS: u32 = 100;
 const FLOWS: u64 = 1000;
 
-/// Traffic between two ports, as much as comes through.
+/// Traffic between two ports, as fast as the gateway takes it.
 #[derive(Clone, Default)]
 struct Traffic {
     produced: Arc<AtomicU64>,
@@ -76,8 +76,8 @@ impl TxQueue for Traffic {
     }
 }
 
-/// Marks every packet with a number in one stage, counts those that have it in the next, and
-/// drops all others there. Half of it with half of another would drop everything.
+/// Marks every packet with a number in one stage. The next stage counts packets with this number
+/// and drops all others. So stages of two rulesets together would drop everything.
 fn ruleset(mark: u32) -> ValidRuleset {
     let chain = |name: &str, hook: &str, priority: i32, policy: &str| {
         format!(
@@ -109,7 +109,7 @@ fn ruleset(mark: u32) -> ValidRuleset {
     import(document.as_bytes(), Options::default()).unwrap().ruleset
 }
 
-/// Asks for what no gateway does.
+/// A ruleset that asks for a helper which does not exist.
 fn wrong() -> ValidRuleset {
     let document = br#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
         {"ct helper":{"family":"inet","table":"t","name":"h","handle":2,"type":"unheard-of",
@@ -155,7 +155,7 @@ fn rulesets_are_exchanged_under_load_without_a_loss_or_a_mixture() {
     let mut counted = 0;
     for number in 0..RELOADS {
         let before = so_far();
-        // With the old one's numbers: what comes until it is exchanged is not in them.
+        // Packets between this and the exchange are not in the counts.
         let view = gateway.rules().unwrap().unwrap();
         counted += view.counts.counters[0].packets;
         let revision = gateway.load_rules(ruleset(number % 7)).unwrap();

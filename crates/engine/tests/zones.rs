@@ -1,4 +1,4 @@
-//! A change of zones, rules or tunables reaches every worker, also one that hangs when it is made.
+//! A change of zones, rules or tunables reaches every worker, even one that hangs meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ fn open_flows(lan: &mut ChannelTx, pool: &mut FramePool, round: u8) {
     lan.transmit(&mut frames, pool).unwrap();
 }
 
-/// Two workers, of which the second comes to a door, and what the first gets its packets from.
+/// Two workers, of which the second comes to a door. Also the channel of the first one's packets.
 fn gateway() -> (Gateway, ChannelTx, Door) {
     let (lan, lan_rx) = channel(PortId(0), 1 << 12).unwrap();
     let door = Door::default();
@@ -102,7 +102,7 @@ fn a_limit_that_was_lowered_while_a_worker_hung_holds_when_it_goes_on() {
     gateway.stop().unwrap();
 }
 
-/// Forwards everything, or nothing.
+/// Rules with this policy, which forward everything or nothing.
 fn ruleset(policy: &str) -> ValidRuleset {
     let document = format!(
         r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},
@@ -121,7 +121,7 @@ fn wait_for_rules(gateway: &Gateway) {
     }
 }
 
-/// How many connections new packets open that are judged by all workers.
+/// The number of connections that new packets open. All workers judge some of them.
 fn opened(gateway: &Gateway, lan: &mut ChannelTx, round: u8) -> u64 {
     let judged = || {
         let workers = gateway.status().unwrap().workers;

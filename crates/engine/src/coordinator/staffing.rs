@@ -1,4 +1,4 @@
-//! Workers that are hired, pinned to other CPUs, and dismissed.
+//! Hires, pins and dismisses workers.
 
 use steer::{BucketMove, WorkerId, WorkerSet};
 
@@ -11,8 +11,8 @@ use crate::runtime;
 use crate::worker::{Equipment, TimeSource, Worker};
 
 impl Coordinator {
-    /// Starts one more worker and connects it to the others. At the start it gets
-    /// its buckets at once, later they have to be moved to it.
+    /// Starts one more worker and connects it to the others. A worker that is hired at the start
+    /// gets its buckets at once; buckets have to be moved to a later one.
     pub(super) fn hire(&mut self) -> Result<(), StartError> {
         let id = WorkerId(self.members.len() as u16);
         let cpu = self.cpu_of(id);
@@ -79,8 +79,8 @@ impl Coordinator {
         self.resize(count, allowed)
     }
 
-    /// Hires or dismisses until there are `count` workers, and gives the buckets to
-    /// those that are allowed to own them.
+    /// Hires or dismisses until there are `count` workers, and gives the buckets to the `allowed`
+    /// ones.
     fn resize(&mut self, count: usize, allowed: WorkerSet) -> Result<Vec<BucketMove>, SteerError> {
         while self.members.len() < count {
             let id = WorkerId(self.members.len() as u16);
@@ -101,10 +101,9 @@ impl Coordinator {
         Ok(moves)
     }
 
-    /// Takes up a changed set of CPUs: the number of workers follows it if it was
-    /// not fixed, every worker is pinned anew, and `rps_cpus` is applied anew. Where
-    /// the set no longer has a CPU that an interface asks for, traffic goes on with
-    /// all workers: better on another CPU than not at all.
+    /// Takes over a changed set of CPUs. The number of workers follows it unless it is fixed,
+    /// every worker is pinned anew, and `rps_cpus` is applied anew. If an interface asks for CPUs
+    /// that are gone, all workers may own buckets: traffic on another CPU is better than none.
     pub fn set_cpus(&mut self, cpus: Vec<usize>) -> Result<(), SteerError> {
         if !self.config.pin || cpus.is_empty() || cpus == self.cpus {
             return Ok(());
@@ -130,8 +129,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Stops the last worker, which owns nothing any more. If it hangs it stays as it is, and may
-    /// get buckets again.
+    /// Stops the last worker, which owns no bucket or queue any more. If it hangs, it stays and
+    /// may get buckets again.
     fn dismiss_last(&mut self) -> Result<(), SteerError> {
         self.settle()?;
         let id = WorkerId(self.members.len() as u16 - 1);
@@ -145,7 +144,7 @@ impl Coordinator {
         Ok(self.share_limits()?)
     }
 
-    /// Keeps what a worker has dropped last.
+    /// Keeps the last packets that a worker dropped.
     fn inherit_drops(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
         let Some(dropped) = self.ask_worker(worker, Question::RecentDrops) else { return Ok(()) };
         self.inherited_drops.add(worker, dropped?.into_iter().map(|(_, dropped)| dropped));
@@ -162,8 +161,7 @@ impl Coordinator {
         }
     }
 
-    /// Stops polling, lets every packet that was received run to its end, and
-    /// stops the workers.
+    /// Stops polling, processes every packet that was received, and stops the workers.
     pub fn stop(&mut self) -> Result<(), SteerError> {
         for id in self.ports.polled_by(|_| true) {
             self.release_queue(id)?;

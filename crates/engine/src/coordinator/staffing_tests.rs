@@ -12,7 +12,7 @@ use wire::build::PacketBuilder;
 use super::*;
 use crate::{Config, Gateway, OpenPort, PortOpener, PortSetup};
 
-/// A port that gets what this channel gives.
+/// A port that receives the packets of a channel.
 struct Port(Option<ChannelRx>);
 
 impl PortOpener for Port {
@@ -27,7 +27,7 @@ impl PortOpener for Port {
     }
 }
 
-/// Two workers, whose rules count what comes by the channel.
+/// Two workers whose rules count the packets of the channel.
 fn gateway() -> (Gateway, ChannelTx) {
     let document = br#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
         {"chain":{"family":"inet","table":"t","name":"c","handle":2,"type":"filter",
@@ -72,7 +72,8 @@ fn wait_for(gateway: &Gateway, count: u64) {
     }
 }
 
-/// Keeps the question that is asked last of who leaves from the second worker, while it is told to.
+/// Withholds from the second worker the last question that a leaving worker is asked, while the
+/// returned flag is set.
 fn interpose(gateway: &Gateway) -> Arc<AtomicBool> {
     let mut coordinator = gateway.shared.lock();
     let member = &mut coordinator.members[1];

@@ -8,7 +8,7 @@ use engine::Gateway;
 use netio::memory::ChannelRx;
 use netio::{Frame, FramePool, PortError, RxQueue};
 
-/// Holds up who comes while the lock is held.
+/// Holds up a worker while the lock is held.
 #[derive(Clone, Default)]
 pub struct Door {
     pub lock: Arc<Mutex<()>>,
@@ -16,9 +16,9 @@ pub struct Door {
 }
 
 impl Door {
-    /// Waits until somebody waits at it, who was closed out before.
+    /// Waits until a worker waits at the door.
     pub fn wait(&self, gateway: &Gateway) {
-        // Whoever sleeps is woken, and comes to the door.
+        // The question wakes a worker that sleeps, so it comes to the door.
         let _ = gateway.status();
         while !self.waits.load(Ordering::Relaxed) {
             std::thread::yield_now();
@@ -26,7 +26,7 @@ impl Door {
     }
 }
 
-/// A queue that gives what a channel gives, or nothing to who gets through the door.
+/// A queue with the packets of a channel, or with none. Its worker goes through the door.
 pub struct Queue(pub Option<ChannelRx>, pub Door);
 
 impl RxQueue for Queue {

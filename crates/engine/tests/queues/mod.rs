@@ -3,8 +3,8 @@
 use engine::{OpenPort, PortLook, PortOpener};
 use netio::{PortError, RxQueue, TxQueue};
 
-/// Opens a port with what `receive` gives for so many receive queues, and with as many
-/// transmit queues as workers ask for, by `transmit`.
+/// Opens a port. `receive` gives its receive queues, and `transmit` gives one transmit queue for
+/// each worker.
 pub struct Queues<R, T> {
     pub receive: R,
     pub transmit: T,

@@ -1,4 +1,4 @@
-//! A receive queue to which nothing comes.
+//! A receive queue without packets.
 
 use std::os::fd::BorrowedFd;
 
