@@ -358,6 +358,10 @@ impl Coordinator {
     fn spread_queues(&mut self) -> Result<(), SteerError> {
         while let Some(id) = self.ports.surplus_queue(self.members.len()) {
             self.release_queue(id)?;
+            if self.ports.poller(id).is_some() {
+                // The queue has failed: `tend` closes its port.
+                break;
+            }
             self.hand_out_queues(self.members.len())?;
         }
         Ok(())
@@ -399,15 +403,20 @@ impl Coordinator {
         while let Ok(notice) = self.notices.recv_timeout(Duration::ZERO) {
             self.waiting.push_back(notice);
         }
+        // An error about one notice must not lose the notices behind it.
+        let mut failed = Ok(());
         for notice in std::mem::take(&mut self.waiting) {
             match notice {
-                Notice::Failed(queue, error) => self.port_failed(queue, &error)?,
+                Notice::Failed(queue, error) => {
+                    failed = failed.and(self.port_failed(queue, &error));
+                }
                 Notice::Freed => netio::return_free_memory(),
                 Notice::Logged(log, line) => self.write_log_line(log, &line),
                 Notice::Rules(worker, before) => self.rule_exchange.has_taken(worker, before),
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }
+        failed?;
         let opened = self.ports.reopen(self.members.len());
         self.follow_ports()?;
         for port in opened {

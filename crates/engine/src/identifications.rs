@@ -41,7 +41,12 @@ pub struct Identifications {
 impl Identifications {
     /// Creates the state of a worker that is alone. All workers have the same secret.
     pub fn new(worker: u16, secret: HashKey) -> Self {
-        let start = |at: usize| mixed(secret.1 ^ u64::from(worker) << 32 ^ at as u64) as u32;
+        let start = |at: usize| {
+            let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
+            hasher.write_u16(worker);
+            hasher.write_u32(at as u32);
+            hasher.finish() as u32
+        };
         Self {
             secret,
             worker: worker.into(),

@@ -32,8 +32,8 @@ fn inner_frame() -> Vec<u8> {
     tcp(&PacketBuilder::v4([10, 0, 0, 1], [10, 0, 0, 2]), (5000, 80), 2, (7, 0))
 }
 
-/// The same as a local sender leaves it: the checksum holds the sum of the pseudo header. What is
-/// outside counts on its being completed.
+/// The same as a local sender leaves it: the checksum holds the sum of the pseudo header. The
+/// checksum outside counts on its being completed.
 fn leave_checksum(frame: &mut [u8], start: usize) {
     let field = start + 16..start + 18;
     let complete = u16::from_be_bytes([frame[field.start], frame[field.start + 1]]);
@@ -71,7 +71,7 @@ fn plain() -> Vec<Subject> {
         subject("gre", &[(58, 16)], |out| outer().raw(protocol::GRE, &gre, out)),
         subject("gretap", &[(76, 16)], |out| outer().raw(protocol::GRE, &bridging, out)),
         subject("ipip", &[(54, 16)], |out| outer().raw(protocol::IPIP, &inner_frame()[14..], out)),
-        // What looks like a tunnel inside a stream is none.
+        // Bytes in a stream that look like a tunnel are none.
         subject("ip in tcp", &[(34, 16)], |out| {
             outer().tcp(&acknowledgment(), &inner_frame()[14..], out);
         }),
@@ -89,7 +89,7 @@ fn others() -> Vec<Subject> {
         subject("echo over IPv6", &[(54, 2)], |out| six().echo(false, 7, 1, &[5; 30], out)),
         subject("in a VLAN", &[(38, 16)], |out| *out = tagged(outer().vlan(7))),
         subject("in PPPoE", &[(42, 16)], |out| *out = tagged(outer().pppoe(7))),
-        // What a checksum at the right place makes an IP packet.
+        // A checksum at the right place would make this an IP packet.
         subject("ARP behind tags", &[], |out| {
             *out = [&syn[..12], &tags, &[8, 6], &syn[14..]].concat();
         }),
@@ -107,8 +107,8 @@ impl Subject {
         frame
     }
 
-    /// Tries each place, with `pass` between two links. What leaves differs from what came in the
-    /// checksum and in what `changes` says, and it leaves for the right places alone.
+    /// Tries each place, with `pass` between two links. A frame leaves for the right places
+    /// alone, and differs from the one that came in the checksum and in `changes` only.
     fn try_all(&self, changes: &[Range<usize>], mut pass: impl FnMut(Frame) -> Option<Frame>) {
         let mut left = BTreeSet::new();
         let end = self.bytes.len() as u16 + 2;
@@ -158,7 +158,7 @@ fn a_router_that_masquerades_writes_checksums_hop_and_addresses_alone() {
         if subject.name == "echo" {
             changes.push(38..40);
         }
-        // What is inside a tunnel is left to others, what is outside is not.
+        // The gateway leaves the checksum inside a tunnel to others, and completes the one outside.
         if subject.name == "vxlan" {
             changes.push(40..42);
         }
@@ -189,7 +189,7 @@ fn a_super_packet_is_of_the_kind_that_it_says() {
         (&datagrams, 34, 6, &[5], 42),
         (&six, 54, 16, &[4, 0x84], 74),
         (&tunnel, 54, 16, &[1, 0x81], 74),
-        // What lies behind the packet, or behind the datagram, would become part of it.
+        // Bytes behind the packet, or behind the datagram, would become part of it.
         (&padded, 34, 16, &[], 54),
         (&short_datagram, 34, 6, &[], 42),
     ];

@@ -4,6 +4,7 @@
 //! afterwards. So routes and rules see the true ends of the packet. The ends that it came with
 //! stay beside the frame, because an ICMP error has to quote the packet as its sender knows it.
 
+use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
@@ -11,6 +12,7 @@ use conntrack::{Claimant, Tracked, Why};
 use flow::{DropReason, HashKey, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
+use siphasher::sip::SipHasher13;
 use steer::BucketId;
 use wire::Transport;
 use wire::{Dissected, Family, Network, Place, Readdress};
@@ -31,7 +33,9 @@ use crate::worker::Worker;
 pub struct Translator {
     /// Identifications for translated IPv4 packets.
     pub identifications: Identifications,
-    /// A count from which random seeds are made. It grows by one with each seed.
+    /// The worker's number and the secret of all workers, for seeds.
+    hasher: SipHasher13,
+    /// The number of seeds so far.
     seeds: u64,
     /// The last connection for which a rule asked for a source, with its request.
     pub wanted: Option<(flow::KeyedPacket, Request)>,
@@ -44,19 +48,25 @@ pub struct Translator {
 impl Translator {
     /// Creates the state of a worker. All workers have the same secret.
     pub fn new(worker: u16, secret: HashKey) -> Self {
+        let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
+        hasher.write_u16(worker);
         Self {
             identifications: Identifications::new(worker, secret),
-            seeds: secret.1 ^ u64::from(worker) << 48,
+            hasher,
+            seeds: 0,
             wanted: None,
             search: None,
             used_up: UsedUp::new(),
         }
     }
 
-    /// A seed for a random choice. It depends on the secret and on a count.
+    /// A seed for a random choice: a keyed hash of a count. Ports that were chosen with earlier
+    /// seeds tell nothing of the next one (RFC 6056 section 3.3).
     pub fn seed(&mut self) -> u64 {
         self.seeds = self.seeds.wrapping_add(1);
-        mixed(self.seeds)
+        let mut hasher = self.hasher;
+        hasher.write_u64(self.seeds);
+        hasher.finish()
     }
 }
 

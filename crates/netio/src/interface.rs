@@ -26,7 +26,7 @@ pub struct LinkState {
 }
 
 impl LinkState {
-    /// What it carries if that is not Ethernet frames, in a few words.
+    /// Says in a few words what kind of interface it is; `None` if it carries Ethernet frames.
     pub fn not_ethernet(&self) -> Option<&'static str> {
         const RAW_IP: u16 = 519;
         const IP6GRE: u16 = 823;

@@ -41,7 +41,7 @@ pub enum Checksum {
 }
 
 impl Checksum {
-    /// What of the packet is in the checksum field, to whoever changes the packet.
+    /// The part of the packet that the checksum field covers, for code that changes the packet.
     pub const fn covers(self) -> ChecksumCovers {
         match self {
             Self::Partial { .. } => ChecksumCovers::PseudoHeader,
@@ -87,7 +87,7 @@ impl Frame {
     /// `network` is what [`wire::dissect`] found. False if it does not belong to it.
     ///
     /// The checksum has to be that of the outermost transport, or of the packet inside a tunnel;
-    /// the latter is completed here, unless the packet is to be cut. What is to be cut has to
+    /// the latter is completed here, unless the packet is to be cut. A super-packet has to
     /// reach to the end of the frame, and to be of the protocol that its kind says.
     #[inline]
     pub fn admit_offload(&mut self, network: Option<&Network>) -> bool {
@@ -128,7 +128,7 @@ impl Frame {
             (_, protocol::UDP) => kind == GSO_UDP && self.datagram_ends_here(start),
             _ => false,
         };
-        // What lies behind the packet would become part of it.
+        // Bytes behind the packet would become part of it.
         let is_whole = outer.fragment.is_none() && outer.end as usize == self.len();
         let measured = headers(self.bytes(), kind, start);
         let Some(measured) = measured.filter(|&length| usize::from(length) <= self.len()) else {

@@ -16,7 +16,7 @@ const V4_SIZES: [u16; 2] = [63, 64];
 /// largest of `gso_max_size`, `gro_max_size` and those of IPv4 (ip-link(8)).
 ///
 /// # Errors
-/// What [`Error`] says, also if there is no such interface.
+/// [`Error`], also if there is no such interface.
 pub fn longest_super_packet(link: LinkId) -> Result<u32, Error> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;

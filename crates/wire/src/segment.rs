@@ -288,8 +288,8 @@ fn ip_at(frame: &[u8], family: Family, offset: u16) -> IpPlace {
 
 /// The family and protocol of the transport that begins at `start`, inside `outer`, the packet of a
 /// tunnel that reaches to the end of `frame`. `None` if `outer` carries no packets or there is no
-/// such transport. Whatever lies between the headers of the tunnel and the IP header is taken as
-/// it is.
+/// such transport. The function takes any bytes between the headers of the tunnel and the IP header as
+/// they are.
 pub fn inner_transport(frame: &[u8], outer: &Network, start: u16) -> Option<(Family, u8)> {
     let is_carrier =
         matches!(outer.protocol, protocol::IPIP | protocol::IPV6 | protocol::GRE | protocol::UDP);

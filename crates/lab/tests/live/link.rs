@@ -258,7 +258,7 @@ fn packets_in_other_frames_do_not_get_past_the_rules() {
     });
 }
 
-/// What comes by them has no Ethernet header, and would be read as if it had one.
+/// Packets from them have no Ethernet header, and would be read as if they had one.
 #[test]
 fn interfaces_without_ethernet_are_refused() {
     alone(|| {

@@ -27,7 +27,7 @@ table inet filter {
 const SOURCE: [u8; 4] = [192, 0, 2, 77];
 const STATION: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
 const SOURCE_PORT: u16 = 4000;
-/// Of what comes last.
+/// The port of the last packet.
 const LAST_PORT: u16 = 4999;
 /// Where the TCP header begins, and its checksum from there.
 const TRANSPORT: (u16, u16) = (34, 16);
@@ -144,8 +144,8 @@ fn super_packets(lab: &Lab) -> Vec<Probe> {
     probes
 }
 
-/// Sends the probes from the client, and behind them a packet that is allowed. What reaches the
-/// server's link of it.
+/// Sends the probes from the client, and behind them a packet that is allowed. Returns the
+/// frames that reach the server's link.
 fn send(lab: &Lab, probes: &[Probe]) -> Result<Vec<Vec<u8>>> {
     for namespace in [lab.client(), lab.server()] {
         namespace.write_file("raw_frames.py", include_bytes!("../raw_frames.py"))?;
