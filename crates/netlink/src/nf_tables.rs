@@ -7,6 +7,7 @@
 //! What a table is made of is a value ([`Table`]); [`Owner`] makes it in the kernel. Only what the
 //! gateway needs of nf_tables is here.
 
+mod listing;
 mod message;
 mod number;
 mod rule;
@@ -16,6 +17,7 @@ use std::io;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLMSG_ERROR, NetlinkBuffer};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
+pub use listing::{BaseChain, base_chains};
 use message::Message;
 pub use rule::{Field, MAX_RANGES, Match, Rule, Verdict};
 
