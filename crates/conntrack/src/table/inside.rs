@@ -5,8 +5,9 @@
 //! the bucket, which stands for the zone in the keys of what it carries. So no connection inside
 //! one tunnel is met from another.
 //!
-//! Numbers that no connection has any more are used again. There are never more than twice as
-//! many as connections, but for a few, so the limit of connections bounds the memory.
+//! Numbers that no connection has any more are used again. Which these are is looked for after as
+//! many new passages as there were connections, but for a few, so the limit of connections bounds
+//! the memory; and earlier where numbers run out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +15,10 @@ use flow::{FlowKey, Timestamp, Zone};
 
 use super::Table;
 
-/// Numbers that a bucket may give before it looks which are used.
+/// New passages that a bucket always takes before it looks again which numbers are used.
 const FEW: usize = 64;
+/// How many numbers there are.
+const NUMBERS: usize = 1 << 16;
 
 /// What connections inside have in common: the tunnel's own connection, by the packets of its
 /// originator, and inside that the VLAN.
@@ -29,12 +32,15 @@ pub struct Inside {
     numbers: BTreeMap<Passage, u16>,
     /// Numbers below that of [`Inside::numbers`] that nobody has.
     free: Vec<u16>,
+    /// New passages until it is looked which numbers are used.
+    until_look: usize,
 }
 
 impl Inside {
     /// There are none.
     pub fn new(now: Timestamp) -> Self {
-        Self { connections: Table::new(now), numbers: BTreeMap::new(), free: Vec::new() }
+        let (connections, numbers) = (Table::new(now), BTreeMap::new());
+        Self { connections, numbers, free: Vec::new(), until_look: FEW }
     }
 
     /// The number of a passage; `None` if none is left, and so many connections are inside other
@@ -43,9 +49,12 @@ impl Inside {
         if let Some(&number) = self.numbers.get(&passage) {
             return Some(Zone(number));
         }
-        if self.numbers.len() >= FEW.max(2 * self.connections.len()) {
+        if self.until_look == 0 {
             self.forget_unused();
+            let used = self.numbers.len();
+            self.until_look = FEW.max(used.min(NUMBERS - used));
         }
+        self.until_look -= 1;
         let number = match self.free.pop() {
             Some(number) => number,
             None => u16::try_from(self.numbers.len()).ok()?,
