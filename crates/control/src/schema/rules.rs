@@ -96,7 +96,7 @@ pub struct RulesReport {
     /// What it holds, if it may be loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<RulesSummary>,
-    /// Rules that the kernel of this host has to carry out, where that was looked for.
+    /// Rules and chains that the kernel of this host has to carry out, where that was looked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels_rules: Vec<KernelsRule>,
 }
