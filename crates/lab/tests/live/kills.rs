@@ -169,11 +169,10 @@ fn a_signal_ends_the_gateway_cleanly_or_is_told_and_ignored() {
     });
 }
 
-/// Keeps the first worker of a gateway from running until it has ended, as a debugger does.
+/// Keeps one thread from running until it has ended, as a debugger does.
 const HANGS: &str = "
-import ctypes, glob, os, sys
-names = {open(name).read(): name.split('/')[4] for name in glob.glob(f'/proc/{sys.argv[1]}/task/*/comm')}
-thread = int(names['worker-0\\n'])
+import ctypes, os, sys
+thread = int(sys.argv[1])
 ptrace = ctypes.CDLL(None, use_errno=True).ptrace
 SEIZE, INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
 for request in (SEIZE, INTERRUPT):
@@ -184,13 +183,24 @@ print('hangs', flush=True)
 os.waitpid(thread, WALL)
 ";
 
+/// The first worker of a gateway, by its number in the lab.
+fn worker_inside(gateway: u32) -> Option<String> {
+    let mut tasks = std::fs::read_dir(format!("/proc/{gateway}/task")).ok()?.flatten();
+    tasks.find_map(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let number = field("NSpid:")?.rsplit('\t').next()?;
+        (field("Name:\t")? == "worker-0").then(|| number.to_owned())
+    })
+}
+
 #[test]
 fn a_worker_that_hangs_does_not_keep_the_gateway_from_ending() {
     alone(|| {
         let mut lab = routed_lab(2)?;
         let (gateway, _) = gateway_and_children(&lab)?;
-        let inside = own_table(&lab)?.0.to_string();
-        let debugger = lab.gateway().program("python3").args(["-c", HANGS, &inside]);
+        let worker = worker_inside(gateway).expect("it has a worker");
+        let debugger = lab.gateway().program("python3").args(["-c", HANGS, &worker]);
         let mut debugger = debugger.spawn()?;
         debugger.wait_for_text("hangs")?;
         let mut stateway = lab.take_stateway().expect("the lab has a Stateway");
