@@ -44,7 +44,7 @@ fn section<'a>(text: &mut String, title: &str, tunables: impl Iterator<Item = &'
     let mut rows = String::new();
     for Tunable { name, unit, default, min, max, meaning } in tunables {
         let (unit, range) = match unit {
-            Unit::Switch => ("0 or 1", String::new()),
+            Unit::Switch => ("", "0 or 1".to_owned()),
             unit if (*min, *max) == (0, u64::MAX) => (unit.symbol(), "any".to_owned()),
             unit => (unit.symbol(), format!("{min} to {max}")),
         };

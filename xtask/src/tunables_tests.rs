@@ -15,7 +15,7 @@ fn a_tunable_is_one_row() {
     let text = written(&tunable(5, Unit::Seconds));
     assert!(text.ends_with("| `nf_example` | 5 | s | 1 to 9 | An example. |\n"), "{text}");
     let text = written(&tunable(0, Unit::Switch));
-    assert!(text.ends_with("| `nf_example` | 0 | 0 or 1 |  | An example. |\n"), "{text}");
+    assert!(text.ends_with("| `nf_example` | 0 |  | 0 or 1 | An example. |\n"), "{text}");
 }
 
 #[test]

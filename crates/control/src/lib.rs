@@ -41,6 +41,7 @@ mod connections;
 mod query;
 mod refusal;
 mod routes;
+mod rule_body;
 mod rule_routes;
 mod rules;
 pub mod schema;

@@ -2,9 +2,13 @@
 
 use axum::Json;
 use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
 use crate::schema::{Refusal, RefusalBody};
+
+/// When it is worth to ask again where too many ask at once, seconds.
+const RETRY_AFTER_S: &str = "1";
 
 /// A refusal with its HTTP status.
 #[derive(Debug)]
@@ -50,6 +54,12 @@ impl Refused {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let error = RefusalBody { what: self.what, place: self.place, todo: self.todo.to_owned() };
-        (self.status, Json(Refusal { schema: crate::SCHEMA, error })).into_response()
+        let refusal = Json(Refusal { schema: crate::SCHEMA, error });
+        match self.status {
+            StatusCode::SERVICE_UNAVAILABLE => {
+                (self.status, [(RETRY_AFTER, RETRY_AFTER_S)], refusal).into_response()
+            }
+            status => (status, refusal).into_response(),
+        }
     }
 }

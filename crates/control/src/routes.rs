@@ -78,11 +78,13 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
         let limit = limit.map_or(0, |(_, value)| value);
         let (status, (book, left)) =
             keeper.active_and(|| gateway.status()).map_err(unresponsive)?;
+        let host_warning = book.as_ref().and_then(|book| book.host_warning());
         let rules = status.rules.as_ref().zip(book);
         let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left));
         let log_lines_lost = log_lines_lost();
         let of_log = (log_lines_lost > 0).then(|| lost_lines(log_lines_lost));
-        let warnings = gateway.rule_troubles().into_iter().chain(of_log).collect();
+        let warnings = gateway.rule_troubles().into_iter();
+        let warnings = warnings.chain(host_warning).chain(of_log).collect();
         Ok(Status { rules, warnings, log_lines_lost, ..Status::new(&status, limit) })
     })
     .await

@@ -5,13 +5,11 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::{Body, Bytes};
+use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use engine::{LoadRulesError, Unresponsive};
-use ruleset::limits::MAX_DOCUMENT_BYTES;
 use ruleset::probe::Probe;
 use ruleset::{Options, listing};
 
@@ -29,9 +27,8 @@ const MAX_TRIAL_S: u64 = 86_400;
 const ROLL_BACK_AGAIN: Duration = Duration::from_secs(5);
 
 pub(crate) fn router() -> Router<Shared> {
-    let limit = DefaultBodyLimit::max(MAX_DOCUMENT_BYTES);
     Router::new()
-        .route("/v1/rules", get(active).put(load).layer(limit))
+        .route("/v1/rules", get(active).put(load))
         .route("/v1/rules/confirm", post(confirm))
         .route("/v1/rules/rollback", post(roll_back))
         .route("/v1/rules/reset", post(reset))
@@ -48,25 +45,22 @@ async fn on_thread<T: Send + 'static>(
 async fn load(
     State(shared): State<Shared>,
     query: QueryOf<LoadQuery>,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Answer<LoadedRules> {
     let LoadQuery { confirm_s, allow_unsupported } = parsed(query)?;
-    let document = body.map_err(|error| {
-        let most = MAX_DOCUMENT_BYTES >> 20;
-        let what = format!("{}: a ruleset has at most {most} MiB", error.body_text());
-        Refused::bad_request("rules", what, "load a smaller one")
-    })?;
     if confirm_s.is_some_and(|seconds| !(1..=MAX_TRIAL_S).contains(&seconds)) {
         let what = format!("a trial lasts 1 to {MAX_TRIAL_S} seconds");
         return Err(Refused::bad_request("confirm_s", what, "give a time in the range"));
     }
     let confirm = confirm_s.map(Duration::from_secs);
+    let (document, turn) = shared.turns.read(body).await?;
     // The load runs in a task of its own. If the client goes away, the trial must still end.
     let task = tokio::spawn(async move {
         let trying = shared.clone();
         let options = Options { allow_unsupported };
         let (loaded, trial) =
             on_thread(move || try_document(&trying, document, options, confirm)).await?;
+        drop(turn);
         if let (Some(number), Some(confirm)) = (trial, confirm) {
             let roll_back = move || shared.rules.roll_back(&*shared.gateway, Some(number));
             tokio::spawn(end_trial(roll_back, confirm, ROLL_BACK_AGAIN));
@@ -88,7 +82,7 @@ fn try_document(
     let book =
         RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))?;
     let missing_interfaces = book.missing_interfaces(&shared.gateway.interfaces());
-    let report = book.report();
+    let (report, host_warning) = (book.report(), book.host_warning());
     let trial = shared.rules.load(&*shared.gateway, book, confirm, Instant::now());
     let trial = trial.map_err(|error| match error {
         TryError::Waits(_) => Refused::conflict(
@@ -110,7 +104,7 @@ fn try_document(
     })?;
     let (problems, summary) = (report.problems, report.summary);
     let confirm_s = confirm.map(|confirm| confirm.as_secs());
-    let warnings = shared.gateway.rule_troubles();
+    let warnings = shared.gateway.rule_troubles().into_iter().chain(host_warning).collect();
     let schema = SCHEMA;
     let loaded = LoadedRules { schema, problems, summary, missing_interfaces, warnings, confirm_s };
     Ok((loaded, trial))

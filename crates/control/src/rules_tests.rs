@@ -1,3 +1,7 @@
+use ruleset::HostChain;
+use ruleset::probe::Probe;
+use wire::build::PacketBuilder;
+
 use super::*;
 
 fn refused(document: &[u8]) -> String {
@@ -16,6 +20,74 @@ fn what_is_no_json_is_told_what_to_do() {
     assert!(refused(b"[]").contains("the list `nftables` is missing"));
     let deep = [vec![b'['; 100_000], vec![b']'; 100_000]].concat();
     assert!(refused(&deep).contains("recursion limit"));
+}
+
+#[test]
+fn what_a_gateway_refuses_inside_a_tunnel_is_explained_as_refused() {
+    let document: &[u8] = br#"{"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        {"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2, "type": "filter",
+                   "hook": "forward", "prio": 0, "policy": "accept"}}]}"#;
+    let book = RuleBook::read(document, Options::default(), 7).unwrap();
+    let (near, far) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+    let wrapped = |inner: &[u8]| {
+        let mut frame = Vec::new();
+        PacketBuilder::v4(near, far).raw(wire::protocol::IPIP, inner, &mut frame);
+        let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        let probe = Probe::parse(&format!("{hex} in lan0 out wan0")).unwrap();
+        book.explain(&probe).remarks.join("\n")
+    };
+    // An IP packet without the header of its link.
+    let packet = |builder: PacketBuilder| {
+        let mut frame = Vec::new();
+        builder.udp(7, 53, b"16 bytes, a line", &mut frame);
+        frame.split_off(14)
+    };
+    let plain = packet(PacketBuilder::v4(near, far));
+    let (mut fragment, mut tunnel) = (Vec::new(), Vec::new());
+    PacketBuilder::v4(near, far).fragment(
+        wire::protocol::UDP,
+        0,
+        true,
+        &plain[20..],
+        &mut fragment,
+    );
+    PacketBuilder::v4(near, far).raw(wire::protocol::IPIP, &plain, &mut tunnel);
+    assert!(wrapped(&plain).contains("they accept it"), "{}", wrapped(&plain));
+    for inner in [fragment.split_off(14), tunnel.split_off(14)] {
+        let told = wrapped(&inner);
+        assert!(told.contains("it is dropped (inside_unreadable)"), "{told}");
+    }
+}
+
+#[test]
+fn chains_of_the_host_are_told_that_the_kernel_lacks() {
+    let document = |policy: &str| {
+        format!(
+            r#"{{"nftables": [{{"table": {{"family": "inet", "name": "t", "handle": 1}}}},
+            {{"chain": {{"family": "inet", "table": "t", "name": "in", "handle": 2,
+                "type": "filter", "hook": "input", "prio": 0, "policy": "{policy}"}}}},
+            {{"chain": {{"family": "inet", "table": "t", "name": "out", "handle": 3,
+                "type": "filter", "hook": "output", "prio": 0, "policy": "accept"}}}}]}}"#
+        )
+    };
+    let book = |policy: &str| {
+        RuleBook::read(document(policy).into_bytes(), Options::default(), 7).unwrap()
+    };
+    let told =
+        |policy: &str, kernel: Option<&[ruleset::HostChain]>| -> Vec<(String, Option<bool>)> {
+            let chains = book(policy).kernels_chains(kernel);
+            chains.into_iter().map(|chain| (chain.place, chain.is_there)).collect()
+        };
+    let place = || "inet t chain in".to_owned();
+    assert_eq!(told("drop", None), [(place(), None)]);
+    assert_eq!(told("drop", Some(&[])), [(place(), Some(false))]);
+    let kernel = book("drop").ruleset().host_chains().to_vec();
+    assert_eq!(told("drop", Some(&kernel)), [(place(), Some(true))]);
+    let open = HostChain { policy: "accept".to_owned(), ..kernel[0].clone() };
+    assert_eq!(told("drop", Some(&[open])), [(place(), Some(false))]);
+    // What accepts everything needs nobody.
+    assert_eq!(told("accept", None), []);
 }
 
 #[test]

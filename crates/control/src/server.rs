@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::connections::{Admitted, Arriving, Connections, Watched};
 use crate::routes;
+use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};
 use crate::socket::ControlSocket;
 
@@ -36,6 +37,9 @@ const HEADER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause before the next attempt to accept a connection, after the system refused one.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+
+/// Pause before it is told again that the system refuses connections.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// Time for answers to end when the gateway stops. Slower readers are cut off.
 const GRACE: Duration = Duration::from_secs(1);
@@ -79,6 +83,7 @@ impl Stop {
 pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
     pub rules: Arc<Keeper>,
+    pub turns: Turns,
     pub streams: Arc<Semaphore>,
     pub connections: Connections,
     pub stop: Arc<Stop>,
@@ -114,7 +119,8 @@ impl Server {
         let rules = Arc::new(Keeper::new(rules));
         let connections = Connections::new(netio::descriptor_limit()?);
         let stopping = stop.clone();
-        let shared = Shared { gateway, rules, streams, connections, stop, log_lines_lost };
+        let turns = Turns::new();
+        let shared = Shared { gateway, rules, turns, streams, connections, stop, log_lines_lost };
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(runtime, listener, shared))?;
@@ -156,21 +162,21 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
     let router = routes::router(shared);
     let mut tasks = JoinSet::new();
     let accept_all = async {
-        let mut fails = false;
+        let mut told: Option<Instant> = None;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    fails = false;
                     let admitted = connections.admit().await;
                     tasks.spawn(answer(stream, admitted, router.clone(), stop.clone()));
                 }
                 Err(error) => {
-                    // The log has this once, not for every attempt.
-                    if !std::mem::replace(&mut fails, true) {
+                    // Not as often as it is tried, or as somebody gets through in between.
+                    if told.is_none_or(|told| told.elapsed() >= TELL_AGAIN) {
                         tracing::error!(
                             "the control socket accepts no connection: {error}; the gateway \
                              tries again"
                         );
+                        told = Some(Instant::now());
                     }
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }

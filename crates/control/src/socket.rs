@@ -21,11 +21,14 @@ const MAX_ATTEMPTS: usize = 64;
 /// The user with all rights.
 const ROOT: u32 = 0;
 
-/// A bound control socket. Dropping it removes the file.
+/// A bound control socket. Dropping it removes the file, unless somebody has put another in its
+/// place.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
     listener: UnixListener,
+    /// Device and number of the file, which nobody else has as long as the listener is there.
+    file: (u64, u64),
     /// Held as long as the gateway lives. The file stays behind: if it were removed, two gateways
     /// could lock two files of one name.
     _lock: File,
@@ -120,8 +123,9 @@ impl ControlSocket {
 
     fn new(path: &Path, listener: UnixListener, lock: File) -> Result<Self, BindError> {
         let system = |source| BindError::System { path: path.into(), source };
-        let socket = Self { path: path.into(), listener, _lock: lock };
-        // Up to here the umask decides, which by default admits only the owner.
+        let file = identity(&symlink_metadata(path).map_err(system)?);
+        let socket = Self { path: path.into(), listener, file, _lock: lock };
+        // Up to here the umask decides, which by default lets in nobody but the owner.
         std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(system)?;
         socket.listener.set_nonblocking(true).map_err(system)?;
         Ok(socket)
@@ -139,12 +143,19 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // If the file has gone already, nothing is left to do.
-        let _ = std::fs::remove_file(&self.path);
+        if symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.file) {
+            // Nothing is left to do about it if it has gone in between.
+            let _ = remove_file(&self.path);
+        }
     }
 }
 
-/// The file with a name. Does not follow links.
+/// What tells a file from all others of the host.
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// What has a name, without following links.
 fn find(path: &Path) -> Result<Found, BindError> {
     match symlink_metadata(path) {
         Ok(found) if is_in_the_way(path, &found) => Ok(Found::InTheWay(found.uid())),
@@ -238,9 +249,7 @@ fn lock(socket: &Path) -> Result<File, BindError> {
 
 /// True if a file still has this name.
 fn is_named(file: &File, path: &Path) -> bool {
-    let same = |(file, found): (Metadata, Metadata)| {
-        (file.dev(), file.ino()) == (found.dev(), found.ino())
-    };
+    let same = |(file, found): (Metadata, Metadata)| identity(&file) == identity(&found);
     file.metadata().and_then(|it| Ok((it, symlink_metadata(path)?))).is_ok_and(same)
 }
 

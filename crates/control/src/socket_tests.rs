@@ -17,6 +17,24 @@ fn a_socket_is_for_owner_and_group_and_goes_with_its_gateway() {
 }
 
 #[test]
+fn what_others_put_in_place_of_the_socket_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, file) = (directory.path().join("gateway.sock"), directory.path().join("notes"));
+    std::fs::write(&file, "precious").unwrap();
+    let socket = ControlSocket::bind(&path).unwrap();
+    remove_file(&path).unwrap();
+    symlink(&file, &path).unwrap();
+    drop(socket);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    remove_file(&path).unwrap();
+    let socket = ControlSocket::bind(&path).unwrap();
+    remove_file(&path).unwrap();
+    let _other = UnixListener::bind(&path).unwrap();
+    drop(socket);
+    assert!(UnixStream::connect(&path).is_ok());
+}
+
+#[test]
 fn a_second_gateway_is_refused_and_the_first_keeps_its_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("gateway.sock");

@@ -86,18 +86,25 @@ struct Inner {
 }
 
 impl Inner {
-    /// `None` if it can not be read to its ports, or is of a tunnel again.
+    /// `None` as of [`flow_inside`].
     fn of((network, vlan): (Network, u16), tunnel: FlowKey) -> Option<Self> {
-        let is_whole = network.fragment.is_none_or(|fragment| fragment.is_atomic());
-        let keyed = match &network.transport {
-            Transport::IcmpError(IcmpError { quoted, .. }) => {
-                quoted.map(|quoted| FlowKey::of_quoted(&quoted, network.family, Zone(0)))
-            }
-            _ => FlowKey::of_packet(&network, Zone(0)),
-        };
-        let is_tunnel = keyed.is_some_and(|keyed| keyed.key.is_tunnel());
-        (is_whole && !is_tunnel).then_some(Self { network, keyed, passage: (tunnel, vlan) })
+        let keyed = flow_inside(&network)?;
+        Some(Self { network, keyed, passage: (tunnel, vlan) })
     }
+}
+
+/// The flow of a packet that a tunnel carries, or that which it quotes, in zone 0. `None`, and its
+/// tunnel's packet is refused, if it can not be read to its ports, or is of a tunnel again.
+pub fn flow_inside(network: &Network) -> Option<Option<KeyedPacket>> {
+    let is_whole = network.fragment.is_none_or(|fragment| fragment.is_atomic());
+    let keyed = match &network.transport {
+        Transport::IcmpError(IcmpError { quoted, .. }) => {
+            quoted.map(|quoted| FlowKey::of_quoted(&quoted, network.family, Zone(0)))
+        }
+        _ => FlowKey::of_packet(network, Zone(0)),
+    };
+    let is_tunnel = keyed.is_some_and(|keyed| keyed.key.is_tunnel());
+    (is_whole && !is_tunnel).then_some(keyed)
 }
 
 impl Worker {
@@ -112,7 +119,8 @@ impl Worker {
     ) -> Result<(), Why> {
         let bytes = packet.frame.bytes();
         let bucket = self.ownership.get(packet.bucket);
-        let Some((bucket, flow)) = bucket.zip(packet.flow) else { return Ok(()) };
+        // Whatever has no flow, or no place, was not judged.
+        let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
         // Of a translated tunnel both directions have the key of the first.
         let known = outer.tracked.connection.map(|id| bucket.connections.flow_of(id));
         let inner = match carried(bytes, &packet.network) {

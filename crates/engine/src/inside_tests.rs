@@ -174,6 +174,47 @@ fn an_error_inside_is_related_to_the_flow_inside() {
     }
 }
 
+/// It does not come to that, and if it does nobody has looked inside.
+#[test]
+fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
+    use conntrack::{Guess, Tracked, Why};
+
+    use crate::journey::Journey;
+    use crate::packet::Packet;
+
+    let mut crew = judging(2);
+    let frame = netio::FramePool::new(0, 0).copy_of(&out(&opening((2000, 80))[0])).unwrap();
+    let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
+    let keyed = flow::FlowKey::of_packet(&network, flow::Zone(0)).unwrap();
+    let mut packet = Packet {
+        frame,
+        network,
+        flow: None,
+        bucket: BucketId(0),
+        origin: crate::zones::Origin::default(),
+        zones: None,
+        mark: 0,
+        judged: false,
+        untracked: false,
+        carries: true,
+        pieces: None,
+        is_checked: true,
+        is_own: false,
+        per_packet: false,
+        guess: Guess::NONE,
+        alias_in: None,
+    };
+    let (now, own) = (crew.now, usize::from(crew.owners[0].0));
+    let mut judge = |worker: usize, packet: &Packet| {
+        let journey = Journey::new(packet, Tracked::alone(flow::Class::Untracked), 0);
+        crew.workers[worker].judge_inside(packet, &journey, now).map_err(Why::reason)
+    };
+    assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
+    packet.flow = Some(crate::packet::TrackedFlow { keyed, hash: None });
+    assert_eq!(judge(1 - own, &packet), Err(DropReason::InsideUnreadable));
+    assert_eq!(judge(own, &packet), Ok(()));
+}
+
 #[test]
 fn what_can_not_be_read_to_its_ports_is_refused() {
     let outer = from_inside(CLIENT, PEER);

@@ -26,8 +26,8 @@ pub enum Verdict {
     Drop(DropReason),
 }
 
-/// Declares the drop reasons: one list feeds the counters, the listing, the
-/// metrics' label, the trace and the documentation.
+/// Declares the drop reasons: one list feeds the counters, the listing, the trace
+/// and the documentation.
 macro_rules! drop_reasons {
     ($($variant:ident = $name:literal, $meaning:literal;)*) => {
         /// Why a packet was dropped. One packet has one reason.
@@ -43,7 +43,7 @@ macro_rules! drop_reasons {
             /// How many reasons there are.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// The name in counters, metrics and JSON: lower case with underscores.
+            /// The name in counters and JSON: lower case with underscores.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }

@@ -31,6 +31,6 @@ pub use offload::{Checksum, Offload, Segmentation};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};
 pub use prefetch::prefetch_line;
-pub use usable_memory::usable_memory;
+pub use usable_memory::{FreeMemory, free_memory, usable_memory};
 pub use user::user_id;
 pub use wake::{Ready, Waiter, Waker};

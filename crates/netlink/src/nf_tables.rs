@@ -7,6 +7,7 @@
 //! A [`Table`] describes a table; [`Owner`] makes it in the kernel. This module has only the parts
 //! of nf_tables that the gateway needs.
 
+mod listing;
 mod message;
 mod number;
 mod rule;
@@ -16,6 +17,7 @@ use std::io;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLMSG_ERROR, NetlinkBuffer};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
+pub use listing::{BaseChain, base_chains};
 use message::Message;
 pub use rule::{Field, MAX_RANGES, Match, Rule, Verdict};
 

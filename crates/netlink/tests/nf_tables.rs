@@ -8,7 +8,9 @@ mod namespace;
 use std::process::{Command, Output};
 
 use namespace::isolated;
-use netlink::nf_tables::{Chain, Field, Hook, Match, Owner, Rule, Stage, Table, Verdict};
+use netlink::nf_tables::{
+    BaseChain, Chain, Field, Hook, Match, Owner, Rule, Stage, Table, Verdict, base_chains,
+};
 
 fn nft(order: &str) -> Output {
     Command::new("nft").arg(order).output().unwrap()
@@ -237,5 +239,40 @@ fn a_table_of_many_transactions_is_made_as_a_whole_or_not() {
         let refused = owner.make(&of(Verdict::Accept)).unwrap_err();
         assert!(refused.to_string().contains("table t: File exists"), "{refused}");
         assert_eq!(listed("list tables"), "table inet t\n");
+    });
+}
+
+#[test]
+fn the_base_chains_of_the_kernel_are_listed_with_hook_and_policy() {
+    isolated("the_base_chains_of_the_kernel_are_listed_with_hook_and_policy", || {
+        assert_eq!(base_chains().unwrap(), []);
+        let chain = |family, table: &str, name: &str, hook, accepts| BaseChain {
+            family,
+            table: table.to_owned(),
+            name: name.to_owned(),
+            hook,
+            accepts,
+        };
+        let (mut expected, mut orders) = (Vec::new(), String::new());
+        for family in ["ip", "ip6", "inet"] {
+            // Enough for several messages of a listing.
+            for number in 0..100 {
+                let table = format!("t{number}");
+                let (hook, accepts) =
+                    if number % 2 == 0 { ("input", true) } else { ("output", false) };
+                let policy = if accepts { "accept" } else { "drop" };
+                orders += &format!(
+                    "table {family} {table} {{ chain other {{ }}; chain own {{ \
+                     type filter hook {hook} priority 0; policy {policy}; }}; }}\n"
+                );
+                expected.push(chain(family, &table, "own", hook, accepts));
+            }
+        }
+        listed(&(orders + "table arp t { chain own { type filter hook input priority 0; }; }"));
+        let mut found = base_chains().unwrap();
+        let order = |chain: &BaseChain| (chain.family, chain.table.clone());
+        found.sort_by_key(order);
+        expected.sort_by_key(order);
+        assert_eq!(found, expected);
     });
 }

@@ -77,6 +77,64 @@ fn jumps_are_as_deep_as_the_kernel_allows_and_no_deeper() {
     assert!(nested(5000).contains("more than 16 chains deep"), "and no stack overflows");
 }
 
+/// Chains that each lead so often to the next, the last of which has one rule.
+fn fan(chains: usize, times: usize, statement: impl Fn(&str) -> Value) -> Value {
+    let name = |at: usize| if at == 0 { "f".to_owned() } else { format!("c{at}") };
+    let mut objects = vec![forward()];
+    objects.extend((1..=chains).map(|at| chain(&name(at))));
+    for at in 0..chains {
+        let lead = rule(&name(at), &json!([statement(&name(at + 1))]));
+        objects.extend(std::iter::repeat_n(lead, times));
+    }
+    objects.push(rule(&name(chains), &json!([{"counter": null}])));
+    document(&objects)
+}
+
+#[test]
+fn no_packet_meets_so_many_rules_that_a_worker_hangs() {
+    let jump = |to: &str| json!({"jump": {"target": to}});
+    let goto = |to: &str| json!({"goto": {"target": to}});
+    let by_map = |to: &str| {
+        let verdicts = [json!(["tcp", {"jump": {"target": to}}]), json!(["udp", {"accept": null}])];
+        json!({"vmap": {"key": {"meta": {"key": "l4proto"}}, "data": {"set": verdicts}}})
+    };
+    // Six deep 561,736 rules are met, seven deep eight times as many.
+    assert!(problems(&fan(6, 8, jump)).starts_with("loaded"));
+    for statement in [&jump as &dyn Fn(&str) -> Value, &by_map] {
+        for chains in [7, 14] {
+            let told = problems(&fan(chains, 8, statement));
+            let place = format!("inet t chain c{} handle 7: invalid: ", chains - 7);
+            let place = place.replace("chain c0 handle 7", "chain f handle 2");
+            assert!(told.starts_with(&place) && told.contains("rules from here on"), "{told}");
+            assert!(told.contains("verdict map"), "what to do: {told}");
+        }
+    }
+    // What does not come back is met once.
+    assert!(problems(&fan(14, 8, goto)).starts_with("loaded"));
+}
+
+#[test]
+fn rules_of_all_chains_of_a_stage_count_together() {
+    let hub = |number: usize| {
+        json!({"chain": {"family": "inet", "table": "t", "name": format!("h{number}"),
+            "handle": 20 + number, "type": "filter", "hook": "forward", "prio": number,
+            "policy": "accept"}})
+    };
+    let load = |hubs: usize| {
+        let Value::Object(mut all) = fan(6, 8, |to| json!({"jump": {"target": to}})) else {
+            unreachable!()
+        };
+        let Some(Value::Array(objects)) = all.get_mut("nftables") else { unreachable!() };
+        objects.extend((0..hubs).map(hub));
+        objects.extend((0..hubs).map(|number| jump(&format!("h{number}"), "c1")));
+        problems(&Value::Object(all))
+    };
+    // 561,736 from `f` on and 70,217 from each other one.
+    assert!(load(6).starts_with("loaded"), "{}", load(6));
+    let told = load(7);
+    assert!(told.contains("inet t chain h6 handle 26: invalid: a packet may meet"), "{told}");
+}
+
 #[test]
 fn statements_stand_where_they_work() {
     for (statement, told) in [

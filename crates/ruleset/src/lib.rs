@@ -72,9 +72,9 @@ pub use import::{
 };
 pub use kind::{Interval, Kind, name_bits};
 pub use model::{
-    Base, Chain, ChainId, Counter, CounterId, HelperId, Limit, LimitId, Log, LogId, NatFlags,
-    NatId, NatKind, Quota, QuotaId, Rate, Reject, Rule, RuleId, Set, SetId, SynProxyId, TimeoutId,
-    Unreachable, ValidRuleset, Verdict,
+    Base, Chain, ChainId, Counter, CounterId, HelperId, HostChain, Limit, LimitId, Log, LogId,
+    NatFlags, NatId, NatKind, Quota, QuotaId, Rate, Reject, Rule, RuleId, Set, SetId, SynProxyId,
+    TimeoutId, Unreachable, ValidRuleset, Verdict,
 };
 pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};

@@ -88,6 +88,8 @@ pub struct Parts {
     pub(crate) helpers: Vec<Helper>,
     pub(crate) timeouts: Vec<TimeoutPolicy>,
     pub(crate) syn_proxies: Vec<SynProxy>,
+    /// Chains of hooks that only the kernel has.
+    pub(crate) host_chains: Vec<HostChain>,
     /// Base chains of each stage in the order of evaluation.
     pub(crate) bases: [Vec<ChainId>; Stage::ALL.len()],
 }
@@ -128,6 +130,12 @@ impl ValidRuleset {
         self.rules.iter().find(|rule| rule.items.contains(&Item::Counter(counter)))
     }
 
+    /// Chains about the host's own traffic that refuse or change some of it. Only the kernel can
+    /// run them.
+    pub fn host_chains(&self) -> &[HostChain] {
+        &self.host_chains
+    }
+
     /// Rate limits, those of rules included.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
@@ -165,6 +173,21 @@ pub struct Base {
     pub priority: i32,
     /// Policy: true accepts packets that no rule decides, false drops them.
     pub accepts: bool,
+}
+
+/// A base chain of the hooks `input` or `output`, which are about the host's own traffic.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostChain {
+    /// Family of its table, as nftables writes it.
+    pub family: String,
+    /// Table.
+    pub table: String,
+    /// Name.
+    pub name: String,
+    /// `input` or `output`.
+    pub hook: String,
+    /// What becomes of packets that no rule decides: `accept` or `drop`.
+    pub policy: String,
 }
 
 /// A rule.

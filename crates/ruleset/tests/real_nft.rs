@@ -11,7 +11,12 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use ruleset::{Imported, Options, Problem, Refused, Severity, import};
+use flow::Timestamp;
+use ruleset::probe::Probe;
+use ruleset::{
+    CompileOptions, Fate, Imported, Options, Problem, Program, Refused, RuleState, Severity,
+    SharedState, import, walk,
+};
 use serde_json::Value;
 
 /// The listing of a ruleset by `nft`, or the reason why this machine can not make one.
@@ -130,6 +135,72 @@ fn a_nat_gateway() {
     on(include_str!("../../../examples/rulesets/nat-gateway.nft"), |json| {
         all_accounted_for(json, &[]);
     });
+}
+
+/// Packets that an example has to refuse (`false`) or to let pass.
+fn safe(rules: &str, packets: &[(&str, bool)]) {
+    on(rules, |json| {
+        let options = CompileOptions { index: true, seed: 7 };
+        let program = Program::compile(accepted(json).ruleset, options).unwrap();
+        for (packet, passes) in packets {
+            let shared = SharedState::new(&program, 1);
+            let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
+            let probe = Probe::parse(packet).unwrap();
+            let walk = walk(&program, &mut state, &probe, &probe, Timestamp::ZERO);
+            assert_eq!(walk.fate == Fate::Passes, *passes, "{packet}: {:?}", walk.fate);
+        }
+    });
+}
+
+#[test]
+fn guests_of_the_home_router_reach_the_uplink_and_nobody_at_home() {
+    let packets = [
+        ("tcp 203.0.113.140 203.0.113.9:443 in guest0 out wan0", true),
+        ("tcp 2001:db8:3::40 [2001:db8:9::9]:443 in guest0 out wan0", true),
+        ("icmpv6 2001:db8:3::40 2001:db8:9::9 type echo-request in guest0 out wan0", true),
+        ("tcp 203.0.113.140 198.51.100.20:80 in guest0 out lan0", false),
+        ("tcp 2001:db8:3::40 [2001:db8:2::20]:80 in guest0 out lan0", false),
+        ("tcp 2001:db8:3::40 [2001:db8:2::20]:443 in guest0 out lan0", false),
+        ("icmp 203.0.113.140 198.51.100.20 type echo-request in guest0 out lan0", false),
+        ("icmpv6 2001:db8:3::40 2001:db8:2::20 type echo-request in guest0 out lan0", false),
+        ("icmp 192.0.2.3 198.51.100.20 type echo-request in wan0 out lan0", false),
+    ];
+    safe(include_str!("../../../examples/rulesets/home-router.nft"), &packets);
+}
+
+#[test]
+fn a_server_gets_its_services_and_the_answers_to_its_own_questions_alone() {
+    safe(
+        include_str!("../../../examples/rulesets/server.nft"),
+        &[
+            ("tcp 192.0.2.100 198.51.100.10:443 in wan0 out lan0", true),
+            ("udp 192.0.2.100 198.51.100.10:53 in wan0 out lan0", true),
+            ("udp 198.51.100.10:53 192.0.2.100:40000 in lan0 out wan0", true),
+            ("udp 198.51.100.10:40000 192.0.2.100:53 in lan0 out wan0", true),
+            ("udp 192.0.2.100:53 198.51.100.10:40000 in wan0 out lan0 state established", true),
+            ("udp 192.0.2.100:53 198.51.100.10:40000 in wan0 out lan0", false),
+            ("udp 192.0.2.100:53 198.51.100.10:123 in wan0 out lan0", false),
+            ("udp 192.0.2.100 198.51.100.10:161 in wan0 out lan0 dscp ef", false),
+            ("tcp 192.0.2.100 198.51.100.10:3306 in wan0 out lan0 dscp ef", false),
+            ("icmp 192.0.2.100 198.51.100.10 type redirect in wan0 out lan0", false),
+        ],
+    );
+}
+
+#[test]
+fn nobody_outside_reaches_a_host_behind_the_nat_gateway_that_no_rule_forwards() {
+    safe(
+        include_str!("../../../examples/rulesets/nat-gateway.nft"),
+        &[
+            ("tcp 198.51.100.70 203.0.113.9:80 in lan0 out wan0", true),
+            ("tcp 203.0.113.9:80 198.51.100.70:1024 in wan0 out lan0 state established", true),
+            ("tcp 203.0.113.9 192.0.2.1:8000 in wan0 out lan0 status dnat", true),
+            ("tcp 203.0.113.9 198.51.100.70:22 in wan0 out lan0", false),
+            ("udp 203.0.113.9 198.51.100.70:53 in wan0 out lan0", false),
+            ("tcp 2001:db8:9::9 [2001:db8:2::90]:22 in wan0 out lan0", false),
+            ("tcp 203.0.113.9 198.51.100.70:22 in wan0 out lan0 state invalid", false),
+        ],
+    );
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod outcome;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ErrorKind};
 
 use commands::Command;
 use print::Output;
@@ -44,7 +45,13 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|mut error| {
+        if error.kind() == ErrorKind::UnknownArgument {
+            // It advises to give a mistyped option as a value, and no value of ours begins so.
+            error.remove(ContextKind::Suggested);
+        }
+        error.exit()
+    });
     let mut out = Output::stdout();
     let result = cli.command.run(&mut out).and_then(|()| out.finish());
     let code = outcome::exit_code(result);

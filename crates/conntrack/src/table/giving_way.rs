@@ -105,8 +105,7 @@ impl Table {
             let leaves_as = ends.keyed(&outside);
             let hash = (supply.hash)(&leaves_as.key) as u32;
             if claimant.is_none() {
-                let pool = self.pool(slot, request, &leaves_as, supply, context)?;
-                claimant = Some(self.claimant(slot, pool, context));
+                claimant = Some(self.claimant_as(slot, request, &leaves_as, supply, context)?);
             }
             let Some(other) = self.owner(&reply_to(leaves_as), hash, slot) else { continue };
             let found = self.readiness(other, &claimant?, context);
@@ -135,8 +134,7 @@ impl Table {
         supply: Supply<'_>,
         context: &mut Context<'_>,
     ) -> Option<(KeyedPacket, u32)> {
-        let pool = self.pool(slot, request, &leaves_as, supply, context)?;
-        let claimant = self.claimant(slot, pool, context);
+        let claimant = self.claimant_as(slot, request, &leaves_as, supply, context)?;
         let hash = (supply.hash)(&leaves_as.key);
         let gives_way = self.give_way(&reply_to(leaves_as), hash, &claimant, context);
         gives_way.then_some((leaves_as, hash as u32))
@@ -153,6 +151,19 @@ impl Table {
         let other = self.owner(reply, hash as u32, u32::MAX);
         let other = other.filter(|&other| self.readiness(other, claimant, context).is_some());
         other.map(|other| self.end_early(other, context)).is_some()
+    }
+
+    /// Who wants the port of a new connection that is to leave so; `None` where nobody counts.
+    fn claimant_as(
+        &self,
+        slot: u32,
+        request: &Request,
+        leaves_as: &KeyedPacket,
+        supply: Supply<'_>,
+        context: &Context<'_>,
+    ) -> Option<Claimant> {
+        let pool = self.pool(slot, request, leaves_as, supply, context)?;
+        Some(self.claimant(slot, pool, context))
     }
 
     /// The claimant of a port of a pool for a new connection.

@@ -16,6 +16,8 @@ use super::Table;
 
 /// Numbers that a bucket gives out before it looks for unused ones.
 const FEW: usize = 64;
+/// How many numbers there are.
+const NUMBERS: usize = 1 << 16;
 
 /// The properties that connections inside one tunnel share: the key of the tunnel's own
 /// connection, and the VLAN inside the tunnel.
@@ -29,12 +31,15 @@ pub struct Inside {
     numbers: BTreeMap<Passage, u16>,
     /// Unused numbers below the length of [`Inside::numbers`].
     free: Vec<u16>,
+    /// New passages until it is looked which numbers are used.
+    until_look: usize,
 }
 
 impl Inside {
     /// No connections.
     pub fn new(now: Timestamp) -> Self {
-        Self { connections: Table::new(now), numbers: BTreeMap::new(), free: Vec::new() }
+        let (connections, numbers) = (Table::new(now), BTreeMap::new());
+        Self { connections, numbers, free: Vec::new(), until_look: FEW }
     }
 
     /// The number of a passage; `None` if all numbers are in use by connections inside other
@@ -43,9 +48,12 @@ impl Inside {
         if let Some(&number) = self.numbers.get(&passage) {
             return Some(Zone(number));
         }
-        if self.numbers.len() >= FEW.max(2 * self.connections.len()) {
+        if self.until_look == 0 {
             self.forget_unused();
+            let used = self.numbers.len();
+            self.until_look = FEW.max(used.min(NUMBERS - used));
         }
+        self.until_look -= 1;
         let number = match self.free.pop() {
             Some(number) => number,
             None => u16::try_from(self.numbers.len()).ok()?,

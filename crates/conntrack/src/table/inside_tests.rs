@@ -28,6 +28,29 @@ fn each_tunnel_has_a_number_and_each_vlan_inside() {
 }
 
 #[test]
+fn passages_without_connections_are_forgotten_however_many_connections_there_are() {
+    const CONNECTIONS: u32 = 33_000;
+    let mut lab = Lab::new();
+    let mut inside = Inside::new(lab.now);
+    for number in 0..CONNECTIONS {
+        let zone = inside.number(passage(number)).unwrap();
+        lab.offer(&udp(Family::V4, (1, 1000), (2, 53)), |_, packet, context| {
+            let (keyed, hash) = packet.keyed.moved(packet.hash, zone);
+            let packet = TrackedPacket { keyed: &keyed, hash, ..*packet };
+            inside.connections.track_unjudged(&packet, context)
+        });
+    }
+    assert_eq!(inside.connections.len(), CONNECTIONS as usize);
+    // More than there are numbers.
+    for number in 100_000..200_000 {
+        assert!(inside.number(passage(number)).is_some(), "{}", number - 100_000);
+    }
+    // And those that connections have are still theirs.
+    let held: Vec<_> = (0..CONNECTIONS).map(|number| inside.number(passage(number))).collect();
+    assert_eq!(held.iter().collect::<BTreeSet<_>>().len(), CONNECTIONS as usize);
+}
+
+#[test]
 fn numbers_of_connections_that_are_gone_are_given_again_and_no_others() {
     let mut lab = Lab::new();
     let mut inside = Inside::new(lab.now);

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use engine::flow_inside;
 use flow::{FlowKey, Timestamp, Zone, ZonePair};
 use ruleset::listing::{Live, rule_with_live};
 use ruleset::probe::Probe;
@@ -20,6 +21,10 @@ use crate::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
 /// Remark on a tunnel's packet whose inner packet is missing or can not be read.
 const INSIDE_UNREAD: &str = "with tunnels = \"judged\" the forward chains judge the inner packet too, \
      which can not be read here";
+
+/// Of a tunnel's packet that carries what [`flow_inside`] refuses.
+const INSIDE_REFUSED: &str = "with tunnels = \"judged\" it is dropped (inside_unreadable) for what \
+     it carries: a fragment, or a tunnel again";
 
 /// The program and its live state, if it has counted packets since it was loaded.
 type Counted<'p> = Option<(&'p Program, &'p Live)>;
@@ -72,7 +77,8 @@ impl RuleBook {
         let flow = FlowKey::of_packet(&probe.network, Zone(0))?;
         let network = match carried(&probe.frame, &probe.network) {
             _ if !flow.key.is_tunnel() => return None,
-            Some(Carried::Packet { network, .. }) => network,
+            Some(Carried::Packet { network, .. }) if flow_inside(&network).is_some() => network,
+            Some(Carried::Packet { .. }) => return Some(INSIDE_REFUSED.to_owned()),
             _ => return Some(INSIDE_UNREAD.to_owned()),
         };
         let name = |name: &Option<String>| name.as_deref().and_then(name_bits).unwrap_or(0);

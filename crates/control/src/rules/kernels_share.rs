@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ruleset::{EndsAt, listing};
+use ruleset::{EndsAt, HostChain, listing};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::Family;
@@ -12,9 +12,9 @@ use super::RuleBook;
 /// A rule that leads packets to the host. Only the kernel can deliver them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelsRule {
-    /// Family, table, chain and handle.
+    /// Family, table, chain, and the handle of a rule.
     pub place: String,
-    /// The rule as nft writes it.
+    /// The rule as nft writes it, or the hook of a chain and its policy.
     pub text: String,
     /// True if the kernel has the rule too; `None` if that is not known.
     pub is_there: Option<bool>,
@@ -45,6 +45,39 @@ impl RuleBook {
             Some(KernelsRule { place, text: listing::rule_text(&own), is_there })
         });
         told.collect()
+    }
+
+    /// The chains about the host's own traffic, which only the kernel can run; `kernel` are those
+    /// that it has. Chains that accept everything are left out.
+    pub fn kernels_chains(&self, kernel: Option<&[HostChain]>) -> Vec<KernelsRule> {
+        let told = self.ruleset.host_chains().iter().map(|chain| {
+            let HostChain { family, table, name, hook, policy } = chain;
+            KernelsRule {
+                place: format!("{family} {table} chain {name}"),
+                text: format!("hook {hook}, policy {policy}"),
+                is_there: kernel.map(|kernel| kernel.contains(chain)),
+            }
+        });
+        told.collect()
+    }
+
+    /// What people have to be warned of as long as the kernel lacks chains of the ruleset.
+    pub fn host_warning(&self) -> Option<String> {
+        // Nobody is asked for nothing.
+        if self.ruleset.host_chains().is_empty() {
+            return None;
+        }
+        let lacks = self.kernels_chains(Some(&engine::host_chains().ok()?));
+        let lacks = lacks.iter().filter(|chain| chain.is_there == Some(false));
+        let lacks: Vec<_> = lacks.map(|it| format!("{} ({})", it.place, it.text)).collect();
+        (!lacks.is_empty()).then(|| {
+            format!(
+                "NOBODY RUNS {}: it is about this host's own traffic, which the gateway does not \
+                 judge, and the kernel does not have it: load the ruleset into the kernel too (nft -f \
+                 RULES.nft)",
+                lacks.join(", ")
+            )
+        })
     }
 }
 

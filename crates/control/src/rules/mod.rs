@@ -178,6 +178,11 @@ impl RuleBook {
         told(&self.document, &check_rules(&self.ruleset, mode))
     }
 
+    /// True if no packet on its way through a gateway meets a chain of it.
+    pub fn judges_nothing(&self) -> bool {
+        self.ruleset.chains().iter().all(|chain| chain.base.is_none())
+    }
+
     /// Interfaces that rules name and that are not `present`. Such rules match nothing.
     pub fn missing_interfaces(&self, present: &[String]) -> Vec<String> {
         let named = self.ruleset.interfaces().into_keys();

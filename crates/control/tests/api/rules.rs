@@ -128,6 +128,48 @@ fn wrong_requests_about_rules_change_nothing() {
     running.stop();
 }
 
+/// A ruleset of so many bytes.
+fn padded(mut document: Vec<u8>, length: usize) -> Vec<u8> {
+    document.resize(length, b' ');
+    document
+}
+
+#[test]
+fn long_rulesets_come_one_at_a_time() {
+    const LONG: usize = 2 << 20;
+    let running = Running::start();
+    let begun = |length: usize, sent: usize| {
+        let mut stream = UnixStream::connect(&running.socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let header =
+            format!("PUT /v1/rules HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all(header.as_bytes()).unwrap();
+        stream.write_all(&padded(dropping(53), sent)).unwrap();
+        stream
+    };
+    let answer = |mut stream: UnixStream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    // It comes through only if the gateway reads it, so its turn has begun.
+    let mut first = begun(LONG, LONG - 1);
+    for _ in 0..3 {
+        let refused = answer(begun(LONG, LONG));
+        assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+        assert!(refused.contains("retry-after: 1"), "{refused}");
+        assert!(refused.contains("somebody else loads a long ruleset"), "{refused}");
+    }
+    let error = load(&running, "", padded(dropping(53), LONG)).unwrap_err().to_string();
+    assert!(error.contains("try again when it is loaded"), "{error}");
+    // Short ones do not wait for it.
+    load(&running, "", dropping(53)).unwrap();
+    first.write_all(b" ").unwrap();
+    assert!(answer(first).starts_with("HTTP/1.1 200"));
+    load(&running, "", padded(dropping(53), LONG)).unwrap();
+    running.stop();
+}
+
 #[test]
 fn the_status_tells_which_rules_run() {
     let running = Running::start();

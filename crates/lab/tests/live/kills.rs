@@ -7,7 +7,7 @@ use lab::{Family, Lab, Result, ping};
 
 use crate::mtu::soon;
 use crate::routed::{own_table, routed_lab};
-use crate::scenario::{FAMILIES, alone};
+use crate::scenario::{FAMILIES, alone, wait_for_pings};
 use crate::stateway::stop_cleanly;
 use crate::translated::{answers_of_host, translating_lab};
 
@@ -137,6 +137,83 @@ fn a_gateway_that_is_killed_leaves_the_host_as_it_was() {
     });
 }
 
+fn send(signal: &str, process: u32) {
+    let mut kill = std::process::Command::new("kill");
+    let sent = kill.args([signal, &process.to_string()]).status();
+    assert!(sent.expect("there is kill(1)").success(), "{signal}");
+}
+
+#[test]
+fn a_signal_ends_the_gateway_cleanly_or_is_told_and_ignored() {
+    alone(|| {
+        for (ends, name) in [("-HUP", "SIGHUP"), ("-INT", "SIGINT"), ("-TERM", "SIGTERM")] {
+            let mut lab = routed_lab(2)?;
+            let (gateway, _) = gateway_and_children(&lab)?;
+            for (ignored, name) in [("-USR1", "SIGUSR1"), ("-USR2", "SIGUSR2")] {
+                send(ignored, gateway);
+                let told = format!("{name} is ignored");
+                soon(&told, || Ok(lab.stateway().expect("it runs").log().contains(&told)))?;
+            }
+            wait_for_pings(&lab)?;
+            let mut stateway = lab.take_stateway().expect("the lab has a Stateway");
+            send(ends, gateway);
+            soon("the end", || Ok(!stateway.is_running()))?;
+            let ended = stateway.stop()?;
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+            for said in [format!("{name}: stopping"), "stopped after".to_owned()] {
+                assert!(ended.stdout.contains(&said), "no {said:?} in {}", ended.stdout);
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Keeps one thread from running until it has ended, as a debugger does.
+const HANGS: &str = "
+import ctypes, os, sys
+thread = int(sys.argv[1])
+ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+SEIZE, INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
+for request in (SEIZE, INTERRUPT):
+    if ptrace(request, thread, None, None): sys.exit(os.strerror(ctypes.get_errno()))
+os.waitpid(thread, WALL)
+print('hangs', flush=True)
+# Its end.
+os.waitpid(thread, WALL)
+";
+
+/// The first worker of a gateway, by its number in the lab.
+fn worker_inside(gateway: u32) -> Option<String> {
+    let mut tasks = std::fs::read_dir(format!("/proc/{gateway}/task")).ok()?.flatten();
+    tasks.find_map(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let number = field("NSpid:")?.rsplit('\t').next()?;
+        (field("Name:\t")? == "worker-0").then(|| number.to_owned())
+    })
+}
+
+#[test]
+fn a_worker_that_hangs_does_not_keep_the_gateway_from_ending() {
+    alone(|| {
+        let mut lab = routed_lab(2)?;
+        let (gateway, _) = gateway_and_children(&lab)?;
+        let worker = worker_inside(gateway).expect("it has a worker");
+        let debugger = lab.gateway().program("python3").args(["-c", HANGS, &worker]);
+        let mut debugger = debugger.spawn()?;
+        debugger.wait_for_text("hangs")?;
+        let mut stateway = lab.take_stateway().expect("the lab has a Stateway");
+        send("-TERM", gateway);
+        soon("the end", || Ok(!stateway.is_running()))?;
+        assert_eq!(debugger.finish()?.code, Some(0), "it ends with the worker");
+        let ended = stateway.stop()?;
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stdout.contains("since a thread hangs"), "{}", ended.stdout);
+        let listed = lab.gateway().program("nft").args(["list", "ruleset"]);
+        soon("no table", || Ok(listed.clone().check()?.is_empty()))
+    });
+}
+
 /// Limits a process to the descriptors that it has open, or to this number.
 fn limit_descriptors(process: u32, limit: Option<u64>) {
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").flatten();
@@ -167,6 +244,24 @@ fn the_host_is_kept_from_a_new_address_with_all_descriptors_in_use() {
         assert_eq!(said.lines().last(), Some("well: 10"), "{said}");
         assert_eq!(answers_of_host(&lab)?, [0, 0], "the host has refused what is not its own");
         limit_descriptors(gateway, Some(1024));
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn that_descriptors_are_used_up_is_told_once_and_not_whenever_one_is_free_in_between() {
+    alone(|| {
+        let mut lab = routed_lab(1)?;
+        let (gateway, _) = gateway_and_children(&lab)?;
+        for _ in 0..3 {
+            limit_descriptors(gateway, None);
+            let asks = lab.stateway().expect("it runs").command(&["status"]).spawn()?;
+            thread::sleep(Duration::from_millis(500));
+            limit_descriptors(gateway, Some(1024));
+            assert_eq!(asks.finish()?.code, Some(0), "it is answered as soon as that can be");
+        }
+        let log = lab.stateway().expect("it runs").log();
+        assert_eq!(log.matches("takes nobody").count(), 1, "{log}");
         stop_cleanly(&mut lab)
     });
 }

@@ -311,6 +311,65 @@ fn rules_of_the_configuration_hold_from_the_first_packet() {
     });
 }
 
+/// About the host alone.
+const OF_HOST: &str = r"
+table inet host {
+    chain own {
+        type filter hook input priority filter; policy drop;
+        ct state established,related accept
+    }
+    chain open {
+        type filter hook output priority filter; policy accept;
+    }
+}
+";
+
+#[test]
+fn a_ruleset_about_the_host_alone_is_told_to_judge_nobody_here_and_nobody_there() {
+    const UNRUN: &str = "NOBODY RUNS inet host chain own (hook input, policy drop): ";
+    const OPEN: &str = "none of its chains judges packets that are forwarded";
+    alone(|| {
+        let mut lab = stateway_lab(1)?;
+        ruleset_file(&lab, "host.json", OF_HOST)?;
+        let refusing = ruleset_file(&lab, "refusing.json", REFUSING)?;
+        stop_cleanly(&mut lab)?;
+        let more = "[rules]\nfile = \"host.json\"\n".to_owned();
+        let spec = StatewaySpec { more, ..StatewaySpec::new(stateway_binary()?, 1) };
+        let gateway = Stateway::start(lab.gateway(), &spec, &Placement::free())?;
+        for told in [UNRUN, OPEN] {
+            assert!(gateway.log().contains(told), "no {told:?} in {}", gateway.log());
+        }
+        let warnings = || -> Result<String> {
+            let loaded = gateway.command(&["rules", "load", "/dev/shm/host.json"]).run()?;
+            assert_eq!(loaded.code, Some(0), "{loaded:?}");
+            let status = gateway.query(&["status"])?;
+            let warnings = status["warnings"].as_array().expect("a list");
+            let warns = loaded.stderr.contains(&format!("warning: {UNRUN}"));
+            assert_eq!(warns, !warnings.is_empty(), "{loaded:?}");
+            Ok(warnings.iter().filter_map(Value::as_str).collect())
+        };
+        assert!(warnings()?.starts_with(UNRUN), "{}", warnings()?);
+        let checked = gateway.command(&["rules", "check", "/dev/shm/host.json"]).check()?;
+        let place = "inet host chain own: THE KERNEL DOES NOT HAVE IT";
+        assert!(checked.contains(place) && !checked.contains("chain open: THE"), "{checked}");
+        // One that lets everything through is another.
+        let nft = |text: &str| {
+            lab.gateway().program("nft").args(["-f", "-"]).input(text.to_owned()).check()
+        };
+        nft(&OF_HOST.replace("policy drop", "policy accept"))?;
+        assert!(warnings()?.starts_with(UNRUN));
+        nft("flush ruleset")?;
+        nft(OF_HOST)?;
+        assert_eq!(warnings()?, "");
+        nft("flush ruleset")?;
+        gateway.command(&["rules", "load", &refusing]).check()?;
+        let status = gateway.query(&["status"])?;
+        assert_eq!(status["warnings"], json!([]), "others have no such chain");
+        assert_eq!(gateway.stop()?.code, Some(0));
+        Ok(())
+    });
+}
+
 #[test]
 fn packets_are_explained_with_what_the_gateway_knows() {
     alone(|| {

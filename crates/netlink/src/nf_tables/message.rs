@@ -1,6 +1,6 @@
 //! Messages of nf_tables: a header, and attributes that may hold others (netlink(7)).
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 
 /// Headers of netlink and of netfilter, in bytes.
 const HEADER: usize = 20;
@@ -9,7 +9,7 @@ const ATTRIBUTE: usize = 4;
 /// Flag of an attribute that holds others.
 const NESTED: u16 = 1 << 15;
 /// The part of netfilter that nf_tables is.
-const NF_TABLES: u16 = 10;
+pub const NF_TABLES: u16 = 10;
 /// Messages that enclose a transaction.
 const BEGIN: u16 = 16;
 const END: u16 = 17;
@@ -24,6 +24,11 @@ impl Message {
     /// A message of this kind about an object of family `inet`.
     pub fn new(kind: u16, flags: u16) -> Self {
         Self::with(NF_TABLES << 8 | kind, flags, INET, 0)
+    }
+
+    /// Asks for everything of this kind, of all families.
+    pub fn asking_for_all(kind: u16) -> Self {
+        Self::with(NF_TABLES << 8 | kind, NLM_F_DUMP, UNSPECIFIED, 0)
     }
 
     /// The message that begins a transaction.

@@ -5,6 +5,7 @@ pub mod message {
     pub const NEW_TABLE: u16 = 0;
     pub const DELETE_TABLE: u16 = 2;
     pub const NEW_CHAIN: u16 = 3;
+    pub const GET_CHAIN: u16 = 4;
     pub const NEW_RULE: u16 = 6;
     pub const NEW_SET: u16 = 9;
     pub const NEW_ELEMENTS: u16 = 12;

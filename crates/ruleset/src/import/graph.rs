@@ -1,5 +1,6 @@
 //! Checks of all chains together: jumps must end, and statements must stand where they work.
 
+use super::worst_case;
 use crate::limits::MAX_JUMP_DEPTH;
 use crate::model::{Chain, ChainId, Item, NatKind, Parts, RuleId, Verdict};
 use crate::stage::Stage;
@@ -33,6 +34,9 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
                 flaws.push(Flaw { chain: ChainId(id), rule: None, what });
             }
         }
+    }
+    if flaws.is_empty() {
+        flaws.extend(worst_case::check(ruleset));
     }
     let stages = graph.stages(ruleset);
     for (id, chain) in (0..).zip(&ruleset.chains) {

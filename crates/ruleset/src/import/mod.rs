@@ -14,6 +14,7 @@ mod rule;
 mod scope;
 mod sets;
 mod statement;
+mod worst_case;
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,7 +28,7 @@ use crate::document::{Document, DocumentError};
 use crate::elements::Elements;
 use crate::kind::{Kind, outline};
 use crate::limits::{MAX_CHAINS, MAX_DOCUMENT_BYTES, MAX_ELEMENTS, MAX_RULES, MAX_SETS};
-use crate::model::{Base, Chain, ChainId, Parts, Rule, SetId, ValidRuleset};
+use crate::model::{Base, Chain, ChainId, HostChain, Parts, Rule, SetId, ValidRuleset};
 use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
 use crate::stage::{Stage, TableFamily};
 
@@ -205,6 +206,14 @@ impl Import {
             match base(&opened) {
                 Ok(base) => drop(bases.insert((key, name), base)),
                 Err(problem) => {
+                    let is_kernels = problem.severity == Severity::LeftToKernel;
+                    let chain = is_kernels.then(|| host_chain(&opened));
+                    self.parts.host_chains.extend(chain.filter(|chain| {
+                        let is_its = |rule: &Object<'_>| {
+                            table_key(&rule.place) == key && rule.place.name == name
+                        };
+                        chain.policy != "accept" || document.rules.iter().any(is_its)
+                    }));
                     self.problems.push(*problem);
                     self.left_out.insert((key, name));
                 }
@@ -451,6 +460,14 @@ impl Import {
             stage.sort_by_key(|id| chains[id.index()].base.map(|base| base.priority));
         }
     }
+}
+
+/// A base chain that we leave to the kernel.
+fn host_chain(object: &Opened<'_, '_>) -> HostChain {
+    let Place { family, table, name, .. } = Place::clone(&object.place);
+    let text = |key: &str| object.text(key).map(str::to_owned);
+    let policy = text("policy").unwrap_or_else(|| "accept".to_owned());
+    HostChain { family, table, name, hook: text("hook").unwrap_or_default(), policy }
 }
 
 /// A base chain that the gateway evaluates; the problem says why it does not.

@@ -7,7 +7,7 @@ use control::RuleBook;
 use control::schema::Tunable;
 use steer::FragmentSteering;
 
-use crate::commands::rules::kernels_share;
+use crate::commands::rules::{NOTHING_JUDGES, kernels_share};
 use crate::config::{Configuration, RulesFile};
 use crate::print::{Output, things};
 
@@ -15,6 +15,7 @@ use crate::print::{Output, things};
 #[command(after_long_help = "\
 Examples:
   stateway check -c gateway.toml && systemctl restart stateway
+  stateway check -c gateway.toml --elsewhere
 
 All problems are shown at once, with file, line and key, including those of the ruleset and of
 this machine. The exit code is 2 if there is one.")]
@@ -22,14 +23,22 @@ pub struct Args {
     /// The configuration.
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+    /// The gateway is to run on another machine: leave out what only that one can tell. This is
+    /// whether its interfaces, CPUs and directories are there, and what its kernel has.
+    #[arg(long)]
+    elsewhere: bool,
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let cpus = engine::system_cpus();
-    let (config, rules) = Configuration::load_to_run(&args.config, &cpus, 0)?;
+    let (config, rules) = match args.elsewhere {
+        true => Configuration::load_for_elsewhere(&args.config)?,
+        false => Configuration::load_to_run(&args.config, &cpus, 0)?,
+    };
     out.line(format_args!("{}: in order", config.file.display()))?;
     let workers = match config.workers {
         Some(workers) => workers.to_string(),
+        None if args.elsewhere => "one per CPU".to_owned(),
         None => format!("one per CPU, now {}", config.worker_count().resolve(&cpus)),
     };
     out.line(format_args!("workers    {workers}"))?;
@@ -59,6 +68,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
     if let (Some(file), Some(book)) = (&config.rules, &rules) {
         print_rules(file, book, &config, out)?;
+        if !args.elsewhere {
+            print_kernels_share(book, out)?;
+        }
     }
     for tunable in changed(&config) {
         let Tunable { name, value, unit, default, .. } = tunable;
@@ -80,8 +92,8 @@ fn print_rules(
     for problem in report.problems {
         out.line(format_args!("             {}", problem.message))?;
     }
-    for line in kernels_share::lines(book) {
-        out.line(format_args!("             {line}"))?;
+    if book.judges_nothing() {
+        out.line(format_args!("             {NOTHING_JUDGES}"))?;
     }
     let present: Vec<String> =
         config.interfaces.iter().map(|it| it.own_name().to_owned()).collect();
@@ -90,6 +102,13 @@ fn print_rules(
         out.line(format_args!("             {name} {what}"))?;
     }
     Ok(())
+}
+
+/// What the kernel of this machine has to carry out.
+fn print_kernels_share(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
+    let mut lines = kernels_share::lines(book);
+    lines.extend(kernels_share::lines_of_chains(book));
+    lines.iter().try_for_each(|line| out.line(format_args!("             {line}")))
 }
 
 /// The tunables that differ from their defaults.

@@ -59,7 +59,7 @@ fn named_before(before: &[Interface], interface: &Interface) -> Option<String> {
 }
 
 /// A problem if there are fewer interfaces than the mode needs.
-fn too_few_interfaces(config: &Configuration) -> Option<Problem> {
+pub(super) fn too_few_interfaces(config: &Configuration) -> Option<Problem> {
     let (needed, what) = match config.mode {
         Mode::Bridge => (2, "a bridge needs two [[interface]] tables or more, each with a name"),
         Mode::Routed => (1, "a router needs an [[interface]] table for each link, with a name"),

@@ -19,7 +19,7 @@ use engine::{
 };
 use flow::HashKey;
 use netio::LinkState;
-use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, TunnelSteering};
+use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_CPUS, TunnelSteering};
 
 use crate::every::Every;
 
@@ -114,8 +114,20 @@ impl Configuration {
     /// # Errors
     /// All problems of the file, with their lines.
     pub fn load(file: &Path) -> Result<Self, Problems> {
-        let (config, problems) = Self::load_anyway(file)?;
+        let (config, problems) = Self::load_anyway(file, &online())?;
         Problems::or_value(problems, config)
+    }
+
+    /// Reads a file for a gateway that is to run on another machine, of whose interfaces and CPUs
+    /// nothing is known, with the ruleset that it names.
+    ///
+    /// # Errors
+    /// As [`Configuration::load_to_run`], but for what only that machine can tell.
+    pub fn load_for_elsewhere(file: &Path) -> Result<(Self, Option<RuleBook>), Problems> {
+        let (config, mut problems) = Self::load_anyway(file, &CpuSet::first(MAX_CPUS))?;
+        let mode = problems.is_empty().then_some(config.mode);
+        problems.extend(mode.and_then(|_| host::too_few_interfaces(&config)));
+        config.with_rules(problems, mode, 0)
     }
 
     /// Reads a file for a gateway that is to run on this machine, on `cpus`, with the file's
@@ -130,16 +142,26 @@ impl Configuration {
         cpus: &[usize],
         seed: u64,
     ) -> Result<(Self, Option<RuleBook>), Problems> {
-        let (mut config, mut problems) = Self::load_anyway(file)?;
+        let (mut config, mut problems) = Self::load_anyway(file, &online())?;
         let are_keys_right = problems.is_empty();
         problems.extend(host::problems(&mut config, cpus, are_keys_right));
         let mode = are_keys_right.then_some(config.mode);
-        let rules = config.load_rules(mode, seed).unwrap_or_else(|Problems(more)| {
+        config.with_rules(problems, mode, seed)
+    }
+
+    /// With the ruleset that it names, for a gateway in this mode if that is known.
+    fn with_rules(
+        self,
+        mut problems: Vec<Problem>,
+        mode: Option<Mode>,
+        seed: u64,
+    ) -> Result<(Self, Option<RuleBook>), Problems> {
+        let rules = self.load_rules(mode, seed).unwrap_or_else(|Problems(more)| {
             problems.extend(more);
             None
         });
-        problems.sort_by_key(|problem| (problem.file != file, problem.line));
-        Problems::or_value(problems, (config, rules))
+        problems.sort_by_key(|problem| (problem.file != self.file, problem.line));
+        Problems::or_value(problems, (self, rules))
     }
 
     /// Finds the interfaces on this machine.
@@ -149,13 +171,12 @@ impl Configuration {
         host::find_links(self)
     }
 
-    fn load_anyway(file: &Path) -> Result<(Self, Vec<Problem>), Problems> {
+    fn load_anyway(file: &Path, cpus: &CpuSet) -> Result<(Self, Vec<Problem>), Problems> {
         let text = read(file).map_err(|(line, what)| {
             let key = String::new();
             Problems(vec![Problem { file: file.into(), line, key, what, rule: None }])
         })?;
-        let online = netio::cpu::online_cpus().unwrap_or_default();
-        sections::read(file, &text, &online.into_iter().collect())
+        sections::read(file, &text, cpus)
     }
 
     /// Reads a text; `file` is the name for messages, `cpus` are the machine's CPUs.
@@ -220,6 +241,11 @@ impl Configuration {
     pub fn problem(&self, line: usize, key: &str, what: String) -> Problem {
         Problem { file: self.file.clone(), line, key: key.to_owned(), what, rule: None }
     }
+}
+
+/// The CPUs of this machine.
+fn online() -> CpuSet {
+    netio::cpu::online_cpus().unwrap_or_default().into_iter().collect()
 }
 
 /// The text of a file, or its problem with the line, 0 for the whole file.

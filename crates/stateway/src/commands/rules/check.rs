@@ -46,6 +46,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 let routed_only = book.obstacles(Mode::Bridge).len();
                 return if json.json {
                     report.kernels_rules = kernels_share::rules(&book);
+                    report.kernels_rules.extend(kernels_share::chains(&book));
                     out.json(&report)
                 } else {
                     print(file, &book, &report, routed_only, out)
@@ -106,6 +107,11 @@ pub(super) fn at(file: &Path, what: &str) -> String {
     format!("{name}: {what}")
 }
 
+/// Of a ruleset none of whose rules a packet on its way through a gateway meets, as that of a host
+/// that forwards nothing: it opens a gateway wide.
+pub const NOTHING_JUDGES: &str = "none of its chains judges packets that are forwarded: ALL OF THEM \
+                                  PASS, also those that are invalid to tracking";
+
 /// Warns if no forwarded packet meets a rule: the ruleset of a host that forwards nothing lets
 /// every packet through a gateway.
 pub(super) fn warn_if_nothing_judges(
@@ -115,10 +121,7 @@ pub(super) fn warn_if_nothing_judges(
     if !summary.base_chains.is_empty() {
         return Ok(());
     }
-    out.line(
-        "            none of its chains judges packets that are forwarded: ALL OF THEM PASS, also \
-         those that are invalid to tracking",
-    )
+    out.line(format_args!("            {NOTHING_JUDGES}"))
 }
 
 /// Prints problems, each with its rule below.
@@ -153,8 +156,8 @@ fn print(
     if let Some(summary) = summary {
         print_summary(summary, routed_only, out)?;
     }
-    let kernels = kernels_share::lines(book);
-    if let Some((title, lines)) = kernels.split_first() {
+    for kernels in [kernels_share::lines(book), kernels_share::lines_of_chains(book)] {
+        let Some((title, lines)) = kernels.split_first() else { continue };
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;
     }

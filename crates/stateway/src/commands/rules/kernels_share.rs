@@ -5,11 +5,30 @@ use std::process::{Command, Stdio};
 use control::{Client, ClientError, KernelsRule, RuleBook};
 use serde_json::Value;
 
+/// Lines about the chains of a ruleset that are about this host's own traffic, which its kernel has
+/// to run; none if there are no such chains.
+pub fn lines_of_chains(book: &RuleBook) -> Vec<String> {
+    let chains = chains(book);
+    let first = "only the kernel runs these chains, which are about this host's own traffic:";
+    if chains.is_empty() { Vec::new() } else { told(first, &chains) }
+}
+
+/// The same chains.
+pub fn chains(book: &RuleBook) -> Vec<KernelsRule> {
+    // Nobody is asked for nothing.
+    if book.ruleset().host_chains().is_empty() {
+        return Vec::new();
+    }
+    book.kernels_chains(engine::host_chains().ok().as_deref())
+}
+
 /// Lines about the rules that lead packets to this host, which its kernel has to apply; none if
 /// there are no such rules.
 pub fn lines(book: &RuleBook) -> Vec<String> {
     let rules = rules(book);
-    if rules.is_empty() { Vec::new() } else { told(&rules) }
+    let first = "the kernel carries these rules out, since they lead packets to this host; the \
+                 gateway leaves it what they match:";
+    if rules.is_empty() { Vec::new() } else { told(first, &rules) }
 }
 
 /// The rules that lead packets to this host.
@@ -46,12 +65,8 @@ fn is_elsewhere(process: i32) -> bool {
     namespace(&process.to_string()).zip(namespace("self")).is_some_and(|(its, own)| its != own)
 }
 
-fn told(rules: &[KernelsRule]) -> Vec<String> {
-    let mut lines = vec![
-        "the kernel has to apply these rules, because they lead packets to this host; the gateway \
-         leaves it the packets that they match:"
-            .to_owned(),
-    ];
+fn told(first: &str, rules: &[KernelsRule]) -> Vec<String> {
+    let mut lines = vec![first.to_owned()];
     for KernelsRule { place, text, is_there } in rules {
         let has = match is_there {
             Some(true) => "the kernel has it",
@@ -64,14 +79,13 @@ fn told(rules: &[KernelsRule]) -> Vec<String> {
     let lacks = |wanted| rules.iter().any(|rule| rule.is_there == wanted);
     if lacks(Some(false)) {
         lines.push(
-            "load the ruleset into the kernel too (nft -f RULES.nft): until then packets \
-             that these rules match get no answer"
+            "load the ruleset into the kernel too (nft -f RULES.nft): until then nobody does what \
+             they say"
                 .to_owned(),
         );
     } else if lacks(None) {
         lines.push(
-            "check that `nft list ruleset`, as root, shows them: otherwise packets that they match \
-             get no answer"
+            "see that `nft list ruleset`, as root, shows them: else nobody does what they say"
                 .to_owned(),
         );
     }
@@ -101,7 +115,7 @@ mod tests {
             text: "tcp dport 80 redirect to :3128".to_owned(),
             is_there,
         };
-        let say = |rules: &[KernelsRule]| told(rules)[1..].join("\n");
+        let say = |rules: &[KernelsRule]| told("first", rules)[1..].join("\n");
         let text = "\n    tcp dport 80 redirect to :3128";
         let place = "ip t chain c rule handle 4: ";
         assert_eq!(say(&[rule(Some(true))]), format!("{place}the kernel has it{text}"));

@@ -6,6 +6,8 @@ pub mod kernels_share;
 mod list;
 mod load;
 
+pub use check::NOTHING_JUDGES;
+
 use super::remote::Remote;
 use crate::print::Output;
 

@@ -6,6 +6,7 @@ mod guarded;
 mod kept_out;
 mod notify;
 mod room;
+mod signals;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Debug};
@@ -21,13 +22,11 @@ use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use flow::Shown;
 use netio::afpacket::Claim;
 use netio::{PortError, PortId};
-use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::commands::rules::kernels_share;
+use crate::commands::rules::{NOTHING_JUDGES, kernels_share};
 use crate::config::{Configuration, Interface};
 use crate::log;
 use crate::outcome::UsageError;
@@ -36,6 +35,7 @@ use claim::claim_all;
 use guard::{Guard, Keeper};
 use guarded::Guarded;
 use notify::Supervisor;
+use signals::Signals;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -44,7 +44,9 @@ Examples:
   stateway run -c gateway.toml --log debug
   stateway run -c gateway.toml --socket /tmp/gw.sock
 
-It runs in the foreground until SIGTERM or SIGINT, then sends the packets that it holds, and exits.
+It runs in the foreground until SIGTERM, SIGINT or SIGHUP, then sends the packets that it holds, and
+exits. It reads its configuration only at the start. If it does not end within 15 s, it is ended with
+exit code 1.
 A configuration to begin with:
   [[interface]]
   name = \"lan0\"
@@ -95,8 +97,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let keeper = guard.as_ref().map(Guard::keeper);
     let gateway = Arc::new(start(&config, claims, keeper, rules.as_ref())?);
-    for line in rules.as_ref().map(kernels_share::lines).unwrap_or_default() {
-        tracing::info!("{line}");
+    if let Some(book) = &rules {
+        tell_of(book);
     }
     let server = Server::start(socket, gateway.clone(), rules, log::lost)?;
     let supervisor = Supervisor::from_environment();
@@ -121,6 +123,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let connections = gateway.connection_count().unwrap_or_default();
     tell!("stateway: {}", summary(&gateway.stop()?, connections));
     Ok(())
+}
+
+/// What people have to know of the rules from the start.
+fn tell_of(book: &RuleBook) {
+    for line in kernels_share::lines(book) {
+        tracing::info!("{line}");
+    }
+    if book.judges_nothing() {
+        tracing::warn!("of the ruleset {NOTHING_JUDGES}");
+    }
+    if let Some(warning) = book.host_warning() {
+        tracing::warn!("{warning}");
+    }
 }
 
 /// A worker that panics would leave its flows without an owner. So the whole process ends, and a
@@ -205,34 +220,6 @@ fn summary(status: &Status, connections: u64) -> String {
         count(totals.dropped_total()),
         things(connections, "connection"),
     )
-}
-
-/// The signals that end the gateway.
-struct Signals {
-    runtime: Runtime,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_io().build()?;
-        let inside = runtime.enter();
-        let terminate = signal(SignalKind::terminate())?;
-        let interrupt = signal(SignalKind::interrupt())?;
-        drop(inside);
-        Ok(Self { runtime, terminate, interrupt })
-    }
-
-    fn wait(&mut self) -> &'static str {
-        let Self { runtime, terminate, interrupt } = self;
-        runtime.block_on(async {
-            tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-            }
-        })
-    }
 }
 
 #[cfg(test)]

@@ -298,7 +298,7 @@ class Talk:
         self.steps.append([it.told() for it in came])
         if len(came) != 1 or came[0].protocol != packets[0].protocol:
             return None
-        if came[0].protocol == 6 and came[0].flags & RST:
+        if came[0].quoted or came[0].protocol == 6 and came[0].flags & RST:
             return None
         return came[0]
 
