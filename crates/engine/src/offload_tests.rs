@@ -170,6 +170,10 @@ fn a_router_that_masquerades_writes_checksums_hop_and_addresses_alone() {
     }
 }
 
+/// A packet, where its transport begins and has its checksum, the kinds of super-packet that it may
+/// be, and the length of its headers.
+type Long<'a> = (&'a [u8], u16, u16, &'a [u8], u16);
+
 /// A super-packet passes if it is what it says, and with the length of its headers.
 #[test]
 fn a_super_packet_is_of_the_kind_that_it_says() {
@@ -184,7 +188,7 @@ fn a_super_packet_is_of_the_kind_that_it_says() {
     let padded = [&long[..], &[0; 4]].concat();
     let mut short_datagram = datagrams.clone();
     short_datagram[38..40].copy_from_slice(&[0, 100]);
-    let packets: [(&[u8], u16, u16, &[u8], u16); 6] = [
+    let packets: [Long<'_>; 6] = [
         (&long, 34, 16, &[1, 0x81], 54),
         (&datagrams, 34, 6, &[5], 42),
         (&six, 54, 16, &[4, 0x84], 74),

@@ -1,8 +1,7 @@
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::FramePool;
-use crate::Segmentation;
+use crate::{FramePool, Segmentation};
 
 #[test]
 fn priority_tags_are_taken_off_with_what_points_behind_them() {
