@@ -49,6 +49,8 @@ mod names;
 mod operations;
 #[path = "live/overruns.rs"]
 mod overruns;
+#[path = "live/past_the_kernel.rs"]
+mod past_the_kernel;
 #[path = "live/port_forwards.rs"]
 mod port_forwards;
 #[path = "live/pptp.rs"]

@@ -58,6 +58,8 @@ pub struct Hook {
 pub enum Stage {
     /// What comes in, before it is routed.
     Prerouting,
+    /// What the host is to forward, after it is routed.
+    Forward,
     /// What the host sends.
     Output,
 }
@@ -239,6 +241,7 @@ fn chain_step(table: &Table, chain: &Chain) -> Step {
                 number::chain::HOOK_NUMBER,
                 match hook.stage {
                     Stage::Prerouting => 0,
+                    Stage::Forward => 2,
                     Stage::Output => 3,
                 },
             );

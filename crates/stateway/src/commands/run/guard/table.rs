@@ -35,8 +35,8 @@ impl HostTable {
     /// Where the kernel has no nf_tables.
     pub fn new() -> anyhow::Result<Self> {
         let owner = Owner::new().context(
-            "routed mode keeps the kernel from routing as well, and needs a kernel with nf_tables \
-             for it",
+            "the gateway keeps the kernel from forwarding as well, and needs a kernel with \
+             nf_tables for it",
         )?;
         Ok(Self { owner, asked: 0, name: None })
     }
@@ -65,13 +65,13 @@ impl Barrier for HostTable {
 fn explained(error: Error, kept_out: &KeptOut) -> anyhow::Error {
     if error.is_permission() {
         return anyhow::Error::from(error).context(
-            "routed mode keeps the kernel from routing as well, and this process may not have it \
-             do so: run as root, or with CAP_NET_ADMIN and CAP_NET_RAW (AmbientCapabilities= in a unit of \
-             systemd)",
+            "the gateway keeps the kernel from forwarding as well, and this process may not have \
+             it do so: run as root, or with CAP_NET_ADMIN and CAP_NET_RAW (AmbientCapabilities= in \
+             a unit of systemd)",
         );
     }
     let (keeps, needs) = match kept_out.is_nothing() {
-        true => ("the kernel from routing as well", "expression fib"),
+        true => ("the kernel from forwarding as well", "expression fib"),
         false => (
             "what is translated from the host, which would answer it",
             "expressions fib and socket",
