@@ -179,6 +179,10 @@ fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
 
 /// A packet that waits for the alias of its connection.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few packets wait, and a box would be an allocation for each"
+)]
 pub enum Waiting {
     /// The one that has opened the connection. All has been done to it but sending. Where its
     /// source is taken, the search goes on.

@@ -1,4 +1,4 @@
-//! For tests: several workers on one thread between two ports, which take their turns in any
+//! For tests: several workers on one thread between ports, which take their turns in any
 //! order while buckets move.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::rig::equipment;
 use crate::route_keeper::Resolver;
 use crate::views::Received;
 use crate::worker::{Equipment, Turn, Worker};
-use crate::{Bucket, Config};
+use crate::{Bucket, Config, Zones};
 
 #[derive(Clone, Default)]
 pub struct Line(pub Arc<Mutex<VecDeque<Frame>>>);
@@ -52,13 +52,13 @@ impl TxQueue for Line {
     }
 }
 
-/// Workers between two ports; the queue of each is polled by a worker of its own if there are
-/// two.
+/// Workers between ports; the queue of each is polled by a worker of its own if there are
+/// enough.
 pub struct Crew {
     pub workers: Vec<Worker>,
     pub members: Vec<Member>,
-    pub inputs: [Line; 2],
-    pub outputs: [Line; 2],
+    pub inputs: Vec<Line>,
+    pub outputs: Vec<Line>,
     /// Of each bucket, when the moves that were ordered are over.
     pub owners: Vec<WorkerId>,
     /// The bucket that is on its way.
@@ -70,8 +70,13 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// A crew of so many, of routers if they are `routed`.
+    /// A crew of so many between two ports, of routers if they are `routed`.
     pub fn new(config: &Config, count: u16, routed: bool) -> Self {
+        Self::between(2, config, count, routed)
+    }
+
+    /// The same between so many ports.
+    pub fn between(ports: usize, config: &Config, count: u16, routed: bool) -> Self {
         let now = Timestamp::from_secs(1000);
         let hasher = SteeringHasher::new(config.steering());
         let buckets = config.buckets.get() as u16;
@@ -80,7 +85,8 @@ impl Crew {
         let expectations = Expectations::new(config.secret);
         let tunnels = KnownTunnels::new(config.secret);
         let (notify, notices) = mpsc::channel();
-        let (inputs, outputs): ([Line; 2], [Line; 2]) = Default::default();
+        let lines = || (0..ports).map(|_| Line::default()).collect();
+        let (inputs, outputs): (Vec<Line>, Vec<Line>) = (lines(), lines());
         let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
         for id in (0..count).map(WorkerId) {
             let (mut member, inbox) = Member::new(id, None).unwrap();
@@ -91,6 +97,9 @@ impl Crew {
                 expectations: expectations.clone(),
                 tunnels: tunnels.clone(),
                 wakeup: member.wakeup.clone(),
+                refuses_new: vec![false; ports],
+                outputs: ports,
+                zones: Zones::new(&config.zones, ports).unwrap(),
                 resolver: routed.then(|| Resolver::for_test().0),
                 ..equipment(config, inbox, notify.clone())
             });

@@ -15,6 +15,7 @@ use flow::{Class, Endpoint, Timestamp, Verdict};
 use netio::PortId;
 use wire::{Family, Network, Place, TcpFlags, Transport, protocol};
 
+use crate::bridge::Way;
 use crate::judging::Passed;
 use crate::output::Onward;
 use crate::packet::Packet;
@@ -111,8 +112,8 @@ impl Worker {
                 Some(_) => !is_exceeded(forwarding.mtu, packet),
                 // Stations may have moved.
                 None => {
-                    let way = self.outputs.way_of(&packet.frame, now.as_nanos());
-                    way == Some(PortId(forwarding.output))
+                    let way = self.outputs.ways_of(&packet.frame, now.as_nanos());
+                    way == Ok(Way::Port(PortId(forwarding.output)))
                 }
             };
         goes_so.then_some(forwarding)
@@ -130,7 +131,7 @@ impl Worker {
             }
             // The routes have changed since, which ends the generation: this does not happen.
             Some(None) => pool.give_back(frame),
-            None => outputs.forward(frame, now.as_nanos(), pool, counters),
+            None => outputs.send(frame, Way::Port(output), now.as_nanos(), pool, counters),
         }
         self.drop_refused();
     }

@@ -4,9 +4,10 @@ use conntrack::nat::Halves;
 use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
 use flow::{Endpoint, KeyedPacket, Timestamp, ZonePair};
 use netio::PortId;
-use ruleset::{Connection, CtState, Details, Known, Tuple, name_bits};
+use ruleset::{Connection, CtState, Details, Known, Reject, Tuple, name_bits};
 use wire::{Place, mapped};
 
+use crate::bridge::Way;
 use crate::judging::Passed;
 use crate::packet::Packet;
 
@@ -28,6 +29,8 @@ pub(crate) struct Journey {
     pub output: u128,
     pub passed: Passed,
     pub output_port: Option<PortId>,
+    /// What its sender is to be told if no port takes it.
+    pub rejected: Option<Reject>,
     /// It is for the host, and no rule translates it.
     pub is_hosts: bool,
     /// A rule that has chosen its translation leaves no choice of its destination, so it is
@@ -147,12 +150,18 @@ impl Journey {
             output: 0,
             passed: Passed::default(),
             output_port: None,
+            rejected: None,
             is_hosts: false,
             is_determined: false,
             follows: false,
             per_packet: packet.per_packet,
             translated: 0,
         }
+    }
+
+    /// True if it is to be copied to several ports, each of which is asked for.
+    pub fn is_flooded(&self) -> bool {
+        matches!(self.passed.way, Some(Way::Ports(_)))
     }
 
     /// Has the stages that come ask about a connection of which this is translated: of a new one

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use conntrack::syn_proxy::Screening;
-use conntrack::{Guess, Shortage, Tracked, Why};
+use conntrack::{Guess, Tracked, Why};
 use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
 use netio::Frame;
@@ -12,10 +12,11 @@ use steer::{BucketId, Steered};
 use wire::{ETHERNET_LEN, Network, Transport};
 
 use crate::aliases::{Filing, Waiting};
-use crate::bridge::is_never_forwarded;
+use crate::bridge::{Way, is_never_forwarded};
 use crate::fast_path::FastPath;
 use crate::judging::Passed;
-use crate::packet::{Kept, Packet, TrackedFlow};
+use crate::making_room::LIMITS;
+use crate::packet::{Item, Kept, Packet, TrackedFlow};
 use crate::prefetch::Hardware;
 use crate::reassembly::Pieces;
 use crate::router::{Arrival, Course, Exits, Router};
@@ -23,12 +24,6 @@ use crate::seeking::Search;
 use crate::translating::Half;
 use crate::worker::{TimeSource, Worker};
 use crate::zones::Origin;
-
-/// Why there may be no room for a connection.
-const LIMITS: [DropReason; 3] =
-    [DropReason::TableFull, DropReason::ZoneLimit, DropReason::SourceLimit];
-/// Connections that give way to other workers in one turn at most.
-const EVICT_AT_ONCE: usize = 64;
 
 impl Worker {
     /// Finds the bucket of a frame and hands it to the bucket's owner. In line, although it is
@@ -48,6 +43,7 @@ impl Worker {
         else {
             return self.take_unrouted(frame, network, now);
         };
+        self.learn_station(&frame, now);
         let origin = self.tracking.zones.origin(frame.port, vlan);
         let mut packet = self.packet(frame, network, origin, None);
         if self.ownership.route(packet.bucket) == self.id {
@@ -87,10 +83,29 @@ impl Worker {
         if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
             return self.drop_frame(frame, DropReason::EthertypeRefused.into());
         }
+        self.learn_station(&frame, now);
         self.counters.softnet.processed += 1;
         self.counters.classify(Class::Untracked);
-        self.emit(frame, None, now.as_nanos());
+        self.emit(frame, None, None, now.as_nanos());
         self.drop_refused();
+    }
+
+    /// Has a bridge note where the sender of a frame is before rules ask by which port an answer
+    /// leaves, and the other workers too.
+    #[inline(always)]
+    fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
+        let now_ns = match self.time {
+            TimeSource::Turn => now.as_nanos(),
+            TimeSource::Frame => frame.timestamp,
+        };
+        let Self { outputs, links, .. } = self;
+        outputs.learn(frame, now_ns, |heard| {
+            let takes_news = links.iter().flatten().all(|link| link.takes_news());
+            if takes_news {
+                links.iter_mut().flatten().for_each(|it| it.stage_control(Item::Station(heard)));
+            }
+            takes_news
+        });
     }
 
     /// Has a router look at the addresses and options of a packet, once. False if the packet does
@@ -127,15 +142,22 @@ impl Worker {
         }
     }
 
-    /// Sends a frame by the way that the bridge chooses, or the router has found for packets of
-    /// its bucket.
-    pub(crate) fn emit(&mut self, frame: Frame, course: Option<(BucketId, Course)>, now_ns: u64) {
+    /// Sends a frame by the way that the bridge has chosen, or chooses now, or the router has found
+    /// for packets of its bucket.
+    pub(crate) fn emit(
+        &mut self,
+        frame: Frame,
+        way: Option<Way>,
+        course: Option<(BucketId, Course)>,
+        now_ns: u64,
+    ) {
         let Self { router, outputs, pool, counters, .. } = self;
-        match (router, course) {
-            (Some(router), Some((bucket, course))) => {
+        match (router, course, way) {
+            (Some(router), Some((bucket, course)), _) => {
                 let exits = &mut Exits { outputs, pool, counters };
                 router.forward(bucket, frame, course, now_ns, exits);
             }
+            (_, _, Some(way)) => outputs.send(frame, way, now_ns, pool, counters),
             _ => outputs.forward(frame, now_ns, pool, counters),
         }
     }
@@ -458,7 +480,7 @@ impl Worker {
         let router = self.router.as_mut();
         let course = router.map(|router| router.course_of(packet, packet.mark));
         self.record(packet, tracked, course, None);
-        Passed { course, waits: false }
+        Passed { course, ..Passed::default() }
     }
 
     /// Translates a packet that no rules are asked about.
@@ -472,7 +494,7 @@ impl Worker {
         let course = router.map(|router| router.course_of(packet, packet.mark));
         self.record(packet, tracked, course, None);
         self.readdress(packet, &halves, Half::Source);
-        Passed { course, waits: false }
+        Passed { course, ..Passed::default() }
     }
 
     /// True if a packet for an address of the host may be another's: it belongs to a connection,
@@ -549,79 +571,6 @@ impl Worker {
                 self.drop_frames(frame, pieces, why);
             }
         }
-    }
-
-    /// Has a connection of another bucket give way for a packet that its own bucket has
-    /// refused, and judges the packet again.
-    ///
-    /// A replay does without: what gives way must not depend on which buckets share a
-    /// worker.
-    #[cold]
-    fn make_room_for(
-        &mut self,
-        packet: &Packet,
-        mut tracked: Tracked,
-        why: Why,
-        now: Timestamp,
-    ) -> Tracked {
-        let shortage = match (why.reason(), &packet.flow) {
-            (DropReason::TableFull, _) => Some(Shortage::Table),
-            (DropReason::ZoneLimit, Some(flow)) => Some(Shortage::Zone(flow.keyed.key.zone)),
-            _ => None,
-        };
-        if let Some(shortage) = shortage
-            && self.time == TimeSource::Turn
-            && self.evict_somewhere(shortage, now)
-            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
-        {
-            tracked = self.tracking.track(bucket, packet, Screening::Off, now, &mut self.counters);
-        }
-        // The second look may find another limit in the way than the first.
-        if tracked.refusal().is_some_and(|why| LIMITS.contains(&why.reason())) {
-            self.counters.conntrack.insert_failed += 1;
-            self.counters.conntrack.drop += 1;
-        }
-        tracked
-    }
-
-    /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
-    /// that may, a bounded number of them.
-    pub(crate) fn settle_limits(&mut self, now: Timestamp) {
-        self.make_room_inside(EVICT_AT_ONCE, now);
-        for _ in 0..EVICT_AT_ONCE {
-            if !self.tracking.limits.is_overdrawn() {
-                break;
-            }
-            self.tracking.limits.settle();
-            if !self.evict_somewhere(Shortage::Table, now) {
-                break;
-            }
-        }
-        for _ in 0..EVICT_AT_ONCE {
-            let Some(zone) = self.tracking.limits.overdrawn_zone() else { break };
-            if !self.evict_somewhere(Shortage::Zone(zone), now) {
-                self.tracking.limits.pass_over_zone();
-                break;
-            }
-        }
-    }
-
-    /// Ends the first candidate of the next bucket that has one; false if no bucket of this
-    /// worker has. Takes the same time however many buckets there are.
-    fn evict_somewhere(&mut self, shortage: Shortage, now: Timestamp) -> bool {
-        // What is inside tunnels gives way before what is outside.
-        if shortage == Shortage::Table && self.evict_inside(now) {
-            return true;
-        }
-        let Some(place) = self.tracking.limits.giver(shortage, self.evict_at) else {
-            return false;
-        };
-        self.evict_at = place;
-        let mut context = self.tracking.context(now, &mut self.counters);
-        let bucket = self.ownership.get_mut(BucketId(place));
-        let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));
-        debug_assert!(evicted, "{place} has said that it has somebody");
-        evicted
     }
 
     /// Keeps a packet until its bucket arrives.

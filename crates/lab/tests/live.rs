@@ -17,6 +17,8 @@ mod calls;
 mod carried;
 #[path = "live/control_groups.rs"]
 mod control_groups;
+#[path = "live/flooded.rs"]
+mod flooded;
 #[path = "live/floods.rs"]
 mod floods;
 #[path = "live/fragments/mod.rs"]

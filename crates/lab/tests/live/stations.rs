@@ -45,7 +45,7 @@ fn what_honest_hosts_say_is_not_flooded_to_who_makes_up_stations() {
         let [client, server, attacker] =
             [host(&gateway, 0)?, host(&gateway, 1)?, host(&gateway, 2)?];
         let interfaces = PORTS.map(str::to_owned).to_vec();
-        // Each worker learns for itself: all that is said comes to this one.
+        // A worker alone has to remember all that is said.
         let spec = StatewaySpec { interfaces, ..StatewaySpec::new(binary.clone(), 1) };
         let stateway = Stateway::start(&gateway, &spec, &Placement::free())?;
         let script = attacker.write_file("raw_frames.py", include_bytes!("raw_frames.py"))?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use engine::Mode;
+use engine::{MAX_PORTS, Mode};
 use netio::{LinkState, link_named};
 use steer::{InterfaceCpus, PlacementError};
 
@@ -17,7 +17,7 @@ pub(super) fn problems(
 ) -> Vec<Problem> {
     let mut problems = find_links(config);
     if are_keys_right {
-        problems.extend(too_few_interfaces(config));
+        problems.extend(wrong_number_of_interfaces(config));
         problems.extend(placement(config, cpus));
     }
     let directory = config.socket.as_deref().and_then(Path::parent);
@@ -58,14 +58,22 @@ fn named_before(before: &[Interface], interface: &Interface) -> Option<String> {
     ))
 }
 
-/// That there are fewer than the mode needs, if so.
-fn too_few_interfaces(config: &Configuration) -> Option<Problem> {
-    let (needed, what) = match config.mode {
-        Mode::Bridge => (2, "a bridge needs two [[interface]] tables or more, each with a name"),
-        Mode::Routed => (1, "a router needs an [[interface]] table for each link, with a name"),
+/// That there are fewer than the mode needs, or more than a bridge may have, if so.
+fn wrong_number_of_interfaces(config: &Configuration) -> Option<Problem> {
+    let count = config.interfaces.len();
+    let what = match config.mode {
+        Mode::Bridge if count < 2 => {
+            "a bridge needs two [[interface]] tables or more, each with a name".to_owned()
+        }
+        Mode::Bridge if count > MAX_PORTS => {
+            format!("a bridge has {MAX_PORTS} interfaces at most, not {count}")
+        }
+        Mode::Routed if count < 1 => {
+            "a router needs an [[interface]] table for each link, with a name".to_owned()
+        }
+        _ => return None,
     };
-    let are_too_few = config.interfaces.len() < needed;
-    are_too_few.then(|| config.problem(0, "interface", what.to_owned()))
+    Some(config.problem(0, "interface", what))
 }
 
 /// Why no worker may own what arrives, if so.
