@@ -163,21 +163,21 @@ impl Worker {
         packet: &Packet,
         tracked: &Tracked,
         course: Option<Course>,
-        output: Option<PortId>,
+        way: Option<Way>,
     ) {
         let sets_zones = || self.rules.as_ref().is_some_and(|it| it.shared.sets_zones());
         if tracked.class != Class::Established || !is_usual(packet) || sets_zones() {
             return;
         }
         let input = packet.frame.port.0;
-        let forwarding = match (&self.router, course, output) {
+        let forwarding = match (&self.router, course, way) {
             (Some(router), Some(course), _) if !router.routing.fib.asks_for_traffic_class() => {
                 let Some((port, station, of_route)) = router.adjacency(&course) else { return };
                 let mtu = self.outputs.mtu(port).into_iter().chain(of_route).min();
                 let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX);
                 Forwarding { input, output: port.0, station, mtu }
             }
-            (None, _, Some(output)) => {
+            (None, _, Some(Way::Port(output))) => {
                 Forwarding { input, output: output.0, station: [0; 6], mtu: u16::MAX }
             }
             _ => return,

@@ -121,8 +121,8 @@ impl Worker {
             Ok(()) => {
                 self.confirm(packet, journey.tracked, now)?;
                 if !journey.per_packet {
-                    let Journey { tracked, passed, output_port, .. } = &journey;
-                    self.record(packet, tracked, passed.course, *output_port);
+                    let Journey { tracked, passed, .. } = &journey;
+                    self.record(packet, tracked, passed.course, passed.way);
                 }
                 self.passed(packet, &journey.tracked, journey.passed, now)
             }
@@ -246,7 +246,6 @@ impl Worker {
             }
             self.leave(packet, journey, halves, now)
         });
-        journey.output_port = None;
         if let Some(why) = proxied {
             return Err(why);
         }
