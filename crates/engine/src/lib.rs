@@ -85,7 +85,7 @@ pub use gateway::{CpuSource, Gateway, system_cpus};
 pub use host_guard::{FromHost, HostGuard};
 pub use output::Sent;
 pub use pass_list::{PassList, PassListError};
-pub use port_book::place;
+pub use port_book::{place, taken_over};
 pub use port_set::MAX_PORTS;
 pub use ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use prefetch::Hardware;

@@ -107,15 +107,17 @@ impl Gateway {
     }
 
     /// Why not all is as the rules say, in words for people: workers that judge by those before,
-    /// and a host that does not get what they leave to it, or gets more.
+    /// a host that does not get what they leave to it, or gets more, and interfaces that something
+    /// else has taken over.
     pub fn rule_troubles(&self) -> Vec<String> {
-        let (exchange, untold, guard) = {
+        let (exchange, untold, guard, taken_over) = {
             let coordinator = self.shared.lock();
             let (exchange, guard) = (&coordinator.rule_exchange, &coordinator.config.host_guard);
-            (exchange.trouble(), coordinator.untold_guard.clone(), guard.clone())
+            let taken_over = coordinator.ports.taken_over();
+            (exchange.trouble(), coordinator.untold_guard.clone(), guard.clone(), taken_over)
         };
         let of_host = untold.or_else(|| guard?.trouble());
-        exchange.into_iter().chain(of_host).collect()
+        exchange.into_iter().chain(of_host).chain(taken_over).collect()
     }
 
     /// The rules and what they have counted; `None` if there are none.

@@ -6,6 +6,7 @@
 //! daemon, a DHCP client. Nothing is changed in the kernel, but that [`Mirror::resolve`] has it
 //! look for a neighbour, and what [`nf_tables`] makes, which goes with the process.
 
+mod master;
 mod mirror;
 pub mod nf_tables;
 mod reading;
@@ -16,6 +17,7 @@ pub use fib::LinkId;
 use fib::{Fib, HardwareAddress, Neighbours};
 use ipnet::IpNet;
 
+pub use master::{Master, Masters};
 pub use mirror::{Error, Mirror};
 
 /// What the kernel says. Cheap to clone, as [`Fib`] is.

@@ -398,7 +398,7 @@ impl AsFd for Mirror {
     }
 }
 
-fn serialized(request: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
+pub(crate) fn serialized(request: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     header.flags = flags;
     let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
@@ -408,7 +408,7 @@ fn serialized(request: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     bytes
 }
 
-fn each_message(
+pub(crate) fn each_message(
     bytes: &[u8],
     mut take: impl FnMut(&NetlinkHeader, RouteNetlinkMessage),
 ) -> Result<(), Error> {

@@ -33,6 +33,15 @@ fn station(host: usize) -> [u8; 6] {
     [2, 0, 0, 0, 0, host as u8 + 1]
 }
 
+/// A frame that is no packet, from a host to all.
+fn hello(host: usize) -> Vec<u8> {
+    [&[0xff; 6][..], &station(host), &[8, 6], &[0; 46]].concat()
+}
+
+fn hex(frame: &[u8]) -> String {
+    frame.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 struct Links {
     gateway: Namespace,
     hosts: [Namespace; 3],
@@ -82,7 +91,7 @@ impl Links {
     fn send(&self, host: usize, frames: &[Vec<u8>]) -> Result<()> {
         let mut input = String::new();
         for frame in frames {
-            input.extend(frame.iter().map(|byte| format!("{byte:02x}")));
+            input.push_str(&hex(frame));
             input.push('\n');
         }
         let program = self.hosts[host].program("python3");
@@ -95,8 +104,7 @@ impl Links {
         let script = "/dev/shm/raw_frames.py";
         // All are known on their links.
         for host in 0..3 {
-            let hello = [&[0xff; 6][..], &station(host), &[8, 6], &[0; 46]].concat();
-            self.send(host, &[hello])?;
+            self.send(host, &[hello(host)])?;
         }
         let mut listening = Vec::new();
         for host in &self.hosts {
@@ -115,7 +123,15 @@ impl Links {
             }
             self.send(from, &sent)?;
         }
-        // What all were to hear is through when the last of it is.
+        for from in 0..3 {
+            self.send(from, &[hello(from)])?;
+        }
+        for (host, listening) in listening.iter_mut().enumerate() {
+            for from in (0..3).filter(|from| *from != host) {
+                listening.wait_for_text(&hex(&hello(from)))?;
+            }
+        }
+        // Workers that were handed packets may be a moment behind.
         std::thread::sleep(std::time::Duration::from_secs(1));
         let mut heard = BTreeSet::new();
         for (host, listening) in listening.into_iter().enumerate() {

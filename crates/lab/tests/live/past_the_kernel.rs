@@ -1,10 +1,11 @@
 //! Ways through the host's own kernel: packets for the station of one of the gateway's interfaces
 //! that the kernel would forward, around the rules.
 
-use lab::{Gateway, Lab, Placement, Result, StatewaySpec, ping};
+use lab::{Gateway, Lab, Placement, Result, Stateway, StatewaySpec, ping};
 use wire::build::PacketBuilder;
 
 use crate::link::{frames, listen};
+use crate::mtu::soon;
 use crate::names::{closed_router, echos_at_server, load_closed};
 use crate::scenario::{alone, stateway_binary};
 use crate::stateway::{Live, stop_cleanly};
@@ -116,7 +117,7 @@ fn reached_by_source_routing(lab: &Lab) -> Result<usize> {
         input.push('\n');
     }
     lab.on_client("python3").args([script, "send"]).input(input).check()?;
-    // What is behind them is through, or refused, when they are.
+    // When these are answered, the packets before them are through.
     ping(lab.on_client("ping"), OWN.into(), 3)?;
     let is_one = |frame: &Vec<u8>| frame.windows(14).any(|part| part == b"past the rules");
     Ok(frames(heard)?.iter().filter(|frame| is_one(frame)).count())
@@ -136,6 +137,62 @@ fn source_routing_leads_nothing_past_the_rules_of_a_router() {
         assert_eq!(reached_by_source_routing(&lab)?, 0);
         stop_cleanly(&mut lab)?;
         assert_eq!(reached_by_source_routing(&lab)?, 4, "the kernel forwards each");
+        Ok(())
+    });
+}
+
+/// What is said of an interface that belongs to something else.
+fn belongs(interface: &str, to: &str) -> [String; 2] {
+    [
+        format!("interface {interface} belongs to {to}"),
+        format!("`ip link set {interface} nomaster` takes it out"),
+    ]
+}
+
+#[test]
+fn an_interface_that_belongs_to_another_is_refused_and_told_of() {
+    alone(|| {
+        let lab = Lab::new(Gateway::KernelBridge, Placement::free())?;
+        let binary = stateway_binary()?;
+        let refused = |routed: bool, lan0: &str, wan0: &str| -> Result<()> {
+            let spec = StatewaySpec { routed, ..StatewaySpec::new(binary.clone(), 1) };
+            let config = spec.config(&["lan0", "wan0"]);
+            let config = lab.gateway().write_file("gateway.toml", config.as_bytes())?;
+            for command in ["check", "run"] {
+                let program = lab.gateway().program(&binary.to_string_lossy());
+                let output = program.args([command, "-c", &config]).run()?;
+                assert_eq!(output.code, Some(2), "{command}: {output:?}");
+                let told = belongs("lan0", lan0).into_iter().chain(belongs("wan0", wan0));
+                for part in told {
+                    assert!(output.stderr.contains(&part), "{command}: no {part} in {output:?}");
+                }
+            }
+            Ok(())
+        };
+        for routed in [false, true] {
+            refused(routed, "bridge br0", "bridge br0")?;
+        }
+        lab.gateway().ip(&[
+            "link set lan0 nomaster",
+            "link add vrf0 type vrf table 9",
+            "link set lan0 master vrf0",
+        ])?;
+        refused(false, "vrf vrf0", "bridge br0")?;
+        lab.gateway().ip(&["link set lan0 nomaster", "link set wan0 nomaster"])?;
+        let spec = StatewaySpec::new(binary.clone(), 1);
+        let stateway = Stateway::start(lab.gateway(), &spec, &Placement::free())?;
+        let warnings =
+            || -> Result<String> { Ok(stateway.query(&["status"])?["warnings"].to_string()) };
+        assert_eq!(warnings()?, "[]");
+        lab.gateway().ip(&["link set wan0 master br0"])?;
+        let told = belongs("wan0", "bridge br0");
+        soon("people are told", || {
+            let warnings = warnings()?;
+            Ok(told.iter().all(|part| warnings.contains(part) && stateway.log().contains(part)))
+        })?;
+        lab.gateway().ip(&["link set wan0 nomaster"])?;
+        soon("it is its own again", || Ok(warnings()? == "[]"))?;
+        assert_eq!(stateway.stop()?.code, Some(0));
         Ok(())
     });
 }

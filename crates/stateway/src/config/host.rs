@@ -4,6 +4,7 @@ use std::path::Path;
 
 use engine::{MAX_PORTS, Mode};
 use netio::{LinkState, link_named};
+use netlink::{LinkId, Masters};
 use steer::{InterfaceCpus, PlacementError};
 
 use super::{Configuration, Interface, Problem};
@@ -38,7 +39,8 @@ pub(super) fn find_links(config: &mut Configuration) -> Vec<Problem> {
         let found = link_named(&interface.name);
         let what = obstacle(&interface.name, &found);
         interface.link = found.ok().flatten();
-        if let Some(what) = what.or_else(|| named_before(before, interface)) {
+        let what = what.or_else(|| named_before(before, interface));
+        if let Some(what) = what.or_else(|| taken_over(interface)) {
             problems.push(config.problem(config.interfaces[at].name_line, "interface.name", what));
         }
     }
@@ -56,6 +58,16 @@ fn named_before(before: &[Interface], interface: &Interface) -> Option<String> {
         "{:?} is the interface of line {name_line} already, which is named {name:?} there",
         interface.name
     ))
+}
+
+/// That something else handles its frames, past the rules, if so.
+fn taken_over(interface: &Interface) -> Option<String> {
+    let link = interface.link.as_ref()?;
+    let master = Masters::new().map_err(netlink::Error::from);
+    match master.and_then(|mut masters| masters.of(LinkId(link.index))) {
+        Ok(master) => Some(engine::taken_over(&link.name, &master?)),
+        Err(error) => Some(format!("can not tell whom {:?} belongs to: {error}", link.name)),
+    }
 }
 
 /// That there are fewer than the mode needs, or more than a bridge may have, if so.

@@ -1,14 +1,15 @@
 //! Keeps the kernel from forwarding what this gateway forwards.
 //!
 //! The kernel sees every packet too, and a host that forwards would send each a second time,
-//! or answer it. That holds of a bridge as well: whoever sends to the station of its interface
-//! would get past the rules. So a table of nf_tables drops what comes in by the gateway's interfaces
-//! and is not for the host, and what the kernel would forward of the rest: a packet with source
-//! routing is for the host until the host has taken the next address out of it. This process owns the table by a socket of its own
-//! ([`netlink::nf_tables`]): nobody else can change it, it depends on no other process, and the
-//! kernel deletes it when this process ends, however it ends. To change anything a new table is
-//! made, and the one before goes when the new one is there: meanwhile both drop. If the new one
-//! can not be made, nothing changes. A change takes no descriptor and no process.
+//! or answer it. That holds of a bridge as well: frames to the station of its interface would get
+//! past the rules. So a table of nf_tables drops what comes in by the gateway's interfaces and is
+//! not for the host, and what the kernel would forward of the rest: a packet with source routing
+//! is for the host until the host has taken the next address out of it. This process owns the
+//! table by a socket of its own ([`netlink::nf_tables`]): nobody else can change it, it depends on
+//! no other process, and the kernel deletes it when this process ends, however it ends. To change
+//! anything a new table is made, and the one before goes when the new one is there: meanwhile both
+//! drop. If the new one can not be made, nothing changes. A change takes no descriptor and no
+//! process.
 //!
 //! What is translated is for the host as far as the kernel knows: a reply to a masqueraded
 //! connection, or what is to go on to a server behind the gateway. It would answer that it has
