@@ -71,7 +71,9 @@ impl Links {
         commands.push("link set br0 up".to_owned());
         let commands: Vec<_> = commands.iter().map(String::as_str).collect();
         self.gateway.ip(&commands)?;
-        let table = format!("table bridge filter {{ {RULES} }}");
+        // The gateway passes ARP unasked.
+        let rules = RULES.replace("policy drop;", "policy drop; ether type arp accept");
+        let table = format!("table bridge filter {{ {rules} }}");
         let nft = self.gateway.program("nft").args(["-f", "-"]).input(table);
         nft.check().map(drop)
     }
