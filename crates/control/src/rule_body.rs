@@ -22,7 +22,7 @@ const SHORT: u64 = 1 << 20;
 /// How long one may take to come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whose turn it is to send a long ruleset.
+/// The one turn to send a long ruleset.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns(Arc<Semaphore>);
 
@@ -67,7 +67,8 @@ impl Turns {
         Ok((sent.to_bytes(), turn))
     }
 
-    /// The turn to send so many bytes; short ones need none. Who tells no length sends a short one.
+    /// Takes the turn to send `length` bytes. A short ruleset needs no turn, and a request without a
+    /// length has to be short.
     fn take(&self, length: Option<u64>) -> Result<Option<OwnedSemaphorePermit>, Refused> {
         let Some(length) = length.filter(|&length| length > SHORT) else { return Ok(None) };
         if length > MAX_DOCUMENT_BYTES as u64 {

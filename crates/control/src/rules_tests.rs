@@ -86,7 +86,7 @@ fn chains_of_the_host_are_told_that_the_kernel_lacks() {
     assert_eq!(told("drop", Some(&kernel)), [(place(), Some(true))]);
     let open = HostChain { policy: "accept".to_owned(), ..kernel[0].clone() };
     assert_eq!(told("drop", Some(&[open])), [(place(), Some(false))]);
-    // What accepts everything needs nobody.
+    // A chain that accepts everything needs nobody.
     assert_eq!(told("accept", None), []);
 }
 

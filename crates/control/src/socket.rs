@@ -150,12 +150,12 @@ impl Drop for ControlSocket {
     }
 }
 
-/// What tells a file from all others of the host.
+/// Device and inode, which no other file of the host has.
 fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-/// What has a name, without following links.
+/// The file with a name. Does not follow links.
 fn find(path: &Path) -> Result<Found, BindError> {
     match symlink_metadata(path) {
         Ok(found) if is_in_the_way(path, &found) => Ok(Found::InTheWay(found.uid())),

@@ -180,6 +180,10 @@ fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
 
 /// A packet that waits for the alias of its connection.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few packets wait, and a box would be an allocation for each"
+)]
 pub enum Waiting {
     /// The packet that has opened the connection. Everything is done except sending it. If its
     /// source is taken, the search goes on.

@@ -5,9 +5,9 @@ use netio::Frame;
 use wire::Network;
 
 use crate::bridge::is_never_forwarded;
-use crate::packet::Packet;
+use crate::packet::{Item, Packet};
 use crate::router::Arrival;
-use crate::worker::Worker;
+use crate::worker::{TimeSource, Worker};
 
 impl Worker {
     /// Disposes of a frame in whose packet a router has no part: one that is not IP, or lies
@@ -40,10 +40,29 @@ impl Worker {
         if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
             return self.drop_frame(frame, DropReason::EthertypeRefused.into());
         }
+        self.learn_station(&frame, now);
         self.counters.softnet.processed += 1;
         self.counters.classify(Class::Untracked);
-        self.emit(frame, None, now.as_nanos());
+        self.emit(frame, None, None, now.as_nanos());
         self.drop_refused();
+    }
+
+    /// Notes where the sender of a frame is, before rules ask by which port an answer leaves, and
+    /// tells the other workers. Only a bridge does.
+    #[inline(always)]
+    pub(crate) fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
+        let now_ns = match self.time {
+            TimeSource::Turn => now.as_nanos(),
+            TimeSource::Frame => frame.timestamp,
+        };
+        let Self { outputs, links, .. } = self;
+        outputs.learn(frame, now_ns, |heard| {
+            let takes_news = links.iter().flatten().all(|link| link.takes_news());
+            if takes_news {
+                links.iter_mut().flatten().for_each(|it| it.stage_control(Item::Station(heard)));
+            }
+            takes_news
+        });
     }
 
     /// Has a router look at the addresses and options of a packet, once. False if the packet does

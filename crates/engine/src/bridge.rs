@@ -1,13 +1,23 @@
 //! The transparent bridge: by which port a frame leaves.
 //!
-//! With two ports a frame leaves by the other one. With more, each worker learns
-//! for itself behind which port a station lives; what a worker has not learnt yet
-//! it floods, so that nothing needs to be shared.
+//! With two ports a frame leaves by the other one. With more, each worker learns behind which port
+//! a station lives, from the frames that it receives and from what other workers tell it. A
+//! worker floods frames to stations that it does not know, so nothing needs to be shared.
 
 use flow::{DropReason, HashKey};
 use netio::{Frame, PortId};
 
-use crate::stations::{StationLimits, Stations};
+use crate::port_set::PortSet;
+use crate::stations::{Heard, StationLimits, Stations};
+
+/// The ports that a frame leaves by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// That of its station.
+    Port(PortId),
+    /// These, because nobody knows its station or it is for many.
+    Ports(PortSet),
+}
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +57,28 @@ impl Bridge {
         }
     }
 
-    /// Chooses the way of a frame and learns from it.
-    pub fn egress(&mut self, frame: &Frame, now_ns: u64) -> Egress {
-        let Some((destination, rest)) = frame.bytes().split_first_chunk::<6>() else {
+    /// Notes where the station is that a frame comes from, and tells the other workers if they do
+    /// not know. `tell` returns false if it could not.
+    #[inline]
+    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(Heard) -> bool) {
+        let Self::Learning(stations) = self else { return };
+        let source = frame.bytes().get(6..).and_then(|rest| rest.first_chunk::<6>());
+        if let Some(source) = source.filter(|source| !is_group(source)) {
+            stations.learn(*source, frame.port, now_ns, tell);
+        }
+    }
+
+    /// Takes over what another worker has heard.
+    pub fn learn_from_peer(&mut self, heard: Heard) {
+        if let Self::Learning(stations) = self {
+            stations.learn_from_peer(heard);
+        }
+    }
+
+    /// Chooses the way of a frame.
+    #[inline]
+    pub fn egress(&self, frame: &Frame, now_ns: u64) -> Egress {
+        let Some(destination) = frame.bytes().first_chunk::<6>() else {
             return Egress::Drop(DropReason::MalformedLink);
         };
         if is_never_forwarded(frame.bytes()) {
@@ -58,26 +87,12 @@ impl Bridge {
         match self {
             Self::Wire { ports: 2 } => Egress::Port(PortId(1 - frame.port.0.min(1))),
             Self::Wire { .. } => Egress::Drop(DropReason::NoOutputPort),
-            Self::Learning(stations) => {
-                if let Some(source) = rest.first_chunk::<6>().filter(|source| !is_group(source)) {
-                    stations.learn(*source, frame.port, now_ns);
-                }
-                match stations.port_of(*destination, now_ns) {
-                    // The frame has already been seen by the station's own link.
-                    Some(port) if port == frame.port => Egress::Drop(DropReason::NoOutputPort),
-                    Some(port) => Egress::Port(port),
-                    None => Egress::Flood,
-                }
-            }
-        }
-    }
-
-    /// The port that a frame will leave by, if it is one and known.
-    pub fn way_of(&self, frame: &Frame, now_ns: u64) -> Option<PortId> {
-        match self {
-            Self::Wire { ports: 2 } => Some(PortId(1 - frame.port.0.min(1))),
-            Self::Wire { .. } => None,
-            Self::Learning(stations) => stations.port_of(*frame.bytes().first_chunk()?, now_ns),
+            Self::Learning(stations) => match stations.port_of(*destination, now_ns) {
+                // The frame has already been seen by the station's own link.
+                Some(port) if port == frame.port => Egress::Drop(DropReason::NoOutputPort),
+                Some(port) => Egress::Port(port),
+                None => Egress::Flood,
+            },
         }
     }
 }
@@ -119,7 +134,7 @@ mod tests {
 
     #[test]
     fn two_ports_are_a_wire() {
-        let mut bridge = bridge(2);
+        let bridge = bridge(2);
         assert_eq!(bridge.egress(&frame(0, B, A), 0), Egress::Port(PortId(1)));
         assert_eq!(bridge.egress(&frame(1, A, B), 0), Egress::Port(PortId(0)));
     }
@@ -127,20 +142,24 @@ mod tests {
     #[test]
     fn three_ports_learn_flood_and_forget() {
         let mut bridge = bridge(3);
-        assert_eq!(bridge.egress(&frame(0, B, A), 0), Egress::Flood);
-        assert_eq!(bridge.egress(&frame(2, A, B), SECOND), Egress::Port(PortId(0)));
-        assert_eq!(bridge.egress(&frame(0, B, A), SECOND), Egress::Port(PortId(2)));
+        let mut egress = |frame: Frame, now_ns: u64| {
+            bridge.learn(&frame, now_ns, |_| true);
+            bridge.egress(&frame, now_ns)
+        };
+        assert_eq!(egress(frame(0, B, A), 0), Egress::Flood);
+        assert_eq!(egress(frame(2, A, B), SECOND), Egress::Port(PortId(0)));
+        assert_eq!(egress(frame(0, B, A), SECOND), Egress::Port(PortId(2)));
         assert_eq!(
-            bridge.egress(&frame(2, B, A), SECOND),
+            egress(frame(2, B, A), SECOND),
             Egress::Drop(DropReason::NoOutputPort),
             "both stations are behind the port it came from"
         );
-        assert_eq!(bridge.egress(&frame(1, B, A), 400 * SECOND), Egress::Flood);
+        assert_eq!(egress(frame(1, B, A), 400 * SECOND), Egress::Flood);
     }
 
     #[test]
     fn control_groups_of_bridges_are_not_forwarded_but_spanning_tree_is() {
-        let mut bridge = bridge(2);
+        let bridge = bridge(2);
         let group = |last| [0x01, 0x80, 0xc2, 0, 0, last];
         assert_eq!(bridge.egress(&frame(0, group(0), A), 0), Egress::Port(PortId(1)));
         let dropped = Egress::Drop(DropReason::LinkLocal);

@@ -100,11 +100,16 @@ impl Worker {
         decision: Decision,
         outcome: &Outcome,
         packet: &Packet,
-        journey: &Journey,
+        journey: &mut Journey,
         now: Timestamp,
     ) -> Why {
         if let Decision::Reject(reject) = decision {
-            self.reject(reject, packet, journey, now);
+            // Another port may take it.
+            if journey.is_flooded() {
+                journey.rejected = Some(reject);
+            } else {
+                self.reject(reject, packet, journey, now);
+            }
         }
         let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
         if let Decision::SynProxy(proxy) = decision {
@@ -117,7 +122,14 @@ impl Worker {
         }
     }
 
-    fn reject(&mut self, reject: Reject, packet: &Packet, journey: &Journey, now: Timestamp) {
+    /// Tells the sender of a packet that it is refused.
+    pub(crate) fn reject(
+        &mut self,
+        reject: Reject,
+        packet: &Packet,
+        journey: &Journey,
+        now: Timestamp,
+    ) {
         let code = match reject {
             Reject::TcpReset => return self.reset(packet, journey, now),
             Reject::Icmp(code) | Reject::Icmpv6(code) => code,

@@ -1,4 +1,4 @@
-//! For tests: several workers on one thread between two ports, which take their turns in any
+//! For tests: several workers on one thread between ports, which take their turns in any
 //! order while buckets move.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::rig::equipment;
 use crate::route_keeper::Resolver;
 use crate::views::Received;
 use crate::worker::{Equipment, Turn, Worker};
-use crate::{Bucket, Config};
+use crate::{Bucket, Config, Zones};
 
 #[derive(Clone, Default)]
 pub struct Line(pub Arc<Mutex<VecDeque<Frame>>>);
@@ -52,13 +52,12 @@ impl TxQueue for Line {
     }
 }
 
-/// Workers between two ports. If there are two workers or more, each port's queue has a poller of
-/// its own.
+/// Workers between ports. If there are enough workers, each port's queue has a poller of its own.
 pub struct Crew {
     pub workers: Vec<Worker>,
     pub members: Vec<Member>,
-    pub inputs: [Line; 2],
-    pub outputs: [Line; 2],
+    pub inputs: Vec<Line>,
+    pub outputs: Vec<Line>,
     /// The owner of each bucket after the moves that were ordered.
     pub owners: Vec<WorkerId>,
     /// The bucket that is on its way.
@@ -72,6 +71,11 @@ pub struct Crew {
 impl Crew {
     /// Creates a crew of `count` workers, which are routers if `routed`.
     pub fn new(config: &Config, count: u16, routed: bool) -> Self {
+        Self::between(2, config, count, routed)
+    }
+
+    /// The same between so many ports.
+    pub fn between(ports: usize, config: &Config, count: u16, routed: bool) -> Self {
         let now = Timestamp::from_secs(1000);
         let hasher = SteeringHasher::new(config.steering());
         let buckets = config.buckets.get() as u16;
@@ -80,7 +84,8 @@ impl Crew {
         let expectations = Expectations::new(config.secret);
         let tunnels = KnownTunnels::new(config.secret);
         let (notify, notices) = mpsc::channel();
-        let (inputs, outputs): ([Line; 2], [Line; 2]) = Default::default();
+        let lines = || (0..ports).map(|_| Line::default()).collect();
+        let (inputs, outputs): (Vec<Line>, Vec<Line>) = (lines(), lines());
         let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
         for id in (0..count).map(WorkerId) {
             let (mut member, inbox) = Member::new(id, None).unwrap();
@@ -91,6 +96,9 @@ impl Crew {
                 expectations: expectations.clone(),
                 tunnels: tunnels.clone(),
                 wakeup: member.wakeup.clone(),
+                refuses_new: vec![false; ports],
+                outputs: ports,
+                zones: Zones::new(&config.zones, ports).unwrap(),
                 resolver: routed.then(|| Resolver::for_test().0),
                 ..equipment(config, inbox, notify.clone())
             });

@@ -15,6 +15,7 @@ use flow::{Class, Endpoint, Timestamp, Verdict};
 use netio::PortId;
 use wire::{Family, Network, Place, TcpFlags, Transport, protocol};
 
+use crate::bridge::Way;
 use crate::judging::Passed;
 use crate::output::Onward;
 use crate::packet::Packet;
@@ -111,8 +112,8 @@ impl Worker {
                 Some(_) => !is_exceeded(forwarding.mtu, packet),
                 // Stations may have moved.
                 None => {
-                    let way = self.outputs.way_of(&packet.frame, now.as_nanos());
-                    way == Some(PortId(forwarding.output))
+                    let way = self.outputs.ways_of(&packet.frame, now.as_nanos());
+                    way == Ok(Way::Port(PortId(forwarding.output)))
                 }
             };
         goes_so.then_some(forwarding)
@@ -130,7 +131,7 @@ impl Worker {
             }
             // The routes have changed since, which ends the generation: this does not happen.
             Some(None) => pool.give_back(frame),
-            None => outputs.forward(frame, now.as_nanos(), pool, counters),
+            None => outputs.send(frame, Way::Port(output), now.as_nanos(), pool, counters),
         }
         self.drop_refused();
     }
@@ -163,11 +164,11 @@ impl Worker {
         packet: &Packet,
         tracked: &Tracked,
         course: Option<Course>,
-        output: Option<PortId>,
+        way: Option<Way>,
         now: Timestamp,
     ) {
         if tracked.class == Class::Established && is_usual(packet) {
-            self.record_usual(packet, tracked, course, output, now);
+            self.record_usual(packet, tracked, course, way, now);
         }
     }
 
@@ -177,7 +178,7 @@ impl Worker {
         packet: &Packet,
         tracked: &Tracked,
         course: Option<Course>,
-        output: Option<PortId>,
+        way: Option<Way>,
         now: Timestamp,
     ) {
         // A packet has to be in the zone of its flow to be found without the rules.
@@ -185,7 +186,7 @@ impl Worker {
             return;
         }
         let input = packet.frame.port.0;
-        let way_of = || self.outputs.way_of(&packet.frame, now.as_nanos());
+        let way_of = || self.outputs.ways_of(&packet.frame, now.as_nanos()).ok();
         let forwarding = match (&self.router, course) {
             (Some(router), Some(course)) if !router.routing.fib.asks_for_traffic_class() => {
                 let Some((port, station, of_route)) = router.adjacency(&course) else { return };
@@ -194,7 +195,7 @@ impl Worker {
                 Forwarding { input, output: port.0, station, mtu }
             }
             (None, _) => {
-                let Some(output) = output.or_else(way_of) else { return };
+                let Some(Way::Port(output)) = way.or_else(way_of) else { return };
                 Forwarding { input, output: output.0, station: [0; 6], mtu: u16::MAX }
             }
             _ => return,

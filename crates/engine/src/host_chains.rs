@@ -1,4 +1,4 @@
-//! What this host's kernel judges its own traffic by.
+//! The chains by which this host's kernel judges its own traffic.
 
 use std::io;
 

@@ -19,6 +19,7 @@ use steer::BucketId;
 use wire::{Carried, IcmpError, Network, Transport, carried};
 
 use crate::Bucket;
+use crate::bridge::Way;
 use crate::journey::{Asked, Journey};
 use crate::judging::packet_type;
 use crate::packet::Packet;
@@ -114,7 +115,7 @@ impl Worker {
     pub(crate) fn judge_inside(
         &mut self,
         packet: &Packet,
-        outer: &Journey,
+        outer: &mut Journey,
         now: Timestamp,
     ) -> Result<(), Why> {
         let bytes = packet.frame.bytes();
@@ -136,7 +137,15 @@ impl Worker {
         };
         let inner = inner.ok_or(DropReason::InsideUnreadable)?;
         let mut tracked = self.track_inside(packet, &inner, now)?;
-        let judged = self.consult_rules(packet, &inner, &mut tracked, outer, now);
+        let judged = match outer.passed.way {
+            Some(Way::Ports(ports)) => ports
+                .accepted(DropReason::InsideRefused.into(), |port| {
+                    self.go_out_by(port, outer);
+                    self.consult_rules(packet, &inner, &mut tracked, outer, now)
+                })
+                .map(|ports| outer.passed.way = Some(Way::Ports(ports))),
+            _ => self.consult_rules(packet, &inner, &mut tracked, outer, now),
+        };
         if let (Some(id), Some((bucket, mut context))) =
             (tracked.connection, self.inside_of(packet.bucket, now))
         {

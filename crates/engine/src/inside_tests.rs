@@ -206,8 +206,8 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     };
     let (now, own) = (crew.now, usize::from(crew.owners[0].0));
     let mut judge = |worker: usize, packet: &Packet| {
-        let journey = Journey::new(packet, Tracked::alone(flow::Class::Untracked), 0);
-        crew.workers[worker].judge_inside(packet, &journey, now).map_err(Why::reason)
+        let mut journey = Journey::new(packet, Tracked::alone(flow::Class::Untracked), 0);
+        crew.workers[worker].judge_inside(packet, &mut journey, now).map_err(Why::reason)
     };
     assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
     packet.flow = Some(crate::packet::TrackedFlow { keyed, hash: None });

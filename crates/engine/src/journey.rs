@@ -4,9 +4,10 @@ use conntrack::nat::Halves;
 use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
 use flow::{Endpoint, KeyedPacket, Timestamp, ZonePair};
 use netio::PortId;
-use ruleset::{Connection, CtState, Details, Known, Tuple, name_bits};
+use ruleset::{Connection, CtState, Details, Known, Reject, Tuple, name_bits};
 use wire::{Place, mapped};
 
+use crate::bridge::Way;
 use crate::judging::Passed;
 use crate::packet::Packet;
 
@@ -28,6 +29,8 @@ pub(crate) struct Journey {
     pub output: u128,
     pub passed: Passed,
     pub output_port: Option<PortId>,
+    /// The answer to its sender if no port takes it.
+    pub rejected: Option<Reject>,
     /// It is for the host, and no rule translates it.
     pub is_hosts: bool,
     /// A rule has chosen a destination and left no choice, so the kernel's own copy goes to the
@@ -148,12 +151,18 @@ impl Journey {
             output: 0,
             passed: Passed::default(),
             output_port: None,
+            rejected: None,
             is_hosts: false,
             is_determined: false,
             follows: false,
             per_packet: packet.per_packet,
             translated: 0,
         }
+    }
+
+    /// True if it is to be copied to several ports, each of which is asked for.
+    pub fn is_flooded(&self) -> bool {
+        matches!(self.passed.way, Some(Way::Ports(_)))
     }
 
     /// Lets the next stages see which ends of the connection are translated. The destination of a

@@ -7,12 +7,14 @@ use conntrack::nat::Halves;
 use conntrack::syn_proxy::Screening;
 use conntrack::{Tracked, Why};
 use flow::{Class, DropReason, Timestamp, ZonePair};
-use netio::Frame;
+use netio::{Frame, PortId};
 use ruleset::{CtState, Decision, NatKind, NatRequest, Outcome, PacketView, Stage, evaluate};
 use wire::{ETHERNET_LEN, TcpFlags, Transport};
 
+use crate::bridge::Way;
 use crate::journey::{Asked, Journey};
 use crate::packet::Packet;
+use crate::port_set::PortSet;
 use crate::router::Course;
 use crate::translating::Half;
 use crate::worker::{TimeSource, Worker};
@@ -22,13 +24,15 @@ use crate::worker::{TimeSource, Worker};
 pub struct Passed {
     /// Where, if that was found out already.
     pub course: Option<Course>,
+    /// By which ports a bridge sends it, if they were chosen already.
+    pub way: Option<Way>,
     /// It has to wait until replies to its connection find it.
     pub waits: bool,
 }
 
 impl Passed {
     /// For the host, which has its own copy.
-    pub const TO_HOST: Self = Self { course: Some(Course::Host), waits: false };
+    pub const TO_HOST: Self = Self { course: Some(Course::Host), way: None, waits: false };
 }
 
 impl Worker {
@@ -108,7 +112,7 @@ impl Worker {
         }
         // One look at both, as nearly no packet is either.
         if (answers | packet.carries) && judged.is_ok() {
-            judged = self.take_last_step(answers, packet, &journey, now);
+            judged = self.take_last_step(answers, packet, &mut journey, now);
         }
         if !matches!(judged, Err(Why::SynProxy { .. })) {
             self.counters.classify(journey.tracked.class);
@@ -117,8 +121,8 @@ impl Worker {
             Ok(()) => {
                 self.confirm(packet, journey.tracked, now)?;
                 if !journey.per_packet {
-                    let Journey { tracked, passed, output_port, .. } = &journey;
-                    self.record(packet, tracked, passed.course, *output_port, now);
+                    let Journey { tracked, passed, .. } = &journey;
+                    self.record(packet, tracked, passed.course, passed.way, now);
                 }
                 self.passed(packet, &journey.tracked, journey.passed, now)
             }
@@ -146,7 +150,7 @@ impl Worker {
         &mut self,
         answers: bool,
         packet: &mut Packet,
-        journey: &Journey,
+        journey: &mut Journey,
         now: Timestamp,
     ) -> Result<(), Why> {
         if answers && journey.tracked.fresh {
@@ -171,7 +175,7 @@ impl Worker {
         journey.set_translated(&halves);
         if self.syn_proxy.opens() {
             let Some(hop) = self.find_way(packet, journey, now)? else { return Ok(()) };
-            let judged = self.leave(packet, journey, halves, now);
+            let judged = self.take_last_stages(packet, journey, halves, now);
             hop.restore(&mut packet.frame);
             return judged;
         }
@@ -205,8 +209,58 @@ impl Worker {
         halves: Halves,
         now: Timestamp,
     ) -> Result<(), Why> {
-        self.judge_stage(Stage::Forward, packet, journey, now)?;
+        if let Some(Way::Ports(ports)) = journey.passed.way {
+            return self.judge_each_port(packet, journey, (halves, ports), now);
+        }
+        if !self.syn_proxy.opens() {
+            self.judge_stage(Stage::Forward, packet, journey, now)?;
+        }
         self.leave(packet, journey, halves, now)
+    }
+
+    /// Asks the last stages for each of some ports, as the kernel does for the copies that its
+    /// bridge sends. The packet leaves by those that accept it; the rules see for each the marks
+    /// that it came with.
+    #[cold]
+    #[inline(never)]
+    fn judge_each_port(
+        &mut self,
+        packet: &mut Packet,
+        journey: &mut Journey,
+        (halves, ports): (Halves, PortSet),
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        let (mark, priority) = (journey.mark, journey.priority);
+        let mut proxied = None;
+        let accepted = ports.accepted(DropReason::NoOutputPort.into(), |port| {
+            (journey.mark, journey.priority) = (mark, priority);
+            self.go_out_by(port, journey);
+            match self.judge_stage(Stage::Forward, packet, journey, now) {
+                // Rules have the SYN proxy open this connection.
+                Err(Why::SynProxy { .. }) if self.syn_proxy.opens() => {}
+                Err(why @ Why::SynProxy { .. }) => {
+                    proxied = Some(why);
+                    return Err(why);
+                }
+                judged => judged.map(drop)?,
+            }
+            self.leave(packet, journey, halves, now)
+        });
+        if let Some(why) = proxied {
+            return Err(why);
+        }
+        let rejected = journey.rejected.filter(|_| accepted.is_err());
+        if let Some(reject) = rejected {
+            self.reject(reject, packet, journey, now);
+        }
+        journey.passed.way = Some(Way::Ports(accepted?));
+        Ok(())
+    }
+
+    /// Has the stages that come see a packet that leaves by this port.
+    pub(crate) fn go_out_by(&self, port: PortId, journey: &mut Journey) {
+        journey.output = self.rules.as_ref().map_or(0, |rules| rules.interface(port));
+        journey.output_port = Some(port);
     }
 
     fn leave(
@@ -238,7 +292,12 @@ impl Worker {
         now: Timestamp,
     ) -> Result<Option<Hop>, Why> {
         let (port, hop) = match &mut self.router {
-            None => (self.outputs.way_of(&packet.frame, now.as_nanos()), Hop::default()),
+            None => {
+                let way = self.outputs.ways_of(&packet.frame, now.as_nanos())?;
+                journey.passed.way = Some(way);
+                let port = if let Way::Port(port) = way { Some(port) } else { None };
+                (port, Hop::default())
+            }
             Some(router) => {
                 let course = router.course_of(packet, journey.mark);
                 journey.passed.course = Some(course);
@@ -261,10 +320,9 @@ impl Worker {
                 }
             }
         };
-        if let (Some(port), Some(rules)) = (port, &self.rules) {
-            journey.output = rules.interface(port);
+        if let Some(port) = port {
+            self.go_out_by(port, journey);
         }
-        journey.output_port = port;
         Ok(Some(hop))
     }
 
@@ -473,3 +531,7 @@ pub(crate) fn packet_type(frame: &[u8]) -> u8 {
 #[cfg(test)]
 #[path = "judging_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "flooding_tests.rs"]
+mod flooding_tests;

@@ -24,7 +24,7 @@ const KNOWN: &str =
     r#"{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":["established","related"]}}"#;
 
 /// A ruleset with one base chain, whose rules are lists of expressions in nft's JSON.
-fn ruleset(hook: &str, priority: i32, policy: &str, rules: &[&str]) -> ValidRuleset {
+pub(super) fn ruleset(hook: &str, priority: i32, policy: &str, rules: &[&str]) -> ValidRuleset {
     ruleset_with("", hook, priority, policy, rules)
 }
 

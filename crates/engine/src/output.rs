@@ -6,10 +6,11 @@ use flow::{Counters, DropReason, HashKey};
 use netio::{Frame, FramePool, PortError, PortId, TxQueue};
 use wire::icmp_error::Message;
 
-use crate::bridge::{Bridge, Egress};
+use crate::bridge::{Bridge, Egress, Way};
 use crate::icmp_answers::{IcmpAnswers, Names};
 use crate::path_mtu::{self, Refused};
-use crate::stations::StationLimits;
+use crate::port_set::PortSet;
+use crate::stations::{Heard, StationLimits};
 
 /// Frames that are gathered before they are sent on their own accord; a turn
 /// sends what is left in any case.
@@ -134,13 +135,28 @@ impl Outputs {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        match self.bridge.egress(&frame, now_ns) {
-            Egress::Port(port) => {
+        match self.ways_of(&frame, now_ns) {
+            Ok(way) => self.send(frame, way, now_ns, pool, counters),
+            Err(reason) => self.refused.push((frame, reason)),
+        }
+    }
+
+    /// Queues a frame for ports that the bridge has chosen.
+    #[inline]
+    pub fn send(
+        &mut self,
+        frame: Frame,
+        way: Way,
+        now_ns: u64,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        match way {
+            Way::Port(port) => {
                 let manner = Manner { answer_ns: Some(now_ns), onward: None };
                 self.queue(port, frame, manner, pool, counters);
             }
-            Egress::Flood => self.flood(frame, pool, counters),
-            Egress::Drop(reason) => self.refused.push((frame, reason)),
+            Way::Ports(ports) => self.flood(frame, ports, pool, counters),
         }
     }
 
@@ -201,9 +217,36 @@ impl Outputs {
         }
     }
 
-    /// The port that a frame is going to leave by, if that is known and one.
-    pub fn way_of(&self, frame: &Frame, now_ns: u64) -> Option<PortId> {
-        self.bridge.way_of(frame, now_ns)
+    /// The ports that the bridge chooses for a frame, which is copied to those that are open if its
+    /// station is not known.
+    ///
+    /// # Errors
+    /// Why it goes nowhere.
+    #[inline]
+    pub fn ways_of(&self, frame: &Frame, now_ns: u64) -> Result<Way, DropReason> {
+        match self.bridge.egress(frame, now_ns) {
+            Egress::Port(port) => Ok(Way::Port(port)),
+            Egress::Flood => {
+                let ports = (0..).map(PortId).zip(&self.ports);
+                let is_meant = |(port, output): &(PortId, &Output)| {
+                    *port != frame.port && output.queue.is_some()
+                };
+                let ports: PortSet = ports.filter(is_meant).map(|(port, _)| port).collect();
+                if ports.is_empty() { Err(DropReason::NoOutputPort) } else { Ok(Way::Ports(ports)) }
+            }
+            Egress::Drop(reason) => Err(reason),
+        }
+    }
+
+    /// Has a bridge note where the sender of a frame is, see [`Bridge::learn`].
+    #[inline]
+    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(Heard) -> bool) {
+        self.bridge.learn(frame, now_ns, tell);
+    }
+
+    /// Has a bridge note what another worker has heard.
+    pub fn learn_from_peer(&mut self, heard: Heard) {
+        self.bridge.learn_from_peer(heard);
     }
 
     /// Sends errors in these names from now on, by port.
@@ -218,13 +261,15 @@ impl Outputs {
         }
     }
 
-    fn flood(&mut self, frame: Frame, pool: &mut FramePool, counters: &mut Counters) {
+    fn flood(
+        &mut self,
+        frame: Frame,
+        ports: PortSet,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
         let mut copies: u64 = 0;
-        for index in 0..self.ports.len() {
-            let port = PortId(index as u16);
-            if port == frame.port || self.ports[index].queue.is_none() {
-                continue;
-            }
+        for port in ports.iter() {
             copies += 1;
             match pool.duplicate(&frame) {
                 // Nobody knows that the station is behind this port: no error is due.
@@ -232,13 +277,8 @@ impl Outputs {
                 None => counters.drop_packet(DropReason::NoBuffer),
             }
         }
-        match copies.checked_sub(1) {
-            Some(more) => {
-                counters.output.flood_copies += more;
-                pool.give_back(frame);
-            }
-            None => self.refused.push((frame, DropReason::NoOutputPort)),
-        }
+        counters.output.flood_copies += copies.saturating_sub(1);
+        pool.give_back(frame);
     }
 
     /// Queues a frame for a port.

@@ -10,6 +10,7 @@ use wire::{Network, Transport};
 use crate::Bucket;
 use crate::aliases::AliasMessage;
 use crate::reassembly::Pieces;
+use crate::stations::Heard;
 use crate::zones::Origin;
 
 /// A frame with what the receiving worker found out about it, so that the owner
@@ -105,6 +106,8 @@ pub enum Item {
     Fence(BucketId),
     /// Rules of this revision have changed a set.
     Element(u32, ElementUpdate),
+    /// A bridge has heard from a station.
+    Station(Heard),
     /// A bucket changes its owner.
     Bucket(BucketId, Box<Bucket>),
     /// Something about an alias, for a bucket that the sender believes the receiver owns.

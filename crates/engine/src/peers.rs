@@ -151,6 +151,12 @@ impl Link {
         self.staged.push(item);
     }
 
+    /// True if there is room for news that may be told later: they leave half of
+    /// [`CONTROL_RESERVE`] to what must not wait.
+    pub fn takes_news(&self) -> bool {
+        self.to.slots() > self.staged.len() + CONTROL_RESERVE / 2
+    }
+
     /// Publishes what is staged in one go and wakes the peer if it sleeps.
     pub fn flush(&mut self) {
         if self.staged.is_empty() {

@@ -12,6 +12,7 @@ use steer::{BucketId, Steered};
 use wire::{ETHERNET_LEN, Network, Transport};
 
 use crate::aliases::{Filing, Waiting};
+use crate::bridge::Way;
 use crate::eviction::LIMITS;
 use crate::fast_path::FastPath;
 use crate::judging::Passed;
@@ -45,6 +46,7 @@ impl Worker {
         else {
             return self.take_unrouted(frame, network, now);
         };
+        self.learn_station(&frame, now);
         let origin = self.tracking.zones.origin(frame.port, vlan);
         let mut packet = self.packet(frame, network, origin, None);
         if self.ownership.route(packet.bucket) == self.id {
@@ -54,15 +56,22 @@ impl Worker {
         }
     }
 
-    /// Sends a frame by the way that the bridge chooses, or the router has found for packets of
-    /// its bucket.
-    pub(crate) fn emit(&mut self, frame: Frame, course: Option<(BucketId, Course)>, now_ns: u64) {
+    /// Sends a frame by the way that the bridge has chosen, or chooses now, or the router has found
+    /// for packets of its bucket.
+    pub(crate) fn emit(
+        &mut self,
+        frame: Frame,
+        way: Option<Way>,
+        course: Option<(BucketId, Course)>,
+        now_ns: u64,
+    ) {
         let Self { router, outputs, pool, counters, .. } = self;
-        match (router, course) {
-            (Some(router), Some((bucket, course))) => {
+        match (router, course, way) {
+            (Some(router), Some((bucket, course)), _) => {
                 let exits = &mut Exits { outputs, pool, counters };
                 router.forward(bucket, frame, course, now_ns, exits);
             }
+            (_, _, Some(way)) => outputs.send(frame, way, now_ns, pool, counters),
             _ => outputs.forward(frame, now_ns, pool, counters),
         }
     }
@@ -385,7 +394,7 @@ impl Worker {
         let router = self.router.as_mut();
         let course = router.map(|router| router.course_of(packet, packet.mark));
         self.record(packet, tracked, course, None, now);
-        Passed { course, waits: false }
+        Passed { course, ..Passed::default() }
     }
 
     /// Translates a packet that no rules are asked about.
@@ -404,7 +413,7 @@ impl Worker {
         let course = router.map(|router| router.course_of(packet, packet.mark));
         self.record(packet, tracked, course, None, now);
         self.readdress(packet, &halves, Half::Source);
-        Passed { course, waits: false }
+        Passed { course, ..Passed::default() }
     }
 
     /// True if a packet for an address of the host may be another's: it belongs to a connection,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use fib::LinkId;
 use netio::{PortError, PortId, TxQueue};
+use netlink::Master;
 use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
 
 use crate::command::Queue;
@@ -146,11 +147,21 @@ impl PortBook {
                 entry.name.clone_from(name);
                 self.news.names = true;
             }
+            let is_new = look.master != entry.look.master;
+            if let Some(master) = look.master.as_ref().filter(|_| is_new) {
+                tracing::warn!("{}", taken_over(&entry.name, master));
+            }
             self.news.mtus |= look.mtu != entry.look.mtu;
             self.news.links |= look.link != entry.look.link;
             entry.look = look;
         }
         self.news
+    }
+
+    /// Which interfaces something else has taken over, in words for people.
+    pub fn taken_over(&self) -> Vec<String> {
+        let told = |entry: &Entry| Some(taken_over(&entry.name, entry.look.master.as_ref()?));
+        self.ports.iter().filter_map(told).collect()
     }
 
     /// Notes that all changes were passed on.
@@ -364,4 +375,11 @@ pub fn place(
         .collect();
     let interfaces = if cpus.is_empty() { &[] } else { interfaces };
     steer::place(interfaces, &workers, buckets)
+}
+/// The text about an interface that belongs to something else.
+pub fn taken_over(interface: &str, Master { name, kind }: &Master) -> String {
+    format!(
+        "interface {interface} belongs to {kind} {name}, which handles its frames past the rules; \
+         `ip link set {interface} nomaster` takes it out"
+    )
 }

@@ -3,6 +3,7 @@
 use fib::LinkId;
 use netio::afpacket::{AfPacketOptions, AfPacketPort, Claim};
 use netio::{LinkState, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
+use netlink::{Master, Masters};
 use steer::CpuSet;
 
 use crate::config::Mode;
@@ -65,7 +66,7 @@ pub trait PortOpener: Send {
 
     /// The current state of the interface. Unknown parts are left out. `None` if it could not be
     /// read.
-    fn look(&self) -> Option<PortLook> {
+    fn look(&mut self) -> Option<PortLook> {
         Some(PortLook::default())
     }
 }
@@ -88,6 +89,8 @@ pub struct PortLook {
     pub name: Option<String>,
     /// The longest packet that it takes behind the link header, bytes; `None`: no such limit.
     pub mtu: Option<u32>,
+    /// The master of the interface, which handles its frames past the rules.
+    pub master: Option<Master>,
 }
 
 /// Opens an interface by packet sockets. The port keeps its interface when that is renamed, even
@@ -97,6 +100,8 @@ pub struct AfPacket {
     /// gone.
     awaited: String,
     claim: Claim,
+    /// Where the kernel is asked for its master, if there was a descriptor for that.
+    masters: Option<Masters>,
     port: PortId,
     promiscuous: bool,
 }
@@ -106,7 +111,8 @@ impl AfPacket {
     /// interface whose own or alternative name is `awaited` takes its place. A bridge gets the
     /// frames for all stations, a router only those for its own.
     pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
-        Self { awaited: awaited.into(), claim, port, promiscuous: mode == Mode::Bridge }
+        let (masters, promiscuous) = (Masters::new().ok(), mode == Mode::Bridge);
+        Self { awaited: awaited.into(), claim, masters, port, promiscuous }
     }
 
     /// The claimed interface, or the one that takes its place and is claimed now.
@@ -174,12 +180,14 @@ impl PortOpener for AfPacket {
         Ok(Box::new(AfPacketPort::open_transmit_of(&self.link()?, &options)?))
     }
 
-    fn look(&self) -> Option<PortLook> {
+    fn look(&mut self) -> Option<PortLook> {
         let link = self.claim.link().ok()?;
+        let masters = &mut self.masters;
         let look = |LinkState { index, name, mtu, .. }| PortLook {
             link: Some(LinkId(index)),
             name: Some(name),
             mtu: Some(mtu),
+            master: masters.as_mut().and_then(|masters| masters.of(LinkId(index)).ok()?),
         };
         Some(link.map_or_else(PortLook::default, look))
     }

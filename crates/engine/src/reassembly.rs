@@ -288,12 +288,12 @@ impl Worker {
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);
         let Some(pieces) = packet.pieces.take() else {
-            self.emit(frame, course, now_ns);
+            self.emit(frame, passed.way, course, now_ns);
             return self.drop_refused();
         };
         let mut frames = self.take_apart(frame, pieces);
         for frame in frames.drain(..) {
-            self.emit(frame, course, now_ns);
+            self.emit(frame, passed.way, course, now_ns);
         }
         self.drop_refused();
         self.reassembly.loose = frames;

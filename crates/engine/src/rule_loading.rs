@@ -113,13 +113,14 @@ impl Gateway {
     /// Tells why not everything is as the rules say, in words for people: workers that still judge
     /// by the rules before, and a host that gets fewer or more packets than the rules leave to it.
     pub fn rule_troubles(&self) -> Vec<String> {
-        let (exchange, untold, guard) = {
+        let (exchange, untold, guard, taken_over) = {
             let coordinator = self.shared.lock();
             let (exchange, guard) = (&coordinator.rule_exchange, &coordinator.config.host_guard);
-            (exchange.trouble(), coordinator.untold_guard.clone(), guard.clone())
+            let taken_over = coordinator.ports.taken_over();
+            (exchange.trouble(), coordinator.untold_guard.clone(), guard.clone(), taken_over)
         };
         let of_host = untold.or_else(|| guard?.trouble());
-        exchange.into_iter().chain(of_host).collect()
+        exchange.into_iter().chain(of_host).chain(taken_over).collect()
     }
 
     /// The rules and their counts; `None` if there are no rules.

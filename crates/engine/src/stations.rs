@@ -12,12 +12,22 @@ use flow::{HashKey, SlotIndex};
 use netio::PortId;
 use siphasher::sip::SipHasher13;
 
+use crate::allowance::Allowance;
+
 /// How long a silent station is remembered, nanoseconds (IEEE 802.1D-2004 table
 /// 7-5: 300 s).
 const STATION_AGE_NS: u64 = 300 * 1_000_000_000;
 /// Stations of one port that are given up with each frame at most, because they have been silent
 /// for too long. More than one frame can bring.
 const FORGET_AT_ONCE: usize = 2;
+/// How long other workers remember what they were told before they are told again, nanoseconds.
+/// Much less than the age of a station, so that none forgets one that another hears.
+const TELL_AGAIN_NS: u64 = STATION_AGE_NS / 5;
+/// How often a worker tells the others of stations of one port, each second and at once: a sender
+/// that makes stations up fills no ring, and takes nothing from other ports.
+const TOLD_PER_SECOND: u64 = 500;
+/// See [`TOLD_PER_SECOND`].
+const TOLD_AT_ONCE: u64 = 128;
 /// No place.
 const NONE: u32 = u32::MAX;
 
@@ -51,7 +61,16 @@ impl Default for StationLimits {
     }
 }
 
-/// The stations that one worker has heard.
+/// News of a station, from one worker to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    station: Station,
+    port: PortId,
+    /// When it was heard, nanoseconds.
+    seen_ns: u64,
+}
+
+/// The stations that one worker has heard, or was told of.
 #[derive(Debug)]
 pub struct Stations {
     limits: StationLimits,
@@ -61,6 +80,8 @@ pub struct Stations {
     /// Places in `entries` that are free.
     free: Vec<u32>,
     ports: Vec<Port>,
+    /// How much others may be told of each port.
+    told: Vec<Allowance>,
     /// The port whose oldest station is looked at next.
     turn: usize,
 }
@@ -70,6 +91,8 @@ struct Entry {
     station: Station,
     port: u16,
     seen_ns: u64,
+    /// When all others knew that it is behind this port; `None` if they may not.
+    told_ns: Option<u64>,
     /// The next of its port that has been silent for longer.
     older: u32,
     /// The next that was heard later.
@@ -99,16 +122,49 @@ impl Stations {
             entries: Vec::new(),
             free: Vec::new(),
             ports: vec![Port::EMPTY; ports],
+            told: (0..ports).map(|_| Allowance::new(TOLD_PER_SECOND, TOLD_AT_ONCE)).collect(),
             turn: 0,
         }
     }
 
-    /// Notes that a station was heard at a port. Where the time goes back, as in a capture, some
-    /// are remembered for longer.
-    pub fn learn(&mut self, station: Station, port: PortId, now_ns: u64) {
+    /// Notes that a station was heard at a port, and tells the others where they may not know.
+    /// `tell` returns false if it could not: then the next frame of the station tells them. Where
+    /// the time goes back, as in a capture, some are remembered for longer.
+    pub fn learn(
+        &mut self,
+        station: Station,
+        port: PortId,
+        now_ns: u64,
+        tell: impl FnOnce(Heard) -> bool,
+    ) {
+        let Some(slot) = self.note(station, port, now_ns) else { return };
+        let Some(allowance) = self.told.get_mut(usize::from(port.0)) else { return };
+        let entry = &mut self.entries[slot as usize];
+        let is_known = |told_ns: u64| now_ns.saturating_sub(told_ns) < TELL_AGAIN_NS;
+        if !entry.told_ns.is_some_and(is_known)
+            && allowance.take(now_ns)
+            && tell(Heard { station, port, seen_ns: now_ns })
+        {
+            entry.told_ns = Some(now_ns);
+        }
+    }
+
+    /// Notes what another worker has heard, unless this one has heard from the station since.
+    pub fn learn_from_peer(&mut self, Heard { station, port, seen_ns }: Heard) {
+        let known = self.find(self.hash(station), station);
+        if known.is_some_and(|slot| self.entries[slot as usize].seen_ns > seen_ns) {
+            return;
+        }
+        if let Some(slot) = self.note(station, port, seen_ns) {
+            self.entries[slot as usize].told_ns = Some(seen_ns);
+        }
+    }
+
+    /// Notes that a station was heard at a port; where, if there was room for it.
+    fn note(&mut self, station: Station, port: PortId, now_ns: u64) -> Option<u32> {
         let at = usize::from(port.0);
         if at >= self.ports.len() {
-            return;
+            return None;
         }
         self.forget_silent(now_ns);
         let hash = self.hash(station);
@@ -120,11 +176,11 @@ impl Stations {
             }
             None => {
                 self.make_room(at);
-                let Some(slot) = self.file(hash, station) else { return };
-                slot
+                self.file(hash, station)?
             }
         };
         self.link(slot, port, now_ns);
+        Some(slot)
     }
 
     /// The port that a station is behind, if it was heard of late.
@@ -175,7 +231,8 @@ impl Stations {
 
     /// Gives a station a place. `None` if its hash is that of too many others.
     fn file(&mut self, hash: u32, station: Station) -> Option<u32> {
-        let entry = Entry { station, port: 0, seen_ns: 0, older: NONE, newer: NONE };
+        let (port, seen_ns, told_ns) = (0, 0, None);
+        let entry = Entry { station, port, seen_ns, told_ns, older: NONE, newer: NONE };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push(entry);
             self.entries.len() as u32 - 1
@@ -203,6 +260,9 @@ impl Stations {
         step();
         let list = &mut self.ports[usize::from(port.0)];
         let entry = &mut self.entries[slot as usize];
+        if entry.port != port.0 {
+            entry.told_ns = None;
+        }
         (entry.port, entry.seen_ns) = (port.0, now_ns);
         (entry.older, entry.newer) = (list.newest, NONE);
         let before = std::mem::replace(&mut list.newest, slot);

@@ -73,7 +73,7 @@ proptest! {
                 model.learn(station(number), port, now_ns);
             }
             // There is no such port: nothing is learnt.
-            table.learn(station(number), PortId(port), now_ns);
+            table.learn(station(number), PortId(port), now_ns, |_| true);
             for number in 0..60 {
                 let known = table.port_of(station(number), now_ns);
                 prop_assert_eq!(known, model.port_of(station(number), now_ns), "{}", number);
@@ -99,14 +99,14 @@ fn stations_of_other_ports_stay_known_while_one_floods() {
     let mut table = Stations::new(3, StationLimits::default(), KEY);
     for number in 0..HONEST {
         let (station, port) = honest(number);
-        table.learn(station, port, 0);
+        table.learn(station, port, 0, |_| true);
     }
     for number in 0..100_000 {
-        table.learn(station(1 << 31 | number), PortId(2), SECOND);
+        table.learn(station(1 << 31 | number), PortId(2), SECOND, |_| true);
         // Others come while it floods.
         if number % 1000 == 999 {
             let (station, port) = honest(HONEST + number / 1000);
-            table.learn(station, port, SECOND);
+            table.learn(station, port, SECOND, |_| true);
         }
     }
     for (station, port) in (0..HONEST + 100).map(honest) {
@@ -119,13 +119,13 @@ fn stations_of_other_ports_stay_known_while_one_floods() {
 fn where_two_ports_flood_the_third_gets_its_places() {
     let mut table = Stations::new(3, StationLimits::default(), KEY);
     for number in 0..100_000 {
-        table.learn(station(1 << 31 | number), PortId(1 + (number % 2) as u16), 0);
+        table.learn(station(1 << 31 | number), PortId(1 + (number % 2) as u16), 0, |_| true);
     }
     let counts = |table: &Stations| table.ports.iter().map(|port| port.count).collect::<Vec<_>>();
     assert_eq!(counts(&table), [0, 8192, 8192], "the table is full");
     for number in 0..HONEST {
-        table.learn(station(number), PortId(0), 0);
-        table.learn(station(1 << 31 | 200_000 | number), PortId(1), 0);
+        table.learn(station(number), PortId(0), 0, |_| true);
+        table.learn(station(1 << 31 | 200_000 | number), PortId(1), 0, |_| true);
     }
     assert!((0..HONEST).all(|number| table.port_of(station(number), 0).is_some()));
     assert_eq!(counts(&table).iter().sum::<u32>(), table.limits.all);
@@ -135,9 +135,9 @@ fn where_two_ports_flood_the_third_gets_its_places() {
 fn who_talks_on_stays_known_behind_a_port_that_floods() {
     let mut table = Stations::new(3, StationLimits::default(), KEY);
     for number in 0..100_000 {
-        table.learn(station(1 << 31 | number), PortId(2), 0);
+        table.learn(station(1 << 31 | number), PortId(2), 0, |_| true);
         if number % 8000 == 0 {
-            table.learn(station(7), PortId(2), 0);
+            table.learn(station(7), PortId(2), 0, |_| true);
         }
         assert_eq!(table.port_of(station(7), 0), Some(PortId(2)));
     }
@@ -151,7 +151,7 @@ fn a_frame_costs_the_same_however_many_stations_there_are() {
         (0..4 * stations).fold(0, |most, number| {
             let before = STEPS.get();
             let now_ns = u64::from(number) * SECOND / 10;
-            table.learn(station(next(number)), PortId(port(number)), now_ns);
+            table.learn(station(next(number)), PortId(port(number)), now_ns, |_| true);
             let _ = table.port_of(station(!number), now_ns);
             most.max(STEPS.get() - before)
         })

@@ -342,6 +342,7 @@ impl Worker {
                 }
             }
             Item::Flushed(bucket) => self.flushed(bucket),
+            Item::Station(heard) => self.outputs.learn_from_peer(heard),
             Item::Element(revision, element) => self.learn_element(revision, element, now),
             Item::Marker(marker) => self.notify(Notice::Marker(marker)),
         }

@@ -17,6 +17,8 @@ mod calls;
 mod carried;
 #[path = "live/control_groups.rs"]
 mod control_groups;
+#[path = "live/flooded.rs"]
+mod flooded;
 #[path = "live/floods.rs"]
 mod floods;
 #[path = "live/fragments/mod.rs"]
@@ -49,6 +51,8 @@ mod names;
 mod operations;
 #[path = "live/overruns.rs"]
 mod overruns;
+#[path = "live/past_the_kernel.rs"]
+mod past_the_kernel;
 #[path = "live/port_forwards.rs"]
 mod port_forwards;
 #[path = "live/pptp.rs"]

@@ -50,7 +50,7 @@ fn of_machine(meminfo: &str, name: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// What the files of control groups are called.
+/// The names of the files of control groups.
 struct Version {
     limit: &'static str,
     taken: &'static str,
@@ -84,7 +84,7 @@ impl Group {
         self.number(self.version.limit)
     }
 
-    /// What it leaves; `None` without a limit. The kernel takes pages of files back before it
+    /// The memory that the group leaves; `None` without a limit. The kernel takes pages of files back before it
     /// refuses memory.
     fn left(&self) -> Option<u64> {
         let (most, taken) = (self.limit()?, self.number(self.version.taken)?);

@@ -6,6 +6,7 @@
 //! changes nothing in the kernel, with two exceptions: [`Mirror::resolve`] makes the kernel look
 //! for a neighbour, and [`nf_tables`] makes tables, which end with the process.
 
+mod master;
 mod mirror;
 pub mod nf_tables;
 mod reading;
@@ -17,6 +18,7 @@ pub use fib::LinkId;
 use fib::{Fib, HardwareAddress, Neighbours};
 use ipnet::IpNet;
 
+pub use master::{Master, Masters};
 pub use mirror::{Error, Mirror};
 pub use super_packets::longest_super_packet;
 

@@ -408,7 +408,7 @@ pub(crate) fn serialized(request: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
     bytes
 }
 
-fn each_message(
+pub(crate) fn each_message(
     bytes: &[u8],
     mut take: impl FnMut(&NetlinkHeader, RouteNetlinkMessage),
 ) -> Result<(), Error> {

@@ -61,6 +61,8 @@ pub struct Hook {
 pub enum Stage {
     /// Packets that come in, before routing.
     Prerouting,
+    /// Packets that the host is to forward, after it has routed them.
+    Forward,
     /// Packets that the host sends.
     Output,
 }
@@ -242,6 +244,7 @@ fn chain_step(table: &Table, chain: &Chain) -> Step {
                 number::chain::HOOK_NUMBER,
                 match hook.stage {
                     Stage::Prerouting => 0,
+                    Stage::Forward => 2,
                     Stage::Output => 3,
                 },
             );

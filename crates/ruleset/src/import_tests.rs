@@ -109,7 +109,7 @@ fn no_packet_meets_so_many_rules_that_a_worker_hangs() {
             assert!(told.contains("verdict map"), "what to do: {told}");
         }
     }
-    // What does not come back is met once.
+    // A chain that does not come back is met once.
     assert!(problems(&fan(14, 8, goto)).starts_with("loaded"));
 }
 

@@ -23,7 +23,7 @@ fn check(configuration: &str, ruleset: &str, more: &[&str]) -> Output {
     command.args(["check", "-c", file.to_str().unwrap()]).args(more).output().unwrap()
 }
 
-/// What is said of a configuration that is to run on another machine.
+/// The answer about a configuration that is to run on another machine.
 fn right_elsewhere(configuration: &str, ruleset: &str) -> String {
     let output = check(configuration, ruleset, &["--elsewhere"]);
     let told = String::from_utf8(output.stdout).unwrap();

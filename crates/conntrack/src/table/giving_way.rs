@@ -153,7 +153,8 @@ impl Table {
         other.map(|other| self.end_early(other, context)).is_some()
     }
 
-    /// Who wants the port of a new connection that is to leave so; `None` where nobody counts.
+    /// The claimant of the port of a new connection that is to leave as `leaves_as`; `None` if the
+    /// port belongs to no pool.
     fn claimant_as(
         &self,
         slot: u32,

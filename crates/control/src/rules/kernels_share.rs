@@ -61,7 +61,7 @@ impl RuleBook {
         told.collect()
     }
 
-    /// What people have to be warned of as long as the kernel lacks chains of the ruleset.
+    /// A warning, as long as the kernel lacks chains of the ruleset.
     pub fn host_warning(&self) -> Option<String> {
         // Nobody is asked for nothing.
         if self.ruleset.host_chains().is_empty() {

@@ -30,7 +30,7 @@ where
         Ok(Box::new((self.transmit)()))
     }
 
-    fn look(&self) -> Option<PortLook> {
+    fn look(&mut self) -> Option<PortLook> {
         Some(PortLook { mtu: self.mtu, ..PortLook::default() })
     }
 }

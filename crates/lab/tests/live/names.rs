@@ -40,10 +40,15 @@ fn routed() -> Result<StatewaySpec> {
 }
 
 /// A router that forwards nothing. Its kernel would forward.
-fn closed_router() -> Result<Live> {
+pub fn closed_router() -> Result<Live> {
     let lab = Live::from(Lab::new(Gateway::Stateway(routed()?), Placement::free())?);
-    load(&lab, "closed.json", CLOSED)?;
+    load_closed(&lab)?;
     Ok(lab)
+}
+
+/// Has the gateway forward nothing.
+pub fn load_closed(lab: &Live) -> Result<()> {
+    load(lab, "closed.json", CLOSED)
 }
 
 fn load(lab: &Live, file: &str, rules: &str) -> Result<()> {
@@ -51,18 +56,22 @@ fn load(lab: &Live, file: &str, rules: &str) -> Result<()> {
     lab.stateway().expect("it runs").command(&["rules", "load", &file]).check().map(drop)
 }
 
-/// The number of echo requests that have reached the server, through the gateway or the kernel.
-fn echos_at_server(lab: &Lab) -> Result<u64> {
+/// The number of echo requests of IPv4 and of IPv6 that have reached the server, through the
+/// gateway or the kernel.
+pub fn echos_at_server(lab: &Lab) -> Result<[u64; 2]> {
     let text = lab.server().program("cat").args(["/proc/net/snmp"]).check()?;
     let mut lines = text.lines().filter(|line| line.starts_with("Icmp: "));
     let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
     let mut both = names.split(' ').zip(values.split(' '));
-    Ok(both.find(|(name, _)| *name == "InEchos").unwrap().1.parse().unwrap())
+    let v4 = both.find(|(name, _)| *name == "InEchos").unwrap().1.parse().unwrap();
+    let text = lab.server().program("cat").args(["/proc/net/snmp6"]).check()?;
+    let v6 = text.lines().find_map(|line| line.strip_prefix("Icmp6InEchos"));
+    Ok([v4, v6.unwrap().trim().parse().unwrap()])
 }
 
 /// Pings the server while `meanwhile` runs. Returns how many requests reached it.
 fn forwarded_while(lab: &Lab, meanwhile: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let before = echos_at_server(lab)?;
+    let [before, _] = echos_at_server(lab)?;
     thread::scope(|scope| {
         let args = ["-n", "-q", "-i", "0.01", "-c", "300", "-W", "1", "198.51.100.2"];
         let pings = lab.on_client("ping").args(args).limit(Duration::from_secs(60));
@@ -70,7 +79,7 @@ fn forwarded_while(lab: &Lab, meanwhile: impl FnOnce() -> Result<()>) -> Result<
         meanwhile()?;
         pings.join().expect("a client does not panic").map(drop)
     })?;
-    Ok(echos_at_server(lab)? - before)
+    Ok(echos_at_server(lab)?[0] - before)
 }
 
 /// Checks that each ping gets exactly one answer.

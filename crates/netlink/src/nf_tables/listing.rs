@@ -22,7 +22,7 @@ pub struct BaseChain {
     pub name: String,
     /// Where packets meet it, as nft(8) writes it.
     pub hook: &'static str,
-    /// What no rule decides is accepted; else dropped.
+    /// The chain accepts packets that no rule decides; otherwise it drops them.
     pub accepts: bool,
 }
 

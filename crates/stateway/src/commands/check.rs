@@ -104,7 +104,7 @@ fn print_rules(
     Ok(())
 }
 
-/// What the kernel of this machine has to carry out.
+/// Prints the rules that the kernel of this machine has to carry out.
 fn print_kernels_share(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
     let mut lines = kernels_share::lines(book);
     lines.extend(kernels_share::lines_of_chains(book));

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use engine::Mode;
+use engine::{MAX_PORTS, Mode};
 use netio::{LinkState, PortError, link_named};
+use netlink::{LinkId, Masters};
 use steer::{InterfaceCpus, PlacementError};
 
 use super::{Configuration, Interface, Problem};
@@ -17,7 +18,7 @@ pub(super) fn problems(
 ) -> Vec<Problem> {
     let mut problems = find_links(config);
     if are_keys_right {
-        problems.extend(too_few_interfaces(config));
+        problems.extend(wrong_number_of_interfaces(config));
         problems.extend(placement(config, cpus));
     }
     let directory = config.socket.as_deref().and_then(Path::parent);
@@ -38,7 +39,8 @@ pub(super) fn find_links(config: &mut Configuration) -> Vec<Problem> {
         let found = link_named(&interface.name);
         let what = obstacle(&interface.name, &found);
         interface.link = found.ok().flatten();
-        if let Some(what) = what.or_else(|| named_before(before, interface)) {
+        let what = what.or_else(|| named_before(before, interface));
+        if let Some(what) = what.or_else(|| taken_over(interface)) {
             problems.push(config.problem(config.interfaces[at].name_line, "interface.name", what));
         }
     }
@@ -58,14 +60,32 @@ fn named_before(before: &[Interface], interface: &Interface) -> Option<String> {
     ))
 }
 
-/// A problem if there are fewer interfaces than the mode needs.
-pub(super) fn too_few_interfaces(config: &Configuration) -> Option<Problem> {
-    let (needed, what) = match config.mode {
-        Mode::Bridge => (2, "a bridge needs two [[interface]] tables or more, each with a name"),
-        Mode::Routed => (1, "a router needs an [[interface]] table for each link, with a name"),
+/// A problem if something else handles the interface's frames, past the rules.
+fn taken_over(interface: &Interface) -> Option<String> {
+    let link = interface.link.as_ref()?;
+    let master = Masters::new().map_err(netlink::Error::from);
+    match master.and_then(|mut masters| masters.of(LinkId(link.index))) {
+        Ok(master) => Some(engine::taken_over(&link.name, &master?)),
+        Err(error) => Some(format!("can not tell whom {:?} belongs to: {error}", link.name)),
+    }
+}
+
+/// A problem if there are fewer interfaces than the mode needs, or more than a bridge may have.
+pub(super) fn wrong_number_of_interfaces(config: &Configuration) -> Option<Problem> {
+    let count = config.interfaces.len();
+    let what = match config.mode {
+        Mode::Bridge if count < 2 => {
+            "a bridge needs two [[interface]] tables or more, each with a name".to_owned()
+        }
+        Mode::Bridge if count > MAX_PORTS => {
+            format!("a bridge has {MAX_PORTS} interfaces at most, not {count}")
+        }
+        Mode::Routed if count < 1 => {
+            "a router needs an [[interface]] table for each link, with a name".to_owned()
+        }
+        _ => return None,
     };
-    let are_too_few = config.interfaces.len() < needed;
-    are_too_few.then(|| config.problem(0, "interface", what.to_owned()))
+    Some(config.problem(0, "interface", what))
 }
 
 /// A problem if no worker may own the packets of an interface.

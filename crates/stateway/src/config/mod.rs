@@ -126,7 +126,7 @@ impl Configuration {
     pub fn load_for_elsewhere(file: &Path) -> Result<(Self, Option<RuleBook>), Problems> {
         let (config, mut problems) = Self::load_anyway(file, &CpuSet::first(MAX_CPUS))?;
         let mode = problems.is_empty().then_some(config.mode);
-        problems.extend(mode.and_then(|_| host::too_few_interfaces(&config)));
+        problems.extend(mode.and_then(|_| host::wrong_number_of_interfaces(&config)));
         config.with_rules(problems, mode, 0)
     }
 

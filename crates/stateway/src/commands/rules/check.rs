@@ -107,8 +107,8 @@ pub(super) fn at(file: &Path, what: &str) -> String {
     format!("{name}: {what}")
 }
 
-/// Of a ruleset none of whose rules a packet on its way through a gateway meets, as that of a host
-/// that forwards nothing: it opens a gateway wide.
+/// The warning about a ruleset whose chains judge no forwarded packets, such as that of a host that
+/// forwards nothing: it opens a gateway wide.
 pub const NOTHING_JUDGES: &str = "none of its chains judges packets that are forwarded: ALL OF THEM \
                                   PASS, also those that are invalid to tracking";
 

@@ -1,4 +1,4 @@
-//! Keeps the kernel from routing what this gateway routes.
+//! Keeps the kernel from forwarding what this gateway forwards.
 //!
 //! The kernel sees every packet too. A host that forwards would send each packet a second time, or
 //! answer it. So a table of nf_tables drops packets that come in by the gateway's interfaces and

@@ -132,6 +132,7 @@ impl KeptOut {
         let first = vec![self.unseen(), to_left.clone(), not_for_host.clone()];
         let mut chains = vec![
             base("prerouting", Stage::Prerouting, RAW, first),
+            base("forward", Stage::Forward, RAW, vec![self.forwarded_by_kernel()]),
             chain("left", self.left_rules()),
         ];
         // Without translation, the table needs fewer features of the kernel.
@@ -167,6 +168,13 @@ impl KeptOut {
         let names = self.interfaces.iter().flat_map(Guarded::names).map(Field::name);
         let not_own = Match::none_of(Field::InputIndex, numbers(&self.interfaces));
         Rule::new([not_own, Match::one_of(Field::InputName, names)], Verdict::Drop)
+    }
+
+    /// Drops what the kernel is about to forward. With source routing that was for the host when it
+    /// came in: the host takes the next address out of an option (RFC 791 section 3.1) or a
+    /// routing header (RFC 8200 section 4.4) only then.
+    fn forwarded_by_kernel(&self) -> Rule {
+        Rule::new([Match::one_of(Field::InputIndex, numbers(&self.interfaces))], Verdict::Drop)
     }
 
     /// True if the kernel gets, or got, packets that are not for the host.

@@ -91,12 +91,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let socket = ControlSocket::bind(&path)?;
     let claims = claim_all(&config)?;
     let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
-    let guard = match config.mode {
-        Mode::Bridge => None,
-        Mode::Routed => Some(Guard::new(config.interfaces.iter().map(Guarded::new).collect())?),
-    };
-    let keeper = guard.as_ref().map(Guard::keeper);
-    let gateway = Arc::new(start(&config, claims, keeper, rules.as_ref())?);
+    let guard = Guard::new(config.interfaces.iter().map(Guarded::new).collect())?;
+    let gateway = Arc::new(start(&config, claims, guard.keeper(), rules.as_ref())?);
     if let Some(book) = &rules {
         tell_of(book);
     }
@@ -125,7 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What people have to know of the rules from the start.
+/// Logs the things about the rules that people have to know from the start.
 fn tell_of(book: &RuleBook) {
     for line in kernels_share::lines(book) {
         tracing::info!("{line}");
@@ -168,7 +164,7 @@ fn shown(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Resu
 fn start(
     config: &Configuration,
     claims: Vec<Claim>,
-    keeper: Option<Keeper>,
+    keeper: Keeper,
     rules: Option<&RuleBook>,
 ) -> anyhow::Result<Gateway> {
     let ports = config.interfaces.iter().zip(claims).zip(0..);
@@ -183,7 +179,7 @@ fn start(
             AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode),
         )
     });
-    let host_guard = keeper.map(|keeper| Arc::new(keeper) as Arc<dyn HostGuard>);
+    let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(keeper));
     let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
     let engine = engine::Config { host_guard, rules, ..config.engine()? };
     Gateway::start(engine, ports.collect()).map_err(|error| match error {

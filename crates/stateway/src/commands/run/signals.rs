@@ -9,8 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::log;
 
-/// How long the gateway may take to stop, in which it sends what it holds. Who asks a worker waits
-/// 10 s at most.
+/// How long the gateway may take to stop, in which it sends what it holds. A question to a
+/// worker takes 10 s at most.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The exit code of a gateway that had to be ended: it has failed.
 const FAILED: i32 = 1;

@@ -35,7 +35,7 @@ impl HostTable {
     /// An error if the kernel has no nf_tables.
     pub fn new() -> anyhow::Result<Self> {
         let owner = Owner::new().context(
-            "routed mode needs a kernel with nf_tables, to keep the kernel from routing too",
+            "the gateway needs a kernel with nf_tables, to keep the kernel from forwarding too",
         )?;
         Ok(Self { owner, asked: 0, name: None })
     }
@@ -65,13 +65,13 @@ impl Barrier for HostTable {
 fn explained(error: Error, kept_out: &KeptOut) -> anyhow::Error {
     if error.is_permission() {
         return anyhow::Error::from(error).context(
-            "routed mode keeps the kernel from routing too, for which this process lacks the \
+            "the gateway keeps the kernel from forwarding too, for which this process lacks the \
              permission: run as root, or with CAP_NET_ADMIN and CAP_NET_RAW \
              (AmbientCapabilities= in a unit of systemd)",
         );
     }
     let (keeps, needs) = match kept_out.is_nothing() {
-        true => ("the kernel from routing too", "expression fib"),
+        true => ("the kernel from forwarding too", "expression fib"),
         false => (
             "translated packets from the host, which would answer them",
             "expressions fib and socket",
