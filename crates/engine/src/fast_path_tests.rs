@@ -382,12 +382,15 @@ impl Side {
     }
 }
 
+/// Source and destination of a packet, each an address and a port.
+type Ends = [([u8; 4], u16); 2];
+
 /// Both gateways, and the state of the ends of the flows.
 struct Pair {
     sides: [Side; 2],
     /// The ends of each flow as its server has seen them, and the next sequence number of each
     /// end.
-    outside: [Option<[([u8; 4], u16); 2]>; FLOWS.len()],
+    outside: [Option<Ends>; FLOWS.len()],
     numbers: [[u32; 2]; FLOWS.len()],
     rulesets: Vec<Option<String>>,
     revision: u32,
