@@ -1,7 +1,7 @@
-"""Raw frames at eth0 in hexadecimal: `send` reads them from stdin, `listen` prints arrivals."""
+"""Raw frames at eth0 in hexadecimal: `send` reads them from stdin, `listen` prints arrivals.
 
-`offload` sends frames with a virtio header in front, which says what the sender leaves to others;
-those that the kernel refuses are left out."""
+`offload` sends frames with a virtio header in front, which says what the sender leaves to others.
+It leaves out frames that the kernel refuses."""
 
 import errno
 import socket
