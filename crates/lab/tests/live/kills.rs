@@ -143,10 +143,21 @@ fn send(signal: &str, process: u32) {
     assert!(sent.expect("there is kill(1)").success(), "{signal}");
 }
 
+/// True if programs that the tests start ignore SIGHUP, as under nohup(1).
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|it| it & 1 == 1)
+}
+
 #[test]
 fn a_signal_ends_the_gateway_cleanly_or_is_told_and_ignored() {
     alone(|| {
         for (ends, name) in [("-HUP", "SIGHUP"), ("-INT", "SIGINT"), ("-TERM", "SIGTERM")] {
+            if ends == "-HUP" && ignores_hangup() {
+                println!("SKIPPED SIGHUP: the tests were started with it ignored (nohup)");
+                continue;
+            }
             let mut lab = routed_lab(2)?;
             let (gateway, _) = gateway_and_children(&lab)?;
             for (ignored, name) in [("-USR1", "SIGUSR1"), ("-USR2", "SIGUSR2")] {
@@ -261,7 +272,7 @@ fn that_descriptors_are_used_up_is_told_once_and_not_whenever_one_is_free_in_bet
             assert_eq!(asks.finish()?.code, Some(0), "it is answered as soon as that can be");
         }
         let log = lab.stateway().expect("it runs").log();
-        assert_eq!(log.matches("takes nobody").count(), 1, "{log}");
+        assert_eq!(log.matches("accepts no connection").count(), 1, "{log}");
         stop_cleanly(&mut lab)
     });
 }
