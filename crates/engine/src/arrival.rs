@@ -51,6 +51,13 @@ impl Worker {
     /// tells the other workers. Only a bridge does.
     #[inline(always)]
     pub(crate) fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
+        if self.router.is_none() && self.outputs.learns() {
+            self.learn_new_station(frame, now);
+        }
+    }
+
+    #[inline(never)]
+    fn learn_new_station(&mut self, frame: &Frame, now: Timestamp) {
         let now_ns = match self.time {
             TimeSource::Turn => now.as_nanos(),
             TimeSource::Frame => frame.timestamp,

@@ -59,13 +59,18 @@ impl Bridge {
 
     /// Notes where the station is that a frame comes from, and tells the other workers if they do
     /// not know. `tell` returns false if it could not.
-    #[inline]
     pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(Heard) -> bool) {
         let Self::Learning(stations) = self else { return };
         let source = frame.bytes().get(6..).and_then(|rest| rest.first_chunk::<6>());
         if let Some(source) = source.filter(|source| !is_group(source)) {
             stations.learn(*source, frame.port, now_ns, tell);
         }
+    }
+
+    /// True if it remembers stations.
+    #[inline]
+    pub const fn learns(&self) -> bool {
+        matches!(self, Self::Learning(_))
     }
 
     /// Takes over what another worker has heard.

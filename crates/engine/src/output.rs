@@ -244,6 +244,12 @@ impl Outputs {
         self.bridge.learn(frame, now_ns, tell);
     }
 
+    /// True if a bridge has to be told where the senders of frames are.
+    #[inline]
+    pub const fn learns(&self) -> bool {
+        self.bridge.learns()
+    }
+
     /// Has a bridge note what another worker has heard.
     pub fn learn_from_peer(&mut self, heard: Heard) {
         self.bridge.learn_from_peer(heard);
