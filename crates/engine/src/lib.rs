@@ -4,115 +4,50 @@
 //! workers through it. A `Worker` itself has no thread: each of its turns is a function of its
 //! input and the time. The replay and the tests call it directly.
 
-mod aliases;
-mod aliasing;
-mod allowance;
-mod arrival;
-mod balancing;
-mod bridge;
-mod bucket;
-mod calls;
-mod capture_clock;
-mod carrying_out;
-mod command;
-mod config;
-mod coordinator;
-mod crew;
-#[cfg(test)]
-mod crew_rig;
-mod doorbell;
-mod events;
-mod eviction;
-mod fast_path;
-mod following;
-mod gateway;
-mod host_chains;
-mod host_flows;
-mod host_guard;
-mod icmp_answers;
-mod identifications;
-mod inside;
-mod ip_options;
-mod journey;
-mod judging;
-mod martian;
-mod orders;
-mod output;
-mod ownership;
-mod packet;
-mod pass_list;
-mod path_mtu;
-mod peers;
-mod pipeline;
-mod port_book;
-mod port_set;
-mod ports;
-mod prefetch;
-mod reassembly;
-mod recent_drops;
-mod refragment;
+mod control;
+mod egress;
+mod path;
 mod replay;
-mod reverse_path;
+mod rings;
 #[cfg(test)]
-mod rig;
-mod route_keeper;
-mod router;
-mod routing;
-mod rule_loading;
-mod rules;
-mod runtime;
-mod seeking;
-mod selection;
-mod setting_changes;
-mod settings;
-mod stations;
-mod syn_proxy;
-mod tracking;
-mod translating;
-mod translation_addresses;
-mod unthreaded;
-mod views;
-mod why;
+mod testing;
 mod worker;
-mod zone_changes;
-mod zone_config;
-mod zones;
 
-pub use bucket::Bucket;
-pub use config::{Config, Mode, StartError, SteerError, WorkerCount};
-pub use crew::Unresponsive;
-pub use events::{EventStream, NumberedEvent, Reported};
-pub use fib::LinkId;
-pub use gateway::{CpuSource, Gateway, system_cpus};
-pub use host_chains::host_chains;
-pub use host_guard::{FromHost, HostGuard};
-pub use inside::flow_inside;
-pub use output::Sent;
-pub use pass_list::{PassList, PassListError};
-pub use port_book::{place, taken_over};
-pub use port_set::MAX_PORTS;
-pub use ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
-pub use prefetch::Hardware;
-pub use recent_drops::{DROPS_KEPT, RecentDrop};
-pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
-pub use reverse_path::ReversePath;
-pub use route_keeper::host_addresses;
-pub use rule_loading::RulesView;
-pub use rules::{LoadRulesError, RuleCounts, check_rules};
-pub use setting_changes::ChangeTunableError;
-pub use settings::Settings;
-pub use stations::StationLimits;
-pub use unthreaded::Unthreaded;
-pub use views::{
+pub use control::config::{Config, Mode, StartError, SteerError, WorkerCount};
+pub use control::gateway::{CpuSource, Gateway, system_cpus};
+pub use control::host_chains::host_chains;
+pub use control::host_guard::{FromHost, HostGuard};
+pub use control::port_book::{place, taken_over};
+pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
+pub use control::route_keeper::host_addresses;
+pub use control::rule_loading::RulesView;
+pub use control::setting_changes::ChangeTunableError;
+pub use control::unthreaded::Unthreaded;
+pub use control::views::{
     BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, RulesStatus,
     Status, WorkerStatus, ZoneStatus,
 };
-pub use why::Why;
-pub use zone_changes::{ChangeZonesError, ZoneBook};
-pub use zone_config::{
+pub use control::worker_handle::Unresponsive;
+pub use control::zone_changes::{ChangeZonesError, ZoneBook};
+pub use egress::outputs::Sent;
+pub use egress::port_set::MAX_PORTS;
+pub use egress::reverse_path::ReversePath;
+pub use egress::stations::StationLimits;
+pub use fib::LinkId;
+pub use path::bucket::Bucket;
+pub use path::events::{EventStream, NumberedEvent, Reported};
+pub use path::inner_packets::flow_inside;
+pub use path::pass_list::{PassList, PassListError};
+pub use path::prefetch::Hardware;
+pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
+pub use path::rules::ruleset::{LoadRulesError, RuleCounts, check_rules};
+pub use path::settings::Settings;
+pub use path::why::Why;
+pub use path::zone_config::{
     LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, TimeoutPolicy, ZoneConfig, ZoneError,
 };
-pub use zones::{MOST_ZONES, Zones, ZonesError};
+pub use path::zones::{MOST_ZONES, Zones, ZonesError};
+pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
 
 /// Most packets that a worker takes from a queue and tracks in one go.
 pub const BATCH: usize = 64;

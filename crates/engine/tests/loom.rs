@@ -2,7 +2,7 @@
 //! memory model allows: `RUSTFLAGS="--cfg loom" cargo test -p engine --test loom`.
 #![cfg(loom)]
 
-#[path = "../src/doorbell.rs"]
+#[path = "../src/rings/doorbell.rs"]
 #[allow(dead_code, missing_docs)]
 mod doorbell;
 

@@ -1,0 +1,188 @@
+//! Hires, pins and dismisses workers.
+
+use steer::{BucketMove, WorkerId, WorkerSet};
+
+use super::{Coordinator, HOPS};
+use crate::Bucket;
+use crate::control::config::{StartError, SteerError, WorkerCount};
+use crate::control::worker_handle::{Member, Unresponsive, introduce};
+use crate::worker::command::{Command, Question, WorkerReport};
+use crate::worker::thread;
+use crate::worker::{Equipment, TimeSource, Worker};
+
+impl Coordinator {
+    /// Starts one more worker and connects it to the others. A worker that is hired at the start
+    /// gets its buckets at once; buckets have to be moved to a later one.
+    pub(super) fn hire(&mut self) -> Result<(), StartError> {
+        let id = WorkerId(self.members.len() as u16);
+        let cpu = self.cpu_of(id);
+        let (mut member, inbox) = Member::new(id, cpu).map_err(StartError::Thread)?;
+        let mut worker = Worker::new(Equipment {
+            id,
+            hasher: self.hasher.clone(),
+            pass: self.config.pass.clone(),
+            routes: self.table.iter().map(|(_, owner)| owner).collect(),
+            refuses_new: self.ports.refuse_new(),
+            outputs: self.ports.len(),
+            stations: self.config.stations,
+            settings: self.config.settings.clone(),
+            zones: self.zones.clone(),
+            limits: self.limit_pools.limits(self.config.secret),
+            expectations: self.expectations.clone(),
+            tunnels: self.tunnels.clone(),
+            fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
+            time: TimeSource::Turn,
+            inbox,
+            notices: self.notify.clone(),
+            wakeup: member.wakeup.clone(),
+            resolver: self.resolver.clone(),
+        });
+        let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
+        for bucket in self.table.buckets_of(id) {
+            worker.install(bucket, Box::new(Bucket::new(now)));
+        }
+        let thread = thread::spawn(worker).map_err(StartError::Thread)?;
+        member.set_thread(thread);
+        if let Some(cpu) = cpu {
+            member.tell(Command::Pin(cpu))?;
+        }
+        for other in &mut self.members {
+            introduce(other, &mut member, &self.config.settings.steer)?;
+        }
+        for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
+            member.tell(Command::Subscribe(sender))?;
+        }
+        for sender in self.expectation_subscriptions.iter().filter_map(|it| it.connect(id)) {
+            member.tell(Command::SubscribeExpectations(sender))?;
+        }
+        member.tell(Command::SetMtus(self.ports.mtus()))?;
+        if let Some(routing) = &self.routing {
+            member.tell(Command::Routing(routing.clone()))?;
+        }
+        for (port, queue) in self.ports.transmit_queues(id) {
+            member.tell(Command::SetOutput(port, Some(queue)))?;
+        }
+        self.members.push(member);
+        self.give_rules(id)?;
+        self.share_limits()?;
+        Ok(self.give_elements(id)?)
+    }
+
+    fn cpu_of(&self, id: WorkerId) -> Option<usize> {
+        (!self.cpus.is_empty()).then(|| self.cpus[id.index() % self.cpus.len()])
+    }
+
+    /// Changes the number of workers while traffic runs.
+    pub fn set_workers(&mut self, count: usize) -> Result<Vec<BucketMove>, SteerError> {
+        let count = WorkerCount::fixed(count)?.resolve(&self.cpus);
+        let allowed = self.ports.place(count, &self.cpus, self.config.buckets)?.allowed;
+        self.resize(count, allowed)
+    }
+
+    /// Hires or dismisses until there are `count` workers, and gives the buckets to the `allowed`
+    /// ones.
+    fn resize(&mut self, count: usize, allowed: WorkerSet) -> Result<Vec<BucketMove>, SteerError> {
+        while self.members.len() < count {
+            let id = WorkerId(self.members.len() as u16);
+            let hired = self.ports.open_transmit(id).map_err(StartError::from);
+            hired.and_then(|()| self.hire()).map_err(|error| SteerError::Start(Box::new(error)))?;
+        }
+        self.allowed = allowed;
+        let moves = self.table.moves_to(allowed)?;
+        self.carry_out(&moves)?;
+        if count < self.members.len() {
+            self.move_queues_below(count)?;
+            while self.members.len() > count {
+                self.dismiss_last()?;
+            }
+        } else {
+            self.spread_queues()?;
+        }
+        Ok(moves)
+    }
+
+    /// Takes over a changed set of CPUs. The number of workers follows it unless it is fixed,
+    /// every worker is pinned anew, and `rps_cpus` is applied anew. If an interface asks for CPUs
+    /// that are gone, all workers may own buckets: traffic on another CPU is better than none.
+    pub fn set_cpus(&mut self, cpus: Vec<usize>) -> Result<(), SteerError> {
+        if !self.config.pin || cpus.is_empty() || cpus == self.cpus {
+            return Ok(());
+        }
+        tracing::info!("usable CPUs are now {cpus:?}, before {:?}", self.cpus);
+        self.cpus = cpus;
+        let count = self.config.workers.resolve(&self.cpus);
+        let allowed = match self.ports.place(count, &self.cpus, self.config.buckets) {
+            Ok(placement) => placement.allowed,
+            Err(error) => {
+                tracing::warn!("{error}; until that changes, every worker may own buckets");
+                WorkerSet::first(count)
+            }
+        };
+        self.resize(count, allowed)?;
+        for index in 0..self.members.len() {
+            let cpu = self.cpu_of(WorkerId(index as u16));
+            self.members[index].cpu = cpu;
+            if let Some(cpu) = cpu {
+                self.members[index].tell(Command::Pin(cpu))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the last worker, which owns no bucket or queue any more. If it hangs, it stays and
+    /// may get buckets again.
+    fn dismiss_last(&mut self) -> Result<(), SteerError> {
+        self.settle()?;
+        let id = WorkerId(self.members.len() as u16 - 1);
+        let counts = self.counts_of_leaver(id)?;
+        self.inherit_drops(id)?;
+        let Some(mut member) = self.members.pop() else { return Ok(()) };
+        self.retired_rules.add(&counts);
+        let told = self.tell_all(|| Command::Disconnect(id));
+        self.retire(&member.stop()?);
+        told?;
+        Ok(self.share_limits()?)
+    }
+
+    /// Keeps the last packets that a worker dropped.
+    fn inherit_drops(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        let Some(dropped) = self.ask_worker(worker, Question::RecentDrops) else { return Ok(()) };
+        self.inherited_drops.add(worker, dropped?.into_iter().map(|(_, dropped)| dropped));
+        Ok(())
+    }
+
+    fn retire(&mut self, report: &WorkerReport) {
+        self.retired.add(&report.counters);
+        for (total, sent) in self.retired_sent.iter_mut().zip(&report.sent) {
+            total.add(sent);
+        }
+        for (port, totals) in &report.queues {
+            self.ports.add_received(*port, totals);
+        }
+    }
+
+    /// Stops polling, processes every packet that was received, and stops the workers.
+    pub fn stop(&mut self) -> Result<(), SteerError> {
+        for id in self.ports.polled_by(|_| true) {
+            self.release_queue(id)?;
+        }
+        for _ in 0..HOPS {
+            self.settle()?;
+        }
+        self.dismiss_all();
+        Ok(())
+    }
+
+    pub(super) fn dismiss_all(&mut self) {
+        for mut member in std::mem::take(&mut self.members) {
+            match member.stop() {
+                Ok(report) => self.retire(&report),
+                Err(error) => tracing::error!("{error}"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "staffing_tests.rs"]
+mod tests;

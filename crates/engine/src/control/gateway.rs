@@ -1,0 +1,449 @@
+//! A running gateway.
+
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use conntrack::{ExpectationCursor, ExpectationEvent, Expected, LabelNames};
+use defrag::QueueView;
+use flow::{Timestamp, Zone};
+use netio::{clock, cpu};
+use steer::{BucketId, BucketMove, Plan, WorkerId};
+use wire::Summary;
+
+use crate::control::config::{Config, Mode, StartError, SteerError, WorkerCount};
+use crate::control::coordinator::Coordinator;
+use crate::control::port_book::PortBook;
+use crate::control::ports::PortSetup;
+use crate::control::route_keeper::RouteKeeper;
+use crate::control::views::{BucketStatus, DroppedPacket, Status, WorkerStatus, ZoneStatus};
+use crate::control::worker_handle::Unresponsive;
+use crate::path::events::EventStream;
+use crate::path::recent_drops::RecentDrop;
+use crate::worker::command::Question;
+
+/// The interval at which the gateway checks its ports and the set of CPUs.
+const TEND_EVERY: Duration = Duration::from_millis(200);
+
+/// Most expectations that are read in one go. Workers that look for an expectation wait meanwhile.
+const EXPECTATIONS_AT_ONCE: usize = 64;
+
+/// Returns the CPUs that workers may run on now. It is called a few times per second.
+pub type CpuSource = Box<dyn FnMut() -> Vec<usize> + Send>;
+
+/// The CPUs that the process may use and that are online.
+pub fn system_cpus() -> Vec<usize> {
+    let allowed = cpu::allowed_cpus().unwrap_or_default();
+    match cpu::online_cpus() {
+        Ok(online) => allowed.into_iter().filter(|cpu| online.contains(cpu)).collect(),
+        Err(_) => allowed,
+    }
+}
+
+/// A running gateway. Any thread may call its methods. They talk to the workers between batches,
+/// so a packet waits for them no longer than for a batch.
+pub struct Gateway {
+    pub(crate) shared: Arc<Shared>,
+    tender: Option<JoinHandle<()>>,
+    /// Follows the kernel's routes.
+    router: Option<JoinHandle<()>>,
+}
+
+pub(crate) struct Shared {
+    coordinator: Mutex<Coordinator>,
+    stopping: Arc<AtomicBool>,
+    started_ns: u64,
+}
+
+impl Gateway {
+    /// Starts a gateway on the CPUs of the process.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub fn start(config: Config, ports: Vec<PortSetup>) -> Result<Self, StartError> {
+        Self::start_on(config, ports, Box::new(system_cpus))
+    }
+
+    /// Starts a gateway that asks `cpus` where its workers may run.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub fn start_on(
+        config: Config,
+        ports: Vec<PortSetup>,
+        mut cpus: CpuSource,
+    ) -> Result<Self, StartError> {
+        let checks = ports.iter().map(|port| port.rp_filter).collect();
+        let mut routes = match config.mode {
+            Mode::Bridge => None,
+            Mode::Routed => Some(RouteKeeper::new(checks)?),
+        };
+        let coordinator =
+            Coordinator::start(config, PortBook::new(ports), cpus(), routes.as_mut())?;
+        let shared = Arc::new(Shared {
+            coordinator: Mutex::new(coordinator),
+            stopping: Arc::default(),
+            started_ns: clock::monotonic_nanoseconds(),
+        });
+        let tended = shared.clone();
+        let tender = std::thread::Builder::new()
+            .name("coordinator".into())
+            .spawn(move || tended.tend(&mut cpus))
+            .map_err(|error| {
+                let _ = shared.lock().stop();
+                StartError::Thread(error)
+            })?;
+        let mut gateway = Self { shared, tender: Some(tender), router: None };
+        if let Some(routes) = routes {
+            let shared = Arc::downgrade(&gateway.shared);
+            let publish = move |routing| {
+                let Some(shared) = shared.upgrade() else { return };
+                if let Err(error) = shared.lock().set_routing(routing) {
+                    tracing::error!("routes did not reach every worker: {error}");
+                }
+            };
+            gateway.router = Some(routes.spawn(gateway.shared.stopping.clone(), publish)?);
+        }
+        Ok(gateway)
+    }
+
+    /// The state of the workers, ports and zones.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn status(&self) -> Result<Status, Unresponsive> {
+        self.shared.status()
+    }
+
+    /// All buckets with their owners.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn buckets(&self) -> Result<Vec<BucketStatus>, Unresponsive> {
+        self.shared.lock().buckets()
+    }
+
+    /// The number of tracked connections.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn connection_count(&self) -> Result<u64, Unresponsive> {
+        Ok(self.buckets()?.iter().map(|bucket| bucket.connections).sum())
+    }
+
+    /// The packets that were dropped last, the latest first. Each worker keeps at most
+    /// [`DROPS_KEPT`](crate::DROPS_KEPT) for each reason, and so do all removed workers together.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn recent_drops(&self) -> Result<Vec<DroppedPacket>, Unresponsive> {
+        self.shared.lock().recent_drops()
+    }
+
+    /// Calls `each` for every expectation, oldest first, until it breaks off. An expectation is a
+    /// connection that another one has announced.
+    pub fn expectations(&self, each: &mut dyn FnMut(Expected) -> ControlFlow<()>) {
+        let expectations = self.shared.lock().expectations.clone();
+        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        let mut next = Some(ExpectationCursor::default());
+        while let Some(from) = next {
+            let mut found = Vec::new();
+            next = expectations.list(from, EXPECTATIONS_AT_ONCE, now, |one| found.push(one));
+            if found.into_iter().try_for_each(&mut *each).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// Forgets every expectation and returns how many there were. An expectation that is announced
+    /// meanwhile may stay. The first worker does it, since only workers can report it to
+    /// subscribers.
+    ///
+    /// # Errors
+    /// [`Unresponsive`]; expectations that were forgotten before stay forgotten.
+    pub fn forget_expectations(&self) -> Result<u64, Unresponsive> {
+        let mut forgotten = 0;
+        loop {
+            let question = |reply| Question::ForgetExpectations(EXPECTATIONS_AT_ONCE, reply);
+            let Some(answer) = self.shared.lock().ask_worker(WorkerId(0), question) else {
+                return Ok(forgotten);
+            };
+            let (found, has_more) = answer?;
+            forgotten += found as u64;
+            if !has_more {
+                return Ok(forgotten);
+            }
+        }
+    }
+
+    /// Calls `each` for every incomplete datagram, until it breaks off. The gateway reads a piece
+    /// of one worker's table at a time, so it may miss a datagram that comes, goes or moves
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn datagrams(
+        &self,
+        each: &mut dyn FnMut(QueueView) -> ControlFlow<()>,
+    ) -> Result<(), Unresponsive> {
+        for worker in 0.. {
+            let mut next = Some(defrag::Cursor::default());
+            while let Some(from) = next {
+                let question = |reply| Question::Datagrams(from, reply);
+                let Some(answer) = self.shared.lock().ask_worker(WorkerId(worker), question) else {
+                    return Ok(());
+                };
+                let (found, rest) = answer?;
+                if found.into_iter().try_for_each(&mut *each).is_break() {
+                    return Ok(());
+                }
+                next = rest;
+            }
+        }
+        Ok(())
+    }
+
+    /// Subscribes to the events of all workers, including workers that are added later. Each
+    /// worker's ring holds `capacity` events. Events that do not fit are lost and counted.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn subscribe(&self, capacity: usize) -> Result<EventStream, Unresponsive> {
+        self.shared.lock().subscribe(capacity)
+    }
+
+    /// Subscribes to the events of expectations. They are read in the order in which they
+    /// happened, even if several workers report them.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn subscribe_expectations(
+        &self,
+        capacity: usize,
+    ) -> Result<EventStream<ExpectationEvent>, Unresponsive> {
+        self.shared.lock().subscribe_expectations(capacity)
+    }
+
+    /// Changes the number of workers while traffic runs. The number then stays, even if the CPUs
+    /// change. Returns the buckets that were moved.
+    ///
+    /// # Errors
+    /// [`SteerError`].
+    pub fn set_workers(&self, count: usize) -> Result<Vec<BucketMove>, SteerError> {
+        let mut coordinator = self.shared.lock();
+        let moves = coordinator.set_workers(count)?;
+        coordinator.config.workers = WorkerCount::fixed(count)?;
+        Ok(moves)
+    }
+
+    /// Lets the number of workers follow the set of usable CPUs.
+    pub fn follow_cpus(&self) {
+        self.shared.lock().follow_cpus();
+    }
+
+    /// Moves one bucket.
+    ///
+    /// # Errors
+    /// [`SteerError`] when there is no such bucket or worker.
+    pub fn move_bucket(&self, bucket: BucketId, to: WorkerId) -> Result<(), SteerError> {
+        self.shared.lock().move_bucket(bucket, to)
+    }
+
+    /// Plans bucket moves by the load since the last plan, and carries them out unless it is a dry
+    /// run.
+    ///
+    /// # Errors
+    /// [`SteerError`]; moves that were carried out before stay.
+    pub fn balance(&self, dry_run: bool) -> Result<Plan, SteerError> {
+        self.shared.lock().balance(dry_run)
+    }
+
+    /// Sets the interval at which the balancer runs; `None`: never.
+    pub fn set_balance(&self, every: Option<Duration>) {
+        self.shared.lock().config.balance = every;
+    }
+
+    /// The names of the labels of connections.
+    pub fn label_names(&self) -> Arc<LabelNames> {
+        self.shared.lock().config.labels.clone()
+    }
+
+    /// Steers packets for these addresses (IPv4 in the mapped form) by their port from now on, see
+    /// [`steer::Translated`]. Addresses that were added before stay, because connections that were
+    /// translated to them may still live.
+    ///
+    /// When this returns, every worker knows the addresses, so connections may be translated to
+    /// them.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn add_translation_addresses(
+        &self,
+        addresses: impl IntoIterator<Item = RangeInclusive<[u8; 16]>>,
+    ) -> Result<(), Unresponsive> {
+        self.shared.lock().add_translation_addresses(addresses)
+    }
+
+    /// Stops reading, processes every packet that was read, stops the workers, and returns the
+    /// last status.
+    ///
+    /// # Errors
+    /// [`SteerError`] when a worker hangs.
+    pub fn stop(mut self) -> Result<Status, SteerError> {
+        self.end()?;
+        Ok(self.shared.status()?)
+    }
+
+    fn end(&mut self) -> Result<(), SteerError> {
+        let Some(tender) = self.tender.take() else { return Ok(()) };
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        tender.thread().unpark();
+        let _ = tender.join();
+        if let Some(router) = self.router.take() {
+            let _ = router.join();
+        }
+        self.shared.lock().stop()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!("while stopping: {error}");
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Coordinator> {
+        // A panic under the lock does not damage the coordinator's books, and the workers go on in
+        // any case.
+        self.coordinator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> Result<Status, Unresponsive> {
+        let uptime_ns = clock::monotonic_nanoseconds() - self.started_ns;
+        self.lock().status(uptime_ns)
+    }
+
+    /// Tends ports, CPUs and balance until the gateway stops.
+    fn tend(&self, cpus: &mut CpuSource) {
+        let mut balanced = Instant::now();
+        while !self.stopping.load(Ordering::Relaxed) {
+            std::thread::park_timeout(TEND_EVERY);
+            let usable = cpus();
+            let mut coordinator = self.lock();
+            let due = coordinator.config.balance.is_some_and(|every| balanced.elapsed() >= every);
+            let result = coordinator
+                .tend()
+                .and_then(|()| coordinator.set_cpus(usable))
+                .and_then(|()| if due { coordinator.balance(false).map(drop) } else { Ok(()) });
+            if due {
+                balanced = Instant::now();
+            }
+            if let Err(error) = result {
+                tracing::error!("{error}");
+            }
+        }
+    }
+}
+
+impl Coordinator {
+    fn status(&mut self, uptime_ns: u64) -> Result<Status, Unresponsive> {
+        let mut ports = self.ports.statuses();
+        for (port, sent) in ports.iter_mut().zip(&self.retired_sent) {
+            port.sent = *sent;
+        }
+        let members: Vec<_> = self.members().collect();
+        let zone = |(zone, limit)| ZoneStatus { zone, connections: 0, limit };
+        let mut zones: Vec<_> = self.limit_pools.zones().map(zone).collect();
+        let mut workers = Vec::new();
+        for ((id, cpu), report) in members.into_iter().zip(self.reports()?) {
+            for (port, received) in &report.queues {
+                ports[usize::from(port.0)].received.add(received);
+            }
+            for (port, sent) in ports.iter_mut().zip(&report.sent) {
+                port.sent.add(sent);
+            }
+            for (zone, (_, connections)) in zones.iter_mut().zip(&report.zones) {
+                zone.connections += connections;
+            }
+            workers.push(WorkerStatus {
+                id,
+                cpu,
+                connections: report.buckets.iter().map(|bucket| bucket.connections).sum(),
+                buckets: report.buckets.len(),
+                queues: report.queues.len(),
+                counters: report.counters,
+                backlog: report.backlog,
+                busy_ns: report.busy_ns,
+                datagrams: report.datagrams,
+            });
+        }
+        // A removed zone stays known, but matters only until its last connection ends.
+        let is_there = |zone: Zone| self.config.zones.iter().any(|config| config.zone == zone);
+        zones.retain(|status| status.connections > 0 || is_there(status.zone));
+        Ok(Status {
+            mode: self.config.mode,
+            rules: self.rules_status(),
+            workers,
+            ports,
+            zones,
+            uptime_ns,
+            retired: self.retired.clone(),
+            moves: self.moves,
+            route_overruns: self.routing.as_ref().map_or(0, |routing| routing.overruns),
+            balance: self.config.balance,
+        })
+    }
+
+    fn recent_drops(&mut self) -> Result<Vec<DroppedPacket>, Unresponsive> {
+        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        let inherited = self.inherited_drops.kept().iter().cloned();
+        let mut found: Vec<_> =
+            inherited.map(|(worker, dropped)| (worker, now.since(dropped.at), dropped)).collect();
+        for worker in (0..).map(WorkerId) {
+            let Some(answer) = self.ask_worker(worker, Question::RecentDrops) else { break };
+            found.extend(answer?.into_iter().map(|(age, dropped)| (worker, age, dropped)));
+        }
+        found.sort_by_key(|(_, age, _)| *age);
+        let names = self.ports.names();
+        let told = |(worker, age, dropped): (WorkerId, Duration, RecentDrop)| DroppedPacket {
+            worker,
+            interface: names[usize::from(dropped.port.0)].clone(),
+            zone: dropped.zone,
+            vlan: dropped.vlan,
+            age,
+            length: dropped.length,
+            why: dropped.why,
+            refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
+            summary: Summary { frame: &dropped.bytes() }.to_string(),
+        };
+        Ok(found.into_iter().map(told).collect())
+    }
+
+    fn buckets(&mut self) -> Result<Vec<BucketStatus>, Unresponsive> {
+        let mut all: Vec<BucketStatus> =
+            self.reports()?.into_iter().flat_map(|report| report.buckets).collect();
+        all.sort_by_key(|bucket| bucket.id);
+        Ok(all)
+    }
+
+    fn follow_cpus(&mut self) {
+        self.config.workers = WorkerCount::PerCpu;
+    }
+
+    fn move_bucket(&mut self, bucket: BucketId, to: WorkerId) -> Result<(), SteerError> {
+        let (buckets, workers) = (self.config.buckets.get(), self.worker_count());
+        if bucket.index() >= buckets {
+            return Err(SteerError::NoSuchBucket { given: bucket.0, count: buckets });
+        }
+        if to.index() >= workers {
+            return Err(SteerError::NoSuchWorker { given: to.0, count: workers });
+        }
+        let from = self.table.owner(bucket);
+        if from == to { Ok(()) } else { self.carry_out(&[BucketMove { bucket, from, to }]) }
+    }
+}

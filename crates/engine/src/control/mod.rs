@@ -1,0 +1,20 @@
+//! What is not on the packet path: the gateway as the rest of the program sees it, and the
+//! coordinator, which decides who owns what.
+
+pub mod balance;
+pub mod config;
+pub mod coordinator;
+pub mod gateway;
+pub mod host_chains;
+pub mod host_guard;
+pub mod port_book;
+pub mod ports;
+pub mod route_keeper;
+pub mod rule_loading;
+pub mod selection;
+pub mod setting_changes;
+pub mod translation_addresses;
+pub mod unthreaded;
+pub mod views;
+pub mod worker_handle;
+pub mod zone_changes;

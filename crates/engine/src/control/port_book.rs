@@ -1,0 +1,385 @@
+//! The coordinator's book of ports: which ones are up, which worker polls which queue, and the
+//! counters of closed queues.
+
+use std::collections::BTreeMap;
+
+use fib::LinkId;
+use netio::{PortError, PortId, TxQueue};
+use netlink::Master;
+use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
+
+use crate::control::ports::{OpenPort, PortLink, PortLook, PortSetup};
+use crate::control::views::{PortStatus, Received};
+use crate::worker::command::Queue;
+
+/// All ports of a gateway.
+pub struct PortBook {
+    ports: Vec<Entry>,
+    /// Open queues that nobody polls.
+    unassigned: Vec<Queue>,
+    /// The port and the poller of each queue that is polled.
+    pollers: BTreeMap<usize, (PortId, WorkerId)>,
+    next_queue: usize,
+    news: PortNews,
+}
+
+/// The changes of ports that were not passed on yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortNews {
+    /// An MTU.
+    pub mtus: bool,
+    /// A name.
+    pub names: bool,
+    /// The interface of a port.
+    pub links: bool,
+}
+
+struct Entry {
+    setup: PortSetup,
+    /// The current name of its interface, or the last one.
+    name: String,
+    /// The state of the interface at the last look.
+    look: PortLook,
+    up: bool,
+    /// Open transmit queues that have not been handed out, by worker.
+    transmit: Vec<Option<Box<dyn TxQueue>>>,
+    /// The counters of its closed queues.
+    closed: Received,
+    reopened: u64,
+    /// The log has told that it could not be opened again.
+    complained: bool,
+}
+
+impl PortBook {
+    /// Creates the book of ports that are still closed.
+    pub fn new(setups: Vec<PortSetup>) -> Self {
+        let ports = setups
+            .into_iter()
+            .map(|setup| Entry {
+                name: setup.name.clone(),
+                look: PortLook::default(),
+                setup,
+                up: false,
+                transmit: Vec::new(),
+                closed: Received::default(),
+                reopened: 0,
+                complained: false,
+            })
+            .collect();
+        Self {
+            ports,
+            unassigned: Vec::new(),
+            pollers: BTreeMap::new(),
+            next_queue: 0,
+            news: PortNews::default(),
+        }
+    }
+
+    /// The number of ports.
+    pub fn len(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// Opens every port, with a transmit queue for each worker.
+    ///
+    /// # Errors
+    /// The error of the first port that does not open.
+    pub fn open_all(&mut self, workers: usize) -> Result<(), PortError> {
+        (0..self.ports.len()).try_for_each(|index| self.open(index, workers))
+    }
+
+    fn open(&mut self, index: usize, workers: usize) -> Result<(), PortError> {
+        let entry = &mut self.ports[index];
+        let OpenPort { rx, tx } = entry.setup.opener.open(entry.setup.rx_queues, workers)?;
+        entry.transmit = tx.into_iter().map(Some).collect();
+        entry.up = true;
+        for source in rx {
+            self.unassigned.push(Queue {
+                id: self.next_queue,
+                port: PortId(index as u16),
+                supplies_hash: entry.setup.supplied_hash_symmetric,
+                received: Received::default(),
+                source,
+            });
+            self.next_queue += 1;
+        }
+        Ok(())
+    }
+
+    /// Opens the ports that are down and whose interface is back. Returns these ports.
+    pub fn reopen(&mut self, workers: usize) -> Vec<PortId> {
+        let mut opened = Vec::new();
+        for index in 0..self.ports.len() {
+            if self.ports[index].up {
+                continue;
+            }
+            match self.open(index, workers) {
+                Ok(()) => {
+                    let entry = &mut self.ports[index];
+                    entry.reopened += 1;
+                    entry.complained = false;
+                    tracing::info!("interface {} is back", entry.name);
+                    opened.push(PortId(index as u16));
+                }
+                Err(PortError::NoInterface { .. } | PortError::Gone { .. }) => {}
+                Err(error) => {
+                    let entry = &mut self.ports[index];
+                    if !std::mem::replace(&mut entry.complained, true) {
+                        tracing::warn!("interface {} can not be used yet: {error}", entry.name);
+                    }
+                }
+            }
+        }
+        opened
+    }
+
+    /// True for each port that accepts no new connections.
+    pub fn refuse_new(&self) -> Vec<bool> {
+        self.ports.iter().map(|entry| entry.setup.refuses_new).collect()
+    }
+
+    /// Looks at every port. Returns the changes since [`PortBook::is_told`].
+    pub fn look(&mut self) -> PortNews {
+        for entry in &mut self.ports {
+            let Some(look) = entry.setup.opener.look() else { continue };
+            if let Some(name) = look.name.as_ref().filter(|name| **name != entry.name) {
+                tracing::warn!("interface {} has another name now: {name}", entry.name);
+                entry.name.clone_from(name);
+                self.news.names = true;
+            }
+            let is_new = look.master != entry.look.master;
+            if let Some(master) = look.master.as_ref().filter(|_| is_new) {
+                tracing::warn!("{}", taken_over(&entry.name, master));
+            }
+            self.news.mtus |= look.mtu != entry.look.mtu;
+            self.news.links |= look.link != entry.look.link;
+            entry.look = look;
+        }
+        self.news
+    }
+
+    /// Which interfaces something else has taken over, in words for people.
+    pub fn taken_over(&self) -> Vec<String> {
+        let told = |entry: &Entry| Some(taken_over(&entry.name, entry.look.master.as_ref()?));
+        self.ports.iter().filter_map(told).collect()
+    }
+
+    /// Notes that all changes were passed on.
+    pub fn is_told(&mut self) {
+        self.news = PortNews::default();
+    }
+
+    /// The MTUs at the last look, by port.
+    pub fn mtus(&self) -> Vec<Option<u32>> {
+        self.ports.iter().map(|entry| entry.look.mtu).collect()
+    }
+
+    /// The names at the last look, by port.
+    pub fn names(&self) -> Vec<String> {
+        self.ports.iter().map(|entry| entry.name.clone()).collect()
+    }
+
+    /// The interfaces at the last look, by port.
+    pub fn links(&self) -> Vec<Option<LinkId>> {
+        self.ports.iter().map(|entry| entry.look.link).collect()
+    }
+
+    /// The interfaces and names, for the host guard.
+    pub fn named_links(&self) -> Vec<PortLink> {
+        let named = |entry: &Entry| PortLink { link: entry.look.link, name: entry.name.clone() };
+        self.ports.iter().map(named).collect()
+    }
+
+    /// Opens one more transmit queue on every port that is up, for a new worker.
+    ///
+    /// # Errors
+    /// The error of the first port that gives none: a worker that can not send by every port must
+    /// own no bucket. A port that has just gone is no error, because it is opened for all workers
+    /// when it returns.
+    pub fn open_transmit(&mut self, worker: WorkerId) -> Result<(), PortError> {
+        for entry in self.ports.iter_mut().filter(|entry| entry.up) {
+            match entry.setup.opener.open_tx() {
+                Ok(queue) => {
+                    entry.transmit.resize_with(worker.index() + 1, || None);
+                    entry.transmit[worker.index()] = Some(queue);
+                }
+                Err(PortError::NoInterface { .. } | PortError::Gone { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the transmit queues that were opened for a worker.
+    pub fn transmit_queues(&mut self, worker: WorkerId) -> Vec<(PortId, Box<dyn TxQueue>)> {
+        (0..self.ports.len())
+            .map(|index| PortId(index as u16))
+            .filter_map(|port| Some((port, self.take_transmit(port, worker)?)))
+            .collect()
+    }
+
+    /// Takes the transmit queue of a port that was opened for a worker.
+    pub fn take_transmit(&mut self, port: PortId, worker: WorkerId) -> Option<Box<dyn TxQueue>> {
+        self.ports[usize::from(port.0)].transmit.get_mut(worker.index())?.take()
+    }
+
+    /// Takes an open receive queue that nobody polls.
+    pub fn take_unassigned(&mut self) -> Option<Queue> {
+        if self.unassigned.is_empty() { None } else { Some(self.unassigned.remove(0)) }
+    }
+
+    /// The worker that polls the fewest queues, of the first `workers` ones.
+    pub fn least_loaded(&self, workers: usize) -> WorkerId {
+        (0..workers as u16).map(WorkerId).min_by_key(|id| self.polls(*id)).unwrap_or_default()
+    }
+
+    fn polls(&self, worker: WorkerId) -> usize {
+        self.pollers.values().filter(|(_, poller)| *poller == worker).count()
+    }
+
+    /// A queue to take from the worker that polls the most, so that the one with the fewest gets
+    /// it. `None` if their numbers differ by one at most.
+    pub fn surplus_queue(&self, workers: usize) -> Option<usize> {
+        let polls = |id: u16| self.polls(WorkerId(id));
+        let fewest = (0..workers as u16).map(polls).min()?;
+        let busiest = (0..workers as u16).max_by_key(|id| polls(*id))?;
+        if polls(busiest) < fewest + 2 {
+            return None;
+        }
+        let of_busiest = |(_, worker): &(PortId, WorkerId)| worker.0 == busiest;
+        self.pollers.iter().find(|(_, entry)| of_busiest(entry)).map(|(id, _)| *id)
+    }
+
+    /// Notes the worker that polls a queue.
+    pub fn assign(&mut self, queue: &Queue, worker: WorkerId) {
+        self.pollers.insert(queue.id, (queue.port, worker));
+    }
+
+    /// Takes back a queue that is no longer polled.
+    pub fn unassign(&mut self, queue: Queue) {
+        self.pollers.remove(&queue.id);
+        self.unassigned.push(queue);
+    }
+
+    /// The worker that polls a queue.
+    pub fn poller(&self, id: usize) -> Option<WorkerId> {
+        self.pollers.get(&id).map(|(_, worker)| *worker)
+    }
+
+    /// The queues that the `wanted` workers poll.
+    pub fn polled_by(&self, wanted: impl Fn(WorkerId) -> bool) -> Vec<usize> {
+        let entries = self.pollers.iter().filter(|(_, (_, worker))| wanted(*worker));
+        entries.map(|(id, _)| *id).collect()
+    }
+
+    /// The queues of a port that are polled.
+    pub fn queues_of(&self, port: PortId) -> Vec<usize> {
+        let entries = self.pollers.iter().filter(|(_, (of, _))| *of == port);
+        entries.map(|(id, _)| *id).collect()
+    }
+
+    /// Closes a queue that failed. True if its port was up until now.
+    pub fn close_queue(&mut self, queue: Queue, error: &PortError) -> bool {
+        self.pollers.remove(&queue.id);
+        let entry = &mut self.ports[usize::from(queue.port.0)];
+        entry.closed.add(&queue.received);
+        // A source that has come to its end is no failure, and it never comes back.
+        if matches!(error, PortError::Finished) {
+            return false;
+        }
+        if entry.up {
+            // A queue knows the name that the interface had when it was opened.
+            match error {
+                PortError::Gone { .. } => {
+                    let interface = entry.name.clone();
+                    tracing::warn!("{}", PortError::Gone { interface });
+                }
+                error => tracing::warn!("{error}"),
+            }
+        }
+        std::mem::replace(&mut entry.up, false)
+    }
+
+    /// Closes the queues of a port that nobody polls.
+    pub fn discard(&mut self, port: PortId) {
+        let (gone, kept) = std::mem::take(&mut self.unassigned)
+            .into_iter()
+            .partition(|queue: &Queue| queue.port == port);
+        self.unassigned = kept;
+        let entry = &mut self.ports[usize::from(port.0)];
+        entry.transmit.clear();
+        for queue in gone {
+            entry.closed.add(&queue.received);
+        }
+    }
+
+    /// Adds the counters of a queue that went away with its worker.
+    pub fn add_received(&mut self, port: PortId, received: &Received) {
+        self.ports[usize::from(port.0)].closed.add(received);
+    }
+
+    /// The state of the ports, without the counters of queues that are polled.
+    pub fn statuses(&self) -> Vec<PortStatus> {
+        let mut statuses: Vec<PortStatus> = self
+            .ports
+            .iter()
+            .map(|entry| PortStatus {
+                name: entry.name.clone(),
+                up: entry.up,
+                received: entry.closed,
+                reopened: entry.reopened,
+                ..PortStatus::default()
+            })
+            .collect();
+        for queue in &self.unassigned {
+            statuses[usize::from(queue.port.0)].received.add(&queue.received);
+        }
+        statuses
+    }
+
+    /// Calls [`place`] with the `rps_cpus` of all ports.
+    ///
+    /// # Errors
+    /// [`PlacementError`] names the port.
+    pub fn place(
+        &self,
+        workers: usize,
+        cpus: &[usize],
+        buckets: BucketCount,
+    ) -> Result<Placement, PlacementError> {
+        let of = |setup: &PortSetup| {
+            Some(InterfaceCpus { name: setup.name.clone(), cpus: setup.rps_cpus? })
+        };
+        let restricted: Vec<_> = self.ports.iter().filter_map(|entry| of(&entry.setup)).collect();
+        place(&restricted, workers, cpus, buckets)
+    }
+}
+
+/// Chooses the workers that may own buckets, by `rps_cpus` of the interfaces. Worker i runs on CPU
+/// `cpus[i % len]`. Without CPUs no worker is pinned, so the sets do not matter and every worker
+/// may own buckets.
+///
+/// # Errors
+/// [`PlacementError`] names the interface.
+pub fn place(
+    interfaces: &[InterfaceCpus],
+    workers: usize,
+    cpus: &[usize],
+    buckets: BucketCount,
+) -> Result<Placement, PlacementError> {
+    let workers: Vec<WorkerCpu> = (0..workers as u16)
+        .map(|id| WorkerCpu {
+            worker: WorkerId(id),
+            cpu: cpus.get(usize::from(id) % cpus.len().max(1)).copied().unwrap_or_default(),
+        })
+        .collect();
+    let interfaces = if cpus.is_empty() { &[] } else { interfaces };
+    steer::place(interfaces, &workers, buckets)
+}
+/// The text about an interface that belongs to something else.
+pub fn taken_over(interface: &str, Master { name, kind }: &Master) -> String {
+    format!(
+        "interface {interface} belongs to {kind} {name}, which handles its frames past the rules; \
+         `ip link set {interface} nomaster` takes it out"
+    )
+}

@@ -1,0 +1,502 @@
+//! Loads and exchanges rules, and reads their counts, while the gateway runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conntrack::TooManyZones;
+use flow::{Timestamp, Zone};
+use netio::clock;
+use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetId, ValidRuleset};
+use steer::{Steered, WorkerId};
+use wire::{Network, Summary};
+
+use crate::Gateway;
+use crate::control::coordinator::Coordinator;
+use crate::control::views::RulesStatus;
+use crate::control::worker_handle::Unresponsive;
+use crate::path::host_flows::Sign;
+use crate::path::recent_drops::RecentDrop;
+use crate::path::rules::ruleset::{LoadRulesError, RuleCounts, Rules, WorkerRules};
+use crate::path::why::Why;
+use crate::worker::Worker;
+use crate::worker::command::{Command, Notice, Question};
+
+/// The rules of a gateway and their counts.
+#[derive(Clone, Debug)]
+pub struct RulesView {
+    /// How often rules were loaded or unloaded since the start.
+    pub revision: u32,
+    /// The time since these rules were loaded.
+    pub age: Duration,
+    /// The counts of all workers since the rules were loaded. Counters and quotas count since the
+    /// last reset, if there was one.
+    pub counts: RuleCounts,
+    /// The counts were reset since the rules were loaded.
+    pub is_reset: bool,
+    rules: Arc<Rules>,
+}
+
+impl RulesView {
+    /// The ruleset.
+    pub fn ruleset(&self) -> &ValidRuleset {
+        self.rules.program.ruleset()
+    }
+
+    /// The value of a counter. It begins with the value that the ruleset gives it, until the
+    /// counts are reset.
+    pub fn counted(&self, counter: CounterId) -> Counted {
+        let before = match self.is_reset {
+            true => Counted::default(),
+            false => RuleState::counted_before(&self.rules.program, counter),
+        };
+        let since = self.counts.counters.get(counter.index()).copied().unwrap_or_default();
+        Counted { packets: before.packets + since.packets, bytes: before.bytes + since.bytes }
+    }
+
+    /// Bytes that are used of a quota. They begin with the value that the ruleset gives, until the
+    /// counts are reset.
+    pub fn used(&self, quota: QuotaId) -> u64 {
+        let before = if self.is_reset { 0 } else { self.ruleset().quotas()[quota.index()].used };
+        before + self.counts.quotas.get(quota.index()).copied().unwrap_or(0)
+    }
+
+    /// The number of elements that a set has now.
+    pub fn elements(&self, set: SetId) -> usize {
+        let at = self.rules.program.dynamic_sets().iter().position(|dynamic| *dynamic == set);
+        let now = at.and_then(|at| self.counts.elements.get(at));
+        now.copied().unwrap_or_else(|| self.ruleset().sets()[set.index()].element_count())
+    }
+}
+
+impl Gateway {
+    /// Judges packets by a ruleset from now on, and returns its revision. Each packet is judged
+    /// either by the rules before or by these, never by both. Connections stay.
+    ///
+    /// Once any worker has the rules they hold. If a worker hangs then, it gets them when it goes
+    /// on. If the host guard fails, the host does not get the packets that the rules lead to it.
+    /// The log and [`Gateway::rule_troubles`] tell of both.
+    ///
+    /// # Errors
+    /// [`LoadRulesError`]: the rules before stay.
+    pub fn load_rules(&self, ruleset: ValidRuleset) -> Result<u32, LoadRulesError> {
+        let (mode, secret, interfaces) = {
+            let coordinator = self.shared.lock();
+            (coordinator.config.mode, coordinator.config.secret, coordinator.ports.names())
+        };
+        // The lock is not held here, because long chains take a while to compile.
+        let unloaded = Rules::prepare(ruleset, mode, secret.0, &interfaces)?;
+        let mut coordinator = self.shared.lock();
+        let guard = coordinator.config.host_guard.clone();
+        let (workers, revision) = (coordinator.worker_count(), coordinator.next_rules_revision());
+        let rules = unloaded.load(revision, workers, now());
+        coordinator.exchange_rules(Some(rules))?;
+        drop(coordinator);
+        // The lock is not held here, because the kernel may take a while.
+        if let Some(guard) = guard {
+            guard.settle();
+        }
+        Ok(revision)
+    }
+
+    /// Judges packets by no rules any more, and returns the revision. A worker that hangs is
+    /// treated as in [`Gateway::load_rules`].
+    ///
+    /// # Errors
+    /// [`LoadRulesError`]: the rules stay.
+    pub fn unload_rules(&self) -> Result<u32, LoadRulesError> {
+        let mut coordinator = self.shared.lock();
+        let revision = coordinator.next_rules_revision();
+        coordinator.exchange_rules(None)?;
+        Ok(revision)
+    }
+
+    /// Tells why not everything is as the rules say, in words for people: workers that still judge
+    /// by the rules before, and a host that gets fewer or more packets than the rules leave to it.
+    pub fn rule_troubles(&self) -> Vec<String> {
+        let (exchange, untold, guard, taken_over) = {
+            let coordinator = self.shared.lock();
+            let (exchange, guard) = (&coordinator.rule_exchange, &coordinator.config.host_guard);
+            let taken_over = coordinator.ports.taken_over();
+            (exchange.trouble(), coordinator.untold_guard.clone(), guard.clone(), taken_over)
+        };
+        let of_host = untold.or_else(|| guard?.trouble());
+        exchange.into_iter().chain(of_host).chain(taken_over).collect()
+    }
+
+    /// The rules and their counts; `None` if there are no rules.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn rules(&self) -> Result<Option<RulesView>, Unresponsive> {
+        self.shared.lock().rules_view()
+    }
+
+    /// Resets all counters and quotas to zero, including the counters of elements of sets that
+    /// rules do not fill. No packet that is counted meanwhile is lost. Returns the number of
+    /// counters and quotas; `None` if there are no rules.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn reset_rules(&self) -> Result<Option<usize>, Unresponsive> {
+        self.shared.lock().reset_rules()
+    }
+
+    /// True if a packet like this one would belong to a flow that rules have led to the host. Such
+    /// a flow goes to the host until it ends, even if the rules change.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn is_left_to_host(&self, network: &Network, zone: Zone) -> Result<bool, Unresponsive> {
+        let mut coordinator = self.shared.lock();
+        let (Steered::Flow { keyed, bucket, .. } | Steered::Carrying { keyed, bucket, .. }) =
+            coordinator.hasher.steer(network, zone, None)
+        else {
+            return Ok(false);
+        };
+        let sign = Sign::of(&network.transport);
+        coordinator.ask_owner(bucket, |reply| Question::IsLeftToHost(bucket, keyed, sign, reply))
+    }
+
+    /// The elements of the sets that rules fill, as the first worker has them. The other workers
+    /// have the same elements a moment later.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn rule_elements(&self) -> Result<Vec<ElementUpdate>, Unresponsive> {
+        let mut coordinator = self.shared.lock();
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let (elements, rest) = coordinator.elements_from(from)?;
+            all.extend(elements);
+            next = rest;
+        }
+        Ok(all)
+    }
+}
+
+/// The part of an exchange of rules that is still open because a worker hangs.
+#[derive(Debug, Default)]
+pub struct RuleExchange {
+    /// Workers that were sent rules and have not confirmed them. A worker that was sent rules
+    /// twice is here twice.
+    awaited: Vec<WorkerId>,
+    /// Workers whose inbox had no room for the rules.
+    untold: Vec<WorkerId>,
+    /// The log has told of workers that hang.
+    hangs: bool,
+    /// The host guard still has to be told what the rules leave to the host. It is told when all
+    /// workers have the rules.
+    pub owes_host: bool,
+}
+
+impl RuleExchange {
+    /// Notes that a worker judges by the rules that it was sent. The rules `before` are freed
+    /// here, because no packet waits for this thread.
+    pub fn has_taken(&mut self, worker: WorkerId, before: Option<Box<WorkerRules>>) {
+        drop(before);
+        if let Some(at) = self.awaited.iter().position(|awaited| *awaited == worker) {
+            self.awaited.swap_remove(at);
+        }
+    }
+
+    /// The lowest worker that may still judge by other rules.
+    fn lags(&self) -> Option<WorkerId> {
+        self.untold.iter().chain(&self.awaited).min().copied()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let worker = self.lags()?;
+        Some(format!("{}; it judges by these rules when it answers again", Unresponsive(worker)))
+    }
+}
+
+impl Coordinator {
+    fn next_rules_revision(&mut self) -> u32 {
+        self.rules_revision += 1;
+        self.rules_revision
+    }
+
+    /// Loads the rules of the configuration, before any worker is hired.
+    pub fn load_first_rules(&mut self, workers: usize) -> Result<(), LoadRulesError> {
+        let Some(ruleset) = self.config.rules.clone() else { return Ok(()) };
+        let (mode, secret) = (self.config.mode, self.config.secret);
+        let ruleset = Arc::unwrap_or_clone(ruleset);
+        let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.ports.names())?;
+        let revision = self.next_rules_revision();
+        let rules = unloaded.load(revision, workers, now());
+        self.know_zones(&rules)?;
+        self.warn_of_settings(&rules);
+        // No rules were loaded before these, so the host gets its packets at once.
+        self.rules = Some(rules.clone());
+        self.host_has = self.left_to_host(Some(&rules));
+        self.prepare_translations(&rules)
+    }
+
+    /// Warns of settings that keep rules from doing what they mean.
+    fn warn_of_settings(&self, rules: &Rules) {
+        if rules.has_syn_proxies() && self.config.settings.conntrack.tcp.loose {
+            tracing::warn!(
+                "rules let the SYN proxy answer, but a packet that returns its cookie is taken for \
+                 one of a connection that was open before: set nf_conntrack_tcp_loose to 0"
+            );
+        }
+    }
+
+    /// Makes the limits count connections of the zones that rules put packets in. True if workers
+    /// have to learn of new zones.
+    fn know_zones(&mut self, rules: &Rules) -> Result<bool, TooManyZones> {
+        let mut zones: Vec<_> = self.limit_pools.zones().collect();
+        let known = zones.len();
+        let named = rules.zones().iter().filter(|zone| **zone != Zone::default());
+        for &zone in named {
+            if zones[..known].iter().all(|&(other, _)| other != zone) {
+                zones.push((zone, None));
+            }
+        }
+        let has_news = zones.len() > known;
+        if has_news {
+            self.limit_pools.set_zones(&zones)?;
+        }
+        Ok(has_news)
+    }
+
+    /// Has all workers judge by other rules, and returns when all of them do. The steps that can
+    /// fail come first. Once one worker has been sent the rules, they hold, and a worker that
+    /// hangs gets them when it answers.
+    fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
+        if let Some(rules) = &rules {
+            // The names may have changed since the rules were prepared.
+            rules.rename(&self.ports.names());
+            // Rules that are refused for their zones must not change what the host gets.
+            let has_news = self.know_zones(rules)?;
+            if rules.sets_zones() {
+                self.learn_zones(has_news)?;
+            }
+            self.prepare_translations(rules)?;
+            self.warn_of_settings(rules);
+        } else {
+            self.withhold_from_host()?;
+        }
+        // All memory is allocated before the first worker changes.
+        let each = || rules.as_ref().map(Rules::for_worker);
+        let states: Vec<_> = (0..self.worker_count()).map(|_| each()).collect();
+        let before = std::mem::replace(&mut self.rules, rules);
+        self.retired_rules = RuleCounts::default();
+        self.rules_reset_at = None;
+        self.untold_guard = None;
+        let all = [before.as_ref(), self.rules.as_ref()];
+        self.rule_exchange.owes_host |= all.into_iter().flatten().any(|rules| rules.translates());
+        self.rule_exchange.untold.clear();
+        for (worker, state) in (0..).map(WorkerId).zip(states) {
+            if self.send_rules(worker, state).is_err() {
+                self.rule_exchange.untold.push(worker);
+            }
+        }
+        while let Some(&worker) = self.rule_exchange.awaited.first() {
+            if self.await_rules(worker).is_err() {
+                break;
+            }
+        }
+        match self.rule_exchange.trouble() {
+            Some(trouble) => {
+                tracing::error!("{trouble}");
+                self.rule_exchange.hangs = true;
+            }
+            None => self.give_host_its_share(),
+        }
+        Ok(())
+    }
+
+    fn send_rules(
+        &mut self,
+        worker: WorkerId,
+        state: Option<Box<WorkerRules>>,
+    ) -> Result<(), Unresponsive> {
+        self.tell_worker(worker.index(), Command::Rules(state))?;
+        self.rule_exchange.awaited.push(worker);
+        Ok(())
+    }
+
+    /// Waits until a worker judges by the rules that it was sent.
+    fn await_rules(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        while self.rule_exchange.awaited.contains(&worker) {
+            let notice = self.await_notice(|notice| matches!(notice, Notice::Rules(..)));
+            let Ok(Notice::Rules(taker, before)) = notice else {
+                return Err(Unresponsive(worker));
+            };
+            self.rule_exchange.has_taken(taker, before);
+        }
+        Ok(())
+    }
+
+    /// Sends the rules to workers whose inbox had no room before. After success, any answer of a
+    /// worker is about these rules.
+    fn send_rules_again(&mut self) -> Result<(), Unresponsive> {
+        while let Some(&worker) = self.rule_exchange.untold.first() {
+            if !self.has_room(worker) {
+                return Err(Unresponsive(worker));
+            }
+            let state = self.rules.as_ref().map(Rules::for_worker);
+            self.send_rules(worker, state)?;
+            self.rule_exchange.untold.remove(0);
+        }
+        Ok(())
+    }
+
+    /// Ends an exchange during which a worker hung, if that worker has the rules now.
+    pub fn tend_rules(&mut self) {
+        if self.send_rules_again().is_ok()
+            && self.rule_exchange.lags().is_none()
+            && std::mem::take(&mut self.rule_exchange.hangs)
+        {
+            tracing::info!("every worker judges by the rules again");
+            self.give_host_its_share();
+        }
+    }
+
+    /// Tells the host guard what the rules leave to the host, after all workers have the rules. If
+    /// that fails the rules hold all the same: going back would lose the counts of the rules
+    /// before.
+    fn give_host_its_share(&mut self) {
+        if !std::mem::take(&mut self.rule_exchange.owes_host) {
+            return;
+        }
+        let Err(error) = self.leave_to_host() else { return };
+        let what = format!(
+            "the rules are exchanged, but the kernel still keeps from this host the packets that \
+             they lead to it, so these get no answer: {error}; load the rules again"
+        );
+        tracing::error!("{what}");
+        self.untold_guard = Some(what);
+    }
+
+    /// Gives the rules to a worker that was just hired, before it gets packets.
+    pub fn give_rules(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        let Some(rules) = self.rules.clone() else { return Ok(()) };
+        self.send_rules(worker, Some(rules.for_worker()))?;
+        self.await_rules(worker)
+    }
+
+    /// Gives a new worker the elements that rules have put into sets. By now the other workers
+    /// tell it of changes.
+    pub fn give_elements(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        let Some(revision) = self.rules.as_ref().map(|rules| rules.revision) else {
+            return Ok(());
+        };
+        let mut next = (worker.index() > 0).then_some(0);
+        while let Some(from) = next {
+            let (elements, rest) = self.elements_from(from)?;
+            self.tell_worker(worker.index(), Command::Elements(revision, elements))?;
+            next = rest;
+        }
+        Ok(())
+    }
+
+    /// A piece of the elements that the first worker has, and the start of the next piece.
+    fn elements_from(
+        &mut self,
+        from: usize,
+    ) -> Result<(Vec<ElementUpdate>, Option<usize>), Unresponsive> {
+        self.send_rules_again()?;
+        let answer = self.ask_worker(WorkerId(0), |reply| Question::RuleElements(from, reply));
+        answer.unwrap_or_else(|| Ok(Default::default()))
+    }
+
+    /// The counts of a worker that is about to leave and gets no packets any more.
+    pub fn counts_of_leaver(&mut self, worker: WorkerId) -> Result<RuleCounts, Unresponsive> {
+        self.send_rules_again()?;
+        // The other workers have the sets too.
+        Ok(RuleCounts { elements: Vec::new(), ..self.counts_of(worker)? })
+    }
+
+    /// The state of the rules without their counts.
+    pub fn rules_status(&self) -> Option<RulesStatus> {
+        let rules = self.rules.as_ref()?;
+        Some(RulesStatus { revision: rules.revision, age: now().since(rules.loaded_at) })
+    }
+
+    fn rules_view(&mut self) -> Result<Option<RulesView>, Unresponsive> {
+        let Some(rules) = self.rules.clone() else { return Ok(None) };
+        let counts = self.rule_totals()?;
+        let (counts, is_reset) = match &self.rules_reset_at {
+            Some(before) => (counts.since(before), true),
+            None => (counts, false),
+        };
+        let age = now().since(rules.loaded_at);
+        Ok(Some(RulesView { revision: rules.revision, age, counts, is_reset, rules }))
+    }
+
+    /// The counts of all workers since the rules were loaded.
+    fn rule_totals(&mut self) -> Result<RuleCounts, Unresponsive> {
+        self.send_rules_again()?;
+        let mut counts = self.retired_rules.clone();
+        for worker in (0..self.worker_count() as u16).map(WorkerId) {
+            counts.add(&self.counts_of(worker)?);
+        }
+        Ok(counts)
+    }
+
+    fn reset_rules(&mut self) -> Result<Option<usize>, Unresponsive> {
+        let Some(rules) = self.rules.clone() else { return Ok(None) };
+        let totals = self.rule_totals()?;
+        rules.reset_quotas(&totals.quotas);
+        let count = totals.counters.len() + totals.quotas.len();
+        self.rules_reset_at = Some(totals);
+        self.tell_all(|| Command::ResetQuotas)?;
+        Ok(Some(count))
+    }
+
+    fn counts_of(&mut self, worker: WorkerId) -> Result<RuleCounts, Unresponsive> {
+        let mut all = RuleCounts::default();
+        loop {
+            let from = all.counters.len();
+            let question = |reply| Question::Rules(from, reply);
+            let Some(answer) = self.ask_worker(worker, question) else { return Ok(all) };
+            let Some(piece) = answer? else { return Ok(all) };
+            if from == 0 {
+                all = piece;
+            } else if piece.counters.is_empty() {
+                return Ok(all);
+            } else {
+                all.counters.extend(piece.counters);
+            }
+            if all.counters.is_empty() {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Writes the log line that a rule asks for.
+    pub fn write_log_line(&self, log: LogId, line: &RecentDrop) {
+        let Some(rules) = &self.rules else { return };
+        let ruleset = rules.program.ruleset();
+        let Why::Tracking(conntrack::Why::Rule { rule, revision }) = line.why else { return };
+        let (Some(log), Some(place)) =
+            (ruleset.logs().get(log.index()), ruleset.place_of_rule(rule as usize))
+        else {
+            return;
+        };
+        if revision != rules.revision {
+            return;
+        }
+        let interface = self.ports.names().into_iter().nth(usize::from(line.port.0));
+        let interface = interface.unwrap_or_default();
+        let frame = line.bytes();
+        let summary = Summary { frame: &frame };
+        tracing::info!(target: "rules", "{}in={interface} {summary} ({place})", log.prefix);
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_nanos(clock::monotonic_nanoseconds())
+}
+
+impl Worker {
+    /// Judges by these rules from now on, and tells the other workers of changes in sets. This is
+    /// for workers without a coordinator.
+    pub fn set_rules(&mut self, rules: &Arc<Rules>) {
+        let mut rules = rules.for_worker();
+        rules.state.set_alone(false);
+        self.rules = Some(rules);
+    }
+}

@@ -1,0 +1,199 @@
+//! The addresses that connections are translated to: the workers steer their packets by port, and
+//! the host guard keeps these packets from the host.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+
+use conntrack::Filter;
+use ruleset::{Forwarded, Translations};
+use steer::Translated;
+use wire::{Family, mapped, protocol};
+
+use crate::control::coordinator::Coordinator;
+use crate::control::host_guard::FromHost;
+use crate::control::worker_handle::Unresponsive;
+use crate::egress::routing::Routing;
+use crate::path::rules::ruleset::{LoadRulesError, Rules};
+use crate::worker::command::Command;
+
+/// Most ranges of addresses that are remembered, including those that are no longer used. An
+/// interface whose address changes often leaves one each time.
+const MAX_RANGES: usize = 4096;
+
+impl Coordinator {
+    /// Has all workers steer packets for these addresses by their port, and returns when they do.
+    pub fn add_translation_addresses(
+        &mut self,
+        addresses: impl IntoIterator<Item = RangeInclusive<[u8; 16]>>,
+    ) -> Result<(), Unresponsive> {
+        let before = self.hasher.translated().clone();
+        let new = Translated::new(addresses, before.ports());
+        let mut all = Translated::new(before.addresses().chain(new.addresses()), before.ports());
+        if all.addresses().count() > MAX_RANGES {
+            all = new;
+        }
+        if all == before && !self.spread.translated {
+            return Ok(());
+        }
+        self.hasher.set_translated(all.clone());
+        // If a worker hangs here, the next call must tell all workers again.
+        self.spread.translated = true;
+        self.tell_all(|| Command::Translated(all.clone()))?;
+        // A worker obeys commands in order, so it knows the addresses when it answers.
+        self.reports()?;
+        self.spread.translated = false;
+        Ok(())
+    }
+
+    /// Gets ready for the translations of rules: replies find their way, and are kept from the
+    /// host. The host loses the packets that only the rules before leave to it. It gets the
+    /// packets of these rules later, when they hold for all workers. So no packet is carried by
+    /// both.
+    pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
+        let Some(mut left) = self.ready_translations(rules)? else { return Ok(()) };
+        left.retain(|packets| self.host_has.contains(packets));
+        self.keep_from_host(Some(rules), &left)?;
+        self.host_has = left;
+        Ok(())
+    }
+
+    /// Gets ready for the translations of the current rules again, after addresses have changed.
+    pub fn follow_addresses(&mut self, rules: &Rules) -> Result<(), Unresponsive> {
+        let Some(mut left) = self.ready_translations(rules)? else { return Ok(()) };
+        if self.rule_exchange.owes_host {
+            left.retain(|packets| self.host_has.contains(packets));
+        }
+        self.give_host(left);
+        Ok(())
+    }
+
+    /// Makes replies find their way. Returns the packets that the rules leave to the host; `None`
+    /// if nothing is translated.
+    fn ready_translations(
+        &mut self,
+        rules: &Rules,
+    ) -> Result<Option<Vec<Forwarded>>, Unresponsive> {
+        let translations = rules.translations();
+        let translates = self.rules.as_ref().is_some_and(|before| before.translates());
+        if translations.is_empty() && !translates && self.hasher.translated().is_empty() {
+            return Ok(None);
+        }
+        let addresses = addresses(translations, self.routing.as_deref());
+        self.add_translation_addresses(addresses)?;
+        Ok(Some(self.left_to_host(Some(rules))))
+    }
+
+    /// Keeps all packets of the current rules from the host, because the rules are about to go.
+    pub fn withhold_from_host(&mut self) -> Result<(), LoadRulesError> {
+        if let Some(rules) = self.rules.as_deref().filter(|rules| rules.translates()) {
+            self.keep_from_host(Some(rules), &[])?;
+            self.host_has.clear();
+        }
+        Ok(())
+    }
+
+    /// Gives the host the packets that the current rules leave to it, also if they were led
+    /// elsewhere before.
+    pub fn leave_to_host(&mut self) -> Result<(), Unresponsive> {
+        let all = self.left_to_host(self.rules.as_deref());
+        let is_new = |packets: &&Forwarded| !self.host_has.contains(packets);
+        let new: Vec<_> = all.iter().filter(is_new).cloned().collect();
+        if !new.is_empty() {
+            self.end_what_kernel_may_take(&new)?;
+        }
+        self.give_host(all);
+        Ok(())
+    }
+
+    /// Gives the host these packets soon, by the current rules.
+    fn give_host(&mut self, left: Vec<Forwarded>) {
+        if let Some(guard) = &self.config.host_guard {
+            guard.follow(&self.share_of_host(self.rules.as_deref(), &left));
+        }
+        self.host_has = left;
+    }
+
+    /// Ends connections whose packets the kernel takes for its own from now on, so that their next
+    /// packet is judged anew. TCP is excepted: there the kernel takes no segment of a connection
+    /// that it has not seen open.
+    fn end_what_kernel_may_take(&mut self, left: &[Forwarded]) -> Result<(), Unresponsive> {
+        let protocols: BTreeSet<_> = left.iter().map(|packets| packets.protocol).collect();
+        let one = protocols.first().copied().flatten().filter(|_| protocols.len() == 1);
+        if one == Some(protocol::TCP) {
+            return Ok(());
+        }
+        self.end_led(Filter { protocol: one, ..Filter::default() }, left)
+    }
+
+    /// Waits until the host gets no other packets than these.
+    fn keep_from_host(
+        &self,
+        rules: Option<&Rules>,
+        left: &[Forwarded],
+    ) -> Result<(), LoadRulesError> {
+        let Some(guard) = &self.config.host_guard else { return Ok(()) };
+        guard.keep_out(&self.share_of_host(rules, left)).map_err(LoadRulesError::HostGuard)
+    }
+
+    fn share_of_host<'a>(
+        &'a self,
+        rules: Option<&'a Rules>,
+        left: &'a [Forwarded],
+    ) -> FromHost<'a> {
+        let translations = rules.map(Rules::translations);
+        FromHost {
+            translated: self.hasher.translated(),
+            named_ports: translations.map_or(&[], |it| &it.source_ports),
+            forwarded: translations.map_or(&[], |it| &it.destinations),
+            left,
+        }
+    }
+
+    /// The packets that rules may lead to the host.
+    pub fn left_to_host(&self, rules: Option<&Rules>) -> Vec<Forwarded> {
+        let Some(rules) = rules else { return Vec::new() };
+        rules.translations().left_to_host(|family, interval| {
+            let number = |address: IpAddr| match (address, family) {
+                (IpAddr::V4(address), Family::V4) => Some(u128::from(address.to_bits())),
+                (IpAddr::V6(address), Family::V6) => Some(address.to_bits()),
+                _ => None,
+            };
+            let own = self.routing.iter().flat_map(|routing| routing.own_addresses());
+            let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            own.chain([loopback])
+                .filter_map(number)
+                .any(|number| (interval.low..=interval.high).contains(&number))
+        })
+    }
+
+    /// Takes over the range of ports from the tunables. The workers do this by themselves.
+    pub fn apply_nat_ports(&mut self) {
+        let ports = self.config.settings.steer.nat_ports();
+        let translated = self.hasher.translated().with_ports(ports);
+        self.hasher.set_translated(translated);
+    }
+}
+
+/// The addresses that rules translate sources to, in the mapped form. `routing` has the addresses
+/// of masquerades.
+pub fn addresses(
+    translations: &Translations,
+    routing: Option<&Routing>,
+) -> Vec<RangeInclusive<[u8; 16]>> {
+    let literal = translations.sources.iter().map(|(family, interval)| {
+        let address = |number: u128| match family {
+            Family::V4 => Ipv4Addr::from_bits(number as u32).to_ipv6_mapped().octets(),
+            Family::V6 => number.to_be_bytes(),
+        };
+        address(interval.low)..=address(interval.high)
+    });
+    let mut addresses: Vec<_> = literal.collect();
+    if let Some(routing) = routing.filter(|_| translations.masquerades) {
+        addresses.extend(routing.masquerade_addresses().map(|address| {
+            let address = mapped(address);
+            address..=address
+        }));
+    }
+    addresses
+}

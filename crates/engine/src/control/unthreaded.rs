@@ -1,0 +1,140 @@
+//! Workers without threads, for a caller that takes their turns itself, such as a benchmark.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use conntrack::{Expectations, KnownTunnels};
+use flow::{Counters, Timestamp};
+use netlink::Picture;
+use steer::{Placement, SteeringHasher, Translated, WorkerId};
+use wire::Network;
+
+use crate::control::config::{Config, Mode, StartError};
+use crate::control::port_book::PortBook;
+use crate::control::ports::PortSetup;
+use crate::control::route_keeper::Resolver;
+use crate::control::translation_addresses::addresses;
+use crate::control::worker_handle::{Member, introduce};
+use crate::egress::routing::Routing;
+use crate::path::rules::ruleset::Rules;
+use crate::worker::command::Command;
+use crate::worker::{Equipment, TimeSource, Turn, Worker};
+use crate::{Bucket, Zones};
+
+/// A worker of a gateway without threads, coordinator and kernel. Its routes stay as they were at
+/// the start, and a port that fails stays closed.
+pub struct Unthreaded {
+    worker: Worker,
+    /// The coordinator's ends of its rings.
+    _member: Member,
+}
+
+impl Unthreaded {
+    /// Creates the workers of a gateway, with their rules and ports. `kernel` has the routes and
+    /// neighbours of a router. Each queue goes to the worker that polls the fewest: if every port
+    /// has as many queues as there are workers, the n-th queue goes to the n-th worker.
+    /// [`Config::workers`] has to be fixed, and no worker is pinned.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn crew(
+        config: &Config,
+        ports: Vec<PortSetup>,
+        kernel: &Picture,
+        now: Timestamp,
+    ) -> Result<Vec<Self>, StartError> {
+        let count = config.workers.resolve(&[]);
+        let names: Vec<String> = ports.iter().map(|port| port.name.clone()).collect();
+        let checks: Vec<_> = ports.iter().map(|port| port.rp_filter.check(0)).collect();
+        let mut ports = PortBook::new(ports);
+        let Placement { table, .. } = ports.place(count, &[], config.buckets)?;
+        ports.open_all(count)?;
+        let links: Vec<_> = names.iter().map(|name| kernel.link_named(name)).collect();
+        let mut routing = Routing::new(kernel, &links);
+        routing.set_checks(|port, _| checks[usize::from(port.0)]);
+        let routing = Arc::new(routing);
+        let rules = config.rules.clone().map(|ruleset| {
+            let ruleset = Arc::unwrap_or_clone(ruleset);
+            let unloaded = Rules::prepare(ruleset, config.mode, config.secret.0, &names)?;
+            Ok::<_, StartError>(unloaded.load(1, count, now))
+        });
+        let rules = rules.transpose()?;
+        let mut hasher = SteeringHasher::new(config.steering());
+        let translated =
+            rules.iter().flat_map(|rules| addresses(rules.translations(), Some(&*routing)));
+        hasher.set_translated(Translated::new(translated, config.settings.steer.nat_ports()));
+        let pools = config.limit_pools()?;
+        let expectations = Expectations::new(config.secret);
+        let tunnels = KnownTunnels::new(config.secret);
+        let fragments = defrag::Pools::new(&config.settings.defrag);
+        let (notices, _) = channel();
+        let mut crew = Vec::<Self>::new();
+        for id in (0..count as u16).map(WorkerId) {
+            let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
+            let mut worker = Worker::new(Equipment {
+                id,
+                hasher: hasher.clone(),
+                pass: config.pass.clone(),
+                routes: table.iter().map(|(_, owner)| owner).collect(),
+                refuses_new: ports.refuse_new(),
+                outputs: ports.len(),
+                stations: config.stations,
+                settings: config.settings.clone(),
+                zones: Zones::new(&config.zones, ports.len())?,
+                limits: pools.limits(config.secret),
+                expectations: expectations.clone(),
+                tunnels: tunnels.clone(),
+                fragment_memory: fragments.memory(count as u32),
+                time: TimeSource::Turn,
+                inbox,
+                notices: notices.clone(),
+                wakeup: member.wakeup.clone(),
+                resolver: match config.mode {
+                    Mode::Bridge => None,
+                    Mode::Routed => Some(Resolver::detached().map_err(StartError::Thread)?.0),
+                },
+            });
+            for bucket in table.buckets_of(id) {
+                worker.install(bucket, Box::new(Bucket::new(now)));
+            }
+            for other in &mut crew {
+                introduce(&mut other._member, &mut member, &config.settings.steer)?;
+            }
+            member.tell(Command::Routing(routing.clone()))?;
+            member.tell(Command::Rules(rules.as_ref().map(Rules::for_worker)))?;
+            member.tell(Command::ShareLimits(count as u32))?;
+            for (port, queue) in ports.transmit_queues(id) {
+                member.tell(Command::SetOutput(port, Some(queue)))?;
+            }
+            crew.push(Self { worker, _member: member });
+        }
+        while let Some(queue) = ports.take_unassigned() {
+            let poller = ports.least_loaded(count);
+            ports.assign(&queue, poller);
+            crew[poller.index()]._member.tell(Command::AddQueue(queue))?;
+        }
+        Ok(crew)
+    }
+
+    /// Takes the frames that wait at its queues, up to a batch of each, processes and sends them.
+    /// False if there was nothing to do.
+    pub fn turn(&mut self, now: Timestamp) -> bool {
+        self.worker.turn(now) == Turn::Worked
+    }
+
+    /// True if this worker owns the bucket of such packets in zone 0.
+    pub fn owns(&self, network: &Network) -> bool {
+        let steered = self.worker.hasher.steer(network, flow::Zone::default(), None);
+        self.worker.ownership.get(steered.bucket()).is_some()
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> &Counters {
+        &self.worker.counters
+    }
+
+    /// The number of connections that it tracks.
+    pub fn connections(&self) -> usize {
+        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+    }
+}

@@ -1,0 +1,15 @@
+//! How packets leave: routes and next hops, the stations of a bridge, one queue of frames for each
+//! port, and what a sender is told about a packet that does not leave.
+
+pub mod allowance;
+pub mod bridge;
+pub mod icmp_errors;
+pub mod ip_options;
+pub mod martian;
+pub mod outputs;
+pub mod path_mtu;
+pub mod port_set;
+pub mod reverse_path;
+pub mod router;
+pub mod routing;
+pub mod stations;

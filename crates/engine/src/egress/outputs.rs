@@ -1,0 +1,388 @@
+//! From verdict to wire: which port a frame leaves by, and one queue of frames
+//! for each port and worker.
+
+use fib::HardwareAddress;
+use flow::{Counters, DropReason, HashKey};
+use netio::{Frame, FramePool, PortError, PortId, TxQueue};
+use wire::icmp_error::Message;
+
+use crate::egress::bridge::{Bridge, Egress, Way};
+use crate::egress::icmp_errors::{IcmpAnswers, Names};
+use crate::egress::path_mtu::{self, Refused};
+use crate::egress::port_set::PortSet;
+use crate::egress::stations::{Heard, StationLimits};
+
+/// Frames that are gathered before they are sent on their own accord; a turn
+/// sends what is left in any case.
+const FLUSH_AT: usize = 64;
+
+/// The next link of a frame that a router passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Onward {
+    /// Station of the router there.
+    pub from: HardwareAddress,
+    /// Station of the next hop.
+    pub to: HardwareAddress,
+    /// Bytes of the longest packet that the route lets by, if it says so.
+    pub mtu: Option<u32>,
+}
+
+impl Onward {
+    /// Makes a frame one of the next link, a hop further.
+    fn apply(self, frame: &mut Frame) {
+        let bytes = frame.bytes_mut();
+        wire::set_stations(bytes, self.from, self.to);
+        if let Some(packet) = bytes.get_mut(usize::from(wire::ETHERNET_LEN)..) {
+            let was_left = wire::take_hop(packet);
+            debug_assert!(was_left, "a router looks at the time to live before");
+        }
+    }
+}
+
+/// How a frame goes to a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// The time, nanoseconds, if its sender may be told that it is too long.
+    pub answer_ns: Option<u64>,
+    /// What a router changes.
+    pub onward: Option<Onward>,
+}
+
+/// The output side of one worker.
+#[derive(Default)]
+pub struct Outputs {
+    ports: Vec<Output>,
+    bridge: Bridge,
+    answers: IcmpAnswers,
+    /// What a frame is sent as that was too long; empty in between.
+    pieces: Vec<Frame>,
+    /// What no port takes, until it is dropped.
+    refused: Vec<(Frame, DropReason)>,
+}
+
+#[derive(Default)]
+struct Output {
+    queue: Option<Box<dyn TxQueue>>,
+    pending: Vec<Frame>,
+    /// Longest packet that the port takes behind the link header, bytes.
+    mtu: Option<u32>,
+    sent: Sent,
+}
+
+/// What a port has sent through one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes, link header included.
+    pub bytes: u64,
+}
+
+impl Sent {
+    /// Adds what else went out.
+    pub fn add(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+    }
+}
+
+impl Outputs {
+    /// Outputs for `ports` ports, none of them open, of a bridge that remembers so many stations.
+    /// `key` is a secret.
+    pub fn new(ports: usize, stations: StationLimits, key: HashKey) -> Self {
+        let open = |_| Output { pending: Vec::with_capacity(FLUSH_AT), ..Output::default() };
+        Self {
+            ports: (0..ports).map(open).collect(),
+            bridge: Bridge::new(ports, stations, key),
+            ..Self::default()
+        }
+    }
+
+    /// Opens or closes this worker's queue of a port.
+    pub fn set(&mut self, port: PortId, queue: Option<Box<dyn TxQueue>>) {
+        if let Some(output) = self.ports.get_mut(usize::from(port.0)) {
+            output.queue = queue;
+        }
+    }
+
+    /// Sets what each port takes, bytes behind the link header, where that is known.
+    pub fn set_mtus(&mut self, mtus: &[Option<u32>]) {
+        for (output, mtu) in self.ports.iter_mut().zip(mtus) {
+            output.mtu = *mtu;
+        }
+    }
+
+    /// What a port takes, bytes behind the link header, if that is known.
+    pub fn mtu(&self, port: PortId) -> Option<u32> {
+        self.ports.get(usize::from(port.0))?.mtu
+    }
+
+    /// What was sent by each port.
+    pub fn sent(&self) -> Vec<Sent> {
+        self.ports.iter().map(|port| port.sent).collect()
+    }
+
+    /// A frame that no port takes, and why; it is to be dropped.
+    pub fn take_refused(&mut self) -> Option<(Frame, DropReason)> {
+        self.refused.pop()
+    }
+
+    /// Queues a frame for the port or ports that the bridge chooses.
+    pub fn forward(
+        &mut self,
+        frame: Frame,
+        now_ns: u64,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        match self.ways_of(&frame, now_ns) {
+            Ok(way) => self.send(frame, way, now_ns, pool, counters),
+            Err(reason) => self.refused.push((frame, reason)),
+        }
+    }
+
+    /// Queues a frame for ports that the bridge has chosen.
+    #[inline]
+    pub fn send(
+        &mut self,
+        frame: Frame,
+        way: Way,
+        now_ns: u64,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        match way {
+            Way::Port(port) => {
+                let manner = Manner { answer_ns: Some(now_ns), onward: None };
+                self.queue(port, frame, manner, pool, counters);
+            }
+            Way::Ports(ports) => self.flood(frame, ports, pool, counters),
+        }
+    }
+
+    /// Queues a frame for a port, whatever stations the bridge knows.
+    pub fn send_by(
+        &mut self,
+        port: PortId,
+        frame: Frame,
+        manner: Manner,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        self.queue(port, frame, manner, pool, counters);
+    }
+
+    /// Queues a frame for a port whose link and route take one of its length.
+    #[inline]
+    pub fn send_fitting(
+        &mut self,
+        port: PortId,
+        frame: Frame,
+        onward: Onward,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        match self.ports.get_mut(usize::from(port.0)).filter(|output| output.queue.is_some()) {
+            Some(output) => output.push(frame, Some(onward), pool, counters),
+            None => self.refused.push((frame, DropReason::NoOutputPort)),
+        }
+    }
+
+    /// Drops a frame for a reason, and tells its sender if there is something to tell.
+    pub fn refuse(
+        &mut self,
+        frame: Frame,
+        reason: DropReason,
+        told: Option<(Message, u64)>,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        if let Some((message, now_ns)) = told {
+            self.tell(&frame, message, now_ns, pool, counters);
+        }
+        self.refused.push((frame, reason));
+    }
+
+    /// Tells the sender of a packet why that does not go on, as far as it may be told.
+    pub fn tell(
+        &mut self,
+        frame: &Frame,
+        message: Message,
+        now_ns: u64,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        if let Some(answer) = self.answers.about(frame, message, now_ns, pool) {
+            self.answer(answer, pool, counters);
+        }
+    }
+
+    /// The ports that the bridge chooses for a frame, which is copied to those that are open if its
+    /// station is not known.
+    ///
+    /// # Errors
+    /// Why it goes nowhere.
+    #[inline]
+    pub fn ways_of(&self, frame: &Frame, now_ns: u64) -> Result<Way, DropReason> {
+        match self.bridge.egress(frame, now_ns) {
+            Egress::Port(port) => Ok(Way::Port(port)),
+            Egress::Flood => {
+                let ports = (0..).map(PortId).zip(&self.ports);
+                let is_meant = |(port, output): &(PortId, &Output)| {
+                    *port != frame.port && output.queue.is_some()
+                };
+                let ports: PortSet = ports.filter(is_meant).map(|(port, _)| port).collect();
+                if ports.is_empty() { Err(DropReason::NoOutputPort) } else { Ok(Way::Ports(ports)) }
+            }
+            Egress::Drop(reason) => Err(reason),
+        }
+    }
+
+    /// Has a bridge note where the sender of a frame is, see [`Bridge::learn`].
+    #[inline]
+    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(Heard) -> bool) {
+        self.bridge.learn(frame, now_ns, tell);
+    }
+
+    /// True if a bridge has to be told where the senders of frames are.
+    #[inline]
+    pub const fn learns(&self) -> bool {
+        self.bridge.learns()
+    }
+
+    /// Has a bridge note what another worker has heard.
+    pub fn learn_from_peer(&mut self, heard: Heard) {
+        self.bridge.learn_from_peer(heard);
+    }
+
+    /// Sends errors in these names from now on, by port.
+    pub fn set_names(&mut self, names: impl Iterator<Item = Names>) {
+        self.answers.set_names(names);
+    }
+
+    fn answer(&mut self, answer: Frame, pool: &mut FramePool, counters: &mut Counters) {
+        if let Some(back) = self.ports.get_mut(usize::from(answer.port.0)) {
+            counters.output.icmp_out_msgs += 1;
+            back.push(answer, None, pool, counters);
+        }
+    }
+
+    fn flood(
+        &mut self,
+        frame: Frame,
+        ports: PortSet,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        let mut copies: u64 = 0;
+        for port in ports.iter() {
+            copies += 1;
+            match pool.duplicate(&frame) {
+                // Nobody knows that the station is behind this port: no error is due.
+                Some(copy) => self.queue(port, copy, Manner::default(), pool, counters),
+                None => counters.drop_packet(DropReason::NoBuffer),
+            }
+        }
+        counters.output.flood_copies += copies.saturating_sub(1);
+        pool.give_back(frame);
+    }
+
+    /// Queues a frame for a port.
+    fn queue(
+        &mut self,
+        port: PortId,
+        mut frame: Frame,
+        manner: Manner,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        let Some(output) = self.ports.get_mut(usize::from(port.0)).filter(|o| o.queue.is_some())
+        else {
+            return self.refused.push((frame, DropReason::NoOutputPort));
+        };
+        let of_route = manner.onward.and_then(|onward| onward.mtu);
+        let mtu = output.mtu.into_iter().chain(of_route).min();
+        let Some(mtu) = mtu.filter(|mtu| path_mtu::is_exceeded(*mtu, &frame)) else {
+            return output.push(frame, manner.onward, pool, counters);
+        };
+        let answers = manner.answer_ns.map(|now_ns| (&mut self.answers, now_ns));
+        match path_mtu::shorten(&mut frame, mtu, answers, pool, &mut self.pieces) {
+            Ok(()) => {
+                // A super-packet with shorter segments is still one.
+                if self.pieces.len() > 1 {
+                    counters.output.frag_oks += 1;
+                    counters.output.frag_creates += self.pieces.len() as u64;
+                }
+                for piece in self.pieces.drain(..) {
+                    output.push(piece, manner.onward, pool, counters);
+                }
+            }
+            Err(Refused { reason, answer }) => {
+                self.refused.push((frame, reason));
+                counters.output.frag_fails += u64::from(reason == DropReason::FragNeeded);
+                if let Some(answer) = answer {
+                    self.answer(answer, pool, counters);
+                }
+            }
+        }
+    }
+
+    /// Sends everything that is queued.
+    pub fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
+        for output in &mut self.ports {
+            if !output.pending.is_empty() {
+                output.flush(pool, counters);
+            }
+        }
+    }
+}
+
+impl Output {
+    fn push(
+        &mut self,
+        mut frame: Frame,
+        onward: Option<Onward>,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        if let Some(onward) = onward {
+            onward.apply(&mut frame);
+        }
+        self.pending.push(frame);
+        if self.pending.len() >= FLUSH_AT {
+            self.flush(pool, counters);
+        }
+    }
+
+    fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
+        let queued = self.pending.len() as u64;
+        let result = match &mut self.queue {
+            Some(queue) => queue.transmit(&mut self.pending, pool),
+            None => Err(PortError::Finished),
+        };
+        match result {
+            Ok(report) => {
+                self.sent.add(&Sent { frames: report.sent, bytes: report.sent_bytes });
+                counters.transmitted += report.sent;
+                counters.transmitted_bytes += report.sent_bytes;
+                counters.drop_packets(DropReason::OutputFull, report.refused_full);
+                counters.drop_packets(DropReason::OutputTooLong, report.refused_long);
+                counters.drop_packets(DropReason::OutputInvalid, report.refused_invalid);
+                counters.drop_packets(DropReason::NoOutputPort, report.refused_gone);
+            }
+            Err(_) => {
+                // The receive side of the port notices the same and has it opened
+                // again; until then its output is closed.
+                self.queue = None;
+                counters.drop_packets(DropReason::NoOutputPort, queued);
+                for frame in self.pending.drain(..) {
+                    pool.give_back(frame);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "outputs_tests.rs"]
+mod tests;

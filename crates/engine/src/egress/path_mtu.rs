@@ -1,0 +1,177 @@
+//! What happens to a frame that is longer than the link ahead takes: it is cut, or
+//! its sender is told (RFC 1191, RFC 8201).
+
+use flow::DropReason;
+use netio::{Checksum, Frame, FramePool, Segmentation};
+use wire::fragment::{Cut, Fragments};
+use wire::icmp_error::Message;
+use wire::{Dissected, Family, Readdress, checksum};
+
+use crate::egress::icmp_errors::IcmpAnswers;
+
+/// Bytes of an Ethernet header, which the MTU does not count.
+const ETHERNET_LEN: usize = wire::ETHERNET_LEN as usize;
+/// Bytes of a VLAN tag, which it does not count either (IEEE 802.3ac), if it is the
+/// first and no service tag: so do packet sockets of Linux.
+const VLAN_TAG_LEN: usize = 4;
+const VLAN: [u8; 2] = [0x81, 0x00];
+
+/// Why a frame that is too long is to be dropped.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub reason: DropReason,
+    /// The error for its sender, to leave by the port that the frame came from.
+    pub answer: Option<Frame>,
+}
+
+/// True for a frame that is longer than a link of this MTU takes, and for a
+/// super-packet of which a segment is.
+pub fn is_exceeded(mtu: u32, frame: &Frame) -> bool {
+    let length = match frame.offload.segmentation {
+        None => frame.len(),
+        Some(Segmentation { segment_size, header_length, .. }) => {
+            frame.len().min(usize::from(header_length) + usize::from(segment_size))
+        }
+    };
+    length > mtu as usize + ETHERNET_LEN && length > longest(mtu, frame.bytes())
+}
+
+/// The longest frame with the link header of this one.
+fn longest(mtu: u32, frame: &[u8]) -> usize {
+    let is_tagged = frame.get(12..14) == Some(&VLAN);
+    mtu as usize + ETHERNET_LEN + if is_tagged { VLAN_TAG_LEN } else { 0 }
+}
+
+/// Appends what is to be sent instead of a frame that exceeds the MTU to `pieces`:
+/// fragments, the datagrams of a super-packet and their fragments, or the
+/// super-packet of TCP with shorter segments. `pieces` is empty before.
+///
+/// # Errors
+/// [`Refused`] where the packet may not be cut, or is none of IP; it stays in `frame`
+/// then, from which it is taken otherwise. There is an answer only if there are `answers`,
+/// at this time in nanoseconds.
+pub fn shorten(
+    frame: &mut Frame,
+    mtu: u32,
+    answers: Option<(&mut IcmpAnswers, u64)>,
+    pool: &mut FramePool,
+    pieces: &mut Vec<Frame>,
+) -> Result<(), Refused> {
+    let longest = longest(mtu, frame.bytes());
+    let result = match wire::dissect(frame.bytes()) {
+        Ok(Dissected { network: Some(network), .. }) => {
+            let mtu = longest.saturating_sub(network.offset.into()) as u32;
+            let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
+            match frame.offload.segmentation {
+                // What is too long lies behind the packet: its sender can not help.
+                None if network.end as usize <= longest => Err(TOO_LONG),
+                _ if !may_be_cut => Err(refuse(frame, mtu, answers, pool)),
+                None => cut(frame, mtu, pool, pieces),
+                Some(segments) if segments.is_tcp() => shorten_segments(frame, segments, longest),
+                Some(_) => cut_segments(frame, longest, mtu, pool, pieces),
+            }
+        }
+        _ => Err(TOO_LONG),
+    };
+    result?;
+    let frame = std::mem::take(frame);
+    if pieces.is_empty() {
+        // It goes on itself, with shorter segments.
+        pieces.push(frame);
+    } else {
+        pool.give_back(frame);
+    }
+    Ok(())
+}
+
+pub(crate) const TOO_LONG: Refused = Refused { reason: DropReason::OutputTooLong, answer: None };
+
+pub(crate) fn refuse(
+    frame: &Frame,
+    mtu: u32,
+    answers: Option<(&mut IcmpAnswers, u64)>,
+    pool: &mut FramePool,
+) -> Refused {
+    let answer = answers
+        .and_then(|(answers, now_ns)| answers.about(frame, Message::TooBig { mtu }, now_ns, pool));
+    Refused { reason: DropReason::FragNeeded, answer }
+}
+
+/// Appends the fragments of a packet.
+fn cut(
+    frame: &mut Frame,
+    mtu: u32,
+    pool: &mut FramePool,
+    pieces: &mut Vec<Frame>,
+) -> Result<(), Refused> {
+    if let Checksum::Partial { start, offset } = frame.offload.checksum {
+        checksum::complete(frame.bytes_mut(), start, offset);
+    }
+    let mut fragments =
+        Fragments::new(frame.bytes(), &Cut { mtu, ..Cut::default() }).map_err(|_| TOO_LONG)?;
+    // A piece is shorter than the frame: there are buffers of its size.
+    while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
+        fragments.write_next(piece.bytes_mut());
+        come_from(frame, &mut piece, pool);
+        pieces.push(piece);
+    }
+    Ok(())
+}
+
+/// Appends the datagrams of a super-packet of UDP, those that are longer than `longest`
+/// with their link header in fragments.
+fn cut_segments(
+    frame: &Frame,
+    longest: usize,
+    mtu: u32,
+    pool: &mut FramePool,
+    pieces: &mut Vec<Frame>,
+) -> Result<(), Refused> {
+    let segments = frame.cut_up().ok_or(TOO_LONG)?;
+    for index in 0..segments.count() {
+        // A datagram is no longer than the frame: there are buffers of its size.
+        let Some(mut datagram) = pool.take(segments.length(index)) else { break };
+        segments.write(index, datagram.bytes_mut());
+        come_from(frame, &mut datagram, pool);
+        if datagram.len() <= longest {
+            pieces.push(datagram);
+            continue;
+        }
+        // All have the same headers: if one can not be cut, that is the first.
+        let result = cut(&mut datagram, mtu, pool, pieces);
+        pool.give_back(datagram);
+        result?;
+    }
+    Ok(())
+}
+
+pub(crate) fn come_from(frame: &Frame, piece: &mut Frame, pool: &mut FramePool) {
+    piece.port = frame.port;
+    piece.timestamp = frame.timestamp;
+    piece.sequence = frame.sequence;
+    let before = frame.before();
+    if before != Readdress::default() {
+        pool.keep_before(piece, &before);
+    }
+}
+
+/// Makes the segments of a super-packet of TCP fit: to the receiver they are the same
+/// stream, and it is spared the fragments.
+fn shorten_segments(
+    frame: &mut Frame,
+    segments: Segmentation,
+    longest: usize,
+) -> Result<(), Refused> {
+    let room = longest.saturating_sub(segments.header_length.into());
+    if room == 0 {
+        return Err(TOO_LONG);
+    }
+    // Less than before, or it would not be too long.
+    frame.offload.segmentation = Some(Segmentation { segment_size: room as u16, ..segments });
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "path_mtu_tests.rs"]
+mod tests;

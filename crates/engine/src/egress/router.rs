@@ -1,0 +1,599 @@
+//! The routing part of one worker: which packets it takes, and where they go.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fib::{HardwareAddress, LinkId, Neighbour, Query, Way, Ways};
+use flow::{Counters, DropReason};
+use ipnet::IpNet;
+use netio::{Frame, FramePool, PortId};
+use steer::BucketId;
+use wire::icmp_error::Message;
+use wire::{ETHERNET_LEN, Family, Network};
+
+use crate::control::route_keeper::Resolver;
+use crate::egress::ip_options;
+use crate::egress::martian::{is_no_destination, is_no_source, stays_on_link};
+use crate::egress::outputs::{Manner, Onward, Outputs};
+use crate::egress::reverse_path::Sources;
+use crate::egress::routing::Routing;
+use crate::path::packet::Packet;
+
+/// Most pairs of addresses whose way a worker remembers, about 100 bytes each.
+const WAYS: usize = 2048;
+/// Most next hops that packets wait for.
+const MAX_AWAITED: usize = 64;
+/// Most packets that wait for one next hop.
+const MAX_WAITING: usize = 64;
+/// Most bytes of packets that wait for one next hop. A super-packet has up to 64 KiB.
+const MAX_WAITING_BYTES: usize = 256 << 10;
+/// The time for which a next hop that does not answer keeps its place when packets for others need
+/// it. So a sender that scans unused addresses does not keep packets from other hosts.
+const PLACE_IS_SURE: Duration = Duration::from_millis(100);
+/// The longest time that a packet waits (RFC 4861 section 10: three attempts, a second each).
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
+/// The interval at which the kernel is asked to look for a neighbour, or to make sure of it.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The first interval while packets wait; each interval is twice the one before, up to
+/// [`ASK_EVERY`]. The kernel is asked again because it may have been told meanwhile to forget the
+/// neighbour.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Most neighbours for which the time of the last question is remembered.
+const MAX_ASKED: usize = 1024;
+
+/// The decision about a received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is routed.
+    Forward,
+    /// It is routed after its VLAN tags are taken off. They only have a priority.
+    Untag,
+    /// The kernel handles its own copy of the frame.
+    Host,
+    /// It is dropped.
+    Drop(DropReason),
+    /// It is dropped, and its sender is told why.
+    Refuse(DropReason, Message),
+}
+
+/// The way of a packet, which is looked up once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// It leaves by a link to a neighbour.
+    By {
+        /// The link and the neighbour.
+        next: NextStation,
+        /// The longest packet that the route allows, bytes; `None`: the route has no limit.
+        mtu: Option<u32>,
+    },
+    /// To the host, which has its own copy.
+    Host,
+    /// It is dropped.
+    Refuse {
+        /// The reason.
+        reason: DropReason,
+        /// The ICMP error for its sender, if one is due.
+        told: Option<Message>,
+    },
+}
+
+const OUT_OF_TIME: Course =
+    Course::Refuse { reason: DropReason::TtlExceeded, told: Some(Message::TimeExceeded) };
+
+/// The routing part of a worker.
+pub struct Router {
+    pub(crate) routing: Arc<Routing>,
+    /// Recent results of route look-ups.
+    pub(crate) ways: Ways,
+    /// Recent results of source checks.
+    pub(crate) sources: Sources,
+    /// Connections may be translated, so packets for the host may be for another host.
+    translates: bool,
+    resolver: Resolver,
+    waiting: BTreeMap<NextStation, Waiting>,
+    /// The times when the kernel was last asked for neighbours, nanoseconds.
+    asked_ns: BTreeMap<NextStation, u64>,
+}
+
+/// A link and the address of a next hop on it.
+pub type NextStation = (LinkId, IpAddr);
+
+/// A frame that waits for the station of its next hop.
+#[derive(Debug)]
+pub struct Unsent {
+    /// Its bucket. When the bucket leaves the worker, the frame goes with it.
+    pub bucket: BucketId,
+    /// The longest packet that its route allows, bytes; `None`: the route has no limit.
+    pub mtu: Option<u32>,
+    /// The time since which it has waited, nanoseconds.
+    pub since_ns: u64,
+    /// The frame.
+    pub frame: Frame,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    since_ns: u64,
+    frames: VecDeque<Unsent>,
+    bytes: usize,
+    /// The shortest time between two questions to the kernel.
+    pause: Duration,
+    /// The next hop had failed before. The kernel does not tell when it begins to ask again, so
+    /// the same state says nothing new.
+    has_failed: bool,
+}
+
+/// The parts of a worker that a frame needs to leave it.
+pub struct Exits<'a> {
+    /// The ports.
+    pub outputs: &'a mut Outputs,
+    /// The buffers.
+    pub pool: &'a mut FramePool,
+    /// The counters.
+    pub counters: &'a mut Counters,
+}
+
+impl Exits<'_> {
+    fn refuse(&mut self, frame: Frame, reason: DropReason, told: Option<(Message, u64)>) {
+        self.outputs.refuse(frame, reason, told, self.pool, self.counters);
+    }
+}
+
+impl Router {
+    /// Creates a router that knows no routes yet.
+    pub fn new(resolver: Resolver) -> Self {
+        Self {
+            routing: Arc::default(),
+            ways: Ways::new(WAYS),
+            sources: Sources::default(),
+            translates: false,
+            resolver,
+            waiting: BTreeMap::new(),
+            asked_ns: BTreeMap::new(),
+        }
+    }
+
+    /// Decides about a received frame by its destination station.
+    #[inline]
+    pub fn arrival(&self, frame: &Frame) -> Arrival {
+        let Some(port) = self.routing.port(frame.port) else {
+            return Arrival::Drop(DropReason::NoOutputPort);
+        };
+        match frame.bytes().first_chunk() {
+            None => Arrival::Drop(DropReason::MalformedLink),
+            Some(to) if *to == port.station => Arrival::Forward,
+            Some(to) if is_group(*to) => Arrival::Host,
+            Some(_) => Arrival::Drop(DropReason::OtherStation),
+        }
+    }
+
+    /// Decides about a packet for this router's station. `network` describes it; `None`: it is not
+    /// IP.
+    #[inline]
+    pub fn packet_arrival(&mut self, frame: &Frame, network: Option<&Network>) -> Arrival {
+        match network {
+            Some(network) if network.offset == ETHERNET_LEN => self.judge(frame, network),
+            Some(_) if wire::priority_tags(frame.bytes()).is_some() => Arrival::Untag,
+            // A packet in a VLAN is for an interface of the kernel on top of this one.
+            _ => Arrival::Host,
+        }
+    }
+
+    fn judge(&mut self, frame: &Frame, network: &Network) -> Arrival {
+        let (source, destination) = (network.source_ip(), network.destination_ip());
+        let may_be_own = self.takes_own(network);
+        if !may_be_own {
+            if is_no_destination(destination) {
+                return Arrival::Drop(DropReason::Martian);
+            }
+            if self.routing.is_own(destination)
+                || destination.is_multicast()
+                || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
+                || stays_on_link(destination)
+            {
+                return Arrival::Host;
+            }
+            if is_no_source(source) || self.routing.is_own(source) {
+                return Arrival::Drop(DropReason::Martian);
+            }
+        }
+        if let Some(reason) = self.source_fault(frame.port, network) {
+            return Arrival::Drop(reason);
+        }
+        ip_options::refusal(frame, may_be_own).unwrap_or(Arrival::Forward)
+    }
+
+    /// Looks at packets for the host's own addresses too from now on, because connections may be
+    /// translated.
+    pub fn take_own(&mut self) {
+        self.translates = true;
+    }
+
+    /// True for a packet for an address of the host that may belong to a translated connection.
+    #[inline]
+    pub fn takes_own(&self, network: &Network) -> bool {
+        self.translates
+            && network.offset == ETHERNET_LEN
+            && self.routing.is_host(network.destination_ip())
+            && !is_no_source(network.source_ip())
+            && !self.routing.is_own(network.source_ip())
+    }
+
+    /// The address that a masquerade gives to a packet of this course, and the link that has the
+    /// address.
+    pub fn masquerade(&self, course: &Course, network: &Network) -> Option<(LinkId, IpAddr)> {
+        let Course::By { next: (link, next_hop), .. } = *course else { return None };
+        let address = self.routing.masquerade(link, next_hop, network.destination_ip())?;
+        Some((link, address))
+    }
+
+    /// The address that a redirect gives to packets that come in by a port: the first address of
+    /// this family there that is valid beyond the link.
+    pub fn redirect_address(&self, port: PortId, family: Family) -> Option<IpAddr> {
+        let addresses = self.routing.port(port)?.addresses.iter().map(IpNet::addr);
+        let is_usable = |address: &IpAddr| match address {
+            IpAddr::V4(_) => family == Family::V4,
+            IpAddr::V6(address) => family == Family::V6 && !address.is_unicast_link_local(),
+        };
+        addresses.into_iter().find(is_usable)
+    }
+
+    /// The addresses of ports that are gone in the routing `now`.
+    pub fn lost_addresses(&self, now: &Routing) -> Vec<(LinkId, IpAddr)> {
+        self.routing.lost_addresses(now)
+    }
+
+    /// The course of a packet.
+    pub fn course_of(&mut self, packet: &Packet, mark: u32) -> Course {
+        self.course(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
+    }
+
+    /// The course of the packet of a frame that came in by `port`. `network` describes it. `whole`
+    /// is false if it came in fragments.
+    pub fn course(&mut self, network: &Network, port: PortId, mark: u32, whole: bool) -> Course {
+        let Some(link) = self.routing.port(port).map(|port| port.link) else {
+            return Course::Refuse { reason: DropReason::NoOutputPort, told: None };
+        };
+        let refuse = |reason, v4, v6| {
+            let code = if network.family == Family::V4 { v4 } else { v6 };
+            Course::Refuse { reason, told: Some(Message::Unreachable { code }) }
+        };
+        let query = Query { mark, ..query(network, link, whole) };
+        let hop = match self.ways.way(&self.routing.fib, &query) {
+            Way::Forward(hop) => hop,
+            Way::Local | Way::Broadcast | Way::Multicast => return Course::Host,
+            Way::NoRoute => return refuse(DropReason::NoRoute, NET, NO_ROUTE),
+            Way::Unreachable => return refuse(DropReason::NoRoute, HOST, NO_ROUTE),
+            Way::Prohibited => {
+                return refuse(DropReason::RouteProhibited, PROHIBITED_V4, PROHIBITED_V6);
+            }
+            Way::Blackhole => {
+                return Course::Refuse { reason: DropReason::RouteBlackhole, told: None };
+            }
+            Way::Unsupported => {
+                return Course::Refuse { reason: DropReason::RouteUnsupported, told: None };
+            }
+        };
+        if network.ttl <= 1 {
+            return OUT_OF_TIME;
+        }
+        let address = hop.gateway.unwrap_or_else(|| network.destination_ip());
+        Course::By { next: (hop.link, address), mtu: hop.mtu }
+    }
+
+    /// The longest packet that the route to the sender of a packet allows, bytes. `None` if the
+    /// route has no limit.
+    pub fn mtu_back(&self, network: &Network) -> Option<u32> {
+        let (from, to) = (network.destination_ip(), network.source_ip());
+        match self.routing.fib.way(&Query::new(from, to, LinkId(0))) {
+            Way::Forward(hop) => hop.mtu,
+            _ => None,
+        }
+    }
+
+    /// The port by which packets of this course leave; `None` if they do not leave.
+    pub fn port_of(&self, course: &Course) -> Option<PortId> {
+        match course {
+            Course::By { next: (link, _), .. } => self.routing.port_of(*link),
+            Course::Host | Course::Refuse { .. } => None,
+        }
+    }
+
+    /// The port by which packets of this course leave, the station of their next hop, and the
+    /// longest packet that the route allows, bytes. `None` for a course without a next hop, and
+    /// while the kernel has to be asked about the next hop.
+    pub fn adjacency(&self, course: &Course) -> Option<(PortId, HardwareAddress, Option<u32>)> {
+        let Course::By { next: (link, address), mtu } = *course else { return None };
+        match self.routing.neighbours.get(link, address)? {
+            Neighbour::Known { station, is_fresh: true } => {
+                Some((self.routing.port_of(link)?, *station, mtu))
+            }
+            _ => None,
+        }
+    }
+
+    /// The station address of this router at a port.
+    #[inline]
+    pub fn station(&self, port: PortId) -> Option<HardwareAddress> {
+        Some(self.routing.port(port)?.station)
+    }
+
+    /// Sends a frame of this bucket, keeps it until its next hop is known, or drops it.
+    pub fn forward(
+        &mut self,
+        bucket: BucketId,
+        mut frame: Frame,
+        course: Course,
+        now_ns: u64,
+        exits: &mut Exits<'_>,
+    ) {
+        match course {
+            // A later fragment may have fewer hops left than the first one.
+            Course::By { .. } if !has_hop(&frame) => {
+                self.refuse(OUT_OF_TIME, frame, now_ns, exits);
+            }
+            Course::By { next, mtu } => {
+                self.enter_options(&mut frame, next);
+                self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
+            }
+            Course::Host => {
+                exits.counters.output.to_host += 1;
+                exits.pool.give_back(frame);
+            }
+            Course::Refuse { .. } => self.refuse(course, frame, now_ns, exits),
+        }
+    }
+
+    fn refuse(&self, course: Course, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        if let Course::Refuse { reason, told } = course {
+            exits.refuse(frame, reason, told.map(|message| (message, now_ns)));
+        }
+    }
+
+    /// Sends a frame to a next hop, but not before frames that wait for it.
+    pub fn send_to(
+        &mut self,
+        next: NextStation,
+        unsent: Unsent,
+        now_ns: u64,
+        exits: &mut Exits<'_>,
+    ) {
+        let (link, address) = next;
+        let Some(port) = self.routing.port_of(link) else {
+            return exits.refuse(unsent.frame, DropReason::NoOutputPort, None);
+        };
+        let known = self.routing.neighbours.get(link, address).copied();
+        match known {
+            Some(Neighbour::Known { station, is_fresh }) => {
+                if !is_fresh {
+                    self.ask(next, now_ns, ASK_EVERY);
+                }
+                self.send_on(port, station, unsent, now_ns, exits);
+            }
+            // The kernel has asked for it without an answer.
+            Some(Neighbour::Failed)
+                if !self.waiting.contains_key(&next) && !self.ask(next, now_ns, ASK_EVERY) =>
+            {
+                self.refuse_unreachable(unsent.frame, now_ns, exits);
+            }
+            _ => self.keep(next, unsent, now_ns, exits),
+        }
+    }
+
+    fn send_on(
+        &self,
+        port: PortId,
+        station: HardwareAddress,
+        Unsent { mtu, frame, .. }: Unsent,
+        now_ns: u64,
+        exits: &mut Exits<'_>,
+    ) {
+        let Some(from) = self.routing.port(port).map(|port| port.station) else {
+            return exits.refuse(frame, DropReason::NoOutputPort, None);
+        };
+        let onward = Some(Onward { from, to: station, mtu });
+        let manner = Manner { answer_ns: Some(now_ns), onward };
+        exits.outputs.send_by(port, frame, manner, exits.pool, exits.counters);
+    }
+
+    fn refuse_unreachable(&self, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        let is_v6 = frame.bytes().get(usize::from(ETHERNET_LEN)).is_some_and(|b| b >> 4 == 6);
+        let code = if is_v6 { ADDRESS_UNREACHABLE } else { HOST };
+        let told = Some((Message::Unreachable { code }, now_ns));
+        exits.refuse(frame, DropReason::NoNeighbour, told);
+    }
+
+    /// Keeps a frame until the station of its next hop is known.
+    fn keep(&mut self, next: NextStation, unsent: Unsent, now_ns: u64, exits: &mut Exits<'_>) {
+        if !self.waiting.contains_key(&next) {
+            if !self.make_place(now_ns, exits) {
+                return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
+            }
+            self.ask(next, now_ns, FIRST_PAUSE);
+        }
+        let has_failed = self.routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed);
+        let since_ns = unsent.since_ns;
+        let fresh = || Waiting { since_ns, has_failed, pause: FIRST_PAUSE, ..Waiting::default() };
+        let waiting = self.waiting.entry(next).or_insert_with(fresh);
+        let bytes = waiting.bytes + unsent.frame.len();
+        if waiting.frames.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES {
+            return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
+        }
+        waiting.bytes = bytes;
+        waiting.frames.push_back(unsent);
+    }
+
+    /// Makes room for one more next hop to wait for. If all places are taken, the next hop that
+    /// has waited longest loses its place, unless it may still answer. False if there is no room.
+    fn make_place(&mut self, now_ns: u64, exits: &mut Exits<'_>) -> bool {
+        if self.waiting.len() < MAX_AWAITED {
+            return true;
+        }
+        let longest = self.waiting.iter().min_by_key(|(_, waiting)| waiting.since_ns);
+        let is_over = |since_ns| now_ns.saturating_sub(since_ns) >= nanos(PLACE_IS_SURE);
+        let Some(next) = longest.and_then(|(next, it)| is_over(it.since_ns).then_some(*next))
+        else {
+            return false;
+        };
+        for Unsent { frame, .. } in self.waiting.remove(&next).unwrap_or_default().frames {
+            exits.refuse(frame, DropReason::NeighbourQueueFull, None);
+        }
+        true
+    }
+
+    /// Asks the kernel for a neighbour, unless it was asked less than `pause` ago. True if it was
+    /// asked now.
+    fn ask(&mut self, next: NextStation, now_ns: u64, pause: Duration) -> bool {
+        let asked = self.asked_ns.get(&next);
+        if asked.is_some_and(|asked| now_ns.saturating_sub(*asked) < nanos(pause))
+            || !self.resolver.ask(next.0, next.1)
+        {
+            return false;
+        }
+        if self.asked_ns.len() >= MAX_ASKED {
+            self.asked_ns.clear();
+        }
+        self.asked_ns.insert(next, now_ns);
+        true
+    }
+
+    /// Takes over a new routing, and sends the frames that have waited for it.
+    pub fn take(&mut self, routing: Arc<Routing>, now_ns: u64, exits: &mut Exits<'_>) {
+        exits.outputs.set_names(routing.names());
+        self.routing = routing;
+        self.ways.forget();
+        self.sources.forget();
+        let routing = self.routing.clone();
+        let is_dead = |next: NextStation, waiting: &Waiting| {
+            !waiting.has_failed
+                && routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed)
+        };
+        let is_ready = |next: NextStation, waiting: &Waiting| {
+            let known = routing.neighbours.get(next.0, next.1);
+            matches!(known, Some(Neighbour::Known { .. }))
+                || is_dead(next, waiting)
+                || routing.port_of(next.0).is_none()
+        };
+        // The kernel forgets neighbours that nobody uses, so an unknown neighbour is no answer.
+        let ready = self.waiting.iter().filter(|(next, waiting)| is_ready(**next, waiting));
+        for next in ready.map(|(next, _)| *next).collect::<Vec<_>>() {
+            let waiting = self.waiting.remove(&next).unwrap_or_default();
+            let is_dead = is_dead(next, &waiting);
+            for unsent in waiting.frames {
+                // A frame that is sent to a failed neighbour anew would wait for as long again.
+                if is_dead {
+                    self.refuse_unreachable(unsent.frame, now_ns, exits);
+                } else {
+                    self.send_to(next, unsent, now_ns, exits);
+                }
+            }
+        }
+    }
+
+    /// Refuses frames that have waited too long, and has the kernel asked again for the others.
+    pub fn expire(&mut self, now_ns: u64, exits: &mut Exits<'_>) {
+        while let Some(next) = self.waiting.iter().find_map(|(next, waiting)| {
+            let waited = now_ns.saturating_sub(waiting.since_ns);
+            (waited >= nanos(LONGEST_WAIT)).then_some(*next)
+        }) {
+            for Unsent { frame, .. } in self.waiting.remove(&next).unwrap_or_default().frames {
+                self.refuse_unreachable(frame, now_ns, exits);
+            }
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for (&next, waiting) in &mut waiting {
+            if self.ask(next, now_ns, waiting.pause) {
+                waiting.pause = (2 * waiting.pause).min(ASK_EVERY);
+            }
+        }
+        self.waiting = waiting;
+    }
+
+    /// Takes out the waiting frames of a bucket that leaves. Later packets must not overtake them.
+    pub fn unsent(&mut self, bucket: BucketId) -> Vec<(NextStation, Unsent)> {
+        let mut unsent = Vec::new();
+        self.waiting.retain(|&next, waiting| {
+            for frame in std::mem::take(&mut waiting.frames) {
+                if frame.bucket == bucket {
+                    waiting.bytes -= frame.frame.len();
+                    unsent.push((next, frame));
+                } else {
+                    waiting.frames.push_back(frame);
+                }
+            }
+            !waiting.frames.is_empty()
+        });
+        unsent
+    }
+
+    /// Drops all waiting frames, because the gateway ends.
+    pub fn end(&mut self, exits: &mut Exits<'_>) {
+        let waiting = std::mem::take(&mut self.waiting);
+        for Unsent { frame, .. } in waiting.into_values().flat_map(|waiting| waiting.frames) {
+            exits.refuse(frame, DropReason::NoNeighbour, None);
+        }
+    }
+}
+
+/// Codes of "destination unreachable" (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443 section
+/// 3.1).
+const NET: u8 = 0;
+const HOST: u8 = 1;
+const PROHIBITED_V4: u8 = 13;
+const NO_ROUTE: u8 = 0;
+const PROHIBITED_V6: u8 = 1;
+const ADDRESS_UNREACHABLE: u8 = 3;
+
+const fn nanos(duration: Duration) -> u64 {
+    duration.as_nanos() as u64
+}
+
+fn is_group(station: [u8; 6]) -> bool {
+    station[0] & 1 != 0
+}
+
+/// True if the packet behind an Ethernet header has a hop left.
+fn has_hop(frame: &Frame) -> bool {
+    let packet = frame.bytes().get(usize::from(ETHERNET_LEN)..).unwrap_or_default();
+    wire::hops_left(packet) > 1
+}
+
+pub(crate) fn query(network: &Network, link: LinkId, whole: bool) -> Query {
+    let (source, destination) = (network.source_ip(), network.destination_ip());
+    Query {
+        traffic_class: network.traffic_class,
+        protocol: network.protocol,
+        ports: if whole { ports(network) } else { None },
+        flow_hash: spread(source, destination),
+        ..Query::new(source, destination, link)
+    }
+}
+
+/// The ports for rules that ask for them. Fragments have none here: all of them have to go the
+/// same way, and only the first has ports. A kernel that does not reassemble does the same.
+fn ports(network: &Network) -> Option<(u16, u16)> {
+    if network.fragment.is_some() { None } else { network.transport.ports() }
+}
+
+/// A hash of two addresses. All packets between them, including fragments, take the same one of
+/// several ways. The kernel does the same (`fib_multipath_hash_policy` 0).
+fn spread(source: IpAddr, destination: IpAddr) -> u32 {
+    let bits = |address| match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    let fold = |bits: u128| (bits >> 64) as u64 ^ bits as u64;
+    let mixed = (fold(bits(source)).rotate_left(32) ^ fold(bits(destination)))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 32) as u32
+}
+
+#[cfg(test)]
+#[path = "router_tests.rs"]
+pub(crate) mod tests;
+
+#[cfg(test)]
+#[path = "router_waiting_tests.rs"]
+mod waiting_tests;

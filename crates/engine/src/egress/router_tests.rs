@@ -1,0 +1,503 @@
+use std::sync::mpsc::Receiver;
+
+use fib::{Action, Hops, NextHop, Route, Rule, RuleAction, Selector, TableId};
+use flow::HashKey;
+use ipnet::IpNet;
+use netio::memory::Sink;
+use netlink::{Link, Picture};
+use wire::build::PacketBuilder;
+use wire::{IcmpError, Transport};
+
+use super::*;
+use crate::egress::stations::StationLimits;
+
+const SECOND: u64 = 1_000_000_000;
+/// A bucket for packets whose bucket does not matter.
+const BUCKET: BucketId = BucketId(0);
+/// The stations of the router's two ports, and of the hosts behind them.
+pub const ROUTER: [HardwareAddress; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+pub const CLIENT: HardwareAddress = [2, 0, 0, 0, 0, 3];
+pub const SERVER: HardwareAddress = [2, 0, 0, 0, 0, 4];
+
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// An address that is alone in its network.
+fn network(address: &str) -> IpNet {
+    ip(address).into()
+}
+
+/// 192.0.2.0/24 on the first link, 198.51.100.0/24 on the second, and a default route by
+/// 198.51.100.2.
+pub fn picture() -> Picture {
+    let mut picture = Picture::default();
+    for (number, address) in [(0, "192.0.2.254"), (1, "198.51.100.254")] {
+        let link = Link {
+            name: format!("eth{number}"),
+            station: Some(ROUTER[number]),
+            mtu: 1500,
+            is_up: true,
+            addresses: vec![network(address)],
+        };
+        picture.links.insert(LinkId(10 + number as u32), link);
+        let own = format!("{address}/32").parse().unwrap();
+        picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
+    }
+    for (prefix, link, gateway) in [
+        ("192.0.2.0/24", 10, None),
+        ("198.51.100.0/24", 11, None),
+        ("0.0.0.0/0", 11, Some(ip("198.51.100.2"))),
+    ] {
+        let hops = Hops::one(NextHop::new(LinkId(link), gateway));
+        let route = Route::new(prefix.parse().unwrap(), Action::Forward(hops));
+        picture.fib.insert(TableId::MAIN, route);
+    }
+    picture
+}
+
+/// Sends a frame on as a worker does.
+fn forward(router: &mut Router, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+    let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
+    let course = router.course(&network, frame.port, 0, true);
+    router.forward(BUCKET, frame, course, now_ns, exits);
+}
+
+struct Bench {
+    router: Router,
+    asked: Receiver<NextStation>,
+    outputs: Outputs,
+    wires: [Sink; 2],
+    pool: FramePool,
+    counters: Counters,
+    picture: Picture,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (resolver, asked) = Resolver::for_test();
+        let wires = [Sink::new(), Sink::new()];
+        let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
+        for (port, wire) in (0..).zip(&wires) {
+            outputs.set(PortId(port), Some(Box::new(wire.clone())));
+        }
+        let mut bench = Self {
+            router: Router::new(resolver),
+            asked,
+            outputs,
+            wires,
+            pool: FramePool::new(64, 8),
+            counters: Counters::default(),
+            picture: picture(),
+        };
+        bench.learn(0, |_| {});
+        bench
+    }
+
+    fn with(&mut self, act: impl FnOnce(&mut Router, &mut Exits<'_>)) {
+        let Self { router, outputs, pool, counters, .. } = self;
+        act(router, &mut Exits { outputs, pool, counters });
+        self.outputs.flush(&mut self.pool, &mut self.counters);
+    }
+
+    /// Changes the state of the kernel.
+    fn learn(&mut self, now_ns: u64, change: impl FnOnce(&mut Picture)) {
+        change(&mut self.picture);
+        let ports = ["eth0", "eth1"].map(|name| self.picture.link_named(name));
+        let routing = Arc::new(Routing::new(&self.picture, &ports));
+        self.with(|router, exits| router.take(routing, now_ns, exits));
+    }
+
+    fn know(&mut self, now_ns: u64, address: &str, neighbour: Neighbour) {
+        let address = ip(address);
+        self.learn(now_ns, |picture| picture.neighbours.insert(LinkId(11), address, neighbour));
+    }
+
+    /// A packet of the client with a number in its payload.
+    fn packet(&mut self, builder: &PacketBuilder, number: u8) -> Frame {
+        let mut bytes = Vec::new();
+        builder.clone().macs(CLIENT, ROUTER[0]).udp(7, 9, &[number], &mut bytes);
+        self.pool.copy_of(&bytes).unwrap()
+    }
+
+    fn forward(&mut self, to: [u8; 4], number: u8, now_ns: u64) {
+        let frame = self.packet(&PacketBuilder::v4([192, 0, 2, 1], to), number);
+        self.with(|router, exits| forward(router, frame, now_ns, exits));
+    }
+
+    /// The frames that have left by a port: from, to, time to live, last byte.
+    fn sent(&mut self, port: usize) -> Vec<(HardwareAddress, HardwareAddress, u8, u8)> {
+        let said = |frame: Frame| {
+            let bytes = frame.bytes();
+            let network = wire::dissect(bytes).unwrap().network.unwrap();
+            assert!(wire::checksum::verify_transport(bytes, &network));
+            let (to, from) = (bytes[..6].try_into().unwrap(), bytes[6..12].try_into().unwrap());
+            (from, to, network.ttl, bytes[bytes.len() - 1])
+        };
+        self.wires[port].take().into_iter().map(said).collect()
+    }
+
+    fn refused(&mut self) -> Vec<DropReason> {
+        std::iter::from_fn(|| self.outputs.take_refused()).map(|(_, reason)| reason).collect()
+    }
+
+    /// Type and code of the ICMP errors that the client gets.
+    fn errors(&mut self) -> Vec<(u8, u8)> {
+        let said = |frame: Frame| {
+            assert_eq!(frame.bytes()[..12], [CLIENT, ROUTER[0]].concat());
+            let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
+            assert_eq!(network.source_ip(), ip("192.0.2.254"));
+            match network.transport {
+                Transport::IcmpError(IcmpError { kind, code, .. }) => (kind, code),
+                other => panic!("{other:?}"),
+            }
+        };
+        self.wires[0].take().into_iter().map(said).collect()
+    }
+}
+
+#[test]
+fn packets_wait_for_their_next_hop_and_leave_in_their_order() {
+    let mut bench = Bench::new();
+    for number in 0..3 {
+        bench.forward([203, 0, 113, number], number, 0);
+    }
+    assert_eq!(bench.asked.try_iter().collect::<Vec<_>>(), [(LinkId(11), ip("198.51.100.2"))]);
+    assert_eq!(bench.sent(1), []);
+    bench.know(SECOND / 2, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.forward([203, 0, 113, 3], 3, SECOND / 2);
+    let expected: Vec<_> = (0..4).map(|number| (ROUTER[1], SERVER, 63, number)).collect();
+    assert_eq!(bench.sent(1), expected);
+    assert_eq!((bench.refused(), bench.errors()), (vec![], vec![]));
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_told_and_asked_for_again() {
+    let mut bench = Bench::new();
+    bench.forward([198, 51, 100, 7], 0, 0);
+    bench.know(SECOND / 2, "198.51.100.7", Neighbour::Failed);
+    assert_eq!(bench.refused(), [DropReason::NoNeighbour]);
+    bench.forward([198, 51, 100, 7], 1, SECOND / 2);
+    assert_eq!(bench.refused(), [DropReason::NoNeighbour], "at once, soon after");
+    assert_eq!(bench.errors(), [(3, 1), (3, 1)]);
+    bench.forward([198, 51, 100, 7], 2, 2 * SECOND);
+    assert_eq!(bench.asked.try_iter().count(), 2, "at first and now");
+    // No neighbour answers.
+    bench.with(|router, exits| router.expire(4 * SECOND, exits));
+    assert_eq!(bench.refused(), []);
+    bench.with(|router, exits| router.expire(5 * SECOND, exits));
+    assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::NoNeighbour], vec![(3, 1)]));
+}
+
+#[test]
+fn what_waits_is_bounded_and_nothing_of_it_is_lost_uncounted() {
+    let mut bench = Bench::new();
+    for _ in 0..MAX_WAITING + 2 {
+        bench.forward([198, 51, 100, 7], 0, 0);
+    }
+    for host in 0..MAX_AWAITED as u8 {
+        bench.forward([198, 51, 100, 100 + host], 0, 0);
+    }
+    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull; 3]);
+    bench.with(|router, exits| router.end(exits));
+    assert_eq!(bench.refused().len(), MAX_WAITING + MAX_AWAITED - 1);
+}
+
+#[test]
+fn what_the_kernel_has_given_up_is_told_to_all_that_wait_at_once() {
+    let mut bench = Bench::new();
+    for number in 0..3 {
+        bench.forward([198, 51, 100, 7], number, 0);
+    }
+    // The answer takes as long as the kernel takes to give up.
+    bench.know(2 * SECOND, "198.51.100.7", Neighbour::Failed);
+    assert_eq!(bench.refused(), [DropReason::NoNeighbour; 3]);
+    assert_eq!(bench.errors(), [(3, 1); 3]);
+}
+
+/// The kernel does not tell when it begins to ask again.
+#[test]
+fn a_neighbour_that_had_failed_gets_its_time_whatever_else_changes() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.7", Neighbour::Failed);
+    bench.forward([198, 51, 100, 7], 0, 0);
+    bench.know(1, "198.51.100.8", Neighbour::Failed);
+    bench.forward([198, 51, 100, 7], 1, 2);
+    assert_eq!(bench.refused(), []);
+    bench.know(3, "198.51.100.7", Neighbour::Known { station: SERVER, is_fresh: true });
+    let expected = [0, 1].map(|number| (ROUTER[1], SERVER, 63, number));
+    assert_eq!(bench.sent(1), expected);
+}
+
+#[test]
+fn who_sends_to_nobody_does_not_keep_packets_from_other_next_hops() {
+    let mut bench = Bench::new();
+    for host in 0..MAX_AWAITED as u8 {
+        bench.forward([198, 51, 100, 100 + host], 0, 0);
+    }
+    bench.asked.try_iter().count();
+    bench.forward([203, 0, 113, 1], 1, SECOND / 100);
+    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull], "the others may still answer");
+    assert_eq!(bench.asked.try_iter().count(), 0, "nobody is asked for what does not wait");
+    bench.forward([203, 0, 113, 1], 2, SECOND / 5);
+    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull], "one of the others gives way");
+    bench.know(SECOND / 4, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    assert_eq!(bench.sent(1), [(ROUTER[1], SERVER, 63, 2)]);
+}
+
+#[test]
+fn super_packets_that_wait_are_bounded_by_their_bytes() {
+    let mut bench = Bench::new();
+    for _ in 0..5 {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 7]);
+        builder.macs(CLIENT, ROUTER[0]).udp(7, 9, &[0; 60_000], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        bench.with(|router, exits| forward(router, frame, 0, exits));
+    }
+    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull]);
+}
+
+/// The kernel may have been told to forget its neighbours while it looked for one.
+#[test]
+fn who_is_waited_for_is_asked_for_again_soon() {
+    // One packet waits, or many.
+    for packets in [1, 40] {
+        let mut bench = Bench::new();
+        for number in 0..40 {
+            let now_ns = u64::from(number) * SECOND / 20;
+            if number < packets {
+                bench.forward([198, 51, 100, 7], number, now_ns);
+            }
+            bench.with(|router, exits| router.expire(now_ns, exits));
+        }
+        // Each of the two next hops is asked for at 0, 0.1, 0.3, 0.7 and 1.5 s.
+        assert_eq!(bench.asked.try_iter().count(), 5);
+    }
+}
+
+#[test]
+fn a_stale_neighbour_is_used_and_asked_for_once_in_a_while() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: false });
+    for (number, now_ns) in [(0, 0), (1, SECOND / 2), (2, SECOND), (3, SECOND + 1)] {
+        bench.forward([203, 0, 113, 1], number, now_ns);
+    }
+    assert_eq!(bench.sent(1).len(), 4);
+    assert_eq!(bench.asked.try_iter().count(), 2);
+}
+
+#[test]
+fn where_there_is_no_way_the_sender_hears_why() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.learn(0, |picture| {
+        for (prefix, action) in [
+            ("203.0.113.0/28", Action::Prohibit),
+            ("203.0.113.16/28", Action::Unreachable),
+            ("203.0.113.32/28", Action::Blackhole),
+            ("203.0.113.48/28", Action::Unsupported),
+        ] {
+            picture.fib.insert(TableId::MAIN, Route::new(prefix.parse().unwrap(), action));
+        }
+    });
+    for (host, reason, error) in [
+        (1, DropReason::RouteProhibited, Some((3, 13))),
+        (17, DropReason::NoRoute, Some((3, 1))),
+        (33, DropReason::RouteBlackhole, None),
+        (49, DropReason::RouteUnsupported, None),
+    ] {
+        bench.forward([203, 0, 113, host], 0, 0);
+        assert_eq!(bench.refused(), [reason]);
+        assert_eq!(bench.errors(), Vec::from_iter(error));
+    }
+    let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 99]).ttl(1);
+    let frame = bench.packet(&builder, 0);
+    bench.with(|router, exits| forward(router, frame, 0, exits));
+    assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::TtlExceeded], vec![(11, 0)]));
+    bench.learn(0, |picture| {
+        let default = "0.0.0.0/0".parse().unwrap();
+        let hops = Hops::one(NextHop::new(LinkId(11), Some(ip("198.51.100.2"))));
+        picture.fib.remove(TableId::MAIN, &Route::new(default, Action::Forward(hops)));
+    });
+    bench.forward([203, 0, 113, 99], 0, 0);
+    assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::NoRoute], vec![(3, 0)]));
+    assert_eq!(bench.sent(1), []);
+}
+
+/// Without this, nobody behind a link with only link-local addresses would find the path MTU.
+#[test]
+fn a_link_without_addresses_speaks_in_the_name_of_another() {
+    let mut picture = picture();
+    let lo = Link {
+        name: "lo".to_owned(),
+        addresses: ["127.0.0.1", "::1", "2001:db8::1"].map(network).to_vec(),
+        ..picture.links[&LinkId(10)].clone()
+    };
+    picture.links.insert(LinkId(1), lo);
+    picture.links.get_mut(&LinkId(11)).unwrap().addresses = vec![network("fe80::2")];
+    let routing = Routing::new(&picture, &["eth0", "eth1"].map(|name| picture.link_named(name)));
+    let names: Vec<_> = routing.names().map(|names| (names.v4, names.v6)).collect();
+    let (v4, v6) = (Some(ip("192.0.2.254")), Some(ip("2001:db8::1")));
+    assert_eq!(names, [(v4, v6); 2]);
+}
+
+#[test]
+fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
+    let mut bench = Bench::new();
+    let mut arrival = |from: [u8; 4], to: [u8; 4], station: HardwareAddress| {
+        let mut bytes = Vec::new();
+        PacketBuilder::v4(from, to).macs(CLIENT, station).udp(7, 9, &[], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        match bench.router.arrival(&frame) {
+            Arrival::Forward => {
+                let network = wire::dissect(&bytes).unwrap().network;
+                bench.router.packet_arrival(&frame, network.as_ref())
+            }
+            arrival => arrival,
+        }
+    };
+    let (client, server) = ([192, 0, 2, 1], [198, 51, 100, 2]);
+    assert_eq!(arrival(client, server, ROUTER[0]), Arrival::Forward);
+    assert_eq!(arrival(client, server, SERVER), Arrival::Drop(DropReason::OtherStation));
+    assert_eq!(arrival(client, server, [0xff; 6]), Arrival::Host);
+    for own in [[192, 0, 2, 254], [198, 51, 100, 254], [224, 0, 0, 5], [169, 254, 0, 1], [255; 4]] {
+        assert_eq!(arrival(client, own, ROUTER[0]), Arrival::Host, "{own:?}");
+    }
+    let own = [198, 51, 100, 254];
+    let sources = [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1], [255; 4], own];
+    for source in sources {
+        assert_eq!(arrival(source, server, ROUTER[0]), Arrival::Drop(DropReason::Martian));
+    }
+    assert_eq!(arrival([240, 0, 0, 1], server, ROUTER[0]), Arrival::Forward, "as the kernel does");
+    for nowhere in [[0; 4], [127, 0, 0, 1], [127, 9, 9, 9]] {
+        assert_eq!(arrival(client, nowhere, ROUTER[0]), Arrival::Drop(DropReason::Martian));
+    }
+}
+
+#[test]
+fn ipv6_addresses_that_are_nobodys_on_the_way_are_martian() {
+    let mut bench = Bench::new();
+    let mut arrival = |from: &str, to: &str| {
+        let octets = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::v6(octets(from), octets(to)).macs(CLIENT, ROUTER[0]);
+        builder.udp(7, 9, &[], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        let network = wire::dissect(&bytes).unwrap().network;
+        bench.router.packet_arrival(&frame, network.as_ref())
+    };
+    let (client, server) = ("2001:db8:1::1", "2001:db8:2::2");
+    assert_eq!(arrival(client, server), Arrival::Forward);
+    for source in ["::", "::1", "ff02::1", "fe80::1", "::ffff:192.0.2.1"] {
+        assert_eq!(arrival(source, server), Arrival::Drop(DropReason::Martian), "{source}");
+    }
+    for destination in ["::", "::1", "::ffff:127.0.0.1"] {
+        let dropped = Arrival::Drop(DropReason::Martian);
+        assert_eq!(arrival(client, destination), dropped, "{destination}");
+    }
+    assert_eq!(arrival("fe80::1", "ff02::1"), Arrival::Host);
+}
+
+#[test]
+fn options_are_refused_and_their_faults_told() {
+    let mut bench = Bench::new();
+    let arrival = |bench: &mut Bench, to: [u8; 4], options: &[u8]| {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(CLIENT, ROUTER[0]);
+        builder.options(options).udp(7, 9, &[], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        let network = wire::dissect(&bytes).unwrap().network;
+        bench.router.packet_arrival(&frame, network.as_ref())
+    };
+    let (server, own) = ([198, 51, 100, 2], [198, 51, 100, 254]);
+    let source_route = [131, 7, 4, 203, 0, 113, 1, 0];
+    assert_eq!(arrival(&mut bench, server, &[148, 4, 0, 0]), Arrival::Forward);
+    assert_eq!(arrival(&mut bench, server, &source_route), Arrival::Drop(DropReason::SourceRoute));
+    let told = Message::ParameterProblem { pointer: 22 };
+    assert_eq!(
+        arrival(&mut bench, server, &[7, 3, 3, 0]),
+        Arrival::Refuse(DropReason::IpOptions, told)
+    );
+    assert_eq!(arrival(&mut bench, own, &[7, 3, 3, 0]), Arrival::Host, "it sees to it");
+    bench.router.take_own();
+    assert_eq!(
+        arrival(&mut bench, own, &[7, 3, 3, 0]),
+        Arrival::Drop(DropReason::IpOptions),
+        "and tells"
+    );
+}
+
+/// The record route option gets the address of the link by which the packet leaves, and the
+/// timestamp option gets that of the link by which it came in.
+#[test]
+fn a_router_records_the_route_of_who_asks_for_it() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    let options =
+        [&[7, 7, 4, 0, 0, 0, 0][..], &[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[0]].concat();
+    let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).options(&options);
+    let frame = bench.packet(&builder, 0);
+    bench.with(|router, exits| forward(router, frame, 0, exits));
+    let frames = bench.wires[1].take();
+    let packet = &frames[0].bytes()[14..];
+    assert_eq!(packet[20..27], [7, 7, 8, 198, 51, 100, 254]);
+    assert_eq!(packet[27..35], [68, 12, 13, 1, 192, 0, 2, 254]);
+    let time_ms = u32::from_be_bytes(packet[35..39].try_into().unwrap());
+    assert!(time_ms > 0 && time_ms < 86_400_000, "{time_ms} (0 for a millisecond a day)");
+    assert!(wire::dissect(frames[0].bytes()).is_ok(), "with its checksum");
+}
+
+/// A rule for a port fits the first fragment only, so the datagram would take two ways.
+#[test]
+fn all_fragments_of_a_datagram_take_one_way() {
+    let mut bench = Bench::new();
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.learn(0, |picture| {
+        let selector = Selector { destination_port: Some(9..=9), ..Selector::default() };
+        let rule = Rule { selector, action: RuleAction::Blackhole, ..Rule::ask(0, TableId::MAIN) };
+        let rules = vec![rule, Rule::ask(1, TableId::LOCAL), Rule::ask(2, TableId::MAIN)];
+        picture.fib.set_rules(false, rules);
+    });
+    let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).macs(CLIENT, ROUTER[0]);
+    let mut whole = Vec::new();
+    builder.udp(7, 9, &[0; 24], &mut whole);
+    let datagram = &whole[34..];
+    for (offset, more) in [(0, true), (16, false)] {
+        let mut bytes = Vec::new();
+        let piece = &datagram[usize::from(offset)..][..16];
+        builder.fragment(17, offset, more, piece, &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        bench.with(|router, exits| forward(router, frame, 0, exits));
+    }
+    assert_eq!((bench.refused(), bench.wires[1].take().len()), (vec![], 2));
+    bench.forward([203, 0, 113, 1], 0, 0);
+    assert_eq!(bench.refused(), [DropReason::RouteBlackhole], "the rule is asked otherwise");
+}
+
+#[test]
+fn what_is_longer_than_its_route_allows_is_cut_or_refused() {
+    let mut bench = Bench::new();
+    bench.learn(0, |picture| {
+        let hops = Hops::one(NextHop::new(LinkId(11), Some(ip("198.51.100.2")))).with_mtu(600);
+        let route = Route::new("203.0.113.0/24".parse().unwrap(), Action::Forward(hops));
+        picture.fib.insert(TableId::MAIN, route);
+    });
+    let long = |bench: &mut Bench, to, may_be_cut| {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(CLIENT, ROUTER[0]);
+        let builder = if may_be_cut { builder } else { builder.dont_fragment() };
+        builder.udp(7, 9, &[5; 700], &mut bytes);
+        let frame = bench.pool.copy_of(&bytes).unwrap();
+        bench.with(|router, exits| forward(router, frame, 0, exits));
+    };
+    // Packets that wait for the next hop keep the limit of their route.
+    long(&mut bench, [203, 0, 113, 1], true);
+    long(&mut bench, [203, 0, 113, 1], false);
+    long(&mut bench, [203, 0, 114, 1], false);
+    bench.know(1, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    let lengths: Vec<usize> = bench.wires[1].take().iter().map(Frame::len).collect();
+    assert_eq!(lengths, [14 + 20 + 576, 14 + 20 + 132, 14 + 20 + 708]);
+    assert_eq!(bench.refused(), [DropReason::FragNeeded]);
+    assert_eq!(bench.errors(), [(3, 4)]);
+}

@@ -1,0 +1,247 @@
+//! The routes, neighbours and links of the kernel at one moment. The route keeper makes this anew
+//! when one of them changes, and all workers share it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::IpAddr;
+
+use fib::{Action, Fib, HardwareAddress, LinkId, Neighbours, TableId};
+use ipnet::IpNet;
+use netio::PortId;
+use netlink::{Link, Picture};
+
+use crate::egress::icmp_errors::Names;
+use crate::egress::reverse_path::SourceCheck;
+
+/// Routes, neighbours, and which port is which interface.
+#[derive(Clone, Debug, Default)]
+pub struct Routing {
+    /// The routing rules and the routes.
+    pub fib: Fib,
+    /// The stations of the neighbours on the links.
+    pub neighbours: Neighbours,
+    /// The interfaces of the ports, by port; `None` while the interface is missing or has no
+    /// station address.
+    ports: Vec<Option<RoutedPort>>,
+    by_link: BTreeMap<LinkId, PortId>,
+    /// The networks of the host's addresses, by link.
+    attached: BTreeMap<LinkId, Vec<IpNet>>,
+    /// See [`Picture::overruns`].
+    pub overruns: u64,
+    /// The host's addresses (true), and the broadcast addresses of its links (false).
+    own: HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>>,
+}
+
+/// A port as an interface of the kernel.
+#[derive(Clone, Debug)]
+pub struct RoutedPort {
+    /// The interface.
+    pub link: LinkId,
+    /// Its station address. The gateway routes only frames for it.
+    pub station: HardwareAddress,
+    /// The source addresses of ICMP errors that leave by it.
+    pub names: Names,
+    /// Its addresses, with their networks.
+    pub addresses: Vec<IpNet>,
+    /// The check of the sources of packets that come in by it.
+    pub check: SourceCheck,
+}
+
+impl Routing {
+    /// Takes over the kernel's state. `ports` are the interfaces of the ports.
+    pub fn new(picture: &Picture, ports: &[Option<LinkId>]) -> Self {
+        let find = |id: &Option<LinkId>| picture.links.get_key_value(id.as_ref()?);
+        // A link without an address of a family, such as one with link-local addresses only, needs
+        // an address for errors too. The loopback interface comes first, because it has the
+        // address that a router uses on all links.
+        let others = names(picture.links.values().flat_map(|link| &link.addresses));
+        let port = |id: &Option<LinkId>| find(id).and_then(|link| routed_port(link, others));
+        let ports: Vec<Option<RoutedPort>> = ports.iter().map(port).collect();
+        let by_link = (0..)
+            .zip(&ports)
+            .filter_map(|(index, port)| Some((port.as_ref()?.link, PortId(index))))
+            .collect();
+        Self {
+            fib: picture.fib.clone(),
+            neighbours: picture.neighbours.clone(),
+            ports,
+            by_link,
+            attached: picture
+                .links
+                .iter()
+                .map(|(id, link)| (*id, link.addresses.clone()))
+                .collect(),
+            overruns: picture.overruns,
+            own: own_addresses(&picture.fib),
+        }
+    }
+
+    /// Sets the source check of each port that has an interface.
+    pub fn set_checks(&mut self, mut check: impl FnMut(PortId, LinkId) -> SourceCheck) {
+        for (id, port) in (0..).map(PortId).zip(&mut self.ports) {
+            if let Some(port) = port {
+                port.check = check(id, port.link);
+            }
+        }
+    }
+
+    /// True if the host has an address on this link in whose network `address` is.
+    pub fn is_attached(&self, link: LinkId, address: IpAddr) -> bool {
+        self.attached.get(&link).into_iter().flatten().any(|network| network.contains(&address))
+    }
+
+    /// The interface of a port; `None` while there is none.
+    pub fn port(&self, port: PortId) -> Option<&RoutedPort> {
+        self.ports.get(usize::from(port.0))?.as_ref()
+    }
+
+    /// The port of an interface.
+    pub fn port_of(&self, link: LinkId) -> Option<PortId> {
+        self.by_link.get(&link).copied()
+    }
+
+    /// The address that the kernel's masquerade gives to packets that go to `destination` by way
+    /// of `next_hop` on a link. For IPv4 it is the first address in whose network the next hop is,
+    /// or else the first address. For IPv6 it is the address that has the longest common prefix
+    /// with the destination (RFC 6724 section 5, rule 8).
+    pub fn masquerade(
+        &self,
+        link: LinkId,
+        next_hop: IpAddr,
+        destination: IpAddr,
+    ) -> Option<IpAddr> {
+        let addresses = &self.port(self.port_of(link)?)?.addresses;
+        let usable = || addresses.iter().filter(|network| is_usable(network.addr(), destination));
+        let found = match destination {
+            IpAddr::V4(_) => {
+                let near = usable().find(|network| network.contains(&next_hop));
+                near.or_else(|| usable().next())
+            }
+            IpAddr::V6(destination) => usable().rev().max_by_key(|network| match network.addr() {
+                IpAddr::V6(address) => (address.to_bits() ^ destination.to_bits()).leading_zeros(),
+                IpAddr::V4(_) => 0,
+            }),
+        };
+        found.map(IpNet::addr)
+    }
+
+    /// The addresses of ports that are gone in a later state.
+    pub fn lost_addresses(&self, later: &Self) -> Vec<(LinkId, IpAddr)> {
+        let ports = self.ports.iter().flatten();
+        let all = ports.flat_map(|port| port.addresses.iter().map(|it| (port.link, it.addr())));
+        let is_kept = |(link, address): &(LinkId, IpAddr)| {
+            let port = later.port_of(*link).and_then(|port| later.port(port));
+            port.is_some_and(|port| port.addresses.iter().any(|it| it.addr() == *address))
+        };
+        all.filter(|lost| !is_kept(lost)).collect()
+    }
+
+    /// All addresses that [`Routing::masquerade`] may return.
+    pub fn masquerade_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let addresses = self.ports.iter().flatten().flat_map(|port| &port.addresses);
+        addresses.map(IpNet::addr).filter(|address| is_usable(*address, *address))
+    }
+
+    /// The source addresses of ICMP errors, by port.
+    pub fn names(&self) -> impl Iterator<Item = Names> {
+        self.ports.iter().map(|port| port.as_ref().map_or_else(Names::default, |port| port.names))
+    }
+
+    /// True for an address of the host or a broadcast address of one of its links.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.own.contains_key(&address)
+    }
+
+    /// The host's addresses and the broadcast addresses of its links.
+    pub fn own_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.own.keys().copied()
+    }
+
+    /// True for an address of the host, and not for a broadcast address.
+    pub fn is_host(&self, address: IpAddr) -> bool {
+        self.own.get(&address) == Some(&true)
+    }
+}
+
+fn routed_port((id, link): (&LinkId, &Link), others: Names) -> Option<RoutedPort> {
+    let own = names(&link.addresses);
+    let names = Names { v4: own.v4.or(others.v4), v6: own.v6.or(others.v6) };
+    let addresses = link.addresses.clone();
+    let check = SourceCheck::default();
+    Some(RoutedPort { link: *id, station: link.station?, names, addresses, check })
+}
+
+/// True for an address of the family of `destination` that is valid beyond its link.
+fn is_usable(address: IpAddr, destination: IpAddr) -> bool {
+    match (address, destination) {
+        (IpAddr::V4(address), IpAddr::V4(_)) => !address.is_loopback(),
+        (IpAddr::V6(address), IpAddr::V6(_)) => {
+            !address.is_loopback() && !address.is_unicast_link_local()
+        }
+        _ => false,
+    }
+}
+
+/// The first address of each family that is valid beyond its link.
+fn names<'a>(addresses: impl IntoIterator<Item = &'a IpNet>) -> Names {
+    let mut names = Names::default();
+    for address in addresses.into_iter().map(IpNet::addr) {
+        match address {
+            IpAddr::V4(v4) if !v4.is_loopback() => names.v4 = names.v4.or(Some(address)),
+            IpAddr::V6(v6) if !v6.is_loopback() && !v6.is_unicast_link_local() => {
+                names.v6 = names.v6.or(Some(address));
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// All addresses that the kernel takes for its own, and the broadcast addresses. Prefixes that are
+/// shorter than an address are left to the route look-up.
+fn own_addresses(fib: &Fib) -> HashMap<IpAddr, bool, BuildHasherDefault<AddressHasher>> {
+    let local = fib.tables().filter(|(id, _)| *id == TableId::LOCAL);
+    local
+        .flat_map(|(_, table)| table.routes())
+        .filter(|route| matches!(route.action, Action::Local | Action::Broadcast))
+        .filter(|route| route.destination.prefix_len() == route.destination.max_prefix_len())
+        .map(|route| (route.destination.addr(), matches!(route.action, Action::Local)))
+        .collect()
+}
+
+/// Hashes the addresses of the host. Both ends of every packet are looked up. It needs no secret,
+/// because no sender of packets chooses an address of the table.
+#[derive(Clone, Copy, Default)]
+struct AddressHasher(u64);
+
+impl AddressHasher {
+    fn mix(&mut self, word: u64) {
+        // The constant of Fibonacci hashing (Knuth, The Art of Computer Programming 6.4).
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<4>();
+        words.iter().for_each(|word| self.mix(u32::from_ne_bytes(*word).into()));
+        rest.iter().for_each(|byte| self.mix((*byte).into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.mix(number);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.mix(number as u64);
+    }
+}
+
+#[cfg(test)]
+#[path = "routing_tests.rs"]
+mod tests;

@@ -1,0 +1,308 @@
+//! How workers file and remove aliases, and how packets follow them. [`crate::aliases`] tells what
+//! an alias is.
+//!
+//! The second key of a connection may be steered to another bucket. The owner of the connection
+//! then asks the owner of that bucket to file an alias. The packets of the connection wait until
+//! it has confirmed this, so a reply to the first packet finds its way. If one worker owns both
+//! buckets, nothing waits. The messages are control items of the rings. They are never refused,
+//! and they stay in order with the packets, even with packets that wait for a bucket on its way.
+//!
+//! # Order
+//!
+//! A packet that follows an alias goes through two buckets. After the first bucket has moved, the
+//! packets that its new owner sends on must not overtake the packets that its old owner has sent
+//! on. The same holds for messages about aliases. So a bucket that has sent anything to other
+//! workers is *flushed* before it is given away ([`Worker::flush_bucket`]): its owner asks each
+//! peer through the ring to say when the peer has come to this point, and waits for all answers.
+//! Nothing arrives for the bucket meanwhile: its fences are in, and its next owner keeps packets
+//! for it.
+
+use conntrack::Claimant;
+use flow::{DropReason, KeyedPacket, Timestamp};
+use steer::BucketId;
+
+use crate::Bucket;
+use crate::path::alias_table::{AliasMessage, Filing, Waiting};
+use crate::path::packet::{Item, Kept, Packet};
+use crate::rings::ownership::Departure;
+use crate::worker::Worker;
+
+/// A bucket that leaves after everything that was sent in its name has been processed.
+pub struct Flushing {
+    departure: Departure<Box<Bucket>>,
+    /// Number of peers that have not confirmed this yet.
+    missing: usize,
+}
+
+impl Worker {
+    /// Sends a packet that has met an alias to the bucket that has its connection. Or takes away a
+    /// packet that has to wait for the alias of its connection. False if neither is needed.
+    #[inline]
+    pub(crate) fn divert(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
+        let Some(bucket) = self.ownership.get(packet.bucket) else { return false };
+        let is_plain = bucket.aliases.is_empty() && bucket.openings.is_empty();
+        if is_plain && packet.alias_in.is_none() {
+            return false;
+        }
+        self.divert_slowly(packet, now)
+    }
+
+    #[cold]
+    fn divert_slowly(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
+        let Some((keyed, hash)) = packet.looked_up() else { return false };
+        let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return false };
+        if bucket.openings.awaits(&keyed) {
+            if bucket.openings.has_room() {
+                let packet = packet.take();
+                bucket.openings.push(&keyed, Waiting::Follower(packet));
+            } else {
+                let packet = packet.take();
+                self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
+            }
+            return true;
+        }
+        if let Some(alias_in) = packet.alias_in {
+            if bucket.connections.has(&keyed, hash, now) {
+                return false;
+            }
+            // The connection has ended. The alias is removed, and the packet is judged in the
+            // bucket that it was steered to.
+            let owner = packet.bucket;
+            let message = AliasMessage::Remove { alias: (keyed, hash), owner };
+            self.tell_bucket(owner, alias_in, message, now);
+            self.redirect(packet, alias_in, None, now);
+            return true;
+        }
+        let Some(owner) = bucket.aliases.owner(&keyed, hash) else { return false };
+        self.redirect(packet, owner, Some(packet.bucket), now);
+        true
+    }
+
+    /// Sends a packet to another bucket.
+    pub(crate) fn redirect(
+        &mut self,
+        packet: &mut Packet,
+        to: BucketId,
+        alias_in: Option<BucketId>,
+        now: Timestamp,
+    ) {
+        let from = packet.bucket;
+        let mut packet = Packet { bucket: to, alias_in, ..packet.take() };
+        // A bucket that is about to leave is processed here: its next owner gets packets from this
+        // worker only after this one.
+        if self.ownership.get(to).is_some() || self.ownership.route(to) == self.id {
+            self.process(&mut packet, now);
+        } else {
+            self.has_spoken(from);
+            self.hand_over(packet);
+        }
+    }
+
+    fn has_spoken(&mut self, bucket: BucketId) {
+        if let Some(bucket) = self.ownership.get_mut(bucket) {
+            bucket.has_spoken = true;
+        }
+    }
+
+    /// Makes packets of the key `alias` find their connection in `owner`, a bucket of this worker.
+    /// The packets are steered to the bucket `home`. `None` if the answer comes later.
+    pub(crate) fn file_alias(
+        &mut self,
+        owner: BucketId,
+        connection: (KeyedPacket, u64),
+        (alias, claimant): ((KeyedPacket, u64), Option<Claimant>),
+        home: BucketId,
+        now: Timestamp,
+    ) -> Option<Filing> {
+        if self.ownership.get(home).is_some() {
+            return Some(self.file_here(home, owner, alias, claimant, now));
+        }
+        // Each message leads to another one when the connection ends, and none is refused, so the
+        // packets that may wait limit them.
+        if self.ownership.get(owner).is_none_or(|owner| !owner.openings.has_room()) {
+            return Some(Filing::Crowded);
+        }
+        let message = AliasMessage::File { alias, owner, connection, claimant };
+        self.tell_bucket(owner, home, message, now);
+        None
+    }
+
+    fn file_here(
+        &mut self,
+        home: BucketId,
+        owner: BucketId,
+        (key, hash): (KeyedPacket, u64),
+        claimant: Option<Claimant>,
+        now: Timestamp,
+    ) -> Filing {
+        if let Some(claimant) = claimant {
+            self.make_way(home, owner, (key, hash), claimant, now);
+        }
+        let limit = self.tracking.settings.conntrack.max_entries as usize;
+        let Some(home) = self.ownership.get_mut(home) else { return Filing::Full };
+        if home.connections.has(&key, hash, now) {
+            Filing::Taken
+        } else {
+            home.aliases.file(&key, hash, owner, limit)
+        }
+    }
+
+    /// Lets the connection that has this key give way to a claimant, if it is here: in the bucket
+    /// `home`, or in a bucket to which an alias leads.
+    fn make_way(
+        &mut self,
+        home: BucketId,
+        owner: BucketId,
+        (key, hash): (KeyedPacket, u64),
+        claimant: Claimant,
+        now: Timestamp,
+    ) {
+        let Some(bucket) = self.ownership.get(home) else { return };
+        let alias_to = bucket.aliases.owner(&key, hash).filter(|&other| other != owner);
+        let Self { ownership, tracking, counters, .. } = self;
+        let mut context = tracking.context(now, counters);
+        let Some(holder) = ownership.get_mut(alias_to.unwrap_or(home)) else { return };
+        if holder.connections.give_way(&key, hash, &claimant, &mut context)
+            && let (Some(other), Some(bucket)) = (alias_to, ownership.get_mut(home))
+        {
+            bucket.aliases.remove(&key, hash, other);
+        }
+    }
+
+    /// Removes the alias of a connection that has ended.
+    pub(crate) fn remove_alias(
+        &mut self,
+        owner: BucketId,
+        alias: (KeyedPacket, u64),
+        home: BucketId,
+        now: Timestamp,
+    ) {
+        self.tell_bucket(owner, home, AliasMessage::Remove { alias, owner }, now);
+    }
+
+    /// Sends a message in the name of the bucket `from` to the owner of the bucket `to`.
+    fn tell_bucket(&mut self, from: BucketId, to: BucketId, message: AliasMessage, now: Timestamp) {
+        let owner = self.ownership.route(to);
+        if self.ownership.get(to).is_some() || owner == self.id {
+            return self.take_message(to, message, now);
+        }
+        self.has_spoken(from);
+        match self.links.get_mut(owner.index()) {
+            Some(Some(link)) => link.stage_control(Item::Alias(to, message)),
+            _ => debug_assert!(false, "a bucket's owner has rings"),
+        }
+    }
+
+    /// Takes a message to a bucket that is here or on its way here.
+    pub(crate) fn take_message(&mut self, to: BucketId, message: AliasMessage, now: Timestamp) {
+        let Some(bucket) = self.ownership.get_mut(to) else {
+            return self.ownership.keep_always(to, Kept::Message(message));
+        };
+        match message {
+            AliasMessage::File { alias, owner, connection, claimant } => {
+                let filing = self.file_here(to, owner, alias, claimant, now);
+                let answer = AliasMessage::Answer { connection, filing };
+                self.tell_bucket(to, owner, answer, now);
+            }
+            AliasMessage::Answer { connection, filing } => {
+                self.release(to, connection, filing, now);
+            }
+            AliasMessage::Remove { alias: (key, hash), owner } => {
+                bucket.aliases.remove(&key, hash, owner);
+            }
+        }
+    }
+
+    /// Lets the packets go that have waited for the alias of their connection. If the alias was
+    /// refused, the connection ends and the packets are dropped.
+    fn release(
+        &mut self,
+        bucket: BucketId,
+        (key, hash): (KeyedPacket, u64),
+        filing: Filing,
+        now: Timestamp,
+    ) {
+        let Some(home) = self.ownership.get_mut(bucket) else { return };
+        let mut packets = home.openings.take(&key);
+        let mut found = Some(filing);
+        let mut taken = DropReason::AliasTaken;
+        if let Some(Waiting::Opener(packet, _, search)) = packets.front_mut() {
+            if filing == Filing::Taken {
+                found = self.seek(packet, search, now);
+                taken = search.refusal();
+            }
+            if let Some(filing) = found {
+                self.end_search(packet, search, filing, now);
+            }
+        }
+        let Some(home) = self.ownership.get_mut(bucket) else { return };
+        let refusal = match found {
+            None => return home.openings.put_back(&key, packets),
+            Some(Filing::Filed) => None,
+            Some(Filing::Taken) => Some(taken),
+            Some(Filing::Full) => Some(DropReason::AliasTableFull),
+            Some(Filing::Crowded) => Some(DropReason::AliasQueueFull),
+        };
+        if refusal.is_some() {
+            let mut context = self.tracking.context(now, &mut self.counters);
+            home.connections.end(&key, hash, &mut context);
+        }
+        for packet in packets {
+            match (packet, refusal) {
+                (Waiting::Opener(mut packet, passed, _), None) => {
+                    self.send(&mut packet, passed, now)
+                }
+                (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),
+                (Waiting::Opener(packet, ..) | Waiting::Follower(packet), Some(reason)) => {
+                    self.drop_frames(packet.frame, packet.pieces, reason);
+                }
+            }
+        }
+    }
+
+    /// Drops the packets that wait for aliases, because the worker ends.
+    pub(crate) fn end_openings(&mut self) {
+        for index in 0..self.ownership.routes().len() {
+            let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
+            for packet in bucket.openings.take_all().collect::<Vec<_>>() {
+                let (Waiting::Opener(packet, ..) | Waiting::Follower(packet)) = packet;
+                self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
+            }
+        }
+    }
+
+    /// Asks every peer to say when it has processed everything that was sent in the name of a
+    /// bucket that leaves. Returns the bucket if nothing was sent.
+    pub(crate) fn flush_bucket(
+        &mut self,
+        mut departure: Departure<Box<Bucket>>,
+    ) -> Option<Departure<Box<Bucket>>> {
+        if !std::mem::take(&mut departure.content.has_spoken) {
+            return Some(departure);
+        }
+        let mut missing = 0;
+        for link in self.links.iter_mut().flatten() {
+            link.stage_control(Item::Flush(departure.bucket));
+            missing += 1;
+        }
+        self.flushing.push(Flushing { departure, missing });
+        None
+    }
+
+    /// Notes that a peer has processed everything that was sent in the name of a bucket.
+    pub(crate) fn flushed(&mut self, bucket: BucketId) {
+        let found = self.flushing.iter().position(|it| it.departure.bucket == bucket);
+        let Some(at) = found else {
+            return debug_assert!(false, "{bucket} is not flushed");
+        };
+        self.flushing[at].missing -= 1;
+        if self.flushing[at].missing == 0 {
+            let Flushing { departure, .. } = self.flushing.swap_remove(at);
+            self.departures.push(departure);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "alias_messages_tests.rs"]
+mod tests;

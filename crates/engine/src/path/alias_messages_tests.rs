@@ -1,0 +1,238 @@
+//! Aliases while workers take their turns in any order and buckets move.
+
+use flow::KeyedPacket;
+use netio::{Frame, FramePool};
+use proptest::prelude::*;
+use steer::BucketCount;
+use wire::build::PacketBuilder;
+
+use conntrack::syn_proxy::Screening;
+
+use super::*;
+use crate::path::nat::port_search::Search;
+use crate::path::packet::TrackedFlow;
+use crate::testing::many_workers::Crew as Rig;
+use crate::{Config, REPLAY_SECRET};
+
+const WORKERS: u16 = 3;
+const BUCKETS: u16 = 16;
+const FLOWS: u16 = 12;
+const NOW: Timestamp = Timestamp::from_secs(1000);
+
+/// A crew with numbered flows.
+struct Crew {
+    rig: Rig,
+    /// Packets of each flow that were sent.
+    sent: [u32; FLOWS as usize],
+}
+
+impl std::ops::Deref for Crew {
+    type Target = Rig;
+
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl std::ops::DerefMut for Crew {
+    fn deref_mut(&mut self) -> &mut Rig {
+        &mut self.rig
+    }
+}
+
+impl Crew {
+    fn new() -> Self {
+        let mut config = Config::new(REPLAY_SECRET);
+        config.buckets = BucketCount::new(BUCKETS.into()).unwrap();
+        Self { rig: Rig::new(&config, WORKERS, false), sent: [0; FLOWS as usize] }
+    }
+
+    /// The next packet of a flow.
+    fn frame(&mut self, flow: u16) -> Frame {
+        let number = &mut self.sent[usize::from(flow)];
+        let mut bytes = Vec::new();
+        let payload = [&flow.to_be_bytes()[..], &number.to_be_bytes()].concat();
+        PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]).udp(
+            3000 + flow,
+            53,
+            &payload,
+            &mut bytes,
+        );
+        *number += 1;
+        FramePool::new(0, 0).copy_of(&bytes).unwrap()
+    }
+
+    fn packet(&self, frame: Frame) -> Packet {
+        let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
+        let mut packet =
+            self.workers[0].packet(frame, network, crate::path::zones::Origin::default(), None);
+        packet.flow.as_mut().unwrap().table_hash(&self.hasher);
+        packet
+    }
+
+    /// Opens a connection for a flow in a bucket that the flow is not steered to, and files an
+    /// alias. Returns that bucket, the bucket that the flow is steered to, the key and its hash.
+    fn open(&mut self, flow: u16) -> (BucketId, BucketId, KeyedPacket, u64) {
+        let frame = self.frame(flow);
+        let mut packet = self.packet(frame);
+        let home = packet.bucket;
+        let away = BucketId((home.0 + 1 + flow % (BUCKETS - 1)) % BUCKETS);
+        packet.bucket = away;
+        let Some(TrackedFlow { keyed: key, hash: Some(hash) }) = packet.flow else {
+            panic!("a flow")
+        };
+        let owner = self.owners[away.index()].index();
+        let worker = &mut self.rig.workers[owner];
+        let passed = worker.admit(&mut packet, Screening::Off, NOW).unwrap();
+        match worker.file_alias(away, (key, hash), ((key, hash), None), home, NOW) {
+            Some(Filing::Filed) => worker.send(&mut packet, passed, NOW),
+            Some(other) => panic!("{other:?}"),
+            None => {
+                let bucket = worker.ownership.get_mut(away).unwrap();
+                bucket
+                    .openings
+                    .push(&key, Waiting::Opener(packet.take(), passed, Search::new(None, 0)));
+            }
+        }
+        (away, home, key, hash)
+    }
+
+    /// Checks that all packets came out in their order.
+    fn check(&mut self) {
+        let mut seen = [0; FLOWS as usize];
+        for frame in self.rig.sent(1) {
+            let payload = &frame.bytes()[42..];
+            let flow = usize::from(u16::from_be_bytes(payload[..2].try_into().unwrap()));
+            let number = u32::from_be_bytes(payload[2..6].try_into().unwrap());
+            assert_eq!(number, seen[flow], "flow {flow}");
+            seen[flow] += 1;
+        }
+        assert_eq!(seen, self.sent);
+        assert_eq!(self.dropped(), 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    /// Worker 0 receives all packets, and hands on those of other workers. So each flow goes
+    /// through two buckets that move.
+    #[test]
+    fn what_follows_aliases_stays_in_order_while_buckets_move(
+        steps in prop::collection::vec((0..6_u8, any::<u16>(), any::<u16>()), 100..1500),
+    ) {
+        let mut crew = Crew::new();
+        let homes: Vec<_> = (0..FLOWS).map(|flow| crew.open(flow)).collect();
+        crew.settle();
+        for (step, a, b) in steps {
+            match step {
+                0 => {
+                    // Mostly the buckets of a flow move.
+                    let (away, home, ..) = homes[usize::from(a) % homes.len()];
+                    crew.start_move(if b & 4 == 0 { home.0 } else { away.0 }, b % WORKERS);
+                }
+                1 | 2 => {
+                    let frame = crew.frame(a % FLOWS);
+                    crew.inputs[0].0.lock().unwrap().push_back(frame);
+                }
+                _ => {
+                    crew.turn(usize::from(a % WORKERS));
+                }
+            }
+        }
+        crew.settle();
+        for (away, home, key, hash) in homes {
+            prop_assert_eq!(crew.bucket(home).aliases.owner(&key, hash), Some(away));
+            prop_assert!(!crew.bucket(home).connections.has(&key, hash, NOW));
+        }
+        crew.check();
+    }
+
+    /// Aliases are asked for while buckets move. Packets of a connection without its alias wait
+    /// behind the first packet.
+    #[test]
+    fn openings_wait_for_their_aliases_in_order_while_buckets_move(
+        steps in prop::collection::vec((0..6_u8, any::<u16>(), any::<u16>()), 100..800),
+    ) {
+        let mut crew = Crew::new();
+        let mut homes: Vec<Option<(BucketId, BucketId, KeyedPacket, u64)>> = vec![None; usize::from(FLOWS)];
+        for (step, a, b) in steps {
+            let flow = a % FLOWS;
+            match (step, homes[usize::from(flow)]) {
+                (0, _) => crew.start_move(a, b),
+                // Nobody can open a connection in a bucket that is between two workers.
+                (1, None) => {
+                    let frame = crew.frame(flow);
+                    crew.sent[usize::from(flow)] -= 1;
+                    let home = crew.packet(frame).bucket;
+                    let away = BucketId((home.0 + 1 + flow % (BUCKETS - 1)) % BUCKETS);
+                    if crew.moving != Some(away) {
+                        homes[usize::from(flow)] = Some(crew.open(flow));
+                    }
+                }
+                // The packet has the first key, so it goes to the bucket of the connection.
+                (2, Some((away, ..))) if crew.moving != Some(away) => {
+                    let frame = crew.frame(flow);
+                    let mut packet = Packet { bucket: away, ..crew.packet(frame) };
+                    let owner = crew.owners[away.index()].index();
+                    crew.workers[owner].process(&mut packet, NOW);
+                }
+                _ => {
+                    crew.turn(usize::from(a % WORKERS));
+                }
+            }
+        }
+        crew.settle();
+        for (away, home, key, hash) in homes.into_iter().flatten() {
+            prop_assert_eq!(crew.bucket(home).aliases.owner(&key, hash), Some(away));
+            prop_assert!(crew.bucket(away).openings.is_empty());
+        }
+        crew.check();
+    }
+}
+
+#[test]
+fn an_alias_that_leads_nowhere_goes_and_its_packet_is_judged_at_home() {
+    let mut crew = Crew::new();
+    let (away, home, key, hash) = crew.open(1);
+    crew.settle();
+    let owner = crew.owners[away.index()].index();
+    let worker = &mut crew.rig.workers[owner];
+    let mut context = worker.tracking.context(NOW, &mut worker.counters);
+    worker.ownership.get_mut(away).unwrap().connections.end(&key, hash, &mut context);
+    for _ in 0..3 {
+        let frame = crew.frame(1);
+        crew.inputs[0].0.lock().unwrap().push_back(frame);
+        crew.settle();
+        assert!(crew.bucket(home).aliases.is_empty());
+        assert!(crew.bucket(home).connections.has(&key, hash, NOW));
+    }
+    crew.check();
+}
+
+#[test]
+fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
+    let mut crew = Crew::new();
+    // The flow is tracked in the bucket that it is steered to.
+    let frame = crew.frame(2);
+    crew.inputs[0].0.lock().unwrap().push_back(frame);
+    crew.settle();
+    let frame = crew.frame(2);
+    let mut packet = crew.packet(frame);
+    let home = packet.bucket;
+    let other = crew.owners.iter().position(|owner| *owner != crew.owners[home.index()]).unwrap();
+    let away = BucketId(other as u16);
+    packet.bucket = away;
+    let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { panic!("a flow") };
+    let owner = crew.owners[other].index();
+    let worker = &mut crew.workers[owner];
+    let passed = worker.admit(&mut packet, Screening::Off, NOW).unwrap();
+    let alias = (keyed, hash);
+    assert_eq!(worker.file_alias(away, alias, (alias, None), home, NOW), None);
+    let bucket = worker.ownership.get_mut(away).unwrap();
+    bucket.openings.push(&keyed, Waiting::Opener(packet.take(), passed, Search::OVER));
+    crew.settle();
+    assert!(crew.bucket(home).aliases.is_empty());
+    assert_eq!(crew.bucket(away).connections.len(), 0);
+    let dropped = crew.workers.iter().map(|it| it.counters.dropped(DropReason::AliasTaken));
+    assert_eq!(dropped.sum::<u64>(), 1);
+}

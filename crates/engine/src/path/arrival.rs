@@ -1,0 +1,108 @@
+//! Arrival: what a worker does with a frame or packet that is not on its way through the gateway.
+
+use flow::{Class, DropReason, Timestamp};
+use netio::Frame;
+use wire::Network;
+
+use crate::egress::bridge::is_never_forwarded;
+use crate::egress::router::Arrival;
+use crate::path::packet::{Item, Packet};
+use crate::worker::{TimeSource, Worker};
+
+impl Worker {
+    /// Disposes of a frame in whose packet a router has no part: one that is not IP, or lies
+    /// behind tags.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
+        match &mut self.router {
+            Some(router) => {
+                let arrival = router.packet_arrival(&frame, network.as_ref());
+                self.end_arrival(frame, arrival, now);
+            }
+            None => self.pass_unjudged(frame, now),
+        }
+    }
+
+    /// Steers a frame whose tags only have a priority without them.
+    #[cold]
+    #[inline(never)]
+    fn steer_untagged(&mut self, mut frame: Frame, now: Timestamp) {
+        frame.take_priority_tags();
+        self.steer(frame, now);
+    }
+
+    /// Passes what is not IP if it is on the list. It has no flow and stays in the order of its
+    /// queue.
+    #[cold]
+    #[inline(never)]
+    fn pass_unjudged(&mut self, frame: Frame, now: Timestamp) {
+        if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
+            return self.drop_frame(frame, DropReason::EthertypeRefused.into());
+        }
+        self.learn_station(&frame, now);
+        self.counters.softnet.processed += 1;
+        self.counters.classify(Class::Untracked);
+        self.emit(frame, None, None, now.as_nanos());
+        self.drop_refused();
+    }
+
+    /// Notes where the sender of a frame is, before rules ask by which port an answer leaves, and
+    /// tells the other workers. Only a bridge does.
+    #[inline(always)]
+    pub(crate) fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
+        if self.router.is_none() && self.outputs.learns() {
+            self.learn_new_station(frame, now);
+        }
+    }
+
+    #[inline(never)]
+    fn learn_new_station(&mut self, frame: &Frame, now: Timestamp) {
+        let now_ns = match self.time {
+            TimeSource::Turn => now.as_nanos(),
+            TimeSource::Frame => frame.timestamp,
+        };
+        let Self { outputs, links, .. } = self;
+        outputs.learn(frame, now_ns, |heard| {
+            let takes_news = links.iter().flatten().all(|link| link.takes_news());
+            if takes_news {
+                links.iter_mut().flatten().for_each(|it| it.stage_control(Item::Station(heard)));
+            }
+            takes_news
+        });
+    }
+
+    /// Has a router look at the addresses and options of a packet, once. False if the packet does
+    /// not go on: then it was disposed of.
+    #[inline]
+    pub(crate) fn check_arrival(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
+        let Some(router) = self.router.as_mut().filter(|_| !packet.is_checked) else { return true };
+        packet.is_checked = true;
+        let arrival = router.packet_arrival(&packet.frame, Some(&packet.network));
+        if arrival == Arrival::Forward {
+            packet.is_own = router.takes_own(&packet.network);
+            return true;
+        }
+        self.end_arrival(std::mem::take(&mut packet.frame), arrival, now);
+        false
+    }
+
+    /// Disposes of a frame that a router does not route.
+    #[inline(never)]
+    pub(crate) fn end_arrival(&mut self, frame: Frame, arrival: Arrival, now: Timestamp) {
+        match arrival {
+            Arrival::Forward => self.pass_unjudged(frame, now),
+            Arrival::Untag => self.steer_untagged(frame, now),
+            Arrival::Host => {
+                self.counters.softnet.processed += 1;
+                self.counters.output.to_host += 1;
+                self.pool.give_back(frame);
+            }
+            Arrival::Drop(reason) => self.drop_frame(frame, reason.into()),
+            Arrival::Refuse(reason, message) => {
+                self.tell(&frame, message, now);
+                self.drop_frame(frame, reason.into());
+            }
+        }
+    }
+}

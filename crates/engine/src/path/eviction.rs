@@ -1,0 +1,90 @@
+//! Eviction: connections that give way where a limit leaves no room for another.
+
+use conntrack::syn_proxy::Screening;
+use conntrack::{Shortage, Tracked, Why};
+use flow::{DropReason, Timestamp};
+use steer::BucketId;
+
+use crate::path::packet::Packet;
+use crate::worker::{TimeSource, Worker};
+
+/// Why there may be no room for a connection.
+pub(crate) const LIMITS: [DropReason; 3] =
+    [DropReason::TableFull, DropReason::ZoneLimit, DropReason::SourceLimit];
+/// Connections that give way to other workers in one turn at most.
+const EVICT_AT_ONCE: usize = 64;
+
+impl Worker {
+    /// Has a connection of another bucket give way for a packet that its own bucket has
+    /// refused, and judges the packet again.
+    ///
+    /// A replay does without: what gives way must not depend on which buckets share a
+    /// worker.
+    #[cold]
+    pub(crate) fn make_room_for(
+        &mut self,
+        packet: &Packet,
+        mut tracked: Tracked,
+        why: Why,
+        now: Timestamp,
+    ) -> Tracked {
+        let shortage = match (why.reason(), &packet.flow) {
+            (DropReason::TableFull, _) => Some(Shortage::Table),
+            (DropReason::ZoneLimit, Some(flow)) => Some(Shortage::Zone(flow.keyed.key.zone)),
+            _ => None,
+        };
+        if let Some(shortage) = shortage
+            && self.time == TimeSource::Turn
+            && self.evict_somewhere(shortage, now)
+            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+        {
+            tracked = self.tracking.track(bucket, packet, Screening::Off, now, &mut self.counters);
+        }
+        // The second look may find another limit in the way than the first.
+        if tracked.refusal().is_some_and(|why| LIMITS.contains(&why.reason())) {
+            self.counters.conntrack.insert_failed += 1;
+            self.counters.conntrack.drop += 1;
+        }
+        tracked
+    }
+
+    /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
+    /// that may, a bounded number of them.
+    pub(crate) fn settle_limits(&mut self, now: Timestamp) {
+        self.make_room_inside(EVICT_AT_ONCE, now);
+        for _ in 0..EVICT_AT_ONCE {
+            if !self.tracking.limits.is_overdrawn() {
+                break;
+            }
+            self.tracking.limits.settle();
+            if !self.evict_somewhere(Shortage::Table, now) {
+                break;
+            }
+        }
+        for _ in 0..EVICT_AT_ONCE {
+            let Some(zone) = self.tracking.limits.overdrawn_zone() else { break };
+            if !self.evict_somewhere(Shortage::Zone(zone), now) {
+                self.tracking.limits.pass_over_zone();
+                break;
+            }
+        }
+    }
+
+    /// Ends the first candidate of the next bucket that has one; false if no bucket of this
+    /// worker has. Takes the same time however many buckets there are.
+    fn evict_somewhere(&mut self, shortage: Shortage, now: Timestamp) -> bool {
+        // What is inside tunnels gives way before what is outside.
+        if shortage == Shortage::Table && self.evict_inside(now) {
+            return true;
+        }
+        let Some(place) = self.tracking.limits.giver(shortage, self.evict_at) else {
+            return false;
+        };
+        self.evict_at = place;
+        let mut context = self.tracking.context(now, &mut self.counters);
+        let bucket = self.ownership.get_mut(BucketId(place));
+        let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));
+        debug_assert!(evicted, "{place} has said that it has somebody");
+        evicted
+    }
+}

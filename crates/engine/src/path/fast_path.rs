@@ -1,0 +1,245 @@
+//! The short way of packets of established flows: what was decided for one of them is recorded
+//! with its connection and done again with the next.
+//!
+//! A packet that takes it is tracked as any other, so windows, timers and counts are the same.
+//! It is asked no rule, route or neighbour. Whatever these say is recorded only if they would
+//! say the same of every packet of the flow in its direction, and holds only until anything
+//! changes that it was decided from ([`Command::changes_decisions`]). All other packets take
+//! the stages one after the other, and the last of them records what they have decided.
+//!
+//! [`Command::changes_decisions`]: crate::worker::command::Command::changes_decisions
+
+use conntrack::syn_proxy::Screening;
+use conntrack::{Forwarding, Tracked, Why};
+use flow::{Class, Endpoint, Timestamp, Verdict};
+use netio::PortId;
+use wire::{Family, Network, Place, TcpFlags, Transport, protocol};
+
+use crate::egress::bridge::Way;
+use crate::egress::outputs::Onward;
+use crate::egress::path_mtu;
+use crate::egress::router::Course;
+use crate::path::nat::translation::Half;
+use crate::path::packet::Packet;
+use crate::path::rules::stages::Passed;
+use crate::worker::Worker;
+
+/// What became of a packet that might take the fast path.
+pub(crate) enum FastPath {
+    /// It was sent.
+    Sent,
+    /// It was tracked, and the stages behind that have to decide.
+    Tracked(Tracked),
+    /// Nothing was done with it.
+    No,
+}
+
+impl Worker {
+    /// Sends a packet the way that was recorded for its connection, if that holds and nothing is
+    /// unusual about the packet.
+    #[inline]
+    pub(crate) fn take_fast_path(
+        &mut self,
+        packet: &mut Packet,
+        screening: Screening,
+        now: Timestamp,
+    ) -> FastPath {
+        let Some(forwarding) = self.recorded(packet, now) else { return FastPath::No };
+        let tracked = self.track(packet, screening, now);
+        if tracked.class != Class::Established
+            || tracked.verdict != Verdict::Accept
+            || tracked.why.is_some()
+            || tracked.connection.is_none()
+            || tracked.is_watched()
+        {
+            self.count_arrived(packet);
+            return FastPath::Tracked(tracked);
+        }
+        self.count_arrived(packet);
+        self.counters.classify(Class::Established);
+        if tracked.is_translated() {
+            self.translate_recorded(packet, &tracked);
+        }
+        self.send_recorded(packet, forwarding, now);
+        #[cfg(test)]
+        tests::note_sent();
+        FastPath::Sent
+    }
+
+    /// Gives a packet the ends that its connection leaves with.
+    #[inline]
+    fn translate_recorded(&mut self, packet: &mut Packet, tracked: &Tracked) {
+        let Packet { frame, network, .. } = packet;
+        let keeps_identification = network.family == Family::V6 || network.dont_fragment;
+        let bucket = self.ownership.get(packet.bucket).filter(|_| keeps_identification);
+        if let Some([source, destination]) =
+            bucket.and_then(|it| it.connections.ends_behind(tracked))
+        {
+            let place = |Endpoint { address, port }| Place { address, port };
+            let covers = frame.offload.checksum.covers();
+            let (source, destination) = (place(source), place(destination));
+            if wire::rewrite_ends(frame.bytes_mut(), network, &source, &destination, covers) {
+                return;
+            }
+        }
+        let halves = self.halves(packet, tracked);
+        self.readdress(packet, &halves, Half::Destination);
+        self.readdress(packet, &halves, Half::Source);
+    }
+
+    #[inline]
+    fn count_arrived(&mut self, packet: &Packet) {
+        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+            bucket.packets += 1;
+        }
+        self.counters.softnet.processed += 1;
+    }
+
+    /// The way of a packet, if it is recorded, holds and is for such a packet.
+    #[inline]
+    fn recorded(&mut self, packet: &Packet, now: Timestamp) -> Option<Forwarding> {
+        let flow = packet.flow.as_ref().filter(|_| is_usual(packet))?;
+        let bucket = self.ownership.get_mut(packet.bucket)?;
+        bucket.connections.begin_generation(self.generation);
+        // Nobody has looked for the flow in the bucket that an alias leads to.
+        let guess = match (packet.alias_in, flow.hash) {
+            (Some(_), Some(hash)) => bucket.connections.guess(hash),
+            _ => packet.guess,
+        };
+        let forwarding = bucket.connections.forwarding(guess, &flow.keyed, now)?;
+        let goes_so = forwarding.input == packet.frame.port.0
+            && match self.router {
+                Some(_) => !is_exceeded(forwarding.mtu, packet),
+                // Stations may have moved.
+                None => {
+                    let way = self.outputs.ways_of(&packet.frame, now.as_nanos());
+                    way == Ok(Way::Port(PortId(forwarding.output)))
+                }
+            };
+        goes_so.then_some(forwarding)
+    }
+
+    #[inline]
+    fn send_recorded(&mut self, packet: &mut Packet, forwarding: Forwarding, now: Timestamp) {
+        let frame = std::mem::take(&mut packet.frame);
+        let Self { router, outputs, pool, counters, .. } = self;
+        let output = PortId(forwarding.output);
+        match router.as_ref().map(|router| router.station(output)) {
+            Some(Some(from)) => {
+                let onward = Onward { from, to: forwarding.station, mtu: None };
+                outputs.send_fitting(output, frame, onward, pool, counters);
+            }
+            // The routes have changed since, which ends the generation: this does not happen.
+            Some(None) => pool.give_back(frame),
+            None => outputs.send(frame, Way::Port(output), now.as_nanos(), pool, counters),
+        }
+        self.drop_refused();
+    }
+
+    /// Judges a packet that was tracked and can not take the fast path after all. Rules in front
+    /// of tracking have decided that they would say the same of it as of those before.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn admit_tracked(
+        &mut self,
+        packet: &mut Packet,
+        tracked: Tracked,
+        now: Timestamp,
+    ) -> Result<Passed, Why> {
+        packet.is_checked = true;
+        packet.is_own =
+            self.router.as_ref().is_some_and(|router| router.takes_own(&packet.network));
+        if self.rules.is_none() && !packet.is_own {
+            return self.admit_unruled_tracked(packet, tracked, now);
+        }
+        self.judge_untracked(packet, now)?;
+        self.admit_tracked_by_rules(packet, tracked, false, now)
+    }
+
+    /// Records the way that the stages have found for a packet, if they would find the same for
+    /// each packet of its flow.
+    #[inline]
+    pub(crate) fn record(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        course: Option<Course>,
+        way: Option<Way>,
+        now: Timestamp,
+    ) {
+        if tracked.class == Class::Established && is_usual(packet) {
+            self.record_usual(packet, tracked, course, way, now);
+        }
+    }
+
+    #[inline(never)]
+    fn record_usual(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        course: Option<Course>,
+        way: Option<Way>,
+        now: Timestamp,
+    ) {
+        // A packet has to be in the zone of its flow to be found without the rules.
+        if self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones()) {
+            return;
+        }
+        let input = packet.frame.port.0;
+        let way_of = || self.outputs.ways_of(&packet.frame, now.as_nanos()).ok();
+        let forwarding = match (&self.router, course) {
+            (Some(router), Some(course)) if !router.routing.fib.asks_for_traffic_class() => {
+                let Some((port, station, of_route)) = router.adjacency(&course) else { return };
+                let mtu = self.outputs.mtu(port).into_iter().chain(of_route).min();
+                let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX);
+                Forwarding { input, output: port.0, station, mtu }
+            }
+            (None, _) => {
+                let Some(Way::Port(output)) = way.or_else(way_of) else { return };
+                Forwarding { input, output: output.0, station: [0; 6], mtu: u16::MAX }
+            }
+            _ => return,
+        };
+        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+            bucket.connections.begin_generation(self.generation);
+            bucket.connections.record(tracked, forwarding);
+        }
+    }
+}
+
+/// True for a packet of which nothing but its connection has to be looked at: a segment that
+/// neither opens nor ends a connection, or a datagram; whole, without options or extension
+/// headers, in its zone, and with a hop to go.
+#[inline]
+fn is_usual(packet: &Packet) -> bool {
+    const OPENS_OR_ENDS: TcpFlags =
+        TcpFlags::SYN.with(TcpFlags::FIN).with(TcpFlags::RST).with(TcpFlags::ACK);
+    let Network { transport, transport_offset, offset, ttl, .. } = packet.network;
+    let header = match packet.network.family {
+        Family::V4 => 20,
+        Family::V6 => 40,
+    };
+    let is_steady = match transport {
+        Transport::Tcp(tcp) => tcp.flags.0 & OPENS_OR_ENDS.0 == TcpFlags::ACK.0,
+        Transport::Udp { .. } => packet.network.protocol == protocol::UDP,
+        _ => false,
+    };
+    is_steady
+        && transport_offset == offset + header
+        && ttl > 1
+        && packet.pieces.is_none()
+        && packet.network.fragment.is_none()
+        && packet.zones.is_none()
+        && !packet.carries
+        && !packet.untracked
+}
+
+/// True for a packet that is longer than a link or route of this MTU takes.
+#[inline]
+fn is_exceeded(mtu: u16, packet: &Packet) -> bool {
+    mtu != u16::MAX && path_mtu::is_exceeded(mtu.into(), &packet.frame)
+}
+
+#[cfg(test)]
+#[path = "fast_path_tests.rs"]
+mod tests;

@@ -1,0 +1,574 @@
+//! Two gateways see the same packets and changes. In one of them no recorded decision ever holds,
+//! so each of its packets takes all stages. Otherwise nobody can tell the two apart.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fib::{Action, Hops, LinkId, Neighbour, NextHop, Route, Rule, RuleAction, Selector, TableId};
+use flow::{DropReason, HashKey};
+use netio::Frame;
+use netlink::{Link, Picture};
+use proptest::prelude::*;
+use ruleset::{Options, import};
+use steer::BucketCount;
+use wire::build::{PacketBuilder, Tcp};
+use wire::{TcpFlags, dissect};
+
+use crate::Config;
+use crate::control::config::Mode;
+use crate::egress::reverse_path::ReversePath;
+use crate::egress::routing::Routing;
+use crate::path::rules::ruleset::Rules;
+use crate::testing::many_workers::Crew;
+use crate::worker::command::Command;
+
+thread_local! {
+    static SENT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Notes that a packet has taken the fast path.
+pub(super) fn note_sent() {
+    SENT.set(SENT.get() + 1);
+}
+
+const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 3];
+const OUTSIDE: [u8; 6] = [2, 0, 0, 0, 0, 4];
+const OWN: [u8; 4] = [198, 51, 100, 254];
+const HOSTS: u8 = 3;
+const SERVER: [u8; 4] = [203, 0, 113, 7];
+
+/// The difference of routes and neighbours from the first ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Network {
+    First,
+    OtherStation,
+    OtherGateway,
+    StaleGateway,
+    NoGateway,
+    ShortPackets,
+    ByMark,
+    ByTypeOfService,
+    Blackhole,
+    NoUplink,
+}
+
+const NETWORKS: [Network; 10] = [
+    Network::First,
+    Network::OtherStation,
+    Network::OtherGateway,
+    Network::StaleGateway,
+    Network::NoGateway,
+    Network::ShortPackets,
+    Network::ByMark,
+    Network::ByTypeOfService,
+    Network::Blackhole,
+    Network::NoUplink,
+];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+impl Network {
+    fn routing(self) -> Arc<Routing> {
+        let mut picture = Picture::default();
+        let ask = Rule::ask;
+        let mut rules = vec![ask(1, TableId::LOCAL), ask(3, TableId::MAIN)];
+        let table = RuleAction::Ask { table: TableId(7), suppress: None };
+        let special = |selector| Rule { priority: 2, selector, invert: false, action: table };
+        match self {
+            Self::ByMark => {
+                let mark = Some((1, u32::MAX));
+                rules.push(special(Selector { mark, ..Selector::default() }));
+            }
+            Self::ByTypeOfService => {
+                rules.push(special(Selector { tos: Some(0x10), ..Selector::default() }));
+            }
+            _ => {}
+        }
+        picture.fib.set_rules(false, rules);
+        for (number, name, address) in [(0, "lan0", "192.0.2.254"), (1, "wan0", "198.51.100.254")] {
+            if self == Self::NoUplink && number == 1 {
+                continue;
+            }
+            let id = LinkId(10 + number as u32);
+            let network = format!("{address}/24").parse::<ipnet::IpNet>().unwrap();
+            let (name, station) = (name.to_owned(), Some(STATIONS[number]));
+            let link = Link { name, station, mtu: 1500, is_up: true, addresses: vec![network] };
+            picture.links.insert(id, link);
+            let own = format!("{address}/32").parse().unwrap();
+            picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
+            let hops = Hops::one(NextHop::new(id, None));
+            picture.fib.insert(TableId::MAIN, Route::new(network.trunc(), Action::Forward(hops)));
+        }
+        for host in 1..=HOSTS {
+            let known = Neighbour::Known { station: INSIDE, is_fresh: true };
+            picture.neighbours.insert(LinkId(10), ip(&format!("192.0.2.{host}")), known);
+        }
+        let last = |address: &str| address.rsplit('.').next().unwrap().parse::<u8>().unwrap();
+        for gateway in ["198.51.100.2", "198.51.100.3", "198.51.100.4"] {
+            let moved = u8::from(self == Self::OtherStation);
+            let station = [2, 0, 0, 1, moved, last(gateway)];
+            let known = match self {
+                Self::NoGateway => continue,
+                Self::StaleGateway => Neighbour::Known { station, is_fresh: false },
+                _ => Neighbour::Known { station, is_fresh: true },
+            };
+            picture.neighbours.insert(LinkId(11), ip(gateway), known);
+        }
+        let gateway = if self == Self::OtherGateway { "198.51.100.3" } else { "198.51.100.2" };
+        let mtu = (self == Self::ShortPackets).then_some(600);
+        let hop = NextHop { mtu, ..NextHop::new(LinkId(11), Some(ip(gateway))) };
+        let action = match self {
+            Self::Blackhole => Action::Blackhole,
+            _ => Action::Forward(Hops::one(hop)),
+        };
+        let default: ipnet::IpNet = "0.0.0.0/0".parse().unwrap();
+        picture.fib.insert(TableId::MAIN, Route::new(default, action));
+        let hop = NextHop::new(LinkId(11), Some(ip("198.51.100.4")));
+        let other = Action::Forward(Hops::one(hop));
+        picture.fib.insert(TableId(7), Route::new(default, other));
+        let ports = ["lan0", "wan0"].map(|name| picture.link_named(name));
+        let mut routing = Routing::new(&picture, &ports);
+        routing.set_checks(|_, _| ReversePath::Strict.check(0));
+        Arc::new(routing)
+    }
+}
+
+fn test(key: &str, field: &str, operator: &str, right: &str) -> String {
+    let left = match key {
+        "meta" | "ct" => format!(r#"{{"{key}":{{"key":"{field}"}}}}"#),
+        _ => format!(r#"{{"payload":{{"protocol":"{key}","field":"{field}"}}}}"#),
+    };
+    format!(r#"{{"match":{{"op":"{operator}","left":{left},"right":{right}}}}}"#)
+}
+
+/// A ruleset with rules in chains that have the names of their hooks.
+fn ruleset(rules: &[(&str, &[String])]) -> String {
+    let chain = |name: &str, kind: &str, hook: &str, priority: i32, policy: &str| {
+        format!(
+            r#"{{"chain":{{"family":"ip","table":"t","name":"{name}","handle":2,"type":"{kind}",
+                "hook":"{hook}","prio":{priority},"policy":"{policy}"}}}}"#
+        )
+    };
+    let mut objects = vec![
+        r#"{"table":{"family":"ip","name":"t","handle":1}}"#.to_owned(),
+        chain("raw", "filter", "prerouting", -300, "accept"),
+        chain("mangle", "filter", "prerouting", -150, "accept"),
+        chain("dnat", "nat", "prerouting", -100, "accept"),
+        chain("forward", "filter", "forward", 0, "drop"),
+        chain("snat", "nat", "postrouting", 100, "accept"),
+    ];
+    for (chain, statements) in rules {
+        objects.push(format!(
+            r#"{{"rule":{{"family":"ip","table":"t","chain":"{chain}","handle":9,"expr":[{}]}}}}"#,
+            statements.join(",")
+        ));
+    }
+    format!(r#"{{"nftables":[{}]}}"#, objects.join(","))
+}
+
+fn rulesets() -> Vec<Option<String>> {
+    let accept = r#"{"accept":null}"#.to_owned();
+    let drop = r#"{"drop":null}"#.to_owned();
+    let counter = r#"{"counter":{"packets":0,"bytes":0}}"#.to_owned();
+    let masquerade = [test("meta", "oifname", "==", r#""wan0""#), r#"{"masquerade":null}"#.into()];
+    let forward = [
+        test("meta", "iifname", "==", r#""wan0""#),
+        test("tcp", "dport", "==", "8080"),
+        r#"{"dnat":{"addr":"192.0.2.1","port":80}}"#.into(),
+    ];
+    let established = [test("ct", "state", "in", r#"["established","related"]"#), accept.clone()];
+    let counted = [established[0].clone(), counter.clone(), accept.clone()];
+    let invalid = [test("ct", "state", "in", r#""invalid""#), drop.clone()];
+    let new = [test("meta", "iifname", "==", r#""lan0""#), accept.clone()];
+    let dnat = [test("ct", "status", "in", r#""dnat""#), accept.clone()];
+    let long = [test("meta", "length", ">", "300"), drop.clone()];
+    let named = [test("ip", "daddr", "==", r#""203.0.113.7""#), accept.clone()];
+    let counts_web = [test("tcp", "dport", "==", "443"), counter];
+    let mark = |key: &str, value: &str| {
+        format!(r#"{{"mangle":{{"key":{{"{key}":{{"key":"mark"}}}},"value":{value}}}}}"#)
+    };
+    let marks = [test("ip", "saddr", "==", r#""192.0.2.2""#), mark("meta", "1")];
+    let takes_mark = [mark("meta", r#"{"ct":{"key":"mark"}}"#)];
+    let gives_mark = [test("udp", "dport", "==", "53"), mark("ct", "1")];
+    let refuses = [test("udp", "dport", "==", "53"), drop];
+    let base: &[(&str, &[String])] = &[("dnat", &forward), ("snat", &masquerade)];
+    let with = |rules: &[(&str, &[String])]| Some(ruleset(&[base, rules].concat()));
+    vec![
+        None,
+        with(&[("forward", &established), ("forward", &new), ("forward", &dnat)]),
+        with(&[("forward", &counted), ("forward", &new), ("forward", &dnat)]),
+        with(&[
+            ("forward", &invalid),
+            ("forward", &long),
+            ("forward", &established),
+            ("forward", &new),
+        ]),
+        with(&[
+            ("raw", &marks),
+            ("forward", &counts_web),
+            ("forward", &named),
+            ("forward", &established),
+            ("forward", &new),
+        ]),
+        with(&[
+            ("mangle", &takes_mark),
+            ("forward", &gives_mark),
+            ("forward", &established),
+            ("forward", &new),
+        ]),
+        with(&[("forward", &refuses), ("forward", &established), ("forward", &new)]),
+        Some(ruleset(&[("forward", &established), ("forward", &new)])),
+    ]
+}
+
+/// The unusual property of a packet.
+#[derive(Clone, Copy, Debug)]
+enum Oddity {
+    None,
+    LastHop,
+    Options,
+    WrongChecksum,
+    OtherPort,
+    TypeOfService,
+    MayBeCut,
+    Tagged,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    /// A packet of a flow, from the side that opens it, or from the other if `reply`.
+    Packet {
+        flow: usize,
+        reply: bool,
+        flags: u8,
+        length: usize,
+        jump: u32,
+        oddity: Oddity,
+    },
+    /// The remaining packets of a handshake, so that a flow is established.
+    Establish(usize),
+    Network(usize),
+    Rules(usize),
+    Mtu(Option<u32>),
+    Move(u16, u16),
+    Wait(u64),
+    /// All connections are deleted.
+    Flush,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let oddity = prop_oneof![
+        12 => Just(Oddity::None),
+        1 => Just(Oddity::LastHop),
+        1 => Just(Oddity::Options),
+        1 => Just(Oddity::WrongChecksum),
+        1 => Just(Oddity::OtherPort),
+        1 => Just(Oddity::TypeOfService),
+        2 => Just(Oddity::MayBeCut),
+        1 => Just(Oddity::Tagged),
+    ];
+    let flags = prop_oneof![12 => Just(0x10u8), 4 => Just(0x18), 1 => Just(0x11), 1 => Just(0x04),
+        1 => Just(0x02), 1 => Just(0x12)];
+    let length = prop_oneof![4 => 0usize..100, 1 => 500usize..1400];
+    let jump = prop_oneof![12 => Just(0u32), 1 => Just(1 << 24)];
+    let packet = (0..FLOWS.len(), any::<bool>(), flags, length, jump, oddity);
+    prop_oneof![
+        40 => packet.prop_map(|(flow, reply, flags, length, jump, oddity)| {
+            Event::Packet { flow, reply, flags, length, jump, oddity }
+        }),
+        8 => (0..FLOWS.len()).prop_map(Event::Establish),
+        3 => (0..NETWORKS.len()).prop_map(Event::Network),
+        2 => (0usize..8).prop_map(Event::Rules),
+        1 => prop_oneof![Just(None), Just(Some(400)), Just(Some(1500))].prop_map(Event::Mtu),
+        1 => (any::<u16>(), any::<u16>()).prop_map(|(bucket, to)| Event::Move(bucket, to)),
+        1 => (0u64..100).prop_map(Event::Wait),
+        1 => Just(Event::Flush),
+    ]
+}
+
+/// A flow: the side that opens it, its protocol and its ends.
+#[derive(Clone, Copy)]
+struct Flow {
+    inside: bool,
+    tcp: bool,
+    client: ([u8; 4], u16),
+    server: ([u8; 4], u16),
+}
+
+const fn out(tcp: bool, host: u8, port: u16, to: u16) -> Flow {
+    Flow { inside: true, tcp, client: ([192, 0, 2, host], port), server: (SERVER, to) }
+}
+
+const FLOWS: [Flow; 6] = [
+    out(true, 1, 5000, 443),
+    out(true, 2, 5000, 443),
+    out(false, 1, 6000, 53),
+    out(false, 2, 6000, 4500),
+    Flow { inside: false, tcp: true, client: (SERVER, 7000), server: (OWN, 8080) },
+    Flow { inside: false, tcp: false, client: (SERVER, 7000), server: ([192, 0, 2, 3], 9000) },
+];
+
+/// A gateway of two workers.
+struct Side {
+    crew: Crew,
+    /// No recorded decision holds.
+    is_slow: bool,
+}
+
+impl Side {
+    fn new(is_slow: bool) -> Self {
+        let mut config = Config::new(HashKey(3, 4));
+        config.mode = Mode::Routed;
+        config.buckets = BucketCount::new(16).unwrap();
+        let mut crew = Crew::new(&config, 2, true);
+        let own = std::net::Ipv4Addr::from(OWN).to_ipv6_mapped().octets();
+        let ports = config.settings.steer.nat_ports();
+        let translated = steer::Translated::new([own..=own], ports);
+        crew.hasher.set_translated(translated.clone());
+        for member in &mut crew.members {
+            member.tell(Command::Translated(translated.clone())).unwrap();
+        }
+        Self { crew, is_slow }
+    }
+
+    fn tell(&mut self, command: impl Fn() -> Command) {
+        for member in &mut self.crew.members {
+            member.tell(command()).unwrap();
+        }
+        self.crew.settle();
+    }
+
+    fn load(&mut self, rules: Option<&str>, revision: u32) {
+        let names = ["lan0".to_owned(), "wan0".to_owned()];
+        let rules = rules.map(|text| {
+            let ruleset = import(text.as_bytes(), Options::default()).unwrap().ruleset;
+            let unloaded = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
+            unloaded.load(revision, 2, self.crew.now)
+        });
+        self.tell(|| Command::Rules(rules.as_ref().map(Rules::for_worker)));
+    }
+
+    fn forget(&mut self) {
+        if self.is_slow {
+            self.crew.workers.iter_mut().for_each(|worker| worker.generation += 1);
+        }
+    }
+
+    fn pass(&mut self, port: usize, bytes: &[u8]) -> [Vec<Frame>; 2] {
+        self.forget();
+        self.crew.arrive(port, bytes);
+        self.crew.settle();
+        [0, 1].map(|port| self.crew.sent(port))
+    }
+
+    /// Its counters, except the number of wake-ups by other workers.
+    fn counted(&self) -> Vec<String> {
+        let of = |worker: &crate::worker::Worker| {
+            let counters = &worker.counters;
+            let dropped: Vec<_> =
+                DropReason::ALL.iter().map(|reason| counters.dropped(*reason)).collect();
+            let rules = worker.rules.as_ref().map(|rules| rules.counts(0, self.crew.now));
+            format!(
+                "{:?} {dropped:?} {rules:?} {:?} {}",
+                counters.conntrack, counters.output, counters.softnet.processed
+            )
+        };
+        self.crew.workers.iter().map(of).collect()
+    }
+}
+
+/// Source and destination of a packet, each an address and a port.
+type Ends = [([u8; 4], u16); 2];
+
+/// Both gateways, and the state of the ends of the flows.
+struct Pair {
+    sides: [Side; 2],
+    /// The ends of each flow as its server has seen them, and the next sequence number of each
+    /// end.
+    outside: [Option<Ends>; FLOWS.len()],
+    numbers: [[u32; 2]; FLOWS.len()],
+    rulesets: Vec<Option<String>>,
+    revision: u32,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut pair = Self {
+            sides: [false, true].map(Side::new),
+            outside: [None; FLOWS.len()],
+            numbers: [[1000, 50_000]; FLOWS.len()],
+            rulesets: rulesets(),
+            revision: 0,
+        };
+        pair.play(&Event::Network(0));
+        pair.play(&Event::Rules(1));
+        pair
+    }
+
+    fn play(&mut self, event: &Event) {
+        match *event {
+            Event::Packet { flow, reply, flags, length, jump, oddity } => {
+                self.packet(flow, reply, flags, length, jump, oddity);
+            }
+            Event::Establish(flow) => {
+                if FLOWS[flow].tcp {
+                    self.numbers[flow] = self.numbers[flow].map(|it| it.wrapping_add(1 << 20));
+                    self.packet(flow, false, 0x02, 0, 0, Oddity::None);
+                    self.packet(flow, true, 0x12, 0, 0, Oddity::None);
+                }
+                for _ in 0..2 {
+                    self.packet(flow, false, 0x10, 10, 0, Oddity::None);
+                    self.packet(flow, true, 0x10, 10, 0, Oddity::None);
+                }
+            }
+            Event::Network(index) => {
+                let routing = NETWORKS[index].routing();
+                self.tell(|| Command::Routing(routing.clone()));
+            }
+            Event::Rules(index) => {
+                self.revision += 1;
+                let rules = self.rulesets[index].clone();
+                self.sides.iter_mut().for_each(|it| it.load(rules.as_deref(), self.revision));
+                self.compare_sent();
+            }
+            Event::Mtu(mtu) => self.tell(|| Command::SetMtus(vec![mtu; 2])),
+            Event::Move(bucket, to) => {
+                for side in &mut self.sides {
+                    side.crew.start_move(bucket, to);
+                    side.crew.settle();
+                }
+            }
+            Event::Wait(seconds) => {
+                for side in &mut self.sides {
+                    side.crew.now = side.crew.now.after(Duration::from_secs(seconds));
+                    side.crew.settle();
+                }
+                self.compare_sent();
+            }
+            Event::Flush => {
+                for side in &mut self.sides {
+                    let now = side.crew.now;
+                    for worker in &mut side.crew.workers {
+                        worker.end_connections(usize::MAX, now);
+                    }
+                    side.crew.settle();
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, command: impl Fn() -> Command) {
+        self.sides.iter_mut().for_each(|it| it.tell(&command));
+        self.compare_sent();
+    }
+
+    /// Compares the frames that a change has released.
+    fn compare_sent(&mut self) {
+        let [fast, slow] = self.sides.each_mut().map(|it| [0, 1].map(|port| it.crew.sent(port)));
+        assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
+    }
+
+    fn packet(
+        &mut self,
+        at: usize,
+        reply: bool,
+        flags: u8,
+        length: usize,
+        jump: u32,
+        oddity: Oddity,
+    ) {
+        let flow = FLOWS[at];
+        // A reply goes to the address that the server has seen.
+        let seen = self.outside[at].unwrap_or([flow.client, flow.server]);
+        let [from, to] = if reply { [seen[1], seen[0]] } else { [flow.client, flow.server] };
+        let port = usize::from(flow.inside == reply);
+        let port = if matches!(oddity, Oddity::OtherPort) { 1 - port } else { port };
+        let other = if port == 0 { INSIDE } else { OUTSIDE };
+        let builder = PacketBuilder::v4(from.0, to.0).macs(other, STATIONS[port]).id(7);
+        let builder = match oddity {
+            Oddity::LastHop => builder.ttl(1),
+            // A router refuses a loose source route.
+            Oddity::Options => builder.options(&[0x83, 7, 4, 192, 0, 2, 9, 0]),
+            Oddity::TypeOfService => builder.traffic_class(0x10),
+            Oddity::Tagged => builder.vlan(0),
+            _ => builder,
+        };
+        let builder =
+            if matches!(oddity, Oddity::MayBeCut) { builder } else { builder.dont_fragment() };
+        let mut frame = Vec::new();
+        let payload = vec![0x5a; length];
+        if flow.tcp {
+            let side = usize::from(reply);
+            let sequence = self.numbers[at][side].wrapping_add(jump);
+            let tcp = Tcp {
+                source_port: from.1,
+                destination_port: to.1,
+                sequence,
+                acknowledgment: if flags & 0x10 == 0 { 0 } else { self.numbers[at][1 - side] },
+                flags: TcpFlags(flags),
+                window: 60_000,
+                ..Tcp::default()
+            };
+            builder.tcp(&tcp, &payload, &mut frame);
+            if jump == 0 && !matches!(oddity, Oddity::WrongChecksum) {
+                let counts = length as u32 + u32::from(flags & 3 != 0);
+                self.numbers[at][side] = self.numbers[at][side].wrapping_add(counts);
+            }
+        } else {
+            builder.udp(from.1, to.1, &payload, &mut frame);
+        }
+        if matches!(oddity, Oddity::WrongChecksum) {
+            let last = frame.len() - 1;
+            frame[last] ^= 1;
+        }
+        let [fast, slow] = self.sides.each_mut().map(|it| it.pass(port, &frame));
+        assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
+        if let (false, [left]) = (reply, &fast[1 - port][..])
+            && let Some(network) = dissect(left.bytes()).unwrap().network
+            && let Some((source, destination)) = network.transport.ports()
+        {
+            let end = |address: [u8; 16], port| (*address.last_chunk::<4>().unwrap(), port);
+            self.outside[at] =
+                Some([end(network.source, source), end(network.destination, destination)]);
+        }
+    }
+}
+
+fn bytes(frames: &[Frame]) -> Vec<&[u8]> {
+    frames.iter().map(Frame::bytes).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_fast_path_does_what_the_stages_do(
+        events in prop::collection::vec(event(), 1..120),
+    ) {
+        let mut pair = Pair::new();
+        (0..FLOWS.len()).for_each(|flow| pair.play(&Event::Establish(flow)));
+        for event in &events {
+            pair.play(event);
+            let [fast, slow] = pair.sides.each_ref().map(Side::counted);
+            prop_assert_eq!(fast, slow, "after {:?}", event);
+        }
+    }
+}
+
+#[test]
+fn established_flows_take_the_fast_path() {
+    let mut pair = Pair::new();
+    (0..FLOWS.len()).for_each(|flow| pair.play(&Event::Establish(flow)));
+    for flow in 0..FLOWS.len() - 1 {
+        for reply in [false, true] {
+            let before = SENT.get();
+            pair.packet(flow, reply, 0x10, 20, 0, Oddity::None);
+            assert_eq!(SENT.get(), before + 1, "flow {flow}, reply: {reply}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Judging what tunnels carry, where the operator wants that.
+//!
+//! The tunnel's packet has been judged as any other and goes on. Now the rules of the forward stage
+//! judge the packet inside, and all they can do is refuse both: nothing inside is changed, nobody is
+//! answered, and the rates, quotas and sets of the rules stay as they are. The connections inside
+//! lie [apart](Inside), and what they would announce is expected nowhere.
+
+use conntrack::helper::Helpers;
+use conntrack::syn_proxy::Screening;
+use conntrack::{
+    Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Settings,
+    Shortage, Tracked, TrackedPacket, Why, class_without_flow,
+};
+use flow::{
+    Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
+};
+use ruleset::{Decider, Decision, Outcome, PacketView, Stage, consult};
+use steer::BucketId;
+use wire::{Carried, IcmpError, Network, Transport, carried};
+
+use crate::Bucket;
+use crate::egress::bridge::Way;
+use crate::path::packet::Packet;
+use crate::path::rules::journey::{Asked, Journey};
+use crate::path::rules::stages::packet_type;
+use crate::path::tracking::checksum_of;
+use crate::worker::{TimeSource, Worker};
+
+/// What tracking inside tunnels needs beside the bucket, one for each worker.
+pub struct InsideTracking {
+    settings: Settings,
+    /// How many connections there may be, within the limit of the gateway.
+    pub limits: Limits,
+    /// Nothing is ever expected here.
+    expectations: Expectations,
+    /// Tunnels inside tunnels are refused.
+    tunnels: KnownTunnels,
+}
+
+impl InsideTracking {
+    /// Beside what a worker tracks outside.
+    pub fn new(settings: &Settings, limits: &Limits, secret: HashKey) -> Self {
+        Self {
+            settings: inside(settings),
+            limits: limits.for_inside(),
+            expectations: Expectations::new(secret),
+            tunnels: KnownTunnels::new(secret),
+        }
+    }
+
+    /// Takes over changed tunables.
+    pub fn apply(&mut self, settings: &Settings) {
+        self.settings = inside(settings);
+    }
+
+    pub fn context<'a>(
+        &'a mut self,
+        now: Timestamp,
+        counters: &'a mut ConntrackCounters,
+    ) -> Context<'a> {
+        Context {
+            now,
+            settings: &self.settings,
+            limits: &mut self.limits,
+            counters,
+            expectations: &self.expectations,
+            tunnels: &self.tunnels,
+            events: None,
+            expectation_events: None,
+            ended: None,
+        }
+    }
+}
+
+/// The tunables of the gateway for what is inside: no helper reads it, and its sources, which
+/// anybody may have written, are not counted.
+fn inside(settings: &Settings) -> Settings {
+    Settings { half_open_per_source: 0, helpers: Helpers::default(), ..settings.clone() }
+}
+
+/// A packet that a tunnel carries.
+struct Inner {
+    network: Network,
+    /// Its flow, or that which it quotes, in zone 0.
+    keyed: Option<KeyedPacket>,
+    passage: Passage,
+}
+
+impl Inner {
+    /// `None` as of [`flow_inside`].
+    fn of((network, vlan): (Network, u16), tunnel: FlowKey) -> Option<Self> {
+        let keyed = flow_inside(&network)?;
+        Some(Self { network, keyed, passage: (tunnel, vlan) })
+    }
+}
+
+/// The flow of a packet that a tunnel carries, or that which it quotes, in zone 0. `None`, and its
+/// tunnel's packet is refused, if it can not be read to its ports, or is of a tunnel again.
+pub fn flow_inside(network: &Network) -> Option<Option<KeyedPacket>> {
+    let is_whole = network.fragment.is_none_or(|fragment| fragment.is_atomic());
+    let keyed = match &network.transport {
+        Transport::IcmpError(IcmpError { quoted, .. }) => {
+            quoted.map(|quoted| FlowKey::of_quoted(&quoted, network.family, Zone(0)))
+        }
+        _ => FlowKey::of_packet(network, Zone(0)),
+    };
+    let is_tunnel = keyed.is_some_and(|keyed| keyed.key.is_tunnel());
+    (is_whole && !is_tunnel).then_some(keyed)
+}
+
+impl Worker {
+    /// Has the rules judge what a packet of a tunnel carries, which they have accepted.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn judge_inside(
+        &mut self,
+        packet: &Packet,
+        outer: &mut Journey,
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        let bytes = packet.frame.bytes();
+        let bucket = self.ownership.get(packet.bucket);
+        // Whatever has no flow, or no place, was not judged.
+        let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
+        // Of a translated tunnel both directions have the key of the first.
+        let known = outer.tracked.connection.map(|id| bucket.connections.flow_of(id));
+        let inner = match carried(bytes, &packet.network) {
+            Some(Carried::Frame(start)) => {
+                let end = packet.network.end as usize;
+                let is_listed = self.pass.takes(&bytes[usize::from(start)..end]);
+                return is_listed.then_some(()).ok_or(DropReason::InsideUnreadable.into());
+            }
+            Some(Carried::Packet { network, vlan }) => {
+                Inner::of((network, vlan), known.unwrap_or(flow.keyed.key))
+            }
+            None => None,
+        };
+        let inner = inner.ok_or(DropReason::InsideUnreadable)?;
+        let mut tracked = self.track_inside(packet, &inner, now)?;
+        let judged = match outer.passed.way {
+            Some(Way::Ports(ports)) => ports
+                .accepted(DropReason::InsideRefused.into(), |port| {
+                    self.go_out_by(port, outer);
+                    self.consult_rules(packet, &inner, &mut tracked, outer, now)
+                })
+                .map(|ports| outer.passed.way = Some(Way::Ports(ports))),
+            _ => self.consult_rules(packet, &inner, &mut tracked, outer, now),
+        };
+        if let (Some(id), Some((bucket, mut context))) =
+            (tracked.connection, self.inside_of(packet.bucket, now))
+        {
+            match judged {
+                Ok(()) => bucket.connections.confirm(id, &mut context)?,
+                Err(_) => bucket.connections.withdraw(id, &mut context),
+            }
+        }
+        judged
+    }
+
+    /// The connections inside tunnels of a bucket, made when there are none.
+    fn inside_of(
+        &mut self,
+        bucket: BucketId,
+        now: Timestamp,
+    ) -> Option<(&mut Inside, Context<'_>)> {
+        let Self { ownership, tracking, counters, .. } = self;
+        let content = ownership.get_mut(bucket)?;
+        let tracking = tracking.inside.as_mut()?;
+        let inside = content.inside.get_or_insert_with(|| {
+            let mut inside = Box::new(Inside::new(now));
+            inside.connections.adopt(&mut tracking.limits, bucket.0);
+            inside
+        });
+        Some((inside, tracking.context(now, &mut counters.conntrack)))
+    }
+
+    /// Says how a packet inside relates to the connections inside the same tunnel.
+    fn track_inside(
+        &mut self,
+        packet: &Packet,
+        inner: &Inner,
+        now: Timestamp,
+    ) -> Result<Tracked, Why> {
+        let Some(keyed) = inner.keyed else {
+            return Ok(match class_without_flow(&inner.network) {
+                Class::Invalid(reason) => Tracked::invalid(reason.into()),
+                class => Tracked::alone(class),
+            });
+        };
+        let mut tracked = self.offer_inside(packet, inner, &keyed, now);
+        if tracked.is_err_and(|why| why.reason() == DropReason::TableFull)
+            && self.time == TimeSource::Turn
+            && self.evict_inside(now)
+        {
+            tracked = self.offer_inside(packet, inner, &keyed, now);
+        }
+        if tracked.is_err_and(|why| why.reason() == DropReason::TableFull) {
+            self.counters.conntrack.insert_failed += 1;
+            self.counters.conntrack.drop += 1;
+        }
+        tracked
+    }
+
+    fn offer_inside(
+        &mut self,
+        packet: &Packet,
+        inner: &Inner,
+        keyed: &KeyedPacket,
+        now: Timestamp,
+    ) -> Result<Tracked, Why> {
+        let may_open = !self.tracking.refuses_new[usize::from(packet.frame.port.0)];
+        let hash = self.hasher.packet_hash(&keyed.key);
+        let found = self.inside_of(packet.bucket, now);
+        let (inside, mut context) = found.ok_or(DropReason::InsideRefused)?;
+        let number = inside.number(inner.passage).ok_or(DropReason::TableFull)?;
+        let (keyed, hash) = keyed.moved(hash, number);
+        let offered = TrackedPacket {
+            network: &inner.network,
+            frame: packet.frame.bytes(),
+            keyed: &keyed,
+            hash,
+            guess: Guess::NONE,
+            checksum: checksum_of(&packet.frame),
+            segments: packet.frame.segments(),
+            may_open,
+            screening: Screening::Off,
+            map_epoch: 0,
+            zones: None,
+        };
+        let tracked = inside.connections.track(&offered, &mut context);
+        tracked.refusal().map_or(Ok(tracked), Err)
+    }
+
+    /// Has a connection inside some tunnel give way; false if none does.
+    pub(crate) fn evict_inside(&mut self, now: Timestamp) -> bool {
+        let Self { ownership, tracking, counters, evict_at, .. } = self;
+        let Some(tracking) = &mut tracking.inside else { return false };
+        let giver = tracking.limits.giver(Shortage::Table, *evict_at);
+        let Some((place, inside)) = giver.and_then(|place| {
+            let content = ownership.get_mut(BucketId(place))?;
+            Some((place, content.inside.as_mut()?))
+        }) else {
+            return false;
+        };
+        *evict_at = place;
+        let mut context = tracking.context(now, &mut counters.conntrack);
+        inside.connections.evict(Shortage::Table, &mut context)
+    }
+
+    /// Where nothing is left of the limit of the gateway, has connections inside tunnels give way
+    /// that may, at most so many: those outside are not to give way to them.
+    pub(crate) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
+        if !self.tracking.inside.as_ref().is_some_and(|inside| inside.limits.is_used_up()) {
+            return;
+        }
+        for _ in 0..most {
+            if !self.evict_inside(now) {
+                break;
+            }
+        }
+        if let Some(inside) = &mut self.tracking.inside {
+            inside.limits.give_back();
+        }
+    }
+
+    fn consult_rules(
+        &mut self,
+        packet: &Packet,
+        inner: &Inner,
+        tracked: &mut Tracked,
+        outer: &Journey,
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        let Some(rules) = &mut self.rules else { return Ok(()) };
+        let program = &rules.shared.program;
+        let mut journey = Journey::new(packet, *tracked, outer.input);
+        if program.accepts_at_once(Stage::Forward, journey.state) {
+            return Ok(());
+        }
+        (journey.output, journey.mark) = (outer.output, outer.mark);
+        let inside = self.ownership.get(packet.bucket).and_then(|it| it.inside.as_ref());
+        let asked = inside
+            .and_then(|inside| Asked::of(&inside.connections, inner.keyed.as_ref(), tracked, now));
+        let bytes = packet.frame.bytes();
+        let zones = ZonePair::both(packet.origin.zone);
+        let view = PacketView {
+            frame: bytes,
+            network: &inner.network,
+            vlan: packet.origin.vlan,
+            packet_type: packet_type(bytes),
+            input: journey.input,
+            output: journey.output,
+            mark: journey.mark,
+            priority: outer.priority,
+            connection: journey.connection(zones, asked.as_ref().map(|asked| asked as _)),
+        };
+        let outcome = consult(program, Stage::Forward, &view, &mut rules.state, now);
+        self.mark_inside(packet, &outcome, tracked, now);
+        if outcome.logs.asked() > 0 {
+            self.log(&outcome, packet, now);
+        }
+        match outcome.decision {
+            // There is nobody inside to be answered.
+            Decision::Accept | Decision::SynProxy(_) => Ok(()),
+            Decision::Drop | Decision::Reject(_) => Err(self.refused_inside(&outcome)),
+        }
+    }
+
+    /// What rules say of the connection inside.
+    fn mark_inside(
+        &mut self,
+        packet: &Packet,
+        outcome: &Outcome,
+        tracked: &mut Tracked,
+        now: Timestamp,
+    ) {
+        if outcome.ct_mark.is_none() && outcome.label == 0 {
+            return;
+        }
+        let Some((inside, mut context)) = self.inside_of(packet.bucket, now) else { return };
+        if let Some(mark) = outcome.ct_mark {
+            inside.connections.set_mark(tracked, mark, &mut context);
+        }
+        inside.connections.add_labels(tracked, Labels::of_bits(outcome.label), &mut context);
+    }
+
+    fn refused_inside(&self, outcome: &Outcome) -> Why {
+        let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
+        match outcome.decided_by {
+            Some(Decider::Rule(rule)) => Why::InsideRule { rule: rule.index() as u32, revision },
+            Some(Decider::Policy(chain)) => {
+                Why::InsidePolicy { chain: chain.index() as u32, revision }
+            }
+            None => DropReason::InsideRefused.into(),
+        }
+    }
+}
+
+impl Bucket {
+    /// Connections, those inside tunnels too.
+    pub fn all_connections(&self) -> usize {
+        let inside = self.inside.as_ref().map_or(0, |inside| inside.connections.len());
+        self.connections.len() + inside
+    }
+}

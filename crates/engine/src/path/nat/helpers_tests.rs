@@ -1,0 +1,413 @@
+//! FTP through a router that masquerades: the messages that both ends of the control connection
+//! get, and the ends of the data connections.
+
+use std::fmt::Write as _;
+
+use conntrack::helper::Kind;
+
+use super::*;
+
+const PSH_ACK: u8 = 0x18;
+const SYN: u8 = 2;
+const SYN_ACK: u8 = 0x12;
+
+type Host = (IpAddr, u16);
+
+/// Addresses of one family.
+struct Net {
+    crew: Crew,
+    inside: IpAddr,
+    outside: IpAddr,
+    own: IpAddr,
+}
+
+impl Net {
+    fn v4(workers: u16, control: u16) -> Self {
+        let crew = crew_of(workers, RULES, routing(), OWN.into(), config(control));
+        Self { crew, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
+    }
+
+    fn v6(workers: u16, control: u16) -> Self {
+        let rules = RULES.replace(r#""ip""#, r#""ip6""#).replace("192.0.2.10", "2001:db8:1::10");
+        let own = ip("2001:db8:2::fe");
+        let crew = crew_of(workers, &rules, routing_v6(), own, config(control));
+        Self { crew, inside: ip("2001:db8:1::10"), outside: ip("2001:db8:2::7"), own }
+    }
+
+    /// A segment on its way out of `port`.
+    fn segment(
+        &self,
+        port: usize,
+        (from, to): (Host, Host),
+        flags: u8,
+        numbers: (u32, u32),
+        text: &[u8],
+    ) -> Vec<u8> {
+        let station = [INSIDE, OUTSIDE][port];
+        let mut bytes = Vec::new();
+        let header = Tcp {
+            source_port: from.1,
+            destination_port: to.1,
+            sequence: numbers.0,
+            acknowledgment: numbers.1,
+            flags: TcpFlags(flags),
+            window: 5000,
+            ..Tcp::default()
+        };
+        builder(from.0, to.0).macs(station, STATIONS[port]).tcp(&header, text, &mut bytes);
+        bytes
+    }
+
+    /// Opens a connection from the side of `port`. Returns the ends to which its packets go and
+    /// from which they seem to come.
+    fn open(&mut self, port: usize, from: Host, to: Host) -> (Host, Host) {
+        let syn = self.segment(port, (from, to), SYN, (100, 0), b"");
+        let [seen, server] = ends(&self.crew.pass(port, &syn));
+        let answer = self.segment(1 - port, (server, seen), SYN_ACK, (500, 101), b"");
+        assert_eq!(ends(&self.crew.pass(1 - port, &answer)), [to, from]);
+        (server, seen)
+    }
+
+    fn expected(&self) -> usize {
+        self.crew.workers[0].tracking.expectations.len()
+    }
+}
+
+fn config(control: u16) -> Config {
+    let mut config = Config::new(HashKey(3, 4));
+    config.settings.conntrack.helpers.attach(Kind::Ftp, control).unwrap();
+    config
+}
+
+fn builder(from: IpAddr, to: IpAddr) -> PacketBuilder {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::v4(from.octets(), to.octets()),
+        (IpAddr::V6(from), IpAddr::V6(to)) => PacketBuilder::v6(from.octets(), to.octets()),
+        _ => panic!("one family"),
+    }
+}
+
+fn routing_v6() -> Arc<Routing> {
+    let mut picture = Picture::default();
+    picture.fib.set_rules(true, vec![Rule::ask(1, TableId::LOCAL), Rule::ask(2, TableId::MAIN)]);
+    let links = [("lan0", "2001:db8:1::", "10", INSIDE), ("wan0", "2001:db8:2::", "7", OUTSIDE)];
+    for (number, (name, network, host, station)) in links.into_iter().enumerate() {
+        let id = LinkId(10 + number as u32);
+        let link = Link {
+            name: name.to_owned(),
+            station: Some(STATIONS[number]),
+            mtu: 1500,
+            is_up: true,
+            addresses: vec![format!("{network}fe/64").parse().unwrap()],
+        };
+        picture.links.insert(id, link);
+        let own = format!("{network}fe/128").parse().unwrap();
+        picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
+        let hops = Hops::one(NextHop::new(id, None));
+        let network = Route::new(format!("{network}/64").parse().unwrap(), Action::Forward(hops));
+        picture.fib.insert(TableId::MAIN, network);
+        let known = Neighbour::Known { station, is_fresh: true };
+        let host = format!("{}{host}", links[number].1);
+        picture.neighbours.insert(id, ip(&host), known);
+    }
+    Arc::new(Routing::new(&picture, &["lan0", "wan0"].map(|name| picture.link_named(name))))
+}
+
+/// The address in the form of PORT and of the reply 227.
+fn six((address, port): Host) -> String {
+    let IpAddr::V4(address) = address else { panic!("IPv4") };
+    let [high, low] = port.to_be_bytes();
+    format!("{},{high},{low}", address.to_string().replace('.', ","))
+}
+
+fn of_six(text: &str) -> Host {
+    let is_part = |c: char| c.is_ascii_digit() || c == ',';
+    let start = text.find(',').unwrap();
+    let start = text[..start].rfind(|c| !is_part(c)).map_or(0, |at| at + 1);
+    let end = text[start..].find(|c| !is_part(c)).map_or(text.len(), |at| start + at);
+    let numbers: Vec<u8> = text[start..end].split(',').map(|it| it.parse().unwrap()).collect();
+    let [a, b, c, d, high, low] = numbers[..] else { panic!("{text:?}") };
+    ([a, b, c, d].into(), u16::from_be_bytes([high, low]))
+}
+
+/// The address in the form of EPRT.
+fn bars((address, port): Host) -> String {
+    format!("|{}|{address}|{port}|", if address.is_ipv4() { 1 } else { 2 })
+}
+
+fn of_bars(text: &str) -> Host {
+    let parts: Vec<_> = text.split('|').collect();
+    (parts[2].parse().unwrap(), parts[3].parse().unwrap())
+}
+
+/// Both ends of a control connection, with counts of what they send and get.
+struct Control {
+    /// The port that the client is behind.
+    port: usize,
+    /// For client and server, the address that it sends to and the address that the other end
+    /// sees.
+    speaks: [(Host, Host); 2],
+    said: [u32; 2],
+    heard: [u32; 2],
+}
+
+impl Control {
+    fn open(net: &mut Net, port: usize, client: Host, server: Host) -> Self {
+        let (real, seen) = net.open(port, client, server);
+        let speaks = [(client, server), (real, seen)];
+        let mut control = Self { port, speaks, said: [101, 501], heard: [501, 101] };
+        control.say(net, 1, "220 Welcome\r\n");
+        control.say(net, 0, "USER anonymous\r\n");
+        control
+    }
+
+    /// Sends a message of one end (0 the client, 1 the server). Returns the message that the other
+    /// end gets.
+    fn say(&mut self, net: &mut Net, who: usize, text: &str) -> String {
+        let heard = self.repeat(net, who, text);
+        self.said[who] += text.len() as u32;
+        self.heard[1 - who] += heard.len() as u32;
+        heard
+    }
+
+    /// Sends a message without counting it, so that it can be sent again.
+    fn repeat(&self, net: &mut Net, who: usize, text: &str) -> String {
+        let port = if who == 0 { self.port } else { 1 - self.port };
+        let numbers = (self.said[who], self.heard[who]);
+        let bytes = net.segment(port, self.speaks[who], PSH_ACK, numbers, text.as_bytes());
+        self.check(net, who, port, &bytes)
+    }
+
+    fn check(&self, net: &mut Net, who: usize, port: usize, bytes: &[u8]) -> String {
+        net.crew.arrive(port, bytes);
+        net.crew.settle();
+        let sent = net.crew.sent(1 - port);
+        assert_eq!(sent.len(), 1, "dropped: {:?}", net.crew.reasons());
+        let network = seen(&sent[0]);
+        let (from, to) = self.speaks[1 - who];
+        assert_eq!(ends(&network), [to, from]);
+        let Transport::Tcp(tcp) = network.transport else { panic!("TCP") };
+        assert_eq!(tcp.sequence, self.heard[1 - who], "what the other end waits for");
+        assert_eq!(tcp.acknowledgment, self.said[1 - who], "what the other end has said");
+        let text = usize::from(network.transport_offset) + usize::from(tcp.header_len);
+        assert_eq!(sent[0].len(), network.end as usize);
+        String::from_utf8(sent[0].bytes()[text..].to_vec()).unwrap()
+    }
+}
+
+#[test]
+fn a_server_reaches_the_clients_that_have_told_it_where() {
+    for six_numbers in [true, false] {
+        for client_port in 40000..40012 {
+            let mut net = if six_numbers { Net::v4(3, 21) } else { Net::v6(2, 21) };
+            let (client, server) = ((net.inside, client_port), (net.outside, 21));
+            let mut control = Control::open(&mut net, 0, client, server);
+            for data in [2005, 40001, 50000, 1024] {
+                assert_eq!(control.say(&mut net, 0, "NOOP\r\n"), "NOOP\r\n");
+                let place = (net.inside, data);
+                let text = match six_numbers {
+                    true => format!("PORT {}\r\n", six(place)),
+                    false => format!("EPRT {}\r\n", bars(place)),
+                };
+                let first = control.repeat(&mut net, 0, &text);
+                let heard = control.say(&mut net, 0, &text);
+                assert_eq!(heard, first, "said again");
+                let told = if six_numbers { of_six(&heard) } else { of_bars(&heard) };
+                assert_eq!(told.0, net.own);
+                assert!((1024..=32767).contains(&told.1), "{told:?}");
+                control.say(&mut net, 1, "200 I see\r\n");
+                assert_eq!(net.expected(), 1);
+                let (to, from) = net.open(1, (net.outside, 20), told);
+                assert_eq!((to, from), (place, (net.outside, 20)));
+                assert_eq!(net.expected(), 0);
+                control.say(&mut net, 1, "226 That was all\r\n");
+            }
+            // No packet was dropped or left to the host.
+            assert_eq!((net.crew.reasons(), net.crew.to_host()), (vec![], 0));
+        }
+    }
+}
+
+#[test]
+fn a_client_that_asks_for_a_port_comes_from_the_routers_address_there_too() {
+    for is_v4 in [true, false] {
+        let mut net = if is_v4 { Net::v4(3, 21) } else { Net::v6(2, 21) };
+        let (client, server) = ((net.inside, 40000), (net.outside, 21));
+        let mut control = Control::open(&mut net, 0, client, server);
+        for data in [2000, 30000, 60000] {
+            let place = (net.outside, data);
+            let text = match is_v4 {
+                true => format!("227 Entering Passive Mode ({})\r\n", six(place)),
+                false => format!("229 Entering Extended Passive Mode (|||{data}|)\r\n"),
+            };
+            control.say(&mut net, 0, "PASV\r\n");
+            assert_eq!(control.say(&mut net, 1, &text), text, "the server is who it says it is");
+            assert_eq!(net.expected(), 1);
+            let (to, from) = net.open(0, (net.inside, data), place);
+            assert_eq!((to, from.0), (place, net.own));
+            assert_eq!((net.expected(), net.crew.dropped()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn a_server_behind_a_port_of_the_router_says_where_clients_reach_it() {
+    for (is_v4, client_port) in (3000..3016).flat_map(|port| [(true, port), (false, port)]) {
+        let mut net = if is_v4 { Net::v4(3, 8080) } else { Net::v6(2, 8080) };
+        let (client, server) = ((net.outside, client_port), (net.own, 8080));
+        let mut control = Control::open(&mut net, 1, client, server);
+        for data in [2020, 30000, 60000] {
+            let place = (net.inside, data);
+            let text = match is_v4 {
+                true => format!("227 Entering Passive Mode ({})\r\n", six(place)),
+                false => format!("229 Entering Extended Passive Mode (|||{data}|)\r\n"),
+            };
+            control.say(&mut net, 0, "PASV\r\n");
+            let heard = control.say(&mut net, 1, &text);
+            let told = match is_v4 {
+                true => of_six(&heard),
+                false => (net.own, heard.split('|').nth(3).unwrap().parse().unwrap()),
+            };
+            assert_eq!(told.0, net.own);
+            let (to, from) = net.open(1, (net.outside, client_port + 1), told);
+            assert_eq!((to, from), (place, (net.outside, client_port + 1)));
+            control.say(&mut net, 1, "226 Done\r\n");
+            assert_eq!((net.expected(), net.crew.reasons(), net.crew.to_host()), (0, vec![], 0));
+        }
+    }
+}
+
+#[test]
+fn a_port_that_nobody_has_announced_is_the_hosts() {
+    let mut net = Net::v4(2, 21);
+    let (client, server) = ((net.inside, 40000), (net.outside, 21));
+    let mut control = Control::open(&mut net, 0, client, server);
+    let text = format!("PORT {}\r\n", six((net.inside, 5000)));
+    let told = of_six(&control.say(&mut net, 0, &text));
+    let before = net.crew.connections();
+    // The connection comes from another server, or goes to another port.
+    for (from, to) in [((ip("203.0.113.9"), 20), told), ((net.outside, 20), (told.0, told.1 ^ 1))] {
+        let to_host = net.crew.to_host();
+        let syn = net.segment(1, (from, to), SYN, (1, 0), b"");
+        net.crew.arrive(1, &syn);
+        net.crew.settle();
+        assert_eq!((net.crew.sent(0).len(), net.crew.to_host()), (0, to_host + 1));
+    }
+    assert_eq!((net.crew.connections(), net.expected()), (before, 1));
+}
+
+#[test]
+fn without_rules_the_connections_that_were_go_on() {
+    let mut net = Net::v4(2, 21);
+    let (client, server) = ((net.inside, 40000), (net.outside, 21));
+    let mut control = Control::open(&mut net, 0, client, server);
+    for member in &mut net.crew.members {
+        member.tell(Command::Rules(None)).unwrap();
+    }
+    net.crew.settle();
+    for data in [5000, 5001] {
+        let place = (net.inside, data);
+        let heard = control.say(&mut net, 0, &format!("PORT {}\r\n", six(place)));
+        let told = of_six(&heard);
+        assert_eq!(told.0, net.own);
+        let to_host = net.crew.to_host();
+        let stranger = net.segment(1, ((ip("203.0.113.9"), 20), told), SYN, (1, 0), b"");
+        net.crew.arrive(1, &stranger);
+        net.crew.settle();
+        assert_eq!((net.crew.sent(0).len(), net.crew.to_host()), (0, to_host + 1));
+        assert_eq!(net.open(1, (net.outside, 20), told), (place, (net.outside, 20)));
+        control.say(&mut net, 1, "226 Done\r\n");
+        control.say(&mut net, 0, "PASV\r\n");
+        let reply = format!("227 ({})\r\n", six((net.outside, data)));
+        control.say(&mut net, 1, &reply);
+        let (_, from) = net.open(0, (net.inside, 6000), (net.outside, data));
+        assert_eq!(from.0, net.own);
+    }
+    assert_eq!(net.crew.reasons(), []);
+}
+
+#[test]
+fn a_message_that_came_in_fragments_leaves_in_others() {
+    let mut net = Net::v4(3, 21);
+    let (client, server) = ((net.inside, 40000), (net.outside, 21));
+    let mut control = Control::open(&mut net, 0, client, server);
+    for (round, data) in [40001, 50000].into_iter().enumerate() {
+        let mut text = format!("PORT {}\r\n", six((net.inside, data)));
+        for line in 0..3 {
+            write!(text, "NOOP {line}\r\n").unwrap();
+        }
+        let numbers = (control.said[0], control.heard[0]);
+        let whole = net.segment(0, control.speaks[0], PSH_ACK, numbers, text.as_bytes());
+        let pieces = builder(client.0, server.0).macs(INSIDE, STATIONS[0]).id(9 + round as u32);
+        for piece in pieces.fragments(protocol::TCP, &whole[34..], 32) {
+            net.crew.arrive(0, &piece);
+        }
+        net.crew.settle();
+        let sent = net.crew.sent(1);
+        assert!(sent.len() > 1, "{:?}", net.crew.reasons());
+        let mut payload = Vec::new();
+        let mut ids = HashSet::new();
+        for frame in &sent {
+            let network = dissect(frame.bytes()).unwrap().network.unwrap();
+            let fragment = network.fragment.unwrap();
+            assert_eq!(usize::from(fragment.offset), payload.len());
+            assert_eq!(network.source_ip(), net.own);
+            ids.insert(fragment.id);
+            assert!(network.end <= 34 + 32, "no longer than they came");
+            payload.extend_from_slice(&frame.bytes()[34..network.end as usize]);
+        }
+        assert_eq!(ids.len(), 1);
+        let (to, from) = control.speaks[1];
+        let mut joined = Vec::new();
+        builder(from.0, to.0).raw(protocol::TCP, &payload, &mut joined);
+        let network = dissect(&joined).unwrap().network.unwrap();
+        assert!(wire::checksum::verify_transport(&joined, &network));
+        let Transport::Tcp(tcp) = network.transport else { panic!("TCP") };
+        assert_eq!((tcp.sequence, tcp.acknowledgment), (control.heard[1], control.said[1]));
+        let heard = String::from_utf8(payload[20..].to_vec()).unwrap();
+        assert!(heard.ends_with("\r\nNOOP 0\r\nNOOP 1\r\nNOOP 2\r\n"), "{heard:?}");
+        assert_eq!(of_six(&heard).0, net.own);
+        control.said[0] += text.len() as u32;
+        control.heard[1] += heard.len() as u32;
+        control.say(&mut net, 1, "200 I see\r\n");
+        control.say(&mut net, 0, "NOOP\r\n");
+    }
+}
+
+#[test]
+fn an_error_about_a_shifted_segment_quotes_what_was_sent() {
+    let mut net = Net::v4(2, 21);
+    let (client, server) = ((net.inside, 40000), (net.outside, 21));
+    let mut control = Control::open(&mut net, 0, client, server);
+    let text = format!("PORT {}\r\n", six((net.inside, 5000)));
+    let heard = control.say(&mut net, 0, &text);
+    assert_ne!(control.said[0], control.heard[1], "{heard:?} is longer");
+    let numbers = (control.said[0], control.heard[0]);
+    let bytes = net.segment(0, control.speaks[0], PSH_ACK, numbers, b"NOOP\r\n");
+    net.crew.arrive(0, &bytes);
+    net.crew.settle();
+    let mut onward = net.crew.sent(1).remove(0).bytes().to_vec();
+    wire::set_stations(&mut onward, STATIONS[1], OUTSIDE);
+    let mut error = [0; wire::icmp_error::MAX_FRAME];
+    let message = wire::icmp_error::Message::Unreachable { code: 1 };
+    let length = wire::icmp_error::write(&onward, message, ip("198.51.100.2"), &mut error).unwrap();
+    wire::set_stations(&mut error, OUTSIDE, STATIONS[1]);
+    net.crew.arrive(1, &error[..length]);
+    net.crew.settle();
+    let told = net.crew.sent(0).remove(0);
+    seen(&told);
+    // The quoted segment is behind the headers of link, network and error, and of the quoted
+    // network.
+    let quoted = &told.bytes()[14 + 20 + 8 + 20..];
+    assert_eq!(quoted[..4], [40000_u16.to_be_bytes(), 21_u16.to_be_bytes()].concat());
+    assert_eq!(quoted[4..8], control.said[0].to_be_bytes());
+}
+
+#[path = "helpers_calls_tests.rs"]
+mod calls;
+
+#[path = "helpers_pptp_tests.rs"]
+mod pptp;
+
+#[path = "helpers_others_tests.rs"]
+mod others;

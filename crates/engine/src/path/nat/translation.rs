@@ -1,0 +1,492 @@
+//! Translation: the rules ask for it, the connection gets it, and it changes the packets.
+//!
+//! The destination of a packet changes before the packet is routed, and its source changes
+//! afterwards. So routes and rules see the true ends of the packet. The ends that it came with
+//! stay beside the frame, because an ICMP error has to quote the packet as its sender knows it.
+
+use std::hash::Hasher;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
+use conntrack::{Claimant, Tracked, Why};
+use flow::{DropReason, HashKey, Timestamp};
+use netio::Frame;
+use ruleset::{NatKind, NatRequest};
+use siphasher::sip::SipHasher13;
+use steer::BucketId;
+use wire::Transport;
+use wire::{Dissected, Family, Network, Place, Readdress};
+
+use crate::egress::router::Course;
+use crate::egress::routing::Routing;
+use crate::path::alias_table::Filing;
+use crate::path::host_flows::Sign;
+use crate::path::nat::identifications::Identifications;
+use crate::path::nat::port_search::{Search, UsedUp};
+use crate::path::packet::{Packet, TrackedFlow};
+use crate::path::rules::journey::Journey;
+use crate::path::rules::stages::Passed;
+use crate::worker::Worker;
+
+/// The state that a worker needs to translate.
+#[derive(Debug)]
+pub struct Translator {
+    /// Identifications for translated IPv4 packets.
+    pub identifications: Identifications,
+    /// The worker's number and the secret of all workers, for seeds.
+    hasher: SipHasher13,
+    /// The number of seeds so far.
+    seeds: u64,
+    /// The last connection for which a rule asked for a source, with its request.
+    pub wanted: Option<(flow::KeyedPacket, Request)>,
+    /// The state of the search for a source, for a connection whose first packet is about to wait.
+    pub search: Option<Search>,
+    /// Ranges of ports that need not be tried for a moment.
+    pub used_up: UsedUp,
+}
+
+impl Translator {
+    /// Creates the state of a worker. All workers have the same secret.
+    pub fn new(worker: u16, secret: HashKey) -> Self {
+        let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
+        hasher.write_u16(worker);
+        Self {
+            identifications: Identifications::new(worker, secret),
+            hasher,
+            seeds: 0,
+            wanted: None,
+            search: None,
+            used_up: UsedUp::new(),
+        }
+    }
+
+    /// A seed for a random choice: a keyed hash of a count. Ports that were chosen with earlier
+    /// seeds tell nothing of the next one (RFC 6056 section 3.3).
+    pub fn seed(&mut self) -> u64 {
+        self.seeds = self.seeds.wrapping_add(1);
+        let mut hasher = self.hasher;
+        hasher.write_u64(self.seeds);
+        hasher.finish()
+    }
+}
+
+/// Maps each number to another one, so that the results of numbers in a row look random
+/// (SplitMix64, Steele, Lea and Flood, 2014). It has no key: a whole result gives its number away.
+pub(crate) const fn mixed(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// The half of a translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// The change before routing.
+    Destination,
+    /// The change after routing.
+    Source,
+}
+
+impl Worker {
+    /// Chooses a translation for a connection whose first packet is being judged.
+    ///
+    /// # Errors
+    /// The reason to drop the packet.
+    #[cold]
+    pub(crate) fn translate(
+        &mut self,
+        wanted: &NatRequest,
+        packet: &Packet,
+        tracked: &Tracked,
+        course: Option<Course>,
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        let request = self.request(wanted, packet, course)?;
+        self.choose(packet, tracked, now, |table, id, supply, context| {
+            table.translate(id, &request, supply, context)
+        })?;
+        self.note_request(&request, packet, tracked.connection, now).map_err(Why::from)
+    }
+
+    /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
+    /// redirect has several ports, they see the first.
+    #[cold]
+    pub(crate) fn redirect_to_host(&mut self, wanted: &NatRequest, packet: &mut Packet) {
+        let own = self
+            .router
+            .as_ref()
+            .and_then(|router| router.redirect_address(packet.frame.port, packet.network.family));
+        let Some(place) = place(&packet.network, false) else { return };
+        let address = own.map_or(place.address, wire::mapped);
+        let port = wanted.ports.map_or(place.port, |(first, _)| first);
+        let destination = Some(Place { address, port });
+        self.readdress_by(packet, &Readdress { source: None, destination });
+    }
+
+    /// Leaves the flow of a packet to the host from now on, even if the rules change. The kernel
+    /// translates its own copies of the packets as the rule says.
+    #[cold]
+    pub(crate) fn leave_to_host(&mut self, packet: &Packet, journey: &mut Journey, now: Timestamp) {
+        journey.is_hosts = true;
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return };
+        let Self { ownership, tracking, .. } = self;
+        let Some(bucket) = ownership.get_mut(packet.bucket) else { return };
+        let settings = tracking.settings_of(keyed.key.zone);
+        let sign = Sign::of(&packet.network.transport);
+        bucket.host_flows.remember(&keyed, hash, sign, settings, now);
+    }
+
+    /// True if a packet belongs to a flow that was left to the host.
+    #[inline]
+    pub(crate) fn is_left_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
+        let bucket = self.ownership.get(packet.bucket);
+        bucket.is_some_and(|bucket| !bucket.host_flows.is_empty())
+            && self.is_known_to_host(packet, now)
+    }
+
+    #[inline(never)]
+    fn is_known_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
+        let Some((keyed, hash)) = packet.looked_up() else { return false };
+        let Self { ownership, tracking, .. } = self;
+        let Some(bucket) = ownership.get_mut(packet.bucket) else { return false };
+        let settings = tracking.settings_of(keyed.key.zone);
+        let sign = Sign::of(&packet.network.transport);
+        bucket.host_flows.take(&keyed, hash, sign, settings, now)
+    }
+
+    /// Makes sure that the replies of a new connection belong to no other one. It is for
+    /// connections for which no rule has asked for a source.
+    ///
+    /// # Errors
+    /// The reason to drop the packet.
+    #[inline]
+    pub(crate) fn settle_translation(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+    ) -> Result<(), Why> {
+        let bucket = self.ownership.get(packet.bucket);
+        if !tracked.fresh || !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
+            return Ok(());
+        }
+        self.choose(packet, tracked, now, |table, id, supply, context| {
+            table.settle(id, supply, context)
+        })
+    }
+
+    /// Lets `choose` find a translation in the table of a packet's bucket.
+    pub(crate) fn choose<T: Default>(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+        choose: impl FnOnce(
+            &mut conntrack::Table,
+            conntrack::ConnectionId,
+            Supply<'_>,
+            &mut conntrack::Context<'_>,
+        ) -> Result<T, DropReason>,
+    ) -> Result<T, Why> {
+        let seed = self.translator.seed();
+        let block = self.block(packet.bucket);
+        let Self { ownership, hasher, tracking, counters, .. } = self;
+        let (Some(bucket), Some(id)) = (ownership.get_mut(packet.bucket), tracked.connection)
+        else {
+            return Ok(T::default());
+        };
+        // Connections that this one announces, if it is translated, get ports of this block too.
+        bucket.connections.set_block(block);
+        let hash = |key: &flow::FlowKey| hasher.table_hash(key);
+        let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
+        let supply = Supply { block, seed, hash: &hash };
+        choose(&mut bucket.connections, id, supply, &mut context).map_err(Why::from)
+    }
+
+    /// The block of ports that a bucket gives away.
+    pub(crate) fn block(&self, bucket: BucketId) -> Block {
+        let steer::PortRange { min, max } = self.hasher.translated().ports();
+        let buckets = self.hasher.config().buckets.get() as u32;
+        // A bucket gives no ports away while there is no range.
+        Ports::new(min, max)
+            .map_or(Block::ALL, |ports| Block::of_bucket(ports, bucket.0.into(), buckets))
+    }
+
+    /// The request of a rule, in the form that the table takes.
+    fn request(
+        &self,
+        wanted: &NatRequest,
+        packet: &Packet,
+        course: Option<Course>,
+    ) -> Result<Request, DropReason> {
+        let end = match wanted.kind {
+            NatKind::Source | NatKind::Masquerade => End::Source,
+            NatKind::Destination | NatKind::Redirect => End::Destination,
+        };
+        let mut request = Request {
+            addresses: addresses(wanted, packet.network.family),
+            ports: wanted.ports.and_then(|(first, last)| Ports::new(first, last)),
+            random: wanted.flags.random || wanted.flags.fully_random,
+            persistent: wanted.flags.persistent,
+            netmap: wanted.netmap,
+            ..Request::of(end)
+        };
+        if wanted.kind == NatKind::Masquerade {
+            let router = self.router.as_ref().zip(course);
+            let (link, address) = router
+                .and_then(|(router, course)| router.masquerade(&course, &packet.network))
+                .ok_or(DropReason::NatNoAddress)?;
+            request.addresses = Some(Addresses::one(address));
+            request.interface = Some(link.0);
+        }
+        Ok(request)
+    }
+
+    /// The changes that the translation of a packet's connection makes to it.
+    #[inline]
+    pub(crate) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
+        let bucket = self.ownership.get(packet.bucket);
+        bucket.map_or_else(Halves::default, |bucket| bucket.connections.translation(tracked))
+    }
+
+    /// Changes one or both ends of a packet, and the packet that an ICMP error quotes.
+    #[inline]
+    pub(crate) fn readdress(&mut self, packet: &mut Packet, halves: &Halves, half: Half) {
+        let change = match half {
+            Half::Destination => halves.before_routing(),
+            Half::Source => halves.after_routing(),
+        };
+        if change != Readdress::default() {
+            self.readdress_by(packet, &change);
+        }
+    }
+
+    #[inline(never)]
+    pub(crate) fn readdress_by(&mut self, packet: &mut Packet, change: &Readdress) {
+        let Packet { frame, network, pieces, .. } = packet;
+        let before = Readdress {
+            source: change.source.and_then(|_| place(network, true)),
+            destination: change.destination.and_then(|_| place(network, false)),
+        };
+        // The quoted packet goes the other way, so its ends are swapped.
+        let quoted = Readdress { source: change.destination, destination: change.source };
+        let is_error = matches!(network.transport, Transport::IcmpError(_));
+        let identifications = &mut self.translator.identifications;
+        let id = identifications.of_translated(network, pieces.is_some(), change);
+        let transport_len = usize_of(network.end).saturating_sub(network.transport_offset.into());
+        let pool = &mut self.pool;
+        let mut apply = |frame: &mut Frame, network: &mut Network| {
+            let covers = frame.offload.checksum.covers();
+            change.apply(frame.bytes_mut(), network, transport_len, covers);
+            if is_error {
+                quoted.apply_to_quoted(frame.bytes_mut(), network);
+            }
+            if let (Some(id), Some(packet)) =
+                (id, frame.bytes_mut().get_mut(usize::from(network.offset)..))
+            {
+                wire::set_identification(packet, id);
+            }
+            let Readdress { source, destination } = frame.before();
+            let (source, destination) =
+                (source.or(before.source), destination.or(before.destination));
+            pool.keep_before(frame, &Readdress { source, destination });
+        };
+        if let Some(pieces) = pieces {
+            for piece in pieces.frames_mut() {
+                if let Ok(Dissected { network: Some(mut network), .. }) =
+                    wire::dissect(piece.bytes())
+                {
+                    apply(piece, &mut network);
+                }
+            }
+        }
+        apply(frame, network);
+    }
+
+    /// Gives a packet the addresses back that it came with.
+    #[cold]
+    pub(crate) fn restore_addresses(&mut self, packet: &mut Packet) {
+        let before = packet.frame.before();
+        if before != Readdress::default() {
+            self.readdress_by(packet, &before);
+            packet.frame.forget_before();
+        }
+    }
+
+    /// Finishes a packet that goes on: makes sure that replies to a new connection find it.
+    ///
+    /// # Errors
+    /// The reason to drop the packet. Its connection has ended then.
+    #[inline]
+    pub(crate) fn passed(
+        &mut self,
+        packet: &mut Packet,
+        tracked: &Tracked,
+        passed: Passed,
+        now: Timestamp,
+    ) -> Result<Passed, Why> {
+        match self.direct_replies(packet, tracked, now) {
+            Ok(waits) => Ok(Passed { waits, ..passed }),
+            Err(why) => {
+                let ended = self.tracking.ended.len();
+                self.end_connection(packet, now);
+                // The connection has no alias yet, so none has to be removed.
+                self.tracking.ended.truncate(ended);
+                Err(why)
+            }
+        }
+    }
+
+    /// Ends the connection that a packet belongs to.
+    #[cold]
+    pub(crate) fn end_connection(&mut self, packet: &Packet, now: Timestamp) {
+        let Self { ownership, tracking, counters, .. } = self;
+        if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
+            && let Some(bucket) = ownership.get_mut(packet.bucket)
+        {
+            let mut context = tracking.context(now, counters);
+            bucket.connections.end(&keyed.named(&packet.network), hash, &mut context);
+        }
+    }
+
+    /// Makes sure that replies find the connection that a packet has opened. True if the packet
+    /// has to wait for the answer of another bucket.
+    ///
+    /// # Errors
+    /// The reason to drop the packet.
+    #[inline]
+    pub(crate) fn direct_replies(
+        &mut self,
+        packet: &mut Packet,
+        tracked: &Tracked,
+        now: Timestamp,
+    ) -> Result<bool, Why> {
+        let (true, Some(id)) = (tracked.fresh, tracked.connection) else { return Ok(false) };
+        // The request is for this packet only.
+        let wanted = self.translator.wanted.take();
+        // This connection may have taken the place of others that have aliases.
+        self.remove_aliases(now);
+        let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(false) };
+        if !bucket.connections.has_translated() && bucket.aliases.is_empty() {
+            return Ok(false);
+        }
+        let reply = bucket.connections.reply(id);
+        // Each direction of a call that nobody has announced is a connection of its own. Replies
+        // of a tunnel find it in any bucket.
+        if reply.key.is_call() && !tracked.is_expected() || reply.key.is_tunnel() {
+            return Ok(false);
+        }
+        let Some((name, hash)) = packet.looked_up() else { return Ok(false) };
+        let mut filing = self.direct(packet.bucket, (name, hash), reply, None, now);
+        if filing == Some(Filing::Filed) {
+            return Ok(false);
+        }
+        let mut search = self.search(&name, wanted);
+        if filing == Some(Filing::Taken) {
+            filing = self.seek(packet, &mut search, now);
+        }
+        if let Some(filing) = filing {
+            self.end_search(packet, &search, filing, now);
+        }
+        match filing {
+            None => {
+                self.translator.search = Some(search);
+                Ok(true)
+            }
+            Some(Filing::Filed) => Ok(false),
+            Some(Filing::Taken) => Err(search.refusal().into()),
+            Some(Filing::Full) => Err(DropReason::AliasTableFull.into()),
+            Some(Filing::Crowded) => Err(DropReason::AliasQueueFull.into()),
+        }
+    }
+
+    /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets
+    /// of the originator are like `connection`. If there is a claimant, another connection with
+    /// these replies may have to give way to it. `None` if the answer comes later.
+    pub(crate) fn direct(
+        &mut self,
+        bucket: BucketId,
+        connection: (flow::KeyedPacket, u64),
+        reply: flow::KeyedPacket,
+        claimant: Option<Claimant>,
+        now: Timestamp,
+    ) -> Option<Filing> {
+        let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
+        let alias = (reply, self.hasher.table_hash(&reply.key));
+        if home != bucket {
+            return self.file_alias(bucket, connection, (alias, claimant), home, now);
+        }
+        // With an alias here, the replies would follow it to another connection.
+        let owner = self.ownership.get(bucket)?.aliases.owner(&alias.0, alias.1);
+        Some(if owner.is_some() { Filing::Taken } else { Filing::Filed })
+    }
+
+    /// Ends the masqueraded connections whose address is gone. This is rare, so it is done in one
+    /// go.
+    pub(crate) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
+        let Some(router) = &self.router else { return };
+        for (link, address) in router.lost_addresses(routing) {
+            for index in 0..self.ownership.routes().len() {
+                let Self { ownership, tracking, counters, .. } = self;
+                let Some(bucket) = ownership.get_mut(BucketId(index as u16)) else { continue };
+                let mut context = tracking.context(now, counters);
+                let lost = (link.0, Some(address));
+                let from = conntrack::Cursor::default();
+                bucket.connections.end_masqueraded(lost, from, u32::MAX, &mut context);
+            }
+        }
+    }
+
+    /// Removes the aliases of connections that have ended.
+    #[inline]
+    pub(crate) fn remove_aliases(&mut self, now: Timestamp) {
+        if !self.tracking.ended.is_empty() {
+            self.remove_aliases_slowly(now);
+        }
+    }
+
+    #[cold]
+    fn remove_aliases_slowly(&mut self, now: Timestamp) {
+        let mut ended = std::mem::take(&mut self.tracking.ended);
+        for conntrack::Ended { original, reply, reply_hash } in ended.drain(..) {
+            let towards = |packet: &flow::KeyedPacket| {
+                self.hasher.bucket_towards(&packet.key, packet.sender.opposite())
+            };
+            let (owner, home) = (towards(&original), towards(&reply));
+            if owner != home {
+                self.remove_alias(owner, (reply, reply_hash.into()), home, now);
+            }
+        }
+        self.tracking.ended = ended;
+    }
+}
+
+/// The address and port of one end of a packet, in the form that [`Readdress`] writes.
+fn place(network: &Network, source: bool) -> Option<Place> {
+    let address = if source { network.source } else { network.destination };
+    let port = match network.transport {
+        Transport::IcmpQuery(query) => (query.id, query.id),
+        Transport::Gre { version: 1, key } => (0, key as u16),
+        transport => transport.ports().unwrap_or_default(),
+    };
+    Some(Place { address, port: if source { port.0 } else { port.1 } })
+}
+
+/// The addresses that a rule names.
+fn addresses(wanted: &NatRequest, family: Family) -> Option<Addresses> {
+    let interval = wanted.address?;
+    let address = |number: u128| match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(number as u32)),
+        Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(number)),
+    };
+    Addresses::new(address(interval.low), address(interval.high))
+}
+
+const fn usize_of(length: u32) -> usize {
+    length as usize
+}
+
+#[cfg(test)]
+#[path = "translation_tests.rs"]
+mod tests;

@@ -1,0 +1,582 @@
+//! Hosts behind a router that masquerades, and a host that others reach by the router's address.
+//! Several workers take their turns in any order.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use fib::{Action, Hops, LinkId, Neighbour, NextHop, Route, Rule, TableId};
+use flow::HashKey;
+use netlink::{Link, Picture};
+use proptest::prelude::*;
+use ruleset::{Options, import};
+use steer::BucketCount;
+use wire::build::{PacketBuilder, Tcp};
+use wire::{TcpFlags, dissect, protocol};
+
+use super::*;
+use crate::Config;
+use crate::control::config::Mode;
+use crate::egress::routing::Routing;
+use crate::path::rules::ruleset::Rules;
+use crate::testing::many_workers::Crew;
+use crate::worker::command::Command;
+
+const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 3];
+const OUTSIDE: [u8; 6] = [2, 0, 0, 0, 0, 4];
+/// The router's address outside.
+const OWN: [u8; 4] = [198, 51, 100, 254];
+const SERVER: [u8; 4] = [203, 0, 113, 7];
+
+const RULES: &str = r#"{"nftables":[{"table":{"family":"ip","name":"t","handle":1}},
+    {"chain":{"family":"ip","table":"t","name":"in","handle":2,"type":"nat","hook":"prerouting",
+        "prio":-100,"policy":"accept"}},
+    {"chain":{"family":"ip","table":"t","name":"out","handle":3,"type":"nat",
+        "hook":"postrouting","prio":100,"policy":"accept"}},
+    {"rule":{"family":"ip","table":"t","chain":"in","handle":4,"expr":[
+        {"match":{"op":"==","left":{"meta":{"key":"iifname"}},"right":"wan0"}},
+        {"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},"right":8080}},
+        {"dnat":{"addr":"192.0.2.10","port":80}}]}},
+    {"rule":{"family":"ip","table":"t","chain":"out","handle":5,"expr":[
+        {"match":{"op":"==","left":{"meta":{"key":"oifname"}},"right":"wan0"}},
+        {"masquerade":null}]}}]}"#;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn routing() -> Arc<Routing> {
+    routing_with("198.51.100.254")
+}
+
+/// The routing with this address outside.
+fn routing_with(outside: &str) -> Arc<Routing> {
+    let mut picture = Picture::default();
+    picture.fib.set_rules(false, vec![Rule::ask(1, TableId::LOCAL), Rule::ask(2, TableId::MAIN)]);
+    for (number, name, address) in [(0, "lan0", "192.0.2.254"), (1, "wan0", outside)] {
+        let link = Link {
+            name: name.to_owned(),
+            station: Some(STATIONS[number]),
+            mtu: 1500,
+            is_up: true,
+            addresses: vec![format!("{address}/24").parse().unwrap()],
+        };
+        let id = LinkId(10 + number as u32);
+        picture.links.insert(id, link);
+        let own = format!("{address}/32").parse().unwrap();
+        picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
+        let network = format!("{address}/24").parse::<ipnet::IpNet>().unwrap().trunc();
+        let hops = Hops::one(NextHop::new(id, None));
+        picture.fib.insert(TableId::MAIN, Route::new(network, Action::Forward(hops)));
+        let station = if number == 0 { INSIDE } else { OUTSIDE };
+        for host in 1..200 {
+            let host =
+                if number == 0 { format!("192.0.2.{host}") } else { format!("198.51.100.{host}") };
+            let known = Neighbour::Known { station, is_fresh: true };
+            picture.neighbours.insert(id, ip(&host), known);
+        }
+    }
+    let hops = Hops::one(NextHop::new(LinkId(11), Some(ip("198.51.100.2"))));
+    let default = Route::new("0.0.0.0/0".parse().unwrap(), Action::Forward(hops));
+    picture.fib.insert(TableId::MAIN, default);
+    Arc::new(Routing::new(&picture, &["lan0", "wan0"].map(|name| picture.link_named(name))))
+}
+
+/// A router with these rules, this many workers and 16 buckets.
+fn crew(workers: u16) -> Crew {
+    crew_of(workers, RULES, routing(), OWN.into(), Config::new(HashKey(3, 4)))
+}
+
+/// A router with this address outside and settings of its own.
+fn crew_of(
+    workers: u16,
+    rules: &str,
+    routing: Arc<Routing>,
+    own: IpAddr,
+    mut config: Config,
+) -> Crew {
+    config.mode = Mode::Routed;
+    config.buckets = BucketCount::new(16).unwrap();
+    let mut crew = Crew::new(&config, workers, true);
+    let names = ["lan0".to_owned(), "wan0".to_owned()];
+    let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
+    let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
+    let rules = rules.load(1, workers.into(), crew.now);
+    let mapped = match own {
+        IpAddr::V4(own) => own.to_ipv6_mapped().octets(),
+        IpAddr::V6(own) => own.octets(),
+    };
+    let translated = steer::Translated::new([mapped..=mapped], config.settings.steer.nat_ports());
+    crew.hasher.set_translated(translated.clone());
+    for member in &mut crew.members {
+        member.tell(Command::Translated(translated.clone())).unwrap();
+        member.tell(Command::Routing(routing.clone())).unwrap();
+        member.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
+    }
+    crew.settle();
+    crew
+}
+
+fn from_inside(source: [u8; 4], destination: [u8; 4]) -> PacketBuilder {
+    PacketBuilder::v4(source, destination).macs(INSIDE, STATIONS[0])
+}
+
+fn from_outside(source: [u8; 4], destination: [u8; 4]) -> PacketBuilder {
+    PacketBuilder::v4(source, destination).macs(OUTSIDE, STATIONS[1])
+}
+
+fn udp(builder: &PacketBuilder, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    builder.udp(ports.0, ports.1, payload, &mut bytes);
+    bytes
+}
+
+fn tcp(builder: &PacketBuilder, ports: (u16, u16), flags: u8, numbers: (u32, u32)) -> Vec<u8> {
+    let header = Tcp {
+        source_port: ports.0,
+        destination_port: ports.1,
+        sequence: numbers.0,
+        acknowledgment: numbers.1,
+        flags: TcpFlags(flags),
+        window: 5000,
+        ..Tcp::default()
+    };
+    let mut bytes = Vec::new();
+    builder.tcp(&header, &[], &mut bytes);
+    bytes
+}
+
+/// A frame that has left. All its checksums have to be right.
+fn seen(frame: &Frame) -> Network {
+    let network = dissect(frame.bytes()).unwrap().network.unwrap();
+    assert!(wire::checksum::verify_transport(frame.bytes(), &network), "{network:?}");
+    network
+}
+
+fn ends(network: &Network) -> [(IpAddr, u16); 2] {
+    let ports = match network.transport {
+        Transport::Tcp(tcp) => [tcp.source_port, tcp.destination_port],
+        Transport::Udp { source_port, destination_port, .. } => [source_port, destination_port],
+        Transport::IcmpQuery(query) => [query.id; 2],
+        _ => [0; 2],
+    };
+    [(network.source_ip(), ports[0]), (network.destination_ip(), ports[1])]
+}
+
+impl Crew {
+    /// Sends a packet in by a port. Returns the packet that leaves by the other port.
+    fn pass(&mut self, port: usize, bytes: &[u8]) -> Network {
+        self.arrive(port, bytes);
+        self.settle();
+        let sent = self.sent(1 - port);
+        assert_eq!(sent.len(), 1, "dropped: {:?}", self.reasons());
+        seen(&sent[0])
+    }
+
+    fn reasons(&self) -> Vec<DropReason> {
+        let all = DropReason::ALL.iter().copied();
+        all.filter(|reason| self.workers.iter().any(|it| it.counters.dropped(*reason) > 0))
+            .collect()
+    }
+
+    fn connections(&self) -> usize {
+        (0..16).map(|bucket| self.bucket(BucketId(bucket)).connections.len()).sum()
+    }
+
+    fn aliases(&self) -> usize {
+        (0..16).map(|bucket| self.bucket(BucketId(bucket)).aliases.len()).sum()
+    }
+
+    fn to_host(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.counters.output.to_host).sum()
+    }
+}
+
+#[test]
+fn what_is_masqueraded_leaves_from_the_routers_address_and_its_answers_come_back() {
+    let mut crew = crew(3);
+    let (client, server) = ([192, 0, 2, 1], SERVER);
+    let mut ports = HashSet::new();
+    for client_port in 2000..2100 {
+        let out = crew.pass(1 - 1, &udp(&from_inside(client, server), (client_port, 53), b"ask"));
+        let [(source, port), to] = ends(&out);
+        assert_eq!((source, to), (OWN.into(), (server.into(), 53)));
+        assert!((1024..=32767).contains(&port) && ports.insert(port), "{port}");
+        let back = crew.pass(1, &udp(&from_outside(server, OWN), (53, port), b"answer"));
+        assert_eq!(ends(&back), [(server.into(), 53), (client.into(), client_port)]);
+    }
+    assert_eq!(crew.connections(), 100);
+    let syn = crew.pass(0, &tcp(&from_inside(client, server), (5000, 443), 2, (100, 0)));
+    let [(source, port), _] = ends(&syn);
+    assert_eq!(source, IpAddr::from(OWN));
+    let answer = tcp(&from_outside(server, OWN), (443, port), 0x12, (500, 101));
+    assert_eq!(ends(&crew.pass(1, &answer))[1], (client.into(), 5000));
+    assert_eq!((crew.dropped(), crew.aliases()), (0, 0));
+}
+
+#[test]
+fn a_port_that_others_reach_leads_to_the_host_behind_it() {
+    let mut crew = crew(3);
+    let host: IpAddr = [192, 0, 2, 10].into();
+    for port in 3000..3050 {
+        let client = SERVER;
+        let syn = tcp(&from_outside(client, OWN), (port, 8080), 2, (100, 0));
+        assert_eq!(ends(&crew.pass(1, &syn)), [(client.into(), port), (host, 80)]);
+        let answer = tcp(&from_inside([192, 0, 2, 10], client), (80, port), 0x12, (500, 101));
+        assert_eq!(ends(&crew.pass(0, &answer)), [(OWN.into(), 8080), (client.into(), port)]);
+        let ack = tcp(&from_outside(client, OWN), (port, 8080), 0x10, (101, 501));
+        assert_eq!(ends(&crew.pass(1, &ack))[1], (host, 80));
+    }
+    assert_eq!((crew.connections(), crew.dropped(), crew.to_host()), (50, 0, 0));
+    assert!(crew.aliases() > 20, "most replies hash to another bucket");
+    // Closed connections leave no aliases.
+    for port in 3000..3050 {
+        let reset = tcp(&from_outside(SERVER, OWN), (port, 8080), 4, (101, 0));
+        crew.pass(1, &reset);
+    }
+    crew.now = crew.now.after(std::time::Duration::from_secs(600));
+    for _ in 0..20 {
+        crew.settle();
+    }
+    assert_eq!((crew.connections(), crew.aliases()), (0, 0));
+}
+
+/// A gateway lets in only connections that a rule has forwarded, and counts both translated ends.
+#[test]
+fn rules_see_which_ends_of_a_connection_are_translated() {
+    let chain = |name: &str, hook: &str, prio: i32, policy: &str| {
+        format!(
+            r#"{{"chain":{{"family":"ip","table":"t","name":"{name}","handle":20,"type":"filter",
+                "hook":"{hook}","prio":{prio},"policy":"{policy}"}}}}"#
+        )
+    };
+    let rule = |chain: &str, status: &str, rest: &str| {
+        format!(
+            r#"{{"rule":{{"family":"ip","table":"t","chain":"{chain}","handle":21,"expr":[
+                {{"match":{{"op":"in","left":{{"ct":{{"key":"status"}}}},"right":"{status}"}}}},
+                {{"counter":{{"packets":0,"bytes":0}}}}{rest}]}}}}"#
+        )
+    };
+    let more = [
+        chain("first", "prerouting", -150, "accept"),
+        chain("filter", "forward", 0, "drop"),
+        chain("last", "postrouting", 150, "accept"),
+        rule("first", "dnat", ""),
+        rule("first", "snat", ""),
+        rule("filter", "snat", r#",{"accept":null}"#),
+        rule("filter", "dnat", r#",{"accept":null}"#),
+        rule("last", "snat", ""),
+        rule("last", "dnat", ""),
+    ];
+    let rules = RULES.strip_suffix("]}").unwrap().to_owned() + "," + &more.join(",") + "]}";
+    let mut crew = crew_of(1, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+    let syn = tcp(&from_outside(SERVER, OWN), (3000, 8080), 2, (100, 0));
+    crew.pass(1, &syn);
+    let answer = tcp(&from_inside([192, 0, 2, 10], SERVER), (80, 3000), 0x12, (500, 101));
+    crew.pass(0, &answer);
+    crew.pass(1, &tcp(&from_outside(SERVER, OWN), (3000, 8080), 0x10, (101, 501)));
+    // A packet that will be masqueraded is not yet translated in the forward chain.
+    crew.arrive(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
+    crew.settle();
+    assert_eq!((crew.sent(1).len(), crew.reasons()), (0, vec![DropReason::PolicyRefused]));
+    let counts = crew.workers[0].rules.as_ref().unwrap().counts(0, crew.now).counters;
+    let packets: Vec<u64> = counts.iter().map(|counted| counted.packets).collect();
+    // As in the kernel, the first packet is not translated yet before the translation.
+    assert_eq!(packets, [2, 0, 0, 3, 0, 3]);
+}
+
+#[test]
+fn a_masquerade_ends_with_the_address_that_it_has() {
+    let mut crew = crew(2);
+    crew.pass(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
+    crew.pass(1, &tcp(&from_outside(SERVER, OWN), (4000, 8080), 2, (1, 0)));
+    assert_eq!(crew.connections(), 2);
+    for (address, left) in [("198.51.100.254", 2), ("198.51.100.253", 1)] {
+        let routing = routing_with(address);
+        for member in &mut crew.members {
+            member.tell(Command::Routing(routing.clone())).unwrap();
+        }
+        crew.settle();
+        assert_eq!(crew.connections(), left, "{address}");
+    }
+}
+
+#[test]
+fn what_is_for_the_host_stays_its_own_and_leaves_nothing() {
+    let mut crew = crew(2);
+    for (count, bytes) in [
+        tcp(&from_outside(SERVER, OWN), (4000, 22), 2, (1, 0)),
+        tcp(&from_outside(SERVER, OWN), (4000, 2222), 2, (1, 0)),
+        tcp(&from_outside(SERVER, OWN), (443, 45000), 0x12, (1, 2)),
+        udp(&from_outside(SERVER, OWN), (53, 45000), b"answer"),
+        tcp(&from_inside([192, 0, 2, 1], OWN), (4000, 8080), 2, (1, 0)),
+        udp(&from_inside([192, 0, 2, 1], [192, 0, 2, 254]), (4000, 53), b"ask"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        crew.arrive(usize::from(count < 4), bytes);
+        crew.settle();
+        assert_eq!(crew.to_host(), count as u64 + 1, "packet {count}");
+        assert_eq!((crew.sent(0).len(), crew.sent(1).len()), (0, 0), "packet {count}");
+    }
+    assert_eq!((crew.connections(), crew.dropped()), (0, 0));
+}
+
+#[test]
+fn errors_are_about_what_their_receiver_has_sent() {
+    let mut crew = crew(3);
+    let client = [192, 0, 2, 1];
+    for client_port in 2000..2020 {
+        crew.arrive(0, &udp(&from_inside(client, SERVER), (client_port, 53), b"ask"));
+        crew.settle();
+        let sent = crew.sent(1).remove(0);
+        // A router on the way quotes the packet as it came there.
+        let mut error = [0; wire::icmp_error::MAX_FRAME];
+        let router = ip("198.51.100.2");
+        let message = wire::icmp_error::Message::Unreachable { code: 1 };
+        let mut onward = sent.bytes().to_vec();
+        wire::set_stations(&mut onward, STATIONS[1], OUTSIDE);
+        let length = wire::icmp_error::write(&onward, message, router, &mut error).unwrap();
+        wire::set_stations(&mut error, OUTSIDE, STATIONS[1]);
+        let told = crew.pass(1, &error[..length]);
+        assert_eq!((told.source_ip(), told.destination_ip()), (router, client.into()));
+        let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = told.transport
+        else {
+            panic!("{told:?}")
+        };
+        let port = wire::QuotedTransport::Ports { source: client_port, destination: 53 };
+        assert_eq!(quoted.transport, port);
+        assert_eq!(quoted.source, Ipv4Addr::from(client).to_ipv6_mapped().octets());
+    }
+    assert_eq!(crew.dropped(), 0);
+}
+
+#[test]
+fn the_router_itself_speaks_of_packets_as_they_came() {
+    let mut crew = crew(2);
+    for member in &mut crew.members {
+        member.tell(Command::SetMtus(vec![Some(1500), Some(600)])).unwrap();
+    }
+    crew.settle();
+    let client = [192, 0, 2, 1];
+    let builder = from_inside(client, SERVER).dont_fragment();
+    crew.arrive(0, &udp(&builder, (2000, 53), &[7; 900]));
+    crew.settle();
+    let told = crew.sent(0);
+    assert_eq!((told.len(), crew.sent(1).len()), (1, 0));
+    let told = seen(&told[0]);
+    assert_eq!(told.destination_ip(), IpAddr::from(client));
+    let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = told.transport else {
+        panic!("{told:?}")
+    };
+    let ports = wire::QuotedTransport::Ports { source: 2000, destination: 53 };
+    assert_eq!(
+        (quoted.transport, quoted.source),
+        (ports, Ipv4Addr::from(client).to_ipv6_mapped().octets())
+    );
+}
+
+#[test]
+fn fragments_are_translated_one_by_one_and_have_an_identification_of_their_own() {
+    let mut crew = crew(3);
+    let mut ids = HashSet::new();
+    for number in 0..40_u16 {
+        let client = [192, 0, 2, 1 + (number % 4) as u8];
+        let mut whole = Vec::new();
+        from_inside(client, SERVER).udp(2000, 53, &[number as u8; 40], &mut whole);
+        let datagram = &whole[34..];
+        let builder = from_inside(client, SERVER).id(9);
+        for (offset, more) in [(0_u16, true), (24, false)] {
+            let end = if more { 24 } else { datagram.len() };
+            let mut bytes = Vec::new();
+            builder.fragment(
+                protocol::UDP,
+                offset,
+                more,
+                &datagram[offset.into()..end],
+                &mut bytes,
+            );
+            crew.arrive(0, &bytes);
+            crew.settle();
+        }
+        let sent = crew.sent(1);
+        assert_eq!(sent.len(), 2);
+        let pieces: Vec<_> =
+            sent.iter().map(|frame| dissect(frame.bytes()).unwrap().network.unwrap()).collect();
+        assert!(pieces.iter().all(|it| it.source_ip() == IpAddr::from(OWN)));
+        let [first, second] = [0, 1].map(|at: usize| pieces[at].fragment.unwrap());
+        assert_eq!(first.id, second.id);
+        assert!(ids.insert(first.id), "identification {}", first.id);
+        // The reassembled datagram is right.
+        let mut payload = sent[0].bytes()[34..].to_vec();
+        payload.extend_from_slice(&sent[1].bytes()[34..]);
+        let Transport::Udp { source_port, .. } = pieces[0].transport else { panic!("UDP") };
+        let mut again = Vec::new();
+        from_inside(OWN, SERVER).udp(source_port, 53, &[number as u8; 40], &mut again);
+        assert_eq!(payload, again[34..], "checksum included");
+    }
+    assert_eq!(crew.dropped(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    /// Clients ask servers, and others ask the host behind the router, while buckets move. Each
+    /// answer comes to the client that has asked, packets stay in order, and no two flows look
+    /// alike.
+    #[test]
+    fn translated_flows_stay_apart_and_in_order_while_buckets_move(
+        steps in prop::collection::vec((0..8_u8, any::<u16>(), any::<u16>()), 50..400),
+    ) {
+        let mut crew = crew(3);
+        // By flow: the packets that were sent and heard, and the port that the server has seen.
+        let mut asked: HashMap<u16, (u32, u32)> = HashMap::new();
+        let mut outside: HashMap<(IpAddr, u16), u16> = HashMap::new();
+        let (mut at_server, mut at_client) = (HashMap::<u16, u32>::new(), HashMap::<u16, u32>::new());
+        let hear = |crew: &mut Crew,
+                        asked: &mut HashMap<u16, (u32, u32)>,
+                        outside: &mut HashMap<(IpAddr, u16), u16>,
+                        at_server: &mut HashMap<u16, u32>,
+                        at_client: &mut HashMap<u16, u32>| {
+            for frame in crew.sent(1) {
+                let network = seen(&frame);
+                let payload = &frame.bytes()[42..];
+                let flow = u16::from_be_bytes([payload[0], payload[1]]);
+                let number = u32::from_be_bytes(payload[2..6].try_into().unwrap());
+                let [source, (server, port)] = ends(&network);
+                assert_eq!((source.0, port), (OWN.into(), 53));
+                assert_eq!(*outside.entry(source).or_insert(flow), flow, "two flows look alike");
+                let next = at_server.entry(flow).or_default();
+                assert_eq!(number, *next, "flow {flow}");
+                *next += 1;
+                let IpAddr::V4(server) = server else { panic!("IPv4") };
+                let answer = udp(&from_outside(server.octets(), OWN), (53, source.1), payload);
+                crew.arrive(1, &answer);
+                let (_, answered) = asked.get_mut(&flow).unwrap();
+                *answered += 1;
+            }
+            for frame in crew.sent(0) {
+                let network = seen(&frame);
+                let payload = &frame.bytes()[42..];
+                let flow = u16::from_be_bytes([payload[0], payload[1]]);
+                let number = u32::from_be_bytes(payload[2..6].try_into().unwrap());
+                assert_eq!(ends(&network)[1], ([192, 0, 2, 1 + (flow % 5) as u8].into(), 2000 + flow));
+                let next = at_client.entry(flow).or_default();
+                assert_eq!(number, *next, "answers to flow {flow}");
+                *next += 1;
+            }
+        };
+        for (step, a, b) in steps {
+            match step {
+                0 => crew.start_move(a, b),
+                1..=3 => {
+                    let flow = a % 40;
+                    let (number, _) = asked.entry(flow).or_default();
+                    let payload = [&flow.to_be_bytes()[..], &number.to_be_bytes()].concat();
+                    *number += 1;
+                    let client = [192, 0, 2, 1 + (flow % 5) as u8];
+                    crew.arrive(0, &udp(&from_inside(client, SERVER), (2000 + flow, 53), &payload));
+                }
+                4 => hear(&mut crew, &mut asked, &mut outside, &mut at_server, &mut at_client),
+                _ => {
+                    crew.turn(usize::from(a % 3));
+                }
+            }
+        }
+        for _ in 0..4 {
+            crew.settle();
+            hear(&mut crew, &mut asked, &mut outside, &mut at_server, &mut at_client);
+        }
+        prop_assert_eq!(crew.reasons(), []);
+        for (flow, (sent, answered)) in asked {
+            prop_assert_eq!((at_server[&flow], at_client[&flow]), (sent, answered));
+        }
+    }
+
+    /// The same holds for connections to the host behind the router. Its answers use aliases.
+    #[test]
+    fn forwarded_flows_stay_in_order_while_buckets_move(
+        steps in prop::collection::vec((0..8_u8, any::<u16>(), any::<u16>()), 50..400),
+    ) {
+        let mut crew = crew(3);
+        let mut sent: HashMap<u16, [u32; 2]> = HashMap::new();
+        let mut heard: HashMap<u16, [u32; 2]> = HashMap::new();
+        let hear = |crew: &mut Crew, heard: &mut HashMap<u16, [u32; 2]>| {
+            for port in [0, 1] {
+                for frame in crew.sent(port) {
+                    let Transport::Tcp(tcp) = seen(&frame).transport else { panic!("TCP") };
+                    let flow = if port == 0 { tcp.source_port } else { tcp.destination_port };
+                    let next = &mut heard.entry(flow).or_default()[port];
+                    // The sequence numbers of the segments go up by one each.
+                    let expected = if port == 0 { 100 } else { 500 } + *next;
+                    assert_eq!(tcp.sequence, expected, "flow {flow} port {port}");
+                    *next += 1;
+                }
+            }
+        };
+        for (step, a, b) in steps {
+            let flow = 3000 + a % 30;
+            let counts = sent.entry(flow).or_default();
+            match step {
+                0 => crew.start_move(a, b),
+                1..=3 => {
+                    let flags = if counts[0] == 0 { 2 } else { 0x10 };
+                    let to = counts[0];
+                    let from = heard.get(&flow).map_or(0, |heard| heard[1]);
+                    if counts[0] == 0 || heard.get(&flow).is_some_and(|heard| heard[1] > 0) {
+                        // All segments except the SYN are empty.
+                        let numbers = (100 + to, 500 + from.saturating_sub(1).max(1));
+                        let segment = tcp(&from_outside(SERVER, OWN), (flow, 8080), flags, numbers);
+                        crew.arrive(1, &segment);
+                        counts[0] += 1;
+                    }
+                }
+                4 => hear(&mut crew, &mut heard),
+                5 => {
+                    // The host answers only after it has got a packet.
+                    if heard.get(&flow).is_some_and(|heard| heard[0] > 0) {
+                        let (to, from) = (heard[&flow][0], counts[1]);
+                        let flags = if from == 0 { 0x12 } else { 0x10 };
+                        let numbers = (500 + from, 100 + (to - 1).max(1));
+                        let host = from_inside([192, 0, 2, 10], SERVER);
+                        crew.arrive(0, &tcp(&host, (80, flow), flags, numbers));
+                        counts[1] += 1;
+                    }
+                }
+                _ => {
+                    crew.turn(usize::from(a % 3));
+                }
+            }
+        }
+        crew.settle();
+        hear(&mut crew, &mut heard);
+        prop_assert_eq!((crew.reasons(), crew.to_host()), (vec![], 0));
+        for (flow, counts) in sent {
+            prop_assert_eq!(heard.get(&flow).copied().unwrap_or_default(), counts, "flow {}", flow);
+        }
+    }
+}
+
+#[path = "redirect_tests.rs"]
+mod redirected;
+
+#[path = "helpers_tests.rs"]
+mod following;
+
+#[path = "port_search_tests.rs"]
+mod seeking;
+
+#[path = "withdrawal_tests.rs"]
+mod withdrawn;
+
+#[path = "port_share_tests.rs"]
+mod greedy;
+
+#[path = "identification_order_tests.rs"]
+mod identified;
+
+#[path = "tunnels_tests.rs"]
+mod tunnels;
+
+#[path = "offload_tests.rs"]
+mod offload;

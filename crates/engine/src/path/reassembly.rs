@@ -1,0 +1,353 @@
+//! The reassembly stage: the owner of a bucket keeps fragments until their datagram is complete.
+//!
+//! The whole datagram is put together in a buffer of its own, which takes one copy of each byte.
+//! It is tracked and judged. The gateway then sends the fragments as they came.
+
+use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage, Summary};
+use flow::{DefragCounters, DropReason, HashKey, Timestamp};
+use netio::{Checksum, Frame, FramePool};
+use steer::BucketId;
+use wire::{Dissected, Family, Network, Transport};
+
+use crate::control::views::{DatagramMemory, DatagramStatus};
+use crate::path::packet::Packet;
+use crate::path::rules::stages::Passed;
+use crate::path::why::Why;
+use crate::path::zones::Origin;
+use crate::worker::Worker;
+
+/// Most datagrams that one turn checks for their timeout, so that expiry never holds up a batch of
+/// packets.
+pub const EXPIRE_DATAGRAMS: usize = 64;
+/// Most empty [`Pieces`] that a worker keeps for later datagrams.
+const SPARE_PIECES: usize = 256;
+
+/// Most fragments for which spare [`Pieces`] have room: those of the longest datagram over a link
+/// of 1500 bytes.
+const SPARE_CAPACITY: usize = 64;
+
+/// A fragment that waits for its datagram.
+#[derive(Debug)]
+pub struct Fragment {
+    frame: Frame,
+    /// The first byte of its payload in the frame, and the byte behind the last.
+    payload: (u16, u32),
+}
+
+impl Fragment {
+    fn payload(&self) -> &[u8] {
+        let (start, end) = self.payload;
+        // The range is valid: a frame does not change while it waits.
+        self.frame.bytes().get(start.into()..end as usize).unwrap_or_default()
+    }
+}
+
+impl Buffer for Fragment {
+    fn footprint(&self) -> usize {
+        self.frame.footprint()
+    }
+}
+
+/// The fragments of a complete datagram, in the order of their offsets.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    fragments: Vec<Fragment>,
+}
+
+impl Pieces {
+    #[cfg(test)]
+    pub fn of(frames: impl IntoIterator<Item = Frame>) -> Box<Self> {
+        let fragment = |frame| Fragment { frame, payload: (0, 0) };
+        Box::new(Self { fragments: frames.into_iter().map(fragment).collect() })
+    }
+
+    /// Copies the transport header of `whole` back into the first fragment, where all of it lies
+    /// (RFC 7112 section 5). `network` describes `whole`, whose header has changed since the
+    /// datagram was put together.
+    pub fn copy_header(&mut self, whole: &[u8], network: &Network) {
+        let Transport::Tcp(tcp) = network.transport else { return };
+        let from = usize::from(network.transport_offset);
+        let header = whole.get(from..from + usize::from(tcp.header_len));
+        if let Some(first) = self.fragments.first_mut()
+            && let Ok(Dissected { network: Some(described), .. }) =
+                wire::dissect(first.frame.bytes())
+            && let Some(header) = header
+            && let Some(place) = first
+                .frame
+                .bytes_mut()
+                .get_mut(described.transport_offset.into()..)
+                .and_then(|rest| rest.get_mut(..header.len()))
+        {
+            place.copy_from_slice(header);
+        }
+    }
+
+    /// The frames as they came from outside.
+    pub fn frames(&self) -> impl ExactSizeIterator<Item = &Frame> {
+        self.fragments.iter().map(|fragment| &fragment.frame)
+    }
+
+    /// The frames as they came from outside, to be changed.
+    pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut Frame> {
+        self.fragments.iter_mut().map(|fragment| &mut fragment.frame)
+    }
+
+    /// Replaces the frames of the datagram.
+    pub fn replace(&mut self, frames: Vec<Frame>, pool: &mut FramePool) {
+        self.fragments.drain(..).for_each(|fragment| pool.give_back(fragment.frame));
+        // Only reassembly needs to know where a payload lies, and that is done.
+        let fragment = |frame| Fragment { frame, payload: (0, 0) };
+        self.fragments.extend(frames.into_iter().map(fragment));
+    }
+}
+
+/// The state that a worker needs to reassemble.
+#[derive(Debug)]
+pub struct Reassembly {
+    pub(crate) queues: Reassembler<Fragment>,
+    pub(crate) memory: Memory,
+    /// Fragments that were given up in the last call and are still to be dropped.
+    discarded: Vec<(Fragment, defrag::Why)>,
+    #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
+    spare: Vec<Box<Pieces>>,
+    /// A reused buffer for frames on their way from [`Pieces`] to an output.
+    loose: Vec<Frame>,
+}
+
+impl Reassembly {
+    /// Creates a stage that holds nothing.
+    pub fn new(secret: HashKey, memory: Memory) -> Self {
+        Self {
+            queues: Reassembler::new(secret),
+            memory,
+            discarded: Vec::new(),
+            spare: Vec::new(),
+            loose: Vec::new(),
+        }
+    }
+
+    /// The datagrams and the memory that are held.
+    pub fn status(&self) -> DatagramStatus {
+        let memory = |family| DatagramMemory {
+            newcomers: self.queues.charged(family, Stage::Newcomer),
+            in_progress: self.queues.charged(family, Stage::Progress),
+            // The reason does not matter: all reasons are charged together.
+            given_up: self.queues.charged(family, Stage::Dead(DropReason::FragOverlap)),
+        };
+        let count = self.queues.len() as u64;
+        DatagramStatus { count, v4: memory(Family::V4), v6: memory(Family::V6) }
+    }
+
+    fn call<R>(
+        &mut self,
+        now: Timestamp,
+        settings: &defrag::Settings,
+        counters: &mut DefragCounters,
+        work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
+    ) -> R {
+        let mut discard = |fragment, why| self.discarded.push((fragment, why));
+        let mut context =
+            Context { now, settings, memory: &mut self.memory, counters, discard: &mut discard };
+        work(&mut self.queues, &mut context)
+    }
+
+    fn keep(&mut self, pieces: Box<Pieces>) {
+        debug_assert!(pieces.fragments.is_empty());
+        // Pieces that a datagram of thousands of fragments has made large are not kept.
+        let is_small = pieces.fragments.capacity() <= SPARE_CAPACITY;
+        if is_small && self.spare.len() < SPARE_PIECES {
+            self.spare.push(pieces);
+        }
+    }
+}
+
+impl Worker {
+    /// Works on the incomplete datagrams, and drops the fragments that are given up.
+    fn with_datagrams<R>(
+        &mut self,
+        now: Timestamp,
+        work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
+    ) -> R {
+        let settings = &self.tracking.settings.defrag;
+        let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
+        while let Some((fragment, why)) = self.reassembly.discarded.pop() {
+            self.drop_frame(fragment.frame, why.into());
+        }
+        result
+    }
+
+    /// Takes in a fragment, and processes its datagram if that is complete now.
+    pub(crate) fn reassemble(&mut self, piece: &Piece, packet: &mut Packet, now: Timestamp) {
+        let Packet { network, bucket, origin, .. } = *packet;
+        let start = network.fragment.map_or(network.transport_offset, |info| info.payload_offset);
+        self.pool.compact(&mut packet.frame);
+        let frame = std::mem::take(&mut packet.frame);
+        let timestamp = frame.timestamp;
+        let fragment = Fragment { frame, payload: (start, network.end) };
+        let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
+        let outcome = self.with_datagrams(now, |queues, context| {
+            queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)
+        });
+        match outcome {
+            Outcome::Complete(summary) => self.complete(pieces, &summary, origin, timestamp, now),
+            Outcome::Held | Outcome::Refused => self.reassembly.keep(pieces),
+        }
+    }
+
+    /// Steers a complete datagram again, now by its flow.
+    fn complete(
+        &mut self,
+        pieces: Box<Pieces>,
+        summary: &Summary,
+        origin: Origin,
+        timestamp: u64,
+        now: Timestamp,
+    ) {
+        let mut frame = match self.put_together(&pieces, summary) {
+            Ok(frame) => frame,
+            Err(reason) => return self.drop_frames(Frame::default(), Some(pieces), reason),
+        };
+        frame.timestamp = timestamp;
+        let network = match wire::dissect(frame.bytes()) {
+            Ok(Dissected { network: Some(network), .. }) => network,
+            Ok(_) => return self.drop_frames(frame, Some(pieces), DropReason::FragHeaderChain),
+            Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed),
+        };
+        let mut packet = self.packet(frame, network, origin, Some(pieces));
+        // All its fragments were checked on arrival.
+        packet.is_checked = true;
+        let router = self.router.as_ref();
+        packet.is_own = router.is_some_and(|router| router.takes_own(&packet.network));
+        if let Some(flow) = &mut packet.flow {
+            flow.table_hash(&self.hasher);
+        }
+        // A bucket that is about to leave is still here, so its next owner gets packets from this
+        // worker only after this datagram.
+        let is_here = self.ownership.get(packet.bucket).is_some();
+        if is_here || self.ownership.route(packet.bucket) == self.id {
+            // This is done at once, because the packets that wait in the batch came later.
+            self.process(&mut packet, now);
+        } else {
+            self.hand_over(packet);
+        }
+    }
+
+    /// Puts the datagram together in a buffer of its own.
+    fn put_together(&mut self, pieces: &Pieces, summary: &Summary) -> Result<Frame, DropReason> {
+        let first = &pieces.fragments.first().ok_or(DropReason::FragHeaderChain)?.frame;
+        let network = wire::dissect(first.bytes())?.network;
+        let network = network.ok_or(DropReason::FragHeaderChain)?;
+        let length = wire::whole_header_len(&network).ok_or(DropReason::FragHeaderChain)?;
+        let (payload, ecn) = (summary.payload as usize, summary.ecn as u8);
+        let mut frame = self.pool.take(length + payload).ok_or(DropReason::FragOversize)?;
+        let (header, mut rest) = frame.bytes_mut().split_at_mut(length);
+        if wire::whole_header(first.bytes(), &network, payload, ecn, header).is_none() {
+            self.pool.give_back(frame);
+            return Err(DropReason::FragOversize);
+        }
+        for fragment in &pieces.fragments {
+            let bytes = fragment.payload();
+            // The payloads fill the datagram exactly.
+            let length = bytes.len().min(rest.len());
+            let (place, behind) = std::mem::take(&mut rest).split_at_mut(length);
+            place.copy_from_slice(&bytes[..length]);
+            rest = behind;
+        }
+        debug_assert!(rest.is_empty(), "the pieces of a complete datagram leave no gap");
+        frame.port = first.port;
+        frame.sequence = first.sequence;
+        if first.offload.checksum != Checksum::Complete {
+            frame.offload.checksum = Checksum::Verified;
+        }
+        Ok(frame)
+    }
+
+    /// Drops the frame of a packet, or the frames that it came in.
+    pub(crate) fn drop_frames(
+        &mut self,
+        frame: Frame,
+        pieces: Option<Box<Pieces>>,
+        why: impl Into<Why>,
+    ) {
+        let why = why.into();
+        let Some(pieces) = pieces else { return self.drop_frame(frame, why) };
+        let mut frames = self.take_apart(frame, pieces);
+        frames.drain(..).for_each(|frame| self.drop_frame(frame, why));
+        self.reassembly.loose = frames;
+    }
+
+    /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
+    pub(crate) fn send(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
+        let course = match &mut self.router {
+            None => None,
+            Some(router) => {
+                let course = passed.course.unwrap_or_else(|| router.course_of(packet, packet.mark));
+                Some((packet.bucket, course))
+            }
+        };
+        let now_ns = now.as_nanos();
+        let frame = std::mem::take(&mut packet.frame);
+        let Some(pieces) = packet.pieces.take() else {
+            self.emit(frame, passed.way, course, now_ns);
+            return self.drop_refused();
+        };
+        let mut frames = self.take_apart(frame, pieces);
+        for frame in frames.drain(..) {
+            self.emit(frame, passed.way, course, now_ns);
+        }
+        self.drop_refused();
+        self.reassembly.loose = frames;
+    }
+
+    fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
+        self.pool.give_back(whole);
+        let mut frames = std::mem::take(&mut self.reassembly.loose);
+        frames.extend(pieces.fragments.drain(..).map(|fragment| fragment.frame));
+        self.reassembly.keep(pieces);
+        frames
+    }
+
+    /// Gives up a bounded number of datagrams that have timed out. Returns how many it gave up.
+    pub(crate) fn expire_datagrams(&mut self, now: Timestamp) -> usize {
+        self.with_datagrams(now, |queues, context| queues.expire(EXPIRE_DATAGRAMS, context))
+    }
+
+    /// Drops the incomplete datagrams, because the worker or the capture has ended.
+    pub(crate) fn end_datagrams(&mut self) {
+        let defrag = self.counters.defrag;
+        let expire = |queues: &mut Reassembler<Fragment>, context: &mut Context<'_, Fragment>| {
+            queues.expire(EXPIRE_DATAGRAMS, context)
+        };
+        loop {
+            let settings = &self.tracking.settings.defrag;
+            let counters = &mut self.counters.defrag;
+            let expired = self.reassembly.call(Timestamp::NEVER, settings, counters, expire);
+            // They are dropped after each round, because all of them may not fit into memory
+            // twice.
+            for (fragment, why) in std::mem::take(&mut self.reassembly.discarded) {
+                self.drop_frame(fragment.frame, why.at_the_end().into());
+            }
+            if expired == 0 {
+                break;
+            }
+        }
+        // They have not timed out, so they must not count as timeouts.
+        self.counters.defrag.reasm_timeout = defrag.reasm_timeout;
+    }
+
+    /// Takes out the datagrams of a bucket that leaves.
+    pub(crate) fn pack_datagrams(&mut self, bucket: BucketId) -> Option<Parcel<Fragment>> {
+        let Reassembly { queues, memory, .. } = &mut self.reassembly;
+        let parcel = queues.extract(bucket.0, memory);
+        (!parcel.is_empty()).then_some(parcel)
+    }
+
+    /// Takes over the datagrams of a bucket that has arrived.
+    pub(crate) fn unpack_datagrams(&mut self, parcel: Parcel<Fragment>, now: Timestamp) {
+        self.with_datagrams(now, |queues, context| queues.adopt(parcel, context));
+    }
+}
+
+#[cfg(test)]
+#[path = "reassembly_tests.rs"]
+mod tests;

@@ -1,0 +1,165 @@
+//! Keeps the last packets that were dropped for each reason, for operators to look at.
+//!
+//! A flood of drops for one reason does not push out those for other reasons. It costs its worker
+//! no more than a few copies in a turn.
+
+use std::cmp::Reverse;
+
+use flow::{DropReason, Timestamp, Zone};
+use netio::{Frame, PortId};
+use steer::WorkerId;
+use wire::vlan_of;
+
+use crate::path::zones::{Origin, Zones};
+
+use crate::path::why::Why;
+
+/// Most packets that a worker keeps for each reason.
+pub const DROPS_KEPT: usize = 4;
+/// Most packets that a worker keeps in one turn.
+const KEPT_PER_TURN: u32 = 8;
+/// Bytes of a packet that are kept: enough for the headers, including those of a tunnel.
+const HEAD: usize = 160;
+
+/// A packet that was dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecentDrop {
+    /// The time of the drop, on the worker's clock.
+    pub at: Timestamp,
+    /// The port that it came in by.
+    pub port: PortId,
+    /// Its zone.
+    pub zone: Zone,
+    /// Its outermost VLAN, 0 for none.
+    pub vlan: u16,
+    /// Its position in the capture from 0, in a replay.
+    pub sequence: u64,
+    /// Its length, bytes.
+    pub length: u32,
+    /// The reason.
+    pub why: Why,
+    /// Its first bytes.
+    head: [u8; HEAD],
+}
+
+impl RecentDrop {
+    /// Copies the first bytes of a frame and notes where it came from.
+    pub fn new(frame: &Frame, why: Why, at: Timestamp, zones: &Zones) -> Self {
+        let mut head = [0; HEAD];
+        let kept = frame.len().min(HEAD);
+        head[..kept].copy_from_slice(&frame.bytes()[..kept]);
+        let (length, why) = (frame.len() as u32, why.about(frame.bytes()));
+        let Origin { zone, vlan, .. } = zones.origin(frame.port, vlan_of(frame.bytes()));
+        Self { at, port: frame.port, zone, vlan, sequence: frame.sequence, length, why, head }
+    }
+
+    /// The packet, with zeros behind its first bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.head.to_vec();
+        bytes.resize(self.length as usize, 0);
+        bytes
+    }
+}
+
+/// The drops that removed workers remembered: the latest [`DROPS_KEPT`] for each reason, of all
+/// these workers together.
+#[derive(Debug, Default)]
+pub struct Inherited(Vec<(WorkerId, RecentDrop)>);
+
+impl Inherited {
+    /// Takes over the drops of a worker that is about to leave.
+    pub fn add(&mut self, worker: WorkerId, dropped: impl IntoIterator<Item = RecentDrop>) {
+        self.0.extend(dropped.into_iter().map(|dropped| (worker, dropped)));
+        self.0.sort_by_key(|(_, dropped)| Reverse(dropped.at));
+        let mut kept = [0; DropReason::COUNT];
+        self.0.retain(|(_, dropped)| {
+            let kept = &mut kept[dropped.why.reason() as usize];
+            *kept += 1;
+            *kept <= DROPS_KEPT
+        });
+    }
+
+    /// The kept drops, each with the worker that dropped the packet.
+    pub fn kept(&self) -> &[(WorkerId, RecentDrop)] {
+        &self.0
+    }
+}
+
+/// The drops that a worker remembers.
+#[derive(Debug)]
+pub enum RecentDrops {
+    /// The latest for each reason.
+    Latest(Latest),
+    /// All drops until they are taken, in order, for a replay.
+    All(Vec<RecentDrop>),
+}
+
+/// The latest for each reason.
+#[derive(Debug)]
+pub struct Latest {
+    /// [`DROPS_KEPT`] places for each reason.
+    places: Box<[Option<RecentDrop>]>,
+    /// The place that is overwritten next, by reason.
+    next: [u8; DropReason::COUNT],
+    /// How many drops may still be kept in this turn.
+    left: u32,
+}
+
+impl RecentDrops {
+    /// Creates a memory for the latest drops of each reason.
+    pub fn latest() -> Self {
+        Self::Latest(Latest {
+            places: vec![None; DropReason::COUNT * DROPS_KEPT].into_boxed_slice(),
+            next: [0; DropReason::COUNT],
+            left: 0,
+        })
+    }
+
+    /// Begins a turn.
+    pub fn begin(&mut self) {
+        if let Self::Latest(latest) = self {
+            latest.left = KEPT_PER_TURN;
+        }
+    }
+
+    /// Notes a packet that is about to be dropped.
+    pub fn see(&mut self, frame: &Frame, why: Why, now: Timestamp, zones: &Zones) {
+        match self {
+            Self::Latest(Latest { left: 0, .. }) => {}
+            Self::Latest(latest) => latest.keep(frame, why, now, zones),
+            Self::All(all) => all.push(RecentDrop::new(frame, why, now, zones)),
+        }
+    }
+
+    /// Takes out the drops of a replay.
+    pub fn take(&mut self) -> Vec<RecentDrop> {
+        match self {
+            Self::Latest(_) => Vec::new(),
+            Self::All(all) => std::mem::take(all),
+        }
+    }
+
+    /// A copy of the kept drops.
+    pub fn kept(&self) -> Vec<RecentDrop> {
+        match self {
+            Self::Latest(latest) => latest.places.iter().flatten().cloned().collect(),
+            Self::All(all) => all.clone(),
+        }
+    }
+}
+
+impl Latest {
+    #[cold]
+    fn keep(&mut self, frame: &Frame, why: Why, now: Timestamp, zones: &Zones) {
+        self.left -= 1;
+        let reason = why.reason() as usize;
+        let next = &mut self.next[reason];
+        self.places[reason * DROPS_KEPT + usize::from(*next)] =
+            Some(RecentDrop::new(frame, why, now, zones));
+        *next = (*next + 1) % DROPS_KEPT as u8;
+    }
+}
+
+#[cfg(test)]
+#[path = "recent_drops_tests.rs"]
+mod tests;

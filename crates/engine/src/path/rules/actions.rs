@@ -1,0 +1,194 @@
+//! Carries out what rules ask for beside their verdict, and answers the senders of refused
+//! packets.
+
+use conntrack::{Labels, Why};
+use flow::{DropReason, Timestamp};
+use netio::{Checksum, Frame};
+use ruleset::{Decider, Decision, ElementUpdate, Outcome, Reject, SegmentSize};
+use wire::control_segment::{ControlSegment, MAX_FRAME};
+use wire::icmp_error::Message;
+use wire::{Family, Transport};
+
+use crate::egress::outputs::Manner;
+use crate::egress::router::Course;
+use crate::path::packet::{Item, Packet};
+use crate::path::recent_drops::RecentDrop;
+use crate::path::rules::journey::Journey;
+use crate::worker::Worker;
+use crate::worker::command::Notice;
+
+impl Worker {
+    /// Carries out what rules ask for beside their verdict.
+    #[cold]
+    pub(crate) fn carry_out(
+        &mut self,
+        outcome: &Outcome,
+        packet: &mut Packet,
+        journey: &mut Journey,
+        now: Timestamp,
+    ) {
+        let tracked = &mut journey.tracked;
+        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+            let table = &mut bucket.connections;
+            let mut context =
+                self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);
+            if let Some(mark) = outcome.ct_mark {
+                table.set_mark(tracked, mark, &mut context);
+            }
+            if outcome.label != 0 {
+                table.add_labels(tracked, Labels::of_bits(outcome.label), &mut context);
+            }
+            let kind = self.rules.as_ref().zip(outcome.helper);
+            if let Some(kind) = kind.and_then(|(rules, id)| rules.shared.helper(id)) {
+                table.set_helper(tracked, kind);
+            }
+            let policy = self.rules.as_ref().zip(outcome.timeout);
+            if let Some(policy) = policy.and_then(|(rules, id)| rules.shared.timeouts(id)) {
+                table.set_policy(tracked, policy, now);
+            }
+        }
+        if let Some(size) = outcome.segment_size {
+            self.lower_segment_size(size, packet, journey);
+        }
+        self.log(outcome, packet, now);
+    }
+
+    /// Lowers the maximum segment size that a SYN announces.
+    fn lower_segment_size(&mut self, size: SegmentSize, packet: &mut Packet, journey: &Journey) {
+        let size = match size {
+            SegmentSize::AtMost(size) => size,
+            SegmentSize::PathMtu => {
+                // The MTUs of both directions count, as in the kernel.
+                let ports = [Some(packet.frame.port), journey.output_port];
+                let mtus = ports.into_iter().flatten().filter_map(|port| self.outputs.mtu(port));
+                let of_route = match journey.passed.course {
+                    Some(Course::By { mtu, .. }) => mtu,
+                    _ => None,
+                };
+                let back = self.router.as_ref().and_then(|it| it.mtu_back(&packet.network));
+                let Some(mtu) = mtus.chain(of_route).chain(back).min() else { return };
+                let headers = if packet.network.family == Family::V4 { 40 } else { 60 };
+                u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
+            }
+        };
+        self.edit(packet, |segment| segment.lower_segment_size(size));
+    }
+
+    /// Hands a bounded number of packets that are to be logged to the coordinator.
+    pub(crate) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
+        let Self { rules: Some(rules), notices, tracking, .. } = self else { return };
+        let mut left = u64::from(outcome.logs.asked());
+        for (log, rule) in outcome.logs.lines() {
+            if !rules.lines.take(now.as_nanos()) {
+                break;
+            }
+            left -= 1;
+            let revision = rules.shared.revision;
+            let why = Why::Rule { rule: rule.index() as u32, revision };
+            let line = RecentDrop::new(&packet.frame, why.into(), now, &tracking.zones);
+            // This fails only after the coordinator has gone.
+            let _ = notices.send(Notice::Logged(log, Box::new(line)));
+        }
+        rules.unwritten += left;
+    }
+
+    /// Answers the sender of a refused packet, if a rule says so. Returns the rule or policy that
+    /// refused it.
+    #[cold]
+    pub(crate) fn refuse_by_rule(
+        &mut self,
+        decision: Decision,
+        outcome: &Outcome,
+        packet: &Packet,
+        journey: &mut Journey,
+        now: Timestamp,
+    ) -> Why {
+        if let Decision::Reject(reject) = decision {
+            // Another port may take it.
+            if journey.is_flooded() {
+                journey.rejected = Some(reject);
+            } else {
+                self.reject(reject, packet, journey, now);
+            }
+        }
+        let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
+        if let Decision::SynProxy(proxy) = decision {
+            return Why::SynProxy { proxy: Some(proxy.index() as u32) };
+        }
+        match outcome.decided_by {
+            Some(Decider::Rule(rule)) => Why::Rule { rule: rule.index() as u32, revision },
+            Some(Decider::Policy(chain)) => Why::Policy { chain: chain.index() as u32, revision },
+            None => DropReason::RuleRefused.into(),
+        }
+    }
+
+    /// Tells the sender of a packet that it is refused.
+    pub(crate) fn reject(
+        &mut self,
+        reject: Reject,
+        packet: &Packet,
+        journey: &Journey,
+        now: Timestamp,
+    ) {
+        let code = match reject {
+            Reject::TcpReset => return self.reset(packet, journey, now),
+            Reject::Icmp(code) | Reject::Icmpv6(code) => code,
+            Reject::Icmpx(what) => what.code(packet.network.family),
+        };
+        self.tell(&packet.frame, Message::Unreachable { code }, now);
+    }
+
+    /// Sends an ICMP error to the sender of a packet.
+    pub(crate) fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
+        let Self { outputs, pool, counters, .. } = self;
+        outputs.tell(frame, message, now.as_nanos(), pool, counters);
+    }
+
+    /// Sends a TCP reset in the name of the packet's receiver, and ends the connection.
+    fn reset(&mut self, packet: &Packet, journey: &Journey, now: Timestamp) {
+        let Transport::Tcp(tcp) = packet.network.transport else { return };
+        let text = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
+        let length = packet.network.end.saturating_sub(text);
+        let Some(segment) = ControlSegment::reset(&tcp, length) else { return };
+        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+            // The timeouts are those of the originator's zone, even if a reply is reset.
+            let zone = bucket.connections.zones(&journey.tracked).original;
+            let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
+            bucket.connections.reset(&journey.tracked, &mut context);
+        }
+        let mut bytes = [0; MAX_FRAME];
+        let allowed = self.rules.as_mut().is_some_and(|rules| rules.resets.take(now.as_nanos()));
+        if let Some(length) = segment.write(packet.frame.bytes(), &mut bytes).filter(|_| allowed)
+            && let Some(mut frame) = self.pool.copy_of(&bytes[..length])
+        {
+            let port = packet.frame.port;
+            frame.port = port;
+            frame.offload.checksum = Checksum::Verified;
+            self.counters.output.tcp_resets += 1;
+            let Self { outputs, pool, counters, .. } = self;
+            outputs.send_by(port, frame, Manner::default(), pool, counters);
+        }
+    }
+}
+
+impl Worker {
+    /// Tells the other workers of the changes that rules have made in sets.
+    #[inline]
+    pub(crate) fn tell_elements(&mut self) {
+        let Self { rules: Some(rules), links, .. } = self else { return };
+        let revision = rules.shared.revision;
+        rules.state.take_updates(|update| {
+            for link in links.iter_mut().flatten() {
+                link.stage_control(Item::Element(revision, update));
+            }
+        });
+    }
+
+    /// Takes over a change that another worker's rules have made in a set.
+    pub(crate) fn learn_element(&mut self, revision: u32, update: ElementUpdate, now: Timestamp) {
+        let Some(rules) = &mut self.rules else { return };
+        if rules.shared.revision == revision {
+            rules.state.apply(&rules.shared.program, update, now);
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! The operator's rules in the form in which a gateway uses them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use conntrack::helper::Kind;
+use conntrack::proto::tcp::{TcpState, TcpTimeouts};
+use conntrack::syn_proxy::Promise;
+use conntrack::{Settings, TimeoutPolicy, Timeouts, TooManyZones};
+use flow::{Timestamp, Zone};
+use netio::PortId;
+use ruleset::{
+    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, Need, Problem, Program,
+    RuleState, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations,
+    ValidRuleset, name_bits,
+};
+use wire::protocol;
+
+use crate::control::config::Mode;
+use crate::control::worker_handle::Unresponsive;
+use crate::egress::allowance::Allowance;
+use crate::path::why::Why;
+
+/// Most log lines per second that one worker writes for rules.
+const LINES_PER_SECOND: u64 = 100;
+/// Most log lines that it may write at once after a pause.
+const LINE_BURST: u64 = 50;
+/// Most TCP resets per second that one worker sends for rules.
+const RESETS_PER_SECOND: u64 = 10_000;
+/// Most TCP resets that it may send at once after a pause.
+const RESET_BURST: u64 = 500;
+
+/// Why a ruleset was not loaded. The rules before stay.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadRulesError {
+    /// Rules ask for something that the gateway does not do.
+    #[error(
+        "{} rules ask for something that this gateway does not do; the first: {}",
+        .0.len(),
+        .0.first().map(ToString::to_string).unwrap_or_default()
+    )]
+    Unsupported(Vec<Problem>),
+    /// The ruleset can not be compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// Rules name more zones than there may be.
+    #[error(transparent)]
+    TooManyZones(#[from] TooManyZones),
+    /// The kernel would answer packets that rules translate.
+    #[error("translated packets can not be kept from the host: {0}")]
+    HostGuard(String),
+    /// A worker hangs, and it must learn of zones or addresses before any worker judges by the
+    /// rules.
+    #[error(transparent)]
+    Unresponsive(#[from] Unresponsive),
+}
+
+/// Lists the parts of a ruleset that a gateway in this mode does not support, each with its place.
+/// The list is empty for a ruleset that can be loaded.
+pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
+    let what = |need| match need {
+        Need::Translation(_) if mode == Mode::Bridge => {
+            Some("a bridge translates no addresses: mode = \"routed\" would".to_owned())
+        }
+        Need::Translation(_) => None,
+        Need::Helper(helper) => {
+            let kind = &ruleset.helpers()[helper.index()].kind;
+            helper_kind(kind).is_none().then(|| format!("there is no helper {kind}"))
+        }
+    };
+    let problem = |(rule, need): (ruleset::RuleId, Need)| {
+        Some(Problem {
+            severity: Severity::Unsupported,
+            place: ruleset.place_of_rule(rule.index())?,
+            path: String::new(),
+            what: what(need)?,
+            effect: None,
+        })
+    };
+    ruleset.needs().filter_map(problem).collect()
+}
+
+fn helper_kind(name: &str) -> Option<Kind> {
+    // As in the kernel, H.323 call signalling and gatekeepers have names of their own.
+    Kind::ALL.iter().copied().find(|kind| kind.name().eq_ignore_ascii_case(name))
+}
+
+/// The promise that a SYN proxy of the ruleset makes to clients.
+const fn promise(proxy: &SynProxy) -> Promise {
+    let &SynProxy { mss, wscale, timestamp, sack } = proxy;
+    Promise {
+        segment_size: mss,
+        window_scale: wscale,
+        timestamps: timestamp,
+        sack,
+        ecn: false,
+        by_rule: true,
+    }
+}
+
+/// Converts a timeout policy of the ruleset to one of connection tracking.
+fn timeout_policy(policy: &ruleset::TimeoutPolicy) -> TimeoutPolicy {
+    // nft prints no state that has its default, so the tunables do not count here.
+    let Timeouts { udp: mut unreplied, udp_stream: mut replied, .. } = Settings::default().timeouts;
+    let mut tcp = TcpTimeouts::default();
+    for &(state, seconds) in &policy.seconds {
+        let state = match state {
+            TimeoutState::SynSent => TcpState::SynSent,
+            TimeoutState::SynRecv => TcpState::SynRecv,
+            TimeoutState::Established => TcpState::Established,
+            TimeoutState::FinWait => TcpState::FinWait,
+            TimeoutState::CloseWait => TcpState::CloseWait,
+            TimeoutState::LastAck => TcpState::LastAck,
+            TimeoutState::TimeWait => TcpState::TimeWait,
+            TimeoutState::Close => TcpState::Close,
+            TimeoutState::SynSent2 => TcpState::SynSent2,
+            TimeoutState::Retransmitted => {
+                tcp.retransmitted = seconds;
+                continue;
+            }
+            TimeoutState::Unacknowledged => {
+                tcp.unacknowledged = seconds;
+                continue;
+            }
+            TimeoutState::Unreplied => {
+                unreplied = seconds;
+                continue;
+            }
+            TimeoutState::Replied => {
+                replied = seconds;
+                continue;
+            }
+        };
+        tcp.set(state, seconds);
+    }
+    match policy.protocol {
+        protocol::UDP => TimeoutPolicy::Udp { unreplied, replied },
+        _ => TimeoutPolicy::Tcp(tcp),
+    }
+}
+
+/// The rules that judge packets. All workers share one.
+#[derive(Debug)]
+pub struct Rules {
+    /// The compiled rules.
+    pub program: Program,
+    /// The revision: how often rules were loaded or unloaded, including this time.
+    pub revision: u32,
+    /// When it was loaded.
+    pub loaded_at: Timestamp,
+    /// The part of the state that all workers share.
+    shared: SharedState,
+    /// The names of the ports, for workers that begin to judge by these rules.
+    interfaces: Mutex<Arc<[u128]>>,
+    /// The kinds of the helpers, by [`HelperId`].
+    helpers: Vec<Option<Kind>>,
+    /// The timeout policies, by [`TimeoutId`].
+    timeouts: Vec<TimeoutPolicy>,
+    /// The promises of the SYN proxies, by number of the SYN proxy.
+    syn_proxies: Vec<Promise>,
+    /// The zones that rules put packets in.
+    zones: Vec<Zone>,
+    translations: Translations,
+}
+
+impl Rules {
+    /// Compiles a ruleset for a gateway in this mode with ports of these names.
+    pub fn prepare(
+        ruleset: ValidRuleset,
+        mode: Mode,
+        seed: u64,
+        interfaces: &[String],
+    ) -> Result<Unloaded, LoadRulesError> {
+        let problems = check_rules(&ruleset, mode);
+        if !problems.is_empty() {
+            return Err(LoadRulesError::Unsupported(problems));
+        }
+        let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
+        let timeouts = ruleset.timeouts().iter().map(timeout_policy).collect();
+        let syn_proxies = ruleset.syn_proxies().iter().map(promise).collect();
+        let zones = ruleset.zones_set().into_iter().map(Zone).collect();
+        let translations = ruleset.translations();
+        let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
+        let interfaces = as_compared(interfaces);
+        Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, zones, translations })
+    }
+
+    /// Sets the names of the ports. Returns them for the workers that judge by these rules
+    /// already.
+    pub fn rename(&self, interfaces: &[String]) -> Arc<[u128]> {
+        let names = as_compared(interfaces);
+        *self.interfaces.lock().unwrap_or_else(PoisonError::into_inner) = names.clone();
+        names
+    }
+
+    /// Resets the quotas. `used` is what all workers have used of each, bytes.
+    pub fn reset_quotas(&self, used: &[u64]) {
+        self.shared.reset_quotas(&self.program, used);
+    }
+
+    /// The packets and addresses that the rules translate.
+    pub const fn translations(&self) -> &Translations {
+        &self.translations
+    }
+
+    /// True if the rules translate anything.
+    pub fn translates(&self) -> bool {
+        !self.translations.is_empty()
+    }
+
+    /// The helper that a rule names.
+    pub fn helper(&self, id: HelperId) -> Option<Kind> {
+        self.helpers.get(id.index()).copied().flatten()
+    }
+
+    /// The timeouts that a rule names.
+    pub fn timeouts(&self, id: TimeoutId) -> Option<&TimeoutPolicy> {
+        self.timeouts.get(id.index())
+    }
+
+    /// True if the rules have SYN proxies.
+    pub fn has_syn_proxies(&self) -> bool {
+        !self.syn_proxies.is_empty()
+    }
+
+    /// The promise of the SYN proxy of this number.
+    pub fn syn_proxy(&self, number: u32) -> Option<&Promise> {
+        self.syn_proxies.get(number as usize)
+    }
+
+    /// True if the rules put packets into zones.
+    #[inline]
+    pub fn sets_zones(&self) -> bool {
+        !self.zones.is_empty()
+    }
+
+    /// The zones that the rules put packets in.
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
+    }
+
+    /// Makes the state of one worker.
+    pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
+        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Box::new(WorkerRules {
+            interfaces,
+            state: RuleState::new(&self.program, &self.shared, self.loaded_at),
+            shared: self.clone(),
+            lines: Allowance::new(LINES_PER_SECOND, LINE_BURST),
+            unwritten: 0,
+            resets: Allowance::new(RESETS_PER_SECOND, RESET_BURST),
+        })
+    }
+}
+
+/// The names of ports in the form in which rules compare them; 0 for a name that does not fit.
+fn as_compared(names: &[String]) -> Arc<[u128]> {
+    names.iter().map(|name| name_bits(name).unwrap_or(0)).collect()
+}
+
+/// A ruleset that is ready to be loaded.
+pub struct Unloaded {
+    program: Program,
+    interfaces: Arc<[u128]>,
+    helpers: Vec<Option<Kind>>,
+    timeouts: Vec<TimeoutPolicy>,
+    syn_proxies: Vec<Promise>,
+    zones: Vec<Zone>,
+    translations: Translations,
+}
+
+impl Unloaded {
+    /// Gives the rules their revision, and state for this many workers.
+    pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
+        let Self { program, interfaces, helpers, timeouts, syn_proxies, zones, translations } =
+            self;
+        for rule in &translations.vague {
+            let place = program.ruleset().place_of_rule(*rule);
+            tracing::warn!(
+                "the kernel may answer packets that a rule translates, because the rule names \
+                 neither an address nor a port by which they can be kept from it: {}; add \
+                 one of them where packets are for this host's own addresses",
+                place.map_or_else(|| format!("rule {rule}"), |place| place.to_string())
+            );
+        }
+        let shared = SharedState::new(&program, workers);
+        Arc::new(Rules {
+            program,
+            revision,
+            loaded_at: now,
+            shared,
+            interfaces: Mutex::new(interfaces),
+            helpers,
+            timeouts,
+            syn_proxies,
+            zones,
+            translations,
+        })
+    }
+}
+
+/// The rules and the state of one worker.
+#[derive(Debug)]
+pub struct WorkerRules {
+    /// The rules, which all workers share.
+    pub shared: Arc<Rules>,
+    /// The names of the ports, see [`as_compared`].
+    pub interfaces: Arc<[u128]>,
+    /// The state that changes while packets are judged.
+    pub state: RuleState,
+    /// The log lines that may still be written.
+    pub lines: Allowance,
+    /// Log lines that were not written, because too many were asked for.
+    pub unwritten: u64,
+    /// The TCP resets that may still be sent.
+    pub resets: Allowance,
+}
+
+/// Most counters or elements that one question covers.
+const PIECE: usize = 4096;
+
+/// The counts of the rules, of one worker or of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// The counters, by number.
+    pub counters: Vec<Counted>,
+    /// Bytes that were counted for each quota, by number.
+    pub quotas: Vec<u64>,
+    /// Number of elements of each set that rules fill.
+    pub elements: Vec<usize>,
+    /// Additions to sets that failed because the set was full.
+    pub refused_elements: u64,
+    /// Changes of sets that other workers were not told.
+    pub untold_elements: u64,
+    /// Log lines that were not written, because too many were asked for.
+    pub unwritten_lines: u64,
+}
+
+impl RuleCounts {
+    /// Adds the counts of another worker. Each worker has its own copy of a set, so of a set's
+    /// element counts the highest one stays.
+    pub fn add(&mut self, other: &Self) {
+        grow(&mut self.counters, other.counters.len());
+        for (sum, counted) in self.counters.iter_mut().zip(&other.counters) {
+            sum.packets += counted.packets;
+            sum.bytes += counted.bytes;
+        }
+        grow(&mut self.quotas, other.quotas.len());
+        self.quotas.iter_mut().zip(&other.quotas).for_each(|(sum, used)| *sum += used);
+        grow(&mut self.elements, other.elements.len());
+        for (most, count) in self.elements.iter_mut().zip(&other.elements) {
+            *most = (*most).max(*count);
+        }
+        self.refused_elements += other.refused_elements;
+        self.untold_elements += other.untold_elements;
+        self.unwritten_lines += other.unwritten_lines;
+    }
+}
+
+impl RuleCounts {
+    /// The counts since `before`.
+    #[must_use]
+    pub fn since(mut self, before: &Self) -> Self {
+        for (counted, before) in self.counters.iter_mut().zip(&before.counters) {
+            counted.packets = counted.packets.saturating_sub(before.packets);
+            counted.bytes = counted.bytes.saturating_sub(before.bytes);
+        }
+        for (used, before) in self.quotas.iter_mut().zip(&before.quotas) {
+            *used = used.saturating_sub(*before);
+        }
+        self
+    }
+}
+
+fn grow<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
+    if values.len() < length {
+        values.resize(length, T::default());
+    }
+}
+
+impl WorkerRules {
+    /// The name of a port, as rules compare it.
+    #[inline]
+    pub fn interface(&self, port: PortId) -> u128 {
+        self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
+    }
+
+    /// The counts with the counters from number `from` on, at most [`PIECE`] of them. All other
+    /// counts are only in the answer from number 0 on.
+    pub fn counts(&self, from: usize, now: Timestamp) -> RuleCounts {
+        let all = self.state.all_counted();
+        let counters = all.iter().skip(from).take(PIECE).copied().collect();
+        if from > 0 {
+            return RuleCounts { counters, ..RuleCounts::default() };
+        }
+        RuleCounts {
+            counters,
+            quotas: self.state.quotas_used(),
+            elements: self.state.element_counts(now),
+            refused_elements: self.state.refused_elements(),
+            untold_elements: self.state.untold_updates(),
+            unwritten_lines: self.unwritten,
+        }
+    }
+
+    /// A piece of the elements of sets, and the start of the next piece.
+    pub fn elements(&self, from: usize, now: Timestamp) -> (Vec<ElementUpdate>, Option<usize>) {
+        let mut found = Vec::new();
+        let program = &self.shared.program;
+        let next = self.state.tell_elements(program, from, PIECE, now, |it| found.push(it));
+        (found, next)
+    }
+}
+
+impl Rules {
+    /// The rule or policy that decided, by its place in the ruleset. `None` if it is not of these
+    /// rules.
+    pub fn tell(&self, why: &Why) -> Option<String> {
+        let ruleset = self.program.ruleset();
+        let Why::Tracking(why) = *why else { return None };
+        match why {
+            conntrack::Why::Rule { rule, revision } if revision == self.revision => {
+                let place = ruleset.place_of_rule(rule as usize)?;
+                Some(format!("{place} refuses it"))
+            }
+            conntrack::Why::Policy { chain, revision } if revision == self.revision => {
+                let place = ruleset.place_of_chain(chain as usize)?;
+                Some(format!("{place}: no rule decided, and its policy is to drop"))
+            }
+            conntrack::Why::InsideRule { rule, revision } if revision == self.revision => {
+                let place = ruleset.place_of_rule(rule as usize)?;
+                Some(format!("{place} refuses the packet inside"))
+            }
+            conntrack::Why::InsidePolicy { chain, revision } if revision == self.revision => {
+                let place = ruleset.place_of_chain(chain as usize)?;
+                Some(format!(
+                    "{place}: no rule decided about the packet inside, and its policy is to drop"
+                ))
+            }
+            _ => None,
+        }
+    }
+}

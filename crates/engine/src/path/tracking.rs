@@ -1,0 +1,228 @@
+//! The tracking stage: how a packet relates to the connections of its bucket.
+
+use conntrack::syn_proxy::{Pressure, Screening};
+use conntrack::{
+    Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits, Tracked,
+    TrackedPacket,
+};
+use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
+use netio::{Checksum, Frame};
+use steer::BucketId;
+
+use crate::Bucket;
+use crate::path::events::Subscribers;
+use crate::path::inner_packets::InsideTracking;
+use crate::path::packet::{Packet, TrackedFlow};
+use crate::path::settings::Settings;
+use crate::path::zones::Zones;
+
+/// What tracking needs beside the bucket, one for each worker.
+pub struct Tracking {
+    /// Tunables.
+    pub settings: Settings,
+    /// What is different in each zone.
+    pub zones: Zones,
+    /// How many connections there may be.
+    pub limits: Limits,
+    /// Connections that others have announced; shared by all workers.
+    pub expectations: Expectations,
+    /// Tunnels whose packets come to many buckets; shared by all workers.
+    pub tunnels: KnownTunnels,
+    /// For what is inside tunnels, where that is judged.
+    pub inside: Option<Box<InsideTracking>>,
+    /// Which ports accept no new connections.
+    pub refuses_new: Vec<bool>,
+    /// Until when somebody may come back for what the SYN proxy has promised in any zone,
+    /// also where it was switched off meanwhile.
+    pub promised_until: Timestamp,
+    /// Who listens to events.
+    pub subscribers: Subscribers<Event>,
+    /// Who listens to what is expected.
+    pub expectation_subscribers: Subscribers<ExpectationEvent>,
+    /// Translated connections that have ended, until their aliases are removed.
+    pub ended: Vec<Ended>,
+}
+
+impl Tracking {
+    /// Takes over changed tunables.
+    pub fn apply(&mut self, settings: Settings) {
+        self.zones.apply(&settings.conntrack);
+        if let Some(inside) = &mut self.inside {
+            inside.apply(&settings.conntrack);
+        }
+        self.settings = settings;
+    }
+
+    /// Takes over changed zones.
+    pub fn set_zones(&mut self, mut zones: Zones) {
+        zones.apply(&self.settings.conntrack);
+        self.zones = zones;
+    }
+
+    /// What the connection table needs from its worker for whatever is not about a packet
+    /// of one zone.
+    pub fn context<'a>(&'a mut self, now: Timestamp, counters: &'a mut Counters) -> Context<'a> {
+        self.context_of(None, now, counters)
+    }
+
+    /// The same for a packet of one zone.
+    #[inline]
+    pub fn context_of<'a>(
+        &'a mut self,
+        zone: Option<Zone>,
+        now: Timestamp,
+        counters: &'a mut Counters,
+    ) -> Context<'a> {
+        let settings = zone.and_then(|zone| self.zones.settings(zone));
+        Context {
+            now,
+            settings: settings.unwrap_or(&self.settings.conntrack),
+            limits: &mut self.limits,
+            counters: &mut counters.conntrack,
+            expectations: &self.expectations,
+            tunnels: &self.tunnels,
+            events: self.subscribers.sink(),
+            expectation_events: self.expectation_subscribers.sink(),
+            ended: Some(&mut self.ended),
+        }
+    }
+
+    /// The SYN proxy has answered in the name of a server, here or elsewhere.
+    pub fn has_promised(&mut self, at: Timestamp) {
+        self.promised_until = self.promised_until.max(at.after(Pressure::PROMISED));
+    }
+
+    /// A bucket has come: what its connections hold of the limits is this worker's.
+    pub fn adopt(&mut self, bucket: BucketId, content: &mut Bucket) {
+        content.connections.adopt(&mut self.limits, bucket.0);
+        if let (Some(tracking), Some(inside)) = (&mut self.inside, &mut content.inside) {
+            inside.connections.adopt(&mut tracking.limits, bucket.0);
+        }
+    }
+
+    /// The other half of [`Tracking::adopt`].
+    pub fn surrender(&mut self, content: &Bucket) {
+        content.connections.surrender(&mut self.limits);
+        if let (Some(tracking), Some(inside)) = (&mut self.inside, &content.inside) {
+            inside.connections.surrender(&mut tracking.limits);
+        }
+    }
+
+    /// A bucket is about to leave: nobody there gives way any more.
+    pub fn forget_giver(&mut self, bucket: BucketId) {
+        self.limits.forget_giver(bucket.0);
+        if let Some(inside) = &mut self.inside {
+            inside.limits.forget_giver(bucket.0);
+        }
+    }
+
+    /// Gives back the memory of connections inside tunnels whose time is over.
+    #[cold]
+    pub fn expire_inside(
+        &mut self,
+        bucket: &mut Bucket,
+        budget: usize,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) {
+        let (Some(tracking), Some(inside)) = (&mut self.inside, &mut bucket.inside) else { return };
+        inside.connections.expire(budget, &mut tracking.context(now, &mut counters.conntrack));
+        if inside.connections.is_empty() {
+            inside.connections.surrender(&mut tracking.limits);
+            bucket.inside = None;
+        }
+    }
+
+    /// Ends the connections inside tunnels; returns how many.
+    pub fn flush_inside(
+        &mut self,
+        bucket: &mut Bucket,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) -> usize {
+        let (Some(tracking), Some(inside)) = (&mut self.inside, &mut bucket.inside) else {
+            return 0;
+        };
+        let mut context = tracking.context(now, &mut counters.conntrack);
+        let (ended, _) =
+            inside.connections.flush(Cursor::default(), u32::MAX, |_| true, &mut context);
+        ended
+    }
+
+    /// The tunables of tracking in a zone.
+    pub fn settings_of(&self, zone: Zone) -> &conntrack::Settings {
+        self.zones.settings(zone).unwrap_or(&self.settings.conntrack)
+    }
+
+    /// Says how a packet relates to the connections of its bucket; what it has opened is not
+    /// confirmed. `screening` is what the SYN proxy has to do with it if it is on.
+    #[inline]
+    pub fn track(
+        &mut self,
+        bucket: &mut Bucket,
+        packet: &Packet,
+        screening: Screening,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) -> Tracked {
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else {
+            return match conntrack::class_without_flow(&packet.network) {
+                Class::Invalid(reason) => Tracked::invalid(reason.into()),
+                class => Tracked::alone(class),
+            };
+        };
+        let may_open = !self.refuses_new[usize::from(packet.frame.port.0)];
+        let has_promised = now < self.promised_until;
+        // Replies may be in another zone than what they reply to.
+        let zone = match self.zones.differ() && bucket.connections.has_translated() {
+            true => bucket.connections.original_zone(keyed, *hash),
+            false => keyed.key.zone,
+        };
+        let mut context = self.context_of(Some(zone), now, counters);
+        let may_screen = has_promised || context.settings.syn_proxy.half_open != 0;
+        let screening = if may_open && may_screen { screening } else { Screening::Off };
+        let offered = TrackedPacket { may_open, screening, ..offered(packet, keyed, *hash) };
+        bucket.connections.track(&offered, &mut context)
+    }
+
+    /// A packet goes on, as far as anybody but a helper is concerned.
+    pub fn pass(
+        &mut self,
+        bucket: &mut Bucket,
+        packet: &Packet,
+        tracked: Tracked,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) -> Tracked {
+        let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else { return tracked };
+        let mut context = self.context_of(Some(keyed.key.zone), now, counters);
+        bucket.connections.pass(tracked, &offered(packet, keyed, *hash), &mut context)
+    }
+}
+
+/// What is to be done about the checksum of a packet's transport.
+#[inline]
+pub(crate) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
+    match frame.offload.checksum {
+        Checksum::Complete => conntrack::Checksum::Verify,
+        Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
+    }
+}
+
+/// A packet as the table takes it.
+#[inline]
+fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> TrackedPacket<'a> {
+    TrackedPacket {
+        network: &packet.network,
+        frame: packet.frame.bytes(),
+        keyed,
+        hash,
+        guess: packet.guess,
+        checksum: checksum_of(&packet.frame),
+        segments: packet.frame.segments(),
+        may_open: true,
+        screening: Screening::Off,
+        map_epoch: packet.origin.map_epoch,
+        zones: packet.zones,
+    }
+}

@@ -1,0 +1,467 @@
+//! Plays a capture through the production pipeline.
+//!
+//! The same [`Worker`]s run as in the live gateway, but in lockstep on one thread: one packet is
+//! in flight at a time, at the time of its capture. So the result does not depend on the number of
+//! workers, and a replay can be repeated exactly.
+
+pub mod capture_clock;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use conntrack::{EventKind, Expectations, KnownTunnels};
+use flow::{Counters, HashKey, Timestamp, Zone};
+use netio::capture::{CaptureReader, CaptureWriter};
+use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
+use ruleset::ValidRuleset;
+use steer::{
+    FragmentSteering, IndirectionTable, SteeringConfig, SteeringHasher, WorkerId, WorkerSet,
+};
+use wire::Summary;
+
+use crate::Bucket;
+use crate::control::config::{Config, Mode, StartError};
+use crate::control::views::Received;
+use crate::control::worker_handle::{Member, introduce};
+use crate::path::events::{EventStream, Subscription};
+use crate::path::rules::ruleset::{Rules, Unloaded};
+use crate::path::why::Why;
+use crate::path::zones::Zones;
+use crate::replay::capture_clock::CaptureClock;
+use crate::worker::command::{Command, Queue};
+use crate::worker::{Equipment, TimeSource, Turn, Worker};
+
+/// The secret of every replay. It is known, so that a run can be repeated.
+pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
+
+/// Ports by which frames leave. A frame that leaves by any of them has passed.
+const OUTPUTS: usize = 2;
+/// Most events that may wait while one packet is processed.
+const EVENTS: usize = 4096;
+
+/// The result of a replay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// Packets read.
+    pub packets: u64,
+    /// Bytes read, link header included.
+    pub bytes: u64,
+    /// Packets that the capturing program had cut off.
+    pub truncated: u64,
+    /// Packets that came in by no port of the gateway.
+    pub elsewhere: u64,
+    /// Packets that passed.
+    pub passed: u64,
+    /// Packets that the output holds for sure; `None` without an output.
+    pub written: Option<u64>,
+    /// The time from the first to the last packet, nanoseconds of the replay's clock.
+    pub span_ns: u64,
+    /// Flows by protocol number and last state. The state is empty for protocols without states.
+    pub flows: BTreeMap<(u8, &'static str), u64>,
+    /// The counters of all workers together, without the counter of deleted connections: it would
+    /// depend on when the memory of an expired connection is returned.
+    pub counters: Counters,
+    /// The reason why the capture could not be read to its end.
+    pub problem: Option<String>,
+    /// The reason why the output is not complete. The replay ended where this was noticed.
+    pub output_problem: Option<String>,
+}
+
+/// A message during a replay.
+#[derive(Debug)]
+pub enum Seen {
+    /// This many packets were played.
+    Packets(u64),
+    /// A packet was dropped.
+    Dropped {
+        /// Its number in the capture, from 1.
+        number: u64,
+        /// Its zone.
+        zone: Zone,
+        /// Its outermost VLAN, 0 for none.
+        vlan: u16,
+        /// Its length, bytes.
+        length: u32,
+        /// The reason.
+        why: Why,
+        /// The rule or policy that refused it, by its place in the ruleset.
+        refused_by: Option<String>,
+        /// Its headers in one line.
+        summary: String,
+    },
+}
+
+/// The options of a replay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayOptions {
+    /// The number of workers. The result is the same for any number.
+    pub workers: u16,
+    /// Judge packets by their checksums. Off by default: on the sending machine, packets are
+    /// captured before the interface has filled the checksums in.
+    pub verify_checksums: bool,
+    /// True for each port of the gateway that accepts no new connections. Packets of the port
+    /// behind the last one came in by another interface.
+    pub refuses_new: Vec<bool>,
+    /// Names of these ports, for rules that ask for interfaces.
+    pub interfaces: Vec<String>,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            verify_checksums: false,
+            refuses_new: Vec::new(),
+            interfaces: Vec::new(),
+        }
+    }
+}
+
+/// Plays a capture through the pipeline and writes the packets that pass to `output`. It reports
+/// through `tell` meanwhile.
+///
+/// A damaged capture is played up to the damage. If the output can not be written, the replay ends
+/// there. The report tells of both.
+///
+/// # Errors
+/// [`StartError`] if there are no workers, or no memory or descriptor for them.
+pub fn replay(
+    mut input: CaptureReader,
+    mut output: Option<CaptureWriter>,
+    config: &Config,
+    options: ReplayOptions,
+    tell: &mut dyn FnMut(Seen),
+) -> Result<ReplayReport, StartError> {
+    const PROGRESS_EVERY: u64 = 4096;
+    let mut lockstep = Lockstep::new(config, options.workers, &options.refuses_new)?;
+    lockstep.prepare_rules(config, &options.interfaces)?;
+    let mut report = ReplayReport::default();
+    let mut first = None;
+    while report.output_problem.is_none() {
+        let mut frame = match input.next_frame(&mut lockstep.pool) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => break,
+            Err(error) => {
+                report.problem = Some(error.to_string());
+                break;
+            }
+        };
+        report.packets += 1;
+        report.bytes += frame.len() as u64;
+        report.elsewhere += u64::from(usize::from(frame.port.0) >= options.refuses_new.len());
+        if !options.verify_checksums {
+            trust_checksums(&mut frame);
+        }
+        lockstep.play(frame);
+        let now_ns = lockstep.clock.now();
+        report.span_ns = now_ns - *first.get_or_insert(now_ns);
+        for frame in lockstep.take_passed() {
+            report.passed += 1;
+            if let Some(writer) = &mut output
+                && let Err(error) = writer.write(&frame, "")
+            {
+                report.note_output(Err(error));
+                output = None;
+            }
+            lockstep.pool.give_back(frame);
+        }
+        lockstep.tell_dropped(tell);
+        lockstep.count_flows(&mut report);
+        if report.packets.is_multiple_of(PROGRESS_EVERY) {
+            tell(Seen::Packets(report.packets));
+        }
+    }
+    report.truncated = input.truncated();
+    report.counters = lockstep.finish(&mut report);
+    lockstep.tell_dropped(tell);
+    tell(Seen::Packets(report.packets));
+    if let Some(output) = output {
+        report.note_output(output.finish());
+    }
+    Ok(report)
+}
+
+impl ReplayReport {
+    /// Notes the result of writing the output: the number of packets that it holds, or its
+    /// failure.
+    fn note_output(&mut self, result: Result<u64, PortError>) {
+        self.written = Some(match &result {
+            Ok(packets) => *packets,
+            // Only the packets before the first one that may be missing are there for sure.
+            Err(PortError::Capture { packet, .. }) => packet - 1,
+            Err(_) => 0,
+        });
+        self.output_problem = result.err().map(|error| error.to_string());
+    }
+}
+
+/// Fills an IPv4 header checksum that is still zero, and marks the transport checksum as verified.
+fn trust_checksums(frame: &mut Frame) {
+    frame.offload.checksum = Checksum::Verified;
+    if wire::dissect(frame.bytes()) != Err(wire::Malformed::Ipv4Header) {
+        return;
+    }
+    let bytes = frame.bytes_mut();
+    // The start of a header that can not be read is not known. Almost always it is right behind a
+    // plain Ethernet header.
+    const ETHERNET: usize = 14;
+    if let Some(header) = bytes.get_mut(ETHERNET..)
+        && header.len() >= 20
+        && header[0] >> 4 == 4
+        && header[10..12] == [0, 0]
+    {
+        let length = usize::from(header[0] & 15) * 4;
+        if let Some(header) = header.get_mut(..length.max(20)) {
+            wire::checksum::fill_ipv4_header(header);
+        }
+    }
+}
+
+/// Workers that take turns on one thread.
+pub(crate) struct Lockstep {
+    workers: Vec<Worker>,
+    members: Vec<Member>,
+    /// The received frames, by port.
+    input: Vec<Slot>,
+    passed: Slot,
+    pool: FramePool,
+    events: EventStream,
+    clock: CaptureClock,
+    tick: u64,
+    /// Rules that take effect with the first packet.
+    unloaded: Option<Unloaded>,
+    rules: Option<Arc<Rules>>,
+}
+
+/// Frames on their way into or out of the workers.
+#[derive(Clone, Debug, Default)]
+struct Slot(Arc<Mutex<Vec<Frame>>>);
+
+impl Slot {
+    fn take(&self) -> Vec<Frame> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, frames: impl IntoIterator<Item = Frame>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(frames);
+    }
+}
+
+impl RxQueue for Slot {
+    fn receive(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        _max: usize,
+        _pool: &mut FramePool,
+    ) -> Result<usize, PortError> {
+        let taken = self.take();
+        let count = taken.len();
+        frames.extend(taken);
+        Ok(count)
+    }
+
+    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl TxQueue for Slot {
+    fn transmit(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        _pool: &mut FramePool,
+    ) -> Result<TxReport, PortError> {
+        let sent_bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+        let report = TxReport { sent: frames.len() as u64, sent_bytes, ..TxReport::default() };
+        self.put(frames.drain(..));
+        Ok(report)
+    }
+}
+
+impl Lockstep {
+    pub(crate) fn new(
+        config: &Config,
+        count: u16,
+        refuses_new: &[bool],
+    ) -> Result<Self, StartError> {
+        let refuses_new = [refuses_new, &[false]].concat();
+        let table = IndirectionTable::spread(config.buckets, WorkerSet::first(count.into()))
+            .map_err(|_| StartError::NoWorkers)?;
+        let pools = config.limit_pools()?;
+        let zones = Zones::new(&config.zones, refuses_new.len())?;
+        let expectations = Expectations::new(config.secret);
+        let tunnels = KnownTunnels::new(config.secret);
+        // All fragments meet at one worker, and it has all the memory. When memory runs short, the
+        // fragments that are given up must not depend on the number of workers.
+        let steering =
+            SteeringConfig { fragments: FragmentSteering::OneBucket, ..config.steering() };
+        let (notices, _) = channel();
+        let passed = Slot::default();
+        let input = refuses_new.iter().map(|_| Slot::default()).collect::<Vec<_>>();
+        let (subscription, events) = Subscription::new(EVENTS);
+        let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
+        for id in (0..count).map(WorkerId) {
+            let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
+            workers.push(Worker::new(Equipment {
+                id,
+                hasher: SteeringHasher::new(steering),
+                pass: config.pass.clone(),
+                routes: table.iter().map(|(_, owner)| owner).collect(),
+                refuses_new: refuses_new.clone(),
+                outputs: OUTPUTS,
+                stations: config.stations,
+                settings: config.settings.clone(),
+                zones: zones.clone(),
+                limits: pools.limits_of_replay(config.secret),
+                expectations: expectations.clone(),
+                tunnels: tunnels.clone(),
+                fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
+                time: TimeSource::Frame,
+                inbox,
+                notices: notices.clone(),
+                wakeup: member.wakeup.clone(),
+                resolver: None,
+            }));
+            for other in &mut members {
+                introduce(other, &mut member, &config.settings.steer)?;
+            }
+            for port in (0..OUTPUTS as u16).map(PortId) {
+                member.tell(Command::SetOutput(port, Some(Box::new(passed.clone()))))?;
+            }
+            if let Some(sender) = subscription.connect(id) {
+                member.tell(Command::Subscribe(sender))?;
+            }
+            members.push(member);
+        }
+        for (port, source) in (0..).map(PortId).zip(&input) {
+            let queue = Queue {
+                id: port.0.into(),
+                port,
+                supplies_hash: false,
+                received: Received::default(),
+                source: Box::new(source.clone()),
+            };
+            members[0].tell(Command::AddQueue(queue))?;
+        }
+        let pool = FramePool::new(64, 16);
+        let (clock, tick, unloaded, rules) = (CaptureClock::default(), 0, None, None);
+        Ok(Self { workers, members, input, passed, pool, events, clock, tick, unloaded, rules }
+            .with_buckets(&table))
+    }
+
+    /// Prepares the rules of the configuration. They are loaded with the first packet, so that
+    /// times in sets count from there.
+    fn prepare_rules(&mut self, config: &Config, interfaces: &[String]) -> Result<(), StartError> {
+        if let Some(ruleset) = &config.rules {
+            let ruleset = ValidRuleset::clone(ruleset);
+            // A capture is played as in a bridge, even if a router recorded it.
+            let unloaded = Rules::prepare(ruleset, Mode::Bridge, config.secret.0, interfaces)?;
+            self.unloaded = Some(unloaded);
+        }
+        Ok(())
+    }
+
+    fn start_rules(&mut self, now: Timestamp) {
+        let Some(unloaded) = self.unloaded.take() else { return };
+        // The rules are loaded as for one worker, so that no limit is divided and the number of
+        // workers does not show.
+        let rules = unloaded.load(1, 1, now);
+        for worker in &mut self.workers {
+            worker.set_rules(&rules);
+        }
+        self.rules = Some(rules);
+    }
+
+    fn with_buckets(mut self, table: &IndirectionTable) -> Self {
+        for (bucket, owner) in table.iter() {
+            let content = Box::new(Bucket::new(Timestamp::ZERO));
+            self.workers[owner.index()].install(bucket, content);
+        }
+        self
+    }
+
+    /// Plays one frame to its end. Time never runs backwards, even if the capture's time stamps
+    /// do.
+    pub(crate) fn play(&mut self, mut frame: Frame) {
+        let now_ns = self.clock.tick(frame.timestamp);
+        let captured = std::mem::replace(&mut frame.timestamp, now_ns);
+        let now = Timestamp::from_nanos(now_ns);
+        self.start_rules(now);
+        if now_ns >> 30 != self.tick {
+            self.tick = now_ns >> 30;
+            self.workers.iter_mut().for_each(|worker| worker.expire_all(now));
+        }
+        let port = usize::from(frame.port.0).min(self.input.len() - 1);
+        self.input[port].put([frame]);
+        while self
+            .workers
+            .iter_mut()
+            .fold(false, |worked, w| worked | (w.turn(now) == Turn::Worked))
+        {}
+        let mut passed = self.passed.take();
+        passed.iter_mut().for_each(|frame| frame.timestamp = captured);
+        self.passed.put(passed);
+    }
+
+    pub(crate) fn take_passed(&self) -> Vec<Frame> {
+        self.passed.take()
+    }
+
+    fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) {
+        for worker in &mut self.workers {
+            for dropped in worker.recent_drops.take() {
+                tell(Seen::Dropped {
+                    number: dropped.sequence + 1,
+                    zone: dropped.zone,
+                    vlan: dropped.vlan,
+                    length: dropped.length,
+                    why: dropped.why,
+                    refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
+                    summary: Summary { frame: &dropped.bytes() }.to_string(),
+                });
+            }
+        }
+    }
+
+    /// Counts the flows that have ended.
+    fn count_flows(&mut self, report: &mut ReplayReport) {
+        while let Some(numbered) = self.events.try_next() {
+            if numbered.event.kind == EventKind::Destroy {
+                let connection = numbered.event.connection;
+                let state = connection.state.unwrap_or_default();
+                *report.flows.entry((connection.protocol, state)).or_default() += 1;
+            }
+        }
+    }
+
+    /// Ends all flows, so that they are counted too. Returns the counters.
+    pub(crate) fn finish(&mut self, report: &mut ReplayReport) -> Counters {
+        let mut totals = Counters::default();
+        for index in 0..self.workers.len() {
+            let now = Timestamp::from_nanos(self.clock.now());
+            while self.workers[index].expire_datagrams(now) > 0 {}
+            self.workers[index].end_datagrams();
+            totals.add(&self.workers[index].counters);
+            while self.workers[index].end_connections(EVENTS / 2, now) > 0 {
+                self.count_flows(report);
+            }
+        }
+        self.count_flows(report);
+        totals.conntrack.delete = 0;
+        self.members.clear();
+        totals
+    }
+}
+
+#[cfg(test)]
+#[path = "replay_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "clock_tests.rs"]
+mod clock_tests;
+
+#[cfg(test)]
+#[path = "calls_tests.rs"]
+mod calls_tests;

@@ -1,0 +1,6 @@
+//! What joins a worker to the others: the rings, the doorbell that wakes a worker, and the account
+//! of which worker owns which bucket.
+
+pub mod doorbell;
+pub mod link;
+pub mod ownership;

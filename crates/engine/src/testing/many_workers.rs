@@ -1,0 +1,204 @@
+//! For tests: several workers on one thread between ports, which take their turns in any
+//! order while buckets move.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+
+use conntrack::{Expectations, KnownTunnels};
+use flow::Timestamp;
+use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
+use steer::{BucketId, SteeringHasher, WorkerId};
+
+use crate::control::route_keeper::Resolver;
+use crate::control::views::Received;
+use crate::control::worker_handle::{Member, introduce};
+use crate::rings::ownership::Move;
+use crate::testing::one_worker::equipment;
+use crate::worker::command::{Command, Notice, Queue};
+use crate::worker::{Equipment, Turn, Worker};
+use crate::{Bucket, Config, Zones};
+
+#[derive(Clone, Default)]
+pub struct Line(pub Arc<Mutex<VecDeque<Frame>>>);
+
+impl RxQueue for Line {
+    fn receive(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        max: usize,
+        _: &mut FramePool,
+    ) -> Result<usize, PortError> {
+        let mut waiting = self.0.lock().unwrap();
+        let count = max.min(waiting.len());
+        frames.extend(waiting.drain(..count));
+        Ok(count)
+    }
+
+    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl TxQueue for Line {
+    fn transmit(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        _: &mut FramePool,
+    ) -> Result<TxReport, PortError> {
+        let report = TxReport { sent: frames.len() as u64, ..TxReport::default() };
+        self.0.lock().unwrap().extend(frames.drain(..));
+        Ok(report)
+    }
+}
+
+/// Workers between ports. If there are enough workers, each port's queue has a poller of its own.
+pub struct Crew {
+    pub workers: Vec<Worker>,
+    pub members: Vec<Member>,
+    pub inputs: Vec<Line>,
+    pub outputs: Vec<Line>,
+    /// The owner of each bucket after the moves that were ordered.
+    pub owners: Vec<WorkerId>,
+    /// The bucket that is on its way.
+    pub moving: Option<BucketId>,
+    pub hasher: SteeringHasher,
+    pub now: Timestamp,
+    notices: Receiver<Notice>,
+    next_turn: usize,
+}
+
+impl Crew {
+    /// Creates a crew of `count` workers, which are routers if `routed`.
+    pub fn new(config: &Config, count: u16, routed: bool) -> Self {
+        Self::between(2, config, count, routed)
+    }
+
+    /// The same between so many ports.
+    pub fn between(ports: usize, config: &Config, count: u16, routed: bool) -> Self {
+        let now = Timestamp::from_secs(1000);
+        let hasher = SteeringHasher::new(config.steering());
+        let buckets = config.buckets.get() as u16;
+        let owners: Vec<WorkerId> = (0..buckets).map(|bucket| WorkerId(bucket % count)).collect();
+        let pools = config.limit_pools().unwrap();
+        let expectations = Expectations::new(config.secret);
+        let tunnels = KnownTunnels::new(config.secret);
+        let (notify, notices) = mpsc::channel();
+        let lines = || (0..ports).map(|_| Line::default()).collect();
+        let (inputs, outputs): (Vec<Line>, Vec<Line>) = (lines(), lines());
+        let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
+        for id in (0..count).map(WorkerId) {
+            let (mut member, inbox) = Member::new(id, None).unwrap();
+            let mut worker = Worker::new(Equipment {
+                id,
+                routes: owners.clone(),
+                limits: pools.limits(config.secret),
+                expectations: expectations.clone(),
+                tunnels: tunnels.clone(),
+                wakeup: member.wakeup.clone(),
+                refuses_new: vec![false; ports],
+                outputs: ports,
+                zones: Zones::new(&config.zones, ports).unwrap(),
+                resolver: routed.then(|| Resolver::for_test().0),
+                ..equipment(config, inbox, notify.clone())
+            });
+            for bucket in config.buckets.iter().filter(|bucket| owners[bucket.index()] == id) {
+                worker.install(bucket, Box::new(Bucket::new(now)));
+            }
+            for other in &mut members {
+                introduce(other, &mut member, &config.settings.steer).unwrap();
+            }
+            for (port, sink) in (0..).map(PortId).zip(&outputs) {
+                member.tell(Command::SetOutput(port, Some(Box::new(sink.clone())))).unwrap();
+            }
+            workers.push(worker);
+            members.push(member);
+        }
+        for (port, source) in (0..).map(PortId).zip(&inputs) {
+            let queue = Queue {
+                id: port.0.into(),
+                port,
+                supplies_hash: false,
+                received: Received::default(),
+                source: Box::new(source.clone()),
+            };
+            let poller = usize::from(port.0).min(members.len() - 1);
+            members[poller].tell(Command::AddQueue(queue)).unwrap();
+        }
+        for member in &mut members {
+            member.tell(Command::ShareLimits(count.into())).unwrap();
+        }
+        let mut crew = Self {
+            workers,
+            members,
+            inputs,
+            outputs,
+            owners,
+            moving: None,
+            hasher,
+            now,
+            notices,
+            next_turn: 0,
+        };
+        crew.settle();
+        crew
+    }
+
+    /// Lets one worker take its turn.
+    pub fn turn(&mut self, worker: usize) -> bool {
+        let worked = self.workers[worker].turn(self.now) == Turn::Worked;
+        while let Ok(notice) = self.notices.try_recv() {
+            if let Notice::Arrived(bucket) = notice {
+                assert_eq!(self.moving.take(), Some(bucket));
+            }
+        }
+        worked
+    }
+
+    /// Lets all workers work until nothing is left to do.
+    pub fn settle(&mut self) {
+        let mut idle = 0;
+        while idle < 3 * self.workers.len() {
+            self.next_turn += 1;
+            idle = if self.turn(self.next_turn % self.workers.len()) { 0 } else { idle + 1 };
+        }
+        assert_eq!(self.moving, None, "a bucket has arrived");
+    }
+
+    /// Orders a move, unless one is under way.
+    pub fn start_move(&mut self, bucket: u16, to: u16) {
+        let (buckets, workers) = (self.owners.len() as u16, self.workers.len() as u16);
+        let (bucket, to) = (BucketId(bucket % buckets), WorkerId(to % workers));
+        let from = self.owners[bucket.index()];
+        if self.moving.is_some() || from == to {
+            return;
+        }
+        let order = Move { bucket, from, to, workers };
+        for member in &mut self.members {
+            member.tell(Command::Switch(vec![order])).unwrap();
+        }
+        self.owners[bucket.index()] = to;
+        self.moving = Some(bucket);
+    }
+
+    /// Lets one of the ports receive a frame.
+    pub fn arrive(&self, port: usize, bytes: &[u8]) {
+        let frame = FramePool::new(0, 0).copy_of(bytes).unwrap();
+        self.inputs[port].0.lock().unwrap().push_back(frame);
+    }
+
+    /// The frames that a port has sent.
+    pub fn sent(&self, port: usize) -> Vec<Frame> {
+        self.outputs[port].0.lock().unwrap().drain(..).collect()
+    }
+
+    /// A bucket, from its owner. No bucket may be on its way.
+    pub fn bucket(&self, bucket: BucketId) -> &Bucket {
+        self.workers[self.owners[bucket.index()].index()].ownership.get(bucket).unwrap()
+    }
+
+    /// The number of packets that were dropped for any reason.
+    pub fn dropped(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.counters.dropped_total()).sum()
+    }
+}

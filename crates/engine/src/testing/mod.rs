@@ -1,0 +1,4 @@
+//! Fixtures for the tests of all rooms: one worker, or several with their rings.
+
+pub mod many_workers;
+pub mod one_worker;

@@ -1,0 +1,150 @@
+//! For tests: one worker between ports in memory, with a clock that the test moves.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use conntrack::{Expectations, KnownTunnels};
+use flow::Timestamp;
+use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
+use rtrb::{Consumer, Producer, RingBuffer};
+use steer::{SteeringHasher, WorkerId};
+
+use crate::control::views::Received;
+use crate::rings::link::Wakeup;
+use crate::worker::command::{Command, Notice, Queue};
+use crate::worker::{Equipment, TimeSource, Turn, Worker};
+use crate::{Bucket, Config, Zones};
+
+/// Frames on their way into the worker or out of it. A received frame is a copy without the fields
+/// that a card adds.
+#[derive(Clone, Default)]
+pub struct Wire(Arc<Mutex<VecDeque<Frame>>>);
+
+impl RxQueue for Wire {
+    fn receive(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        max: usize,
+        pool: &mut FramePool,
+    ) -> Result<usize, PortError> {
+        let mut waiting = self.0.lock().unwrap();
+        let count = max.min(waiting.len());
+        frames.extend(waiting.drain(..count).map(|frame| pool.duplicate(&frame).unwrap()));
+        Ok(count)
+    }
+
+    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl TxQueue for Wire {
+    fn transmit(
+        &mut self,
+        frames: &mut Vec<Frame>,
+        _: &mut FramePool,
+    ) -> Result<TxReport, PortError> {
+        let report = TxReport { sent: frames.len() as u64, ..TxReport::default() };
+        self.0.lock().unwrap().extend(frames.drain(..));
+        Ok(report)
+    }
+}
+
+/// The equipment of a worker that is alone between two ports, as a bridge.
+pub fn equipment(
+    config: &Config,
+    inbox: Consumer<Command>,
+    notices: mpsc::Sender<Notice>,
+) -> Equipment {
+    Equipment {
+        id: WorkerId(0),
+        hasher: SteeringHasher::new(config.steering()),
+        pass: config.pass.clone(),
+        routes: vec![WorkerId(0); config.buckets.get()],
+        refuses_new: vec![false; 2],
+        outputs: 2,
+        stations: config.stations,
+        settings: config.settings.clone(),
+        zones: Zones::new(&config.zones, 2).unwrap(),
+        limits: config.limit_pools().unwrap().limits(config.secret),
+        expectations: Expectations::new(config.secret),
+        tunnels: KnownTunnels::new(config.secret),
+        fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
+        time: TimeSource::Turn,
+        inbox,
+        notices,
+        wakeup: Wakeup::new(Waker::new().unwrap()),
+        resolver: None,
+    }
+}
+
+/// A worker between two ports.
+pub struct Rig {
+    pub worker: Worker,
+    pub commands: Producer<Command>,
+    pub now: Timestamp,
+    /// The frames that each port receives, and those that it has sent.
+    ports: [(Wire, Wire); 2],
+}
+
+impl Rig {
+    pub fn new(config: &Config) -> Self {
+        let now = Timestamp::from_secs(1000);
+        let (mut commands, inbox) = RingBuffer::new(8);
+        let mut worker = Worker::new(equipment(config, inbox, mpsc::channel().0));
+        for bucket in config.buckets.iter() {
+            worker.install(bucket, Box::new(Bucket::new(now)));
+        }
+        let ports: [(Wire, Wire); 2] = Default::default();
+        for (port, (input, output)) in (0..).map(PortId).zip(&ports) {
+            let queue = Queue {
+                id: port.0.into(),
+                port,
+                supplies_hash: false,
+                received: Received::default(),
+                source: Box::new(input.clone()),
+            };
+            commands.push(Command::AddQueue(queue)).unwrap();
+            commands.push(Command::SetOutput(port, Some(Box::new(output.clone())))).unwrap();
+        }
+        Self { worker, commands, now, ports }
+    }
+
+    /// Lets a port receive frames, and returns the frames that each port sends then.
+    pub fn exchange(
+        &mut self,
+        port: usize,
+        frames: impl IntoIterator<Item = Frame>,
+    ) -> [Vec<Frame>; 2] {
+        self.ports[port].0.0.lock().unwrap().extend(frames);
+        while self.worker.turn(self.now) == Turn::Worked {}
+        [0, 1].map(|port: usize| self.ports[port].1.0.lock().unwrap().drain(..).collect())
+    }
+
+    /// Lets a port receive frames in the next turn.
+    pub fn arrive(&mut self, port: usize, frames: impl IntoIterator<Item = Vec<u8>>) {
+        let mut pool = FramePool::new(0, 0);
+        let frames = frames.into_iter().map(|bytes| pool.copy_of(&bytes).unwrap());
+        self.ports[port].0.0.lock().unwrap().extend(frames);
+    }
+
+    /// Lets the first port receive frames. Returns how many the second port sent.
+    pub fn pass(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) -> usize {
+        let mut pool = FramePool::new(0, 0);
+        let frames = frames.into_iter().map(|bytes| pool.copy_of(&bytes).unwrap());
+        self.exchange(0, frames.collect::<Vec<_>>())[1].len()
+    }
+
+    pub fn wait(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+        // Each turn turns the timers of a few buckets only.
+        for _ in 0..1000 {
+            self.worker.turn(self.now);
+        }
+    }
+
+    pub fn connections(&self) -> usize {
+        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+    }
+}

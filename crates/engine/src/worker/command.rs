@@ -1,0 +1,208 @@
+//! The commands and questions of the coordinator, and the answers and notices of workers.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use conntrack::{Event, ExpectationEvent, LimitPools};
+use defrag::QueueView;
+use flow::{Counters, DropReason, KeyedPacket, Zone};
+use netio::{PortId, RxQueue, TxQueue};
+use ruleset::{ElementUpdate, LogId};
+use steer::{BucketId, Translated, WorkerId};
+
+use crate::control::selection::{Selected, Selection};
+use crate::control::views::{BucketStatus, DatagramStatus, Received};
+use crate::egress::outputs::Sent;
+use crate::egress::routing::Routing;
+use crate::path::events::EventSender;
+use crate::path::host_flows::Sign;
+use crate::path::recent_drops::RecentDrop;
+use crate::path::rules::ruleset::{RuleCounts, WorkerRules};
+use crate::path::settings::Settings;
+use crate::path::zones::Zones;
+use crate::rings::link::Link;
+use crate::rings::ownership::Move;
+
+/// A receive queue.
+pub struct Queue {
+    /// Number of the queue, unique in the gateway.
+    pub id: usize,
+    /// The port that it belongs to.
+    pub port: PortId,
+    /// The interface supplies the symmetric Toeplitz hash, and it may be used.
+    pub supplies_hash: bool,
+    /// Its counters.
+    pub received: Received,
+    /// The queue itself.
+    pub source: Box<dyn RxQueue>,
+}
+
+impl Queue {
+    /// Counts what has not become a frame since it was asked last.
+    pub fn count_missing(&mut self, counters: &mut Counters) {
+        self.received.lost += self.source.take_lost();
+        let too_long = self.source.take_too_long();
+        self.received.frames += too_long;
+        counters.drop_packets(DropReason::FrameTooLong, too_long);
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({} of port {})", self.id, self.port.0)
+    }
+}
+
+/// An order to a worker, taken between two batches.
+pub enum Command {
+    /// Move buckets to other owners.
+    Switch(Vec<Move>),
+    /// Use these rings to a new worker.
+    Connect(WorkerId, Box<Link>),
+    /// Give up the rings to a worker that has left. They are empty.
+    Disconnect(WorkerId),
+    /// Poll this queue from now on.
+    AddQueue(Queue),
+    /// Stop polling a queue, report it with [`Notice::Released`], and send a marker to every peer.
+    ReleaseQueue {
+        /// Number of the queue.
+        id: usize,
+        /// Number of the marker.
+        marker: u64,
+    },
+    /// Send through this queue from now on; `None` closes the port.
+    SetOutput(PortId, Option<Box<dyn TxQueue>>),
+    /// Use these MTUs: the longest packet that each port takes behind the link header, bytes;
+    /// `None`: no known limit.
+    SetMtus(Vec<Option<u32>>),
+    /// Use these names of the ports, in the form in which rules compare them.
+    SetNames(Arc<[u128]>),
+    /// Use these routes, neighbours and links.
+    Routing(Arc<Routing>),
+    /// Steer packets for these addresses by port, because connections are translated to them.
+    Translated(Translated),
+    /// Use these tunables.
+    Settings(Box<Settings>),
+    /// Count the connections of these zones, before any packet of them comes.
+    LearnZones(Box<LimitPools>),
+    /// Use these zones and their settings.
+    Zones(Box<Zones>),
+    /// Judge packets by these rules, or by none. The worker sends its rules before back with
+    /// [`Notice::Rules`].
+    Rules(Option<Box<WorkerRules>>),
+    /// Reset the quotas of the rules.
+    ResetQuotas,
+    /// Take over these elements of sets, if the rules have this revision.
+    Elements(u32, Vec<ElementUpdate>),
+    /// Take the share of one of this many workers of everything that is divided, such as the
+    /// memory for fragments, the limits on connections, and the threshold of the SYN proxy.
+    ShareLimits(u32),
+    /// Send a marker to every peer.
+    Mark(u64),
+    /// Run on this CPU.
+    Pin(usize),
+    /// Send events of connections to one more subscriber.
+    Subscribe(EventSender<Event>),
+    /// Send events of expectations to one more subscriber.
+    SubscribeExpectations(EventSender<ExpectationEvent>),
+    /// Answer a question.
+    Ask(Question),
+    /// End. All rings are empty.
+    Stop,
+}
+
+impl Command {
+    /// True if this may change how packets of established flows are forwarded. Decisions that were
+    /// recorded for them no longer hold then.
+    pub const fn changes_decisions(&self) -> bool {
+        match self {
+            Self::SetOutput(..)
+            | Self::SetMtus(_)
+            | Self::SetNames(_)
+            | Self::Routing(_)
+            | Self::Translated(_)
+            | Self::Settings(_)
+            | Self::LearnZones(_)
+            | Self::Zones(_)
+            | Self::Rules(_) => true,
+            // The fast path does not take packets whose rules ask for changing sets or for quotas.
+            Self::Elements(..) | Self::ResetQuotas => false,
+            Self::Switch(_)
+            | Self::Connect(..)
+            | Self::Disconnect(_)
+            | Self::AddQueue(_)
+            | Self::ReleaseQueue { .. }
+            | Self::ShareLimits(_)
+            | Self::Mark(_)
+            | Self::Pin(_)
+            | Self::Subscribe(_)
+            | Self::SubscribeExpectations(_)
+            | Self::Ask(_)
+            | Self::Stop => false,
+        }
+    }
+}
+
+/// A question and the channel for the answer. A question covers at most a piece of one bucket, so
+/// packets wait for an answer no longer than for a batch.
+pub enum Question {
+    /// The worker's report.
+    Report(SyncSender<WorkerReport>),
+    /// Show, change or delete the matching connections in a piece of a bucket.
+    Select(BucketId, Selection, SyncSender<Selected>),
+    /// Forget at most this many expectations of the gateway, and tell the subscribers of this
+    /// worker. The answer: how many of them were listed, and whether there may be more.
+    ForgetExpectations(usize, SyncSender<(usize, bool)>),
+    /// The incomplete datagrams in a piece of the worker's table, and the start of the next piece.
+    Datagrams(defrag::Cursor, SyncSender<(Vec<QueueView>, Option<defrag::Cursor>)>),
+    /// A piece of the counts of rules, from this counter on.
+    Rules(usize, SyncSender<Option<RuleCounts>>),
+    /// A piece of the elements that rules have put into sets, and the start of the next piece.
+    RuleElements(usize, SyncSender<(Vec<ElementUpdate>, Option<usize>)>),
+    /// Whether a packet like this one would belong to a flow of this bucket that was left to the
+    /// host.
+    IsLeftToHost(BucketId, KeyedPacket, Sign, SyncSender<bool>),
+    /// The packets that it dropped last, each with the time since the drop.
+    RecentDrops(SyncSender<Vec<(Duration, RecentDrop)>>),
+}
+
+/// The state of a worker.
+#[derive(Debug, Default)]
+pub struct WorkerReport {
+    /// Counters.
+    pub counters: Counters,
+    /// Owned buckets.
+    pub buckets: Vec<BucketStatus>,
+    /// The counters of its queues, with their ports.
+    pub queues: Vec<(PortId, Received)>,
+    /// The counters of sent frames, by port.
+    pub sent: Vec<Sent>,
+    /// Items that wait in its rings.
+    pub backlog: u64,
+    /// Nanoseconds spent with packets in hand.
+    pub busy_ns: u64,
+    /// Its incomplete datagrams.
+    pub datagrams: DatagramStatus,
+    /// Connections of each known zone except 0.
+    pub zones: Vec<(Zone, u64)>,
+}
+
+/// A message that a worker sends on its own account.
+#[derive(Debug)]
+pub enum Notice {
+    /// A bucket has arrived.
+    Arrived(BucketId),
+    /// A marker has arrived.
+    Marker(u64),
+    /// A queue was released and is no longer polled.
+    Released(Queue),
+    /// A lot of memory was freed since the last time.
+    Freed,
+    /// This worker judges by the rules that it was sent. Its rules before come back.
+    Rules(WorkerId, Option<Box<WorkerRules>>),
+    /// A log statement asks for a line about this packet.
+    Logged(LogId, Box<RecentDrop>),
+    /// A queue has failed and is no longer polled.
+    Failed(Queue, netio::PortError),
+}

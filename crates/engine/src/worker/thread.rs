@@ -1,0 +1,91 @@
+//! Runs a worker on a thread of its own.
+
+use std::os::fd::AsFd;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use flow::Timestamp;
+use netio::{Waiter, clock, cpu};
+
+use crate::worker::command::WorkerReport;
+use crate::worker::{Turn, Worker};
+
+/// Turns without work before a worker sleeps. They take about as long as a wake-up.
+const SPINS_BEFORE_SLEEP: u32 = 50;
+/// The longest sleep, so that timers run in time.
+const LONGEST_SLEEP: Duration = Duration::from_millis(200);
+
+/// Starts the thread of a worker. It ends with [`crate::worker::command::Command::Stop`] and returns the
+/// worker's last report.
+///
+/// # Errors
+/// The system's error if it gives no thread.
+pub fn spawn(mut worker: Worker) -> std::io::Result<JoinHandle<WorkerReport>> {
+    let name = format!("worker-{}", worker.id.0);
+    std::thread::Builder::new().name(name).spawn(move || run(&mut worker))
+}
+
+fn run(worker: &mut Worker) -> WorkerReport {
+    let mut waiter = Waiter::new();
+    let mut idle_turns = 0;
+    let mut now = clock::monotonic_nanoseconds();
+    loop {
+        match worker.turn(Timestamp::from_nanos(now)) {
+            Turn::Stopped => {
+                worker.end_datagrams();
+                worker.end_openings();
+                worker.end_waiting();
+                return worker.report();
+            }
+            Turn::Worked => {
+                idle_turns = 0;
+                let then = clock::monotonic_nanoseconds();
+                worker.add_busy(then - now);
+                now = then;
+            }
+            Turn::Idle => {
+                idle_turns += 1;
+                if idle_turns > SPINS_BEFORE_SLEEP {
+                    sleep(worker, &mut waiter);
+                    idle_turns = 0;
+                }
+                now = clock::monotonic_nanoseconds();
+            }
+        }
+        if let Some(cpu) = worker.take_pin() {
+            pin(worker, cpu);
+        }
+    }
+}
+
+fn pin(worker: &Worker, cpu: usize) {
+    if let Err(error) = cpu::pin_current_thread(cpu) {
+        tracing::warn!(
+            "worker {} can not be pinned to CPU {cpu} and runs unpinned: {error}",
+            worker.id.0
+        );
+    }
+}
+
+/// Sleeps until a queue has frames, another thread rings, or [`LONGEST_SLEEP`] is over.
+fn sleep(worker: &mut Worker, waiter: &mut Waiter) {
+    worker.wakeup().bell().prepare_to_sleep();
+    // A source without a handle must be polled.
+    let sleeps = !worker.has_work()
+        && worker.queues.iter().all(|queue| queue.source.wait_handle().is_some());
+    let mut woken = false;
+    if sleeps {
+        let bell = worker.wakeup().waker().as_fd();
+        let queues = worker.queues.iter().filter_map(|queue| queue.source.wait_handle());
+        let handles = std::iter::once(bell).chain(queues);
+        // If the wait fails the worker polls, which is slower but correct.
+        if let Ok(ready) = waiter.wait(handles, Some(LONGEST_SLEEP)) {
+            woken = ready.contains(0);
+        }
+    }
+    worker.wakeup().bell().awake();
+    if woken {
+        worker.wakeup().waker().clear();
+        worker.count_wakeup();
+    }
+}
