@@ -497,6 +497,6 @@ impl Worker {
     pub fn set_rules(&mut self, rules: &Arc<Rules>) {
         let mut rules = rules.for_worker();
         rules.state.set_alone(false);
-        self.rules = Some(rules);
+        self.path.rules = Some(rules);
     }
 }

@@ -63,11 +63,11 @@ impl Worker {
         now: Timestamp,
     ) -> Selected {
         let mut selected = Selected::default();
-        let Some(bucket) = self.ownership.get_mut(bucket) else { return selected };
+        let Some(bucket) = self.path.ownership.get_mut(bucket) else { return selected };
         if selection.is_of_all() {
-            self.tracking.flush_inside(bucket, now, &mut self.counters);
+            self.path.tracking.flush_inside(bucket, now, &mut self.path.counters);
         }
-        let mut context = self.tracking.context(now, &mut self.counters);
+        let mut context = self.path.tracking.context(now, &mut self.path.counters);
         let Selection { filter, what, place } = selection;
         let mut led = Vec::new();
         let mut show = |connection| selected.shown.push(connection);
@@ -88,14 +88,14 @@ impl Worker {
         (selected.affected, selected.rest) = match place {
             Place::Piece(from) => connections.select(filter, action, (*from, PIECE), &mut context),
             Place::Flow(key) => {
-                let hash = self.hasher.table_hash(key);
+                let hash = self.path.hasher.table_hash(key);
                 let found = connections.select_flow(key, hash, filter, action, &mut context);
                 (found.into(), None)
             }
         };
         if let What::DeleteLed(_) = what {
             let mut delete = |key: &FlowKey| {
-                let hash = self.hasher.table_hash(key);
+                let hash = self.path.hasher.table_hash(key);
                 connections.select_flow(key, hash, filter, Action::Delete, &mut context)
             };
             selected.affected = led.iter().filter(|key| delete(key)).count() as u64;

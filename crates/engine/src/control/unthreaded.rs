@@ -16,9 +16,10 @@ use crate::control::route_keeper::Resolver;
 use crate::control::translation_addresses::addresses;
 use crate::control::worker_handle::{Member, introduce};
 use crate::egress::routing::Routing;
+use crate::path::TimeSource;
 use crate::path::rules::ruleset::Rules;
 use crate::worker::command::Command;
-use crate::worker::{Equipment, TimeSource, Turn, Worker};
+use crate::worker::{Equipment, Turn, Worker};
 use crate::{Bucket, Zones};
 
 /// A worker of a gateway without threads, coordinator and kernel. Its routes stay as they were at
@@ -124,17 +125,17 @@ impl Unthreaded {
 
     /// True if this worker owns the bucket of such packets in zone 0.
     pub fn owns(&self, network: &Network) -> bool {
-        let steered = self.worker.hasher.steer(network, flow::Zone::default(), None);
-        self.worker.ownership.get(steered.bucket()).is_some()
+        let steered = self.worker.path.hasher.steer(network, flow::Zone::default(), None);
+        self.worker.path.ownership.get(steered.bucket()).is_some()
     }
 
     /// Its counters.
     pub fn counters(&self) -> &Counters {
-        &self.worker.counters
+        &self.worker.path.counters
     }
 
     /// The number of connections that it tracks.
     pub fn connections(&self) -> usize {
-        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+        self.worker.path.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
     }
 }

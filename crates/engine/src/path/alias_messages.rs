@@ -12,7 +12,7 @@
 //! A packet that follows an alias goes through two buckets. After the first bucket has moved, the
 //! packets that its new owner sends on must not overtake the packets that its old owner has sent
 //! on. The same holds for messages about aliases. So a bucket that has sent anything to other
-//! workers is *flushed* before it is given away ([`Worker::flush_bucket`]): its owner asks each
+//! workers is *flushed* before it is given away ([`PacketPath::flush_bucket`]): its owner asks each
 //! peer through the ring to say when the peer has come to this point, and waits for all answers.
 //! Nothing arrives for the bucket meanwhile: its fences are in, and its next owner keeps packets
 //! for it.
@@ -21,20 +21,11 @@ use conntrack::Claimant;
 use flow::{DropReason, KeyedPacket, Timestamp};
 use steer::BucketId;
 
-use crate::Bucket;
+use crate::path::PacketPath;
 use crate::path::alias_table::{AliasMessage, Filing, Waiting};
 use crate::path::packet::{Item, Kept, Packet};
-use crate::rings::ownership::Departure;
-use crate::worker::Worker;
 
-/// A bucket that leaves after everything that was sent in its name has been processed.
-pub struct Flushing {
-    departure: Departure<Box<Bucket>>,
-    /// Number of peers that have not confirmed this yet.
-    missing: usize,
-}
-
-impl Worker {
+impl PacketPath {
     /// Sends a packet that has met an alias to the bucket that has its connection. Or takes away a
     /// packet that has to wait for the alias of its connection. False if neither is needed.
     #[inline]
@@ -268,37 +259,6 @@ impl Worker {
                 let (Waiting::Opener(packet, ..) | Waiting::Follower(packet)) = packet;
                 self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
             }
-        }
-    }
-
-    /// Asks every peer to say when it has processed everything that was sent in the name of a
-    /// bucket that leaves. Returns the bucket if nothing was sent.
-    pub(crate) fn flush_bucket(
-        &mut self,
-        mut departure: Departure<Box<Bucket>>,
-    ) -> Option<Departure<Box<Bucket>>> {
-        if !std::mem::take(&mut departure.content.has_spoken) {
-            return Some(departure);
-        }
-        let mut missing = 0;
-        for link in self.links.iter_mut().flatten() {
-            link.stage_control(Item::Flush(departure.bucket));
-            missing += 1;
-        }
-        self.flushing.push(Flushing { departure, missing });
-        None
-    }
-
-    /// Notes that a peer has processed everything that was sent in the name of a bucket.
-    pub(crate) fn flushed(&mut self, bucket: BucketId) {
-        let found = self.flushing.iter().position(|it| it.departure.bucket == bucket);
-        let Some(at) = found else {
-            return debug_assert!(false, "{bucket} is not flushed");
-        };
-        self.flushing[at].missing -= 1;
-        if self.flushing[at].missing == 0 {
-            let Flushing { departure, .. } = self.flushing.swap_remove(at);
-            self.departures.push(departure);
         }
     }
 }

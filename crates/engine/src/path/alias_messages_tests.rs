@@ -64,8 +64,12 @@ impl Crew {
 
     fn packet(&self, frame: Frame) -> Packet {
         let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
-        let mut packet =
-            self.workers[0].packet(frame, network, crate::path::zones::Origin::default(), None);
+        let mut packet = self.workers[0].path.packet(
+            frame,
+            network,
+            crate::path::zones::Origin::default(),
+            None,
+        );
         packet.flow.as_mut().unwrap().table_hash(&self.hasher);
         packet
     }
@@ -83,12 +87,12 @@ impl Crew {
         };
         let owner = self.owners[away.index()].index();
         let worker = &mut self.rig.workers[owner];
-        let passed = worker.admit(&mut packet, Screening::Off, NOW).unwrap();
-        match worker.file_alias(away, (key, hash), ((key, hash), None), home, NOW) {
-            Some(Filing::Filed) => worker.send(&mut packet, passed, NOW),
+        let passed = worker.path.admit(&mut packet, Screening::Off, NOW).unwrap();
+        match worker.path.file_alias(away, (key, hash), ((key, hash), None), home, NOW) {
+            Some(Filing::Filed) => worker.path.send(&mut packet, passed, NOW),
             Some(other) => panic!("{other:?}"),
             None => {
-                let bucket = worker.ownership.get_mut(away).unwrap();
+                let bucket = worker.path.ownership.get_mut(away).unwrap();
                 bucket
                     .openings
                     .push(&key, Waiting::Opener(packet.take(), passed, Search::new(None, 0)));
@@ -174,7 +178,7 @@ proptest! {
                     let frame = crew.frame(flow);
                     let mut packet = Packet { bucket: away, ..crew.packet(frame) };
                     let owner = crew.owners[away.index()].index();
-                    crew.workers[owner].process(&mut packet, NOW);
+                    crew.workers[owner].path.process(&mut packet, NOW);
                 }
                 _ => {
                     crew.turn(usize::from(a % WORKERS));
@@ -197,8 +201,8 @@ fn an_alias_that_leads_nowhere_goes_and_its_packet_is_judged_at_home() {
     crew.settle();
     let owner = crew.owners[away.index()].index();
     let worker = &mut crew.rig.workers[owner];
-    let mut context = worker.tracking.context(NOW, &mut worker.counters);
-    worker.ownership.get_mut(away).unwrap().connections.end(&key, hash, &mut context);
+    let mut context = worker.path.tracking.context(NOW, &mut worker.path.counters);
+    worker.path.ownership.get_mut(away).unwrap().connections.end(&key, hash, &mut context);
     for _ in 0..3 {
         let frame = crew.frame(1);
         crew.inputs[0].0.lock().unwrap().push_back(frame);
@@ -225,14 +229,14 @@ fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { panic!("a flow") };
     let owner = crew.owners[other].index();
     let worker = &mut crew.workers[owner];
-    let passed = worker.admit(&mut packet, Screening::Off, NOW).unwrap();
+    let passed = worker.path.admit(&mut packet, Screening::Off, NOW).unwrap();
     let alias = (keyed, hash);
-    assert_eq!(worker.file_alias(away, alias, (alias, None), home, NOW), None);
-    let bucket = worker.ownership.get_mut(away).unwrap();
+    assert_eq!(worker.path.file_alias(away, alias, (alias, None), home, NOW), None);
+    let bucket = worker.path.ownership.get_mut(away).unwrap();
     bucket.openings.push(&keyed, Waiting::Opener(packet.take(), passed, Search::OVER));
     crew.settle();
     assert!(crew.bucket(home).aliases.is_empty());
     assert_eq!(crew.bucket(away).connections.len(), 0);
-    let dropped = crew.workers.iter().map(|it| it.counters.dropped(DropReason::AliasTaken));
+    let dropped = crew.workers.iter().map(|it| it.path.counters.dropped(DropReason::AliasTaken));
     assert_eq!(dropped.sum::<u64>(), 1);
 }

@@ -7,9 +7,9 @@ use wire::Network;
 use crate::egress::bridge::is_never_forwarded;
 use crate::egress::router::Arrival;
 use crate::path::packet::{Item, Packet};
-use crate::worker::{TimeSource, Worker};
+use crate::path::{PacketPath, TimeSource};
 
-impl Worker {
+impl PacketPath {
     /// Disposes of a frame in whose packet a router has no part: one that is not IP, or lies
     /// behind tags.
     #[cold]

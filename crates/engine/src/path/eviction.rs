@@ -6,7 +6,7 @@ use flow::{DropReason, Timestamp};
 use steer::BucketId;
 
 use crate::path::packet::Packet;
-use crate::worker::{TimeSource, Worker};
+use crate::path::{PacketPath, TimeSource};
 
 /// Why there may be no room for a connection.
 pub(crate) const LIMITS: [DropReason; 3] =
@@ -14,7 +14,7 @@ pub(crate) const LIMITS: [DropReason; 3] =
 /// Connections that give way to other workers in one turn at most.
 const EVICT_AT_ONCE: usize = 64;
 
-impl Worker {
+impl PacketPath {
     /// Has a connection of another bucket give way for a packet that its own bucket has
     /// refused, and judges the packet again.
     ///

@@ -19,10 +19,10 @@ use crate::egress::bridge::Way;
 use crate::egress::outputs::Onward;
 use crate::egress::path_mtu;
 use crate::egress::router::Course;
+use crate::path::PacketPath;
 use crate::path::nat::translation::Half;
 use crate::path::packet::Packet;
 use crate::path::rules::stages::Passed;
-use crate::worker::Worker;
 
 /// What became of a packet that might take the fast path.
 pub(crate) enum FastPath {
@@ -34,7 +34,7 @@ pub(crate) enum FastPath {
     No,
 }
 
-impl Worker {
+impl PacketPath {
     /// Sends a packet the way that was recorded for its connection, if that holds and nothing is
     /// unusual about the packet.
     #[inline]

@@ -355,7 +355,7 @@ impl Side {
 
     fn forget(&mut self) {
         if self.is_slow {
-            self.crew.workers.iter_mut().for_each(|worker| worker.generation += 1);
+            self.crew.workers.iter_mut().for_each(|worker| worker.path.generation += 1);
         }
     }
 
@@ -369,10 +369,10 @@ impl Side {
     /// Its counters, except the number of wake-ups by other workers.
     fn counted(&self) -> Vec<String> {
         let of = |worker: &crate::worker::Worker| {
-            let counters = &worker.counters;
+            let counters = &worker.path.counters;
             let dropped: Vec<_> =
                 DropReason::ALL.iter().map(|reason| counters.dropped(*reason)).collect();
-            let rules = worker.rules.as_ref().map(|rules| rules.counts(0, self.crew.now));
+            let rules = worker.path.rules.as_ref().map(|rules| rules.counts(0, self.crew.now));
             format!(
                 "{:?} {dropped:?} {rules:?} {:?} {}",
                 counters.conntrack, counters.output, counters.softnet.processed

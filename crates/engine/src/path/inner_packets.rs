@@ -24,7 +24,7 @@ use crate::path::packet::Packet;
 use crate::path::rules::journey::{Asked, Journey};
 use crate::path::rules::stages::packet_type;
 use crate::path::tracking::checksum_of;
-use crate::worker::{TimeSource, Worker};
+use crate::path::{PacketPath, TimeSource};
 
 /// What tracking inside tunnels needs beside the bucket, one for each worker.
 pub struct InsideTracking {
@@ -108,7 +108,7 @@ pub fn flow_inside(network: &Network) -> Option<Option<KeyedPacket>> {
     (is_whole && !is_tunnel).then_some(keyed)
 }
 
-impl Worker {
+impl PacketPath {
     /// Has the rules judge what a packet of a tunnel carries, which they have accepted.
     #[cold]
     #[inline(never)]

@@ -24,3 +24,80 @@ pub mod tracking;
 pub mod why;
 pub mod zone_config;
 pub mod zones;
+
+use flow::{Counters, Timestamp};
+use netio::{Frame, FramePool};
+use ruleset::LogId;
+use steer::{SteeringHasher, WorkerId};
+
+use crate::egress::outputs::Outputs;
+use crate::egress::router::Router;
+use crate::path::bucket::Bucket;
+use crate::path::nat::translation::Translator;
+use crate::path::packet::{Kept, Packet};
+use crate::path::pass_list::PassList;
+use crate::path::reassembly::Reassembly;
+use crate::path::recent_drops::{RecentDrop, RecentDrops};
+use crate::path::rules::ruleset::WorkerRules;
+use crate::path::syn_proxy::SynProxy;
+use crate::path::tracking::Tracking;
+use crate::path::why::Why;
+use crate::rings::link::Link;
+use crate::rings::ownership::Ownership;
+
+/// Whose time a packet is processed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeSource {
+    /// The time of the turn.
+    Turn,
+    /// The capture time of the frame: replay.
+    Frame,
+}
+
+/// The packet path of one worker: the stages and what they own.
+pub struct PacketPath {
+    pub(crate) id: WorkerId,
+    pub(crate) hasher: SteeringHasher,
+    pub(crate) pass: PassList,
+    pub(crate) time: TimeSource,
+    pub(crate) reassembly: Reassembly,
+    pub(crate) tracking: Tracking,
+    pub(crate) syn_proxy: SynProxy,
+    pub(crate) translator: Translator,
+    pub(crate) ownership: Ownership<Box<Bucket>, Kept>,
+    pub(crate) outputs: Outputs,
+    /// `None` in a bridge.
+    pub(crate) router: Option<Box<Router>>,
+    /// What packets are judged by.
+    pub(crate) rules: Option<Box<WorkerRules>>,
+    pub(crate) links: Vec<Option<Box<Link>>>,
+    pub(crate) pool: FramePool,
+    pub(crate) counters: Counters,
+    pub(crate) recent_drops: RecentDrops,
+    /// Packets that rules want in the log, until the worker hands them to the coordinator.
+    pub(crate) logged: Vec<(LogId, Box<RecentDrop>)>,
+    /// Names what recorded decisions were made from: no other worker has the same number, and
+    /// this one another after each change.
+    pub(crate) generation: u64,
+    /// When the turn began.
+    pub(crate) now: Timestamp,
+    pub(crate) batch: Vec<Packet>,
+    /// Which bucket was asked last to make room for another.
+    pub(crate) evict_at: u16,
+}
+
+impl PacketPath {
+    /// Drops what no output takes.
+    #[inline]
+    pub(crate) fn drop_refused(&mut self) {
+        while let Some((frame, reason)) = self.outputs.take_refused() {
+            self.drop_frame(frame, reason.into());
+        }
+    }
+
+    pub(crate) fn drop_frame(&mut self, frame: Frame, why: Why) {
+        self.counters.drop_packet(why.reason());
+        self.recent_drops.see(&frame, why, self.now, &self.tracking.zones);
+        self.pool.give_back(frame);
+    }
+}

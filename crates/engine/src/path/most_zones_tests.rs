@@ -26,7 +26,7 @@ fn config() -> Config {
 fn connections(crew: &Crew) -> Vec<u64> {
     let mut all = vec![0; MOST_ZONES];
     for worker in &crew.workers {
-        for (zone, connections) in worker.tracking.limits.zones() {
+        for (zone, connections) in worker.path.tracking.limits.zones() {
             all[usize::from(zone.0) - 1] += connections;
         }
     }

@@ -52,7 +52,7 @@ fn other(link: &[u8]) -> Vec<u8> {
 
 fn dropped(rig: &Rig, name: &str) -> u64 {
     let reason = DropReason::ALL.iter().find(|reason| reason.name() == name);
-    rig.worker.counters.dropped(*reason.expect("there is such a reason"))
+    rig.worker.path.counters.dropped(*reason.expect("there is such a reason"))
 }
 
 #[test]

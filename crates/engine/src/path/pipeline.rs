@@ -23,9 +23,9 @@ use crate::path::prefetch::Hardware;
 use crate::path::reassembly::Pieces;
 use crate::path::rules::stages::Passed;
 use crate::path::zones::Origin;
-use crate::worker::{TimeSource, Worker};
+use crate::path::{PacketPath, TimeSource};
 
-impl Worker {
+impl PacketPath {
     /// Finds the bucket of a frame and hands it to the bucket's owner. In line, although it is
     /// called from two places: a frame is copied when it is handed to a function.
     #[inline(always)]

@@ -11,7 +11,7 @@ use super::*;
 use crate::control::views::Received;
 use crate::rings::link::{Wakeup, connect};
 use crate::worker::command::{Command, Queue};
-use crate::worker::{Equipment, Turn};
+use crate::worker::{Equipment, Turn, Worker};
 use crate::{Config, REPLAY_SECRET, Zones};
 
 const BACKLOG: u64 = 400;
@@ -58,8 +58,8 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
     commands.push(Command::Connect(peer, Box::new(link))).ok().unwrap();
     commands.push(Command::AddQueue(queue)).ok().unwrap();
     while worker.turn(Timestamp::ZERO) == Turn::Worked {}
-    assert_eq!(worker.counters.softnet.dropped, 0);
-    worker.counters.softnet.flow_limit_count
+    assert_eq!(worker.path.counters.softnet.dropped, 0);
+    worker.path.counters.softnet.flow_limit_count
 }
 
 fn udp(source_port: u16, destination_port: u16) -> Vec<u8> {

@@ -10,11 +10,11 @@ use steer::BucketId;
 use wire::{Dissected, Family, Network, Transport};
 
 use crate::control::views::{DatagramMemory, DatagramStatus};
+use crate::path::PacketPath;
 use crate::path::packet::Packet;
 use crate::path::rules::stages::Passed;
 use crate::path::why::Why;
 use crate::path::zones::Origin;
-use crate::worker::Worker;
 
 /// Most datagrams that one turn checks for their timeout, so that expiry never holds up a batch of
 /// packets.
@@ -161,7 +161,7 @@ impl Reassembly {
     }
 }
 
-impl Worker {
+impl PacketPath {
     /// Works on the incomplete datagrams, and drops the fragments that are given up.
     fn with_datagrams<R>(
         &mut self,

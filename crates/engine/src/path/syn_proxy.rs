@@ -16,9 +16,9 @@ use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
 use wire::{TcpEditor, TcpFlags, TcpInfo, Transport};
 
 use crate::egress::outputs::Manner;
+use crate::path::PacketPath;
 use crate::path::packet::{Packet, TrackedFlow};
 use crate::path::rules::stages::Passed;
-use crate::worker::Worker;
 
 /// The time after the start during which the gateway picks up connections that it has not seen
 /// open: as long as an end repeats data that nobody acknowledges
@@ -69,7 +69,7 @@ impl SynProxy {
     }
 }
 
-impl Worker {
+impl PacketPath {
     /// Takes over the promises of another worker.
     pub(crate) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
         for (zone, promised) in promises {

@@ -172,24 +172,24 @@ impl Scene {
     }
 
     fn set(&mut self, tunable: &str, value: u64) {
-        let mut settings = self.rig.worker.tracking.settings.clone();
+        let mut settings = self.rig.worker.path.tracking.settings.clone();
         settings.set(tunable, value).unwrap();
         self.rig.commands.push(Command::Settings(Box::new(settings))).unwrap();
     }
 
     fn counts(&self) -> SynProxyCounters {
-        self.rig.worker.counters.syn_proxy
+        self.rig.worker.path.counters.syn_proxy
     }
 
     fn dropped(&self) -> u64 {
-        self.rig.worker.counters.dropped(DropReason::SynCookie)
+        self.rig.worker.path.counters.dropped(DropReason::SynCookie)
     }
 }
 
 impl Drop for Scene {
     /// Checks that the counters balance after everything that was played.
     fn drop(&mut self) {
-        let counters = &self.rig.worker.counters;
+        let counters = &self.rig.worker.path.counters;
         let made = counters.output.window_updates + counters.output.flood_copies;
         if !std::thread::panicking() {
             assert_eq!(self.received + made, counters.transmitted + counters.dropped_total());
@@ -348,7 +348,7 @@ fn what_no_host_can_have_sent_is_not_asked_about() {
 #[test]
 fn a_server_sends_no_longer_segments_than_the_way_to_the_client_takes() {
     let mut scene = Scene::new(false, 1);
-    scene.rig.worker.outputs.set_mtus(&[Some(1300), Some(9000)]);
+    scene.rig.worker.path.outputs.set_mtus(&[Some(1300), Some(9000)]);
     let answer = scene.knock(&OFFER);
     let [promised, _] = answer.stamps();
     let [_, syn] = scene.come_back(&answer, &stamped(5001, promised));

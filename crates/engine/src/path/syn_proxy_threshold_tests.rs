@@ -13,8 +13,8 @@ fn a_cookie_is_worth_nothing_where_none_was_given_lately() {
     assert_eq!(idle.counts().cookie_valid, 0);
     // The flow has moved here from a worker that answers.
     let mut moved = Scene::new(false, 1000);
-    let promises = answering.rig.worker.syn_proxy.promises(answering.rig.now);
-    moved.rig.worker.learn_promises(promises);
+    let promises = answering.rig.worker.path.syn_proxy.promises(answering.rig.now);
+    moved.rig.worker.path.learn_promises(promises);
     let [_, on] = moved.come_back(&answer, &[]);
     assert_eq!(on[0].tcp.flags, SYN);
     assert_eq!(moved.counts().cookie_valid, 1);
@@ -72,7 +72,7 @@ fn in_a_flood_servers_see_only_who_comes_back() {
             scene.client = round as u8;
             scene.open(1000 * round);
             opened += 1;
-            let half_open = scene.rig.worker.tracking.limits.half_open.get(Zone::default());
+            let half_open = scene.rig.worker.path.tracking.limits.half_open.get(Zone::default());
             assert!(half_open < THRESHOLD, "{half_open}");
             scene.rig.now = scene.rig.now.after(Duration::from_secs(1));
         }
@@ -91,7 +91,7 @@ fn in_a_flood_servers_see_only_who_comes_back() {
 fn only_a_threshold_of_one_means_always_however_many_workers_share_it() {
     for (threshold, answered) in [(1, 1), (2, 0), (64, 0)] {
         for mut scene in Scene::both(threshold) {
-            scene.rig.worker.syn_proxy.set_workers(64);
+            scene.rig.worker.path.syn_proxy.set_workers(64);
             let syn = Tcp { sequence: 100, flags: SYN, window: 9, ..Tcp::default() };
             let [back, on] = scene.send(OUTSIDE, &syn);
             assert_eq!((back.len(), on.len()), (answered, 1 - answered), "{threshold}");
@@ -214,13 +214,13 @@ impl Scene {
 fn what_is_answered_takes_the_room_of_nobody_and_needs_none() {
     for mut scene in Scene::both_with(&FULL_TABLE) {
         scene.fill();
-        let before = scene.rig.worker.counters.conntrack;
+        let before = scene.rig.worker.path.counters.conntrack;
         assert_eq!(scene.flood(), [500, 0]);
-        assert_eq!(scene.rig.worker.counters.conntrack, before, "nothing has come or gone");
+        assert_eq!(scene.rig.worker.path.counters.conntrack, before, "nothing has come or gone");
         scene.is_served();
         // No connection is left that would give way.
         assert_eq!(scene.flood(), [500, 0]);
-        assert_eq!(scene.rig.worker.counters.conntrack.insert_failed, 0);
+        assert_eq!(scene.rig.worker.path.counters.conntrack.insert_failed, 0);
         assert_eq!(scene.rig.connections(), usize::from(MOST));
     }
 }
@@ -251,11 +251,11 @@ fn what_is_answered_does_not_count_for_its_source() {
 fn what_rules_refuse_is_not_answered_and_takes_the_room_of_nobody() {
     let mut scene = Scene::with(&FULL_TABLE);
     scene.fill();
-    let before = scene.rig.worker.counters.conntrack;
+    let before = scene.rig.worker.path.counters.conntrack;
     scene.load(&rules_of("drop"));
     assert_eq!(scene.flood(), [0, 0]);
-    assert_eq!(scene.rig.worker.counters.conntrack, before, "nothing has come or gone");
-    assert_eq!(scene.rig.worker.counters.dropped(DropReason::PolicyRefused), 500);
+    assert_eq!(scene.rig.worker.path.counters.conntrack, before, "nothing has come or gone");
+    assert_eq!(scene.rig.worker.path.counters.dropped(DropReason::PolicyRefused), 500);
     scene.load(&rules_of("accept"));
     scene.is_served();
 }

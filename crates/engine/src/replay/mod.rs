@@ -24,13 +24,14 @@ use crate::Bucket;
 use crate::control::config::{Config, Mode, StartError};
 use crate::control::views::Received;
 use crate::control::worker_handle::{Member, introduce};
+use crate::path::TimeSource;
 use crate::path::events::{EventStream, Subscription};
 use crate::path::rules::ruleset::{Rules, Unloaded};
 use crate::path::why::Why;
 use crate::path::zones::Zones;
 use crate::replay::capture_clock::CaptureClock;
 use crate::worker::command::{Command, Queue};
-use crate::worker::{Equipment, TimeSource, Turn, Worker};
+use crate::worker::{Equipment, Turn, Worker};
 
 /// The secret of every replay. It is known, so that a run can be repeated.
 pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
@@ -410,7 +411,7 @@ impl Lockstep {
 
     fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) {
         for worker in &mut self.workers {
-            for dropped in worker.recent_drops.take() {
+            for dropped in worker.path.recent_drops.take() {
                 tell(Seen::Dropped {
                     number: dropped.sequence + 1,
                     zone: dropped.zone,
@@ -440,9 +441,9 @@ impl Lockstep {
         let mut totals = Counters::default();
         for index in 0..self.workers.len() {
             let now = Timestamp::from_nanos(self.clock.now());
-            while self.workers[index].expire_datagrams(now) > 0 {}
-            self.workers[index].end_datagrams();
-            totals.add(&self.workers[index].counters);
+            while self.workers[index].path.expire_datagrams(now) > 0 {}
+            self.workers[index].path.end_datagrams();
+            totals.add(&self.workers[index].path.counters);
             while self.workers[index].end_connections(EVENTS / 2, now) > 0 {
                 self.count_flows(report);
             }

@@ -194,11 +194,11 @@ impl Crew {
 
     /// A bucket, from its owner. No bucket may be on its way.
     pub fn bucket(&self, bucket: BucketId) -> &Bucket {
-        self.workers[self.owners[bucket.index()].index()].ownership.get(bucket).unwrap()
+        self.workers[self.owners[bucket.index()].index()].path.ownership.get(bucket).unwrap()
     }
 
     /// The number of packets that were dropped for any reason.
     pub fn dropped(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.counters.dropped_total()).sum()
+        self.workers.iter().map(|worker| worker.path.counters.dropped_total()).sum()
     }
 }

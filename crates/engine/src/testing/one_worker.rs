@@ -11,9 +11,10 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteeringHasher, WorkerId};
 
 use crate::control::views::Received;
+use crate::path::TimeSource;
 use crate::rings::link::Wakeup;
 use crate::worker::command::{Command, Notice, Queue};
-use crate::worker::{Equipment, TimeSource, Turn, Worker};
+use crate::worker::{Equipment, Turn, Worker};
 use crate::{Bucket, Config, Zones};
 
 /// Frames on their way into the worker or out of it. A received frame is a copy without the fields
@@ -145,6 +146,6 @@ impl Rig {
     }
 
     pub fn connections(&self) -> usize {
-        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+        self.worker.path.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
     }
 }

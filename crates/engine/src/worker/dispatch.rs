@@ -8,7 +8,6 @@ use crate::path::packet::Item;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::settings::Settings;
 use crate::rings::link::Link;
-use crate::rings::ownership::{Move, Switched};
 use crate::worker::Worker;
 use crate::worker::command::{Command, Notice, Question, WorkerReport};
 
@@ -20,68 +19,70 @@ impl Worker {
     /// Carries out a command, between two batches.
     pub(crate) fn obey(&mut self, command: Command, now: Timestamp) {
         if command.changes_decisions() {
-            self.generation += 1;
+            self.path.generation += 1;
         }
         match command {
             Command::Switch(moves) => {
-                self.remove_aliases(now);
+                self.path.remove_aliases(now);
                 moves.into_iter().for_each(|order| self.switch(order));
             }
             Command::Connect(peer, link) => self.set_link(peer, Some(link)),
             Command::Disconnect(peer) => self.set_link(peer, None),
             Command::AddQueue(queue) => self.queues.push(queue),
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
-            Command::SetOutput(port, queue) => self.outputs.set(port, queue),
-            Command::SetMtus(mtus) => self.outputs.set_mtus(&mtus),
+            Command::SetOutput(port, queue) => self.path.outputs.set(port, queue),
+            Command::SetMtus(mtus) => self.path.outputs.set_mtus(&mtus),
             Command::SetNames(names) => {
-                if let Some(rules) = &mut self.rules {
+                if let Some(rules) = &mut self.path.rules {
                     rules.interfaces = names;
                 }
             }
             Command::Routing(routing) => {
                 let now_ns = now.as_nanos();
-                self.end_masquerades(&routing, now);
-                self.with_router(|router, exits| router.take(routing, now_ns, exits));
+                self.path.end_masquerades(&routing, now);
+                self.path.with_router(|router, exits| router.take(routing, now_ns, exits));
             }
-            Command::Translated(translated) => self.hasher.set_translated(translated),
+            Command::Translated(translated) => self.path.hasher.set_translated(translated),
             Command::Pin(cpu) => self.pin = Some(cpu),
             Command::Settings(settings) => self.apply(*settings),
-            Command::LearnZones(pools) => self.tracking.limits.learn(&pools),
-            Command::Zones(zones) => self.tracking.set_zones(*zones),
+            Command::LearnZones(pools) => self.path.tracking.limits.learn(&pools),
+            Command::Zones(zones) => self.path.tracking.set_zones(*zones),
             Command::ShareLimits(workers) => {
-                self.reassembly.memory.set_workers(workers);
-                self.tracking.limits.sources.set_workers(workers);
-                self.tracking.limits.share(workers);
-                if let Some(inside) = &mut self.tracking.inside {
+                self.path.reassembly.memory.set_workers(workers);
+                self.path.tracking.limits.sources.set_workers(workers);
+                self.path.tracking.limits.share(workers);
+                if let Some(inside) = &mut self.path.tracking.inside {
                     inside.limits.follow();
                 }
-                self.syn_proxy.set_workers(workers);
-                self.translator.identifications.set_workers(workers);
-                if let Some(rules) = &mut self.rules {
+                self.path.syn_proxy.set_workers(workers);
+                self.path.translator.identifications.set_workers(workers);
+                if let Some(rules) = &mut self.path.rules {
                     rules.state.set_workers(workers as usize);
                 }
             }
             Command::Rules(rules) => {
                 let translates = rules.as_ref().is_some_and(|rules| rules.shared.translates());
-                if let Some(router) = self.router.as_mut().filter(|_| translates) {
+                if let Some(router) = self.path.router.as_mut().filter(|_| translates) {
                     router.take_own();
                 }
-                self.translator.wanted = None;
-                let before = std::mem::replace(&mut self.rules, rules);
-                self.notify(Notice::Rules(self.id, before));
+                self.path.translator.wanted = None;
+                let before = std::mem::replace(&mut self.path.rules, rules);
+                self.notify(Notice::Rules(self.path.id, before));
             }
             Command::ResetQuotas => {
-                if let Some(rules) = &mut self.rules {
+                if let Some(rules) = &mut self.path.rules {
                     rules.state.reset_quotas();
                 }
             }
             Command::Elements(revision, elements) => {
-                elements.into_iter().for_each(|element| self.learn_element(revision, element, now));
+                elements
+                    .into_iter()
+                    .for_each(|element| self.path.learn_element(revision, element, now));
             }
             Command::Mark(marker) => self.mark(marker),
-            Command::Subscribe(sender) => self.tracking.subscribers.add(sender),
+            Command::Subscribe(sender) => self.path.tracking.subscribers.add(sender),
             Command::SubscribeExpectations(sender) => {
-                self.tracking.expectation_subscribers.add(sender);
+                self.path.tracking.expectation_subscribers.add(sender);
             }
             Command::Ask(question) => self.answer(question, now),
             // `Worker::turn` ends before it comes to this.
@@ -89,49 +90,37 @@ impl Worker {
         }
     }
 
-    fn switch(&mut self, order: Move) {
-        match self.ownership.switch(order) {
-            Switched::SendFence => {
-                if let Some(Some(link)) = self.links.get_mut(order.from.index()) {
-                    link.stage_control(Item::Fence(order.bucket));
-                }
-            }
-            Switched::Leaving => {}
-            Switched::Departs(departure) => self.depart(departure),
-        }
-    }
-
     fn set_link(&mut self, peer: WorkerId, link: Option<Box<Link>>) {
-        if self.links.len() <= peer.index() {
-            self.links.resize_with(peer.index() + 1, || None);
+        if self.path.links.len() <= peer.index() {
+            self.path.links.resize_with(peer.index() + 1, || None);
         }
-        self.links[peer.index()] = link;
+        self.path.links[peer.index()] = link;
     }
 
     fn release_queue(&mut self, id: usize, marker: u64) {
         let Some(index) = self.queues.iter().position(|queue| queue.id == id) else { return };
         let mut queue = self.queues.swap_remove(index);
-        queue.count_missing(&mut self.counters);
+        queue.count_missing(&mut self.path.counters);
         self.mark(marker);
         self.notify(Notice::Released(queue));
     }
 
     fn mark(&mut self, marker: u64) {
-        for link in self.links.iter_mut().flatten() {
+        for link in self.path.links.iter_mut().flatten() {
             link.stage_control(Item::Marker(marker));
         }
     }
 
     fn apply(&mut self, settings: Settings) {
-        for (peer, link) in self.links.iter_mut().enumerate() {
+        for (peer, link) in self.path.links.iter_mut().enumerate() {
             if let Some(link) = link {
                 link.set_limits(settings.steer.backlog_limits(WorkerId(peer as u16)));
             }
         }
-        let translated = self.hasher.translated().with_ports(settings.steer.nat_ports());
-        self.hasher.set_translated(translated);
-        self.ownership.set_keep_limit(settings.steer.netdev_max_backlog());
-        self.tracking.apply(settings);
+        let translated = self.path.hasher.translated().with_ports(settings.steer.nat_ports());
+        self.path.hasher.set_translated(translated);
+        self.path.ownership.set_keep_limit(settings.steer.netdev_max_backlog());
+        self.path.tracking.apply(settings);
     }
 
     fn answer(&mut self, question: Question, now: Timestamp) {
@@ -144,35 +133,35 @@ impl Worker {
                 let _ = reply.try_send(self.select(bucket, &selection, now));
             }
             Question::ForgetExpectations(budget, reply) => {
-                let context = self.tracking.context(now, &mut self.counters);
+                let context = self.path.tracking.context(now, &mut self.path.counters);
                 let forgotten =
                     context.expectations.flush(budget, now, &mut { context.expectation_events });
                 let _ = reply.try_send(forgotten);
             }
             Question::Datagrams(from, reply) => {
                 let mut found = Vec::new();
-                let settings = &self.tracking.settings.defrag;
-                let queues = &self.reassembly.queues;
+                let settings = &self.path.tracking.settings.defrag;
+                let queues = &self.path.reassembly.queues;
                 let next = queues.list(from, PIECE, settings, now, |view| found.push(view));
                 let _ = reply.try_send((found, next));
             }
             Question::Rules(from, reply) => {
-                let counts = self.rules.as_ref().map(|rules| rules.counts(from, now));
+                let counts = self.path.rules.as_ref().map(|rules| rules.counts(from, now));
                 let _ = reply.try_send(counts);
             }
             Question::RuleElements(from, reply) => {
-                let elements = self.rules.as_ref().map(|rules| rules.elements(from, now));
+                let elements = self.path.rules.as_ref().map(|rules| rules.elements(from, now));
                 let _ = reply.try_send(elements.unwrap_or_default());
             }
             Question::IsLeftToHost(bucket, keyed, sign, reply) => {
-                let hash = self.hasher.table_hash(&keyed.key);
-                let bucket = self.ownership.get(bucket);
+                let hash = self.path.hasher.table_hash(&keyed.key);
+                let bucket = self.path.ownership.get(bucket);
                 let is_left = bucket.is_some_and(|it| it.host_flows.knows(&keyed, hash, sign, now));
                 let _ = reply.try_send(is_left);
             }
             Question::RecentDrops(reply) => {
                 let aged = |dropped: RecentDrop| (now.since(dropped.at), dropped);
-                let kept = self.recent_drops.kept();
+                let kept = self.path.recent_drops.kept();
                 let _ = reply.try_send(kept.into_iter().map(aged).collect());
             }
         }
@@ -180,26 +169,27 @@ impl Worker {
 
     pub(crate) fn report(&mut self) -> WorkerReport {
         for queue in &mut self.queues {
-            queue.count_missing(&mut self.counters);
+            queue.count_missing(&mut self.path.counters);
         }
         WorkerReport {
-            counters: self.counters.clone(),
+            counters: self.path.counters.clone(),
             buckets: self
+                .path
                 .ownership
                 .owned()
                 .map(|(id, bucket)| BucketStatus {
                     id,
-                    worker: self.id,
+                    worker: self.path.id,
                     packets: bucket.packets,
                     connections: bucket.all_connections() as u64,
                 })
                 .collect(),
             queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),
-            sent: self.outputs.sent(),
-            backlog: self.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
+            sent: self.path.outputs.sent(),
+            backlog: self.path.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
             busy_ns: self.busy_ns,
-            datagrams: self.reassembly.status(),
-            zones: self.tracking.limits.zones().collect(),
+            datagrams: self.path.reassembly.status(),
+            zones: self.path.tracking.limits.zones().collect(),
         }
     }
 }

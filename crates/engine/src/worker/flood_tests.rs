@@ -16,13 +16,18 @@ use crate::{Config, REPLAY_SECRET, ZoneConfig};
 
 impl Rig {
     fn memory(&self) -> usize {
-        self.worker.ownership.owned().map(|(_, bucket)| bucket.connections.memory_bytes()).sum()
+        self.worker
+            .path
+            .ownership
+            .owned()
+            .map(|(_, bucket)| bucket.connections.memory_bytes())
+            .sum()
     }
 
     fn bucket_of(&self, frame: &[u8]) -> BucketId {
         let network = wire::dissect(frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone::default()).unwrap();
-        self.worker.hasher.bucket_of_key(&keyed.key)
+        self.worker.path.hasher.bucket_of_key(&keyed.key)
     }
 }
 
@@ -102,7 +107,7 @@ fn a_bucket_of_assured_connections_is_helped_by_the_others() {
         assert_eq!(rig.pass(handshake(client)), 3, "client {client} is locked out");
     }
     assert_eq!(rig.pass(assured.iter().map(|&client| ack(client))), 40);
-    let counters = &rig.worker.counters;
+    let counters = &rig.worker.path.counters;
     assert_eq!(counters.conntrack.insert_failed, 0);
     assert!(counters.conntrack.early_drop >= 20);
 }
@@ -125,13 +130,13 @@ fn the_one_connection_that_gives_way_is_found_among_all_buckets() {
         // Each connection takes the place of the one before, in any bucket.
         send(client, vec![syn(client)]);
     }
-    assert_eq!(rig.worker.counters.conntrack.early_drop, u64::from(LIMIT) - 1);
+    assert_eq!(rig.worker.path.counters.conntrack.early_drop, u64::from(LIMIT) - 1);
     let last = 2 * LIMIT - 1;
     for frame in [syn_ack(last), ack(last)] {
         assert_eq!(rig.pass([in_vlan(10, &frame)]), 1);
     }
     assert_eq!(rig.pass([in_vlan(10, &syn(1000))]), 0, "all are assured");
-    assert_eq!(rig.worker.counters.dropped(DropReason::ZoneLimit), 1);
+    assert_eq!(rig.worker.path.counters.dropped(DropReason::ZoneLimit), 1);
 }
 
 #[test]
@@ -142,7 +147,7 @@ fn a_bucket_that_leaves_is_not_asked_to_make_room() {
     let mut rig = Rig::new(&config(256, 10));
     assert_eq!(rig.pass([syn(1)]), 1);
     let bucket = rig.bucket_of(&syn(1));
-    let giver = |rig: &Rig| rig.worker.tracking.limits.giver(Shortage::Table, 0);
+    let giver = |rig: &Rig| rig.worker.path.tracking.limits.giver(Shortage::Table, 0);
     assert_eq!(giver(&rig), Some(bucket.0));
     // In the same turn, another packet may need room.
     let order = Move { bucket, from: WorkerId(0), to: WorkerId(1), workers: 1 };
@@ -177,7 +182,7 @@ fn established_flows_lose_nothing_in_floods_and_the_memory_stays_bounded() {
             }
             assert!(rig.memory() <= bound, "{} bytes over {bound}", rig.memory());
         }
-        assert_eq!(rig.worker.counters.dropped(DropReason::TableFull), 0);
+        assert_eq!(rig.worker.path.counters.dropped(DropReason::TableFull), 0);
     }
     rig.wait(Duration::from_secs(301));
     rig.wait(Duration::from_secs(3));
@@ -205,7 +210,7 @@ fn handshakes_are_completed_while_a_flood_is_answered() {
         }
         assert_eq!(rig.pass([ack_back(client)]), 1);
     }
-    let counters = &rig.worker.counters;
+    let counters = &rig.worker.path.counters;
     assert_eq!((counters.conntrack.invalid, counters.dropped(DropReason::TableFull)), (0, 0));
 }
 
@@ -243,9 +248,9 @@ fn a_tenant_that_is_flooded_takes_nothing_from_another_with_the_same_addresses()
     }
     // A zone without candidates of its own is refused for a reason of its own.
     assert_eq!(send(&mut rig, 20, (90..110).flat_map(handshake).collect()), 60);
-    assert_eq!(rig.worker.counters.dropped(DropReason::ZoneLimit), 0);
+    assert_eq!(rig.worker.path.counters.dropped(DropReason::ZoneLimit), 0);
     assert_eq!(send(&mut rig, 20, vec![syn(200)]), 0);
-    assert_eq!(rig.worker.counters.dropped(DropReason::ZoneLimit), 1);
+    assert_eq!(rig.worker.path.counters.dropped(DropReason::ZoneLimit), 1);
     assert_eq!(send(&mut rig, 30, vec![syn(200)]), 1, "no zone");
     rig.wait(Duration::from_secs(500));
 }
@@ -261,8 +266,8 @@ fn one_source_is_stopped_at_its_limit_of_half_open_connections() {
         frame
     };
     assert_eq!(rig.pass((1..=1000).map(question)), 20);
-    assert_eq!(rig.worker.counters.dropped(DropReason::SourceLimit), 980);
-    assert_eq!(rig.worker.counters.conntrack.drop, 980);
+    assert_eq!(rig.worker.path.counters.dropped(DropReason::SourceLimit), 980);
+    assert_eq!(rig.worker.path.counters.conntrack.drop, 980);
     assert_eq!(rig.pass((2..100).map(udp)), 98, "others");
     rig.wait(Duration::from_secs(31));
     assert_eq!(rig.pass((2001..=3000).map(question)), 20, "and again when they have ended");
@@ -282,7 +287,7 @@ fn what_makes_room_in_its_zone_and_finds_none_in_the_table_is_counted() {
     assert_eq!(rig.pass([in_vlan(10, &syn(1))]), 1);
     let late = in_vlan(10, &syn(2));
     assert_eq!(rig.pass([late]), 0);
-    let counters = &rig.worker.counters;
+    let counters = &rig.worker.path.counters;
     assert_eq!(counters.dropped(DropReason::TableFull), 1);
     assert_eq!((counters.conntrack.insert_failed, counters.conntrack.drop), (1, 1));
 }

@@ -4,6 +4,7 @@
 //! [`Worker::turn`] with the time; a thread does so for ever, the replay in a
 //! lockstep of several workers, a test as it likes.
 
+pub mod bucket_moves;
 pub mod calls;
 pub mod command;
 pub mod dispatch;
@@ -22,22 +23,21 @@ use crate::control::route_keeper::Resolver;
 use crate::egress::outputs::Outputs;
 use crate::egress::router::Router;
 use crate::egress::stations::StationLimits;
-use crate::path::alias_messages::Flushing;
 use crate::path::events::Subscribers;
 use crate::path::inner_packets::InsideTracking;
 use crate::path::nat::translation::Translator;
-use crate::path::packet::{Item, Kept, Packet};
+use crate::path::packet::Item;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::path::recent_drops::RecentDrops;
-use crate::path::rules::ruleset::WorkerRules;
 use crate::path::settings::Settings;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
-use crate::path::why::Why;
 use crate::path::zones::Zones;
-use crate::rings::link::{Link, Wakeup};
+use crate::path::{PacketPath, TimeSource};
+use crate::rings::link::Wakeup;
 use crate::rings::ownership::{Departure, Ownership};
+use crate::worker::bucket_moves::Flushing;
 use crate::worker::command::{Command, Notice, Queue};
 use crate::{BATCH, Bucket};
 
@@ -62,15 +62,6 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of frames that were freed since the allocator was told to return what is free:
 /// as many, and it is worth the while.
 const WORTH_RETURNING: i64 = 2 << 20;
-
-/// Whose time a packet is processed at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeSource {
-    /// The time of the turn.
-    Turn,
-    /// The capture time of the frame: replay.
-    Frame,
-}
 
 /// What a worker is made from.
 pub struct Equipment {
@@ -125,35 +116,12 @@ pub enum Turn {
 
 /// One worker.
 pub struct Worker {
-    pub(crate) id: WorkerId,
-    pub(crate) hasher: SteeringHasher,
-    pub(crate) pass: PassList,
-    pub(crate) time: TimeSource,
-    pub(crate) reassembly: Reassembly,
-    pub(crate) tracking: Tracking,
-    pub(crate) syn_proxy: SynProxy,
-    pub(crate) translator: Translator,
-    pub(crate) ownership: Ownership<Box<Bucket>, Kept>,
-    pub(crate) outputs: Outputs,
-    /// `None` in a bridge.
-    pub(crate) router: Option<Box<Router>>,
-    /// What packets are judged by.
-    pub(crate) rules: Option<Box<WorkerRules>>,
-    pub(crate) links: Vec<Option<Box<Link>>>,
+    pub(crate) path: PacketPath,
     pub(crate) queues: Vec<Queue>,
-    pub(crate) pool: FramePool,
-    pub(crate) counters: Counters,
-    pub(crate) recent_drops: RecentDrops,
-    /// Names what recorded decisions were made from: no other worker has the same number, and
-    /// this one another after each change.
-    pub(crate) generation: u64,
-    /// When the turn began.
-    pub(crate) now: Timestamp,
     inbox: Consumer<Command>,
     pub(crate) notices: Sender<Notice>,
     wakeup: Wakeup,
     received: Vec<Frame>,
-    pub(crate) batch: Vec<Packet>,
     pub(crate) departures: Vec<Departure<Box<Bucket>>>,
     /// Buckets that leave when peers have processed what was sent in their name.
     pub(crate) flushing: Vec<Flushing>,
@@ -166,8 +134,6 @@ pub struct Worker {
     /// Most bytes in frames since memory was last returned to the system, as
     /// [`FramePool::trim`] counts.
     most_bytes: i64,
-    /// Which bucket was asked last to make room for another.
-    pub(crate) evict_at: u16,
     pub(crate) busy_ns: u64,
     /// A CPU that its thread is to be pinned to.
     pub(crate) pin: Option<usize>,
@@ -187,7 +153,7 @@ impl Worker {
         let judges_inside = hasher.config().tunnels == TunnelSteering::Judged;
         let inside =
             judges_inside.then(|| Box::new(InsideTracking::new(&settings.conntrack, &limits, key)));
-        Self {
+        let path = PacketPath {
             id,
             hasher,
             pass,
@@ -213,27 +179,31 @@ impl Worker {
             rules: None,
             router: equipment.resolver.map(|resolver| Box::new(Router::new(resolver))),
             links: Vec::new(),
-            queues: Vec::new(),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),
             counters: Counters::default(),
             recent_drops: match time {
                 TimeSource::Turn => RecentDrops::latest(),
                 TimeSource::Frame => RecentDrops::All(Vec::new()),
             },
+            logged: Vec::new(),
             generation: (u64::from(id.0) + 1) << GENERATION_BITS,
             now: Timestamp::ZERO,
+            batch: Vec::with_capacity(2 * BATCH),
+            evict_at: 0,
+        };
+        Self {
+            path,
+            queues: Vec::new(),
             inbox: equipment.inbox,
             notices: equipment.notices,
             wakeup: equipment.wakeup,
             received: Vec::with_capacity(BATCH),
-            batch: Vec::with_capacity(2 * BATCH),
             departures: Vec::new(),
             flushing: Vec::new(),
             expire_at: 0,
             trim_at: Timestamp::ZERO,
             expire_expectations: false,
             most_bytes: 0,
-            evict_at: 0,
             busy_ns: 0,
             pin: None,
         }
@@ -241,16 +211,16 @@ impl Worker {
 
     /// Gives the worker a bucket before it starts.
     pub fn install(&mut self, bucket: BucketId, mut content: Box<Bucket>) {
-        self.tracking.adopt(bucket, &mut content);
-        self.ownership.install(bucket, content);
+        self.path.tracking.adopt(bucket, &mut content);
+        self.path.ownership.install(bucket, content);
     }
 
     /// Takes commands, packets from peers, packets from its queues; processes
     /// them, and sends what they lead to. It answers one question at most: who asks on as
     /// soon as there is an answer must not keep packets waiting.
     pub fn turn(&mut self, now: Timestamp) -> Turn {
-        self.now = now;
-        self.recent_drops.begin();
+        self.path.now = now;
+        self.path.recent_drops.begin();
         let mut worked = self.end_calls(now);
         while let Ok(command) = self.inbox.pop() {
             worked = true;
@@ -274,7 +244,12 @@ impl Worker {
     /// not found room: to be asked after the doorbell was told of the sleep.
     pub fn has_work(&self) -> bool {
         !self.inbox.is_empty()
-            || self.links.iter().flatten().any(|link| !link.from.is_empty() || link.has_staged())
+            || self
+                .path
+                .links
+                .iter()
+                .flatten()
+                .any(|link| !link.from.is_empty() || link.has_staged())
     }
 
     /// How it is woken.
@@ -294,94 +269,63 @@ impl Worker {
 
     /// Counts a wake-up by another worker.
     pub fn count_wakeup(&mut self) {
-        self.counters.softnet.received_rps += 1;
+        self.path.counters.softnet.received_rps += 1;
     }
 
     fn take_from_peers(&mut self, now: Timestamp) -> bool {
         let mut worked = false;
-        let budget = self.tracking.settings.steer.netdev_budget();
-        for peer in 0..self.links.len() {
+        let budget = self.path.tracking.settings.steer.netdev_budget();
+        for peer in 0..self.path.links.len() {
             let mut taken = 0;
             while taken < budget
-                && let Some(item) = self.links[peer].as_mut().and_then(|link| link.take())
+                && let Some(item) = self.path.links[peer].as_mut().and_then(|link| link.take())
             {
                 taken += 1;
                 match item {
                     Item::Packet(packet) => {
-                        self.batch.push(packet);
-                        if self.batch.len() >= BATCH {
-                            self.process_batch(now);
+                        self.path.batch.push(packet);
+                        if self.path.batch.len() >= BATCH {
+                            self.path.process_batch(now);
                         }
                     }
                     control => self.take_control(peer, control, now),
                 }
             }
             if taken == budget {
-                self.counters.softnet.time_squeeze += 1;
+                self.path.counters.softnet.time_squeeze += 1;
             }
             worked |= taken > 0;
-            if let Some(link) = &mut self.links[peer] {
-                link.exchange_buffers(&mut self.pool);
+            if let Some(link) = &mut self.path.links[peer] {
+                link.exchange_buffers(&mut self.path.pool);
             }
         }
-        self.process_batch(now);
+        self.path.process_batch(now);
         worked
     }
 
     /// A control item takes effect after every packet that came before it.
     fn take_control(&mut self, peer: usize, item: Item, now: Timestamp) {
-        self.process_batch(now);
+        self.path.process_batch(now);
         match item {
-            Item::Packet(packet) => self.batch.push(packet),
+            Item::Packet(packet) => self.path.batch.push(packet),
             Item::Fence(bucket) => {
-                self.remove_aliases(now);
-                if let Some(departure) = self.ownership.fence(bucket) {
+                self.path.remove_aliases(now);
+                if let Some(departure) = self.path.ownership.fence(bucket) {
                     self.depart(departure);
                 }
             }
             Item::Bucket(bucket, content) => self.take_bucket(bucket, content, now),
-            Item::Alias(bucket, message) => self.take_message(bucket, message, now),
+            Item::Alias(bucket, message) => self.path.take_message(bucket, message, now),
             Item::Flush(bucket) => {
-                if let Some(Some(link)) = self.links.get_mut(peer) {
+                if let Some(Some(link)) = self.path.links.get_mut(peer) {
                     link.stage_control(Item::Flushed(bucket));
                 }
             }
             Item::Flushed(bucket) => self.flushed(bucket),
-            Item::Station(heard) => self.outputs.learn_from_peer(heard),
-            Item::Element(revision, element) => self.learn_element(revision, element, now),
+            Item::Station(heard) => self.path.outputs.learn_from_peer(heard),
+            Item::Element(revision, element) => self.path.learn_element(revision, element, now),
             Item::Marker(marker) => self.notify(Notice::Marker(marker)),
         }
-    }
-
-    fn take_bucket(&mut self, bucket: BucketId, mut content: Box<Bucket>, now: Timestamp) {
-        if let Some(parcel) = content.datagrams.take() {
-            self.unpack_datagrams(parcel, now);
-        }
-        let unsent = std::mem::take(&mut content.unsent);
-        self.with_router(|router, exits| {
-            for (next, frame) in unsent {
-                router.send_to(next, frame, now.as_nanos(), exits);
-            }
-        });
-        self.tracking.adopt(bucket, &mut content);
-        self.tracking.subscribers.advance_clock(content.event_clock);
-        self.learn_promises(content.promises.drain(..));
-        for kept in self.ownership.arrive(bucket, content) {
-            match kept {
-                Kept::Packet(packet) => {
-                    self.batch.push(packet);
-                    if self.batch.len() >= BATCH {
-                        self.process_batch(now);
-                    }
-                }
-                Kept::Message(message) => {
-                    self.process_batch(now);
-                    self.take_message(bucket, message, now);
-                }
-            }
-        }
-        self.process_batch(now);
-        self.notify(Notice::Arrived(bucket));
     }
 
     fn take_from_queues(&mut self, now: Timestamp) -> bool {
@@ -389,7 +333,7 @@ impl Worker {
         let mut index = 0;
         while index < self.queues.len() {
             let queue = &mut self.queues[index];
-            let result = queue.source.receive(&mut self.received, BATCH, &mut self.pool);
+            let result = queue.source.receive(&mut self.received, BATCH, &mut self.path.pool);
             worked |= !self.received.is_empty();
             let mut frames = std::mem::take(&mut self.received);
             for mut frame in frames.drain(..) {
@@ -400,14 +344,14 @@ impl Worker {
                 if !queue.supplies_hash {
                     frame.supplied_hash = 0;
                 }
-                self.steer(frame, now);
+                self.path.steer(frame, now);
             }
             self.received = frames;
             // Before this worker's own share: the owners can begin at once.
-            for link in self.links.iter_mut().flatten() {
+            for link in self.path.links.iter_mut().flatten() {
                 link.flush();
             }
-            self.process_batch(now);
+            self.path.process_batch(now);
             match result {
                 Ok(_) => index += 1,
                 Err(error) => self.drop_queue(index, error),
@@ -418,65 +362,36 @@ impl Worker {
 
     fn drop_queue(&mut self, index: usize, error: PortError) {
         let mut queue = self.queues.swap_remove(index);
-        queue.count_missing(&mut self.counters);
+        queue.count_missing(&mut self.path.counters);
         self.notify(Notice::Failed(queue, error));
     }
 
-    /// Takes note of a bucket that leaves at the end of the turn.
-    pub(crate) fn depart(&mut self, departure: Departure<Box<Bucket>>) {
-        self.tracking.forget_giver(departure.bucket);
-        self.departures.push(departure);
-    }
-
     fn flush(&mut self) {
-        self.remove_aliases(self.now);
-        self.outputs.flush(&mut self.pool, &mut self.counters);
-        self.drop_refused();
-        // Only now has everything of a departing bucket left this worker.
-        while let Some(departure) = self.departures.pop() {
-            let Some(departure) = self.flush_bucket(departure) else { continue };
-            let Departure { bucket, to, mut content } = departure;
-            content.datagrams = self.pack_datagrams(bucket);
-            content.unsent = self.router.as_mut().map_or_else(Vec::new, |it| it.unsent(bucket));
-            self.tracking.surrender(&content);
-            content.event_clock = self.tracking.subscribers.clock();
-            content.promises = self.syn_proxy.promises(self.now);
-            match self.links.get_mut(to.index()) {
-                Some(Some(link)) => link.stage_control(Item::Bucket(bucket, content)),
-                _ => debug_assert!(false, "a bucket was ordered to a worker without rings"),
-            }
+        self.path.remove_aliases(self.path.now);
+        self.path.outputs.flush(&mut self.path.pool, &mut self.path.counters);
+        self.path.drop_refused();
+        self.send_departures();
+        self.path.tell_elements();
+        for (log, line) in self.path.logged.drain(..) {
+            // This fails only after the coordinator has gone.
+            let _ = self.notices.send(Notice::Logged(log, line));
         }
-        self.tell_elements();
-        for link in self.links.iter_mut().flatten() {
+        for link in self.path.links.iter_mut().flatten() {
             link.flush();
         }
-    }
-
-    /// Drops what no output takes.
-    #[inline]
-    pub(crate) fn drop_refused(&mut self) {
-        while let Some((frame, reason)) = self.outputs.take_refused() {
-            self.drop_frame(frame, reason.into());
-        }
-    }
-
-    pub(crate) fn drop_frame(&mut self, frame: Frame, why: Why) {
-        self.counters.drop_packet(why.reason());
-        self.recent_drops.see(&frame, why, self.now, &self.tracking.zones);
-        self.pool.give_back(frame);
     }
 
     /// Turns the timers of a few buckets, and gives up a few datagrams; true if there
     /// may be more of these, so that the worker does not sleep over them.
     fn expire(&mut self, now: Timestamp) -> bool {
-        if self.time == TimeSource::Frame {
+        if self.path.time == TimeSource::Frame {
             return false;
         }
-        let has_more = self.expire_datagrams(now) >= EXPIRE_DATAGRAMS;
-        self.settle_limits(now);
-        self.with_router(|router, exits| router.expire(now.as_nanos(), exits));
+        let has_more = self.path.expire_datagrams(now) >= EXPIRE_DATAGRAMS;
+        self.path.settle_limits(now);
+        self.path.with_router(|router, exits| router.expire(now.as_nanos(), exits));
         for _ in 0..EXPIRE_BUCKETS {
-            self.expire_at = (self.expire_at + 1) % self.ownership.routes().len();
+            self.expire_at = (self.expire_at + 1) % self.path.ownership.routes().len();
             self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);
         }
         if now >= self.trim_at {
@@ -485,7 +400,7 @@ impl Worker {
             self.expire_expectations = true;
         }
         if self.expire_expectations {
-            let mut context = self.tracking.context(now, &mut self.counters);
+            let mut context = self.path.tracking.context(now, &mut self.path.counters);
             let sink = &mut context.expectation_events;
             self.expire_expectations = context.expectations.expire(now, sink);
         }
@@ -495,7 +410,7 @@ impl Worker {
     /// Frees buffers that a burst has left, and says so when they are many: the
     /// allocator keeps them, and to make it return them is no work for the packet path.
     fn trim(&mut self) {
-        let bytes = self.pool.trim();
+        let bytes = self.path.pool.trim();
         self.most_bytes = self.most_bytes.max(bytes);
         if self.most_bytes - bytes >= WORTH_RETURNING {
             self.most_bytes = bytes;
@@ -506,18 +421,18 @@ impl Worker {
     /// Turns the timers of all buckets: replay, where memory must be returned at
     /// the same time however many workers there are.
     pub fn expire_all(&mut self, now: Timestamp) {
-        while self.expire_datagrams(now) > 0 {}
-        for index in 0..self.ownership.routes().len() {
+        while self.path.expire_datagrams(now) > 0 {}
+        for index in 0..self.path.ownership.routes().len() {
             self.expire_bucket(BucketId(index as u16), usize::MAX, now);
         }
     }
 
     fn expire_bucket(&mut self, id: BucketId, budget: usize, now: Timestamp) {
-        if let Some(bucket) = self.ownership.get_mut(id) {
-            let mut context = self.tracking.context(now, &mut self.counters);
+        if let Some(bucket) = self.path.ownership.get_mut(id) {
+            let mut context = self.path.tracking.context(now, &mut self.path.counters);
             bucket.connections.expire(budget, &mut context);
             if bucket.inside.is_some() {
-                self.tracking.expire_inside(bucket, budget, now, &mut self.counters);
+                self.path.tracking.expire_inside(bucket, budget, now, &mut self.path.counters);
             }
         }
     }
@@ -526,17 +441,19 @@ impl Worker {
     /// are any; returns how many.
     pub fn end_connections(&mut self, wanted: usize, now: Timestamp) -> usize {
         let mut ended = 0;
-        for index in 0..self.ownership.routes().len() {
-            let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
+        for index in 0..self.path.ownership.routes().len() {
+            let Some(bucket) = self.path.ownership.get_mut(BucketId(index as u16)) else {
+                continue;
+            };
             let mut next = Some(Cursor::default());
             while let Some(from) = next.filter(|_| ended < wanted) {
-                let mut context = self.tracking.context(now, &mut self.counters);
+                let mut context = self.path.tracking.context(now, &mut self.path.counters);
                 let (count, rest) =
                     bucket.connections.flush(from, PLACES_AT_ONCE, |_| true, &mut context);
                 ended += count;
                 next = rest;
             }
-            ended += self.tracking.flush_inside(bucket, now, &mut self.counters);
+            ended += self.path.tracking.flush_inside(bucket, now, &mut self.path.counters);
         }
         ended
     }

@@ -6,9 +6,10 @@ use super::{Coordinator, HOPS};
 use crate::Bucket;
 use crate::control::config::{StartError, SteerError, WorkerCount};
 use crate::control::worker_handle::{Member, Unresponsive, introduce};
+use crate::path::TimeSource;
 use crate::worker::command::{Command, Question, WorkerReport};
 use crate::worker::thread;
-use crate::worker::{Equipment, TimeSource, Worker};
+use crate::worker::{Equipment, Worker};
 
 impl Coordinator {
     /// Starts one more worker and connects it to the others. A worker that is hired at the start

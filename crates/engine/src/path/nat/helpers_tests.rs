@@ -69,7 +69,7 @@ impl Net {
     }
 
     fn expected(&self) -> usize {
-        self.crew.workers[0].tracking.expectations.len()
+        self.crew.workers[0].path.tracking.expectations.len()
     }
 }
 

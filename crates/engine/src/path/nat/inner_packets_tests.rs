@@ -207,7 +207,7 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     let (now, own) = (crew.now, usize::from(crew.owners[0].0));
     let mut judge = |worker: usize, packet: &Packet| {
         let mut journey = Journey::new(packet, Tracked::alone(flow::Class::Untracked), 0);
-        crew.workers[worker].judge_inside(packet, &mut journey, now).map_err(Why::reason)
+        crew.workers[worker].path.judge_inside(packet, &mut journey, now).map_err(Why::reason)
     };
     assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
     packet.flow = Some(crate::path::packet::TrackedFlow { keyed, hash: None });

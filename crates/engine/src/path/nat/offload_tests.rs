@@ -139,7 +139,7 @@ fn a_bridge_writes_nothing_but_the_checksum_of_a_transport() {
     for subject in plain().into_iter().chain(others()) {
         let mut rig = Rig::new(&Config::new(HashKey(1, 2)));
         subject.try_all(&[], |frame| rig.exchange(0, [frame])[1].pop());
-        let dropped = rig.worker.counters.dropped(DropReason::OffloadMismatch);
+        let dropped = rig.worker.path.counters.dropped(DropReason::OffloadMismatch);
         let end = subject.bytes.len() as u64 + 2;
         assert_eq!(dropped, end * end - subject.fields.len() as u64, "{}", subject.name);
     }

@@ -9,12 +9,12 @@ use netio::Frame;
 use wire::{TcpFlags, Transport};
 
 use crate::egress::path_mtu::come_from;
+use crate::path::PacketPath;
 use crate::path::packet::Packet;
 use crate::path::refragment::refragment;
 use crate::path::rules::stages::Passed;
-use crate::worker::Worker;
 
-impl Worker {
+impl PacketPath {
     /// Translates a new connection that a translated one has announced. True if it is such a
     /// connection; no rule is asked for its translation then.
     ///

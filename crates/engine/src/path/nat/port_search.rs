@@ -13,9 +13,9 @@ use conntrack::{Again, Reached};
 use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
 use wire::{Place, Readdress};
 
+use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
 use crate::path::packet::Packet;
-use crate::worker::Worker;
 
 /// Most ports of a rule that are tried for a connection; the kernel tries half as many. If one
 /// worker owns all buckets it tries them in one go while other packets wait. Each try takes one
@@ -93,7 +93,7 @@ impl UsedUp {
     }
 }
 
-impl Worker {
+impl PacketPath {
     /// Remembers the request of a rule, in case another bucket has the chosen source in use.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use conntrack::{Connection, Cursor, EventKind};
 
 use super::*;
 use crate::path::events::{EventStream, Subscription};
+use crate::worker::Worker;
 
 const FIRST: u16 = 2000;
 
@@ -149,7 +150,7 @@ fn a_packet_is_changed_twice_at_most_whatever_was_tried() {
     for workers in 1..3 {
         let mut crew = crew_with(workers, 200);
         let total = |crew: &Crew| {
-            let of_worker = |worker: &Worker| worker.translator.identifications.total();
+            let of_worker = |worker: &Worker| worker.path.translator.identifications.total();
             crew.workers.iter().map(of_worker).fold(0, u32::wrapping_add)
         };
         let before = total(&crew);
@@ -170,5 +171,5 @@ fn what_a_rule_has_asked_for_is_forgotten_with_the_rule() {
         let network = crew.pass(0, &ask);
         assert_eq!(ends(&network)[0], (OWN.into(), 2000));
     }
-    assert!(crew.workers.iter().all(|it| it.translator.wanted.is_none()));
+    assert!(crew.workers.iter().all(|it| it.path.translator.wanted.is_none()));
 }

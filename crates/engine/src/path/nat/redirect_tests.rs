@@ -90,7 +90,7 @@ impl Crew {
     fn counted(&self) -> HashMap<u64, u64> {
         let mut all = HashMap::new();
         for worker in &self.workers {
-            let rules = worker.rules.as_ref().unwrap();
+            let rules = worker.path.rules.as_ref().unwrap();
             let ruleset = rules.shared.program.ruleset();
             let with_counter = ruleset.rules().iter().filter(|rule| rule.handle > Some(5));
             let counts = rules.counts(0, self.now).counters;

@@ -19,6 +19,7 @@ use wire::{Dissected, Family, Network, Place, Readdress};
 
 use crate::egress::router::Course;
 use crate::egress::routing::Routing;
+use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
 use crate::path::host_flows::Sign;
 use crate::path::nat::identifications::Identifications;
@@ -26,7 +27,6 @@ use crate::path::nat::port_search::{Search, UsedUp};
 use crate::path::packet::{Packet, TrackedFlow};
 use crate::path::rules::journey::Journey;
 use crate::path::rules::stages::Passed;
-use crate::worker::Worker;
 
 /// The state that a worker needs to translate.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ pub enum Half {
     Source,
 }
 
-impl Worker {
+impl PacketPath {
     /// Chooses a translation for a connection whose first packet is being judged.
     ///
     /// # Errors

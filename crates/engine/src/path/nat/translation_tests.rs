@@ -175,7 +175,7 @@ impl Crew {
 
     fn reasons(&self) -> Vec<DropReason> {
         let all = DropReason::ALL.iter().copied();
-        all.filter(|reason| self.workers.iter().any(|it| it.counters.dropped(*reason) > 0))
+        all.filter(|reason| self.workers.iter().any(|it| it.path.counters.dropped(*reason) > 0))
             .collect()
     }
 
@@ -188,7 +188,7 @@ impl Crew {
     }
 
     fn to_host(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.counters.output.to_host).sum()
+        self.workers.iter().map(|worker| worker.path.counters.output.to_host).sum()
     }
 }
 
@@ -279,7 +279,7 @@ fn rules_see_which_ends_of_a_connection_are_translated() {
     crew.arrive(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
     crew.settle();
     assert_eq!((crew.sent(1).len(), crew.reasons()), (0, vec![DropReason::PolicyRefused]));
-    let counts = crew.workers[0].rules.as_ref().unwrap().counts(0, crew.now).counters;
+    let counts = crew.workers[0].path.rules.as_ref().unwrap().counts(0, crew.now).counters;
     let packets: Vec<u64> = counts.iter().map(|counted| counted.packets).collect();
     // As in the kernel, the first packet is not translated yet before the translation.
     assert_eq!(packets, [2, 0, 0, 3, 0, 3]);

@@ -11,13 +11,12 @@ use wire::{Family, Transport};
 
 use crate::egress::outputs::Manner;
 use crate::egress::router::Course;
+use crate::path::PacketPath;
 use crate::path::packet::{Item, Packet};
 use crate::path::recent_drops::RecentDrop;
 use crate::path::rules::journey::Journey;
-use crate::worker::Worker;
-use crate::worker::command::Notice;
 
-impl Worker {
+impl PacketPath {
     /// Carries out what rules ask for beside their verdict.
     #[cold]
     pub(crate) fn carry_out(
@@ -74,9 +73,9 @@ impl Worker {
         self.edit(packet, |segment| segment.lower_segment_size(size));
     }
 
-    /// Hands a bounded number of packets that are to be logged to the coordinator.
+    /// Notes a bounded number of packets that are to be logged.
     pub(crate) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
-        let Self { rules: Some(rules), notices, tracking, .. } = self else { return };
+        let Self { rules: Some(rules), logged, tracking, .. } = self else { return };
         let mut left = u64::from(outcome.logs.asked());
         for (log, rule) in outcome.logs.lines() {
             if !rules.lines.take(now.as_nanos()) {
@@ -86,8 +85,7 @@ impl Worker {
             let revision = rules.shared.revision;
             let why = Why::Rule { rule: rule.index() as u32, revision };
             let line = RecentDrop::new(&packet.frame, why.into(), now, &tracking.zones);
-            // This fails only after the coordinator has gone.
-            let _ = notices.send(Notice::Logged(log, Box::new(line)));
+            logged.push((log, Box::new(line)));
         }
         rules.unwritten += left;
     }
@@ -171,7 +169,7 @@ impl Worker {
     }
 }
 
-impl Worker {
+impl PacketPath {
     /// Tells the other workers of the changes that rules have made in sets.
     #[inline]
     pub(crate) fn tell_elements(&mut self) {

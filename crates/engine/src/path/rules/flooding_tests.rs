@@ -11,6 +11,7 @@ use crate::control::config::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::rings::link::CONTROL_RESERVE;
 use crate::testing::many_workers::Crew;
+use crate::worker::Worker;
 use crate::worker::command::Command;
 
 const NAMES: [&str; 3] = ["wan0", "lan0", "dmz0"];
@@ -74,14 +75,14 @@ impl Crew {
     fn open_connections(&self) -> usize {
         self.workers
             .iter()
-            .flat_map(|it| it.ownership.owned())
+            .flat_map(|it| it.path.ownership.owned())
             .map(|(_, it)| it.connections.len())
             .sum()
     }
 
     fn counted_by_all(&self) -> Vec<u64> {
         let counts = |worker: &Worker| -> Vec<u64> {
-            let rules = worker.rules.as_ref().unwrap();
+            let rules = worker.path.rules.as_ref().unwrap();
             rules.state.all_counted().iter().map(|counted| counted.packets).collect()
         };
         let each: Vec<_> = self.workers.iter().map(counts).collect();
@@ -89,7 +90,7 @@ impl Crew {
     }
 
     fn dropped_for(&self, reason: DropReason) -> u64 {
-        self.workers.iter().map(|worker| worker.counters.dropped(reason)).sum()
+        self.workers.iter().map(|worker| worker.path.counters.dropped(reason)).sum()
     }
 }
 
@@ -160,7 +161,7 @@ fn what_rules_accept_by_the_port_of_its_station_is_sent_whichever_worker_has_hea
         assert_eq!(crew.leaves(), [0; 3]);
         (0..FLOWS).for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 3, flow, station(HOSTS[2]))));
         assert_eq!(crew.leaves(), [0, 0, usize::from(FLOWS)], "{workers} workers");
-        let flooded: u64 = crew.workers.iter().map(|it| it.counters.output.flood_copies).sum();
+        let flooded: u64 = crew.workers.iter().map(|it| it.path.counters.output.flood_copies).sum();
         assert_eq!(flooded, 0, "every worker knows where the station is");
         // It moves, and all know.
         crew.arrive(1, &hello(HOSTS[2]));
@@ -178,11 +179,11 @@ fn a_flood_of_stations_fills_no_ring_and_hides_no_station_of_another_port() {
         let [a, b, c, d] = number.to_be_bytes();
         crew.arrive(0, &[&[0xff; 6][..], &[2, 9, a, b, c, d], &[8, 6], &[0; 46]].concat());
     }
-    let before = crew.workers[0].links.iter_mut().flatten().map(|link| link.queued()).max();
+    let before = crew.workers[0].path.links.iter_mut().flatten().map(|link| link.queued()).max();
     assert_eq!(before, Some(0));
     // The others sleep meanwhile.
     while crew.turn(0) {
-        let waiting = crew.workers[0].links.iter_mut().flatten().map(|link| link.queued());
+        let waiting = crew.workers[0].path.links.iter_mut().flatten().map(|link| link.queued());
         assert!(waiting.max().unwrap() <= CONTROL_RESERVE / 2);
     }
     crew.arrive(2, &hello(HOSTS[2]));

@@ -17,7 +17,7 @@ use crate::egress::router::Course;
 use crate::path::nat::translation::Half;
 use crate::path::packet::Packet;
 use crate::path::rules::journey::{Asked, Journey};
-use crate::worker::{TimeSource, Worker};
+use crate::path::{PacketPath, TimeSource};
 
 /// A packet that goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Passed {
     pub const TO_HOST: Self = Self { course: Some(Course::Host), way: None, waits: false };
 }
 
-impl Worker {
+impl PacketPath {
     /// Asks the rules before tracking. Returns the zones that they say, if they say any.
     pub(crate) fn judge_untracked(
         &mut self,

@@ -99,18 +99,18 @@ impl Rig {
 
     fn listed(&self) -> Vec<Entry> {
         let mut found = Vec::new();
-        for (_, bucket) in self.worker.ownership.owned() {
+        for (_, bucket) in self.worker.path.ownership.owned() {
             bucket.connections.list(Default::default(), 1000, self.now, |it| found.push(it));
         }
         found
     }
 
     fn dropped(&self, reason: DropReason) -> u64 {
-        self.worker.counters.dropped(reason)
+        self.worker.path.counters.dropped(reason)
     }
 
     fn counted(&self) -> Vec<u64> {
-        let rules = self.worker.rules.as_ref().unwrap();
+        let rules = self.worker.path.rules.as_ref().unwrap();
         rules.state.all_counted().iter().map(|counted| counted.packets).collect()
     }
 }
@@ -139,10 +139,10 @@ fn what_a_rule_rejects_is_answered_and_leaves_nothing() {
     let [back, _] = rig.say(false, 22, ACK, (101, 777));
     assert_eq!((tcp_of(&back[0]).sequence, tcp_of(&back[0]).flags.0), (777, RST));
     assert_eq!((rig.dropped(DropReason::RuleRefused), rig.counted()[0]), (3, 3));
-    assert_eq!(rig.worker.counters.output.tcp_resets, 2);
-    let recent = rig.worker.recent_drops.kept();
+    assert_eq!(rig.worker.path.counters.output.tcp_resets, 2);
+    let recent = rig.worker.path.recent_drops.kept();
     assert_eq!(recent[0].why, Why::Rule { rule: 0, revision: 3 }.into());
-    let told = rig.worker.rules.as_ref().unwrap().shared.tell(&recent[0].why);
+    let told = rig.worker.path.rules.as_ref().unwrap().shared.tell(&recent[0].why);
     assert_eq!(told.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
     assert_eq!(rig.listed().len(), 1);
@@ -214,7 +214,7 @@ fn what_is_invalid_is_for_the_rules_to_drop() {
     for (rig, passes) in [(&mut open, true), (&mut strict, false)] {
         rig.open(80);
         assert_eq!(rig.passes(true, 80, ACK, (1_000_000_000, 101)), passes);
-        assert_eq!(rig.worker.counters.classes[3], 1);
+        assert_eq!(rig.worker.path.counters.classes[3], 1);
     }
 }
 
@@ -223,7 +223,7 @@ fn what_is_not_to_be_tracked_is_not() {
     let rule = format!(r#"{PORT_22},{{"notrack":null}}"#);
     let mut rig = rig(ruleset("prerouting", -300, "accept", &[&rule]));
     assert!(rig.passes(false, 22, SYN, (100, 0)));
-    assert_eq!((rig.listed().len(), rig.worker.counters.classes[4]), (0, 1));
+    assert_eq!((rig.listed().len(), rig.worker.path.counters.classes[4]), (0, 1));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
     assert_eq!(rig.listed().len(), 1);
 }
@@ -288,7 +288,7 @@ fn the_first_zone_that_a_rule_sets_is_where_a_packet_is_tracked() {
     let entry = rig.listed().into_iter().find(|entry| entry.zone == 8).unwrap();
     assert_eq!((entry.state, rig.counted()[0]), (Some("ESTABLISHED"), 1));
     // Every packet counts once, whatever way it took.
-    assert_eq!(rig.worker.counters.softnet.processed, 5);
+    assert_eq!(rig.worker.path.counters.softnet.processed, 5);
 }
 
 #[test]
