@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use engine::{LoadRulesError, Unresponsive};
+use engine::{LoadRulesError, PrepareRulesError, Unresponsive};
 use ruleset::probe::Probe;
 use ruleset::{Options, listing};
 
@@ -91,11 +91,13 @@ fn try_document(
             "`stateway rules confirm` keeps it, `stateway rules rollback` brings the one before \
              back",
         ),
-        TryError::Load(LoadRulesError::Unsupported(problems)) => {
+        TryError::Load(LoadRulesError::Prepare(PrepareRulesError::Unsupported(problems))) => {
             let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
             refused(told.join("; "))
         }
-        TryError::Load(LoadRulesError::Compile(error)) => refused(error.to_string()),
+        TryError::Load(LoadRulesError::Prepare(PrepareRulesError::Compile(error))) => {
+            refused(error.to_string())
+        }
         TryError::Load(LoadRulesError::TooManyZones(error)) => refused(error.to_string()),
         TryError::Load(error @ LoadRulesError::Unresponsive(_)) => {
             Refused::conflict("rules", error, "the rules before stay in force: try again later")

@@ -13,22 +13,22 @@ mod rings;
 mod testing;
 mod worker;
 
-pub use control::config::{Config, Mode, StartError, SteerError, WorkerCount};
+pub use control::config::{Config, StartError, SteerError, WorkerCount};
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
 pub use control::host_chains::host_chains;
 pub use control::host_guard::{FromHost, HostGuard};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::route_keeper::host_addresses;
-pub use control::rule_loading::RulesView;
+pub use control::rule_loading::{LoadRulesError, RulesView};
 pub use control::setting_changes::ChangeTunableError;
 pub use control::unthreaded::Unthreaded;
 pub use control::views::{
-    BucketStatus, DatagramMemory, DatagramStatus, DroppedPacket, PortStatus, Received, RulesStatus,
-    Status, WorkerStatus, ZoneStatus,
+    DroppedPacket, PortStatus, RulesStatus, Status, WorkerStatus, ZoneStatus,
 };
 pub use control::worker_handle::Unresponsive;
 pub use control::zone_changes::{ChangeZonesError, ZoneBook};
+pub use egress::Mode;
 pub use egress::outputs::Sent;
 pub use egress::port_set::MAX_PORTS;
 pub use egress::reverse_path::ReversePath;
@@ -39,8 +39,9 @@ pub use path::events::{EventStream, NumberedEvent, Reported};
 pub use path::inner_packets::flow_inside;
 pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;
+pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
-pub use path::rules::ruleset::{LoadRulesError, RuleCounts, check_rules};
+pub use path::rules::ruleset::{PrepareRulesError, RuleCounts, check_rules};
 pub use path::settings::Settings;
 pub use path::why::Why;
 pub use path::zone_config::{
@@ -48,6 +49,8 @@ pub use path::zone_config::{
 };
 pub use path::zones::{MOST_ZONES, Zones, ZonesError};
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
+pub use worker::queue::Received;
+pub use worker::report::BucketStatus;
 
 /// Most packets that a worker takes from a queue and tracks in one go.
 pub const BATCH: usize = 64;

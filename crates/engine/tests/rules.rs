@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use engine::{Config, Gateway, LoadRulesError, PortSetup, WorkerCount};
+use engine::{Config, Gateway, LoadRulesError, PortSetup, PrepareRulesError, WorkerCount};
 use flow::{DropReason, HashKey};
 use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, TxReport};
 use ruleset::{Options, ValidRuleset, import};
@@ -165,7 +165,10 @@ fn rulesets_are_exchanged_under_load_without_a_loss_or_a_mixture() {
         }
         if number % 10 == 3 {
             let refused = gateway.load_rules(wrong());
-            assert!(matches!(refused, Err(LoadRulesError::Unsupported(_))), "{refused:?}");
+            assert!(
+                matches!(refused, Err(LoadRulesError::Prepare(PrepareRulesError::Unsupported(_)))),
+                "{refused:?}"
+            );
             assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
         }
         until("traffic behind a reload", || so_far() > before + WINDOW);

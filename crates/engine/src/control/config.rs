@@ -13,23 +13,14 @@ use steer::{
 };
 
 use crate::control::host_guard::HostGuard;
+use crate::control::rule_loading::LoadRulesError;
 use crate::control::worker_handle::Unresponsive;
+use crate::egress::Mode;
 use crate::egress::stations::StationLimits;
 use crate::path::pass_list::PassList;
-use crate::path::rules::ruleset::LoadRulesError;
 use crate::path::settings::Settings;
 use crate::path::zone_config::{TimeoutPolicy, ZoneConfig};
 use crate::path::zones::{self, ZonesError};
-
-/// The role of a gateway towards the packets that it passes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// A wire with a filter: stations on its sides see each other.
-    #[default]
-    Bridge,
-    /// A router, with the routes and neighbours of the kernel.
-    Routed,
-}
 
 /// Configuration of a gateway.
 #[derive(Clone, Debug)]

@@ -22,18 +22,20 @@ use steer::{
 use crate::control::balance::BalanceState;
 use crate::control::config::{Config, StartError, SteerError};
 use crate::control::port_book::{PortBook, PortNews};
-use crate::control::route_keeper::{PortLinks, Resolver, RouteKeeper};
+use crate::control::route_keeper::{PortLinks, RouteKeeper};
 use crate::control::rule_loading::RuleExchange;
 use crate::control::worker_handle::{Member, PATIENCE, Unresponsive};
 use crate::control::zone_changes::Spread;
 use crate::egress::outputs::Sent;
+use crate::egress::resolver::Resolver;
 use crate::egress::routing::Routing;
 use crate::path::events::{EventSender, EventStream, Subscription};
 use crate::path::recent_drops::Inherited;
 use crate::path::rules::ruleset::{RuleCounts, Rules};
 use crate::path::zones::Zones;
 use crate::rings::ownership::Move;
-use crate::worker::command::{Command, Notice, Question, WorkerReport};
+use crate::worker::command::{Command, Notice, Question};
+use crate::worker::report::WorkerReport;
 
 /// Most moves that are under way at the same time. Each needs one fence in each ring to the old
 /// owner, and the fences must fit beside the packets.
@@ -470,7 +472,7 @@ impl Coordinator {
 
     fn port_failed(
         &mut self,
-        queue: crate::worker::command::Queue,
+        queue: crate::worker::queue::Queue,
         error: &netio::PortError,
     ) -> Result<(), SteerError> {
         let port = queue.port;

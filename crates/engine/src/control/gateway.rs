@@ -13,16 +13,18 @@ use netio::{clock, cpu};
 use steer::{BucketId, BucketMove, Plan, WorkerId};
 use wire::Summary;
 
-use crate::control::config::{Config, Mode, StartError, SteerError, WorkerCount};
+use crate::control::config::{Config, StartError, SteerError, WorkerCount};
 use crate::control::coordinator::Coordinator;
 use crate::control::port_book::PortBook;
 use crate::control::ports::PortSetup;
 use crate::control::route_keeper::RouteKeeper;
-use crate::control::views::{BucketStatus, DroppedPacket, Status, WorkerStatus, ZoneStatus};
+use crate::control::views::{DroppedPacket, Status, WorkerStatus, ZoneStatus};
 use crate::control::worker_handle::Unresponsive;
+use crate::egress::Mode;
 use crate::path::events::EventStream;
 use crate::path::recent_drops::RecentDrop;
 use crate::worker::command::Question;
+use crate::worker::report::BucketStatus;
 
 /// The interval at which the gateway checks its ports and the set of CPUs.
 const TEND_EVERY: Duration = Duration::from_millis(200);

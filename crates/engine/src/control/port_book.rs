@@ -9,8 +9,8 @@ use netlink::Master;
 use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
 
 use crate::control::ports::{OpenPort, PortLink, PortLook, PortSetup};
-use crate::control::views::{PortStatus, Received};
-use crate::worker::command::Queue;
+use crate::control::views::PortStatus;
+use crate::worker::queue::{Queue, Received};
 
 /// All ports of a gateway.
 pub struct PortBook {

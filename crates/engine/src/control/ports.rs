@@ -6,7 +6,7 @@ use netio::{LinkState, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
 use netlink::{Master, Masters};
 use steer::CpuSet;
 
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::egress::reverse_path::ReversePath;
 
 /// The configuration of a port.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use netio::{Waiter, Waker};
 use netlink::Mirror;
 
 use crate::control::config::StartError;
+use crate::egress::resolver::Resolver;
 use crate::egress::reverse_path::{self, ReversePath};
 use crate::egress::routing::Routing;
 
@@ -26,43 +27,6 @@ const GATHER: Duration = Duration::from_millis(5);
 /// The log line about lost news. It is written once, and the status counts them.
 const OVERRUN: &str = "the kernel lost news because too much changed at once, so all routes are \
     listed again; the status counts this as route_overruns";
-
-/// Most neighbours, of all workers, that wait for the kernel to be asked.
-const MAX_WANTED: usize = 1024;
-
-/// Lets a worker ask the kernel for a neighbour.
-#[derive(Clone, Debug)]
-pub struct Resolver {
-    wanted: SyncSender<(LinkId, IpAddr)>,
-    waker: Waker,
-}
-
-impl Resolver {
-    /// Asks the kernel to look for a neighbour. The result comes with a later [`Routing`]. False
-    /// if too many others wait to be asked for, or if the gateway is about to end.
-    pub fn ask(&self, link: LinkId, address: IpAddr) -> bool {
-        let is_taken = self.wanted.try_send((link, address)).is_ok();
-        if is_taken {
-            self.waker.wake();
-        }
-        is_taken
-    }
-
-    /// Creates a resolver whose questions come out at the other end.
-    ///
-    /// # Errors
-    /// The system's error when no event descriptor is to be had.
-    pub fn detached() -> std::io::Result<(Self, Receiver<(LinkId, IpAddr)>)> {
-        let (wanted, asked) = sync_channel(MAX_WANTED);
-        Ok((Self { wanted, waker: Waker::new()? }, asked))
-    }
-
-    /// Creates a detached resolver for tests.
-    #[cfg(test)]
-    pub fn for_test() -> (Self, Receiver<(LinkId, IpAddr)>) {
-        Self::detached().unwrap()
-    }
-}
 
 /// Tells the route keeper which interfaces the ports are.
 #[derive(Clone, Debug)]
@@ -118,8 +82,7 @@ impl RouteKeeper {
     /// [`StartError::Routes`] if the kernel can not be asked.
     pub fn new(reverse_paths: Vec<ReversePath>) -> Result<Self, StartError> {
         let waker = Waker::new().map_err(StartError::Thread)?;
-        let (sender, wanted) = sync_channel(MAX_WANTED);
-        let resolver = Resolver { wanted: sender, waker: waker.clone() };
+        let (resolver, wanted) = Resolver::new(waker.clone());
         let (links, told_ports) = channel();
         let port_links = PortLinks { links, waker: waker.clone() };
         let mirror = Mirror::open()?;

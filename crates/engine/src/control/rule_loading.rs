@@ -16,10 +16,27 @@ use crate::control::views::RulesStatus;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::host_flows::Sign;
 use crate::path::recent_drops::RecentDrop;
-use crate::path::rules::ruleset::{LoadRulesError, RuleCounts, Rules, WorkerRules};
+use crate::path::rules::ruleset::{PrepareRulesError, RuleCounts, Rules, WorkerRules};
 use crate::path::why::Why;
-use crate::worker::Worker;
 use crate::worker::command::{Command, Notice, Question};
+
+/// Why a ruleset was not loaded. The rules before stay.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadRulesError {
+    /// The ruleset can not be used.
+    #[error(transparent)]
+    Prepare(#[from] PrepareRulesError),
+    /// Rules name more zones than there may be.
+    #[error(transparent)]
+    TooManyZones(#[from] TooManyZones),
+    /// The kernel would answer packets that rules translate.
+    #[error("translated packets can not be kept from the host: {0}")]
+    HostGuard(String),
+    /// A worker hangs, and it must learn of zones or addresses before any worker judges by the
+    /// rules.
+    #[error(transparent)]
+    Unresponsive(#[from] Unresponsive),
+}
 
 /// The rules of a gateway and their counts.
 #[derive(Clone, Debug)]
@@ -489,14 +506,4 @@ impl Coordinator {
 
 fn now() -> Timestamp {
     Timestamp::from_nanos(clock::monotonic_nanoseconds())
-}
-
-impl Worker {
-    /// Judges by these rules from now on, and tells the other workers of changes in sets. This is
-    /// for workers without a coordinator.
-    pub fn set_rules(&mut self, rules: &Arc<Rules>) {
-        let mut rules = rules.for_worker();
-        rules.state.set_alone(false);
-        self.path.rules = Some(rules);
-    }
 }

@@ -3,148 +3,19 @@
 //! For a filter that names a flow, the flow is looked up in its bucket. Any other filter needs a
 //! walk over the first cache line of each entry, a piece of one bucket at a time.
 
-use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use conntrack::{Action, Changes, Connection, Cursor, Filter, TupleTransport};
-use flow::{FlowKey, Timestamp, Zone};
+use conntrack::{Changes, Connection, Cursor, Filter};
+use flow::{FlowKey, Zone};
 use ruleset::Forwarded;
 use steer::BucketId;
-use wire::protocol;
 
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::worker_handle::Unresponsive;
-use crate::worker::Worker;
 use crate::worker::command::Question;
-
-/// Places of a connection table that one question covers. They take about as long as a batch of
-/// packets, whether many or few connections match.
-const PIECE: u32 = 8192;
-
-/// A part of an operation: a piece of a bucket.
-pub struct Selection {
-    filter: Arc<Filter>,
-    what: What,
-    place: Place,
-}
-
-/// The operation on the connections that match.
-#[derive(Clone)]
-enum What {
-    Show,
-    Delete,
-    Update(Changes),
-    /// Deletes connections whose packets the kernel would take for its own.
-    DeleteLed(Arc<[Forwarded]>),
-}
-
-/// The place to look at.
-#[derive(Clone, Copy)]
-enum Place {
-    Piece(Cursor),
-    Flow(FlowKey),
-}
-
-/// The result of a [`Selection`].
-#[derive(Default)]
-pub struct Selected {
-    shown: Vec<Connection>,
-    affected: u64,
-    rest: Option<Cursor>,
-}
-
-impl Worker {
-    pub(crate) fn select(
-        &mut self,
-        bucket: BucketId,
-        selection: &Selection,
-        now: Timestamp,
-    ) -> Selected {
-        let mut selected = Selected::default();
-        let Some(bucket) = self.path.ownership.get_mut(bucket) else { return selected };
-        if selection.is_of_all() {
-            self.path.tracking.flush_inside(bucket, now, &mut self.path.counters);
-        }
-        let mut context = self.path.tracking.context(now, &mut self.path.counters);
-        let Selection { filter, what, place } = selection;
-        let mut led = Vec::new();
-        let mut show = |connection| selected.shown.push(connection);
-        let mut note = |connection: Connection| {
-            if let What::DeleteLed(left) = what
-                && is_led(&connection, left)
-            {
-                led.push(connection.key);
-            }
-        };
-        let action = match what {
-            What::Show => Action::Show(&mut show),
-            What::Delete => Action::Delete,
-            What::Update(changes) => Action::Update(*changes),
-            What::DeleteLed(_) => Action::Show(&mut note),
-        };
-        let connections = &mut bucket.connections;
-        (selected.affected, selected.rest) = match place {
-            Place::Piece(from) => connections.select(filter, action, (*from, PIECE), &mut context),
-            Place::Flow(key) => {
-                let hash = self.path.hasher.table_hash(key);
-                let found = connections.select_flow(key, hash, filter, action, &mut context);
-                (found.into(), None)
-            }
-        };
-        if let What::DeleteLed(_) = what {
-            let mut delete = |key: &FlowKey| {
-                let hash = self.path.hasher.table_hash(key);
-                connections.select_flow(key, hash, filter, Action::Delete, &mut context)
-            };
-            selected.affected = led.iter().filter(|key| delete(key)).count() as u64;
-        }
-        selected
-    }
-}
-
-/// True for a connection whose packets the kernel would take for its own. TCP is excepted: there
-/// the kernel takes no segment of a connection that it has not seen open.
-fn is_led(connection: &Connection, left: &[Forwarded]) -> bool {
-    let Connection { family, protocol, original, .. } = connection;
-    let number = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => address.to_bits(),
-    };
-    let ends = (number(original.source), number(original.destination));
-    let port = match original.transport {
-        TupleTransport::Ports { destination, .. } => Some(destination),
-        _ => None,
-    };
-    *protocol != protocol::TCP
-        && left.iter().any(|packets| packets.may_be((*family, *protocol), ends, port))
-}
-
-impl Selection {
-    /// Deletes the matching connections in a piece of a bucket whose packets the kernel would take
-    /// for its own.
-    pub fn led(filter: &Arc<Filter>, left: &Arc<[Forwarded]>, from: Cursor) -> Self {
-        let what = What::DeleteLed(left.clone());
-        Self { filter: filter.clone(), what, place: Place::Piece(from) }
-    }
-}
-
-impl Selection {
-    /// True for the first piece of a bucket whose connections are all to be deleted. The
-    /// connections inside tunnels, which no filter chooses, end with it.
-    fn is_of_all(&self) -> bool {
-        matches!((&self.what, self.place), (What::Delete, Place::Piece(from)) if from == Cursor::default())
-            && *self.filter == Filter::default()
-    }
-}
-
-impl Selected {
-    /// The start of the next piece; `None` if this was the last.
-    pub const fn rest(&self) -> Option<Cursor> {
-        self.rest
-    }
-}
+use crate::worker::selection::{Operation, Part, Selected, Selection};
 
 impl Coordinator {
     /// Ends the matching connections whose packets the kernel would take for its own, except those
@@ -157,7 +28,7 @@ impl Coordinator {
             while let Some(from) = next {
                 let selection = Selection::led(&filter, &left, from);
                 let question = |reply| Question::Select(bucket, selection, reply);
-                next = self.ask_owner(bucket, question)?.rest();
+                next = self.ask_owner(bucket, question)?.rest;
             }
         }
         Ok(())
@@ -177,7 +48,7 @@ impl Gateway {
         each: &mut dyn FnMut(Connection) -> ControlFlow<()>,
     ) -> Result<(), Unresponsive> {
         let found = |selected: Selected| selected.shown.into_iter().try_for_each(&mut *each);
-        self.select(filter, &What::Show, found)
+        self.select(filter, &Operation::Show, found)
     }
 
     /// Deletes every connection that matches, and returns how many it deleted.
@@ -185,7 +56,7 @@ impl Gateway {
     /// # Errors
     /// [`Unresponsive`]; connections that were deleted before stay deleted.
     pub fn delete_connections(&self, filter: &Filter) -> Result<u64, Unresponsive> {
-        self.affect(filter, What::Delete)
+        self.affect(filter, Operation::Delete)
     }
 
     /// Changes every connection that matches. Returns the number of those that it had to change.
@@ -197,10 +68,10 @@ impl Gateway {
         filter: &Filter,
         changes: Changes,
     ) -> Result<u64, Unresponsive> {
-        self.affect(filter, What::Update(changes))
+        self.affect(filter, Operation::Update(changes))
     }
 
-    fn affect(&self, filter: &Filter, what: What) -> Result<u64, Unresponsive> {
+    fn affect(&self, filter: &Filter, what: Operation) -> Result<u64, Unresponsive> {
         let mut affected = 0;
         self.select(filter, &what, |selected| {
             affected += selected.affected;
@@ -212,7 +83,7 @@ impl Gateway {
     fn select(
         &self,
         filter: &Filter,
-        what: &What,
+        what: &Operation,
         mut each: impl FnMut(Selected) -> ControlFlow<()>,
     ) -> Result<(), Unresponsive> {
         let filter = Arc::new(filter.clone());
@@ -227,7 +98,7 @@ impl Gateway {
                     return Ok(());
                 }
                 match rest {
-                    Some(from) => place = Place::Piece(from),
+                    Some(from) => place = Part::Piece(from),
                     None => break,
                 }
             }
@@ -236,7 +107,7 @@ impl Gateway {
     }
 
     /// The places where matching connections can be.
-    fn places(&self, filter: &Filter) -> Vec<(BucketId, Place)> {
+    fn places(&self, filter: &Filter) -> Vec<(BucketId, Part)> {
         let coordinator = self.shared.lock();
         // Connections of removed zones live on, so these zones count too.
         let zones = coordinator.limit_pools.zones().map(|(zone, _)| zone);
@@ -245,12 +116,12 @@ impl Gateway {
         match keys {
             // Every bucket may have a part of a tunnel.
             Some(keys) if !keys.iter().any(FlowKey::is_tunnel) => {
-                let place = |key| (coordinator.bucket_of(&key), Place::Flow(key));
+                let place = |key| (coordinator.bucket_of(&key), Part::Flow(key));
                 keys.into_iter().map(place).collect()
             }
             _ => {
                 let buckets = coordinator.config.buckets.iter();
-                buckets.map(|bucket| (bucket, Place::Piece(Cursor::default()))).collect()
+                buckets.map(|bucket| (bucket, Part::Piece(Cursor::default()))).collect()
             }
         }
     }

@@ -12,9 +12,10 @@ use wire::{Family, mapped, protocol};
 
 use crate::control::coordinator::Coordinator;
 use crate::control::host_guard::FromHost;
+use crate::control::rule_loading::LoadRulesError;
 use crate::control::worker_handle::Unresponsive;
 use crate::egress::routing::Routing;
-use crate::path::rules::ruleset::{LoadRulesError, Rules};
+use crate::path::rules::ruleset::Rules;
 use crate::worker::command::Command;
 
 /// Most ranges of addresses that are remembered, including those that are no longer used. An

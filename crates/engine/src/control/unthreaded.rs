@@ -9,12 +9,14 @@ use netlink::Picture;
 use steer::{Placement, SteeringHasher, Translated, WorkerId};
 use wire::Network;
 
-use crate::control::config::{Config, Mode, StartError};
+use crate::control::config::{Config, StartError};
 use crate::control::port_book::PortBook;
 use crate::control::ports::PortSetup;
-use crate::control::route_keeper::Resolver;
+use crate::control::rule_loading::LoadRulesError;
 use crate::control::translation_addresses::addresses;
 use crate::control::worker_handle::{Member, introduce};
+use crate::egress::Mode;
+use crate::egress::resolver::Resolver;
 use crate::egress::routing::Routing;
 use crate::path::TimeSource;
 use crate::path::rules::ruleset::Rules;
@@ -56,7 +58,8 @@ impl Unthreaded {
         let routing = Arc::new(routing);
         let rules = config.rules.clone().map(|ruleset| {
             let ruleset = Arc::unwrap_or_clone(ruleset);
-            let unloaded = Rules::prepare(ruleset, config.mode, config.secret.0, &names)?;
+            let unloaded = Rules::prepare(ruleset, config.mode, config.secret.0, &names)
+                .map_err(LoadRulesError::from)?;
             Ok::<_, StartError>(unloaded.load(1, count, now))
         });
         let rules = rules.transpose()?;

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use flow::{Counters, Zone};
-use steer::{BucketId, WorkerId};
+use steer::WorkerId;
 
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::egress::outputs::Sent;
+use crate::path::reassembly::DatagramStatus;
 use crate::path::why::Why;
+use crate::worker::queue::Received;
 
 /// The state of the whole gateway at one moment.
 #[derive(Clone, Debug)]
@@ -90,35 +92,6 @@ pub struct WorkerStatus {
     pub datagrams: DatagramStatus,
 }
 
-/// The incomplete datagrams of a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DatagramStatus {
-    /// Datagrams of both families, including those that were given up and are still remembered.
-    pub count: u64,
-    /// Memory of IPv4 datagrams.
-    pub v4: DatagramMemory,
-    /// Memory of IPv6 datagrams.
-    pub v6: DatagramMemory,
-}
-
-/// Memory charged for incomplete datagrams, bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DatagramMemory {
-    /// For datagrams of which one fragment has come.
-    pub newcomers: u64,
-    /// For datagrams of which several fragments have come.
-    pub in_progress: u64,
-    /// For datagrams that were given up and are still remembered.
-    pub given_up: u64,
-}
-
-impl DatagramMemory {
-    /// The sum of all parts.
-    pub fn total(&self) -> u64 {
-        self.newcomers + self.in_progress + self.given_up
-    }
-}
-
 /// One port.
 #[derive(Clone, Debug, Default)]
 pub struct PortStatus {
@@ -162,38 +135,5 @@ impl DroppedPacket {
     /// The reason in words for people.
     pub fn told(&self) -> String {
         self.refused_by.clone().unwrap_or_else(|| self.why.to_string())
-    }
-}
-
-/// One bucket.
-#[derive(Clone, Copy, Debug)]
-pub struct BucketStatus {
-    /// Its number.
-    pub id: BucketId,
-    /// Its owner.
-    pub worker: WorkerId,
-    /// Packets processed in it since the start.
-    pub packets: u64,
-    /// Connections in it.
-    pub connections: u64,
-}
-
-/// Counters of a receive queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
-    /// Frames.
-    pub frames: u64,
-    /// Bytes, link header included.
-    pub bytes: u64,
-    /// Frames that the kernel dropped because they were not fetched in time.
-    pub lost: u64,
-}
-
-impl Received {
-    /// Adds the counters of another queue.
-    pub fn add(&mut self, other: &Self) {
-        self.frames += other.frames;
-        self.bytes += other.bytes;
-        self.lost += other.lost;
     }
 }

@@ -9,7 +9,8 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteerSettings, WorkerId};
 
 use crate::rings::link::{CONTROL_RESERVE, Wakeup, connect};
-use crate::worker::command::{Command, Question, WorkerReport};
+use crate::worker::command::{Command, Question};
+use crate::worker::report::WorkerReport;
 
 /// Most commands that may wait for a worker.
 const INBOX: usize = 256;

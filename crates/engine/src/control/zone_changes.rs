@@ -10,7 +10,8 @@ use crate::control::coordinator::Coordinator;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::zone_config::{TimeoutPolicy, ZoneConfig};
 use crate::path::zones::{self, Zones, ZonesError};
-use crate::worker::command::{Command, WorkerReport};
+use crate::worker::command::Command;
+use crate::worker::report::WorkerReport;
 
 /// The zones of a gateway as they are configured now.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -9,7 +9,18 @@ pub mod martian;
 pub mod outputs;
 pub mod path_mtu;
 pub mod port_set;
+pub mod resolver;
 pub mod reverse_path;
 pub mod router;
 pub mod routing;
 pub mod stations;
+
+/// The role of a gateway towards the packets that it passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// A wire with a filter: stations on its sides see each other.
+    #[default]
+    Bridge,
+    /// A router, with the routes and neighbours of the kernel.
+    Routed,
+}

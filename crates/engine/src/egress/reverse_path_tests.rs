@@ -7,8 +7,8 @@ use netlink::Picture;
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::control::route_keeper::Resolver;
 use crate::egress::outputs::Outputs;
+use crate::egress::resolver::Resolver;
 use crate::egress::router::Exits;
 use crate::egress::router::tests::{ip, picture};
 use crate::egress::routing::Routing;

@@ -13,13 +13,12 @@ use steer::BucketId;
 use wire::icmp_error::Message;
 use wire::{ETHERNET_LEN, Family, Network};
 
-use crate::control::route_keeper::Resolver;
 use crate::egress::ip_options;
 use crate::egress::martian::{is_no_destination, is_no_source, stays_on_link};
 use crate::egress::outputs::{Manner, Onward, Outputs};
+use crate::egress::resolver::Resolver;
 use crate::egress::reverse_path::Sources;
 use crate::egress::routing::Routing;
-use crate::path::packet::Packet;
 
 /// Most pairs of addresses whose way a worker remembers, about 100 bytes each.
 const WAYS: usize = 2048;
@@ -243,11 +242,6 @@ impl Router {
     /// The addresses of ports that are gone in the routing `now`.
     pub fn lost_addresses(&self, now: &Routing) -> Vec<(LinkId, IpAddr)> {
         self.routing.lost_addresses(now)
-    }
-
-    /// The course of a packet.
-    pub fn course_of(&mut self, packet: &Packet, mark: u32) -> Course {
-        self.course(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
     }
 
     /// The course of the packet of a frame that came in by `port`. `network` describes it. `whole`

@@ -9,7 +9,7 @@ use wire::build::PacketBuilder;
 use super::tests::{CLIENT, ROUTER, SERVER, ip, picture};
 use super::*;
 use crate::Config;
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::testing::many_workers::Crew;
 use crate::worker::command::Command;
 

@@ -17,7 +17,7 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect};
 
 use crate::Config;
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::egress::reverse_path::ReversePath;
 use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;

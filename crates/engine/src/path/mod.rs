@@ -34,7 +34,7 @@ use crate::egress::outputs::Outputs;
 use crate::egress::router::Router;
 use crate::path::bucket::Bucket;
 use crate::path::nat::translation::Translator;
-use crate::path::packet::{Kept, Packet};
+use crate::path::packet::{Kept, Link, Packet};
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
 use crate::path::recent_drops::{RecentDrop, RecentDrops};
@@ -42,7 +42,6 @@ use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
 use crate::path::why::Why;
-use crate::rings::link::Link;
 use crate::rings::ownership::Ownership;
 
 /// Whose time a packet is processed at.

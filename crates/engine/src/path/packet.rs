@@ -8,10 +8,12 @@ use steer::{BucketId, SteeringHasher};
 use wire::{Network, Transport};
 
 use crate::Bucket;
+use crate::egress::router::{Course, Router};
 use crate::egress::stations::Heard;
 use crate::path::alias_table::AliasMessage;
 use crate::path::reassembly::Pieces;
 use crate::path::zones::Origin;
+use crate::rings::link::Freight;
 
 /// A frame with what the receiving worker found out about it, so that the owner
 /// of its bucket does not have to look again.
@@ -78,6 +80,11 @@ impl Packet {
     }
 }
 
+/// The course of a packet with this mark.
+pub fn course_of(router: &mut Router, packet: &Packet, mark: u32) -> Course {
+    router.course(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
+}
+
 /// The flow of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct TrackedFlow {
@@ -120,6 +127,24 @@ pub enum Item {
     /// sent on this ring before it has been processed.
     Marker(u64),
 }
+
+impl Freight for Item {
+    fn weight(&self) -> usize {
+        if let Self::Packet(packet) = self { packet.weight() } else { 1 }
+    }
+
+    #[inline]
+    fn frames(&self, mut each: impl FnMut(&Frame)) {
+        let Self::Packet(packet) = self else { return };
+        each(&packet.frame);
+        if let Some(pieces) = &packet.pieces {
+            pieces.frames().for_each(each);
+        }
+    }
+}
+
+/// The rings between this worker and another one.
+pub type Link = crate::rings::link::Link<Item>;
 
 /// What is kept for a bucket that is on its way, in its order.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use crate::path::eviction::LIMITS;
 use crate::path::fast_path::FastPath;
 use crate::path::nat::port_search::Search;
 use crate::path::nat::translation::Half;
-use crate::path::packet::{Kept, Packet, TrackedFlow};
+use crate::path::packet::{Item, Kept, Packet, TrackedFlow, course_of};
 use crate::path::prefetch::Hardware;
 use crate::path::reassembly::Pieces;
 use crate::path::rules::stages::Passed;
@@ -190,7 +190,7 @@ impl PacketPath {
             None => bucket,
         };
         match link.admit(flow_hash) {
-            Ok(()) => link.stage(packet),
+            Ok(()) => link.stage(Item::Packet(packet)),
             Err(reason) => {
                 let softnet = &mut self.counters.softnet;
                 *match reason {
@@ -392,7 +392,7 @@ impl PacketPath {
     #[inline]
     fn pass_untranslated(&mut self, packet: &Packet, tracked: &Tracked, now: Timestamp) -> Passed {
         let router = self.router.as_mut();
-        let course = router.map(|router| router.course_of(packet, packet.mark));
+        let course = router.map(|router| course_of(router, packet, packet.mark));
         self.record(packet, tracked, course, None, now);
         Passed { course, ..Passed::default() }
     }
@@ -410,7 +410,7 @@ impl PacketPath {
         }
         self.readdress(packet, &halves, Half::Destination);
         let router = self.router.as_mut();
-        let course = router.map(|router| router.course_of(packet, packet.mark));
+        let course = router.map(|router| course_of(router, packet, packet.mark));
         self.record(packet, tracked, course, None, now);
         self.readdress(packet, &halves, Half::Source);
         Passed { course, ..Passed::default() }

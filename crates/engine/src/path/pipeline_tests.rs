@@ -8,9 +8,9 @@ use steer::{HashKind, WorkerId};
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::control::views::Received;
 use crate::rings::link::{Wakeup, connect};
-use crate::worker::command::{Command, Queue};
+use crate::worker::command::Command;
+use crate::worker::queue::{Queue, Received};
 use crate::worker::{Equipment, Turn, Worker};
 use crate::{Config, REPLAY_SECRET, Zones};
 

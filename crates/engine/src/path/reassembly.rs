@@ -9,9 +9,8 @@ use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
 use wire::{Dissected, Family, Network, Transport};
 
-use crate::control::views::{DatagramMemory, DatagramStatus};
 use crate::path::PacketPath;
-use crate::path::packet::Packet;
+use crate::path::packet::{Packet, course_of};
 use crate::path::rules::stages::Passed;
 use crate::path::why::Why;
 use crate::path::zones::Origin;
@@ -112,6 +111,35 @@ pub struct Reassembly {
     spare: Vec<Box<Pieces>>,
     /// A reused buffer for frames on their way from [`Pieces`] to an output.
     loose: Vec<Frame>,
+}
+
+/// The incomplete datagrams of a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramStatus {
+    /// Datagrams of both families, including those that were given up and are still remembered.
+    pub count: u64,
+    /// Memory of IPv4 datagrams.
+    pub v4: DatagramMemory,
+    /// Memory of IPv6 datagrams.
+    pub v6: DatagramMemory,
+}
+
+/// Memory charged for incomplete datagrams, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatagramMemory {
+    /// For datagrams of which one fragment has come.
+    pub newcomers: u64,
+    /// For datagrams of which several fragments have come.
+    pub in_progress: u64,
+    /// For datagrams that were given up and are still remembered.
+    pub given_up: u64,
+}
+
+impl DatagramMemory {
+    /// The sum of all parts.
+    pub fn total(&self) -> u64 {
+        self.newcomers + self.in_progress + self.given_up
+    }
 }
 
 impl Reassembly {
@@ -281,7 +309,8 @@ impl PacketPath {
         let course = match &mut self.router {
             None => None,
             Some(router) => {
-                let course = passed.course.unwrap_or_else(|| router.course_of(packet, packet.mark));
+                let course =
+                    passed.course.unwrap_or_else(|| course_of(router, packet, packet.mark));
                 Some((packet.bucket, course))
             }
         };

@@ -9,7 +9,7 @@ use wire::tcp_option::{TcpOption, TcpOptions, of_segment};
 use wire::{Network, checksum};
 
 use super::*;
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::one_worker::Rig;
 use crate::worker::command::Command;

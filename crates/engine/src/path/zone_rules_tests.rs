@@ -6,7 +6,7 @@ use ruleset::{Options, import};
 use steer::{BucketCount, BucketId, Steered};
 use wire::build::PacketBuilder;
 
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::many_workers::Crew;
 use crate::worker::command::Command;

@@ -223,8 +223,6 @@ impl Zones {
 }
 
 #[cfg(test)]
-use crate::path::zone_config::TimeoutPolicy;
-
 #[cfg(test)]
 #[path = "zones_tests.rs"]
 mod tests;

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::path::zone_config::TimeoutPolicy;
 
 #[test]
 fn the_first_zone_that_takes_port_and_vlan_has_the_packet() {

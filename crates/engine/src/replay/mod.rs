@@ -21,16 +21,18 @@ use steer::{
 use wire::Summary;
 
 use crate::Bucket;
-use crate::control::config::{Config, Mode, StartError};
-use crate::control::views::Received;
+use crate::control::config::{Config, StartError};
+use crate::control::rule_loading::LoadRulesError;
 use crate::control::worker_handle::{Member, introduce};
+use crate::egress::Mode;
 use crate::path::TimeSource;
 use crate::path::events::{EventStream, Subscription};
 use crate::path::rules::ruleset::{Rules, Unloaded};
 use crate::path::why::Why;
 use crate::path::zones::Zones;
 use crate::replay::capture_clock::CaptureClock;
-use crate::worker::command::{Command, Queue};
+use crate::worker::command::Command;
+use crate::worker::queue::{Queue, Received};
 use crate::worker::{Equipment, Turn, Worker};
 
 /// The secret of every replay. It is known, so that a run can be repeated.
@@ -357,7 +359,8 @@ impl Lockstep {
         if let Some(ruleset) = &config.rules {
             let ruleset = ValidRuleset::clone(ruleset);
             // A capture is played as in a bridge, even if a router recorded it.
-            let unloaded = Rules::prepare(ruleset, Mode::Bridge, config.secret.0, interfaces)?;
+            let unloaded = Rules::prepare(ruleset, Mode::Bridge, config.secret.0, interfaces)
+                .map_err(LoadRulesError::from)?;
             self.unloaded = Some(unloaded);
         }
         Ok(())

@@ -13,7 +13,6 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{Backlog, BacklogLimits, WorkerId};
 
 use crate::BATCH;
-use crate::path::packet::{Item, Packet};
 use crate::rings::doorbell::Doorbell;
 
 /// Slots of a ring beyond the backlog limit, for fences, buckets and markers,
@@ -51,20 +50,29 @@ impl Wakeup {
     }
 }
 
+/// An entry of a ring.
+pub trait Freight {
+    /// How many packets it counts as where a limit bounds how many may wait.
+    fn weight(&self) -> usize;
+
+    /// Calls `each` for every frame that it carries.
+    fn frames(&self, each: impl FnMut(&Frame));
+}
+
 /// One worker's ends of its rings to and from a peer.
 #[derive(Debug)]
-pub struct Link {
+pub struct Link<I> {
     /// Packets and control items to the peer.
-    to: Producer<Item>,
+    to: Producer<I>,
     /// Packets and control items from the peer.
-    pub from: Consumer<Item>,
+    pub from: Consumer<I>,
     /// Spent buffers to the peer.
     spent_to: Producer<Frame>,
     /// Spent buffers from the peer.
     spent_from: Consumer<Frame>,
     wakeup: Wakeup,
     backlog: Backlog,
-    staged: Vec<Item>,
+    staged: Vec<I>,
     /// Number of the next item that is staged.
     next: u64,
     /// Packets to the peer that count as several, until it has taken them: their
@@ -77,12 +85,12 @@ pub struct Link {
 }
 
 /// Makes both ends of the rings between two workers, `slots` entries each way.
-pub fn connect(
+pub fn connect<I>(
     slots: usize,
     (a, wake_a): (WorkerId, &Wakeup),
     (b, wake_b): (WorkerId, &Wakeup),
     limits: impl Fn(WorkerId) -> BacklogLimits,
-) -> [(WorkerId, Link); 2] {
+) -> [(WorkerId, Link<I>); 2] {
     let (a_to, b_from) = RingBuffer::new(slots);
     let (b_to, a_from) = RingBuffer::new(slots);
     let (a_spent_to, b_spent_from) = RingBuffer::new(slots);
@@ -108,12 +116,12 @@ pub fn connect(
     ]
 }
 
-impl Link {
+impl<I: Freight> Link<I> {
     /// Asks the peer's backlog for room for one packet of a flow. The hash of the
     /// flow is asked only where the flow limit applies.
     ///
     /// A packet may enter while less than the limit waits, whatever its own
-    /// [weight](Packet::weight): a datagram in more fragments than the limit has to get
+    /// [weight](Freight::weight): a datagram in more fragments than the limit has to get
     /// through too.
     ///
     /// # Errors
@@ -134,19 +142,19 @@ impl Link {
     }
 
     /// Stages a packet that was admitted.
-    pub fn stage(&mut self, packet: Packet) {
+    pub fn stage(&mut self, packet: I) {
         let extra = packet.weight() - 1;
         if extra > 0 {
             self.heavy.push_back((self.next, extra));
             self.extra += extra;
         }
-        self.stage_control(Item::Packet(packet));
+        self.stage_control(packet);
     }
 
     /// Stages a control item. It is never refused: a ring has
     /// [`CONTROL_RESERVE`] slots that packets can not use, and what does not fit
     /// stays staged, in order, until it does.
-    pub fn stage_control(&mut self, item: Item) {
+    pub fn stage_control(&mut self, item: I) {
         self.next += 1;
         self.staged.push(item);
     }
@@ -175,14 +183,9 @@ impl Link {
     }
 
     /// The next item from the peer, who is owed the buffers that come with it.
-    pub fn take(&mut self) -> Option<Item> {
+    pub fn take(&mut self) -> Option<I> {
         let item = self.from.pop().ok()?;
-        if let Item::Packet(packet) = &item {
-            self.owe(&packet.frame);
-            if let Some(pieces) = &packet.pieces {
-                pieces.frames().for_each(|frame| self.owe(frame));
-            }
-        }
+        item.frames(|frame| self.owe(frame));
         Some(item)
     }
 

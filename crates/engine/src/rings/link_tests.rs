@@ -1,11 +1,12 @@
 use wire::build::PacketBuilder;
 
 use super::*;
+use crate::path::packet::{Item, Packet};
 use crate::path::reassembly::Pieces;
 
 /// The ends of the rings between workers 0 and 1, with this many slots: first the link that leads
 /// to worker 1, then the one that leads to worker 0.
-fn pair(slots: usize) -> (Link, Link) {
+fn pair(slots: usize) -> (Link<Item>, Link<Item>) {
     let wakeup = || Wakeup::new(Waker::new().unwrap());
     let limits = |_| BacklogLimits::default();
     let [(_, to_b), (_, to_a)] =
@@ -107,7 +108,7 @@ fn a_datagram_takes_as_much_of_the_backlog_as_its_fragments() {
         let admitted = to_owner.admit(|| round as u64);
         assert_eq!(admitted.is_ok(), waiting < LIMIT, "{waiting} wait in round {round}");
         if admitted.is_ok() {
-            to_owner.stage(datagram(fragments));
+            to_owner.stage(Item::Packet(datagram(fragments)));
             waits.push_back(fragments.max(1));
         }
         if round % 7 == 0 {

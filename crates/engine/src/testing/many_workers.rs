@@ -10,12 +10,12 @@ use flow::Timestamp;
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use steer::{BucketId, SteeringHasher, WorkerId};
 
-use crate::control::route_keeper::Resolver;
-use crate::control::views::Received;
 use crate::control::worker_handle::{Member, introduce};
+use crate::egress::resolver::Resolver;
 use crate::rings::ownership::Move;
 use crate::testing::one_worker::equipment;
-use crate::worker::command::{Command, Notice, Queue};
+use crate::worker::command::{Command, Notice};
+use crate::worker::queue::{Queue, Received};
 use crate::worker::{Equipment, Turn, Worker};
 use crate::{Bucket, Config, Zones};
 

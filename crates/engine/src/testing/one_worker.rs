@@ -10,10 +10,10 @@ use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Wak
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteeringHasher, WorkerId};
 
-use crate::control::views::Received;
 use crate::path::TimeSource;
 use crate::rings::link::Wakeup;
-use crate::worker::command::{Command, Notice, Queue};
+use crate::worker::command::{Command, Notice};
+use crate::worker::queue::{Queue, Received};
 use crate::worker::{Equipment, Turn, Worker};
 use crate::{Bucket, Config, Zones};
 

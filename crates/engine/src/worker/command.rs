@@ -6,53 +6,23 @@ use std::time::Duration;
 
 use conntrack::{Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
-use flow::{Counters, DropReason, KeyedPacket, Zone};
-use netio::{PortId, RxQueue, TxQueue};
+use flow::KeyedPacket;
+use netio::{PortId, TxQueue};
 use ruleset::{ElementUpdate, LogId};
 use steer::{BucketId, Translated, WorkerId};
 
-use crate::control::selection::{Selected, Selection};
-use crate::control::views::{BucketStatus, DatagramStatus, Received};
-use crate::egress::outputs::Sent;
 use crate::egress::routing::Routing;
 use crate::path::events::EventSender;
 use crate::path::host_flows::Sign;
+use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::rules::ruleset::{RuleCounts, WorkerRules};
 use crate::path::settings::Settings;
 use crate::path::zones::Zones;
-use crate::rings::link::Link;
 use crate::rings::ownership::Move;
-
-/// A receive queue.
-pub struct Queue {
-    /// Number of the queue, unique in the gateway.
-    pub id: usize,
-    /// The port that it belongs to.
-    pub port: PortId,
-    /// The interface supplies the symmetric Toeplitz hash, and it may be used.
-    pub supplies_hash: bool,
-    /// Its counters.
-    pub received: Received,
-    /// The queue itself.
-    pub source: Box<dyn RxQueue>,
-}
-
-impl Queue {
-    /// Counts what has not become a frame since it was asked last.
-    pub fn count_missing(&mut self, counters: &mut Counters) {
-        self.received.lost += self.source.take_lost();
-        let too_long = self.source.take_too_long();
-        self.received.frames += too_long;
-        counters.drop_packets(DropReason::FrameTooLong, too_long);
-    }
-}
-
-impl std::fmt::Debug for Queue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queue({} of port {})", self.id, self.port.0)
-    }
-}
+use crate::worker::queue::Queue;
+use crate::worker::report::WorkerReport;
+use crate::worker::selection::{Selected, Selection};
 
 /// An order to a worker, taken between two batches.
 pub enum Command {
@@ -165,27 +135,6 @@ pub enum Question {
     IsLeftToHost(BucketId, KeyedPacket, Sign, SyncSender<bool>),
     /// The packets that it dropped last, each with the time since the drop.
     RecentDrops(SyncSender<Vec<(Duration, RecentDrop)>>),
-}
-
-/// The state of a worker.
-#[derive(Debug, Default)]
-pub struct WorkerReport {
-    /// Counters.
-    pub counters: Counters,
-    /// Owned buckets.
-    pub buckets: Vec<BucketStatus>,
-    /// The counters of its queues, with their ports.
-    pub queues: Vec<(PortId, Received)>,
-    /// The counters of sent frames, by port.
-    pub sent: Vec<Sent>,
-    /// Items that wait in its rings.
-    pub backlog: u64,
-    /// Nanoseconds spent with packets in hand.
-    pub busy_ns: u64,
-    /// Its incomplete datagrams.
-    pub datagrams: DatagramStatus,
-    /// Connections of each known zone except 0.
-    pub zones: Vec<(Zone, u64)>,
 }
 
 /// A message that a worker sends on its own account.

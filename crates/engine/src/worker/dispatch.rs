@@ -3,13 +3,11 @@
 use flow::Timestamp;
 use steer::WorkerId;
 
-use crate::control::views::BucketStatus;
-use crate::path::packet::Item;
+use crate::path::packet::{Item, Link};
 use crate::path::recent_drops::RecentDrop;
 use crate::path::settings::Settings;
-use crate::rings::link::Link;
 use crate::worker::Worker;
-use crate::worker::command::{Command, Notice, Question, WorkerReport};
+use crate::worker::command::{Command, Notice, Question};
 
 /// Places of the table of incomplete datagrams that one question covers. They take about as long
 /// as a batch of packets.
@@ -164,32 +162,6 @@ impl Worker {
                 let kept = self.path.recent_drops.kept();
                 let _ = reply.try_send(kept.into_iter().map(aged).collect());
             }
-        }
-    }
-
-    pub(crate) fn report(&mut self) -> WorkerReport {
-        for queue in &mut self.queues {
-            queue.count_missing(&mut self.path.counters);
-        }
-        WorkerReport {
-            counters: self.path.counters.clone(),
-            buckets: self
-                .path
-                .ownership
-                .owned()
-                .map(|(id, bucket)| BucketStatus {
-                    id,
-                    worker: self.path.id,
-                    packets: bucket.packets,
-                    connections: bucket.all_connections() as u64,
-                })
-                .collect(),
-            queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),
-            sent: self.path.outputs.sent(),
-            backlog: self.path.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
-            busy_ns: self.busy_ns,
-            datagrams: self.path.reassembly.status(),
-            zones: self.path.tracking.limits.zones().collect(),
         }
     }
 }

@@ -8,8 +8,12 @@ pub mod bucket_moves;
 pub mod calls;
 pub mod command;
 pub mod dispatch;
+pub mod queue;
+pub mod report;
+pub mod selection;
 pub mod thread;
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -19,8 +23,8 @@ use netio::{Frame, FramePool, PortError};
 use rtrb::Consumer;
 use steer::{BucketId, SteeringHasher, TunnelSteering, WorkerId};
 
-use crate::control::route_keeper::Resolver;
 use crate::egress::outputs::Outputs;
+use crate::egress::resolver::Resolver;
 use crate::egress::router::Router;
 use crate::egress::stations::StationLimits;
 use crate::path::events::Subscribers;
@@ -30,6 +34,7 @@ use crate::path::packet::Item;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::path::recent_drops::RecentDrops;
+use crate::path::rules::ruleset::Rules;
 use crate::path::settings::Settings;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
@@ -38,7 +43,8 @@ use crate::path::{PacketPath, TimeSource};
 use crate::rings::link::Wakeup;
 use crate::rings::ownership::{Departure, Ownership};
 use crate::worker::bucket_moves::Flushing;
-use crate::worker::command::{Command, Notice, Queue};
+use crate::worker::command::{Command, Notice};
+use crate::worker::queue::Queue;
 use crate::{BATCH, Bucket};
 
 /// Connections that expire in one turn at most, so that expiry never holds up a
@@ -213,6 +219,14 @@ impl Worker {
     pub fn install(&mut self, bucket: BucketId, mut content: Box<Bucket>) {
         self.path.tracking.adopt(bucket, &mut content);
         self.path.ownership.install(bucket, content);
+    }
+
+    /// Judges by these rules from now on, and tells the other workers of changes in sets. This is
+    /// for workers without a coordinator.
+    pub fn set_rules(&mut self, rules: &Arc<Rules>) {
+        let mut rules = rules.for_worker();
+        rules.state.set_alone(false);
+        self.path.rules = Some(rules);
     }
 
     /// Takes commands, packets from peers, packets from its queues; processes

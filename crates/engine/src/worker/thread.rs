@@ -7,7 +7,7 @@ use std::time::Duration;
 use flow::Timestamp;
 use netio::{Waiter, clock, cpu};
 
-use crate::worker::command::WorkerReport;
+use crate::worker::report::WorkerReport;
 use crate::worker::{Turn, Worker};
 
 /// Turns without work before a worker sleeps. They take about as long as a wake-up.

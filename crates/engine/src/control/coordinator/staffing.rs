@@ -7,9 +7,9 @@ use crate::Bucket;
 use crate::control::config::{StartError, SteerError, WorkerCount};
 use crate::control::worker_handle::{Member, Unresponsive, introduce};
 use crate::path::TimeSource;
-use crate::worker::command::{Command, Question, WorkerReport};
-use crate::worker::thread;
-use crate::worker::{Equipment, Worker};
+use crate::worker::command::{Command, Question};
+use crate::worker::report::WorkerReport;
+use crate::worker::{Equipment, Worker, thread};
 
 impl Coordinator {
     /// Starts one more worker and connects it to the others. A worker that is hired at the start

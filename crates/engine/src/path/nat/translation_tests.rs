@@ -15,7 +15,7 @@ use wire::{TcpFlags, dissect, protocol};
 
 use super::*;
 use crate::Config;
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::many_workers::Crew;

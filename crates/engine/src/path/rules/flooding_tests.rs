@@ -7,7 +7,7 @@ use wire::build::{PacketBuilder, Tcp};
 use super::tests::ruleset;
 use super::*;
 use crate::Config;
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::rings::link::CONTROL_RESERVE;
 use crate::testing::many_workers::Crew;

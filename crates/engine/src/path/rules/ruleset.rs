@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use conntrack::helper::Kind;
 use conntrack::proto::tcp::{TcpState, TcpTimeouts};
 use conntrack::syn_proxy::Promise;
-use conntrack::{Settings, TimeoutPolicy, Timeouts, TooManyZones};
+use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use flow::{Timestamp, Zone};
 use netio::PortId;
 use ruleset::{
@@ -15,8 +15,7 @@ use ruleset::{
 };
 use wire::protocol;
 
-use crate::control::config::Mode;
-use crate::control::worker_handle::Unresponsive;
+use crate::egress::Mode;
 use crate::egress::allowance::Allowance;
 use crate::path::why::Why;
 
@@ -29,9 +28,9 @@ const RESETS_PER_SECOND: u64 = 10_000;
 /// Most TCP resets that it may send at once after a pause.
 const RESET_BURST: u64 = 500;
 
-/// Why a ruleset was not loaded. The rules before stay.
+/// Why a ruleset can not be used.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadRulesError {
+pub enum PrepareRulesError {
     /// Rules ask for something that the gateway does not do.
     #[error(
         "{} rules ask for something that this gateway does not do; the first: {}",
@@ -42,16 +41,6 @@ pub enum LoadRulesError {
     /// The ruleset can not be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// Rules name more zones than there may be.
-    #[error(transparent)]
-    TooManyZones(#[from] TooManyZones),
-    /// The kernel would answer packets that rules translate.
-    #[error("translated packets can not be kept from the host: {0}")]
-    HostGuard(String),
-    /// A worker hangs, and it must learn of zones or addresses before any worker judges by the
-    /// rules.
-    #[error(transparent)]
-    Unresponsive(#[from] Unresponsive),
 }
 
 /// Lists the parts of a ruleset that a gateway in this mode does not support, each with its place.
@@ -169,10 +158,10 @@ impl Rules {
         mode: Mode,
         seed: u64,
         interfaces: &[String],
-    ) -> Result<Unloaded, LoadRulesError> {
+    ) -> Result<Unloaded, PrepareRulesError> {
         let problems = check_rules(&ruleset, mode);
         if !problems.is_empty() {
-            return Err(LoadRulesError::Unsupported(problems));
+            return Err(PrepareRulesError::Unsupported(problems));
         }
         let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
         let timeouts = ruleset.timeouts().iter().map(timeout_policy).collect();

@@ -15,7 +15,7 @@ use crate::egress::bridge::Way;
 use crate::egress::port_set::PortSet;
 use crate::egress::router::Course;
 use crate::path::nat::translation::Half;
-use crate::path::packet::Packet;
+use crate::path::packet::{Packet, course_of};
 use crate::path::rules::journey::{Asked, Journey};
 use crate::path::{PacketPath, TimeSource};
 
@@ -299,7 +299,7 @@ impl PacketPath {
                 (port, Hop::default())
             }
             Some(router) => {
-                let course = router.course_of(packet, journey.mark);
+                let course = course_of(router, packet, journey.mark);
                 journey.passed.course = Some(course);
                 match course {
                     Course::Host if packet.frame.before().destination.is_some() => {

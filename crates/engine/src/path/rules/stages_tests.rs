@@ -7,7 +7,7 @@ use wire::{dissect, protocol};
 
 use super::*;
 use crate::Config;
-use crate::control::config::Mode;
+use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::one_worker::Rig;
 use crate::worker::command::Command;

@@ -1,0 +1,54 @@
+//! The receive queues of a worker.
+
+use flow::{Counters, DropReason};
+use netio::{PortId, RxQueue};
+
+/// A receive queue.
+pub struct Queue {
+    /// Number of the queue, unique in the gateway.
+    pub id: usize,
+    /// The port that it belongs to.
+    pub port: PortId,
+    /// The interface supplies the symmetric Toeplitz hash, and it may be used.
+    pub supplies_hash: bool,
+    /// Its counters.
+    pub received: Received,
+    /// The queue itself.
+    pub source: Box<dyn RxQueue>,
+}
+
+impl Queue {
+    /// Counts what has not become a frame since it was asked last.
+    pub fn count_missing(&mut self, counters: &mut Counters) {
+        self.received.lost += self.source.take_lost();
+        let too_long = self.source.take_too_long();
+        self.received.frames += too_long;
+        counters.drop_packets(DropReason::FrameTooLong, too_long);
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({} of port {})", self.id, self.port.0)
+    }
+}
+
+/// Counters of a receive queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes, link header included.
+    pub bytes: u64,
+    /// Frames that the kernel dropped because they were not fetched in time.
+    pub lost: u64,
+}
+
+impl Received {
+    /// Adds the counters of another queue.
+    pub fn add(&mut self, other: &Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+        self.lost += other.lost;
+    }
+}

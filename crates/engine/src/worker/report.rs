@@ -1,0 +1,72 @@
+//! The state of a worker, as the coordinator asks for it.
+
+use flow::{Counters, Zone};
+use netio::PortId;
+use steer::{BucketId, WorkerId};
+
+use crate::egress::outputs::Sent;
+use crate::path::reassembly::DatagramStatus;
+use crate::worker::Worker;
+use crate::worker::queue::Received;
+
+/// The state of a worker.
+#[derive(Debug, Default)]
+pub struct WorkerReport {
+    /// Counters.
+    pub counters: Counters,
+    /// Owned buckets.
+    pub buckets: Vec<BucketStatus>,
+    /// The counters of its queues, with their ports.
+    pub queues: Vec<(PortId, Received)>,
+    /// The counters of sent frames, by port.
+    pub sent: Vec<Sent>,
+    /// Items that wait in its rings.
+    pub backlog: u64,
+    /// Nanoseconds spent with packets in hand.
+    pub busy_ns: u64,
+    /// Its incomplete datagrams.
+    pub datagrams: DatagramStatus,
+    /// Connections of each known zone except 0.
+    pub zones: Vec<(Zone, u64)>,
+}
+
+/// One bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketStatus {
+    /// Its number.
+    pub id: BucketId,
+    /// Its owner.
+    pub worker: WorkerId,
+    /// Packets processed in it since the start.
+    pub packets: u64,
+    /// Connections in it.
+    pub connections: u64,
+}
+
+impl Worker {
+    pub(crate) fn report(&mut self) -> WorkerReport {
+        for queue in &mut self.queues {
+            queue.count_missing(&mut self.path.counters);
+        }
+        WorkerReport {
+            counters: self.path.counters.clone(),
+            buckets: self
+                .path
+                .ownership
+                .owned()
+                .map(|(id, bucket)| BucketStatus {
+                    id,
+                    worker: self.path.id,
+                    packets: bucket.packets,
+                    connections: bucket.all_connections() as u64,
+                })
+                .collect(),
+            queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),
+            sent: self.path.outputs.sent(),
+            backlog: self.path.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
+            busy_ns: self.busy_ns,
+            datagrams: self.path.reassembly.status(),
+            zones: self.path.tracking.limits.zones().collect(),
+        }
+    }
+}
