@@ -10,6 +10,7 @@ use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetI
 use steer::{Steered, WorkerId};
 use wire::{Network, Summary};
 
+use crate::path::drop_cause::DropCause;
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::views::RulesStatus;
@@ -17,10 +18,9 @@ use crate::control::worker_handle::Unresponsive;
 use crate::path::host_flows::Sign;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::rules::ruleset::{PrepareRulesError, RuleCounts, Rules, WorkerRules};
-use crate::path::why::Why;
 use crate::worker::command::{Command, Notice, Question};
 
-/// Why a ruleset was not loaded. The rules before stay.
+/// DropCause a ruleset was not loaded. The rules before stay.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadRulesError {
     /// The ruleset can not be used.
@@ -487,7 +487,7 @@ impl Coordinator {
     pub fn write_log_line(&self, log: LogId, line: &RecentDrop) {
         let Some(rules) = &self.rules else { return };
         let ruleset = rules.program.ruleset();
-        let Why::Tracking(conntrack::Why::Rule { rule, revision }) = line.why else { return };
+        let DropCause::Tracking(conntrack::Why::Rule { rule, revision }) = line.why else { return };
         let (Some(log), Some(place)) =
             (ruleset.logs().get(log.index()), ruleset.place_of_rule(rule as usize))
         else {

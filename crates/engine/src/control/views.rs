@@ -5,10 +5,10 @@ use std::time::Duration;
 use flow::{Counters, Zone};
 use steer::WorkerId;
 
+use crate::path::drop_cause::DropCause;
 use crate::egress::Mode;
 use crate::egress::outputs::Sent;
 use crate::path::reassembly::DatagramStatus;
-use crate::path::why::Why;
 use crate::worker::queue::Received;
 
 /// The state of the whole gateway at one moment.
@@ -123,7 +123,7 @@ pub struct DroppedPacket {
     /// Its length, bytes.
     pub length: u32,
     /// The reason.
-    pub why: Why,
+    pub why: DropCause,
     /// The rule or policy that refused it, by its place in the ruleset. `None` if the loaded rules
     /// did not refuse it.
     pub refused_by: Option<String>,

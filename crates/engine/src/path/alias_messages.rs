@@ -17,6 +17,8 @@
 //! Nothing arrives for the bucket meanwhile: its fences are in, and its next owner keeps packets
 //! for it.
 
+use std::ops::ControlFlow;
+
 use conntrack::Claimant;
 use flow::{DropReason, KeyedPacket, Timestamp};
 use steer::BucketId;
@@ -24,72 +26,65 @@ use steer::BucketId;
 use crate::path::PacketPath;
 use crate::path::alias_table::{AliasMessage, Filing, Waiting};
 use crate::path::packet::{Item, Kept, Packet};
+use crate::path::scratch::Scratch;
+use crate::path::step::{End, Step, Wait, dropped};
 
 impl PacketPath {
-    /// Sends a packet that has met an alias to the bucket that has its connection. Or takes away a
-    /// packet that has to wait for the alias of its connection. False if neither is needed.
+    /// Keeps a packet until its bucket is here.
     #[inline]
-    pub(crate) fn divert(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
-        let Some(bucket) = self.ownership.get(packet.bucket) else { return false };
+    pub(crate) fn find_bucket(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
+        match self.ownership.get(packet.bucket) {
+            Some(_) => ControlFlow::Continue(()),
+            None => ControlFlow::Break(End::Wait(Wait::Bucket)),
+        }
+    }
+
+    /// Sends a packet that has met an alias to the bucket that has its connection, and keeps a
+    /// packet that has to wait for the alias of its connection.
+    #[inline]
+    pub(crate) fn follow_alias(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let Some(bucket) = self.ownership.get(packet.bucket) else {
+            return ControlFlow::Continue(());
+        };
         let is_plain = bucket.aliases.is_empty() && bucket.openings.is_empty();
         if is_plain && packet.alias_in.is_none() {
-            return false;
+            return ControlFlow::Continue(());
         }
-        self.divert_slowly(packet, now)
+        self.follow_alias_slowly(packet, scratch.now)
     }
 
     #[cold]
-    fn divert_slowly(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
-        let Some((keyed, hash)) = packet.looked_up() else { return false };
-        let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return false };
+    fn follow_alias_slowly(&mut self, packet: &mut Packet, now: Timestamp) -> Step {
+        let found = packet.looked_up().zip(self.ownership.get_mut(packet.bucket));
+        let Some(((keyed, hash), bucket)) = found else { return ControlFlow::Continue(()) };
         if bucket.openings.awaits(&keyed) {
-            if bucket.openings.has_room() {
-                let packet = packet.take();
-                bucket.openings.push(&keyed, Waiting::Follower(packet));
-            } else {
-                let packet = packet.take();
-                self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
+            if !bucket.openings.has_room() {
+                return dropped(DropReason::AliasQueueFull);
             }
-            return true;
+            bucket.openings.push(&keyed, Waiting::Follower(packet.take()));
+            return ControlFlow::Break(End::Wait(Wait::Opener));
         }
         if let Some(alias_in) = packet.alias_in {
             if bucket.connections.has(&keyed, hash, now) {
-                return false;
+                return ControlFlow::Continue(());
             }
             // The connection has ended. The alias is removed, and the packet is judged in the
             // bucket that it was steered to.
             let owner = packet.bucket;
             let message = AliasMessage::Remove { alias: (keyed, hash), owner };
             self.tell_bucket(owner, alias_in, message, now);
-            self.redirect(packet, alias_in, None, now);
-            return true;
+            (packet.bucket, packet.alias_in) = (alias_in, None);
+            return ControlFlow::Break(End::Steer(Some(owner)));
         }
-        let Some(owner) = bucket.aliases.owner(&keyed, hash) else { return false };
-        self.redirect(packet, owner, Some(packet.bucket), now);
-        true
-    }
-
-    /// Sends a packet to another bucket.
-    pub(crate) fn redirect(
-        &mut self,
-        packet: &mut Packet,
-        to: BucketId,
-        alias_in: Option<BucketId>,
-        now: Timestamp,
-    ) {
+        let Some(owner) = bucket.aliases.owner(&keyed, hash) else {
+            return ControlFlow::Continue(());
+        };
         let from = packet.bucket;
-        let mut packet = Packet { bucket: to, alias_in, ..packet.take() };
-        // A bucket that is about to leave is processed here: its next owner gets packets from this
-        // worker only after this one.
-        if self.ownership.get(to).is_some() || self.ownership.route(to) == self.id {
-            self.process(&mut packet, now);
-        } else {
-            self.has_spoken(from);
-            self.hand_over(packet);
-        }
+        (packet.bucket, packet.alias_in) = (owner, Some(from));
+        ControlFlow::Break(End::Steer(Some(from)))
     }
 
-    fn has_spoken(&mut self, bucket: BucketId) {
+    pub(crate) fn has_spoken(&mut self, bucket: BucketId) {
         if let Some(bucket) = self.ownership.get_mut(bucket) {
             bucket.has_spoken = true;
         }

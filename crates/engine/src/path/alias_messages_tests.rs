@@ -9,10 +9,11 @@ use wire::build::PacketBuilder;
 use conntrack::syn_proxy::Screening;
 
 use super::*;
+use crate::{Config, REPLAY_SECRET};
 use crate::path::nat::port_search::Search;
 use crate::path::packet::TrackedFlow;
+use crate::path::scratch::{Exit, Progress};
 use crate::testing::many_workers::Crew as Rig;
-use crate::{Config, REPLAY_SECRET};
 
 const WORKERS: u16 = 3;
 const BUCKETS: u16 = 16;
@@ -87,7 +88,7 @@ impl Crew {
         };
         let owner = self.owners[away.index()].index();
         let worker = &mut self.rig.workers[owner];
-        let passed = worker.path.admit(&mut packet, Screening::Off, NOW).unwrap();
+        let passed = opened(&mut worker.path, &mut packet);
         match worker.path.file_alias(away, (key, hash), ((key, hash), None), home, NOW) {
             Some(Filing::Filed) => worker.path.send(&mut packet, passed, NOW),
             Some(other) => panic!("{other:?}"),
@@ -114,6 +115,14 @@ impl Crew {
         assert_eq!(seen, self.sent);
         assert_eq!(self.dropped(), 0);
     }
+}
+
+/// Takes a packet that opens a connection through the stages. Returns how it leaves.
+fn opened(path: &mut PacketPath, packet: &mut Packet) -> Exit {
+    let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, NOW);
+    let end = path.walk(packet, &mut scratch);
+    assert!(matches!(end, End::Forward | End::Wait(Wait::Alias)), "{end:?}");
+    scratch.exit
 }
 
 proptest! {
@@ -229,7 +238,7 @@ fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { panic!("a flow") };
     let owner = crew.owners[other].index();
     let worker = &mut crew.workers[owner];
-    let passed = worker.path.admit(&mut packet, Screening::Off, NOW).unwrap();
+    let passed = opened(&mut worker.path, &mut packet);
     let alias = (keyed, hash);
     assert_eq!(worker.path.file_alias(away, alias, (alias, None), home, NOW), None);
     let bucket = worker.path.ownership.get_mut(away).unwrap();

@@ -14,7 +14,7 @@ use steer::BucketId;
 
 use crate::path::nat::port_search::Search;
 use crate::path::packet::Packet;
-use crate::path::rules::stages::Passed;
+use crate::path::scratch::Exit;
 
 /// Most packets of one bucket that may wait for the aliases of their connections. An answer takes
 /// microseconds.
@@ -187,7 +187,7 @@ fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
 pub enum Waiting {
     /// The packet that has opened the connection. Everything is done except sending it. If its
     /// source is taken, the search goes on.
-    Opener(Packet, Passed, Search),
+    Opener(Packet, Exit, Search),
     /// A later packet of the connection.
     Follower(Packet),
 }

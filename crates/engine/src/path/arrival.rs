@@ -1,5 +1,7 @@
 //! Arrival: what a worker does with a frame or packet that is not on its way through the gateway.
 
+use std::ops::ControlFlow;
+
 use flow::{Class, DropReason, Timestamp};
 use netio::Frame;
 use wire::Network;
@@ -7,6 +9,8 @@ use wire::Network;
 use crate::egress::bridge::is_never_forwarded;
 use crate::egress::router::Arrival;
 use crate::path::packet::{Item, Packet};
+use crate::path::scratch::Scratch;
+use crate::path::step::{End, Reply, Step, dropped};
 use crate::path::{PacketPath, TimeSource};
 
 impl PacketPath {
@@ -72,19 +76,34 @@ impl PacketPath {
         });
     }
 
-    /// Has a router look at the addresses and options of a packet, once. False if the packet does
-    /// not go on: then it was disposed of.
+    /// Has a router look at the addresses and options of a packet, once.
     #[inline]
-    pub(crate) fn check_arrival(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
-        let Some(router) = self.router.as_mut().filter(|_| !packet.is_checked) else { return true };
+    pub(crate) fn check_sender(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
+        self.check_addresses(packet)
+    }
+
+    /// The same, for a packet that has no scratch area yet.
+    #[inline]
+    pub(crate) fn check_addresses(&mut self, packet: &mut Packet) -> Step {
+        let Some(router) = self.router.as_mut().filter(|_| !packet.is_checked) else {
+            return ControlFlow::Continue(());
+        };
         packet.is_checked = true;
-        let arrival = router.packet_arrival(&packet.frame, Some(&packet.network));
-        if arrival == Arrival::Forward {
-            packet.is_own = router.takes_own(&packet.network);
-            return true;
+        match router.packet_arrival(&packet.frame, Some(&packet.network)) {
+            Arrival::Forward => {
+                packet.is_own = router.takes_own(&packet.network);
+                ControlFlow::Continue(())
+            }
+            // Steering has taken priority tags off.
+            Arrival::Host | Arrival::Untag => {
+                self.counters.softnet.processed += 1;
+                ControlFlow::Break(End::Host)
+            }
+            Arrival::Drop(reason) => dropped(reason),
+            Arrival::Refuse(reason, message) => {
+                ControlFlow::Break(End::Drop(reason.into(), Some(Reply::Icmp(message))))
+            }
         }
-        self.end_arrival(std::mem::take(&mut packet.frame), arrival, now);
-        false
     }
 
     /// Disposes of a frame that a router does not route.

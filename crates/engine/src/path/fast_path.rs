@@ -4,39 +4,38 @@
 //! A packet that takes it is tracked as any other, so windows, timers and counts are the same.
 //! It is asked no rule, route or neighbour. Whatever these say is recorded only if they would
 //! say the same of every packet of the flow in its direction, and holds only until anything
-//! changes that it was decided from ([`Command::changes_decisions`]). All other packets take
+//! changes that it was decided from (`Command::changes_decisions`). All other packets take
 //! the stages one after the other, and the last of them records what they have decided.
-//!
-//! [`Command::changes_decisions`]: crate::worker::command::Command::changes_decisions
+
+use std::ops::ControlFlow;
 
 use conntrack::syn_proxy::Screening;
-use conntrack::{Forwarding, Tracked, Why};
+use conntrack::{Forwarding, Tracked};
 use flow::{Class, Endpoint, Timestamp, Verdict};
 use netio::PortId;
 use wire::{Family, Network, Place, TcpFlags, Transport, protocol};
 
 use crate::egress::bridge::Way;
-use crate::egress::outputs::Onward;
 use crate::egress::path_mtu;
-use crate::egress::router::Course;
 use crate::path::PacketPath;
 use crate::path::nat::translation::Half;
 use crate::path::packet::Packet;
-use crate::path::rules::stages::Passed;
+use crate::path::scratch::Scratch;
+use crate::path::step::Step;
 
-/// What became of a packet that might take the fast path.
+/// The result of the fast path.
 pub(crate) enum FastPath {
-    /// It was sent.
-    Sent,
-    /// It was tracked, and the stages behind that have to decide.
+    /// The packet leaves as it was recorded.
+    Forward(Forwarding),
+    /// The packet was tracked, and the stages behind that have to decide.
     Tracked(Tracked),
-    /// Nothing was done with it.
+    /// Nothing was done with the packet.
     No,
 }
 
 impl PacketPath {
-    /// Sends a packet the way that was recorded for its connection, if that holds and nothing is
-    /// unusual about the packet.
+    /// Tracks and translates a packet as it was recorded for its connection, if that holds and
+    /// nothing is unusual about the packet.
     #[inline]
     pub(crate) fn take_fast_path(
         &mut self,
@@ -53,6 +52,10 @@ impl PacketPath {
             || tracked.is_watched()
         {
             self.count_arrived(packet);
+            // The sender of the packet that was recorded was the same.
+            packet.is_checked = true;
+            let router = self.router.as_ref();
+            packet.is_own = router.is_some_and(|router| router.takes_own(&packet.network));
             return FastPath::Tracked(tracked);
         }
         self.count_arrived(packet);
@@ -60,10 +63,9 @@ impl PacketPath {
         if tracked.is_translated() {
             self.translate_recorded(packet, &tracked);
         }
-        self.send_recorded(packet, forwarding, now);
         #[cfg(test)]
         tests::note_sent();
-        FastPath::Sent
+        FastPath::Forward(forwarding)
     }
 
     /// Gives a packet the ends that its connection leaves with.
@@ -87,12 +89,14 @@ impl PacketPath {
         self.readdress(packet, &halves, Half::Source);
     }
 
+    /// Counts a packet that has come to its bucket. Fragments were counted one by one before their
+    /// datagram, and so was a packet that has met an alias.
     #[inline]
-    fn count_arrived(&mut self, packet: &Packet) {
+    pub(crate) fn count_arrived(&mut self, packet: &Packet) {
         if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
             bucket.packets += 1;
         }
-        self.counters.softnet.processed += 1;
+        self.counters.softnet.processed += u64::from(packet.pieces.is_none() && !packet.judged);
     }
 
     /// The way of a packet, if it is recorded, holds and is for such a packet.
@@ -119,75 +123,24 @@ impl PacketPath {
         goes_so.then_some(forwarding)
     }
 
-    #[inline]
-    fn send_recorded(&mut self, packet: &mut Packet, forwarding: Forwarding, now: Timestamp) {
-        let frame = std::mem::take(&mut packet.frame);
-        let Self { router, outputs, pool, counters, .. } = self;
-        let output = PortId(forwarding.output);
-        match router.as_ref().map(|router| router.station(output)) {
-            Some(Some(from)) => {
-                let onward = Onward { from, to: forwarding.station, mtu: None };
-                outputs.send_fitting(output, frame, onward, pool, counters);
-            }
-            // The routes have changed since, which ends the generation: this does not happen.
-            Some(None) => pool.give_back(frame),
-            None => outputs.send(frame, Way::Port(output), now.as_nanos(), pool, counters),
-        }
-        self.drop_refused();
-    }
-
-    /// Judges a packet that was tracked and can not take the fast path after all. Rules in front
-    /// of tracking have decided that they would say the same of it as of those before.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn admit_tracked(
-        &mut self,
-        packet: &mut Packet,
-        tracked: Tracked,
-        now: Timestamp,
-    ) -> Result<Passed, Why> {
-        packet.is_checked = true;
-        packet.is_own =
-            self.router.as_ref().is_some_and(|router| router.takes_own(&packet.network));
-        if self.rules.is_none() && !packet.is_own {
-            return self.admit_unruled_tracked(packet, tracked, now);
-        }
-        self.judge_untracked(packet, now)?;
-        self.admit_tracked_by_rules(packet, tracked, false, now)
-    }
-
     /// Records the way that the stages have found for a packet, if they would find the same for
     /// each packet of its flow.
     #[inline]
-    pub(crate) fn record(
-        &mut self,
-        packet: &Packet,
-        tracked: &Tracked,
-        course: Option<Course>,
-        way: Option<Way>,
-        now: Timestamp,
-    ) {
-        if tracked.class == Class::Established && is_usual(packet) {
-            self.record_usual(packet, tracked, course, way, now);
+    pub(crate) fn record(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        if scratch.tracked.class == Class::Established && !scratch.per_packet && is_usual(packet) {
+            self.record_usual(packet, scratch);
         }
+        ControlFlow::Continue(())
     }
 
     #[inline(never)]
-    fn record_usual(
-        &mut self,
-        packet: &Packet,
-        tracked: &Tracked,
-        course: Option<Course>,
-        way: Option<Way>,
-        now: Timestamp,
-    ) {
+    fn record_usual(&mut self, packet: &Packet, scratch: &Scratch) {
         // A packet has to be in the zone of its flow to be found without the rules.
         if self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones()) {
             return;
         }
         let input = packet.frame.port.0;
-        let way_of = || self.outputs.ways_of(&packet.frame, now.as_nanos()).ok();
-        let forwarding = match (&self.router, course) {
+        let forwarding = match (&self.router, scratch.exit.course) {
             (Some(router), Some(course)) if !router.routing.fib.asks_for_traffic_class() => {
                 let Some((port, station, of_route)) = router.adjacency(&course) else { return };
                 let mtu = self.outputs.mtu(port).into_iter().chain(of_route).min();
@@ -195,14 +148,14 @@ impl PacketPath {
                 Forwarding { input, output: port.0, station, mtu }
             }
             (None, _) => {
-                let Some(Way::Port(output)) = way.or_else(way_of) else { return };
+                let Some(Way::Port(output)) = scratch.exit.way else { return };
                 Forwarding { input, output: output.0, station: [0; 6], mtu: u16::MAX }
             }
             _ => return,
         };
         if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
             bucket.connections.begin_generation(self.generation);
-            bucket.connections.record(tracked, forwarding);
+            bucket.connections.record(&scratch.tracked, forwarding);
         }
     }
 }

@@ -21,8 +21,12 @@ use wire::{Carried, IcmpError, Network, Transport, carried};
 use crate::Bucket;
 use crate::egress::bridge::Way;
 use crate::path::packet::Packet;
-use crate::path::rules::journey::{Asked, Journey};
-use crate::path::rules::stages::packet_type;
+use crate::path::rules::connection::Asked;
+use crate::path::scratch::{Progress, Scratch};
+use crate::path::step::{OrDrop, Step};
+use crate::egress::router::Course;
+use std::ops::ControlFlow;
+use crate::path::rules::hooks::packet_type;
 use crate::path::tracking::checksum_of;
 use crate::path::{PacketPath, TimeSource};
 
@@ -109,15 +113,24 @@ pub fn flow_inside(network: &Network) -> Option<Option<KeyedPacket>> {
 }
 
 impl PacketPath {
-    /// Has the rules judge what a packet of a tunnel carries, which they have accepted.
+    /// Has the rules judge the packet that a tunnel carries, after they have accepted the packet of
+    /// the tunnel. The kernel judges a packet for the host.
+    #[inline]
+    pub(crate) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        if !packet.carries || scratch.exit.course == Some(Course::Host) {
+            return ControlFlow::Continue(());
+        }
+        self.judge_inside(packet, scratch).or_drop()
+    }
+
     #[cold]
     #[inline(never)]
     pub(crate) fn judge_inside(
         &mut self,
         packet: &Packet,
-        outer: &mut Journey,
-        now: Timestamp,
+        outer: &mut Scratch,
     ) -> Result<(), Why> {
+        let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.ownership.get(packet.bucket);
         // Whatever has no flow, or no place, was not judged.
@@ -137,13 +150,13 @@ impl PacketPath {
         };
         let inner = inner.ok_or(DropReason::InsideUnreadable)?;
         let mut tracked = self.track_inside(packet, &inner, now)?;
-        let judged = match outer.passed.way {
+        let judged = match outer.exit.way {
             Some(Way::Ports(ports)) => ports
                 .accepted(DropReason::InsideRefused.into(), |port| {
                     self.go_out_by(port, outer);
                     self.consult_rules(packet, &inner, &mut tracked, outer, now)
                 })
-                .map(|ports| outer.passed.way = Some(Way::Ports(ports))),
+                .map(|ports| outer.exit.way = Some(Way::Ports(ports))),
             _ => self.consult_rules(packet, &inner, &mut tracked, outer, now),
         };
         if let (Some(id), Some((bucket, mut context))) =
@@ -268,16 +281,18 @@ impl PacketPath {
         packet: &Packet,
         inner: &Inner,
         tracked: &mut Tracked,
-        outer: &Journey,
+        outer: &Scratch,
         now: Timestamp,
     ) -> Result<(), Why> {
         let Some(rules) = &mut self.rules else { return Ok(()) };
         let program = &rules.shared.program;
-        let mut journey = Journey::new(packet, *tracked, outer.input);
-        if program.accepts_at_once(Stage::Forward, journey.state) {
+        let mut scratch =
+            Scratch::new(packet, Progress::Untracked, Screening::Off, outer.input, now);
+        scratch.set_tracked(*tracked);
+        if program.accepts_at_once(Stage::Forward, scratch.state) {
             return Ok(());
         }
-        (journey.output, journey.mark) = (outer.output, outer.mark);
+        (scratch.output, scratch.mark) = (outer.output, outer.mark);
         let inside = self.ownership.get(packet.bucket).and_then(|it| it.inside.as_ref());
         let asked = inside
             .and_then(|inside| Asked::of(&inside.connections, inner.keyed.as_ref(), tracked, now));
@@ -288,11 +303,11 @@ impl PacketPath {
             network: &inner.network,
             vlan: packet.origin.vlan,
             packet_type: packet_type(bytes),
-            input: journey.input,
-            output: journey.output,
-            mark: journey.mark,
+            input: scratch.input,
+            output: scratch.output,
+            mark: scratch.mark,
             priority: outer.priority,
-            connection: journey.connection(zones, asked.as_ref().map(|asked| asked as _)),
+            connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
         };
         let outcome = consult(program, Stage::Forward, &view, &mut rules.state, now);
         self.mark_inside(packet, &outcome, tracked, now);

@@ -4,6 +4,8 @@ pub mod alias_messages;
 pub mod alias_table;
 pub mod arrival;
 pub mod bucket;
+pub mod disposal;
+pub mod drop_cause;
 pub mod events;
 pub mod eviction;
 pub mod fast_path;
@@ -12,17 +14,21 @@ pub mod inner_packets;
 pub mod nat;
 pub mod packet;
 pub mod pass_list;
-pub mod pipeline;
 pub mod prefetch;
 pub mod reassembly;
 pub mod recent_drops;
 pub mod refragment;
 pub mod rules;
+pub mod scratch;
 pub mod settings;
+pub mod stages;
+pub mod steering;
+pub mod step;
 pub mod syn_proxy;
+pub mod to_host;
 pub mod tracking;
-pub mod why;
 pub mod zone_config;
+pub mod zone_rules;
 pub mod zones;
 
 use flow::{Counters, Timestamp};
@@ -30,6 +36,7 @@ use netio::{Frame, FramePool};
 use ruleset::LogId;
 use steer::{SteeringHasher, WorkerId};
 
+use crate::path::drop_cause::DropCause;
 use crate::egress::outputs::Outputs;
 use crate::egress::router::Router;
 use crate::path::bucket::Bucket;
@@ -41,7 +48,6 @@ use crate::path::recent_drops::{RecentDrop, RecentDrops};
 use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
-use crate::path::why::Why;
 use crate::rings::ownership::Ownership;
 
 /// Whose time a packet is processed at.
@@ -94,7 +100,7 @@ impl PacketPath {
         }
     }
 
-    pub(crate) fn drop_frame(&mut self, frame: Frame, why: Why) {
+    pub(crate) fn drop_frame(&mut self, frame: Frame, why: DropCause) {
         self.counters.drop_packet(why.reason());
         self.recent_drops.see(&frame, why, self.now, &self.tracking.zones);
         self.pool.give_back(frame);

@@ -3,6 +3,8 @@
 //! The whole datagram is put together in a buffer of its own, which takes one copy of each byte.
 //! It is tracked and judged. The gateway then sends the fragments as they came.
 
+use std::ops::ControlFlow;
+
 use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage, Summary};
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
@@ -10,9 +12,9 @@ use steer::BucketId;
 use wire::{Dissected, Family, Network, Transport};
 
 use crate::path::PacketPath;
-use crate::path::packet::{Packet, course_of};
-use crate::path::rules::stages::Passed;
-use crate::path::why::Why;
+use crate::path::packet::Packet;
+use crate::path::scratch::Scratch;
+use crate::path::step::{End, OrDrop, Step, Wait, dropped};
 use crate::path::zones::Origin;
 
 /// Most datagrams that one turn checks for their timeout, so that expiry never holds up a batch of
@@ -110,7 +112,7 @@ pub struct Reassembly {
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
     /// A reused buffer for frames on their way from [`Pieces`] to an output.
-    loose: Vec<Frame>,
+    pub(crate) loose: Vec<Frame>,
 }
 
 /// The incomplete datagrams of a worker.
@@ -198,14 +200,20 @@ impl PacketPath {
     ) -> R {
         let settings = &self.tracking.settings.defrag;
         let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
-        while let Some((fragment, why)) = self.reassembly.discarded.pop() {
-            self.drop_frame(fragment.frame, why.into());
-        }
+        self.drop_discarded();
         result
     }
 
-    /// Takes in a fragment, and processes its datagram if that is complete now.
-    pub(crate) fn reassemble(&mut self, piece: &Piece, packet: &mut Packet, now: Timestamp) {
+    /// Takes in a fragment. When its datagram is complete, that takes its place.
+    #[inline]
+    pub(crate) fn reassemble(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        match Piece::of(&packet.network, packet.origin.realm()) {
+            Some(piece) => self.take_piece(&piece, packet, scratch.now),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn take_piece(&mut self, piece: &Piece, packet: &mut Packet, now: Timestamp) -> Step {
         let Packet { network, bucket, origin, .. } = *packet;
         let start = network.fragment.map_or(network.transport_offset, |info| info.payload_offset);
         self.pool.compact(&mut packet.frame);
@@ -213,35 +221,43 @@ impl PacketPath {
         let timestamp = frame.timestamp;
         let fragment = Fragment { frame, payload: (start, network.end) };
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
-        let outcome = self.with_datagrams(now, |queues, context| {
+        let settings = &self.tracking.settings.defrag;
+        let counters = &mut self.counters.defrag;
+        let outcome = self.reassembly.call(now, settings, counters, |queues, context| {
             queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)
         });
         match outcome {
-            Outcome::Complete(summary) => self.complete(pieces, &summary, origin, timestamp, now),
-            Outcome::Held | Outcome::Refused => self.reassembly.keep(pieces),
+            Outcome::Complete(summary) => {
+                self.complete(packet, pieces, &summary, origin, timestamp)
+            }
+            Outcome::Held | Outcome::Refused => {
+                self.reassembly.keep(pieces);
+                ControlFlow::Break(End::Wait(Wait::Datagram))
+            }
         }
     }
 
-    /// Steers a complete datagram again, now by its flow.
+    /// Puts a complete datagram in the place of its last fragment, and steers it, now by its flow.
     fn complete(
         &mut self,
+        packet: &mut Packet,
         pieces: Box<Pieces>,
         summary: &Summary,
         origin: Origin,
         timestamp: u64,
-        now: Timestamp,
-    ) {
-        let mut frame = match self.put_together(&pieces, summary) {
-            Ok(frame) => frame,
-            Err(reason) => return self.drop_frames(Frame::default(), Some(pieces), reason),
-        };
-        frame.timestamp = timestamp;
-        let network = match wire::dissect(frame.bytes()) {
+    ) -> Step {
+        let whole = self.put_together(&pieces, summary);
+        // The fragments are dropped with the packet if anything is wrong with the whole.
+        packet.pieces = Some(pieces);
+        packet.frame = whole.or_drop()?;
+        packet.frame.timestamp = timestamp;
+        let network = match wire::dissect(packet.frame.bytes()) {
             Ok(Dissected { network: Some(network), .. }) => network,
-            Ok(_) => return self.drop_frames(frame, Some(pieces), DropReason::FragHeaderChain),
-            Err(malformed) => return self.drop_frames(frame, Some(pieces), malformed),
+            Ok(_) => return dropped(DropReason::FragHeaderChain),
+            Err(malformed) => return dropped(malformed),
         };
-        let mut packet = self.packet(frame, network, origin, Some(pieces));
+        let Packet { frame, pieces, .. } = packet.take();
+        *packet = self.packet(frame, network, origin, pieces);
         // All its fragments were checked on arrival.
         packet.is_checked = true;
         let router = self.router.as_ref();
@@ -249,14 +265,14 @@ impl PacketPath {
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }
-        // A bucket that is about to leave is still here, so its next owner gets packets from this
-        // worker only after this datagram.
-        let is_here = self.ownership.get(packet.bucket).is_some();
-        if is_here || self.ownership.route(packet.bucket) == self.id {
-            // This is done at once, because the packets that wait in the batch came later.
-            self.process(&mut packet, now);
-        } else {
-            self.hand_over(packet);
+        ControlFlow::Break(End::Steer(None))
+    }
+
+    /// Drops the fragments that reassembly has given up.
+    #[inline]
+    pub(crate) fn drop_discarded(&mut self) {
+        while let Some((fragment, why)) = self.reassembly.discarded.pop() {
+            self.drop_frame(fragment.frame, why.into());
         }
     }
 
@@ -290,45 +306,7 @@ impl PacketPath {
         Ok(frame)
     }
 
-    /// Drops the frame of a packet, or the frames that it came in.
-    pub(crate) fn drop_frames(
-        &mut self,
-        frame: Frame,
-        pieces: Option<Box<Pieces>>,
-        why: impl Into<Why>,
-    ) {
-        let why = why.into();
-        let Some(pieces) = pieces else { return self.drop_frame(frame, why) };
-        let mut frames = self.take_apart(frame, pieces);
-        frames.drain(..).for_each(|frame| self.drop_frame(frame, why));
-        self.reassembly.loose = frames;
-    }
-
-    /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
-    pub(crate) fn send(&mut self, packet: &mut Packet, passed: Passed, now: Timestamp) {
-        let course = match &mut self.router {
-            None => None,
-            Some(router) => {
-                let course =
-                    passed.course.unwrap_or_else(|| course_of(router, packet, packet.mark));
-                Some((packet.bucket, course))
-            }
-        };
-        let now_ns = now.as_nanos();
-        let frame = std::mem::take(&mut packet.frame);
-        let Some(pieces) = packet.pieces.take() else {
-            self.emit(frame, passed.way, course, now_ns);
-            return self.drop_refused();
-        };
-        let mut frames = self.take_apart(frame, pieces);
-        for frame in frames.drain(..) {
-            self.emit(frame, passed.way, course, now_ns);
-        }
-        self.drop_refused();
-        self.reassembly.loose = frames;
-    }
-
-    fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
+    pub(crate) fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
         self.pool.give_back(whole);
         let mut frames = std::mem::take(&mut self.reassembly.loose);
         frames.extend(pieces.fragments.drain(..).map(|fragment| fragment.frame));

@@ -10,9 +10,9 @@ use netio::{Frame, PortId};
 use steer::WorkerId;
 use wire::vlan_of;
 
+use crate::path::drop_cause::DropCause;
 use crate::path::zones::{Origin, Zones};
 
-use crate::path::why::Why;
 
 /// Most packets that a worker keeps for each reason.
 pub const DROPS_KEPT: usize = 4;
@@ -37,14 +37,14 @@ pub struct RecentDrop {
     /// Its length, bytes.
     pub length: u32,
     /// The reason.
-    pub why: Why,
+    pub why: DropCause,
     /// Its first bytes.
     head: [u8; HEAD],
 }
 
 impl RecentDrop {
     /// Copies the first bytes of a frame and notes where it came from.
-    pub fn new(frame: &Frame, why: Why, at: Timestamp, zones: &Zones) -> Self {
+    pub fn new(frame: &Frame, why: DropCause, at: Timestamp, zones: &Zones) -> Self {
         let mut head = [0; HEAD];
         let kept = frame.len().min(HEAD);
         head[..kept].copy_from_slice(&frame.bytes()[..kept]);
@@ -123,7 +123,7 @@ impl RecentDrops {
     }
 
     /// Notes a packet that is about to be dropped.
-    pub fn see(&mut self, frame: &Frame, why: Why, now: Timestamp, zones: &Zones) {
+    pub fn see(&mut self, frame: &Frame, why: DropCause, now: Timestamp, zones: &Zones) {
         match self {
             Self::Latest(Latest { left: 0, .. }) => {}
             Self::Latest(latest) => latest.keep(frame, why, now, zones),
@@ -150,7 +150,7 @@ impl RecentDrops {
 
 impl Latest {
     #[cold]
-    fn keep(&mut self, frame: &Frame, why: Why, now: Timestamp, zones: &Zones) {
+    fn keep(&mut self, frame: &Frame, why: DropCause, now: Timestamp, zones: &Zones) {
         self.left -= 1;
         let reason = why.reason() as usize;
         let next = &mut self.next[reason];

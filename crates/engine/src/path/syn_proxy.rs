@@ -1,15 +1,16 @@
-//! The SYN proxy stage, between steering and tracking. The gateway answers SYNs in the name of
-//! servers, and afterwards shifts the sequence numbers of these connections.
+//! The SYN proxy stages. The gateway answers SYNs in the name of servers, and afterwards shifts the
+//! sequence numbers of these connections.
 //!
 //! A segment that is made here takes the place of the packet from which it is made, so that the
 //! counters balance. Only the window update for a client is an additional frame.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use conntrack::Direction;
 use conntrack::seqadj::Adjustment;
 use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received, Screening};
+use conntrack::{Direction, Tracked};
 use flow::{Class, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::Checksum;
 use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
@@ -17,8 +18,11 @@ use wire::{TcpEditor, TcpFlags, TcpInfo, Transport};
 
 use crate::egress::outputs::Manner;
 use crate::path::PacketPath;
+use crate::path::drop_cause::DropCause;
+use crate::path::nat::translation::Half;
 use crate::path::packet::{Packet, TrackedFlow};
-use crate::path::rules::stages::Passed;
+use crate::path::scratch::{Finish, Progress, Scratch};
+use crate::path::step::{Answer, End, Step, dropped};
 
 /// The time after the start during which the gateway picks up connections that it has not seen
 /// open: as long as an end repeats data that nobody acknowledges
@@ -34,15 +38,13 @@ pub struct SynProxy {
     /// Number of workers that share the threshold. A hash spreads the flows of a zone over them,
     /// and so the connections that a flood opens.
     workers: u32,
-    /// The packet that is being judged was made for a rule that has the proxy answer.
-    opens: bool,
 }
 
 impl SynProxy {
     /// Creates a stage that answers nothing until the settings say so. All workers have the same
     /// secret, because a cookie may come back to another worker.
     pub fn new(secret: HashKey) -> Self {
-        Self { cookies: Cookies::new(secret), zones: BTreeMap::new(), workers: 1, opens: false }
+        Self { cookies: Cookies::new(secret), zones: BTreeMap::new(), workers: 1 }
     }
 
     /// Sets the number of workers that share the threshold.
@@ -56,12 +58,6 @@ impl SynProxy {
         let last =
             |(&zone, pressure): (&Zone, &Pressure)| Some((zone, pressure.last_promise(now)?));
         self.zones.iter().filter_map(last).collect()
-    }
-
-    /// True for a SYN to a server that only the postrouting chains see. A rule of an earlier chain
-    /// has had the proxy answer, and in the kernel this SYN leaves from the host.
-    pub const fn opens(&self) -> bool {
-        self.opens
     }
 
     fn pressure(&mut self, zone: Zone) -> &mut Pressure {
@@ -78,82 +74,103 @@ impl PacketPath {
         }
     }
 
-    /// Handles a packet that a rule gives to the proxy. A SYN gets a promise, and a valid cookie
-    /// opens a connection.
+    /// Decides about a packet that would open a connection while too many are half open, or that
+    /// may return a cookie. The packet goes on as it was tracked again, if it goes on.
     #[cold]
-    fn take_by_rule(&mut self, packet: &mut Packet, promise: &Promise, now: Timestamp) {
-        let (Some(TrackedFlow { keyed, hash: Some(hash) }), Transport::Tcp(tcp)) =
-            (packet.flow, packet.network.transport)
-        else {
-            return self.refuse(packet);
-        };
-        // The proxy does not answer in the name of a server whose address was translated either.
-        let whole = packet.pieces.is_none()
-            && packet.frame.before().destination.is_none()
-            && wire::is_single_host(packet.network.source_ip());
-        let has = |flags| tcp.flags.contains(flags);
-        let (bucket, zone) = (packet.bucket, packet.origin.zone);
-        match (has(TcpFlags::SYN), has(TcpFlags::ACK)) {
-            (true, false) if whole && self.promise(packet, &keyed, &tcp, promise, now) => {
-                if let Some(bucket) = self.ownership.get_mut(bucket) {
-                    let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
-                    bucket.connections.end_closed(&keyed.key, hash, &mut context);
-                }
-            }
-            (false, true) if whole => match self.redeem(packet, &keyed, &tcp, promise, now) {
-                Some(proxied) => self.take_up(packet, proxied, now),
-                None => {
-                    self.counters.syn_proxy.cookie_invalid += 1;
-                    self.refuse(packet);
-                }
-            },
-            _ => self.refuse(packet),
-        }
-    }
-
-    /// Decides about a packet that would open a connection, or that a rule gives to a `proxy` of
-    /// the ruleset.
-    #[cold]
-    pub(crate) fn screen(&mut self, packet: &mut Packet, proxy: Option<u32>, now: Timestamp) {
-        if let Some(proxy) = proxy {
-            let rules = self.rules.as_ref();
-            return match rules.and_then(|rules| rules.shared.syn_proxy(proxy)).copied() {
-                Some(promise) => self.take_by_rule(packet, &promise, now),
-                None => self.refuse(packet),
-            };
-        }
+    pub(crate) fn screen(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<Tracked> {
+        let now = scratch.now;
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
         else {
-            return;
+            return refused();
         };
         let answers = self.answers(packet, now);
-        // A packet that comes in fragments or from no single host opens no connection.
-        let whole = packet.pieces.is_none();
         if tcp.flags.contains(TcpFlags::SYN) {
-            let from_host = wire::is_single_host(packet.network.source_ip());
-            if answers && !(whole && from_host) {
-                return self.refuse(packet);
+            if !answers {
+                return ControlFlow::Continue(self.track(packet, Screening::Off, now));
             }
-            let promise = self.promise_of(packet);
-            if answers && self.promise(packet, &keyed, &tcp, &promise, now) {
-                return;
+            if self.rules.is_none() && !packet.is_own {
+                return ControlFlow::Break(self.promise_for_zone(packet, scratch));
             }
-        } else if whole
+            // Rules have to accept it first.
+            scratch.proxy.answers = true;
+            return ControlFlow::Continue(self.track(packet, Screening::Answer, now));
+        }
+        // A packet that comes in fragments opens no connection.
+        if packet.pieces.is_none()
             && self.syn_proxy.pressure(keyed.key.zone).redeems(now)
             && let Some(proxied) = self.redeem(packet, &keyed, &tcp, &self.promise_of(packet), now)
         {
-            return self.take_up(packet, proxied, now);
-        } else if answers && !self.picks_up(packet, &tcp, now) {
+            return ControlFlow::Break(self.take_up(packet, scratch, proxied));
+        }
+        if answers && !self.picks_up(packet, &tcp, now) {
             if packet.is_own {
                 // The packet may belong to a connection of the host itself.
-                return self.conclude(packet, Ok(Passed::TO_HOST), now);
+                return ControlFlow::Break(End::Host);
             }
             self.counters.syn_proxy.cookie_invalid += 1;
-            return self.refuse(packet);
+            return refused();
         }
-        let judged = self.admit(packet, Screening::Off, now);
-        self.settle(packet, judged, now);
+        ControlFlow::Continue(self.track(packet, Screening::Off, now))
+    }
+
+    /// Answers a SYN that the rules have accepted while too many connections are half open.
+    #[inline]
+    pub(crate) fn answer_accepted(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        if !(scratch.proxy.answers && scratch.tracked.fresh) {
+            return ControlFlow::Continue(());
+        }
+        self.restore_addresses(packet);
+        ControlFlow::Break(self.promise_for_zone(packet, scratch))
+    }
+
+    fn promise_for_zone(&mut self, packet: &Packet, scratch: &mut Scratch) -> End {
+        // A packet that comes in fragments or from no single host opens no connection.
+        let is_whole = packet.pieces.is_none();
+        if !(is_whole && wire::is_single_host(packet.network.source_ip())) {
+            return REFUSED;
+        }
+        let promise = self.promise_of(packet);
+        self.promise(packet, scratch, &promise)
+    }
+
+    /// Decides about a packet that rules give to the proxy of this number. A SYN gets a promise,
+    /// and a valid cookie opens a connection.
+    #[cold]
+    pub(crate) fn take_by_rule(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+        proxy: u32,
+    ) -> End {
+        let rules = self.rules.as_ref();
+        let promise = rules.and_then(|rules| rules.shared.syn_proxy(proxy)).copied();
+        let (Some(promise), Some(TrackedFlow { keyed, hash: Some(hash) }), Transport::Tcp(tcp)) =
+            (promise, packet.flow, packet.network.transport)
+        else {
+            return REFUSED;
+        };
+        // The proxy does not answer in the name of a server whose address was translated either.
+        let is_whole = packet.pieces.is_none()
+            && !scratch.proxy.is_made
+            && packet.frame.before().destination.is_none()
+            && wire::is_single_host(packet.network.source_ip());
+        let has = |flags| tcp.flags.contains(flags);
+        let now = scratch.now;
+        match (has(TcpFlags::SYN), has(TcpFlags::ACK)) {
+            (true, false) if is_whole => {
+                if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+                    let zone = packet.origin.zone;
+                    let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
+                    bucket.connections.end_closed(&keyed.key, hash, &mut context);
+                }
+                self.promise(packet, scratch, &promise)
+            }
+            (false, true) if is_whole => {
+                self.redeem_or_refuse(packet, scratch, (&keyed, &tcp), &promise)
+            }
+            _ => REFUSED,
+        }
     }
 
     /// The promise of the zone of a packet.
@@ -189,179 +206,187 @@ impl PacketPath {
         self.syn_proxy.pressure(zone).answers(half_open, share.into(), now)
     }
 
-    /// Handles a packet of a connection that the proxy has opened, up to its sending. False for
-    /// any other packet.
+    /// Looks whether the proxy has opened the connection of a packet.
     #[inline(always)]
-    pub(crate) fn take_proxied(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
-        if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
+    pub(crate) fn meet_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        if !packet.untracked
+            && let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
             && let Some(bucket) = self.ownership.get(packet.bucket)
-            && let Some((direction, proxied)) = bucket.connections.proxied(&keyed, hash, now)
+            && let Some((direction, proxied)) =
+                bucket.connections.proxied(&keyed, hash, scratch.now)
         {
             let (adjustment, proxied) = (proxied.adjustment().copied(), *proxied);
-            match adjustment {
+            scratch.screening = Screening::Off;
+            return match adjustment {
                 Some(adjustment) => {
-                    self.pass_adjusted(packet, direction, proxied, &adjustment, now)
+                    self.meet_joined(packet, scratch, direction, proxied, &adjustment)
                 }
-                None => self.pass_opening(packet, direction, proxied, now),
-            }
-            return true;
+                None => self.meet_opening(packet, scratch, direction, proxied),
+            };
         }
-        false
+        ControlFlow::Continue(())
     }
 
-    /// Handles a packet of a connection whose server has not answered yet.
-    fn pass_opening(
+    /// Decides about a packet of a connection whose server has not answered yet.
+    fn meet_opening(
         &mut self,
         packet: &mut Packet,
+        scratch: &mut Scratch,
         direction: Direction,
         proxied: Proxied,
-        now: Timestamp,
-    ) {
+    ) -> Step {
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
         else {
             // It is an ICMP error about the SYN.
-            let judged = self.admit(packet, Screening::Off, now);
-            return self.conclude(packet, judged, now);
+            return ControlFlow::Continue(());
         };
         let has = |flags| tcp.flags.contains(flags);
-        match direction {
-            _ if packet.pieces.is_some() => self.refuse(packet),
-            Direction::Original if has(TcpFlags::RST) => {
-                // The server does not know the number that this packet acknowledges.
-                self.replace(packet, &proxied.abort(&tcp), now);
-            }
-            Direction::Original if !has(TcpFlags::ACK) => {
-                let promise = proxied.promise();
-                if !(has(TcpFlags::SYN) && self.promise(packet, &keyed, &tcp, promise, now)) {
-                    self.refuse(packet);
-                }
-            }
+        ControlFlow::Break(match direction {
+            _ if packet.pieces.is_some() => REFUSED,
+            // The server does not know the number that this packet acknowledges.
+            Direction::Original if has(TcpFlags::RST) => self.become_segment(packet, &proxied.abort(&tcp)),
+            Direction::Original if !has(TcpFlags::ACK) => match has(TcpFlags::SYN) {
+                true => self.promise(packet, scratch, proxied.promise()),
+                false => REFUSED,
+            },
             Direction::Original if proxied.is_from_opening(&tcp) => {
                 self.counters.syn_proxy.cookie_retrans += 1;
-                self.open_at_server(packet, proxied, now);
+                self.open_at_server(packet, scratch, proxied)
             }
             Direction::Original => {
-                match self.redeem(packet, &keyed, &tcp, proxied.promise(), now) {
-                    Some(proxied) => self.take_up(packet, proxied, now),
-                    None => {
-                        self.counters.syn_proxy.cookie_invalid += 1;
-                        self.refuse(packet);
-                    }
-                }
+                self.redeem_or_refuse(packet, scratch, (&keyed, &tcp), proxied.promise())
             }
-            Direction::Reply => self.pass_first_reply(packet, proxied, &tcp, now),
-        }
+            Direction::Reply => return self.meet_first_reply(packet, scratch, proxied, &tcp),
+        })
     }
 
-    /// Handles the server's answer to the SYN.
-    fn pass_first_reply(
+    /// Decides about the server's answer to the SYN.
+    fn meet_first_reply(
         &mut self,
         packet: &mut Packet,
+        scratch: &mut Scratch,
         proxied: Proxied,
         tcp: &TcpInfo,
-        now: Timestamp,
-    ) {
-        if tcp.flags.contains(TcpFlags::RST) {
-            let judged = self.admit(packet, Screening::Off, now);
-            self.edit(packet, |segment| segment.set_sequence(proxied.refusal_sequence()));
-            return self.conclude(packet, judged, now);
-        }
-        if !tcp.flags.contains(TcpFlags::ACK) {
-            return self.refuse(packet);
-        }
-        if self.join(packet, proxied, now) {
-            return;
-        }
-        match self.admit(packet, Screening::Off, now) {
-            Ok(_) => {
-                self.replace(packet, &proxied.reset(tcp), now);
+    ) -> Step {
+        scratch.proxy.finish = Some(if tcp.flags.contains(TcpFlags::RST) {
+            Finish::Refusal(proxied.refusal_sequence())
+        } else if !tcp.flags.contains(TcpFlags::ACK) {
+            return refused();
+        } else {
+            match self.join(packet, proxied) {
+                Some(_) if packet.pieces.is_some() => return refused(),
+                Some(finish) => finish,
+                None => Finish::Reset(proxied.reset(tcp)),
             }
-            Err(why) => self.conclude(packet, Err(why), now),
-        }
+        });
+        ControlFlow::Continue(())
     }
 
-    /// Handles a packet of a connection whose two ends use different sequence numbers.
-    fn pass_adjusted(
+    /// Decides about a packet of a connection whose two ends use different sequence numbers.
+    fn meet_joined(
         &mut self,
         packet: &mut Packet,
+        scratch: &mut Scratch,
         direction: Direction,
         proxied: Proxied,
         adjustment: &Adjustment,
-        now: Timestamp,
-    ) {
+    ) -> Step {
         let Transport::Tcp(tcp) = packet.network.transport else {
             adjustment.quoted(direction, packet.frame.bytes_mut(), &packet.network);
-            let judged = self.admit(packet, Screening::Off, now);
-            return self.conclude(packet, judged, now);
+            return ControlFlow::Continue(());
         };
         let is_syn_ack = tcp.flags.contains(TcpFlags::SYN.with(TcpFlags::ACK));
-        if direction == Direction::Reply && is_syn_ack && self.join(packet, proxied, now) {
-            return;
+        if direction == Direction::Reply
+            && is_syn_ack
+            && let Some(finish) = self.join(packet, proxied)
+        {
+            if packet.pieces.is_some() {
+                return refused();
+            }
+            scratch.proxy.finish = Some(finish);
+            return ControlFlow::Continue(());
         }
         self.edit(packet, |segment| adjustment.before_tracking(direction, segment));
-        let judged = self.admit(packet, Screening::Off, now);
-        self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
-        if tcp.flags.contains(TcpFlags::SYN) && !is_syn_ack && !self.is_proxied(packet, now) {
-            self.counters.syn_proxy.conn_reopened += 1;
-        }
-        self.conclude(packet, judged, now);
+        scratch.proxy.finish = Some(Finish::Shift(direction, *adjustment));
+        ControlFlow::Continue(())
     }
 
-    /// Takes the SYN+ACK of a server: completes the server's handshake and opens the client's
-    /// window. False if it does not fit.
-    fn join(&mut self, packet: &mut Packet, mut proxied: Proxied, now: Timestamp) -> bool {
+    /// The answer to the SYN+ACK of a server, which completes the server's handshake and opens the
+    /// client's window. `None` if the packet does not fit.
+    fn join(&self, packet: &Packet, mut proxied: Proxied) -> Option<Finish> {
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
         else {
-            return false;
+            return None;
         };
-        let Some(joined) = proxied.join(&received(packet, &keyed, &tcp)) else { return false };
-        if packet.pieces.is_some() {
-            self.refuse(packet);
-            return true;
-        }
-        let passed = match self.admit(packet, Screening::Off, now) {
-            Ok(passed) => passed,
-            Err(why) => {
-                self.conclude(packet, Err(why), now);
-                return true;
-            }
-        };
-        self.keep_proxied(packet, proxied);
-        // The packet has the addresses that the client sees by now. Both segments are made from
-        // it, and the first is for the client.
-        let update = self.make(packet, &joined.to_client);
-        if self.replace(packet, &joined.to_server, now)
-            && let Some(mut update) = update
-        {
-            self.counters.output.window_updates += 1;
-            self.send(&mut update, passed, now);
-        }
-        true
+        let joined = proxied.join(&received(packet, &keyed, &tcp))?;
+        Some(Finish::Join(proxied, joined))
     }
 
-    /// Answers a SYN in the name of the server. False if the SYN can not be answered.
-    fn promise(
-        &mut self,
-        packet: &mut Packet,
-        keyed: &KeyedPacket,
-        tcp: &TcpInfo,
-        promise: &Promise,
-        now: Timestamp,
-    ) -> bool {
-        let syn = received(packet, keyed, tcp);
-        let segment = syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, promise);
-        let Some(made) = self.make(packet, &segment) else { return false };
-        self.counters.syn_proxy.syn_received += 1;
+    /// Does the last of the proxy's work on a packet that goes on.
+    #[inline]
+    pub(crate) fn finish_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        if let Some(proxied) = scratch.proxy.opening {
+            self.keep_proxied(packet, proxied);
+        }
+        match scratch.proxy.finish {
+            None => ControlFlow::Continue(()),
+            Some(finish) => self.finish(finish, packet, scratch),
+        }
+    }
+
+    #[cold]
+    fn finish(&mut self, finish: Finish, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        match finish {
+            Finish::Shift(direction, adjustment) => {
+                self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
+                let reopens = |tcp: TcpInfo| {
+                    let has = |flags| tcp.flags.contains(flags);
+                    has(TcpFlags::SYN) && !has(TcpFlags::ACK)
+                };
+                if matches!(packet.network.transport, Transport::Tcp(tcp) if reopens(tcp))
+                    && !self.is_proxied(packet, scratch.now)
+                {
+                    self.counters.syn_proxy.conn_reopened += 1;
+                }
+                ControlFlow::Continue(())
+            }
+            Finish::Refusal(sequence) => {
+                self.edit(packet, |segment| segment.set_sequence(sequence));
+                ControlFlow::Continue(())
+            }
+            Finish::Reset(segment) => {
+                scratch.proxy.back = Some(segment);
+                ControlFlow::Break(End::Answer(Answer::Back))
+            }
+            Finish::Join(proxied, joined) => {
+                self.keep_proxied(packet, proxied);
+                // The packet has the addresses that the client sees by now. Both segments are made
+                // from it.
+                scratch.proxy.back = Some(joined.to_server);
+                scratch.proxy.along = Some(joined.to_client);
+                ControlFlow::Break(End::Answer(Answer::BothWays))
+            }
+        }
+    }
+
+    /// Answers a SYN in the name of the server.
+    fn promise(&mut self, packet: &Packet, scratch: &mut Scratch, promise: &Promise) -> End {
+        let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
+            (packet.flow, packet.network.transport)
+        else {
+            return REFUSED;
+        };
+        let now = scratch.now;
+        let syn = received(packet, &keyed, &tcp);
+        scratch.proxy.back =
+            Some(syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, promise));
         if !promise.by_rule {
             self.syn_proxy.pressure(keyed.key.zone).promised(now);
             self.tracking.has_promised(now);
         }
-        self.counters.classify(Class::Untracked);
-        self.pool.give_back(std::mem::take(&mut packet.frame));
-        self.send_made(made, segment.way, Passed::default(), now);
-        true
+        End::Answer(Answer::Promise)
     }
 
     fn redeem(
@@ -376,8 +401,29 @@ impl PacketPath {
         syn_proxy::redeem(&self.syn_proxy.cookies, &ack, now, promise)
     }
 
+    fn redeem_or_refuse(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+        (keyed, tcp): (&KeyedPacket, &TcpInfo),
+        promise: &Promise,
+    ) -> End {
+        match self.redeem(packet, keyed, tcp, promise, scratch.now) {
+            Some(proxied) => self.take_up(packet, scratch, proxied),
+            None => {
+                self.counters.syn_proxy.cookie_invalid += 1;
+                REFUSED
+            }
+        }
+    }
+
     /// Opens a connection for a client that has come back with its cookie.
-    fn take_up(&mut self, packet: &mut Packet, mut proxied: Proxied, now: Timestamp) {
+    fn take_up(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+        mut proxied: Proxied,
+    ) -> End {
         self.counters.syn_proxy.cookie_valid += 1;
         // The client may be behind a link that takes shorter packets only. An ICMP error about a
         // longer segment would quote numbers that the server does not know.
@@ -388,46 +434,74 @@ impl PacketPath {
         if let Some(flow) = packet.flow.filter(|_| !proxied.promise().by_rule) {
             self.syn_proxy.pressure(flow.keyed.key.zone).taken_up();
         }
-        self.open_at_server(packet, proxied, now);
+        self.open_at_server(packet, scratch, proxied)
     }
 
-    /// Sends the client's SYN to the server.
-    fn open_at_server(&mut self, packet: &mut Packet, proxied: Proxied, now: Timestamp) {
+    /// Puts the client's SYN to the server in the place of a packet.
+    fn open_at_server(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+        proxied: Proxied,
+    ) -> End {
         // A rule that leaves the client's packets untracked does not hold for this SYN.
         packet.untracked = false;
-        self.syn_proxy.opens = proxied.promise().by_rule;
-        if self.replace(packet, &proxied.syn(), now) {
-            self.keep_proxied(packet, proxied);
-        }
-        self.syn_proxy.opens = false;
+        scratch.proxy.opens = proxied.promise().by_rule;
+        scratch.proxy.opening = Some(proxied);
+        self.become_segment(packet, &proxied.syn())
     }
 
-    /// Tracks and sends a segment in place of the packet from which it is made. False if it was
-    /// dropped.
-    fn replace(&mut self, packet: &mut Packet, segment: &ControlSegment, now: Timestamp) -> bool {
-        let Some(mut made) = self.make(packet, segment) else {
-            self.refuse(packet);
-            return false;
+    /// Puts a segment in the place of the packet from which it is made.
+    fn become_segment(&mut self, packet: &mut Packet, segment: &ControlSegment) -> End {
+        let Some(made) = self.make(packet, segment) else { return REFUSED };
+        let before = std::mem::replace(packet, made);
+        self.pool.give_back(before.frame);
+        End::Retrack
+    }
+
+    /// Sends the answer to a packet in the place of the packet.
+    pub(crate) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &Scratch) {
+        let back = scratch.proxy.back.and_then(|segment| self.make(packet, &segment));
+        let along = scratch.proxy.along.and_then(|segment| self.make(packet, &segment));
+        let way_back = self.way_back(packet);
+        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
+        let Some(mut back) = back else {
+            return self.drop_frames(frame, pieces, DropReason::SynCookie);
         };
-        self.pool.give_back(std::mem::take(&mut packet.frame));
-        // A segment towards the sender is the gateway's own and came in by no port.
-        let judged = match segment.way {
-            Way::Along => self.admit(&mut made, Screening::Off, now),
-            Way::Back => {
-                made.flow = self.way_back(packet).or(made.flow);
-                self.admit_unruled(&mut made, Screening::Off, now)
-            }
-        };
-        match judged {
-            Ok(passed) => {
-                self.send_made(made, segment.way, passed, now);
-                true
-            }
-            Err(why) => {
-                self.drop_frame(made.frame, why.into());
-                false
+        self.pool.give_back(frame);
+        if answer == Answer::Promise {
+            self.counters.syn_proxy.syn_received += 1;
+            self.counters.classify(Class::Untracked);
+        } else {
+            back.flow = way_back.or(back.flow);
+            if let ControlFlow::Break(end) = self.walk_back(&mut back, scratch.now) {
+                return self.end_at_once(end, &mut back, scratch.now);
             }
         }
+        let Self { outputs, pool, counters, .. } = self;
+        outputs.send_by(back.frame.port, back.frame, Manner::default(), pool, counters);
+        if let Some(mut along) = along {
+            self.counters.output.window_updates += 1;
+            self.send(&mut along, scratch.exit, scratch.now);
+        }
+    }
+
+    /// Tracks and translates a segment towards the sender of a packet. It is the gateway's own, so
+    /// no rule is asked, and it leaves by the port that the packet came in by.
+    fn walk_back(&mut self, segment: &mut Packet, now: Timestamp) -> Step {
+        let tracked = self.track(segment, Screening::Off, now);
+        if let Some(why) = tracked.why {
+            return dropped(why);
+        }
+        self.counters.classify(tracked.class);
+        let mut scratch =
+            Scratch::new(segment, Progress::Untracked, Screening::Off, 0, now);
+        scratch.set_tracked(tracked);
+        self.confirm(segment, &mut scratch)?;
+        let halves = self.halves(segment, &tracked);
+        self.readdress(segment, &halves, Half::Destination);
+        self.readdress(segment, &halves, Half::Source);
+        ControlFlow::Continue(())
     }
 
     /// The flow of packets in the direction opposite to a packet.
@@ -436,22 +510,6 @@ impl PacketPath {
         let bucket = self.ownership.get(packet.bucket)?;
         let (keyed, hash) = bucket.connections.way_back(&keyed, hash)?;
         Some(TrackedFlow { keyed, hash: Some(hash) })
-    }
-
-    fn send_made(&mut self, mut made: Packet, way: Way, passed: Passed, now: Timestamp) {
-        match way {
-            Way::Along => self.conclude(&mut made, Ok(passed), now),
-            Way::Back => {
-                let port = made.frame.port;
-                self.outputs.send_by(
-                    port,
-                    made.frame,
-                    Manner::default(),
-                    &mut self.pool,
-                    &mut self.counters,
-                );
-            }
-        }
     }
 
     /// Makes a segment from a packet of its connection.
@@ -495,11 +553,13 @@ impl PacketPath {
         let bucket = self.ownership.get(packet.bucket);
         bucket.is_some_and(|bucket| bucket.connections.proxied(&keyed, hash, now).is_some())
     }
+}
 
-    fn refuse(&mut self, packet: &mut Packet) {
-        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        self.drop_frames(frame, pieces, DropReason::SynCookie);
-    }
+/// The end of a packet that the proxy refuses.
+const REFUSED: End = End::Drop(DropCause::Tracking(conntrack::Why::Reason(DropReason::SynCookie)), None);
+
+const fn refused<T>() -> Step<T> {
+    ControlFlow::Break(REFUSED)
 }
 
 fn received<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, tcp: &'a TcpInfo) -> Received<'a> {

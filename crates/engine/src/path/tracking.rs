@@ -1,9 +1,11 @@
 //! The tracking stage: how a packet relates to the connections of its bucket.
 
+use std::ops::ControlFlow;
+
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
     Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits, Tracked,
-    TrackedPacket,
+    TrackedPacket, Why,
 };
 use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
 use netio::{Checksum, Frame};
@@ -11,8 +13,12 @@ use steer::BucketId;
 
 use crate::Bucket;
 use crate::path::events::Subscribers;
+use crate::path::PacketPath;
+use crate::path::eviction::LIMITS;
 use crate::path::inner_packets::InsideTracking;
 use crate::path::packet::{Packet, TrackedFlow};
+use crate::path::scratch::{Progress, Scratch};
+use crate::path::step::{End, Step, dropped};
 use crate::path::settings::Settings;
 use crate::path::zones::Zones;
 
@@ -197,6 +203,54 @@ impl Tracking {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else { return tracked };
         let mut context = self.context_of(Some(keyed.key.zone), now, counters);
         bucket.connections.pass(tracked, &offered(packet, keyed, *hash), &mut context)
+    }
+}
+
+impl PacketPath {
+    /// Says how a packet relates to the connections of its bucket. The SYN proxy looks at a packet
+    /// that would open a connection while too many are half open.
+    pub(crate) fn relate(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let mut tracked = match scratch.tracking {
+            Progress::InFastPath(tracked) => tracked,
+            _ if packet.untracked => Tracked::alone(Class::Untracked),
+            _ => self.track(packet, scratch.screening, scratch.now),
+        };
+        if let Some(Why::SynProxy { .. }) = tracked.refusal() {
+            tracked = self.screen(packet, scratch)?;
+        }
+        self.stay_with(packet, &tracked);
+        let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
+        if let Some(why) = tracked.refusal() {
+            return if is_news { ControlFlow::Break(End::Host) } else { dropped(why) };
+        }
+        scratch.set_tracked(tracked);
+        scratch.is_hosts = is_news;
+        match tracked.why {
+            // Without rules, all passes that is not INVALID.
+            Some(why) if self.rules.is_none() && !packet.is_own => dropped(why),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Tracks a packet; if there is no room for its connection, another may give way.
+    #[inline]
+    pub(crate) fn track(
+        &mut self,
+        packet: &Packet,
+        screening: Screening,
+        now: Timestamp,
+    ) -> Tracked {
+        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+            debug_assert!(false, "only the owner of a bucket judges its packets");
+            return Tracked::alone(Class::Untracked);
+        };
+        let tracked = self.tracking.track(bucket, packet, screening, now, &mut self.counters);
+        match tracked.refusal() {
+            Some(why) if LIMITS.contains(&why.reason()) => {
+                self.make_room_for(packet, tracked, why, now)
+            }
+            _ => tracked,
+        }
     }
 }
 

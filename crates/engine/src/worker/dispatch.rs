@@ -63,7 +63,6 @@ impl Worker {
                 if let Some(router) = self.path.router.as_mut().filter(|_| translates) {
                     router.take_own();
                 }
-                self.path.translator.wanted = None;
                 let before = std::mem::replace(&mut self.path.rules, rules);
                 self.notify(Notice::Rules(self.path.id, before));
             }

@@ -4,6 +4,8 @@ use steer::TunnelSteering;
 
 use super::*;
 
+use conntrack::syn_proxy::Screening;
+
 const ACK: u8 = 16;
 /// Another far end of tunnels.
 const OTHER_PEER: [u8; 4] = [203, 0, 113, 9];
@@ -180,7 +182,7 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     use conntrack::{Guess, Tracked, Why};
 
     use crate::path::packet::Packet;
-    use crate::path::rules::journey::Journey;
+    use crate::path::scratch::{Progress, Scratch};
 
     let mut crew = judging(2);
     let frame = netio::FramePool::new(0, 0).copy_of(&out(&opening((2000, 80))[0])).unwrap();
@@ -206,8 +208,9 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     };
     let (now, own) = (crew.now, usize::from(crew.owners[0].0));
     let mut judge = |worker: usize, packet: &Packet| {
-        let mut journey = Journey::new(packet, Tracked::alone(flow::Class::Untracked), 0);
-        crew.workers[worker].path.judge_inside(packet, &mut journey, now).map_err(Why::reason)
+        let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
+        scratch.set_tracked(Tracked::alone(flow::Class::Untracked));
+        crew.workers[worker].path.judge_inside(packet, &mut scratch).map_err(Why::reason)
     };
     assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
     packet.flow = Some(crate::path::packet::TrackedFlow { keyed, hash: None });

@@ -1,96 +1,81 @@
-//! Follows translated connections: translates the connections that they announce, and edits their
-//! messages, which may become longer or shorter.
+//! The messages of translated connections, which helpers edit. A message may become longer or
+//! shorter, and then the sequence numbers behind it shift.
 
-use conntrack::Tracked;
-use conntrack::Why;
-use conntrack::syn_proxy::Screening;
-use flow::{DropReason, Timestamp};
+use std::ops::ControlFlow;
+
+use flow::DropReason;
 use netio::Frame;
 use wire::{TcpFlags, Transport};
 
-use crate::egress::path_mtu::come_from;
 use crate::path::PacketPath;
 use crate::path::packet::Packet;
 use crate::path::refragment::refragment;
-use crate::path::rules::stages::Passed;
+use crate::path::scratch::Scratch;
+use crate::path::step::{OrDrop, Step};
+use crate::egress::path_mtu::come_from;
 
 impl PacketPath {
-    /// Translates a new connection that a translated one has announced. True if it is such a
-    /// connection; no rule is asked for its translation then.
-    ///
-    /// # Errors
-    /// The reason to drop the packet.
+    /// Gives a packet of a connection with edited messages the sequence numbers as its sender means
+    /// them, for tracking to see.
     #[inline]
-    pub(crate) fn follow(
-        &mut self,
-        packet: &Packet,
-        tracked: &Tracked,
-        now: Timestamp,
-    ) -> Result<bool, Why> {
-        if !(tracked.fresh && tracked.is_expected()) {
-            return Ok(false);
+    pub(crate) fn shift_in(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let bucket = self.ownership.get(packet.bucket);
+        if bucket.is_some_and(|bucket| bucket.connections.has_adjustments()) && !packet.untracked {
+            self.shift_in_edited(packet, scratch);
         }
-        self.choose(packet, tracked, now, |table, id, supply, context| {
-            table.follow(id, supply, context)
-        })
+        ControlFlow::Continue(())
     }
 
-    /// Judges a packet in whose bucket there are connections with edited messages. Tracking sees
-    /// the sequence numbers as their sender means them, and each end gets the numbers that it
-    /// expects.
     #[cold]
-    pub(crate) fn admit_adjusted(
-        &mut self,
-        packet: &mut Packet,
-        screening: Screening,
-        now: Timestamp,
-    ) -> Result<Passed, Why> {
+    fn shift_in_edited(&mut self, packet: &mut Packet, scratch: &mut Scratch) {
         let found = packet.looked_up().zip(self.ownership.get(packet.bucket));
-        let found = found
-            .filter(|_| !packet.untracked)
-            .and_then(|((keyed, hash), bucket)| bucket.connections.adjustment(&keyed, hash, now));
-        let Some((direction, adjustment)) = found else {
-            return self.admit_as_it_is(packet, screening, now);
+        let Some((direction, adjustment)) = found.and_then(|((keyed, hash), bucket)| {
+            bucket.connections.adjustment(&keyed, hash, scratch.now)
+        }) else {
+            return;
         };
         match packet.network.transport {
             // A SYN may open the next connection, whose numbers nobody has changed.
-            Transport::Tcp(tcp) if tcp.flags.contains(TcpFlags::SYN) => {
-                self.admit_as_it_is(packet, screening, now)
-            }
+            Transport::Tcp(tcp) if tcp.flags.contains(TcpFlags::SYN) => {}
             Transport::Tcp(_) => {
                 self.edit(packet, |segment| adjustment.before_tracking(direction, segment));
-                let passed = self.admit_as_it_is(packet, screening, now)?;
-                self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
-                Ok(passed)
+                scratch.shift = Some((direction, adjustment));
             }
             _ => {
                 // The quoted packet has gone the other way.
                 let quoted = direction.reversed();
                 adjustment.quoted(quoted, packet.frame.bytes_mut(), &packet.network);
-                self.admit_as_it_is(packet, screening, now)
             }
         }
     }
 
+    /// Gives a packet the sequence numbers that its receiver expects.
+    #[inline]
+    pub(crate) fn shift_out(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        if let Some((direction, adjustment)) = scratch.shift {
+            self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
+        }
+        ControlFlow::Continue(())
+    }
+
     /// Edits the message of a packet that a helper has just read, if it has to change.
-    ///
-    /// # Errors
-    /// The reason to drop the packet.
     #[cold]
-    pub(crate) fn edit_payload(&mut self, packet: &mut Packet) -> Result<(), Why> {
-        let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return Ok(()) };
+    pub(crate) fn edit_payload(&mut self, packet: &mut Packet) -> Step {
+        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+            return ControlFlow::Continue(());
+        };
         let edits = bucket.connections.take_edits();
         if edits.is_empty() {
-            return Ok(());
+            return ControlFlow::Continue(());
         }
         let Packet { frame, network, pieces, .. } = packet;
         let covers = frame.offload.checksum.covers();
         let places = edits.iter().map(|edit| (edit.place.clone(), &edit.text[..]));
         let mut bytes = Vec::new();
-        let too_long = Why::from(DropReason::OutputTooLong);
+        let too_long = DropReason::OutputTooLong;
         *network = wire::edit_payload(frame.bytes(), network, places, covers, &mut bytes)
-            .ok_or(too_long)?;
-        let mut edited = self.pool.copy_of(&bytes).ok_or(too_long)?;
+            .ok_or(too_long).or_drop()?;
+        let mut edited = self.pool.copy_of(&bytes).ok_or(too_long).or_drop()?;
         come_from(frame, &mut edited, &mut self.pool);
         edited.supplied_hash = frame.supplied_hash;
         edited.offload = frame.offload;
@@ -99,14 +84,17 @@ impl PacketPath {
             edited.len() > usize::from(it.header_length) + usize::from(it.segment_size)
         });
         self.pool.give_back(std::mem::replace(frame, edited));
-        let Some(pieces) = pieces else { return Ok(()) };
+        let Some(pieces) = pieces else {
+            return ControlFlow::Continue(());
+        };
         // The whole is still needed to be judged, so a copy is cut. The fragments are cut again
         // for the next link when they are sent.
-        let mut whole = self.pool.duplicate(frame).ok_or(too_long)?;
+        let mut whole = self.pool.duplicate(frame).ok_or(too_long).or_drop()?;
         let mut cut: Vec<Frame> = Vec::new();
         refragment(&mut whole, pieces, u32::MAX, None, &mut self.pool, &mut cut)
-            .map_err(|refused| refused.reason)?;
+            .map_err(|refused| refused.reason)
+            .or_drop()?;
         pieces.replace(cut, &mut self.pool);
-        Ok(())
+        ControlFlow::Continue(())
     }
 }

@@ -16,6 +16,7 @@ use wire::{Place, Readdress};
 use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
 use crate::path::packet::Packet;
+use crate::path::scratch::Scratch;
 
 /// Most ports of a rule that are tried for a connection; the kernel tries half as many. If one
 /// worker owns all buckets it tries them in one go while other packets wait. Each try takes one
@@ -102,10 +103,11 @@ impl PacketPath {
         &mut self,
         request: &Request,
         packet: &Packet,
-        id: Option<conntrack::ConnectionId>,
-        now: Timestamp,
+        scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
-        let (Some((name, _)), Some(id)) = (packet.looked_up(), id) else { return Ok(()) };
+        let (Some((name, _)), Some(id)) = (packet.looked_up(), scratch.tracked.connection) else {
+            return Ok(());
+        };
         let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(()) };
         if request.end != End::Source || !name.key.is_identified() {
             return Ok(());
@@ -114,25 +116,19 @@ impl PacketPath {
         let is_own =
             self.block(packet.bucket).contains(reply.key.end(reply.sender.opposite()).port);
         match self.pool_of(request, &reply) {
-            Some(pool) if !is_own && self.translator.used_up.has(pool, now) => {
+            Some(pool) if !is_own && self.translator.used_up.has(pool, scratch.now) => {
                 Err(DropReason::PortPoolFull)
             }
             _ => {
-                self.translator.wanted = Some((name, *request));
+                scratch.request = Some(*request);
                 Ok(())
             }
         }
     }
 
-    /// Begins the search for another source of the connection `name`. `wanted` is the last request
-    /// of a rule, with its connection.
-    pub(crate) fn search(
-        &mut self,
-        name: &KeyedPacket,
-        wanted: Option<(KeyedPacket, Request)>,
-    ) -> Search {
-        let wanted = wanted.filter(|(of, _)| of == name);
-        Search::new(wanted.map(|(_, request)| request), self.translator.seed())
+    /// Begins the search for another source of a connection, which a rule has requested or not.
+    pub(crate) fn search(&mut self, request: Option<Request>) -> Search {
+        Search::new(request, self.translator.seed())
     }
 
     /// Gives the connection that a packet opens another source, until replies find it. `None` if

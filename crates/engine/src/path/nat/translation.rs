@@ -6,9 +6,10 @@
 
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::ControlFlow;
 
 use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
-use conntrack::{Claimant, Tracked, Why};
+use conntrack::{Claimant, Tracked};
 use flow::{DropReason, HashKey, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
@@ -21,12 +22,11 @@ use crate::egress::router::Course;
 use crate::egress::routing::Routing;
 use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
-use crate::path::host_flows::Sign;
 use crate::path::nat::identifications::Identifications;
-use crate::path::nat::port_search::{Search, UsedUp};
+use crate::path::nat::port_search::UsedUp;
 use crate::path::packet::{Packet, TrackedFlow};
-use crate::path::rules::journey::Journey;
-use crate::path::rules::stages::Passed;
+use crate::path::scratch::Scratch;
+use crate::path::step::{OrDrop, Step, dropped};
 
 /// The state that a worker needs to translate.
 #[derive(Debug)]
@@ -37,10 +37,6 @@ pub struct Translator {
     hasher: SipHasher13,
     /// The number of seeds so far.
     seeds: u64,
-    /// The last connection for which a rule asked for a source, with its request.
-    pub wanted: Option<(flow::KeyedPacket, Request)>,
-    /// The state of the search for a source, for a connection whose first packet is about to wait.
-    pub search: Option<Search>,
     /// Ranges of ports that need not be tried for a moment.
     pub used_up: UsedUp,
 }
@@ -54,8 +50,6 @@ impl Translator {
             identifications: Identifications::new(worker, secret),
             hasher,
             seeds: 0,
-            wanted: None,
-            search: None,
             used_up: UsedUp::new(),
         }
     }
@@ -90,23 +84,34 @@ pub enum Half {
 
 impl PacketPath {
     /// Chooses a translation for a connection whose first packet is being judged.
-    ///
-    /// # Errors
-    /// The reason to drop the packet.
     #[cold]
     pub(crate) fn translate(
         &mut self,
         wanted: &NatRequest,
         packet: &Packet,
-        tracked: &Tracked,
-        course: Option<Course>,
-        now: Timestamp,
-    ) -> Result<(), Why> {
-        let request = self.request(wanted, packet, course)?;
-        self.choose(packet, tracked, now, |table, id, supply, context| {
+        scratch: &mut Scratch,
+    ) -> Step {
+        let request = self.request(wanted, packet, scratch.exit.course).or_drop()?;
+        self.choose(packet, scratch, |table, id, supply, context| {
             table.translate(id, &request, supply, context)
         })?;
-        self.note_request(&request, packet, tracked.connection, now).map_err(Why::from)
+        self.note_request(&request, packet, scratch).or_drop()
+    }
+
+    /// Translates a new connection that a translated one has announced. True if it is such a
+    /// connection; no rule is asked for its translation then.
+    #[inline]
+    pub(crate) fn follow(
+        &mut self,
+        packet: &Packet,
+        scratch: &Scratch,
+    ) -> Step<bool> {
+        if !scratch.tracked.is_expected() {
+            return ControlFlow::Continue(false);
+        }
+        self.choose(packet, scratch, |table, id, supply, context| {
+            table.follow(id, supply, context)
+        })
     }
 
     /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
@@ -124,84 +129,42 @@ impl PacketPath {
         self.readdress_by(packet, &Readdress { source: None, destination });
     }
 
-    /// Leaves the flow of a packet to the host from now on, even if the rules change. The kernel
-    /// translates its own copies of the packets as the rule says.
-    #[cold]
-    pub(crate) fn leave_to_host(&mut self, packet: &Packet, journey: &mut Journey, now: Timestamp) {
-        journey.is_hosts = true;
-        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return };
-        let Self { ownership, tracking, .. } = self;
-        let Some(bucket) = ownership.get_mut(packet.bucket) else { return };
-        let settings = tracking.settings_of(keyed.key.zone);
-        let sign = Sign::of(&packet.network.transport);
-        bucket.host_flows.remember(&keyed, hash, sign, settings, now);
-    }
-
-    /// True if a packet belongs to a flow that was left to the host.
-    #[inline]
-    pub(crate) fn is_left_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
-        let bucket = self.ownership.get(packet.bucket);
-        bucket.is_some_and(|bucket| !bucket.host_flows.is_empty())
-            && self.is_known_to_host(packet, now)
-    }
-
-    #[inline(never)]
-    fn is_known_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
-        let Some((keyed, hash)) = packet.looked_up() else { return false };
-        let Self { ownership, tracking, .. } = self;
-        let Some(bucket) = ownership.get_mut(packet.bucket) else { return false };
-        let settings = tracking.settings_of(keyed.key.zone);
-        let sign = Sign::of(&packet.network.transport);
-        bucket.host_flows.take(&keyed, hash, sign, settings, now)
-    }
-
     /// Makes sure that the replies of a new connection belong to no other one. It is for
     /// connections for which no rule has asked for a source.
-    ///
-    /// # Errors
-    /// The reason to drop the packet.
     #[inline]
-    pub(crate) fn settle_translation(
-        &mut self,
-        packet: &Packet,
-        tracked: &Tracked,
-        now: Timestamp,
-    ) -> Result<(), Why> {
+    pub(crate) fn settle_translation(&mut self, packet: &Packet, scratch: &Scratch) -> Step {
         let bucket = self.ownership.get(packet.bucket);
-        if !tracked.fresh || !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
-            return Ok(());
+        if !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
+            return ControlFlow::Continue(());
         }
-        self.choose(packet, tracked, now, |table, id, supply, context| {
-            table.settle(id, supply, context)
-        })
+        self.choose(packet, scratch, |table, id, supply, context| table.settle(id, supply, context))
     }
 
     /// Lets `choose` find a translation in the table of a packet's bucket.
     pub(crate) fn choose<T: Default>(
         &mut self,
         packet: &Packet,
-        tracked: &Tracked,
-        now: Timestamp,
+        scratch: &Scratch,
         choose: impl FnOnce(
             &mut conntrack::Table,
             conntrack::ConnectionId,
             Supply<'_>,
             &mut conntrack::Context<'_>,
         ) -> Result<T, DropReason>,
-    ) -> Result<T, Why> {
+    ) -> Step<T> {
         let seed = self.translator.seed();
         let block = self.block(packet.bucket);
         let Self { ownership, hasher, tracking, counters, .. } = self;
-        let (Some(bucket), Some(id)) = (ownership.get_mut(packet.bucket), tracked.connection)
+        let (Some(bucket), Some(id)) = (ownership.get_mut(packet.bucket), scratch.tracked.connection)
         else {
-            return Ok(T::default());
+            return ControlFlow::Continue(T::default());
         };
         // Connections that this one announces, if it is translated, get ports of this block too.
         bucket.connections.set_block(block);
         let hash = |key: &flow::FlowKey| hasher.table_hash(key);
-        let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
+        let mut context = tracking.context_of(Some(packet.origin.zone), scratch.now, counters);
         let supply = Supply { block, seed, hash: &hash };
-        choose(&mut bucket.connections, id, supply, &mut context).map_err(Why::from)
+        choose(&mut bucket.connections, id, supply, &mut context).or_drop()
     }
 
     /// The block of ports that a bucket gives away.
@@ -314,28 +277,24 @@ impl PacketPath {
         }
     }
 
-    /// Finishes a packet that goes on: makes sure that replies to a new connection find it.
-    ///
-    /// # Errors
-    /// The reason to drop the packet. Its connection has ended then.
+    /// Makes sure that replies to a new connection find it. If another bucket has to answer first,
+    /// the packet waits.
     #[inline]
-    pub(crate) fn passed(
-        &mut self,
-        packet: &mut Packet,
-        tracked: &Tracked,
-        passed: Passed,
-        now: Timestamp,
-    ) -> Result<Passed, Why> {
-        match self.direct_replies(packet, tracked, now) {
-            Ok(waits) => Ok(Passed { waits, ..passed }),
-            Err(why) => {
-                let ended = self.tracking.ended.len();
-                self.end_connection(packet, now);
-                // The connection has no alias yet, so none has to be removed.
-                self.tracking.ended.truncate(ended);
-                Err(why)
-            }
+    pub(crate) fn direct_replies(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        if !scratch.tracked.fresh {
+            return ControlFlow::Continue(());
         }
+        let filed = self.file_replies(packet, scratch);
+        if let Err(why) = filed {
+            let ended = self.tracking.ended.len();
+            self.end_connection(packet, scratch.now);
+            // The connection has no alias yet, so none has to be removed.
+            self.tracking.ended.truncate(ended);
+            // It has ended, so the driver must not withdraw it.
+            scratch.tracked.fresh = false;
+            return dropped(why);
+        }
+        ControlFlow::Continue(())
     }
 
     /// Ends the connection that a packet belongs to.
@@ -350,39 +309,26 @@ impl PacketPath {
         }
     }
 
-    /// Makes sure that replies find the connection that a packet has opened. True if the packet
-    /// has to wait for the answer of another bucket.
-    ///
-    /// # Errors
-    /// The reason to drop the packet.
-    #[inline]
-    pub(crate) fn direct_replies(
-        &mut self,
-        packet: &mut Packet,
-        tracked: &Tracked,
-        now: Timestamp,
-    ) -> Result<bool, Why> {
-        let (true, Some(id)) = (tracked.fresh, tracked.connection) else { return Ok(false) };
-        // The request is for this packet only.
-        let wanted = self.translator.wanted.take();
+    fn file_replies(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Result<(), DropReason> {
+        let (Some(id), now) = (scratch.tracked.connection, scratch.now) else { return Ok(()) };
         // This connection may have taken the place of others that have aliases.
         self.remove_aliases(now);
-        let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(false) };
+        let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(()) };
         if !bucket.connections.has_translated() && bucket.aliases.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         let reply = bucket.connections.reply(id);
         // Each direction of a call that nobody has announced is a connection of its own. Replies
         // of a tunnel find it in any bucket.
-        if reply.key.is_call() && !tracked.is_expected() || reply.key.is_tunnel() {
-            return Ok(false);
+        if reply.key.is_call() && !scratch.tracked.is_expected() || reply.key.is_tunnel() {
+            return Ok(());
         }
-        let Some((name, hash)) = packet.looked_up() else { return Ok(false) };
+        let Some((name, hash)) = packet.looked_up() else { return Ok(()) };
         let mut filing = self.direct(packet.bucket, (name, hash), reply, None, now);
         if filing == Some(Filing::Filed) {
-            return Ok(false);
+            return Ok(());
         }
-        let mut search = self.search(&name, wanted);
+        let mut search = self.search(scratch.request.take());
         if filing == Some(Filing::Taken) {
             filing = self.seek(packet, &mut search, now);
         }
@@ -390,15 +336,13 @@ impl PacketPath {
             self.end_search(packet, &search, filing, now);
         }
         match filing {
-            None => {
-                self.translator.search = Some(search);
-                Ok(true)
-            }
-            Some(Filing::Filed) => Ok(false),
-            Some(Filing::Taken) => Err(search.refusal().into()),
-            Some(Filing::Full) => Err(DropReason::AliasTableFull.into()),
-            Some(Filing::Crowded) => Err(DropReason::AliasQueueFull.into()),
+            None => scratch.search = Some(search),
+            Some(Filing::Filed) => {}
+            Some(Filing::Taken) => return Err(search.refusal()),
+            Some(Filing::Full) => return Err(DropReason::AliasTableFull),
+            Some(Filing::Crowded) => return Err(DropReason::AliasQueueFull),
         }
+        Ok(())
     }
 
     /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets

@@ -1,5 +1,4 @@
-//! Carries out what rules ask for beside their verdict, and answers the senders of refused
-//! packets.
+//! The actions of rules beside their verdict, and the replies to the senders of refused packets.
 
 use conntrack::{Labels, Why};
 use flow::{DropReason, Timestamp};
@@ -14,7 +13,8 @@ use crate::egress::router::Course;
 use crate::path::PacketPath;
 use crate::path::packet::{Item, Packet};
 use crate::path::recent_drops::RecentDrop;
-use crate::path::rules::journey::Journey;
+use crate::path::scratch::Scratch;
+use crate::path::step::{End, Reply};
 
 impl PacketPath {
     /// Carries out what rules ask for beside their verdict.
@@ -23,10 +23,9 @@ impl PacketPath {
         &mut self,
         outcome: &Outcome,
         packet: &mut Packet,
-        journey: &mut Journey,
-        now: Timestamp,
+        scratch: &mut Scratch,
     ) {
-        let tracked = &mut journey.tracked;
+        let (tracked, now) = (&mut scratch.tracked, scratch.now);
         if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
             let table = &mut bucket.connections;
             let mut context =
@@ -47,20 +46,20 @@ impl PacketPath {
             }
         }
         if let Some(size) = outcome.segment_size {
-            self.lower_segment_size(size, packet, journey);
+            self.lower_segment_size(size, packet, scratch);
         }
         self.log(outcome, packet, now);
     }
 
     /// Lowers the maximum segment size that a SYN announces.
-    fn lower_segment_size(&mut self, size: SegmentSize, packet: &mut Packet, journey: &Journey) {
+    fn lower_segment_size(&mut self, size: SegmentSize, packet: &mut Packet, scratch: &Scratch) {
         let size = match size {
             SegmentSize::AtMost(size) => size,
             SegmentSize::PathMtu => {
                 // The MTUs of both directions count, as in the kernel.
-                let ports = [Some(packet.frame.port), journey.output_port];
+                let ports = [Some(packet.frame.port), scratch.output_port];
                 let mtus = ports.into_iter().flatten().filter_map(|port| self.outputs.mtu(port));
-                let of_route = match journey.passed.course {
+                let of_route = match scratch.exit.course {
                     Some(Course::By { mtu, .. }) => mtu,
                     _ => None,
                 };
@@ -90,50 +89,36 @@ impl PacketPath {
         rules.unwritten += left;
     }
 
-    /// Answers the sender of a refused packet, if a rule says so. Returns the rule or policy that
-    /// refused it.
+    /// The end of a packet that rules refuse.
     #[cold]
-    pub(crate) fn refuse_by_rule(
-        &mut self,
-        decision: Decision,
-        outcome: &Outcome,
-        packet: &Packet,
-        journey: &mut Journey,
-        now: Timestamp,
-    ) -> Why {
-        if let Decision::Reject(reject) = decision {
-            // Another port may take it.
-            if journey.is_flooded() {
-                journey.rejected = Some(reject);
-            } else {
-                self.reject(reject, packet, journey, now);
-            }
-        }
+    pub(crate) fn refusal(&self, decision: Decision, outcome: &Outcome, packet: &Packet) -> End {
         let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
-        if let Decision::SynProxy(proxy) = decision {
-            return Why::SynProxy { proxy: Some(proxy.index() as u32) };
-        }
-        match outcome.decided_by {
+        let reply = match decision {
+            Decision::SynProxy(proxy) => return End::SynProxy(proxy.index() as u32),
+            Decision::Reject(Reject::TcpReset) => Some(Reply::Reset),
+            Decision::Reject(Reject::Icmp(code) | Reject::Icmpv6(code)) => {
+                Some(Reply::Icmp(Message::Unreachable { code }))
+            }
+            Decision::Reject(Reject::Icmpx(what)) => {
+                let code = what.code(packet.network.family);
+                Some(Reply::Icmp(Message::Unreachable { code }))
+            }
+            Decision::Accept | Decision::Drop => None,
+        };
+        let why = match outcome.decided_by {
             Some(Decider::Rule(rule)) => Why::Rule { rule: rule.index() as u32, revision },
             Some(Decider::Policy(chain)) => Why::Policy { chain: chain.index() as u32, revision },
             None => DropReason::RuleRefused.into(),
-        }
+        };
+        End::Drop(why.into(), reply)
     }
 
     /// Tells the sender of a packet that it is refused.
-    pub(crate) fn reject(
-        &mut self,
-        reject: Reject,
-        packet: &Packet,
-        journey: &Journey,
-        now: Timestamp,
-    ) {
-        let code = match reject {
-            Reject::TcpReset => return self.reset(packet, journey, now),
-            Reject::Icmp(code) | Reject::Icmpv6(code) => code,
-            Reject::Icmpx(what) => what.code(packet.network.family),
-        };
-        self.tell(&packet.frame, Message::Unreachable { code }, now);
+    pub(crate) fn reply(&mut self, reply: Reply, packet: &Packet, scratch: &Scratch) {
+        match reply {
+            Reply::Reset => self.reset(packet, scratch),
+            Reply::Icmp(message) => self.tell(&packet.frame, message, scratch.now),
+        }
     }
 
     /// Sends an ICMP error to the sender of a packet.
@@ -143,16 +128,17 @@ impl PacketPath {
     }
 
     /// Sends a TCP reset in the name of the packet's receiver, and ends the connection.
-    fn reset(&mut self, packet: &Packet, journey: &Journey, now: Timestamp) {
+    fn reset(&mut self, packet: &Packet, scratch: &Scratch) {
+        let now = scratch.now;
         let Transport::Tcp(tcp) = packet.network.transport else { return };
         let text = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
         let length = packet.network.end.saturating_sub(text);
         let Some(segment) = ControlSegment::reset(&tcp, length) else { return };
         if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
             // The timeouts are those of the originator's zone, even if a reply is reset.
-            let zone = bucket.connections.zones(&journey.tracked).original;
+            let zone = bucket.connections.zones(&scratch.tracked).original;
             let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
-            bucket.connections.reset(&journey.tracked, &mut context);
+            bucket.connections.reset(&scratch.tracked, &mut context);
         }
         let mut bytes = [0; MAX_FRAME];
         let allowed = self.rules.as_mut().is_some_and(|rules| rules.resets.take(now.as_nanos()));

@@ -2,6 +2,7 @@
 
 use flow::HashKey;
 use ruleset::ValidRuleset;
+use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
 use super::tests::ruleset;

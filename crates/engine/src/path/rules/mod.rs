@@ -1,6 +1,6 @@
 //! The stages that ask the operator's rules.
 
 pub mod actions;
-pub mod journey;
+pub mod connection;
+pub mod hooks;
 pub mod ruleset;
-pub mod stages;

@@ -15,9 +15,9 @@ use ruleset::{
 };
 use wire::protocol;
 
+use crate::path::drop_cause::DropCause;
 use crate::egress::Mode;
 use crate::egress::allowance::Allowance;
-use crate::path::why::Why;
 
 /// Most log lines per second that one worker writes for rules.
 const LINES_PER_SECOND: u64 = 100;
@@ -28,7 +28,7 @@ const RESETS_PER_SECOND: u64 = 10_000;
 /// Most TCP resets that it may send at once after a pause.
 const RESET_BURST: u64 = 500;
 
-/// Why a ruleset can not be used.
+/// DropCause a ruleset can not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareRulesError {
     /// Rules ask for something that the gateway does not do.
@@ -403,9 +403,9 @@ impl WorkerRules {
 impl Rules {
     /// The rule or policy that decided, by its place in the ruleset. `None` if it is not of these
     /// rules.
-    pub fn tell(&self, why: &Why) -> Option<String> {
+    pub fn tell(&self, why: &DropCause) -> Option<String> {
         let ruleset = self.program.ruleset();
-        let Why::Tracking(why) = *why else { return None };
+        let DropCause::Tracking(why) = *why else { return None };
         match why {
             conntrack::Why::Rule { rule, revision } if revision == self.revision => {
                 let place = ruleset.place_of_rule(rule as usize)?;

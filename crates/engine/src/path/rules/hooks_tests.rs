@@ -3,14 +3,17 @@ use flow::HashKey;
 use ruleset::{Options, ValidRuleset, import};
 use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::TcpOptions;
-use wire::{dissect, protocol};
+use wire::{TcpFlags, dissect, protocol};
 
 use super::*;
+use conntrack::Why;
 use crate::Config;
 use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::one_worker::Rig;
 use crate::worker::command::Command;
+use wire::Transport;
+use netio::Frame;
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];

@@ -5,17 +5,17 @@ use std::fmt;
 use flow::DropReason;
 use wire::ClaimedFragment;
 
-/// Why a packet was dropped: the reason that is counted, and the facts that an operator needs to
-/// check it.
+/// The cause of a drop: the reason that is counted, and the facts that an operator needs to check
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum DropCause {
     /// Tracking refused it, or the reason needs no further facts.
     Tracking(conntrack::Why),
     /// Reassembly refused it.
     Fragment(defrag::Why),
 }
 
-impl Why {
+impl DropCause {
     /// The reason under which it is counted.
     pub const fn reason(self) -> DropReason {
         match self {
@@ -44,31 +44,31 @@ impl Why {
     }
 }
 
-impl From<conntrack::Why> for Why {
+impl From<conntrack::Why> for DropCause {
     fn from(why: conntrack::Why) -> Self {
         Self::Tracking(why)
     }
 }
 
-impl From<defrag::Why> for Why {
+impl From<defrag::Why> for DropCause {
     fn from(why: defrag::Why) -> Self {
         Self::Fragment(why)
     }
 }
 
-impl From<DropReason> for Why {
+impl From<DropReason> for DropCause {
     fn from(reason: DropReason) -> Self {
         Self::Tracking(reason.into())
     }
 }
 
-impl From<wire::Malformed> for Why {
+impl From<wire::Malformed> for DropCause {
     fn from(malformed: wire::Malformed) -> Self {
         Self::Tracking(malformed.into())
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for DropCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tracking(why) => why.fmt(f),

@@ -1,0 +1,237 @@
+//! The driver's part: what becomes of a packet when its way through the stages has ended. Nothing
+//! else sends, drops, keeps or hands over a packet that a stage has seen.
+
+use conntrack::syn_proxy::Screening;
+use flow::{DropReason, Timestamp};
+use netio::{Frame, PortId};
+use steer::BucketId;
+
+use conntrack::Forwarding;
+use crate::egress::bridge::Way;
+use crate::egress::outputs::Onward;
+use crate::egress::router::{Course, Exits, Router};
+use crate::path::PacketPath;
+use crate::path::alias_table::{Filing, Waiting};
+use crate::path::drop_cause::DropCause;
+use crate::path::nat::port_search::Search;
+use crate::path::packet::{Kept, Packet, course_of};
+use crate::path::reassembly::Pieces;
+use crate::path::scratch::{Exit, Progress, Scratch};
+use crate::path::step::{Answer, End, Wait};
+
+/// What the driver does after it has disposed of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing: the packet is gone.
+    Done,
+    /// It takes the packet from the first stage on.
+    Restart,
+    /// It takes the packet from tracking on.
+    Retrack,
+}
+
+impl PacketPath {
+    /// Carries out the end of a packet.
+    pub(crate) fn dispose(
+        &mut self,
+        end: End,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Next {
+        let end = self.settle(end, packet, scratch);
+        match end {
+            End::Forward => self.send(packet, scratch.exit, scratch.now),
+            End::Host => {
+                let exit = Exit { course: Some(Course::Host), way: None };
+                self.send(packet, exit, scratch.now);
+            }
+            End::Drop(why, _) => {
+                let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
+                self.drop_frames(frame, pieces, why);
+            }
+            End::Wait(Wait::Alias) => self.hold(packet, scratch),
+            End::Wait(Wait::Bucket) => self.keep(packet),
+            End::Wait(Wait::Opener | Wait::Datagram) => {}
+            End::Steer(from) => return self.steer_again(packet, from),
+            End::Retrack => {
+                scratch.retrack(packet);
+                return Next::Retrack;
+            }
+            End::SynProxy(proxy) => {
+                let end = self.take_by_rule(packet, scratch, proxy);
+                return self.dispose(end, packet, scratch);
+            }
+            End::Answer(answer) => self.answer(answer, packet, scratch),
+        }
+        self.drop_discarded();
+        Next::Done
+    }
+
+    /// Carries out the end of a packet in front of all stages.
+    #[cold]
+    pub(crate) fn end_at_once(&mut self, end: End, packet: &mut Packet, now: Timestamp) {
+        let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
+        self.dispose(end, packet, &mut scratch);
+    }
+
+    /// Counts a packet that was tracked, tells the sender if it is refused, and withdraws the
+    /// connection that it has opened unless it goes on.
+    fn settle(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> End {
+        if let End::Drop(_, Some(reply)) = end {
+            self.reply(reply, packet, scratch);
+        }
+        scratch.give_hop(&mut packet.frame);
+        // The host's kernel judges its own copy.
+        let end = if scratch.is_hosts { End::Host } else { end };
+        let is_tracked = match std::mem::replace(&mut scratch.tracking, Progress::Untracked) {
+            Progress::Untracked | Progress::InFastPath(_) => return end,
+            Progress::Accepted => {
+                self.withdraw(packet, &scratch.tracked, scratch.now);
+                true
+            }
+            Progress::Confirmed => true,
+        };
+        let is_counted = is_tracked
+            && !matches!(end, End::Host | End::SynProxy(_) | End::Answer(Answer::Promise));
+        if is_counted {
+            self.counters.classify(scratch.tracked.class);
+        }
+        end
+    }
+
+    /// Begins again with a packet for another bucket, or hands it to the owner of that.
+    fn steer_again(&mut self, packet: &mut Packet, from: Option<BucketId>) -> Next {
+        self.drop_discarded();
+        // A bucket that is about to leave is processed here: its next owner gets packets from this
+        // worker only after this one.
+        let to = packet.bucket;
+        if self.ownership.get(to).is_some() || self.ownership.route(to) == self.id {
+            return Next::Restart;
+        }
+        if let Some(from) = from {
+            self.has_spoken(from);
+        }
+        self.hand_over(packet.take());
+        Next::Done
+    }
+
+    /// Has the first packet of a connection wait until replies find it.
+    #[cold]
+    fn hold(&mut self, packet: &mut Packet, scratch: &mut Scratch) {
+        let now = scratch.now;
+        let mut packet = packet.take();
+        let keyed = packet.flow.map(|flow| flow.keyed.named(&packet.network));
+        let search = scratch.search.take().unwrap_or(Search::new(None, 0));
+        let bucket = self.ownership.get_mut(packet.bucket);
+        match bucket.zip(keyed).filter(|(bucket, _)| bucket.openings.has_room()) {
+            Some((bucket, keyed)) => {
+                bucket.openings.push(&keyed, Waiting::Opener(packet, scratch.exit, search));
+            }
+            None => {
+                self.end_search(&mut packet, &search, Filing::Full, now);
+                self.end_connection(&packet, now);
+                let pieces = packet.pieces.take();
+                self.drop_frames(packet.frame, pieces, DropReason::AliasQueueFull);
+            }
+        }
+    }
+
+    /// Keeps a packet until its bucket arrives.
+    fn keep(&mut self, packet: &mut Packet) {
+        let bucket = packet.bucket;
+        let packet = packet.take();
+        let weight = packet.weight();
+        if let Err(Kept::Packet(packet)) = self.ownership.keep(bucket, Kept::Packet(packet), weight)
+        {
+            self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);
+        }
+    }
+
+    /// Sends a frame by the way that the bridge has chosen, or chooses now, or the router has found
+    /// for packets of its bucket.
+    pub(crate) fn emit(
+        &mut self,
+        frame: Frame,
+        way: Option<Way>,
+        course: Option<(BucketId, Course)>,
+        now_ns: u64,
+    ) {
+        let Self { router, outputs, pool, counters, .. } = self;
+        match (router, course, way) {
+            (Some(router), Some((bucket, course)), _) => {
+                let exits = &mut Exits { outputs, pool, counters };
+                router.forward(bucket, frame, course, now_ns, exits);
+            }
+            (_, _, Some(way)) => outputs.send(frame, way, now_ns, pool, counters),
+            _ => outputs.forward(frame, now_ns, pool, counters),
+        }
+    }
+
+    /// Has the router do something, if this is one, and drops what comes of it.
+    pub(crate) fn with_router(&mut self, act: impl FnOnce(&mut Router, &mut Exits<'_>)) {
+        let Self { router: Some(router), outputs, pool, counters, .. } = self else { return };
+        act(router, &mut Exits { outputs, pool, counters });
+        self.drop_refused();
+    }
+
+    /// Drops what waits for its next hop: the worker has come to its end.
+    pub(crate) fn end_waiting(&mut self) {
+        self.with_router(|router, exits| router.end(exits));
+    }
+
+    /// Drops the frame of a packet, or the frames that it came in.
+    pub(crate) fn drop_frames(
+        &mut self,
+        frame: Frame,
+        pieces: Option<Box<Pieces>>,
+        why: impl Into<DropCause>,
+    ) {
+        let why = why.into();
+        let Some(pieces) = pieces else { return self.drop_frame(frame, why) };
+        let mut frames = self.take_apart(frame, pieces);
+        frames.drain(..).for_each(|frame| self.drop_frame(frame, why));
+        self.reassembly.loose = frames;
+    }
+
+    /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
+    pub(crate) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
+        let course = match &mut self.router {
+            None => None,
+            Some(router) => {
+                let course =
+                    exit.course.unwrap_or_else(|| course_of(router, packet, packet.mark));
+                Some((packet.bucket, course))
+            }
+        };
+        let now_ns = now.as_nanos();
+        let frame = std::mem::take(&mut packet.frame);
+        let Some(pieces) = packet.pieces.take() else {
+            self.emit(frame, exit.way, course, now_ns);
+            return self.drop_refused();
+        };
+        let mut frames = self.take_apart(frame, pieces);
+        for frame in frames.drain(..) {
+            self.emit(frame, exit.way, course, now_ns);
+        }
+        self.drop_refused();
+        self.reassembly.loose = frames;
+    }
+
+    /// Sends a packet as it was recorded for its connection.
+    #[inline]
+    pub(crate) fn send_recorded(&mut self, packet: &mut Packet, forwarding: Forwarding, now: Timestamp) {
+        let frame = std::mem::take(&mut packet.frame);
+        let Self { router, outputs, pool, counters, .. } = self;
+        let output = PortId(forwarding.output);
+        match router.as_ref().map(|router| router.station(output)) {
+            Some(Some(from)) => {
+                let onward = Onward { from, to: forwarding.station, mtu: None };
+                outputs.send_fitting(output, frame, onward, pool, counters);
+            }
+            // The routes have changed since, which ends the generation: this does not happen.
+            Some(None) => pool.give_back(frame),
+            None => outputs.send(frame, Way::Port(output), now.as_nanos(), pool, counters),
+        }
+        self.drop_refused();
+    }
+}

@@ -1,0 +1,366 @@
+//! The stages that ask the operator's rules: the hooks of Netfilter, around tracking and routing.
+//!
+//! The owner of a packet's bucket asks all hooks in one go, and rulesets are exchanged between two
+//! batches, so one ruleset judges each packet.
+
+use std::ops::ControlFlow;
+
+use conntrack::Tracked;
+use flow::{DropReason, ZonePair};
+use netio::PortId;
+use ruleset::{Decision, NatKind, NatRequest, Outcome, PacketView, Stage as Hook, evaluate};
+
+use crate::egress::bridge::Way;
+use crate::egress::port_set::PortSet;
+use crate::egress::router::Course;
+use crate::path::nat::translation::Half;
+use crate::path::packet::{Packet, course_of};
+use crate::path::rules::connection::Asked;
+use crate::path::scratch::{Progress, Scratch};
+use crate::path::step::{End, Reply, Step, dropped};
+use crate::path::{PacketPath, TimeSource};
+
+impl PacketPath {
+    /// Asks the rules in front of tracking. They may give the packet a zone, or leave it untracked.
+    pub(crate) fn ask_raw_rules(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let Some(rules) = self.rules.as_ref().filter(|_| !packet.judged) else {
+            return ControlFlow::Continue(());
+        };
+        if rules.shared.program.is_empty(Hook::Untracked) {
+            return ControlFlow::Continue(());
+        }
+        let asked = self.ask(Hook::Untracked, packet, scratch);
+        packet.mark = scratch.mark;
+        packet.per_packet = scratch.per_packet;
+        let wanted = asked?;
+        packet.untracked = wanted.notrack;
+        packet.judged = true;
+        if let Some(zones) = wanted.zone {
+            self.change_zone(packet, zones, scratch.now);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Asks the rules before routing, and gives the packet its new destination.
+    pub(crate) fn find_destination(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        scratch.set_halves(self.halves(packet, &scratch.tracked));
+        if scratch.proxy.opens {
+            return ControlFlow::Continue(());
+        }
+        self.ask(Hook::Prerouting, packet, scratch)?;
+        if scratch.tracked.fresh {
+            scratch.follows = self.follow(packet, scratch)?;
+            if self.ask_for_destination(packet, scratch)? == Led::Redirected {
+                self.ask(Hook::PreroutingTranslated, packet, scratch)?;
+                return self.leave_to_host(packet, scratch);
+            }
+            scratch.set_halves(self.halves(packet, &scratch.tracked));
+        }
+        if scratch.is_hosts && scratch.halves.destination.is_none() {
+            return ControlFlow::Break(End::Host);
+        }
+        scratch.is_hosts = false;
+        self.readdress(packet, &scratch.halves, Half::Destination);
+        self.ask(Hook::PreroutingTranslated, packet, scratch)?;
+        ControlFlow::Continue(())
+    }
+
+    /// Finds out by which port a packet goes on. Rules see it as it is sent on, with a hop less to
+    /// live if this is a router.
+    pub(crate) fn find_route(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let port = match &mut self.router {
+            None => match self.outputs.ways_of(&packet.frame, scratch.now.as_nanos()) {
+                Ok(way) => {
+                    scratch.exit.way = Some(way);
+                    if let Way::Port(port) = way { Some(port) } else { None }
+                }
+                Err(reason) => return dropped(reason),
+            },
+            Some(router) => {
+                let course = course_of(router, packet, scratch.mark);
+                scratch.exit.course = Some(course);
+                match course {
+                    Course::Host if packet.frame.before().destination.is_some() => {
+                        if !scratch.is_determined {
+                            return dropped(DropReason::NatToHost);
+                        }
+                        return self.leave_to_host(packet, scratch);
+                    }
+                    Course::Host => return ControlFlow::Continue(()),
+                    Course::Refuse { reason, told } => {
+                        let end = End::Drop(reason.into(), told.map(Reply::Icmp));
+                        return ControlFlow::Break(end);
+                    }
+                    Course::By { .. } => {
+                        scratch.take_hop(&mut packet.frame);
+                        router.port_of(&course)
+                    }
+                }
+            }
+        };
+        if let Some(port) = port {
+            self.go_out_by(port, scratch);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Asks the rules behind routing, and gives the packet its new source: once, or for each port
+    /// that a bridge copies it to.
+    pub(crate) fn find_source(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        match (scratch.exit.course, scratch.exit.way) {
+            (Some(Course::Host), _) => ControlFlow::Continue(()),
+            (_, Some(Way::Ports(ports))) if self.rules.is_some() => {
+                self.ask_for_each_port(packet, scratch, ports)
+            }
+            _ => {
+                if !scratch.proxy.opens {
+                    self.ask(Hook::Forward, packet, scratch)?;
+                }
+                self.ask_postrouting(packet, scratch)
+            }
+        }
+    }
+
+    /// Asks the last hooks for each of some ports, as the kernel does for the copies that its
+    /// bridge sends. The packet leaves by those that accept it. The rules see for each the marks
+    /// that it came with.
+    #[cold]
+    #[inline(never)]
+    fn ask_for_each_port(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+        ports: PortSet,
+    ) -> Step {
+        let (mark, priority) = (scratch.mark, scratch.priority);
+        let (mut reply, mut proxied) = (None, None);
+        let accepted = ports.accepted(DropReason::NoOutputPort.into(), |port| {
+            (scratch.mark, scratch.priority) = (mark, priority);
+            self.go_out_by(port, scratch);
+            let asked = match self.ask(Hook::Forward, packet, scratch) {
+                // Rules have the SYN proxy open this connection.
+                ControlFlow::Break(End::SynProxy(_)) if scratch.proxy.opens => {
+                    self.ask_postrouting(packet, scratch)
+                }
+                ControlFlow::Break(end) => ControlFlow::Break(end),
+                ControlFlow::Continue(_) => self.ask_postrouting(packet, scratch),
+            };
+            match asked {
+                ControlFlow::Continue(()) => Ok(()),
+                ControlFlow::Break(End::Drop(why, told)) => {
+                    reply = told.or(reply);
+                    Err(why)
+                }
+                ControlFlow::Break(end) => {
+                    proxied = Some(end);
+                    Err(DropReason::SynCookie.into())
+                }
+            }
+        });
+        if let Some(end) = proxied {
+            return ControlFlow::Break(end);
+        }
+        match accepted {
+            Ok(ports) => {
+                scratch.exit.way = Some(Way::Ports(ports));
+                ControlFlow::Continue(())
+            }
+            Err(why) => ControlFlow::Break(End::Drop(why, reply)),
+        }
+    }
+
+    /// Has the hooks that come see a packet that leaves by this port.
+    pub(crate) fn go_out_by(&self, port: PortId, scratch: &mut Scratch) {
+        scratch.output = self.rules.as_ref().map_or(0, |rules| rules.interface(port));
+        scratch.output_port = Some(port);
+    }
+
+    fn ask_postrouting(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        self.ask(Hook::Postrouting, packet, scratch)?;
+        if scratch.tracked.fresh {
+            if !self.ask_for_source(packet, scratch)? {
+                self.settle_translation(packet, scratch)?;
+            }
+            scratch.set_halves(self.halves(packet, &scratch.tracked));
+        }
+        self.readdress(packet, &scratch.halves, Half::Source);
+        self.ask(Hook::PostroutingTranslated, packet, scratch)?;
+        ControlFlow::Continue(())
+    }
+
+    /// Asks the hook that translates destinations about a packet that has opened a connection.
+    fn ask_for_destination(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<Led> {
+        if scratch.follows {
+            return ControlFlow::Continue(Led::Onward);
+        }
+        let Some(request) = self.ask(Hook::DestinationNat, packet, scratch)?.nat else {
+            return ControlFlow::Continue(Led::Onward);
+        };
+        if request.kind == NatKind::Redirect {
+            self.redirect_to_host(&request, packet);
+            scratch.set_redirected();
+            return ControlFlow::Continue(Led::Redirected);
+        }
+        scratch.is_determined =
+            request.address.is_none_or(|addresses| addresses.is_one() || request.netmap);
+        self.translate(&request, packet, scratch)?;
+        ControlFlow::Continue(Led::Onward)
+    }
+
+    /// Asks the hook that translates sources about a packet that has opened a connection. True
+    /// if a rule has asked for a translation, or none is to be asked.
+    fn ask_for_source(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<bool> {
+        if scratch.follows {
+            return ControlFlow::Continue(true);
+        }
+        let Some(request) = self.ask(Hook::SourceNat, packet, scratch)?.nat else {
+            return ControlFlow::Continue(false);
+        };
+        if scratch.proxy.opens {
+            // The proxy knows of one address of each end.
+            return dropped(DropReason::SynCookie);
+        }
+        self.translate(&request, packet, scratch)?;
+        ControlFlow::Continue(true)
+    }
+
+    /// Asks one hook, and does what it decides.
+    #[inline]
+    fn ask(&mut self, hook: Hook, packet: &mut Packet, scratch: &mut Scratch) -> Step<Wanted> {
+        match &self.rules {
+            Some(rules) if !rules.shared.program.accepts_at_once(hook, scratch.state) => {
+                self.ask_rules(hook, packet, scratch)
+            }
+            _ => ControlFlow::Continue(Wanted::default()),
+        }
+    }
+
+    #[inline(never)]
+    fn ask_rules(
+        &mut self,
+        hook: Hook,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step<Wanted> {
+        let Some(rules) = &mut self.rules else {
+            return ControlFlow::Continue(Wanted::default());
+        };
+        let program = &rules.shared.program;
+        let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
+        let keyed = packet.flow.as_ref().map(|flow| &flow.keyed);
+        let now = scratch.now;
+        let asked = table.and_then(|table| Asked::of(table, keyed, &scratch.tracked, now));
+        let zones = match table {
+            Some(table) if scratch.tracked.is_translated() => table.zones(&scratch.tracked),
+            _ => ZonePair::both(packet.origin.zone),
+        };
+        let bytes = packet.frame.bytes();
+        let view = PacketView {
+            frame: bytes,
+            network: &packet.network,
+            vlan: packet.origin.vlan,
+            packet_type: packet_type(bytes),
+            input: scratch.input,
+            output: scratch.output,
+            mark: scratch.mark,
+            priority: scratch.priority,
+            connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
+        };
+        let outcome = evaluate(program, hook, &view, &mut rules.state, now);
+        // Behind this packet rules see another mark, and may decide otherwise.
+        let marks_anew = outcome.ct_mark.is_some_and(|mark| mark != scratch.tracked.mark);
+        scratch.per_packet |= outcome.per_packet || marks_anew;
+        scratch.mark = outcome.mark.unwrap_or(scratch.mark);
+        scratch.priority = outcome.priority.unwrap_or(scratch.priority);
+        let has_effects = outcome.ct_mark.is_some()
+            || outcome.label != 0
+            || outcome.helper.is_some()
+            || outcome.timeout.is_some()
+            || outcome.segment_size.is_some()
+            || outcome.logs.asked() > 0;
+        if has_effects {
+            self.carry_out(&outcome, packet, scratch);
+        }
+        match outcome.decision {
+            Decision::Accept => ControlFlow::Continue(Wanted::of(&outcome)),
+            // A capture holds no cookies.
+            Decision::SynProxy(_) if self.time == TimeSource::Frame => {
+                ControlFlow::Continue(Wanted::of(&outcome))
+            }
+            refused => ControlFlow::Break(self.refusal(refused, &outcome, packet)),
+        }
+    }
+
+    /// Makes the connection visible to all, and has a helper read the packet. The packet goes on,
+    /// unless the helper waits for the rest of it.
+    pub(crate) fn confirm(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let tracked = scratch.tracked;
+        scratch.tracking = Progress::Confirmed;
+        if !tracked.fresh && !tracked.is_watched() {
+            return ControlFlow::Continue(());
+        }
+        let Self { ownership, tracking, counters, .. } = self;
+        let Some(bucket) = ownership.get_mut(packet.bucket) else {
+            return ControlFlow::Continue(());
+        };
+        let passed = tracking.pass(bucket, packet, tracked, scratch.now, counters);
+        if let Some(why) = passed.refusal() {
+            return dropped(why);
+        }
+        if tracked.is_watched() { self.edit_payload(packet) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Withdraws the connection that a packet has opened.
+    pub(crate) fn withdraw(&mut self, packet: &Packet, tracked: &Tracked, now: flow::Timestamp) {
+        if let (true, Some(id)) = (tracked.fresh, tracked.connection)
+            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+        {
+            let mut context = self.tracking.context(now, &mut self.counters);
+            bucket.connections.withdraw(id, &mut context);
+        }
+    }
+}
+
+/// The way that rules have led a packet that has opened a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Led {
+    /// Its destination says it, translated or not.
+    Onward,
+    /// To the address of the interface that it came in by.
+    Redirected,
+}
+
+/// The wishes of rules for a packet that goes on, except those that are met at once.
+#[derive(Default)]
+struct Wanted {
+    nat: Option<NatRequest>,
+    zone: Option<ZonePair>,
+    notrack: bool,
+}
+
+impl Wanted {
+    #[inline]
+    const fn of(outcome: &Outcome) -> Self {
+        Self { nat: outcome.nat, zone: outcome.zone, notrack: outcome.notrack }
+    }
+}
+
+/// To whom the link carried a frame, as rules number it.
+pub(crate) fn packet_type(frame: &[u8]) -> u8 {
+    const TO_US: u8 = 0;
+    const BROADCAST: u8 = 1;
+    const MULTICAST: u8 = 2;
+    match frame.first_chunk::<6>() {
+        Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => BROADCAST,
+        Some([first, ..]) if first & 1 != 0 => MULTICAST,
+        _ => TO_US,
+    }
+}
+
+#[cfg(test)]
+#[path = "hooks_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "flooding_tests.rs"]
+mod flooding_tests;

@@ -1,0 +1,235 @@
+//! The scratch area of a packet: what its stages tell each other.
+
+use conntrack::nat::{Halves, Request};
+use conntrack::seqadj::Adjustment;
+use conntrack::syn_proxy::{Joined, Proxied, Screening};
+use conntrack::{Direction, Tracked};
+use flow::{Class, Timestamp, ZonePair};
+use netio::{Frame, PortId};
+use ruleset::{Connection, CtState, Details, Known};
+use wire::ETHERNET_LEN;
+use wire::control_segment::ControlSegment;
+
+use crate::egress::bridge::Way;
+use crate::egress::router::Course;
+use crate::path::nat::port_search::Search;
+use crate::path::packet::Packet;
+
+/// Status bits (`enum ip_conntrack_status` of the kernel's interface).
+const EXPECTED: u32 = 1;
+const SEEN_REPLY: u32 = 1 << 1;
+const ASSURED: u32 = 1 << 2;
+const CONFIRMED: u32 = 1 << 3;
+const SOURCE_TRANSLATED: u32 = 1 << 4;
+const DESTINATION_TRANSLATED: u32 = 1 << 5;
+
+/// How a packet leaves, as far as that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exit {
+    /// The course that a router has found.
+    pub course: Option<Course>,
+    /// The ports that a bridge has chosen.
+    pub way: Option<Way>,
+}
+
+/// The scratch area of a packet.
+pub struct Scratch {
+    /// The time at which the packet is processed.
+    pub now: Timestamp,
+    /// The task of the SYN proxy when the packet is tracked.
+    pub screening: Screening,
+    /// How the packet relates to the connections of its bucket.
+    pub tracked: Tracked,
+    /// How far tracking has come.
+    pub tracking: Progress,
+    /// The state of its connection, as rules see it.
+    pub state: CtState,
+    pub mark: u32,
+    pub priority: u32,
+    pub input: u128,
+    pub output: u128,
+    pub output_port: Option<PortId>,
+    pub exit: Exit,
+    /// The changes that the translation of its connection makes to it.
+    pub halves: Halves,
+    /// It is for the host, and no rule translates it.
+    pub is_hosts: bool,
+    /// A rule has chosen a destination and left no choice, so the kernel's own copy goes to the
+    /// same destination.
+    pub is_determined: bool,
+    /// Its connection was announced by a translated one and is translated accordingly, so no rule
+    /// is asked for its translation.
+    pub follows: bool,
+    /// A rule was asked that has to see every packet of the flow.
+    pub per_packet: bool,
+    /// The request of a rule for a source.
+    pub request: Option<Request>,
+    /// The search for a source of its connection, which waits for the answer of another bucket.
+    pub search: Option<Search>,
+    /// The sequence numbers that an edited connection shifts.
+    pub shift: Option<(Direction, Adjustment)>,
+    pub proxy: ProxyScratch,
+    /// A hop was taken off for the rules to see.
+    hop_taken: bool,
+    /// The translated ends of its connection, as status bits.
+    translated: u32,
+}
+
+/// How far the tracking of a packet has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It was not tracked yet.
+    Untracked,
+    /// The fast path has tracked it, with this result, and could not send it.
+    InFastPath(Tracked),
+    /// It was tracked and accepted. A connection that it has opened is withdrawn unless it goes on.
+    Accepted,
+    /// A connection that it has opened is there for all to see.
+    Confirmed,
+}
+
+/// The part of the SYN proxy.
+#[derive(Default)]
+pub struct ProxyScratch {
+    /// The proxy answers the packet if the rules accept it.
+    pub answers: bool,
+    /// The packet is a SYN that the proxy sends to a server, which opens this connection.
+    pub opening: Option<Proxied>,
+    /// Only the postrouting chains see it. A rule of an earlier chain has had the proxy answer,
+    /// and in the kernel this SYN leaves from the host.
+    pub opens: bool,
+    /// The last thing that the proxy does with the packet.
+    pub finish: Option<Finish>,
+    /// The packet is a segment that the proxy has made.
+    pub is_made: bool,
+    /// The segment that answers the packet.
+    pub back: Option<ControlSegment>,
+    /// The segment that goes on in the packet's place.
+    pub along: Option<ControlSegment>,
+}
+
+/// The last thing that the SYN proxy does with a packet of a connection that it has opened.
+#[derive(Clone, Copy, Debug)]
+pub enum Finish {
+    /// It shifts the sequence numbers.
+    Shift(Direction, Adjustment),
+    /// It answers the server's SYN+ACK and opens the client's window.
+    Join(Proxied, Joined),
+    /// It resets the connection to the server.
+    Reset(ControlSegment),
+    /// It gives a reset of the server the number that the client expects.
+    Refusal(u32),
+}
+
+impl Scratch {
+    /// Creates the scratch area of a packet that came in by the interface `input`.
+    pub fn new(
+        packet: &Packet,
+        tracking: Progress,
+        screening: Screening,
+        input: u128,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            now,
+            screening,
+            tracked: Tracked::alone(Class::Untracked),
+            tracking,
+            // A packet that was not tracked yet is invalid to the kernel's rules.
+            state: CtState::Invalid,
+            mark: packet.mark,
+            priority: 0,
+            input,
+            output: 0,
+            output_port: None,
+            exit: Exit::default(),
+            halves: Halves::default(),
+            is_hosts: false,
+            is_determined: false,
+            follows: false,
+            per_packet: packet.per_packet,
+            request: None,
+            search: None,
+            shift: None,
+            proxy: ProxyScratch::default(),
+            hop_taken: false,
+            translated: 0,
+        }
+    }
+
+    /// Makes this the scratch area of a segment that the SYN proxy has made from the packet.
+    pub fn retrack(&mut self, segment: &Packet) {
+        let ProxyScratch { opening, opens, .. } = self.proxy;
+        let proxy = ProxyScratch { opening, opens, is_made: true, ..ProxyScratch::default() };
+        let (input, now) = (self.input, self.now);
+        *self = Self::new(segment, Progress::Untracked, Screening::Off, input, now);
+        self.proxy = proxy;
+    }
+
+    /// Notes how the packet relates to the connections, for the stages behind tracking.
+    pub fn set_tracked(&mut self, tracked: Tracked) {
+        (self.tracked, self.state) = (tracked, tracked.class.into());
+        self.tracking = Progress::Accepted;
+    }
+
+    /// Notes the changes that the translation of the connection makes.
+    pub fn set_halves(&mut self, halves: Halves) {
+        self.halves = halves;
+        self.set_translated(&halves);
+    }
+
+    /// Takes a hop off the packet of a router, so that rules see it as it is sent on.
+    pub fn take_hop(&mut self, frame: &mut Frame) {
+        self.hop_taken = packet_in(frame).is_some_and(wire::take_hop);
+    }
+
+    /// Gives the hop back: the output takes it, from each fragment if the packet came in some.
+    pub fn give_hop(&mut self, frame: &mut Frame) {
+        if let (true, Some(packet)) = (std::mem::take(&mut self.hop_taken), packet_in(frame)) {
+            wire::give_hop(packet);
+        }
+    }
+
+    /// Lets the next stages see which ends of the connection are translated. The destination of a
+    /// new connection is known before its source.
+    fn set_translated(&mut self, halves: &Halves) {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let (source, destination) = match self.tracked.direction {
+            Some(Direction::Reply) => (halves.destination, halves.source),
+            _ => (halves.source, halves.destination),
+        };
+        self.translated = bit(source.is_some(), SOURCE_TRANSLATED)
+            | bit(destination.is_some(), DESTINATION_TRANSLATED);
+    }
+
+    /// Lets the next stages see a translated destination.
+    pub fn set_redirected(&mut self) {
+        self.translated |= DESTINATION_TRANSLATED;
+    }
+
+    /// The connection as rules see it.
+    pub fn connection<'a>(
+        &self,
+        zones: ZonePair,
+        details: Option<&'a dyn Details>,
+    ) -> Connection<'a> {
+        let tracked = &self.tracked;
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let known = tracked.direction.map(|direction| Known {
+            reply: direction == Direction::Reply,
+            status: bit(!tracked.fresh, CONFIRMED)
+                | bit(tracked.is_expected(), EXPECTED)
+                | bit(tracked.has_seen_reply(), SEEN_REPLY)
+                | bit(tracked.is_assured(), ASSURED)
+                | self.translated,
+            mark: tracked.mark,
+            zones,
+            details,
+        });
+        Connection { state: self.state, known }
+    }
+}
+
+fn packet_in(frame: &mut Frame) -> Option<&mut [u8]> {
+    frame.bytes_mut().get_mut(usize::from(ETHERNET_LEN)..)
+}

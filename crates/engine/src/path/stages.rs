@@ -1,0 +1,168 @@
+//! The way of a packet through the stages, from top to bottom.
+//!
+//! A stage is a function of the packet, what the worker owns for its bucket, and the packet's
+//! scratch area. It says what becomes of the packet, and disposes of nothing: the driver does
+//! ([`PacketPath::dispose`]). The stages in front of this list, where a frame arrives and finds the
+//! worker of its bucket, are in [`super::steering`].
+
+use std::ops::ControlFlow;
+
+use conntrack::syn_proxy::Screening;
+use flow::Timestamp;
+
+use crate::path::disposal::Next;
+use crate::path::fast_path::FastPath;
+use crate::path::packet::Packet;
+use crate::path::prefetch::Hardware;
+use crate::path::scratch::{Progress, Scratch};
+use crate::path::step::{End, Stage, Step, Wait};
+use crate::path::{PacketPath, TimeSource};
+
+impl PacketPath {
+    /// Tracks a batch: first the lines of the indices are asked for, then those
+    /// of the entries, and when the first packet is looked at, its lines are near.
+    pub(crate) fn process_batch(&mut self, now: Timestamp) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        for packet in &mut batch {
+            let Some(flow) = &mut packet.flow else { continue };
+            let hash = flow.table_hash(&self.hasher);
+            if let Some(bucket) = self.ownership.get(packet.bucket) {
+                bucket.connections.prefetch_index(hash, Hardware);
+            }
+        }
+        for packet in &mut batch {
+            let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
+            if let (Some(hash), Some(bucket)) = (hash, self.ownership.get(packet.bucket)) {
+                packet.guess = bucket.connections.prefetch_entry(hash, Hardware);
+            }
+        }
+        for packet in &mut batch {
+            self.process(packet, now);
+        }
+        batch.clear();
+        self.batch = batch;
+    }
+
+    /// Takes a packet through the stages, again if it is led to another bucket of this worker. It
+    /// leaves its place.
+    pub(crate) fn process(&mut self, packet: &mut Packet, now: Timestamp) {
+        while self.process_once(packet, now) == Next::Restart {}
+    }
+
+    fn process_once(&mut self, packet: &mut Packet, now: Timestamp) -> Next {
+        // A replay does without the SYN proxy: cookies can not be in a capture.
+        let (now, screening) = match self.time {
+            TimeSource::Turn => (now, Screening::Ask),
+            TimeSource::Frame => (Timestamp::from_nanos(packet.frame.timestamp), Screening::Off),
+        };
+        match self.take_fast_path(packet, screening, now) {
+            FastPath::Forward(forwarding) => {
+                #[cfg(test)]
+                observer::note(Stage::FastPath, &ControlFlow::Break(End::Forward));
+                self.send_recorded(packet, forwarding, now);
+                Next::Done
+            }
+            FastPath::Tracked(tracked) => {
+                self.take_slow_path(packet, Progress::InFastPath(tracked), screening, now)
+            }
+            FastPath::No => self.take_slow_path(packet, Progress::Untracked, screening, now),
+        }
+    }
+
+    fn take_slow_path(
+        &mut self,
+        packet: &mut Packet,
+        progress: Progress,
+        screening: Screening,
+        now: Timestamp,
+    ) -> Next {
+        let input = self.rules.as_ref().map_or(0, |it| it.interface(packet.frame.port));
+        let mut scratch = Scratch::new(packet, progress, screening, input, now);
+        let mut end = self.walk(packet, &mut scratch);
+        loop {
+            match self.dispose(end, packet, &mut scratch) {
+                Next::Retrack => end = self.walk_from_tracking(packet, &mut scratch),
+                next => return next,
+            }
+        }
+    }
+
+    /// All stages.
+    pub(crate) fn walk(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
+        match self.stages_before_tracking(packet, scratch) {
+            ControlFlow::Continue(()) => self.walk_from_tracking(packet, scratch),
+            ControlFlow::Break(end) => end,
+        }
+    }
+
+    /// The stages from tracking on.
+    fn walk_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
+        match self.stages_from_tracking(packet, scratch) {
+            ControlFlow::Continue(()) if scratch.search.is_some() => End::Wait(Wait::Alias),
+            ControlFlow::Continue(()) => End::Forward,
+            ControlFlow::Break(end) => end,
+        }
+    }
+
+    fn stages_before_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        // Where rules set zones, nobody knows before whose packet it is.
+        let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones());
+        if scratch.tracking == Progress::Untracked {
+            self.stage(Stage::Bucket, packet, scratch, Self::find_bucket)?;
+            self.stage(Stage::Sender, packet, scratch, Self::check_sender)?;
+            if !sets_zones {
+                self.stage(Stage::Alias, packet, scratch, Self::follow_alias)?;
+            }
+            self.count_arrived(packet);
+            self.stage(Stage::Reassembly, packet, scratch, Self::reassemble)?;
+            if !sets_zones {
+                self.stage(Stage::Host, packet, scratch, Self::leave_known_to_host)?;
+            }
+        }
+        self.stage(Stage::RawRules, packet, scratch, Self::ask_raw_rules)?;
+        if sets_zones {
+            self.stage(Stage::Alias, packet, scratch, Self::follow_alias)?;
+            self.stage(Stage::Host, packet, scratch, Self::leave_known_to_host)?;
+        }
+        self.stage(Stage::Proxied, packet, scratch, Self::meet_proxied)
+    }
+
+    fn stages_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        self.stage(Stage::NumbersIn, packet, scratch, Self::shift_in)?;
+        self.stage(Stage::Track, packet, scratch, Self::relate)?;
+        self.stage(Stage::Destination, packet, scratch, Self::find_destination)?;
+        self.stage(Stage::Route, packet, scratch, Self::find_route)?;
+        self.stage(Stage::Source, packet, scratch, Self::find_source)?;
+        self.stage(Stage::Promise, packet, scratch, Self::answer_accepted)?;
+        self.stage(Stage::Inner, packet, scratch, Self::judge_inner)?;
+        self.stage(Stage::Confirm, packet, scratch, Self::confirm)?;
+        self.stage(Stage::Record, packet, scratch, Self::record)?;
+        self.stage(Stage::Replies, packet, scratch, Self::direct_replies)?;
+        self.stage(Stage::NumbersOut, packet, scratch, Self::shift_out)?;
+        self.stage(Stage::ProxiedOut, packet, scratch, Self::finish_proxied)
+    }
+
+    /// Takes one stage. A trace of packets listens here, as the observer of the tests does.
+    #[inline(always)]
+    fn stage(
+        &mut self,
+        stage: Stage,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+        run: impl FnOnce(&mut Self, &mut Packet, &mut Scratch) -> Step,
+    ) -> Step {
+        let step = run(self, packet, scratch);
+        #[cfg(test)]
+        observer::note(stage, &step);
+        #[cfg(not(test))]
+        let _ = stage;
+        step
+    }
+}
+
+#[cfg(test)]
+#[path = "observer.rs"]
+pub mod observer;

@@ -1,0 +1,80 @@
+//! The packets that are for the host. The kernel has its own copy of them.
+
+use std::ops::ControlFlow;
+
+use flow::Timestamp;
+use wire::Transport;
+
+use crate::path::PacketPath;
+use crate::path::host_flows::Sign;
+use crate::path::packet::{Packet, TrackedFlow};
+use crate::path::scratch::Scratch;
+use crate::path::step::{End, Step};
+
+impl PacketPath {
+    /// Leaves a packet to the host that is the host's whatever rules say.
+    #[inline]
+    pub(crate) fn leave_known_to_host(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let now = scratch.now;
+        if self.is_left_to_host(packet, now) || self.is_hosts(packet, now) {
+            return ControlFlow::Break(End::Host);
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Leaves the flow of a packet to the host from now on, even if the rules change. The kernel
+    /// translates its own copies of the packets as the rule says.
+    #[cold]
+    pub(crate) fn leave_to_host(&mut self, packet: &Packet, scratch: &Scratch) -> Step {
+        let Self { ownership, tracking, .. } = self;
+        if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
+            && let Some(bucket) = ownership.get_mut(packet.bucket)
+        {
+            let settings = tracking.settings_of(keyed.key.zone);
+            let sign = Sign::of(&packet.network.transport);
+            bucket.host_flows.remember(&keyed, hash, sign, settings, scratch.now);
+        }
+        ControlFlow::Break(End::Host)
+    }
+
+    /// True if a packet belongs to a flow that was left to the host.
+    #[inline]
+    fn is_left_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
+        let bucket = self.ownership.get(packet.bucket);
+        bucket.is_some_and(|bucket| !bucket.host_flows.is_empty())
+            && self.is_known_to_host(packet, now)
+    }
+
+    #[inline(never)]
+    fn is_known_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
+        let Some((keyed, hash)) = packet.looked_up() else { return false };
+        let Self { ownership, tracking, .. } = self;
+        let Some(bucket) = ownership.get_mut(packet.bucket) else { return false };
+        let settings = tracking.settings_of(keyed.key.zone);
+        let sign = Sign::of(&packet.network.transport);
+        bucket.host_flows.take(&keyed, hash, sign, settings, now)
+    }
+
+    /// True for a packet that is the host's whatever rules say of it.
+    fn is_hosts(&self, packet: &Packet, now: Timestamp) -> bool {
+        packet.is_own && !self.may_be_translated(packet, now)
+    }
+
+    /// True if a packet for an address of the host may be another's: it belongs to a connection,
+    /// or is expected, or a rule may translate it.
+    #[cold]
+    fn may_be_translated(&self, packet: &Packet, now: Timestamp) -> bool {
+        let Some((keyed, hash)) = packet.looked_up() else { return false };
+        let Some(bucket) = self.ownership.get(packet.bucket) else { return false };
+        let is_asked = || {
+            self.rules.as_ref().is_some_and(|rules| {
+                !rules.shared.program.is_empty(ruleset::Stage::DestinationNat)
+                    && !matches!(packet.network.transport, Transport::IcmpError(_))
+            })
+        };
+        bucket.connections.has(&keyed, hash, now)
+            || self.tracking.tunnels.has(&keyed, now)
+            || self.tracking.expectations.may_expect(&keyed)
+            || is_asked()
+    }
+}
