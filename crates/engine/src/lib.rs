@@ -35,6 +35,7 @@ pub use egress::reverse_path::ReversePath;
 pub use egress::stations::StationLimits;
 pub use fib::LinkId;
 pub use path::bucket::Bucket;
+pub use path::drop_cause::DropCause;
 pub use path::events::{EventStream, NumberedEvent, Reported};
 pub use path::inner_packets::flow_inside;
 pub use path::pass_list::{PassList, PassListError};
@@ -43,7 +44,6 @@ pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
 pub use path::rules::ruleset::{PrepareRulesError, RuleCounts, check_rules};
 pub use path::settings::Settings;
-pub use path::drop_cause::DropCause;
 pub use path::zone_config::{
     LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, TimeoutPolicy, ZoneConfig, ZoneError,
 };

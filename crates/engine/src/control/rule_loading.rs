@@ -10,11 +10,11 @@ use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetI
 use steer::{Steered, WorkerId};
 use wire::{Network, Summary};
 
-use crate::path::drop_cause::DropCause;
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::views::RulesStatus;
 use crate::control::worker_handle::Unresponsive;
+use crate::path::drop_cause::DropCause;
 use crate::path::host_flows::Sign;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::rules::ruleset::{PrepareRulesError, RuleCounts, Rules, WorkerRules};

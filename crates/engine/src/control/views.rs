@@ -5,9 +5,9 @@ use std::time::Duration;
 use flow::{Counters, Zone};
 use steer::WorkerId;
 
-use crate::path::drop_cause::DropCause;
 use crate::egress::Mode;
 use crate::egress::outputs::Sent;
+use crate::path::drop_cause::DropCause;
 use crate::path::reassembly::DatagramStatus;
 use crate::worker::queue::Received;
 

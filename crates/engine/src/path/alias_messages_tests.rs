@@ -9,11 +9,11 @@ use wire::build::PacketBuilder;
 use conntrack::syn_proxy::Screening;
 
 use super::*;
-use crate::{Config, REPLAY_SECRET};
 use crate::path::nat::port_search::Search;
 use crate::path::packet::TrackedFlow;
 use crate::path::scratch::{Exit, Progress};
 use crate::testing::many_workers::Crew as Rig;
+use crate::{Config, REPLAY_SECRET};
 
 const WORKERS: u16 = 3;
 const BUCKETS: u16 = 16;

@@ -6,7 +6,6 @@ use flow::{DropReason, Timestamp};
 use netio::{Frame, PortId};
 use steer::BucketId;
 
-use conntrack::Forwarding;
 use crate::egress::bridge::Way;
 use crate::egress::outputs::Onward;
 use crate::egress::router::{Course, Exits, Router};
@@ -18,6 +17,7 @@ use crate::path::packet::{Kept, Packet, course_of};
 use crate::path::reassembly::Pieces;
 use crate::path::scratch::{Exit, Progress, Scratch};
 use crate::path::step::{Answer, End, Wait};
+use conntrack::Forwarding;
 
 /// What the driver does after it has disposed of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +32,7 @@ pub(crate) enum Next {
 
 impl PacketPath {
     /// Carries out the end of a packet.
-    pub(crate) fn dispose(
-        &mut self,
-        end: End,
-        packet: &mut Packet,
-        scratch: &mut Scratch,
-    ) -> Next {
+    pub(crate) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         let end = self.settle(end, packet, scratch);
         match end {
             End::Forward => self.send(packet, scratch.exit, scratch.now),
@@ -198,8 +193,7 @@ impl PacketPath {
         let course = match &mut self.router {
             None => None,
             Some(router) => {
-                let course =
-                    exit.course.unwrap_or_else(|| course_of(router, packet, packet.mark));
+                let course = exit.course.unwrap_or_else(|| course_of(router, packet, packet.mark));
                 Some((packet.bucket, course))
             }
         };
@@ -219,7 +213,12 @@ impl PacketPath {
 
     /// Sends a packet as it was recorded for its connection.
     #[inline]
-    pub(crate) fn send_recorded(&mut self, packet: &mut Packet, forwarding: Forwarding, now: Timestamp) {
+    pub(crate) fn send_recorded(
+        &mut self,
+        packet: &mut Packet,
+        forwarding: Forwarding,
+        now: Timestamp,
+    ) {
         let frame = std::mem::take(&mut packet.frame);
         let Self { router, outputs, pool, counters, .. } = self;
         let output = PortId(forwarding.output);

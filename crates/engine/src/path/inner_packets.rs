@@ -20,15 +20,15 @@ use wire::{Carried, IcmpError, Network, Transport, carried};
 
 use crate::Bucket;
 use crate::egress::bridge::Way;
+use crate::egress::router::Course;
 use crate::path::packet::Packet;
 use crate::path::rules::connection::Asked;
+use crate::path::rules::hooks::packet_type;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{OrDrop, Step};
-use crate::egress::router::Course;
-use std::ops::ControlFlow;
-use crate::path::rules::hooks::packet_type;
 use crate::path::tracking::checksum_of;
 use crate::path::{PacketPath, TimeSource};
+use std::ops::ControlFlow;
 
 /// What tracking inside tunnels needs beside the bucket, one for each worker.
 pub struct InsideTracking {
@@ -125,11 +125,7 @@ impl PacketPath {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn judge_inside(
-        &mut self,
-        packet: &Packet,
-        outer: &mut Scratch,
-    ) -> Result<(), Why> {
+    pub(crate) fn judge_inside(&mut self, packet: &Packet, outer: &mut Scratch) -> Result<(), Why> {
         let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.ownership.get(packet.bucket);

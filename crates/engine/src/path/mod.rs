@@ -36,10 +36,10 @@ use netio::{Frame, FramePool};
 use ruleset::LogId;
 use steer::{SteeringHasher, WorkerId};
 
-use crate::path::drop_cause::DropCause;
 use crate::egress::outputs::Outputs;
 use crate::egress::router::Router;
 use crate::path::bucket::Bucket;
+use crate::path::drop_cause::DropCause;
 use crate::path::nat::translation::Translator;
 use crate::path::packet::{Kept, Link, Packet};
 use crate::path::pass_list::PassList;

@@ -13,7 +13,6 @@ use wire::vlan_of;
 use crate::path::drop_cause::DropCause;
 use crate::path::zones::{Origin, Zones};
 
-
 /// Most packets that a worker keeps for each reason.
 pub const DROPS_KEPT: usize = 4;
 /// Most packets that a worker keeps in one turn.

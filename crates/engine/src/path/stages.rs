@@ -166,3 +166,7 @@ impl PacketPath {
 #[cfg(test)]
 #[path = "observer.rs"]
 pub mod observer;
+
+#[cfg(test)]
+#[path = "stages_tests.rs"]
+mod tests;

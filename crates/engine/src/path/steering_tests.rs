@@ -8,12 +8,12 @@ use steer::{HashKind, WorkerId};
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::{Config, REPLAY_SECRET, Zones};
 use crate::path::TimeSource;
 use crate::rings::link::{Wakeup, connect};
-use crate::worker::{Equipment, Turn, Worker};
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
+use crate::worker::{Equipment, Turn, Worker};
+use crate::{Config, REPLAY_SECRET, Zones};
 
 const BACKLOG: u64 = 400;
 

@@ -7,7 +7,6 @@ use wire::icmp_error::Message;
 
 use crate::path::drop_cause::DropCause;
 
-
 /// The result of a stage: the packet continues with a value for the next stage, or its way through
 /// the stages ends here.
 pub type Step<T = ()> = ControlFlow<End, T>;

@@ -245,7 +245,9 @@ impl PacketPath {
         ControlFlow::Break(match direction {
             _ if packet.pieces.is_some() => REFUSED,
             // The server does not know the number that this packet acknowledges.
-            Direction::Original if has(TcpFlags::RST) => self.become_segment(packet, &proxied.abort(&tcp)),
+            Direction::Original if has(TcpFlags::RST) => {
+                self.become_segment(packet, &proxied.abort(&tcp))
+            }
             Direction::Original if !has(TcpFlags::ACK) => match has(TcpFlags::SYN) {
                 true => self.promise(packet, scratch, proxied.promise()),
                 false => REFUSED,
@@ -380,8 +382,7 @@ impl PacketPath {
         };
         let now = scratch.now;
         let syn = received(packet, &keyed, &tcp);
-        scratch.proxy.back =
-            Some(syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, promise));
+        scratch.proxy.back = Some(syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, promise));
         if !promise.by_rule {
             self.syn_proxy.pressure(keyed.key.zone).promised(now);
             self.tracking.has_promised(now);
@@ -418,12 +419,7 @@ impl PacketPath {
     }
 
     /// Opens a connection for a client that has come back with its cookie.
-    fn take_up(
-        &mut self,
-        packet: &mut Packet,
-        scratch: &mut Scratch,
-        mut proxied: Proxied,
-    ) -> End {
+    fn take_up(&mut self, packet: &mut Packet, scratch: &mut Scratch, mut proxied: Proxied) -> End {
         self.counters.syn_proxy.cookie_valid += 1;
         // The client may be behind a link that takes shorter packets only. An ICMP error about a
         // longer segment would quote numbers that the server does not know.
@@ -494,8 +490,7 @@ impl PacketPath {
             return dropped(why);
         }
         self.counters.classify(tracked.class);
-        let mut scratch =
-            Scratch::new(segment, Progress::Untracked, Screening::Off, 0, now);
+        let mut scratch = Scratch::new(segment, Progress::Untracked, Screening::Off, 0, now);
         scratch.set_tracked(tracked);
         self.confirm(segment, &mut scratch)?;
         let halves = self.halves(segment, &tracked);
@@ -556,7 +551,8 @@ impl PacketPath {
 }
 
 /// The end of a packet that the proxy refuses.
-const REFUSED: End = End::Drop(DropCause::Tracking(conntrack::Why::Reason(DropReason::SynCookie)), None);
+const REFUSED: End =
+    End::Drop(DropCause::Tracking(conntrack::Why::Reason(DropReason::SynCookie)), None);
 
 const fn refused<T>() -> Step<T> {
     ControlFlow::Break(REFUSED)

@@ -14,7 +14,11 @@ use crate::path::step::{End, Step};
 impl PacketPath {
     /// Leaves a packet to the host that is the host's whatever rules say.
     #[inline]
-    pub(crate) fn leave_known_to_host(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(crate) fn leave_known_to_host(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
         let now = scratch.now;
         if self.is_left_to_host(packet, now) || self.is_hosts(packet, now) {
             return ControlFlow::Break(End::Host);

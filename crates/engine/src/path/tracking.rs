@@ -12,14 +12,14 @@ use netio::{Checksum, Frame};
 use steer::BucketId;
 
 use crate::Bucket;
-use crate::path::events::Subscribers;
 use crate::path::PacketPath;
+use crate::path::events::Subscribers;
 use crate::path::eviction::LIMITS;
 use crate::path::inner_packets::InsideTracking;
 use crate::path::packet::{Packet, TrackedFlow};
 use crate::path::scratch::{Progress, Scratch};
-use crate::path::step::{End, Step, dropped};
 use crate::path::settings::Settings;
+use crate::path::step::{End, Step, dropped};
 use crate::path::zones::Zones;
 
 /// What tracking needs beside the bucket, one for each worker.

@@ -20,20 +20,20 @@ use steer::{
 };
 use wire::Summary;
 
-use crate::path::drop_cause::DropCause;
 use crate::Bucket;
 use crate::control::config::{Config, StartError};
 use crate::control::rule_loading::LoadRulesError;
 use crate::control::worker_handle::{Member, introduce};
 use crate::egress::Mode;
 use crate::path::TimeSource;
+use crate::path::drop_cause::DropCause;
 use crate::path::events::{EventStream, Subscription};
 use crate::path::rules::ruleset::{Rules, Unloaded};
 use crate::path::zones::Zones;
 use crate::replay::capture_clock::CaptureClock;
-use crate::worker::{Equipment, Turn, Worker};
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
+use crate::worker::{Equipment, Turn, Worker};
 
 /// The secret of every replay. It is known, so that a run can be repeated.
 pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);

@@ -2,3 +2,4 @@
 
 pub mod many_workers;
 pub mod one_worker;
+pub mod rules;

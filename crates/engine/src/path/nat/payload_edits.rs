@@ -7,12 +7,12 @@ use flow::DropReason;
 use netio::Frame;
 use wire::{TcpFlags, Transport};
 
+use crate::egress::path_mtu::come_from;
 use crate::path::PacketPath;
 use crate::path::packet::Packet;
 use crate::path::refragment::refragment;
 use crate::path::scratch::Scratch;
 use crate::path::step::{OrDrop, Step};
-use crate::egress::path_mtu::come_from;
 
 impl PacketPath {
     /// Gives a packet of a connection with edited messages the sequence numbers as its sender means
@@ -74,7 +74,8 @@ impl PacketPath {
         let mut bytes = Vec::new();
         let too_long = DropReason::OutputTooLong;
         *network = wire::edit_payload(frame.bytes(), network, places, covers, &mut bytes)
-            .ok_or(too_long).or_drop()?;
+            .ok_or(too_long)
+            .or_drop()?;
         let mut edited = self.pool.copy_of(&bytes).ok_or(too_long).or_drop()?;
         come_from(frame, &mut edited, &mut self.pool);
         edited.supplied_hash = frame.supplied_hash;

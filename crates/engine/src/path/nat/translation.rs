@@ -101,17 +101,11 @@ impl PacketPath {
     /// Translates a new connection that a translated one has announced. True if it is such a
     /// connection; no rule is asked for its translation then.
     #[inline]
-    pub(crate) fn follow(
-        &mut self,
-        packet: &Packet,
-        scratch: &Scratch,
-    ) -> Step<bool> {
+    pub(crate) fn follow(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
         if !scratch.tracked.is_expected() {
             return ControlFlow::Continue(false);
         }
-        self.choose(packet, scratch, |table, id, supply, context| {
-            table.follow(id, supply, context)
-        })
+        self.choose(packet, scratch, |table, id, supply, context| table.follow(id, supply, context))
     }
 
     /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
@@ -155,7 +149,8 @@ impl PacketPath {
         let seed = self.translator.seed();
         let block = self.block(packet.bucket);
         let Self { ownership, hasher, tracking, counters, .. } = self;
-        let (Some(bucket), Some(id)) = (ownership.get_mut(packet.bucket), scratch.tracked.connection)
+        let (Some(bucket), Some(id)) =
+            (ownership.get_mut(packet.bucket), scratch.tracked.connection)
         else {
             return ControlFlow::Continue(T::default());
         };
@@ -309,7 +304,11 @@ impl PacketPath {
         }
     }
 
-    fn file_replies(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Result<(), DropReason> {
+    fn file_replies(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Result<(), DropReason> {
         let (Some(id), now) = (scratch.tracked.connection, scratch.now) else { return Ok(()) };
         // This connection may have taken the place of others that have aliases.
         self.remove_aliases(now);

@@ -5,13 +5,13 @@ use ruleset::ValidRuleset;
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
-use super::tests::ruleset;
 use super::*;
 use crate::Config;
 use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::rings::link::CONTROL_RESERVE;
 use crate::testing::many_workers::Crew;
+use crate::testing::rules::one_chain;
 use crate::worker::Worker;
 use crate::worker::command::Command;
 
@@ -101,7 +101,7 @@ fn a_flooded_packet_leaves_by_the_ports_for_which_rules_accept_it() {
     let from_wan = format!(r#"{},{{"accept":null}}"#, by("iifname", "wan0"));
     for workers in 1..=3 {
         for to in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1], station(9)] {
-            let mut crew = crew(workers, ruleset("forward", 0, "drop", &[&to_dmz, &from_wan]));
+            let mut crew = crew(workers, one_chain("forward", 0, "drop", &[&to_dmz, &from_wan]));
             (0..FLOWS).for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 2, flow, to)));
             let flows = usize::from(FLOWS);
             assert_eq!(crew.leaves(), [0, flows, 0], "{workers} workers, to {to:?}");
@@ -116,7 +116,7 @@ fn a_flooded_packet_leaves_by_the_ports_for_which_rules_accept_it() {
 #[test]
 fn a_flooded_packet_that_no_port_takes_is_refused_once_and_leaves_nothing() {
     let reject = format!(r#"{},{{"reject":{{"type":"tcp reset"}}}}"#, by("iifname", "wan0"));
-    let mut crew = crew(2, ruleset("forward", 0, "accept", &[&reject]));
+    let mut crew = crew(2, one_chain("forward", 0, "accept", &[&reject]));
     (0..FLOWS).for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 2, flow, station(9))));
     let flows = usize::from(FLOWS);
     assert_eq!(crew.leaves(), [flows, 0, 0], "each is answered once");
@@ -124,7 +124,7 @@ fn a_flooded_packet_that_no_port_takes_is_refused_once_and_leaves_nothing() {
     assert_eq!(crew.dropped_for(DropReason::RuleRefused), u64::from(FLOWS));
     // One that some port takes is not answered.
     let to_dmz = format!(r#"{},{{"reject":{{"type":"tcp reset"}}}}"#, by("oifname", "dmz0"));
-    let mut crew = self::crew(2, ruleset("forward", 0, "accept", &[&to_dmz]));
+    let mut crew = self::crew(2, one_chain("forward", 0, "accept", &[&to_dmz]));
     (0..FLOWS).for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 2, flow, station(9))));
     assert_eq!((crew.leaves(), crew.dropped()), ([0, flows, 0], 0));
 }
@@ -132,7 +132,7 @@ fn a_flooded_packet_that_no_port_takes_is_refused_once_and_leaves_nothing() {
 #[test]
 fn all_fragments_of_a_flooded_datagram_leave_by_the_ports_that_take_it() {
     let to_dmz = format!(r#"{},{{"drop":null}}"#, by("oifname", "dmz0"));
-    let mut crew = crew(2, ruleset("forward", 0, "accept", &[&to_dmz]));
+    let mut crew = crew(2, one_chain("forward", 0, "accept", &[&to_dmz]));
     // A station that is known, for the fragments behind the first.
     crew.arrive(2, &hello(HOSTS[2]));
     crew.leaves();
@@ -156,7 +156,7 @@ fn what_rules_accept_by_the_port_of_its_station_is_sent_whichever_worker_has_hea
     let to_dmz =
         format!(r#"{},{},{{"accept":null}}"#, by("iifname", "wan0"), by("oifname", "dmz0"));
     for workers in 1..=4 {
-        let mut crew = crew(workers, ruleset("forward", 0, "drop", &[&to_dmz]));
+        let mut crew = crew(workers, one_chain("forward", 0, "drop", &[&to_dmz]));
         // Rules refuse the packet, but the station is there.
         crew.arrive(2, &opener(HOSTS[2], 1, 0, station(1)));
         assert_eq!(crew.leaves(), [0; 3]);

@@ -6,14 +6,15 @@ use wire::tcp_option::TcpOptions;
 use wire::{TcpFlags, dissect, protocol};
 
 use super::*;
-use conntrack::Why;
 use crate::Config;
 use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::one_worker::Rig;
+use crate::testing::rules::{one_chain, one_chain_with};
 use crate::worker::command::Command;
-use wire::Transport;
+use conntrack::Why;
 use netio::Frame;
+use wire::Transport;
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
@@ -25,33 +26,6 @@ const PORT_22: &str =
     r#"{"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},"right":22}}"#;
 const KNOWN: &str =
     r#"{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":["established","related"]}}"#;
-
-/// A ruleset with one base chain, whose rules are lists of expressions in nft's JSON.
-pub(super) fn ruleset(hook: &str, priority: i32, policy: &str, rules: &[&str]) -> ValidRuleset {
-    ruleset_with("", hook, priority, policy, rules)
-}
-
-/// The same with named objects in front.
-fn ruleset_with(
-    objects: &str,
-    hook: &str,
-    priority: i32,
-    policy: &str,
-    rules: &[&str],
-) -> ValidRuleset {
-    let mut document = format!(
-        r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},{objects}{{"chain":{{
-            "family":"inet","table":"t","name":"c","handle":1,"type":"filter","hook":"{hook}",
-            "prio":{priority},"policy":"{policy}"}}}}"#
-    );
-    for (handle, rule) in (10..).zip(rules) {
-        document += &format!(
-            r#",{{"rule":{{"family":"inet","table":"t","chain":"c","handle":{handle},
-                "expr":[{rule}]}}}}"#
-        );
-    }
-    import(format!("{document}]}}").as_bytes(), Options::default()).unwrap().ruleset
-}
 
 fn rig(ruleset: ValidRuleset) -> Rig {
     let mut rig = Rig::new(&Config::new(HashKey(1, 2)));
@@ -130,7 +104,7 @@ fn what_a_rule_rejects_is_answered_and_leaves_nothing() {
     let reject = format!(
         r#"{PORT_22},{{"counter":{{"packets":0,"bytes":0}}}},{{"reject":{{"type":"tcp reset"}}}}"#
     );
-    let mut rig = rig(ruleset("forward", 0, "accept", &[&reject]));
+    let mut rig = rig(one_chain("forward", 0, "accept", &[&reject]));
     let [back, on] = rig.say(false, 22, SYN, (100, 0));
     assert!(on.is_empty());
     let reset = tcp_of(&back[0]);
@@ -157,7 +131,7 @@ fn a_reset_closes_a_connection_that_is_there() {
     let late = r#"{"match":{"op":">=","left":{"payload":{"protocol":"tcp","field":"sequence"}},
         "right":200}},{"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},
         "right":80}},{"reject":{"type":"tcp reset"}}"#;
-    let mut rig = rig(ruleset("forward", 0, "accept", &[late]));
+    let mut rig = rig(one_chain("forward", 0, "accept", &[late]));
     rig.open(80);
     assert_eq!(rig.listed()[0].state, Some("ESTABLISHED"));
     let [back, on] = rig.say(false, 80, ACK, (200, 501));
@@ -169,7 +143,7 @@ fn a_reset_closes_a_connection_that_is_there() {
 #[test]
 fn icmp_is_sent_for_its_family_and_code() {
     let rule = format!(r#"{PORT_22},{{"reject":{{"type":"icmpx","expr":"admin-prohibited"}}}}"#);
-    let mut rig = rig(ruleset("forward", 0, "accept", &[&rule]));
+    let mut rig = rig(one_chain("forward", 0, "accept", &[&rule]));
     let [back, _] = rig.say(false, 22, SYN, (100, 0));
     let network = dissect(back[0].bytes()).unwrap().network.unwrap();
     let Transport::IcmpError(error) = network.transport else { panic!("no error") };
@@ -187,7 +161,7 @@ fn what_ends_its_connection_is_asked_about_whose_it_was() {
     };
     let [asked, answered] =
         [whose("original", "saddr", "192.0.2.1"), whose("reply", "saddr", "198.51.100.2")];
-    let mut rig = rig(ruleset("forward", 0, "accept", &[&asked, &answered]));
+    let mut rig = rig(one_chain("forward", 0, "accept", &[&asked, &answered]));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
     assert!(rig.passes(true, 80, RST | ACK, (0, 101)));
     assert_eq!((rig.listed().len(), rig.counted()), (0, vec![2, 2]));
@@ -198,7 +172,7 @@ fn a_policy_lets_only_known_connections_back() {
     let new =
         r#"{"match":{"op":"==","left":{"meta":{"key":"iifname"}},"right":"lan0"}},{"accept":null}"#;
     let known = format!(r#"{KNOWN},{{"accept":null}}"#);
-    let mut rig = rig(ruleset("forward", 0, "drop", &[&known, new]));
+    let mut rig = rig(one_chain("forward", 0, "drop", &[&known, new]));
     assert!(!rig.passes(true, 80, SYN, (1, 0)));
     assert_eq!((rig.listed().len(), rig.dropped(DropReason::PolicyRefused)), (0, 1));
     rig.open(80);
@@ -210,10 +184,10 @@ fn a_policy_lets_only_known_connections_back() {
 
 #[test]
 fn what_is_invalid_is_for_the_rules_to_drop() {
-    let mut open = rig(ruleset("forward", 0, "accept", &[]));
+    let mut open = rig(one_chain("forward", 0, "accept", &[]));
     let rule =
         r#"{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":"invalid"}},{"drop":null}"#;
-    let mut strict = rig(ruleset("forward", 0, "accept", &[rule]));
+    let mut strict = rig(one_chain("forward", 0, "accept", &[rule]));
     for (rig, passes) in [(&mut open, true), (&mut strict, false)] {
         rig.open(80);
         assert_eq!(rig.passes(true, 80, ACK, (1_000_000_000, 101)), passes);
@@ -224,7 +198,7 @@ fn what_is_invalid_is_for_the_rules_to_drop() {
 #[test]
 fn what_is_not_to_be_tracked_is_not() {
     let rule = format!(r#"{PORT_22},{{"notrack":null}}"#);
-    let mut rig = rig(ruleset("prerouting", -300, "accept", &[&rule]));
+    let mut rig = rig(one_chain("prerouting", -300, "accept", &[&rule]));
     assert!(rig.passes(false, 22, SYN, (100, 0)));
     assert_eq!((rig.listed().len(), rig.worker.path.counters.classes[4]), (0, 1));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
@@ -237,7 +211,7 @@ fn a_connection_gets_mark_and_labels_and_later_rules_see_them() {
         {"mangle":{"key":{"ct":{"key":"mark"}},"value":7}}"#;
     let ask = r#"{"match":{"op":"==","left":{"ct":{"key":"mark"}},"right":7}},
         {"counter":{"packets":0,"bytes":0}}"#;
-    let mut rig = rig(ruleset("forward", 0, "accept", &[set, ask]));
+    let mut rig = rig(one_chain("forward", 0, "accept", &[set, ask]));
     rig.open(80);
     assert_eq!((rig.listed()[0].mark, rig.counted()[0]), (7, 3));
 }
@@ -254,7 +228,7 @@ fn a_connection_has_the_timeouts_that_a_rule_gave_it_also_when_the_rule_is_gone(
         + &object("other", "udp", r#""unreplied":9"#);
     // Of two policies only that of the packet's protocol counts.
     let rules = [r#"{"ct timeout":"short"}"#, r#"{"ct timeout":"other"}"#];
-    let mut rig = rig(ruleset_with(&objects, "forward", 0, "accept", &rules));
+    let mut rig = rig(one_chain_with(&objects, "forward", 0, "accept", &rules));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
     assert_eq!(rig.listed()[0].timeout_s, 3);
     assert!(rig.passes(true, 80, SYN | ACK, (500, 101)));
@@ -280,8 +254,12 @@ fn the_first_zone_that_a_rule_sets_is_where_a_packet_is_tracked() {
     let first = format!("{PORT_22},{}", zone(7));
     let ask = r#"{"match":{"op":"==","left":{"ct":{"key":"zone"}},"right":7}},
         {"counter":{"packets":0,"bytes":0}}"#;
-    let mut rig =
-        rig(ruleset("prerouting", -300, "accept", &[&first, &zone(8), r#"{"notrack":null}"#, ask]));
+    let mut rig = rig(one_chain(
+        "prerouting",
+        -300,
+        "accept",
+        &[&first, &zone(8), r#"{"notrack":null}"#, ask],
+    ));
     assert!(rig.passes(false, 22, SYN, (100, 0)));
     assert_eq!((rig.listed()[0].zone, rig.counted()[0]), (7, 1));
     // What answers is in another zone by these rules, and so does not belong to it.
@@ -297,7 +275,7 @@ fn the_first_zone_that_a_rule_sets_is_where_a_packet_is_tracked() {
 #[test]
 fn segment_sizes_are_lowered_and_never_raised() {
     let rule = r#"{"mangle":{"key":{"tcp option":{"name":"maxseg","field":"size"}},"value":1200}}"#;
-    let mut rig = rig(ruleset("forward", 0, "accept", &[rule]));
+    let mut rig = rig(one_chain("forward", 0, "accept", &[rule]));
     for (port, (announced, passed)) in (1..).zip([(1460u16, 1200u16), (1200, 1200), (536, 536)]) {
         let [high, low] = announced.to_be_bytes();
         // Behind an option of one byte, so that nothing is aligned.
@@ -317,7 +295,7 @@ fn a_ruleset_that_asks_for_what_is_not_done_is_refused_with_its_place() {
     let objects = r#"{"ct helper":{"family":"inet","table":"t","name":"h","handle":3,
         "type":"nothing","protocol":"tcp","l3proto":"ip"}},"#;
     let helper = [r#"{"accept":null}"#, r#"{"ct helper":"h"}"#];
-    let rules = ruleset_with(objects, "prerouting", -300, "accept", &helper);
+    let rules = one_chain_with(objects, "prerouting", -300, "accept", &helper);
     let refused = Rules::prepare(rules, Mode::Bridge, 7, &[]).err().unwrap().to_string();
     assert!(refused.contains("inet t chain c rule handle 11"), "{refused}");
     assert!(refused.contains("there is no helper nothing"), "{refused}");

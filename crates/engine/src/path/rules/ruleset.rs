@@ -15,9 +15,9 @@ use ruleset::{
 };
 use wire::protocol;
 
-use crate::path::drop_cause::DropCause;
 use crate::egress::Mode;
 use crate::egress::allowance::Allowance;
+use crate::path::drop_cause::DropCause;
 
 /// Most log lines per second that one worker writes for rules.
 const LINES_PER_SECOND: u64 = 100;
