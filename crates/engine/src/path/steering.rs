@@ -39,14 +39,20 @@ impl PacketPath {
         };
         self.learn_station(&frame, now);
         let origin = self.tracking.zones.origin(frame.port, vlan);
-        let mut packet = self.packet(frame, network, origin, None);
+        let packet = self.packet(frame, network, origin, None);
         if self.ownership.route(packet.bucket) == self.id {
             self.batch.push(packet);
         } else {
-            match self.check_addresses(&mut packet) {
-                ControlFlow::Continue(()) => self.hand_over(packet),
-                ControlFlow::Break(end) => self.end_at_once(end, &mut packet, now),
-            }
+            self.hand_over_checked(packet, now);
+        }
+    }
+
+    /// Hands a packet that has just arrived to the owner of its bucket.
+    #[inline(never)]
+    fn hand_over_checked(&mut self, mut packet: Packet, now: Timestamp) {
+        match self.check_addresses(&mut packet) {
+            ControlFlow::Continue(()) => self.hand_over(packet),
+            ControlFlow::Break(end) => self.end_at_once(end, &mut packet, now),
         }
     }
 
