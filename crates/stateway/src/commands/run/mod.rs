@@ -1,9 +1,6 @@
 //! `stateway run`
 
 mod claim;
-mod guard;
-mod guarded;
-mod kept_out;
 mod notify;
 mod room;
 mod signals;
@@ -20,6 +17,7 @@ use anyhow::Context;
 use control::{ControlSocket, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use flow::Shown;
+use host_guard::{Guard, GuardHandle};
 use netio::afpacket::Claim;
 use netio::{PortError, PortId};
 use tracing::field::Field;
@@ -32,8 +30,6 @@ use crate::log;
 use crate::outcome::UsageError;
 use crate::print::{count, duration, things};
 use claim::claim_all;
-use guard::{Guard, Keeper};
-use guarded::Guarded;
 use notify::Supervisor;
 use signals::Signals;
 
@@ -91,8 +87,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let socket = ControlSocket::bind(&path)?;
     let claims = claim_all(&config)?;
     let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
-    let guard = Guard::new(config.interfaces.iter().map(Guarded::new).collect())?;
-    let gateway = Arc::new(start(&config, claims, guard.keeper(), rules.as_ref())?);
+    let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
+    let gateway = Arc::new(start(&config, claims, guard.handle(), rules.as_ref())?);
     if let Some(book) = &rules {
         tell_of(book);
     }
@@ -161,10 +157,16 @@ fn shown(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Resu
     write!(writer, "{}", Shown(format_args!("{value:?}")))
 }
 
+/// An interface of the configuration, as the guard knows it.
+fn guarded(interface: &Interface) -> host_guard::Interface {
+    let index = interface.link.as_ref().map(|link| link.index);
+    host_guard::Interface::new(index, interface.own_name().to_owned(), interface.name.clone())
+}
+
 fn start(
     config: &Configuration,
     claims: Vec<Claim>,
-    keeper: Keeper,
+    guard: GuardHandle,
     rules: Option<&RuleBook>,
 ) -> anyhow::Result<Gateway> {
     let ports = config.interfaces.iter().zip(claims).zip(0..);
@@ -179,7 +181,7 @@ fn start(
             AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode),
         )
     });
-    let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(keeper));
+    let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(guard));
     let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
     let engine = engine::Config { host_guard, rules, ..config.engine()? };
     Gateway::start(engine, ports.collect()).map_err(|error| match error {
