@@ -1,8 +1,8 @@
 //! `stateway run`
 
 mod claim;
+mod connection_limit;
 mod notify;
-mod room;
 mod signals;
 
 use std::collections::hash_map::RandomState;
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut config, rules) =
         Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
     let memory = netio::usable_memory().context("the available memory is unknown")?;
-    if let Some(line) = room::fit(&mut config.settings, config.is_limit_given, memory) {
+    if let Some(line) = connection_limit::fit(&mut config.settings, config.is_limit_given, memory) {
         tracing::warn!("{line}");
     }
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
