@@ -63,6 +63,7 @@ impl Output {
     }
 
     /// The writer for text that is not escaped.
+    #[cfg(feature = "bench")]
     pub fn writer(&mut self) -> &mut dyn Write {
         &mut self.writer
     }
