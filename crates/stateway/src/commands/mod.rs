@@ -19,7 +19,6 @@ mod run;
 mod status;
 mod steer;
 mod tunable;
-mod workers;
 mod zone;
 
 use clap::Subcommand;

@@ -24,10 +24,10 @@ use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::commands::rules::{NOTHING_JUDGES, kernels_share};
+use crate::commands::rules::{NOTHING_JUDGES, host_rules};
 use crate::config::{Configuration, Interface};
+use crate::errors::UsageError;
 use crate::log;
-use crate::outcome::UsageError;
 use crate::print::{count, duration, things};
 use claim::claim_all;
 use notify::Supervisor;
@@ -119,7 +119,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Logs the things about the rules that people have to know from the start.
 fn tell_of(book: &RuleBook) {
-    for line in kernels_share::lines(book) {
+    for line in host_rules::lines(book) {
         tracing::info!("{line}");
     }
     if book.judges_nothing() {
