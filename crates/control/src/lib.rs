@@ -51,7 +51,7 @@ mod stream;
 
 pub use client::{Client, ClientError};
 pub use query::{ConnectionQuery, LineFormat, QueryError};
-pub use rules::{KernelsRule, RuleBook, RulesRefused, check_memory};
+pub use rules::{HostRule, RuleBook, RulesRefused, check_memory};
 pub use server::{Server, ServerError};
 pub use socket::{BindError, ControlSocket};
 

@@ -76,7 +76,7 @@ fn chains_of_the_host_are_told_that_the_kernel_lacks() {
     };
     let told =
         |policy: &str, kernel: Option<&[ruleset::HostChain]>| -> Vec<(String, Option<bool>)> {
-            let chains = book(policy).kernels_chains(kernel);
+            let chains = book(policy).host_chains(kernel);
             chains.into_iter().map(|chain| (chain.place, chain.is_there)).collect()
         };
     let place = || "inet t chain in".to_owned();

@@ -4,11 +4,11 @@
 
 #[macro_use]
 mod print;
+mod balance_interval;
 mod commands;
 mod config;
-mod every;
+mod errors;
 mod log;
-mod outcome;
 
 use std::process::ExitCode;
 
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     });
     let mut out = Output::stdout();
     let result = cli.command.run(&mut out).and_then(|()| out.finish());
-    let code = outcome::exit_code(result);
+    let code = errors::exit_code(result);
     log::end();
     code
 }

@@ -1,8 +1,8 @@
 //! A ruleset with its document, for the reports of the command line and the API.
 
 mod explain;
+mod host_rules;
 mod keeper;
-mod kernels_share;
 mod memory;
 mod now;
 
@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
 
-pub use self::kernels_share::KernelsRule;
+pub use self::host_rules::HostRule;
 pub use self::memory::check_memory;
 
 pub(crate) use self::keeper::{Keeper, TryError};

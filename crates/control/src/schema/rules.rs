@@ -3,7 +3,7 @@
 use ruleset::{Effect, Place, Problem, Severity};
 use serde::{Deserialize, Serialize};
 
-use crate::rules::KernelsRule;
+use crate::rules::HostRule;
 
 /// An object of a ruleset, named as nftables names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ pub struct RulesReport {
     pub summary: Option<RulesSummary>,
     /// Rules that the kernel of this host has to apply, if the check looked for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub kernels_rules: Vec<KernelsRule>,
+    pub kernels_rules: Vec<HostRule>,
     /// Rules that have to see every packet of the flows that meet them, so that these flows are
     /// decided about packet by packet; each as a note, the first 1000 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

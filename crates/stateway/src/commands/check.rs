@@ -7,7 +7,7 @@ use control::RuleBook;
 use control::schema::Tunable;
 use steer::FragmentSteering;
 
-use crate::commands::rules::{NOTHING_JUDGES, kernels_share};
+use crate::commands::rules::{NOTHING_JUDGES, host_rules};
 use crate::config::{Configuration, RulesFile};
 use crate::print::{Output, things};
 
@@ -69,7 +69,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     if let (Some(file), Some(book)) = (&config.rules, &rules) {
         print_rules(file, book, &config, out)?;
         if !args.elsewhere {
-            print_kernels_share(book, out)?;
+            print_host_rules(book, out)?;
         }
     }
     for tunable in changed(&config) {
@@ -105,9 +105,9 @@ fn print_rules(
 }
 
 /// Prints the rules that the kernel of this machine has to carry out.
-fn print_kernels_share(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
-    let mut lines = kernels_share::lines(book);
-    lines.extend(kernels_share::lines_of_chains(book));
+fn print_host_rules(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
+    let mut lines = host_rules::lines(book);
+    lines.extend(host_rules::lines_of_chains(book));
     lines.iter().try_for_each(|line| out.line(format_args!("             {line}")))
 }
 

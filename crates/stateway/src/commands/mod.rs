@@ -1,12 +1,16 @@
 //! The commands, one file for each.
 
+#[cfg(feature = "bench")]
 mod bench;
 mod check;
 mod conntrack;
 mod defrag;
+#[cfg(feature = "demo")]
 mod demo;
 mod drops;
+#[cfg(feature = "lab")]
 mod lab_generate;
+#[cfg(feature = "lab")]
 mod lab_traffic;
 mod remote;
 mod replay;
@@ -15,7 +19,6 @@ mod run;
 mod status;
 mod steer;
 mod tunable;
-mod workers;
 mod zone;
 
 use clap::Subcommand;
@@ -48,14 +51,18 @@ pub enum Command {
     /// Send a capture through the pipeline and report.
     Replay(replay::Args),
     /// Show the gateway at work on this machine, in under a minute.
+    #[cfg(feature = "demo")]
     Demo(demo::Args),
     /// Measure the gateway beside the designs that it replaces.
+    #[cfg(feature = "bench")]
     Bench(bench::Args),
     /// Send frames at full speed; for measurements in a lab.
     #[command(hide = true)]
+    #[cfg(feature = "lab")]
     LabGenerate(lab_generate::Args),
     /// Send and receive traffic for tests in a lab.
     #[command(hide = true)]
+    #[cfg(feature = "lab")]
     LabTraffic(lab_traffic::Args),
 }
 
@@ -77,9 +84,13 @@ impl Command {
             Self::Tunable(args) => tunable::run(&args, out),
             Self::Zone(args) => zone::run(&args, out),
             Self::Replay(args) => replay::run(&args, out),
+            #[cfg(feature = "demo")]
             Self::Demo(args) => demo::run(&args, out),
+            #[cfg(feature = "bench")]
             Self::Bench(args) => bench::run(&args, out),
+            #[cfg(feature = "lab")]
             Self::LabGenerate(args) => lab_generate::run(&args, out),
+            #[cfg(feature = "lab")]
             Self::LabTraffic(args) => lab_traffic::run(&args, out),
         }
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use control::schema::{RulesStatus, Status};
 
 use super::remote::{Json, Remote, Watch};
-use super::workers;
-use crate::print::{Align, Output, Table, bytes, count, duration, percent, things};
+use crate::print::{Align, Output, Table, bytes, count, duration, percent, things, worker_table};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -55,7 +54,7 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     out.line("")?;
     ports(status).print(out)?;
     out.line("")?;
-    workers_table(status).print(out)?;
+    traffic_of_workers(status).print(out)?;
     if status.zones.is_empty() {
         return Ok(());
     }
@@ -122,8 +121,8 @@ fn ports(status: &Status) -> Table {
     table
 }
 
-fn workers_table(status: &Status) -> Table {
-    workers::table(status, &["packets", "connections", "dropped"], |worker| {
+fn traffic_of_workers(status: &Status) -> Table {
+    worker_table(status, &["packets", "connections", "dropped"], |worker| {
         vec![
             count(worker.counters.softnet.get("processed")),
             count(worker.connections),

@@ -4,9 +4,8 @@ use control::schema::{Balance, Buckets, Done, Moves, SetBalancer, SetWorkers, St
 use serde_json::json;
 
 use super::remote::{Json, Remote, Watch};
-use super::workers;
-use crate::every::Every;
-use crate::print::{Align, Output, Table, count};
+use crate::balance_interval::BalanceInterval;
+use crate::print::{Align, Output, Table, count, worker_table};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -53,7 +52,7 @@ enum Action {
         dry_run: bool,
         /// Balance again and again, for example every 500ms or 1s; `off` ends it.
         #[arg(long, value_name = "TIME|off")]
-        every: Option<Every>,
+        every: Option<BalanceInterval>,
         #[command(flatten)]
         remote: Remote,
         #[command(flatten)]
@@ -71,8 +70,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 if json.json {
                     return out.json(&as_json(&status, &buckets));
                 }
-                worker_table(&status).print(out)?;
-                let every = Every::from_millis(status.balance_interval_ms);
+                softnet_of_workers(&status).print(out)?;
+                let every = BalanceInterval::from_millis(status.balance_interval_ms);
                 out.line("")?;
                 out.line(format_args!("balancer {every}"))?;
                 if *verbose {
@@ -132,11 +131,11 @@ fn as_json(status: &Status, buckets: &Buckets) -> serde_json::Value {
     })
 }
 
-fn worker_table(status: &Status) -> Table {
+fn softnet_of_workers(status: &Status) -> Table {
     let mut titles = vec!["buckets", "queues"];
     titles.extend(status.totals.softnet.iter().map(|(name, _)| name));
     titles.push("backlog_len");
-    workers::table(status, &titles, |worker| {
+    worker_table(status, &titles, |worker| {
         let mut cells = vec![worker.buckets.to_string(), worker.queues.to_string()];
         cells.extend(worker.counters.softnet.iter().map(|(_, value)| count(value)));
         cells.push(count(worker.backlog));

@@ -5,7 +5,7 @@ use control::schema::{Done, SetTunable, Tunable, Tunables};
 use flow::out_of_range;
 
 use super::remote::{Json, Remote};
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 use crate::print::{Align, Output, Table};
 
 #[derive(Debug, clap::Args)]

@@ -7,7 +7,7 @@ use engine::ZoneBook;
 
 use super::remote::{Json, Remote};
 use crate::config::Configuration;
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 use crate::print::{Align, Output, Table, count, things};
 
 #[derive(Debug, clap::Args)]

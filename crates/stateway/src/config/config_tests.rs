@@ -143,7 +143,7 @@ fn an_empty_file_has_the_defaults() {
     assert_eq!(config.fragments, FragmentSteering::Spread);
     assert_eq!(config.pass, PassList::default());
     assert_eq!(config.stations, StationLimits { all: 16_384, of_port: 8192 });
-    assert_eq!(config.balance, Every::Off);
+    assert_eq!(config.balance, BalanceInterval::Off);
     assert!(config.interfaces.is_empty());
     assert_eq!(config.socket(), Path::new("/run/stateway.sock"));
     assert_ne!(config.engine().unwrap().secret, config.engine().unwrap().secret);
@@ -346,9 +346,13 @@ fn times_of_the_balancer_are_texts_or_seconds() {
     for (value, millis) in
         [("\"1s\"", 1000), ("\"10ms\"", 10), ("\"2.5\"", 2500), ("3", 3000), ("0.25", 250)]
     {
-        assert_eq!(read(value).unwrap().balance, Every::from_millis(Some(millis)), "{value}");
+        assert_eq!(
+            read(value).unwrap().balance,
+            BalanceInterval::from_millis(Some(millis)),
+            "{value}"
+        );
     }
-    assert_eq!(read("\"off\"").unwrap().balance, Every::Off);
+    assert_eq!(read("\"off\"").unwrap().balance, BalanceInterval::Off);
     let wrong = ["\"often\"", "\"1ms\"", "0", "-1", "3601", "nan", "true", "\"\""];
     let problems = wrong.map(|value| read(value).unwrap_err().to_string());
     insta::assert_snapshot!(problems.join("\n"));

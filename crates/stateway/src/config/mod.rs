@@ -21,7 +21,7 @@ use flow::HashKey;
 use netio::LinkState;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_CPUS, TunnelSteering};
 
-use crate::every::Every;
+use crate::balance_interval::BalanceInterval;
 
 pub use document::{Problem, Problems};
 pub use rules::{RulesFile, read_ruleset};
@@ -53,7 +53,7 @@ pub struct Configuration {
     /// Source check of a router, for interfaces that do not name one.
     pub rp_filter: ReversePath,
     /// The interval of the balancer.
-    pub balance: Every,
+    pub balance: BalanceInterval,
     /// Secret of the keyed hash; `None`: a random one at the start.
     pub secret: Option<HashKey>,
     /// Interfaces, in the order of the file.

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Reader, Section, choice, number, show, text};
 use super::{Configuration, Interface, Problem, Problems, rules, zones};
-use crate::every::{ALLOWED, Every};
+use crate::balance_interval::{ALLOWED, BalanceInterval};
 
 /// The largest number of receive queues of one interface.
 const MAX_RX_QUEUES: u64 = 64;
@@ -143,11 +143,13 @@ fn pass_list(value: &DeValue<'_>) -> Result<PassList, String> {
 }
 
 /// A time with its unit, or a number of seconds.
-fn balance(value: &DeValue<'_>) -> Result<Every, String> {
+fn balance(value: &DeValue<'_>) -> Result<BalanceInterval, String> {
     let every = match value {
         DeValue::String(text) => text.parse().ok(),
-        DeValue::Integer(number) => number.as_str().parse().ok().and_then(Every::from_secs),
-        DeValue::Float(number) => number.as_str().parse().ok().and_then(Every::from_secs),
+        DeValue::Integer(number) => {
+            number.as_str().parse().ok().and_then(BalanceInterval::from_secs)
+        }
+        DeValue::Float(number) => number.as_str().parse().ok().and_then(BalanceInterval::from_secs),
         _ => None,
     };
     every.ok_or_else(|| format!("{} is not allowed; allowed: {ALLOWED}", show(value)))

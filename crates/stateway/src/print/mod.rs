@@ -5,6 +5,7 @@
 
 mod table;
 mod units;
+mod worker_table;
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -12,10 +13,11 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use flow::Shown;
 use serde::Serialize;
 
-use crate::outcome::OutputError;
+use crate::errors::OutputError;
 
 pub use table::{Align, Table, Widths};
 pub use units::{bytes, count, duration, percent, things};
+pub use worker_table::worker_table;
 
 /// Writes a line to standard error, see [`crate::log::tell`].
 macro_rules! tell {
@@ -63,6 +65,7 @@ impl Output {
     }
 
     /// The writer for text that is not escaped.
+    #[cfg(feature = "bench")]
     pub fn writer(&mut self) -> &mut dyn Write {
         &mut self.writer
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bench::Options;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 use crate::print::Output;
 
 #[derive(Debug, clap::Args)]

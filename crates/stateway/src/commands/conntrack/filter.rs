@@ -3,7 +3,7 @@
 use ::conntrack::LabelNames;
 use control::ConnectionQuery;
 
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 
 /// The connections to choose. Without any filter: all.
 #[derive(Debug, clap::Args)]

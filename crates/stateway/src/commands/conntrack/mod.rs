@@ -10,7 +10,7 @@ use control::ConnectionQuery;
 use control::schema::{Count, Counters, Done, Event, Names, Status};
 
 use super::remote::{Json, Remote, Watch};
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 use crate::print::{Align, Output, Table, count, things};
 use filter::FilterArgs;
 use output::{Format, FormatArgs};

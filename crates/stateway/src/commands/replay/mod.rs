@@ -13,7 +13,7 @@ use netio::capture::{CaptureReader, CaptureWriter};
 
 use super::remote::Json;
 use crate::config::Configuration;
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 use crate::print::Output;
 use report::Report;
 

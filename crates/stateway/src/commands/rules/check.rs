@@ -8,10 +8,10 @@ use engine::Mode;
 use netio::link_named;
 use ruleset::Options;
 
-use super::kernels_share;
+use super::host_rules;
 use crate::commands::remote::Json;
 use crate::config::read_ruleset;
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 use crate::print::{Output, things};
 
 #[derive(Debug, clap::Args)]
@@ -45,8 +45,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             if obstacles.is_empty() {
                 let routed_only = book.obstacles(Mode::Bridge).len();
                 return if json.json {
-                    report.kernels_rules = kernels_share::rules(&book);
-                    report.kernels_rules.extend(kernels_share::chains(&book));
+                    report.kernels_rules = host_rules::rules(&book);
+                    report.kernels_rules.extend(host_rules::chains(&book));
                     out.json(&report)
                 } else {
                     print(file, &book, &report, routed_only, out)
@@ -156,7 +156,7 @@ fn print(
     if let Some(summary) = summary {
         print_summary(summary, routed_only, out)?;
     }
-    for kernels in [kernels_share::lines(book), kernels_share::lines_of_chains(book)] {
+    for kernels in [host_rules::lines(book), host_rules::lines_of_chains(book)] {
         let Some((title, lines)) = kernels.split_first() else { continue };
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;

@@ -12,7 +12,7 @@ use ruleset::probe::Probe;
 use super::check::{at, list, refusal};
 use crate::commands::remote::{Json, Remote};
 use crate::config::read_ruleset;
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 use crate::print::Output;
 
 #[derive(Debug, clap::Args)]

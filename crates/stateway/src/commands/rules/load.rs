@@ -8,10 +8,10 @@ use engine::Mode;
 use ruleset::Options;
 
 use super::check::{at, list, obstruction, refusal, warn_if_nothing_judges};
-use super::kernels_share;
+use super::host_rules;
 use crate::commands::remote::Remote;
 use crate::config::read_ruleset;
-use crate::outcome::UsageError;
+use crate::errors::UsageError;
 use crate::print::{Output, things};
 
 #[derive(Debug, clap::Args)]
@@ -84,7 +84,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         }
     };
     list(&loaded.problems, out)?;
-    kernels_share::lines_of(&gateway, &book)?.iter().try_for_each(|line| out.line(line))?;
+    host_rules::lines_of(&gateway, &book)?.iter().try_for_each(|line| out.line(line))?;
     for name in &loaded.missing_interfaces {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
         out.line(format_args!("{name} {what}"))?;

@@ -2,7 +2,7 @@
 
 mod check;
 mod explain;
-pub mod kernels_share;
+pub mod host_rules;
 mod list;
 mod load;
 

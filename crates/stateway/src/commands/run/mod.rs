@@ -1,11 +1,8 @@
 //! `stateway run`
 
 mod claim;
-mod guard;
-mod guarded;
-mod kept_out;
+mod connection_limit;
 mod notify;
-mod room;
 mod signals;
 
 use std::collections::hash_map::RandomState;
@@ -20,20 +17,19 @@ use anyhow::Context;
 use control::{ControlSocket, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use flow::Shown;
+use host_guard::{Guard, GuardHandle};
 use netio::afpacket::Claim;
 use netio::{PortError, PortId};
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::commands::rules::{NOTHING_JUDGES, kernels_share};
+use crate::commands::rules::{NOTHING_JUDGES, host_rules};
 use crate::config::{Configuration, Interface};
+use crate::errors::UsageError;
 use crate::log;
-use crate::outcome::UsageError;
 use crate::print::{count, duration, things};
 use claim::claim_all;
-use guard::{Guard, Keeper};
-use guarded::Guarded;
 use notify::Supervisor;
 use signals::Signals;
 
@@ -81,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (mut config, rules) =
         Configuration::load_to_run(&args.config, &engine::system_cpus(), seed)?;
     let memory = netio::usable_memory().context("the available memory is unknown")?;
-    if let Some(line) = room::fit(&mut config.settings, config.is_limit_given, memory) {
+    if let Some(line) = connection_limit::fit(&mut config.settings, config.is_limit_given, memory) {
         tracing::warn!("{line}");
     }
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
@@ -91,8 +87,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let socket = ControlSocket::bind(&path)?;
     let claims = claim_all(&config)?;
     let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
-    let guard = Guard::new(config.interfaces.iter().map(Guarded::new).collect())?;
-    let gateway = Arc::new(start(&config, claims, guard.keeper(), rules.as_ref())?);
+    let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
+    let gateway = Arc::new(start(&config, claims, guard.handle(), rules.as_ref())?);
     if let Some(book) = &rules {
         tell_of(book);
     }
@@ -123,7 +119,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Logs the things about the rules that people have to know from the start.
 fn tell_of(book: &RuleBook) {
-    for line in kernels_share::lines(book) {
+    for line in host_rules::lines(book) {
         tracing::info!("{line}");
     }
     if book.judges_nothing() {
@@ -161,10 +157,16 @@ fn shown(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Resu
     write!(writer, "{}", Shown(format_args!("{value:?}")))
 }
 
+/// An interface of the configuration, as the guard knows it.
+fn guarded(interface: &Interface) -> host_guard::Interface {
+    let index = interface.link.as_ref().map(|link| link.index);
+    host_guard::Interface::new(index, interface.own_name().to_owned(), interface.name.clone())
+}
+
 fn start(
     config: &Configuration,
     claims: Vec<Claim>,
-    keeper: Keeper,
+    guard: GuardHandle,
     rules: Option<&RuleBook>,
 ) -> anyhow::Result<Gateway> {
     let ports = config.interfaces.iter().zip(claims).zip(0..);
@@ -179,7 +181,7 @@ fn start(
             AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode),
         )
     });
-    let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(keeper));
+    let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(guard));
     let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
     let engine = engine::Config { host_guard, rules, ..config.engine()? };
     Gateway::start(engine, ports.collect()).map_err(|error| match error {

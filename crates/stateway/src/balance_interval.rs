@@ -9,7 +9,7 @@ pub const ALLOWED: &str = "a time from 10ms to 3600s, or off";
 
 /// The interval of the balancer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Every {
+pub enum BalanceInterval {
     /// Never.
     #[default]
     Off,
@@ -17,7 +17,7 @@ pub enum Every {
     Interval(Duration),
 }
 
-impl Every {
+impl BalanceInterval {
     /// From milliseconds; `None` when they are out of range.
     fn from_f64_millis(millis: f64) -> Option<Self> {
         let allowed = (10.0..=3_600_000.0).contains(&millis);
@@ -43,7 +43,7 @@ impl Every {
     }
 }
 
-impl FromStr for Every {
+impl FromStr for BalanceInterval {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, &'static str> {
@@ -60,7 +60,7 @@ impl FromStr for Every {
     }
 }
 
-impl fmt::Display for Every {
+impl fmt::Display for BalanceInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("off"),

@@ -1,3 +1,5 @@
+use std::io;
+
 use engine::LinkId;
 use ruleset::Forwarded;
 use steer::{PortRange, Translated};
@@ -6,14 +8,16 @@ use super::*;
 
 /// A kernel that records its orders. It refuses those with this port.
 #[derive(Clone, Debug, Default)]
-struct Kernel(Arc<Mutex<(Vec<KeptOut>, Option<u16>)>>);
+struct Kernel(Arc<Mutex<(Vec<HostFilter>, Option<u16>)>>);
 
-impl Barrier for Kernel {
-    fn change(&mut self, kept_out: &KeptOut) -> anyhow::Result<()> {
-        let (told, refused) = &mut *lock(&self.0);
-        let refuses = refused.is_some_and(|number| kept_out.forwarded.contains(&port(number)));
-        anyhow::ensure!(!refuses, "refused");
-        told.push(kept_out.clone());
+impl FilterTable for Kernel {
+    fn replace(&mut self, filter: &HostFilter) -> Result<(), Error> {
+        let (applied, refused) = &mut *lock(&self.0);
+        let refuses = refused.is_some_and(|number| filter.forwarded.contains(&port(number)));
+        if refuses {
+            return Err(refusal());
+        }
+        applied.push(filter.clone());
         Ok(())
     }
 }
@@ -33,16 +37,24 @@ impl Kernel {
     }
 }
 
+fn refusal() -> Error {
+    Error::Refused(io::Error::other("refused").into())
+}
+
 fn port(port: u16) -> Forwarded {
     Forwarded { ports: Some((port, port)), ..Forwarded::default() }
 }
 
-fn kept_out(number: u16) -> Arc<KeptOut> {
-    Arc::new(KeptOut { interfaces: lan0(), forwarded: vec![port(number)], ..KeptOut::default() })
+fn filter(number: u16) -> Arc<HostFilter> {
+    Arc::new(HostFilter {
+        interfaces: lan0(),
+        forwarded: vec![port(number)],
+        ..HostFilter::default()
+    })
 }
 
-fn lan0() -> Vec<Guarded> {
-    vec![Guarded::test(Some(2), "lan0")]
+fn lan0() -> Vec<Interface> {
+    vec![Interface::test(Some(2), "lan0")]
 }
 
 /// Reports that packets for a port are translated.
@@ -55,36 +67,37 @@ fn from_host<T>(number: u16, say: impl FnOnce(&FromHost<'_>) -> T) -> T {
 #[test]
 fn what_has_failed_leaves_all_as_it_was_and_is_tried_again_in_time() {
     let kernel = Kernel::default();
-    let mut state = State::new(Box::new(kernel.clone()), kept_out(22)).unwrap();
+    let mut actual = Actual::new(Box::new(kernel.clone()), filter(22)).unwrap();
     assert!(kernel.drops(22));
-    state.tend(&kept_out(80), Instant::now());
-    assert!(kernel.drops(80) && state.trouble().is_none());
+    actual.reconcile(&filter(80), Instant::now());
+    assert!(kernel.drops(80) && actual.trouble().is_none());
     kernel.refuse(Some(443));
-    assert!(state.change(&kept_out(443)).is_err());
-    state.tend(&kept_out(443), Instant::now());
+    assert!(actual.change(&filter(443)).is_err());
+    actual.reconcile(&filter(443), Instant::now());
     assert!(kernel.drops(80));
-    assert!(state.trouble().is_some_and(|told| told.ends_with("refused; the gateway tries again")));
+    assert!(
+        actual.trouble().is_some_and(|told| told.ends_with("refused; the gateway tries again"))
+    );
     kernel.refuse(None);
-    state.tend(&kept_out(443), Instant::now());
+    actual.reconcile(&filter(443), Instant::now());
     assert!(kernel.drops(80), "it is not time yet");
-    state.tend(&kept_out(443), Instant::now() + FIRST_PAUSE);
-    assert!(kernel.drops(443) && state.trouble().is_none());
+    actual.reconcile(&filter(443), Instant::now() + FIRST_PAUSE);
+    assert!(kernel.drops(443) && actual.trouble().is_none());
     // A state that is in force already is not set again.
     let before = kernel.changes();
-    state.tend(&kept_out(443), Instant::now());
+    actual.reconcile(&filter(443), Instant::now());
     assert_eq!(kernel.changes(), before);
 }
 
 #[test]
 fn pauses_double_and_have_an_end() {
-    let busy = anyhow::anyhow!("busy");
-    let mut failed: Option<Failed> = None;
+    let mut failure: Option<Failure> = None;
     let pauses = [(); 8].map(|()| {
-        let next = Failed::new(&kept_out(80), &busy, failed.as_ref());
-        failed.insert(next).pause.as_secs()
+        let next = Failure::new(&filter(80), &refusal(), failure.as_ref());
+        failure.insert(next).pause.as_secs()
     });
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-    let other = Failed::new(&kept_out(443), &busy, failed.as_ref());
+    let other = Failure::new(&filter(443), &refusal(), failure.as_ref());
     assert_eq!(other.pause, FIRST_PAUSE);
 }
 
@@ -92,21 +105,21 @@ fn pauses_double_and_have_an_end() {
 fn nobody_waits_for_what_holds_already() {
     let kernel = Kernel::default();
     let guard = Guard::with(kernel.clone(), lan0()).unwrap();
-    let keeper = guard.keeper();
-    from_host(80, |it| keeper.keep_out(it)).unwrap();
+    let handle = guard.handle();
+    from_host(80, |it| handle.keep_out(it)).unwrap();
     assert!(kernel.drops(80));
     let hangs = lock(&kernel.0);
     for _ in 0..3 {
-        from_host(443, |it| keeper.follow(it));
+        from_host(443, |it| handle.follow(it));
     }
-    assert!(keeper.trouble().is_none());
+    assert!(handle.trouble().is_none());
     drop(hangs);
-    keeper.settle();
-    assert!(kernel.drops(443) && keeper.trouble().is_none());
+    handle.settle();
+    assert!(kernel.drops(443) && handle.trouble().is_none());
     // A repeated request changes nothing.
     let before = kernel.changes();
-    from_host(443, |it| keeper.follow(it));
-    keeper.settle();
+    from_host(443, |it| handle.follow(it));
+    handle.settle();
     assert_eq!(kernel.changes(), before);
     drop(guard);
 }
@@ -115,13 +128,13 @@ fn nobody_waits_for_what_holds_already() {
 fn the_kernel_is_told_which_interfaces_there_are_now() {
     let kernel = Kernel::default();
     let guard = Guard::with(kernel.clone(), lan0()).unwrap();
-    let keeper = guard.keeper();
+    let handle = guard.handle();
     let told = || lock(&kernel.0).0.last().map(|told| told.interfaces.clone()).unwrap();
     let follow = |link: Option<u32>, name: &str| {
-        keeper.follow_ports(&[PortLink { link: link.map(LinkId), name: name.into() }]);
-        keeper.settle();
+        handle.follow_ports(&[PortLink { link: link.map(LinkId), name: name.into() }]);
+        handle.settle();
         let [it] = &told()[..] else { panic!("one interface") };
-        (it.index, it.names().collect::<Vec<_>>().join(" "))
+        (it.index(), it.names().collect::<Vec<_>>().join(" "))
     };
     assert_eq!(told(), lan0());
     assert_eq!(follow(Some(2), "lan0"), (Some(2), "lan0".into()));
@@ -131,10 +144,10 @@ fn the_kernel_is_told_which_interfaces_there_are_now() {
     assert_eq!(follow(Some(5), "lan0"), (Some(5), "lan0".into()));
     // Rules concern these interfaces, whichever function reports them.
     let before = told();
-    from_host(80, |it| keeper.keep_out(it)).unwrap();
+    from_host(80, |it| handle.keep_out(it)).unwrap();
     assert!(kernel.drops(80));
-    from_host(443, |it| keeper.follow(it));
-    keeper.settle();
+    from_host(443, |it| handle.follow(it));
+    handle.settle();
     assert!(kernel.drops(443));
     assert_eq!((told(), kernel.changes()), (before, 6));
     drop(guard);
@@ -144,20 +157,20 @@ fn the_kernel_is_told_which_interfaces_there_are_now() {
 fn what_is_refused_changes_nothing_and_what_holds_and_fails_is_said() {
     let kernel = Kernel::default();
     let guard = Guard::with(kernel.clone(), lan0()).unwrap();
-    let keeper = guard.keeper();
-    from_host(80, |it| keeper.keep_out(it)).unwrap();
+    let handle = guard.handle();
+    from_host(80, |it| handle.keep_out(it)).unwrap();
     kernel.refuse(Some(443));
-    from_host(443, |it| keeper.keep_out(it)).unwrap_err();
-    assert!(kernel.drops(80) && keeper.trouble().is_none());
-    from_host(443, |it| keeper.follow(it));
-    keeper.settle();
+    from_host(443, |it| handle.keep_out(it)).unwrap_err();
+    assert!(kernel.drops(80) && handle.trouble().is_none());
+    from_host(443, |it| handle.follow(it));
+    handle.settle();
     assert!(kernel.drops(80));
-    assert!(keeper.trouble().is_some_and(|told| told.contains("refused; the gateway tries again")));
+    assert!(handle.trouble().is_some_and(|told| told.contains("refused; the gateway tries again")));
     // A later request that the kernel accepts includes the refused one as a former one.
     kernel.refuse(None);
-    from_host(22, |it| keeper.keep_out(it)).unwrap();
-    assert!(kernel.drops(22) && keeper.trouble().is_none());
-    let former = lock(&kernel.0).0.last().map(|told| told.former.clone());
+    from_host(22, |it| handle.keep_out(it)).unwrap();
+    assert!(kernel.drops(22) && handle.trouble().is_none());
+    let former = lock(&kernel.0).0.last().map(|told| told.formerly_forwarded.clone());
     assert!(former.is_some_and(|former| former.contains(&port(443))));
     drop(guard);
 }

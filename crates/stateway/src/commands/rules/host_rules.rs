@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use control::{Client, ClientError, KernelsRule, RuleBook};
+use control::{Client, ClientError, HostRule, RuleBook};
 use serde_json::Value;
 
 /// Lines about the chains of a ruleset that are about this host's own traffic, which its kernel has
@@ -14,12 +14,12 @@ pub fn lines_of_chains(book: &RuleBook) -> Vec<String> {
 }
 
 /// The same chains.
-pub fn chains(book: &RuleBook) -> Vec<KernelsRule> {
+pub fn chains(book: &RuleBook) -> Vec<HostRule> {
     // Nobody is asked for nothing.
     if book.ruleset().host_chains().is_empty() {
         return Vec::new();
     }
-    book.kernels_chains(engine::host_chains().ok().as_deref())
+    book.host_chains(engine::host_chains().ok().as_deref())
 }
 
 /// Lines about the rules that lead packets to this host, which its kernel has to apply; none if
@@ -32,17 +32,17 @@ pub fn lines(book: &RuleBook) -> Vec<String> {
 }
 
 /// The rules that lead packets to this host.
-pub fn rules(book: &RuleBook) -> Vec<KernelsRule> {
+pub fn rules(book: &RuleBook) -> Vec<HostRule> {
     // Without such rules there is nothing to ask the kernel.
     if book.ruleset().translations().ends.is_empty() {
         return Vec::new();
     }
     // Redirects are known even if the kernel does not tell its addresses.
     let own = engine::host_addresses().unwrap_or_default();
-    if book.kernels_share(&own, None).is_empty() {
+    if book.host_rules(&own, None).is_empty() {
         return Vec::new();
     }
-    book.kernels_share(&own, kernels_rules().as_ref())
+    book.host_rules(&own, kernels_rules().as_ref())
 }
 
 /// As [`lines`], for a running gateway. If the gateway is in another network namespace than this
@@ -65,9 +65,9 @@ fn is_elsewhere(process: i32) -> bool {
     namespace(&process.to_string()).zip(namespace("self")).is_some_and(|(its, own)| its != own)
 }
 
-fn told(first: &str, rules: &[KernelsRule]) -> Vec<String> {
+fn told(first: &str, rules: &[HostRule]) -> Vec<String> {
     let mut lines = vec![first.to_owned()];
-    for KernelsRule { place, text, is_there } in rules {
+    for HostRule { place, text, is_there } in rules {
         let has = match is_there {
             Some(true) => "the kernel has it",
             Some(false) => "THE KERNEL DOES NOT HAVE IT",
@@ -110,12 +110,12 @@ mod tests {
 
     #[test]
     fn people_are_told_what_to_do_about_rules_that_the_kernel_lacks() {
-        let rule = |is_there| KernelsRule {
+        let rule = |is_there| HostRule {
             place: "ip t chain c rule handle 4".to_owned(),
             text: "tcp dport 80 redirect to :3128".to_owned(),
             is_there,
         };
-        let say = |rules: &[KernelsRule]| told("first", rules)[1..].join("\n");
+        let say = |rules: &[HostRule]| told("first", rules)[1..].join("\n");
         let text = "\n    tcp dport 80 redirect to :3128";
         let place = "ip t chain c rule handle 4: ";
         assert_eq!(say(&[rule(Some(true))]), format!("{place}the kernel has it{text}"));

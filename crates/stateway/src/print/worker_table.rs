@@ -2,10 +2,14 @@
 
 use control::schema::{Status, Worker};
 
-use crate::print::{Align, Table, percent};
+use super::{Align, Table, percent};
 
 /// A row for each worker: number, CPU, load, and the `cells` of a command under the titles `more`.
-pub fn table(status: &Status, more: &[&str], cells: impl Fn(&Worker) -> Vec<String>) -> Table {
+pub fn worker_table(
+    status: &Status,
+    more: &[&str],
+    cells: impl Fn(&Worker) -> Vec<String>,
+) -> Table {
     let titles = ["worker", "cpu", "busy"].iter().chain(more);
     let columns: Vec<_> = titles.map(|title| (*title, Align::Right)).collect();
     let mut table = Table::new(&columns);

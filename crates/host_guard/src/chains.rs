@@ -1,16 +1,14 @@
-//! Packets that the kernel keeps from the host because the gateway translates them, as rules of
-//! nf_tables.
+//! A filter as chains and rules of nf_tables.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use engine::FromHost;
 use netlink::nf_tables::{Chain, Field, Hook, MAX_RANGES, Match, Rule, Stage, Table, Verdict};
 use ruleset::{Forwarded, Interval};
-use steer::PortRange;
 use wire::Family;
 
-use super::guarded::{Guarded, Named};
+use crate::filter::HostFilter;
+use crate::interface::{Interface, NameTime};
 
 /// Priorities of chains: before tracking, right behind that, and behind the translation of
 /// destinations. The chain of output has the usual one.
@@ -63,68 +61,8 @@ const EXPECTED: u128 = 1;
 const CONFIRMED: u128 = 1 << 3;
 const DESTINATION_TRANSLATED: u128 = 1 << 5;
 
-/// The largest number of kinds of packets of former rules that are remembered, the latest ones.
-/// Connections that such a rule translated may live.
-const MAX_FORMER: usize = 256;
-
-/// Packets for the host's addresses that are not the host's affair, and packets for other addresses
-/// that may be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeptOut {
-    /// The gateway's interfaces.
-    pub interfaces: Vec<Guarded>,
-    /// Addresses that sources are translated to.
-    pub addresses: Vec<RangeInclusive<IpAddr>>,
-    /// The ports that these addresses use or may have used: disjoint ranges in order, each with its
-    /// first and last port. A port that a rule has named stays, because connections may.
-    pub ports: Vec<(u16, u16)>,
-    /// Packets whose destination a rule translates.
-    pub forwarded: Vec<Forwarded>,
-    /// Packets whose destination a former rule translated, the latest last. A packet that opens a
-    /// connection is the host's. Others may belong to a translated connection until it ends.
-    pub former: Vec<Forwarded>,
-    /// Packets that the kernel may redirect to the host.
-    pub left: Vec<Forwarded>,
-    /// Packets that the kernel might redirect before, the latest last. Packets of its connections
-    /// still are redirected.
-    pub formerly_left: Vec<Forwarded>,
-}
-
-impl KeptOut {
-    /// The packets that the present rules translate.
-    pub fn new(from_host: &FromHost<'_>) -> Self {
-        let FromHost { translated, named_ports, forwarded, left, .. } = *from_host;
-        let PortRange { min, max } = translated.ports();
-        let address = |bytes: [u8; 16]| Ipv6Addr::from(bytes).to_canonical();
-        let addresses =
-            translated.addresses().map(|range| address(*range.start())..=address(*range.end()));
-        Self {
-            interfaces: Vec::new(),
-            addresses: addresses.collect(),
-            ports: apart(named_ports.iter().copied().chain([(min, max)])),
-            forwarded: forwarded.to_vec(),
-            former: Vec::new(),
-            left: left.to_vec(),
-            formerly_left: Vec::new(),
-        }
-    }
-
-    /// True if only packets that are not for the host are kept from it.
-    pub fn is_nothing(&self) -> bool {
-        let interfaces = self.interfaces.clone();
-        *self == Self { interfaces, ..Self::default() }
-    }
-
-    /// Joins the present packets with those that were kept out before.
-    pub fn after(mut self, before: &Self) -> Self {
-        self.interfaces.clone_from(&before.interfaces);
-        self.ports = apart(self.ports.iter().chain(&before.ports).copied());
-        self.former = latest_gone(&before.former, &before.forwarded, &self.forwarded);
-        self.formerly_left = latest_gone(&before.formerly_left, &before.left, &self.left);
-        self
-    }
-
-    /// The table with this name that keeps the packets out.
+impl HostFilter {
+    /// The table with this name that applies the filter.
     pub fn table(&self, name: String) -> Table {
         let came_in = Match::one_of(Field::InputIndex, numbers(&self.interfaces));
         let to_left = Rule::new([came_in.clone()], Verdict::Jump("left"));
@@ -133,10 +71,10 @@ impl KeptOut {
         let mut chains = vec![
             base("prerouting", Stage::Prerouting, RAW, first),
             base("forward", Stage::Forward, RAW, vec![self.forwarded_by_kernel()]),
-            chain("left", self.left_rules()),
+            chain("left", self.redirected_rules()),
         ];
         // Without translation, the table needs fewer features of the kernel.
-        if self.is_nothing() {
+        if !self.translates() {
             return Table { name, chains };
         }
         let to_translated = Rule::new([came_in.clone()], Verdict::Jump("translated"));
@@ -147,14 +85,14 @@ impl KeptOut {
             chain("sources", sources_rules()),
             chain("former", opens_or_belongs_to_host()),
         ]);
-        if self.leaves_any() {
+        if self.redirects_any() {
             let translated = Match::some_of(Field::TrackStatus, DESTINATION_TRANSLATED);
             let to_led = Rule::new([came_in, translated], Verdict::Goto("led"));
             let behind = vec![not_for_host, to_led, to_translated];
             chains.push(base("behind", Stage::Prerouting, BEHIND_DSTNAT, behind));
             chains.push(chain("led", self.led_rules()));
         }
-        if !self.addresses.is_empty() || !self.forwarded.is_empty() {
+        if !self.translation_addresses.is_empty() || !self.forwarded.is_empty() {
             let goes_out = Match::one_of(Field::OutputIndex, numbers(&self.interfaces));
             let answers = answers_tunnels(&goes_out).to_vec();
             chains.push(base("answers", Stage::Output, FILTER, answers));
@@ -165,7 +103,7 @@ impl KeptOut {
     /// Drops packets from an interface that has come back under a known name and that the guard has
     /// not seen yet.
     fn unseen(&self) -> Rule {
-        let names = self.interfaces.iter().flat_map(Guarded::names).map(Field::name);
+        let names = self.interfaces.iter().flat_map(Interface::names).map(Field::name);
         let not_own = Match::none_of(Field::InputIndex, numbers(&self.interfaces));
         Rule::new([not_own, Match::one_of(Field::InputName, names)], Verdict::Drop)
     }
@@ -178,17 +116,18 @@ impl KeptOut {
     }
 
     /// True if the kernel gets, or got, packets that are not for the host.
-    fn leaves_any(&self) -> bool {
-        !self.left.is_empty() || !self.formerly_left.is_empty()
+    fn redirects_any(&self) -> bool {
+        !self.redirected.is_empty() || !self.formerly_redirected.is_empty()
     }
 
     /// Accepts packets that the kernel may redirect.
-    fn left_rules(&self) -> Vec<Rule> {
-        if !self.leaves_any() {
+    fn redirected_rules(&self) -> Vec<Rule> {
+        if !self.redirects_any() {
             return Vec::new();
         }
-        let left = self.left.iter().chain(&self.formerly_left);
-        let left = left.filter_map(|packets| self.matches_of(packets, Named::Ever, Seen::Now));
+        let left = self.redirected.iter().chain(&self.formerly_redirected);
+        let left =
+            left.filter_map(|packets| self.matches_of(packets, NameTime::Ever, Tuple::Current));
         let mut rules: Vec<_> = left.map(|matches| Rule::new(matches, Verdict::Accept)).collect();
         // An error about a packet of the host goes to the address that its receiver takes for the
         // sender.
@@ -205,17 +144,19 @@ impl KeptOut {
         let mut rules: Vec<Rule> = forwarded.flat_map(|it| self.forwarded_rules(it)).collect();
         // For an interface that had a name, rules about the name count as former ones.
         let renamed = self.forwarded.iter().filter(|packets| packets.interfaces.is_some());
-        let renamed = renamed.map(|packets| (packets, Named::Before));
-        let former = renamed.chain(self.former.iter().map(|packets| (packets, Named::Ever)));
-        let former = former.filter_map(|(it, named)| self.matches_of(it, named, Seen::Now));
+        let renamed = renamed.map(|packets| (packets, NameTime::Before));
+        let former =
+            renamed.chain(self.formerly_forwarded.iter().map(|packets| (packets, NameTime::Ever)));
+        let former = former.filter_map(|(it, named)| self.matches_of(it, named, Tuple::Current));
         rules.extend(former.map(|matches| Rule::new(matches, Verdict::Jump("former"))));
         for is_v4 in [true, false] {
             let of_family = |range: &&RangeInclusive<IpAddr>| range.start().is_ipv4() == is_v4;
             let bits = |range: &RangeInclusive<IpAddr>| (bits(*range.start()), bits(*range.end()));
-            let ranges: Vec<_> = self.addresses.iter().filter(of_family).map(bits).collect();
+            let ranges: Vec<_> =
+                self.translation_addresses.iter().filter(of_family).map(bits).collect();
             let family = if is_v4 { Family::V4 } else { Family::V6 };
             for addresses in ranges.chunks(MAX_RANGES) {
-                for ports in self.ports.chunks(MAX_RANGES) {
+                for ports in self.translation_ports.chunks(MAX_RANGES) {
                     let address = Match::ranges(destination(family), addresses.iter().copied());
                     let ports = ports.iter().map(|(low, high)| ((*low).into(), (*high).into()));
                     let matches = [
@@ -240,15 +181,16 @@ impl KeptOut {
         let goes_on = [Match::is(Field::Protocol, TCP), Match::other_bits(TCP_FLAGS, SYN_ACK, SYN)];
         let mut rules =
             vec![Rule::new([known], Verdict::Accept), Rule::new(goes_on, Verdict::Drop)];
-        let left = self.left.iter();
-        let left = left.filter_map(|packets| self.matches_of(packets, Named::Now, Seen::Before));
+        let left = self.redirected.iter();
+        let left =
+            left.filter_map(|packets| self.matches_of(packets, NameTime::Now, Tuple::Original));
         rules.extend(left.map(|matches| Rule::new(matches, Verdict::Accept)));
         rules.push(Rule::new([], Verdict::Drop));
         rules
     }
 
     /// The matches for one kind of packets; `None` if it concerns none of the interfaces.
-    fn matches_of(&self, packets: &Forwarded, named: Named, seen: Seen) -> Option<Vec<Match>> {
+    fn matches_of(&self, packets: &Forwarded, named: NameTime, tuple: Tuple) -> Option<Vec<Match>> {
         let mut matches = Vec::new();
         if let Some(names) = packets.interfaces {
             let mut meant =
@@ -260,18 +202,18 @@ impl KeptOut {
         let family = packets.family.into_iter().chain(families.into_iter().flatten()).next();
         matches.extend(family.map(is_of));
         if let Some((family, Interval { low, high })) = packets.sources {
-            let field = match (seen, family) {
-                (Seen::Now, _) => source(family),
-                (Seen::Before, Family::V4) => Field::OpenedFromV4,
-                (Seen::Before, Family::V6) => Field::OpenedFromV6,
+            let field = match (tuple, family) {
+                (Tuple::Current, _) => source(family),
+                (Tuple::Original, Family::V4) => Field::OpenedFromV4,
+                (Tuple::Original, Family::V6) => Field::OpenedFromV6,
             };
             matches.push(Match::ranges(field, [(low, high)]));
         }
         if let Some((family, Interval { low, high })) = packets.addresses {
-            let field = match (seen, family) {
-                (Seen::Now, _) => destination(family),
-                (Seen::Before, Family::V4) => Field::OpenedToV4,
-                (Seen::Before, Family::V6) => Field::OpenedToV6,
+            let field = match (tuple, family) {
+                (Tuple::Current, _) => destination(family),
+                (Tuple::Original, Family::V4) => Field::OpenedToV4,
+                (Tuple::Original, Family::V6) => Field::OpenedToV6,
             };
             matches.push(Match::ranges(field, [(low, high)]));
         }
@@ -281,9 +223,9 @@ impl KeptOut {
             (None, None) => {}
         }
         if let Some((low, high)) = packets.ports {
-            let field = match seen {
-                Seen::Now => Field::DESTINATION_PORT,
-                Seen::Before => Field::OpenedToPort,
+            let field = match tuple {
+                Tuple::Current => Field::DESTINATION_PORT,
+                Tuple::Original => Field::OpenedToPort,
             };
             matches.push(Match::ranges(field, [(low.into(), high.into())]));
         }
@@ -292,7 +234,7 @@ impl KeptOut {
 
     /// The rules for one kind of packets whose destination is translated.
     fn forwarded_rules(&self, packets: &Forwarded) -> Vec<Rule> {
-        let Some(matches) = self.matches_of(packets, Named::Now, Seen::Now) else {
+        let Some(matches) = self.matches_of(packets, NameTime::Now, Tuple::Current) else {
             return Vec::new();
         };
         if packets.ports.is_some() {
@@ -321,9 +263,9 @@ fn chain(name: &'static str, rules: Vec<Rule>) -> Chain {
 }
 
 /// The numbers of existing interfaces.
-fn numbers<'a>(interfaces: impl IntoIterator<Item = &'a Guarded>) -> Vec<u128> {
+fn numbers<'a>(interfaces: impl IntoIterator<Item = &'a Interface>) -> Vec<u128> {
     let numbers: Vec<_> =
-        interfaces.into_iter().filter_map(|it| it.index).map(u128::from).collect();
+        interfaces.into_iter().filter_map(Interface::index).map(u128::from).collect();
     // No interface has the number 0.
     if numbers.is_empty() { vec![0] } else { numbers }
 }
@@ -438,41 +380,15 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Entries that were there before and are gone, the latest last.
-fn latest_gone(gone: &[Forwarded], before: &[Forwarded], now: &[Forwarded]) -> Vec<Forwarded> {
-    let mut latest: Vec<Forwarded> = Vec::new();
-    for packets in gone.iter().chain(before).filter(|packets| !now.contains(packets)) {
-        latest.retain(|known| known != packets);
-        latest.push(*packets);
-    }
-    let too_many = latest.len().saturating_sub(MAX_FORMER);
-    latest.drain(..too_many);
-    latest
-}
-
-/// The same numbers in ranges that neither meet nor touch, in order.
-fn apart(ranges: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
-    let mut ranges: Vec<_> = ranges.collect();
-    ranges.sort_unstable();
-    let mut apart: Vec<(u16, u16)> = Vec::new();
-    for (low, high) in ranges {
-        match apart.last_mut() {
-            Some(last) if low <= last.1.saturating_add(1) => last.1 = last.1.max(high),
-            _ => apart.push((low, high)),
-        }
-    }
-    apart
-}
-
-/// The destination of a packet that a match is about.
+/// The addresses and the port that a match compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    /// Its present destination.
-    Now,
-    /// Its destination before the kernel translated it.
-    Before,
+enum Tuple {
+    /// Those that the packet has now.
+    Current,
+    /// Those that the first packet of its connection had before the kernel translated it.
+    Original,
 }
 
 #[cfg(test)]
-#[path = "kept_out_tests.rs"]
+#[path = "chains_tests.rs"]
 mod tests;

@@ -11,7 +11,7 @@ use super::RuleBook;
 
 /// A rule that leads packets to the host. Only the kernel can deliver them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KernelsRule {
+pub struct HostRule {
     /// Family, table, chain, and the handle of a rule.
     pub place: String,
     /// The rule as nft writes it, or the hook of a chain and its policy.
@@ -23,7 +23,7 @@ pub struct KernelsRule {
 impl RuleBook {
     /// The rules that the kernel has to apply: redirects, and translations to one of the host's
     /// `own` addresses. `kernel` is the output of `nft -j list ruleset` for the kernel's own rules.
-    pub fn kernels_share(&self, own: &[IpAddr], kernel: Option<&Value>) -> Vec<KernelsRule> {
+    pub fn host_rules(&self, own: &[IpAddr], kernel: Option<&Value>) -> Vec<HostRule> {
         let ruleset = &self.ruleset;
         let number = |address: &IpAddr| match address {
             IpAddr::V4(address) => (Family::V4, u128::from(address.to_bits())),
@@ -42,17 +42,17 @@ impl RuleBook {
             let place = ruleset.place_of_rule(ending.rule)?.to_string();
             let own = self.object(ruleset.rules()[ending.rule].position)?;
             let is_there = kernel.map(|kernel| holds(kernel, &own));
-            Some(KernelsRule { place, text: listing::rule_text(&own), is_there })
+            Some(HostRule { place, text: listing::rule_text(&own), is_there })
         });
         told.collect()
     }
 
     /// The chains about the host's own traffic, which only the kernel can run; `kernel` are those
     /// that it has. Chains that accept everything are left out.
-    pub fn kernels_chains(&self, kernel: Option<&[HostChain]>) -> Vec<KernelsRule> {
+    pub fn host_chains(&self, kernel: Option<&[HostChain]>) -> Vec<HostRule> {
         let told = self.ruleset.host_chains().iter().map(|chain| {
             let HostChain { family, table, name, hook, policy } = chain;
-            KernelsRule {
+            HostRule {
                 place: format!("{family} {table} chain {name}"),
                 text: format!("hook {hook}, policy {policy}"),
                 is_there: kernel.map(|kernel| kernel.contains(chain)),
@@ -67,7 +67,7 @@ impl RuleBook {
         if self.ruleset.host_chains().is_empty() {
             return None;
         }
-        let lacks = self.kernels_chains(Some(&engine::host_chains().ok()?));
+        let lacks = self.host_chains(Some(&engine::host_chains().ok()?));
         let lacks = lacks.iter().filter(|chain| chain.is_there == Some(false));
         let lacks: Vec<_> = lacks.map(|it| format!("{} ({})", it.place, it.text)).collect();
         (!lacks.is_empty()).then(|| {
@@ -157,7 +157,7 @@ mod tests {
         let host = [IpAddr::from([192, 0, 2, 254])];
         let kernels =
             document(&[(14, json!([port(80), counter(70), redirect])), (15, json!([port(81)]))]);
-        let told = book.kernels_share(&host, Some(&kernels));
+        let told = book.host_rules(&host, Some(&kernels));
         let texts: Vec<_> = told.iter().map(|it| (it.text.as_str(), it.is_there)).collect();
         assert_eq!(
             texts,
@@ -169,7 +169,7 @@ mod tests {
             ]
         );
         assert_eq!(told[0].place, "inet t chain in rule handle 4");
-        let told = book.kernels_share(&[], None);
+        let told = book.host_rules(&[], None);
         assert_eq!((told.len(), told[0].is_there), (2, None));
     }
 }

@@ -1,4 +1,4 @@
-//! Turns results into exit codes.
+//! The errors of the commands themselves, and the exit codes of all errors.
 
 use std::io;
 use std::process::ExitCode;

@@ -7,13 +7,13 @@ fn port(port: u16) -> Forwarded {
     Forwarded { protocol: Some(6), ports: Some((port, port)), ..Forwarded::default() }
 }
 
-fn kept_out(ports: impl IntoIterator<Item = u16>) -> KeptOut {
-    KeptOut { forwarded: ports.into_iter().map(port).collect(), ..KeptOut::default() }
+fn filter(ports: impl IntoIterator<Item = u16>) -> HostFilter {
+    HostFilter { forwarded: ports.into_iter().map(port).collect(), ..HostFilter::default() }
 }
 
 /// The rules of a chain that the table must have.
-fn rules(kept_out: &KeptOut, chain: &str) -> Vec<Rule> {
-    let table = kept_out.table("t".to_owned());
+fn rules(filter: &HostFilter, chain: &str) -> Vec<Rule> {
+    let table = filter.table("t".to_owned());
     let chain = table.chains.into_iter().find(|it| it.name == chain);
     chain.expect("there is such a chain").rules
 }
@@ -23,21 +23,10 @@ fn for_port(port: u128) -> Vec<Match> {
 }
 
 #[test]
-fn what_was_forwarded_is_remembered_until_it_is_again_and_no_longer_than_there_is_room() {
-    let first = kept_out([80, 443]);
-    let second = kept_out([443]).after(&first);
-    assert_eq!((&second.former[..], &second.forwarded[..]), (&[port(80)][..], &[port(443)][..]));
-    let third = kept_out([]).after(&second);
-    assert_eq!(third.former, [port(80), port(443)]);
-    let fourth = kept_out([80]).after(&third);
-    assert_eq!(fourth.former, [port(443)]);
-    let former = [80, 443].map(|port| Rule::new(for_port(port), Verdict::Jump("former")));
-    assert_eq!(rules(&third, "translated"), former);
-    let many = kept_out([]).after(&kept_out(1..=1000));
-    let latest: Vec<_> = (1001 - MAX_FORMER as u16..=1000).map(port).collect();
-    assert_eq!(many.former, latest);
-    // Repeated packets change nothing, so the kernel is not asked.
-    assert_eq!(kept_out([443]).after(&second), second);
+fn packets_of_former_rules_go_to_a_chain_that_spares_the_host() {
+    let former = HostFilter { formerly_forwarded: vec![port(80), port(443)], ..filter([]) };
+    let jumps = [80, 443].map(|port| Rule::new(for_port(port), Verdict::Jump("former")));
+    assert_eq!(rules(&former, "translated"), jumps);
 }
 
 /// The match on an input interface with one of these numbers.
@@ -50,9 +39,9 @@ fn what_comes_back_with_a_known_name_and_is_not_known_is_dropped() {
     let called = |names: &[&str]| {
         Match::one_of(Field::InputName, names.iter().map(|name| Field::name(name)))
     };
-    let mut all = kept_out([]);
-    all.interfaces = vec![Guarded::test(Some(3), "wan0"), Guarded::test(Some(4), "lan0")];
-    assert!(all.is_nothing());
+    let mut all = filter([]);
+    all.interfaces = vec![Interface::test(Some(3), "wan0"), Interface::test(Some(4), "lan0")];
+    assert!(!all.translates());
     let is_own = by(&[3, 4]);
     let not_own = Match::none_of(Field::InputIndex, [3, 4]);
     let first = [
@@ -75,10 +64,10 @@ fn what_comes_back_with_a_known_name_and_is_not_known_is_dropped() {
 #[test]
 fn what_rules_say_of_a_name_is_gone_for_an_interface_that_had_it() {
     let named = Some(Interval::one(name_bits("wan0").unwrap()));
-    let mut all = kept_out([]);
+    let mut all = filter([]);
     all.forwarded.push(Forwarded { interfaces: named, ..port(443) });
-    all.left.push(Forwarded { interfaces: named, ..port(80) });
-    all.interfaces = vec![Guarded::test(Some(3), "wan0"), Guarded::test(Some(4), "lan0")];
+    all.redirected.push(Forwarded { interfaces: named, ..port(80) });
+    all.interfaces = vec![Interface::test(Some(3), "wan0"), Interface::test(Some(4), "lan0")];
     let at = |number: u128, port: u128, verdict: Verdict| {
         Rule::new([by(&[number])].into_iter().chain(for_port(port)), verdict)
     };
@@ -100,15 +89,11 @@ fn what_rules_say_of_a_name_is_gone_for_an_interface_that_had_it() {
 
 #[test]
 fn ports_that_rules_name_are_kept_out_beside_the_range_and_stay_so() {
-    assert_eq!(
-        apart([(9, 9), (1, 4), (10, 12), (3, 5), (u16::MAX, u16::MAX)].into_iter()),
-        [(1, 5), (9, 12), (u16::MAX, u16::MAX)]
-    );
     let address = IpAddr::from([198, 51, 100, 1]);
-    let ports = |ports: &[(u16, u16)]| KeptOut {
-        addresses: vec![address..=address],
-        ports: ports.to_vec(),
-        ..KeptOut::default()
+    let ports = |ports: &[(u16, u16)]| HostFilter {
+        translation_addresses: vec![address..=address],
+        translation_ports: ports.to_vec(),
+        ..HostFilter::default()
     };
     let after = ports(&[(1024, 2047)]).after(&ports(&[(1024, 2047), (40_000, 40_000)]));
     let sources = Rule::new(
@@ -125,13 +110,13 @@ fn ports_that_rules_name_are_kept_out_beside_the_range_and_stay_so() {
 
 #[test]
 fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translation() {
-    let has_chain = |kept_out: &KeptOut, name: &str| {
-        kept_out.table("t".to_owned()).chains.iter().any(|chain| chain.name == name)
+    let has_chain = |filter: &HostFilter, name: &str| {
+        filter.table("t".to_owned()).chains.iter().any(|chain| chain.name == name)
     };
-    assert!(!has_chain(&kept_out([80]), "behind"));
+    assert!(!has_chain(&filter([80]), "behind"));
     let address: u128 = 0xc633_6401;
     let web = Forwarded { addresses: Some((Family::V4, Interval::one(address))), ..port(80) };
-    let before = KeptOut { left: vec![web], ..kept_out([]) };
+    let before = HostFilter { redirected: vec![web], ..filter([]) };
     assert!(has_chain(&before, "behind"));
     let is_v4 = is_of(Family::V4);
     let mut matches = vec![is_v4.clone(), Match::is(destination(Family::V4), address)];
@@ -148,12 +133,12 @@ fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translati
     assert!(rules(&before, "left").contains(&through));
     assert!(rules(&before, "led").ends_with(&[led.clone(), drop.clone()]));
     // A former rule opens no connection there any more.
-    let after = kept_out([]).after(&before);
-    assert_eq!(after.formerly_left, [web]);
+    let after = filter([]).after(&before);
+    assert_eq!(after.formerly_redirected, [web]);
     assert!(rules(&after, "left").contains(&through));
     let led_after = rules(&after, "led");
     assert!(!led_after.contains(&led) && led_after.ends_with(&[drop]));
-    let again = KeptOut { left: vec![web], ..kept_out([]) }.after(&after);
-    let table = |kept_out: &KeptOut| kept_out.table("t".to_owned());
+    let again = HostFilter { redirected: vec![web], ..filter([]) }.after(&after);
+    let table = |filter: &HostFilter| filter.table("t".to_owned());
     assert_eq!(table(&again), table(&before));
 }

@@ -7,16 +7,14 @@
 use engine::PortLink;
 use ruleset::{Interval, name_bits};
 
-use crate::config::Interface;
-
 /// The largest number of former names that are remembered of an interface.
 const MAX_FORMER: usize = 16;
 
 /// An interface of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guarded {
+pub struct Interface {
     /// Its number; `None` while it has gone.
-    pub index: Option<u32>,
+    index: Option<u32>,
     /// Its name, or its last name before it went.
     name: String,
     /// The name of the interface that takes its place when it has gone.
@@ -25,19 +23,20 @@ pub struct Guarded {
     former: Vec<String>,
 }
 
-impl Guarded {
-    /// An interface of the configuration.
-    pub fn new(interface: &Interface) -> Self {
-        Self {
-            index: interface.link.as_ref().map(|link| link.index),
-            name: interface.own_name().to_owned(),
-            awaited: interface.name.clone(),
-            former: Vec::new(),
-        }
+impl Interface {
+    /// The interface with this number, `None` if it has gone, and this name. If it goes, an
+    /// interface with the name `awaited` takes its place, which may be an alternative name.
+    pub fn new(index: Option<u32>, name: String, awaited: String) -> Self {
+        Self { index, name, awaited, former: Vec::new() }
+    }
+
+    /// Its number; `None` while it has gone.
+    pub(crate) fn index(&self) -> Option<u32> {
+        self.index
     }
 
     /// Updates the interface to its present state.
-    pub fn follow(&mut self, port: &PortLink) {
+    pub(crate) fn follow(&mut self, port: &PortLink) {
         self.index = port.link.map(|link| link.0);
         if self.name != port.name {
             self.former.retain(|name| *name != port.name);
@@ -48,26 +47,26 @@ impl Guarded {
     }
 
     /// The names by which its packets come in, or will when it is back.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         let awaited = self.index.is_none() && self.awaited != self.name;
         [Some(self.name.as_str()), awaited.then_some(self.awaited.as_str())].into_iter().flatten()
     }
 
     /// True if it has, or had, one of the names that a rule asks for.
-    pub fn is_named(&self, names: Interval, when: Named) -> bool {
+    pub(crate) fn is_named(&self, names: Interval, when: NameTime) -> bool {
         let holds = |name: &String| name_bits(name).is_some_and(|bits| names.holds(bits));
         let (is, was) = (holds(&self.name), self.former.iter().any(holds));
         match when {
-            Named::Now => is,
-            Named::Before => was && !is,
-            Named::Ever => is || was,
+            NameTime::Now => is,
+            NameTime::Before => was && !is,
+            NameTime::Ever => is || was,
         }
     }
 }
 
 /// The time at which an interface has a name that a rule asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Named {
+pub(crate) enum NameTime {
     /// It has the name now.
     Now,
     /// It had the name before, and has it no more.
@@ -77,7 +76,7 @@ pub enum Named {
 }
 
 #[cfg(test)]
-impl Guarded {
+impl Interface {
     /// An interface that always had this name.
     pub fn test(index: Option<u32>, name: &str) -> Self {
         let name = name.to_owned();
@@ -91,13 +90,13 @@ mod tests {
 
     use super::*;
 
-    fn names(it: &Guarded) -> Vec<&str> {
+    fn names(it: &Interface) -> Vec<&str> {
         it.names().collect()
     }
 
     #[test]
     fn an_interface_is_known_by_its_number_and_by_the_name_that_it_will_have() {
-        let mut it = Guarded { awaited: "port1".to_owned(), ..Guarded::test(Some(3), "lan0") };
+        let mut it = Interface { awaited: "port1".to_owned(), ..Interface::test(Some(3), "lan0") };
         let is =
             |link: Option<u32>, name: &str| PortLink { link: link.map(LinkId), name: name.into() };
         assert_eq!((it.index, names(&it)), (Some(3), vec!["lan0"]));
@@ -111,10 +110,11 @@ mod tests {
 
     #[test]
     fn former_names_are_remembered_once_each_and_not_for_ever() {
-        let mut it = Guarded::test(Some(3), "lan0");
+        let mut it = Interface::test(Some(3), "lan0");
         let called = |name: &str| Interval::one(name_bits(name).unwrap());
-        let when = |it: &Guarded, name: &str| {
-            [Named::Now, Named::Before, Named::Ever].map(|when| it.is_named(called(name), when))
+        let when = |it: &Interface, name: &str| {
+            [NameTime::Now, NameTime::Before, NameTime::Ever]
+                .map(|when| it.is_named(called(name), when))
         };
         assert_eq!(when(&it, "lan0"), [true, false, true]);
         for name in ["lan1", "lan0", "lan1"] {

@@ -1,0 +1,107 @@
+//! The packets that the kernel keeps from the host, and those that it lets through to it.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::RangeInclusive;
+
+use engine::FromHost;
+use ruleset::Forwarded;
+use steer::PortRange;
+
+use crate::interface::Interface;
+
+/// The largest number of kinds of packets of former rules that are remembered, the latest ones.
+/// Connections that such a rule translated may live.
+const MAX_FORMER: usize = 256;
+
+/// The packets that the table in the kernel is about, beside those that are not for the host: packets
+/// for the host's addresses that it must not get, and packets for other addresses that it may get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostFilter {
+    /// The gateway's interfaces.
+    pub interfaces: Vec<Interface>,
+    /// Addresses that sources are translated to.
+    pub translation_addresses: Vec<RangeInclusive<IpAddr>>,
+    /// The ports that these addresses use or may have used: disjoint ranges in order, each with its
+    /// first and last port. A port that a rule has named stays, because connections may.
+    pub translation_ports: Vec<(u16, u16)>,
+    /// Packets whose destination a rule translates.
+    pub forwarded: Vec<Forwarded>,
+    /// Packets whose destination a former rule translated, the latest last. A packet that opens a
+    /// connection is the host's. Others may belong to a translated connection until it ends.
+    pub formerly_forwarded: Vec<Forwarded>,
+    /// Packets that the kernel may redirect to the host.
+    pub redirected: Vec<Forwarded>,
+    /// Packets that the kernel might redirect before, the latest last. Packets of its connections
+    /// still are redirected.
+    pub formerly_redirected: Vec<Forwarded>,
+}
+
+impl HostFilter {
+    /// The filter of the present rules, without interfaces.
+    pub fn new(from_host: &FromHost<'_>) -> Self {
+        let FromHost { translated, named_ports, forwarded, left, .. } = *from_host;
+        let PortRange { min, max } = translated.ports();
+        let address = |bytes: [u8; 16]| Ipv6Addr::from(bytes).to_canonical();
+        let addresses =
+            translated.addresses().map(|range| address(*range.start())..=address(*range.end()));
+        Self {
+            interfaces: Vec::new(),
+            translation_addresses: addresses.collect(),
+            translation_ports: apart(named_ports.iter().copied().chain([(min, max)])),
+            forwarded: forwarded.to_vec(),
+            formerly_forwarded: Vec::new(),
+            redirected: left.to_vec(),
+            formerly_redirected: Vec::new(),
+        }
+    }
+
+    /// True if the filter is also about packets that rules translate or redirect. Otherwise the
+    /// kernel keeps only packets from the host that are not for it.
+    pub fn translates(&self) -> bool {
+        let interfaces = self.interfaces.clone();
+        *self != Self { interfaces, ..Self::default() }
+    }
+
+    /// The filter of the present rules, which remembers the interfaces and the packets of the filter
+    /// `before` it.
+    pub fn after(mut self, before: &Self) -> Self {
+        self.interfaces.clone_from(&before.interfaces);
+        self.translation_ports =
+            apart(self.translation_ports.iter().chain(&before.translation_ports).copied());
+        self.formerly_forwarded =
+            latest_gone(&before.formerly_forwarded, &before.forwarded, &self.forwarded);
+        self.formerly_redirected =
+            latest_gone(&before.formerly_redirected, &before.redirected, &self.redirected);
+        self
+    }
+}
+
+/// Entries that were there before and are gone, the latest last.
+fn latest_gone(gone: &[Forwarded], before: &[Forwarded], now: &[Forwarded]) -> Vec<Forwarded> {
+    let mut latest: Vec<Forwarded> = Vec::new();
+    for packets in gone.iter().chain(before).filter(|packets| !now.contains(packets)) {
+        latest.retain(|known| known != packets);
+        latest.push(*packets);
+    }
+    let too_many = latest.len().saturating_sub(MAX_FORMER);
+    latest.drain(..too_many);
+    latest
+}
+
+/// The same numbers in ranges that neither meet nor touch, in order.
+fn apart(ranges: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
+    let mut ranges: Vec<_> = ranges.collect();
+    ranges.sort_unstable();
+    let mut apart: Vec<(u16, u16)> = Vec::new();
+    for (low, high) in ranges {
+        match apart.last_mut() {
+            Some(last) if low <= last.1.saturating_add(1) => last.1 = last.1.max(high),
+            _ => apart.push((low, high)),
+        }
+    }
+    apart
+}
+
+#[cfg(test)]
+#[path = "filter_tests.rs"]
+mod tests;

@@ -1,0 +1,36 @@
+use super::*;
+
+fn port(port: u16) -> Forwarded {
+    Forwarded { protocol: Some(6), ports: Some((port, port)), ..Forwarded::default() }
+}
+
+fn filter(ports: impl IntoIterator<Item = u16>) -> HostFilter {
+    HostFilter { forwarded: ports.into_iter().map(port).collect(), ..HostFilter::default() }
+}
+
+#[test]
+fn what_was_forwarded_is_remembered_until_it_is_again_and_no_longer_than_there_is_room() {
+    let first = filter([80, 443]);
+    let second = filter([443]).after(&first);
+    assert_eq!(
+        (&second.formerly_forwarded[..], &second.forwarded[..]),
+        (&[port(80)][..], &[port(443)][..])
+    );
+    let third = filter([]).after(&second);
+    assert_eq!(third.formerly_forwarded, [port(80), port(443)]);
+    let fourth = filter([80]).after(&third);
+    assert_eq!(fourth.formerly_forwarded, [port(443)]);
+    let many = filter([]).after(&filter(1..=1000));
+    let latest: Vec<_> = (1001 - MAX_FORMER as u16..=1000).map(port).collect();
+    assert_eq!(many.formerly_forwarded, latest);
+    // Repeated packets change nothing, so the kernel is not asked.
+    assert_eq!(filter([443]).after(&second), second);
+}
+
+#[test]
+fn ranges_of_ports_that_meet_or_touch_become_one() {
+    assert_eq!(
+        apart([(9, 9), (1, 4), (10, 12), (3, 5), (u16::MAX, u16::MAX)].into_iter()),
+        [(1, 5), (9, 12), (u16::MAX, u16::MAX)]
+    );
+}

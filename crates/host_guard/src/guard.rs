@@ -1,0 +1,253 @@
+//! Keeps the table in the kernel at the state that the gateway wants.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use engine::{FromHost, HostGuard, PortLink};
+
+use crate::filter::HostFilter;
+use crate::interface::Interface;
+use crate::table::{Error, FilterTable, KernelTable};
+
+/// The longest time that the loader of rules waits for the kernel.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Pause before the next attempt after a failure. Each pause is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Keeps the kernel away from the packets of the interfaces as long as it exists.
+#[derive(Debug)]
+pub struct Guard {
+    thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+/// The state that the guard, its thread and its handles share. A thread that takes both locks takes
+/// `actual` first.
+#[derive(Debug)]
+struct Shared {
+    /// Held while the table in the kernel changes.
+    actual: Mutex<Actual>,
+    /// Held for a moment only.
+    wanted: Mutex<Wanted>,
+    /// Signals a change of `wanted`.
+    news: Condvar,
+}
+
+/// The wanted state.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// The last request, as it was made.
+    request: HostFilter,
+    /// The last request, joined with the remembered former ones.
+    filter: Arc<HostFilter>,
+    /// The last filter that was tried.
+    tried: Arc<HostFilter>,
+    /// The reason why the kernel's state differs from the wanted one.
+    trouble: Option<String>,
+    /// True once the guard ends.
+    is_over: bool,
+}
+
+/// The actual state.
+#[derive(Debug)]
+struct Actual {
+    table: Box<dyn FilterTable>,
+    /// The filter that the table applies.
+    filter: Arc<HostFilter>,
+    failure: Option<Failure>,
+}
+
+/// A failed change.
+#[derive(Debug)]
+struct Failure {
+    /// The filter that was to be applied.
+    filter: Arc<HostFilter>,
+    pause: Duration,
+    /// The time of the next attempt.
+    next: Instant,
+    reason: String,
+}
+
+impl Failure {
+    /// A failure that follows the failure `before`.
+    fn new(filter: &Arc<HostFilter>, error: &Error, before: Option<&Self>) -> Self {
+        let same = before.filter(|before| before.filter == *filter);
+        let pause = same.map_or(FIRST_PAUSE, |before| (2 * before.pause).min(LONGEST_PAUSE));
+        let (filter, reason) = (filter.clone(), error.to_string());
+        Self { filter, pause, next: Instant::now() + pause, reason }
+    }
+
+    fn trouble(&self) -> String {
+        format!(
+            "the kernel does not follow the rules yet: {}; the gateway tries again",
+            self.reason
+        )
+    }
+}
+
+impl Actual {
+    /// Makes the table apply `filter`.
+    fn new(mut table: Box<dyn FilterTable>, filter: Arc<HostFilter>) -> Result<Self, Error> {
+        table.replace(&filter)?;
+        Ok(Self { table, filter, failure: None })
+    }
+
+    /// Makes the kernel apply this filter. Nothing changes on an error.
+    fn change(&mut self, filter: &Arc<HostFilter>) -> Result<(), Error> {
+        if self.filter != *filter {
+            self.table.replace(filter)?;
+            self.filter = filter.clone();
+        }
+        Ok(())
+    }
+
+    /// Brings the kernel to the wanted state, unless it is too early for another attempt.
+    fn reconcile(&mut self, wanted: &Arc<HostFilter>, now: Instant) {
+        let is_early = |failure: &Failure| failure.filter == *wanted && now < failure.next;
+        if self.failure.as_ref().is_some_and(is_early) {
+            return;
+        }
+        let error = self.change(wanted).err();
+        let failure = error.map(|error| Failure::new(wanted, &error, self.failure.as_ref()));
+        self.note(failure);
+    }
+
+    /// Logs a failure that is new, or the end of failures.
+    fn note(&mut self, failure: Option<Failure>) {
+        let before = self.trouble();
+        self.failure = failure;
+        match self.trouble() {
+            now if now == before => {}
+            Some(now) => tracing::error!("{now}"),
+            None => tracing::info!("the kernel follows the rules"),
+        }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.failure.as_ref().map(Failure::trouble)
+    }
+}
+
+impl Shared {
+    /// Brings the kernel to each wanted state until the guard ends.
+    fn follow_requests(&self) {
+        loop {
+            let mut actual = lock(&self.actual);
+            let filter = lock(&self.wanted).filter.clone();
+            actual.reconcile(&filter, Instant::now());
+            let mut wanted = lock(&self.wanted);
+            wanted.trouble = actual.trouble();
+            wanted.tried = filter;
+            let next = actual.failure.as_ref().map(|failure| failure.next);
+            drop(actual);
+            self.news.notify_all();
+            let is_idle = |wanted: &mut Wanted| !wanted.is_over && wanted.tried == wanted.filter;
+            let pause =
+                next.map_or(LONGEST_PAUSE, |next| next.saturating_duration_since(Instant::now()));
+            let waited = self.news.wait_timeout_while(wanted, pause, is_idle);
+            if waited.unwrap_or_else(PoisonError::into_inner).0.is_over {
+                return;
+            }
+        }
+    }
+}
+
+impl Guard {
+    /// Makes the table.
+    ///
+    /// # Errors
+    /// An error if the kernel has no such tables, or this process may not make them.
+    pub fn new(interfaces: Vec<Interface>) -> Result<Self, Error> {
+        Self::with(KernelTable::new()?, interfaces)
+    }
+
+    fn with(table: impl FilterTable + 'static, interfaces: Vec<Interface>) -> Result<Self, Error> {
+        let filter = Arc::new(HostFilter { interfaces, ..HostFilter::default() });
+        let actual = Mutex::new(Actual::new(Box::new(table), filter.clone())?);
+        let wanted = Wanted { tried: filter.clone(), filter, ..Wanted::default() };
+        let shared = Shared { actual, wanted: Mutex::new(wanted), news: Condvar::new() };
+        let shared = Arc::new(shared);
+        let thread = std::thread::Builder::new().name("guard".into());
+        let of_thread = shared.clone();
+        let thread = thread.spawn(move || of_thread.follow_requests()).map_err(Error::NoThread)?;
+        Ok(Self { thread: Some(thread), shared })
+    }
+
+    /// The handle through which the engine reports translations to the table.
+    pub fn handle(&self) -> GuardHandle {
+        GuardHandle(self.shared.clone())
+    }
+}
+
+/// Makes the kernel keep translated packets from the host. Once the [`Guard`] has ended, nobody
+/// tells the kernel about later changes any more.
+#[derive(Clone, Debug)]
+pub struct GuardHandle(Arc<Shared>);
+
+impl HostGuard for GuardHandle {
+    fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String> {
+        let mut actual = lock(&self.0.actual);
+        let request = HostFilter::new(from_host);
+        let filter = Arc::new(request.clone().after(&lock(&self.0.wanted).filter));
+        actual.change(&filter).map_err(|error| error.to_string())?;
+        actual.note(None);
+        let mut wanted = lock(&self.0.wanted);
+        wanted.trouble = None;
+        (wanted.request, wanted.tried, wanted.filter) = (request, filter.clone(), filter);
+        Ok(())
+    }
+
+    fn follow(&self, from_host: &FromHost<'_>) {
+        let request = HostFilter::new(from_host);
+        let mut wanted = lock(&self.0.wanted);
+        // Routes and neighbours change often, and mostly without a change here.
+        if wanted.request != request {
+            wanted.filter = Arc::new(request.clone().after(&wanted.filter));
+            wanted.request = request;
+            self.0.news.notify_all();
+        }
+    }
+
+    fn follow_ports(&self, ports: &[PortLink]) {
+        let mut wanted = lock(&self.0.wanted);
+        let mut filter = HostFilter::clone(&wanted.filter);
+        filter.interfaces.iter_mut().zip(ports).for_each(|(it, port)| it.follow(port));
+        if filter != *wanted.filter {
+            wanted.filter = Arc::new(filter);
+            self.0.news.notify_all();
+        }
+    }
+
+    fn settle(&self) {
+        // Earlier requests have to be carried out in this time too.
+        let wanted = lock(&self.0.wanted);
+        let is_open = |wanted: &mut Wanted| !wanted.is_over && wanted.tried != wanted.filter;
+        let _ = self.0.news.wait_timeout_while(wanted, PATIENCE, is_open);
+    }
+
+    fn trouble(&self) -> Option<String> {
+        lock(&self.0.wanted).trouble.clone()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while the lock was held has ended the process.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        lock(&self.shared.wanted).is_over = true;
+        self.shared.news.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;
