@@ -3,9 +3,11 @@
 mod arrows;
 mod drops;
 mod instructions;
+mod layers;
 mod licences;
 mod problem;
 mod prose;
+mod rooms;
 mod source;
 mod tunables;
 
@@ -82,6 +84,7 @@ fn main() -> anyhow::Result<ExitCode> {
 /// All house rules that a program can check.
 fn tidy(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut problems = arrows::check(root, &metadata(root, Graph::Workspace)?)?;
+    problems.extend(rooms::check(root)?);
     problems.extend(source::check(root)?);
     problems.extend(prose::check(root)?);
     problems.extend(drops::check(root)?);

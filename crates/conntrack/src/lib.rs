@@ -8,47 +8,38 @@
 //! packet path connections appear as [`Connection`]s, which [`mod@format`] prints as the
 //! kernel's `conntrack` tool does.
 
-mod direction;
-mod entry;
-mod event;
+mod capacity;
+mod connection;
 mod expect;
-mod filter;
-pub mod format;
-mod forwarding;
 pub mod helper;
-mod labels;
-mod limits;
 pub mod nat;
-mod packet;
-mod policy;
 pub mod proto;
 pub mod seqadj;
 mod settings;
-mod slab;
 pub mod syn_proxy;
 mod table;
+#[cfg(test)]
+mod testing;
 mod tunnels;
 mod view;
-mod why;
 
-pub use direction::Direction;
-pub use event::{Event, EventKind, EventSink, ExpectationEvent, ExpectationSink};
+pub use capacity::{
+    HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Shortage, Sources,
+    TooManyZones,
+};
+pub use connection::{
+    Direction, Forwarding, Label, LabelNames, Labels, NameError, Prefix, PrefixError, UnknownLabel,
+};
 pub use expect::{ExpectationCursor, Expectations};
-pub use filter::{Filter, New, Prefix, PrefixError};
-pub use forwarding::Forwarding;
-pub use labels::{Label, LabelNames, Labels, NameError, UnknownLabel};
-pub use limits::{
-    HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Sources, TooManyZones,
-};
-pub use packet::{
-    Checksum, ConnectionId, Context, Ended, Guess, Tracked, TrackedPacket, class_without_flow,
-};
-pub use policy::TimeoutPolicy;
-pub use settings::{Settings, Timeouts};
+pub use proto::{DropCause, TimeoutPolicy, Timeouts};
+pub use settings::Settings;
 pub use table::{
-    Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Claimant, Cursor, Inside, Passage,
-    Reached, Shortage, Table,
+    Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Checksum, Claimant, ConnectionId,
+    Context, Cursor, Ended, Guess, Inside, Passage, Reached, Table, Tracked, TrackedPacket,
+    class_without_flow,
 };
 pub use tunnels::KnownTunnels;
-pub use view::{Connection, Counts, Expected, Tuple, TupleTransport};
-pub use why::Why;
+pub use view::{
+    Connection, Counts, Event, EventKind, EventSink, ExpectationEvent, ExpectationSink, Expected,
+    Filter, New, Tuple, TupleTransport, format,
+};

@@ -3,7 +3,8 @@
 use flow::declared::LONGEST_TIMEOUT;
 use flow::{SetTunableError, Tunable, declare_tunables};
 
-use crate::helper::Helpers;
+use crate::helper::{HelperSettings, Helpers, TUNABLES as HELPER_TUNABLES};
+use crate::proto::Timeouts;
 use crate::proto::dccp::DccpState;
 use crate::proto::sctp::SctpState;
 use crate::proto::tcp;
@@ -33,19 +34,8 @@ pub struct Settings {
     pub dccp_loose: bool,
     /// Most expectations of the gateway.
     pub expect_max: u64,
-    /// Accept announcements on TCP connections whose opening was not seen.
-    pub expect_picked_up: bool,
-    /// Expect connections to ports below 1024.
-    pub expect_privileged: bool,
-    /// Accept announcements of hosts other than the ends of the connection.
-    pub expect_third_parties: bool,
-    /// Accept FTP addresses other than the sender's.
-    pub ftp_loose: bool,
-    /// Expect media of SIP calls only from the other end of the signalling, and only to its
-    /// sender.
-    pub sip_direct_media: bool,
-    /// Expect calls to a registered host only from its registrar.
-    pub sip_direct_signalling: bool,
+    /// The freedom of helpers.
+    pub helper: HelperSettings,
     /// The helpers by port; not a tunable.
     pub helpers: Helpers,
     /// Timeouts of all protocols but TCP.
@@ -56,43 +46,15 @@ pub struct Settings {
     pub syn_proxy: SynProxySettings,
 }
 
-/// Lifetimes of connections without a packet, seconds.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Timeouts {
-    /// UDP with packets of one end, or an exchange of less than two seconds; UDP-Lite with
-    /// packets of one end.
-    pub udp: u32,
-    /// UDP with packets of both ends for longer; UDP-Lite with packets of both ends.
-    pub udp_stream: u32,
-    /// ICMP queries.
-    pub icmp: u32,
-    /// ICMPv6 queries.
-    pub icmpv6: u32,
-    /// GRE with packets of one end.
-    pub gre: u32,
-    /// GRE with packets of both ends.
-    pub gre_stream: u32,
-    /// An announced call of PPTP with packets of one end.
-    pub call: u32,
-    /// An announced call of PPTP with packets of both ends.
-    pub call_stream: u32,
-    /// SCTP, by discriminant of [`SctpState`].
-    pub sctp: [u32; SctpState::ALL.len()],
-    /// DCCP, by discriminant of [`DccpState`].
-    pub dccp: [u32; DccpState::ALL.len()],
-    /// All other protocols.
-    pub generic: u32,
-}
-
 impl Settings {
     /// All tunables of tracking, including those of the protocols.
     pub fn tunables() -> impl Iterator<Item = &'static Tunable> {
-        DECLARED.tunables.iter().chain(tcp::TUNABLES)
+        DECLARED.tunables.iter().chain(HELPER_TUNABLES).chain(tcp::TUNABLES)
     }
 
     /// The value of a tunable, `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<u64> {
-        DECLARED.get(self, name).or_else(|| self.tcp.get(name))
+        DECLARED.get(self, name).or_else(|| self.helper.get(name)).or_else(|| self.tcp.get(name))
     }
 
     /// Changes a tunable; connections that exist keep their deadlines until their
@@ -102,7 +64,10 @@ impl Settings {
     /// An unknown name or a value out of range; nothing is changed then.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SetTunableError> {
         match DECLARED.set(self, name, value) {
-            Err(SetTunableError::Unknown { .. }) => self.tcp.set(name, value),
+            Err(SetTunableError::Unknown { .. }) => match self.helper.set(name, value) {
+                Err(SetTunableError::Unknown { .. }) => self.tcp.set(name, value),
+                other => other,
+            },
             other => other,
         }
     }
@@ -120,12 +85,7 @@ impl Default for Settings {
             events: false,
             dccp_loose: false,
             expect_max: 0,
-            expect_picked_up: false,
-            expect_privileged: false,
-            expect_third_parties: false,
-            ftp_loose: false,
-            sip_direct_media: false,
-            sip_direct_signalling: false,
+            helper: HelperSettings::default(),
             helpers: Helpers::default(),
             timeouts: Timeouts::default(),
             tcp: tcp::TcpSettings::default(),
@@ -193,9 +153,6 @@ declare_tunables! {
     "nf_conntrack_expect_max", Entries, 4096, 1..=MOST_EXPECTATIONS,
         "Most connections that are expected at a time; a packet that announces one more is dropped.",
         [expect_max];
-    "nf_conntrack_ftp_loose", Switch, 0, 0..=1,
-        "Expect FTP data connections also at addresses that are not those of the control connection.",
-        [ftp_loose];
     "nf_conntrack_generic_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
         "How long a flow of a protocol without a tracker of its own is kept.",
         [timeouts.generic];
@@ -235,27 +192,12 @@ declare_tunables! {
     "nf_conntrack_sctp_timeout_shutdown_sent", Seconds, 3, 0..=LONGEST_TIMEOUT,
         "How long an SCTP association with a SHUTDOWN of its opener is kept.",
         [timeouts.sctp[SctpState::ShutdownSent as usize]];
-    "nf_conntrack_sip_direct_media", Switch, 1, 0..=1,
-        "Expect the media of SIP calls only between the two ends of the signalling.",
-        [sip_direct_media];
-    "nf_conntrack_sip_direct_signalling", Switch, 1, 0..=1,
-        "Expect calls to a host that has registered by SIP only from its registrar.",
-        [sip_direct_signalling];
     "nf_conntrack_udp_timeout", Seconds, 30, 0..=LONGEST_TIMEOUT,
         "How long a UDP or UDP-Lite flow is kept before it is a stream.",
         [timeouts.udp];
     "nf_conntrack_udp_timeout_stream", Seconds, 120, 0..=LONGEST_TIMEOUT,
         "How long a stream is kept: a UDP flow with traffic both ways for two seconds, or a UDP-Lite flow with any traffic both ways.",
         [timeouts.udp_stream];
-    "stateway_expect_picked_up", Switch, 0, 0..=1,
-        "Accept all announcements on TCP connections whose opening was not seen.",
-        [expect_picked_up];
-    "stateway_expect_privileged_ports", Switch, 0, 0..=1,
-        "Accept announcements of connections to ports below 1024.",
-        [expect_privileged];
-    "stateway_expect_third_parties", Switch, 0, 0..=1,
-        "Accept announcements of connections to hosts other than the announcing end, such as those that an H.323 gatekeeper names.",
-        [expect_third_parties];
     "stateway_pptp_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
         "How long a call that PPTP has announced is kept with packets of one end.",
         [timeouts.call];

@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use flow::{HashKey, KeyedPacket, Timestamp, Zone, ZonePair};
 use siphasher::sip::SipHasher13;
 
-use crate::entry::{Head, Status};
+use crate::connection::zone_of;
+use crate::connection::{Head, Status};
+use crate::nat::Translation;
 use crate::nat::{Ends, Halves};
-use crate::slab::Translation;
-use crate::table::zone_of;
 use crate::{Direction, Labels};
 
 /// The tunnels of a gateway; clones share them.

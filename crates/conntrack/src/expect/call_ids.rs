@@ -6,26 +6,19 @@
 //! same.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use flow::FlowKey;
 
 use super::Expectations;
 use crate::Direction;
+use crate::helper::{Announcements, Way};
 
 /// Most ids of one end of a control connection that are remembered; beyond that the first is
 /// forgotten.
 const IDS: usize = 16;
 /// Most ids that are tried: no two hosts have that many calls with each other.
 const TRIES: u16 = 1024;
-
-/// The addresses of a call's packets on their way: sender and receiver. Both are in the
-/// IPv4-mapped form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Way {
-    pub zone: flow::Zone,
-    pub from: [u8; 16],
-    pub to: [u8; 16],
-}
 
 /// The ids in use towards the other side, and the ids that stand behind them.
 #[derive(Debug, Default)]
@@ -67,11 +60,12 @@ impl CallIds {
     }
 }
 
-impl Expectations {
-    /// The id towards the other side for an id that an end of a control connection chose: its
-    /// own, unless another control connection uses that on this way. `None` if all that were
-    /// tried are in use.
-    pub(crate) fn give_call_id(
+impl Announcements for Expectations {
+    fn meant(&self, master: &FlowKey, said: (IpAddr, u16)) -> Option<(IpAddr, u16)> {
+        self.real_place(master, said)
+    }
+
+    fn give_call_id(
         &self,
         master: &FlowKey,
         (end, own): (Direction, u16),
@@ -92,14 +86,12 @@ impl Expectations {
         Some(known)
     }
 
-    /// The id towards the other side for an end's own id.
-    pub(crate) fn known_call_id(&self, master: &FlowKey, (end, own): (Direction, u16)) -> u16 {
+    fn known_call_id(&self, master: &FlowKey, (end, own): (Direction, u16)) -> u16 {
         let found = self.book().ids.find(master, |id| (id.end, id.own) == (end, own));
         found.map_or(own, |id| id.known)
     }
 
-    /// An end's own id for the one towards the other side.
-    pub(crate) fn own_call_id(&self, master: &FlowKey, (end, known): (Direction, u16)) -> u16 {
+    fn own_call_id(&self, master: &FlowKey, (end, known): (Direction, u16)) -> u16 {
         let found = self.book().ids.find(master, |id| (id.end, id.known) == (end, known));
         found.map_or(known, |id| id.own)
     }

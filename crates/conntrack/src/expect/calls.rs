@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use flow::{Endpoint, FlowKey, Timestamp};
 use wire::{mapped, protocol};
 
-use super::{Book, Claim, Expectation, Expectations, Listener, Way};
-use crate::helper::Announced;
+use super::{Book, Claim, Expectation, Expectations, Listener};
+use crate::helper::{Announced, Way};
 
 /// The announced calls that have a connection.
 #[derive(Debug, Default)]

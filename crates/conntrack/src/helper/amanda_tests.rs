@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::helper::Kind;
-use crate::helper::talk::{CLIENT, SERVER, Talk};
+use crate::testing::conversation::{CLIENT, SERVER, Talk};
 
 const ASKED: &str = "Amanda 2.4 REQ HANDLE 000-0 SEQ 1\nSERVICE sendbackup\n";
 

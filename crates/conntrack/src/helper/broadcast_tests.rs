@@ -1,6 +1,6 @@
 use super::*;
 use crate::helper::Kind;
-use crate::helper::talk::{CLIENT, CLIENT_PORT, Talk};
+use crate::testing::conversation::{CLIENT, CLIENT_PORT, Talk};
 
 #[test]
 fn what_goes_to_all_may_be_answered_by_anybody() {

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Settings;
-use crate::helper::talk::{nothing_told, some_connection};
-use crate::helper::{Kind, Memory, Told};
+use crate::helper::HelperSettings;
+use crate::helper::{Earlier, Kind, Memory};
+use crate::testing::conversation::{nothing_told, some_connection};
 
 const CLIENT: &str = "192.0.2.1";
 const SERVER: &str = "198.51.100.2";
@@ -15,7 +15,7 @@ const START: u32 = u32::MAX - 20;
 /// A control connection in which one end repeats dropped segments.
 struct Sender {
     ftp: Ftp,
-    settings: Settings,
+    settings: HelperSettings,
     direction: Direction,
     addresses: [IpAddr; 2],
     starts: [Option<u32>; 2],
@@ -45,7 +45,7 @@ impl Sender {
     /// A connection on which nobody has sent a line.
     fn opened(client: &str, server: &str) -> Self {
         // They are for other tests.
-        let settings = Settings { expect_privileged: true, ..Settings::default() };
+        let settings = HelperSettings { expect_privileged: true, ..HelperSettings::default() };
         Self {
             ftp: Ftp::default(),
             settings,
@@ -111,7 +111,7 @@ impl Sender {
             settings: &self.settings,
             memory: &Memory::default(),
             is_translated: false,
-            told: Told { expectations: &nothing_told(), master: &some_connection() },
+            earlier: Earlier { announcements: &nothing_told(), master: &some_connection() },
         };
         let addresses = &self.addresses;
         let inspected = self.ftp.inspect(&packet, &mut |request| {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::helper::Kind;
-use crate::helper::talk::{CLIENT, SERVER, Talk};
+use crate::testing::conversation::{CLIENT, SERVER, Talk};
 
 /// 192.0.2.1 as a number.
 const OWN: u32 = 0xc000_0201;

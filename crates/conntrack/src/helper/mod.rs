@@ -16,15 +16,15 @@
 
 mod amanda;
 mod broadcast;
+mod earlier;
 mod ftp;
 mod h323;
 mod irc;
 pub(crate) mod pptp;
 mod sane;
+mod settings;
 mod sip;
 mod stream;
-#[cfg(test)]
-mod talk;
 mod text;
 mod tftp;
 
@@ -34,10 +34,11 @@ use std::ops::{Range, RangeInclusive};
 
 use wire::{TcpFlags, Transport, protocol};
 
+pub(crate) use self::earlier::{Announcements, Earlier, Way};
+pub use self::settings::{HelperSettings, TUNABLES};
 pub(crate) use self::stream::Memory;
-use crate::nat::{Edit, Follow};
-use crate::{Direction, Expectations, Settings};
-use flow::FlowKey;
+use crate::Direction;
+use crate::nat::{Edit, ExpectedTranslation};
 
 /// Most ports that helpers can be attached to.
 pub const MAX_ATTACHMENTS: usize = 64;
@@ -171,7 +172,7 @@ impl Kind {
 
     /// True if the operator allows the helper to announce hosts other than the ends of its
     /// connections.
-    fn trusts_third_parties(self, settings: &Settings) -> bool {
+    fn trusts_third_parties(self, settings: &HelperSettings) -> bool {
         settings.expect_third_parties
             || match self {
                 Self::Ftp => settings.ftp_loose,
@@ -321,11 +322,11 @@ pub(crate) struct Watched<'a> {
     pub group: bool,
     /// Another connection has announced this one.
     pub is_expected: bool,
-    pub settings: &'a Settings,
+    pub settings: &'a HelperSettings,
     /// The memory for messages that wait for the next segment.
     pub memory: &'a Memory,
     /// The earlier announcements of the connection.
-    pub told: Told<'a>,
+    pub earlier: Earlier<'a>,
 }
 
 impl Watched<'_> {
@@ -377,22 +378,6 @@ impl Watched<'_> {
             Kind::Sip => address == self.source,
             _ => address == self.source || address == self.seen_as,
         }
-    }
-}
-
-/// The translations of earlier announcements on a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Told<'a> {
-    pub expectations: &'a Expectations,
-    /// Key of the connection.
-    pub master: &'a FlowKey,
-}
-
-impl Told<'_> {
-    /// The real place behind `said`, if an end has announced one that is translated to `said`;
-    /// else `said`.
-    pub fn meant(&self, said: (IpAddr, u16)) -> (IpAddr, u16) {
-        self.expectations.meant(self.master, said).unwrap_or(said)
     }
 }
 
@@ -511,7 +496,7 @@ pub(crate) struct Announced {
     /// The place of address and port in the payload; empty if they are not in it.
     pub place: Range<usize>,
     /// The translation of the announced connection.
-    pub follow: Option<Follow>,
+    pub follow: Option<ExpectedTranslation>,
 }
 
 impl Announced {

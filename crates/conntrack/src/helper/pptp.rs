@@ -27,9 +27,8 @@ use std::net::IpAddr;
 use wire::protocol;
 
 use super::stream::{Framing, Streams};
-use super::{Announced, Class, Facts, Inspect, Inspected, Request, TCP, Told, Watched};
+use super::{Announced, Class, Earlier, Facts, Inspect, Inspected, Request, TCP, Watched, Way};
 use crate::Direction;
-use crate::expect::Way;
 use crate::nat::Edit;
 
 pub(super) const FACTS: Facts = Facts {
@@ -230,7 +229,7 @@ fn as_meant(
     ask: &mut dyn FnMut(Request),
 ) -> Vec<u8> {
     let mut meant = bytes.to_vec();
-    let Told { expectations, master } = packet.told;
+    let Earlier { announcements, master } = packet.earlier;
     let kind = bytes.get(9).copied().unwrap_or_default();
     for &(place, whose) in ids_of(kind) {
         let Some(said) = bytes.get(place..).and_then(<[u8]>::first_chunk::<2>) else { continue };
@@ -238,7 +237,7 @@ fn as_meant(
         let end = packet.direction;
         let goes_as = match whose {
             Whose::Receivers => {
-                let own = expectations.own_call_id(master, (end.reversed(), id));
+                let own = announcements.own_call_id(master, (end.reversed(), id));
                 meant[place..place + 2].copy_from_slice(&own.to_be_bytes());
                 own
             }
@@ -247,9 +246,9 @@ fn as_meant(
                 let [from, to] = [packet.receiver, packet.seen_as].map(wire::mapped);
                 let way = Way { zone: master.zone, from, to };
                 // If no id is free, the call clashes with another, and its packets are dropped.
-                expectations.give_call_id(master, (end, id), way).unwrap_or(id)
+                announcements.give_call_id(master, (end, id), way).unwrap_or(id)
             }
-            Whose::Senders => expectations.known_call_id(master, (end, id)),
+            Whose::Senders => announcements.known_call_id(master, (end, id)),
         };
         if let Some(at) = at.filter(|_| goes_as != id) {
             let place = at + place..at + place + 2;
@@ -465,4 +464,4 @@ impl Session {
 
 #[cfg(test)]
 #[path = "pptp_tests.rs"]
-pub(crate) mod tests;
+mod tests;

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::helper::Kind;
-use crate::helper::talk::{CLIENT, SERVER, Talk};
+use crate::testing::conversation::{CLIENT, SERVER, Talk};
 
 const THERE: Direction = Direction::Original;
 const BACK: Direction = Direction::Reply;

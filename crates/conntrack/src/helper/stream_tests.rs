@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::helper::Told;
-use crate::helper::talk::{nothing_told, some_connection};
-use crate::{Direction, Settings};
+use crate::Direction;
+use crate::helper::Earlier;
+use crate::helper::HelperSettings;
+use crate::testing::conversation::{nothing_told, some_connection};
 
 /// Messages whose first two bytes are the number of the following bytes; no message begins with
 /// 255.
@@ -50,10 +51,10 @@ impl Reader {
             start: self.start.filter(|_| !self.picked_up),
             group: false,
             is_expected: false,
-            settings: &Settings::default(),
+            settings: &HelperSettings::default(),
             memory: &self.memory,
             is_translated: false,
-            told: Told { expectations: &nothing_told(), master: &some_connection() },
+            earlier: Earlier { announcements: &nothing_told(), master: &some_connection() },
         };
         let messages = &mut self.messages;
         let framing = self.framing.unwrap_or(framing);

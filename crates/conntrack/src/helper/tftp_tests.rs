@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::Settings;
+use crate::helper::Earlier;
+use crate::helper::HelperSettings;
 use crate::helper::Memory;
-use crate::helper::Told;
-use crate::helper::talk::{nothing_told, some_connection};
+use crate::testing::conversation::{nothing_told, some_connection};
 
 fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
     let mut all = Vec::new();
@@ -21,10 +21,10 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
         start: None,
         group: false,
         is_expected: false,
-        settings: &Settings::default(),
+        settings: &HelperSettings::default(),
         memory: &Memory::default(),
         is_translated: false,
-        told: Told { expectations: &nothing_told(), master: &some_connection() },
+        earlier: Earlier { announcements: &nothing_told(), master: &some_connection() },
     };
     let inspected = Tftp.inspect(&packet, &mut |request| match request {
         Request::Expect(announced) => all.push(announced),

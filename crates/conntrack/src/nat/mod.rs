@@ -12,15 +12,19 @@
 //! That has a price, which RFC 4787 (REQ-1) advises against: one port of a client gets
 //! different ports towards different destinations, because these belong to different buckets.
 
+mod announced;
 mod ends;
-mod follow;
+mod pool;
 mod request;
 mod supply;
+mod translation;
 
+pub use self::announced::Edit;
+pub(crate) use self::announced::ExpectedTranslation;
 pub(crate) use self::ends::Ends;
 pub use self::ends::Halves;
-pub use self::follow::Edit;
-pub(crate) use self::follow::{Follow, Passage};
+pub(crate) use self::pool::Pool;
 pub use self::request::{Addresses, End, Ports, Request};
 pub use self::supply::{Block, Supply};
 pub(crate) use self::supply::{candidates, candidates_behind};
+pub(crate) use self::translation::Translation;

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use flow::{Endpoint, FlowKey, KeyedPacket};
 use wire::{Family, mapped};
 
-use super::Supply;
-use crate::limits::Pool;
+use super::{Pool, Supply};
 
 /// The end of a connection that changes, as its originator's packets name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,17 +4,17 @@ use flow::DropReason;
 use wire::{Family, IcmpQuery};
 
 use super::Input;
-use crate::Why;
+use crate::DropCause;
 
 /// Only a query opens a flow.
-pub(super) fn open(query: IcmpQuery) -> Result<(), Why> {
+pub(super) fn open(query: IcmpQuery) -> Result<(), DropCause> {
     if query.reply { Err(DropReason::IcmpNotQuery.into()) } else { Ok(()) }
 }
 
 /// The timeout for the version of ICMP, seconds.
 pub(super) fn timeout(input: &Input<'_>) -> u32 {
     match input.network.family {
-        Family::V4 => input.settings.timeouts.icmp,
-        Family::V6 => input.settings.timeouts.icmpv6,
+        Family::V4 => input.timeouts.icmp,
+        Family::V6 => input.timeouts.icmpv6,
     }
 }

@@ -1,12 +1,13 @@
 //! The protocol trackers: the state of a connection, and the effect of a packet on it.
 
 pub mod dccp;
-#[cfg(test)]
-pub(crate) mod dialogue;
+mod drop_cause;
 mod gre;
 mod icmp;
 pub mod sctp;
 pub mod tcp;
+mod timeout_policy;
+mod timeouts;
 mod udp;
 mod udplite;
 
@@ -15,9 +16,13 @@ use wire::{Network, Transport, protocol};
 
 use self::dccp::{Dccp, DccpState};
 use self::sctp::{Sctp, SctpState};
-use self::tcp::{Segment, TcpState, TcpTracker};
+use self::tcp::{Segment, TcpSettings, TcpState, TcpTracker};
+use crate::Direction;
 use crate::tunnels::Part;
-use crate::{Context, Direction, Settings, TimeoutPolicy, TrackedPacket, Why};
+
+pub use self::drop_cause::DropCause;
+pub use self::timeout_policy::TimeoutPolicy;
+pub use self::timeouts::Timeouts;
 
 /// The state of a connection by protocol.
 #[derive(Debug)]
@@ -43,28 +48,21 @@ pub(crate) struct Input<'a> {
     pub now: Timestamp,
     pub network: &'a Network,
     pub frame: &'a [u8],
-    pub settings: &'a Settings,
+    pub timeouts: &'a Timeouts,
+    pub tcp: &'a TcpSettings,
+    /// Pick up DCCP connections whose opening was not seen.
+    pub dccp_loose: bool,
     /// Timeouts of this connection alone.
     pub policy: Option<&'a TimeoutPolicy>,
 }
 
-impl<'a> Input<'a> {
-    pub fn of(packet: &'a TrackedPacket<'_>, context: &'a Context<'_>) -> Self {
-        Self {
-            now: context.now,
-            network: packet.network,
-            frame: packet.frame,
-            settings: context.settings,
-            policy: None,
-        }
-    }
-
+impl Input<'_> {
     /// Timeouts of UDP in seconds: after packets of one end, and after packets of both for a
     /// while.
     fn udp_timeouts(&self) -> (u32, u32) {
         match self.policy {
             Some(&TimeoutPolicy::Udp { unreplied, replied }) => (unreplied, replied),
-            _ => (self.settings.timeouts.udp, self.settings.timeouts.udp_stream),
+            _ => (self.timeouts.udp, self.timeouts.udp_stream),
         }
     }
 }
@@ -94,7 +92,7 @@ pub(crate) enum Step {
     /// It does not belong to the connection.
     Invalid {
         /// The reason.
-        why: Why,
+        why: DropCause,
         /// Lower the lifetime to this if more is left, seconds.
         cap: Option<u32>,
     },
@@ -113,12 +111,12 @@ impl Step {
 impl State {
     /// The state after a first packet and the lifetime in seconds, or the reason why the packet
     /// can not open a connection.
-    pub fn open(input: &Input<'_>) -> Result<(Self, u32), Why> {
-        let timeouts = &input.settings.timeouts;
+    pub fn open(input: &Input<'_>) -> Result<(Self, u32), DropCause> {
+        let timeouts = input.timeouts;
         match (&input.network.transport, input.network.protocol) {
             (Transport::Tcp(tcp), _) => {
                 let segment = Segment::parse(tcp, input.network, input.frame)?;
-                let opened = TcpTracker::open(&segment, &input.settings.tcp)?;
+                let opened = TcpTracker::open(&segment, input.tcp)?;
                 Ok((Self::Tcp(opened.tracker), opened.timeout.0))
             }
             (Transport::Udp { .. }, protocol::UDPLITE) => Ok((Self::UdpLite, timeouts.udp)),
@@ -145,7 +143,7 @@ impl State {
         match self {
             Self::Tcp(tcp) => advance_tcp(tcp, input, before),
             Self::Udp(udp) => udp.advance(input, before),
-            Self::UdpLite => udplite::advance(&input.settings.timeouts, before),
+            Self::UdpLite => udplite::advance(input.timeouts, before),
             Self::Sctp(sctp) => sctp.advance(input, before.direction),
             Self::Dccp(dccp) => dccp.advance(input, before),
             Self::Icmp => Step::refresh(icmp::timeout(input)),
@@ -154,13 +152,13 @@ impl State {
             }
             Self::Tunnel(_) => Self::Generic.advance(input, before),
             Self::Gre | Self::Call => {
-                let timeouts = &input.settings.timeouts;
+                let timeouts = input.timeouts;
                 let of_calls = (timeouts.call, timeouts.call_stream);
                 let announced = matches!(self, Self::Call);
                 let own = if announced { of_calls } else { (timeouts.gre, timeouts.gre_stream) };
                 gre::advance(own, before)
             }
-            Self::Generic => Step::refresh(input.settings.timeouts.generic),
+            Self::Generic => Step::refresh(input.timeouts.generic),
         }
     }
 
@@ -168,22 +166,20 @@ impl State {
     /// must have seen a reply and have no timeouts of its own. `None`, with nothing changed,
     /// for any other packet: [`State::advance`] must take that.
     #[inline(always)]
-    pub fn keep_up(
+    pub fn advance_established(
         &mut self,
         direction: Direction,
         assured: bool,
-        packet: &TrackedPacket<'_>,
-        context: &Context<'_>,
+        input: &Input<'_>,
     ) -> Option<u32> {
-        let settings = context.settings;
-        match (self, &packet.network.transport) {
+        match (self, &input.network.transport) {
             (Self::Tcp(tracker), Transport::Tcp(tcp)) if assured => {
-                let segment = Segment::parse(tcp, packet.network, packet.frame).ok()?;
-                Some(tracker.keep_up(direction, &segment, &settings.tcp)?.0)
+                let segment = Segment::parse(tcp, input.network, input.frame).ok()?;
+                Some(tracker.advance_in_window(direction, &segment, input.tcp)?.0)
             }
-            (Self::Udp(udp), _) => match udp.is_stream(context.now) {
-                true => assured.then_some(settings.timeouts.udp_stream),
-                false => Some(settings.timeouts.udp),
+            (Self::Udp(udp), _) => match udp.is_stream(input.now) {
+                true => assured.then_some(input.timeouts.udp_stream),
+                false => Some(input.timeouts.udp),
             },
             _ => None,
         }
@@ -197,8 +193,8 @@ impl State {
         let timeout = match (self, &input.network.transport) {
             (Self::Tcp(tracker), Transport::Tcp(tcp)) => {
                 let segment = Segment::parse(tcp, input.network, input.frame).ok()?;
-                let own = input.policy.and_then(|policy| policy.of_tcp(&input.settings.tcp));
-                let settings = own.as_ref().unwrap_or(&input.settings.tcp);
+                let own = input.policy.and_then(|policy| policy.of_tcp(input.tcp));
+                let settings = own.as_ref().unwrap_or(input.tcp);
                 tracker.start_over(direction, &segment, settings)?.0
             }
             (Self::Sctp(sctp), _) => sctp.start_over(input, direction)?,
@@ -276,10 +272,12 @@ fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> S
     let connection = Some((tracker.state(), direction));
     let segment = match Segment::parse(tcp, input.network, input.frame) {
         Ok(segment) => segment,
-        Err(check) => return Step::Invalid { why: Why::Tcp { check, connection }, cap: None },
+        Err(check) => {
+            return Step::Invalid { why: DropCause::Tcp { check, connection }, cap: None };
+        }
     };
-    let own = input.policy.and_then(|policy| policy.of_tcp(&input.settings.tcp));
-    let settings = own.as_ref().unwrap_or(&input.settings.tcp);
+    let own = input.policy.and_then(|policy| policy.of_tcp(input.tcp));
+    let settings = own.as_ref().unwrap_or(input.tcp);
     match tracker.advance(direction, &segment, seen_reply, assured, settings) {
         tcp::Step::Accept(accepted) => Step::Accept {
             timeout: accepted.timeout.0,
@@ -287,9 +285,10 @@ fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> S
             changed: accepted.state_changed,
         },
         tcp::Step::Pass => Step::Pass,
-        tcp::Step::Invalid { why: check, cap } => {
-            Step::Invalid { why: Why::Tcp { check, connection }, cap: cap.map(|timeout| timeout.0) }
-        }
+        tcp::Step::Invalid { why: check, cap } => Step::Invalid {
+            why: DropCause::Tcp { check, connection },
+            cap: cap.map(|timeout| timeout.0),
+        },
         tcp::Step::Delete => Step::End,
         tcp::Step::Reopen => Step::Reopen,
     }

@@ -1,6 +1,7 @@
 //! The protocols with little state: a table of their reactions to each situation.
 
 use super::*;
+use crate::testing::dialogue::Dialogue;
 use wire::{IcmpQuery, QueryKind};
 
 fn advance(mut state: State, transport: Transport, at_secs: u64, before: Before) -> Step {
@@ -18,10 +19,18 @@ fn advance(mut state: State, transport: Transport, at_secs: u64, before: Before)
         fragment: None,
         transport,
     };
-    let settings = Settings::default();
+    let settings = crate::Settings::default();
     let now = Timestamp::from_secs(at_secs);
     state.advance(
-        &Input { now, network: &network, frame: &[], settings: &settings, policy: None },
+        &Input {
+            now,
+            network: &network,
+            frame: &[],
+            timeouts: &settings.timeouts,
+            tcp: &settings.tcp,
+            dccp_loose: true,
+            policy: None,
+        },
         before,
     )
 }
@@ -62,7 +71,7 @@ fn udp_lite_becomes_a_stream_with_the_first_reply() {
 
 #[test]
 fn only_the_covered_part_of_udp_lite_is_verified() {
-    let mut dialogue = dialogue::Dialogue::of(wire::protocol::UDPLITE);
+    let mut dialogue = Dialogue::of(wire::protocol::UDPLITE);
     // Ports, coverage of the header and two bytes, checksum.
     let packet = [0, 0, 0, 0, 0, 10, 0, 0, b'a', b'b', b'c', b'd'];
     let mut frame = dialogue.frame(Direction::Original, &packet);

@@ -18,7 +18,7 @@ pub(crate) struct Udp {
 
 pub(super) fn open(input: &Input<'_>) -> (State, u32) {
     let udp = Udp { stream_from: input.now.after(STREAM_AFTER) };
-    (State::Udp(udp), input.settings.timeouts.udp)
+    (State::Udp(udp), input.timeouts.udp)
 }
 
 impl Udp {

@@ -1,8 +1,7 @@
 //! UDP-Lite (RFC 3828): it has UDP's timeouts, but is a stream from the first answer on, as
 //! with the kernel.
 
-use super::{Before, Step};
-use crate::settings::Timeouts;
+use super::{Before, Step, Timeouts};
 
 pub(super) fn advance(timeouts: &Timeouts, before: Before) -> Step {
     if before.seen_reply {

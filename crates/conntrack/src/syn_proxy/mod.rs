@@ -103,7 +103,7 @@ pub enum Screening {
     /// Nothing.
     Off,
     /// It decides: a segment for which [`screens`] is true is refused as
-    /// [`Why::SynProxy`](crate::Why::SynProxy), and nothing has changed.
+    /// [`DropCause::SynProxy`](crate::DropCause::SynProxy), and nothing has changed.
     Ask,
     /// It answers the packet if the rules accept it. For the rules, the packet opens a
     /// connection that takes no room, so it evicts no other and no limit refuses it. The caller

@@ -3,9 +3,9 @@
 
 use flow::{FlowKey, KeyedPacket, Timestamp};
 
+use super::entry::Entry;
+use super::slab::SECOND;
 use super::{Table, deadline, report};
-use crate::entry::Entry;
-use crate::slab::SECOND;
 use crate::{Connection, Context, EventKind, Filter, Labels};
 
 /// A position in a walk over a table. Connections that open or end during the walk may be met

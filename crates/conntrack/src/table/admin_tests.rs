@@ -6,7 +6,7 @@ use wire::{Family, TcpFlags, protocol};
 
 use super::*;
 use crate::Label;
-use crate::table::tests::{Lab, SECRET, keyed, tcp, udp};
+use crate::testing::{Lab, SECRET, keyed, tcp, udp};
 
 fn any_filter() -> impl Strategy<Value = Filter> {
     let prefix = || {

@@ -10,12 +10,12 @@
 use flow::{Class, DropReason, Endpoint, FlowKey, KeyedPacket, Side};
 use wire::mapped;
 
-use super::translated::refused;
-use super::watched::release;
-use super::{Met, State, Table};
-use crate::entry::{Head, Status};
-use crate::nat::{Ends, Follow, Supply};
-use crate::slab::SECOND;
+use super::inspection::release;
+use super::slab::SECOND;
+use super::translation::refused;
+use super::{Hit, State, Table};
+use crate::connection::{Head, Status};
+use crate::nat::{Ends, ExpectedTranslation, Supply};
 use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
 /// Most calls between two hosts. All of them have one hash, so they are in one place of the
@@ -45,7 +45,7 @@ impl Table {
         let Candidates { announced, unannounced } = self.candidates(&name, packet.hash);
         if let Some(filed) = announced.filter(|&filed| self.lives(filed, context)) {
             context.counters.found += 1;
-            return self.advance(self.met(filed, name.sender), packet, context);
+            return self.advance(self.hit(filed, name.sender), packet, context);
         }
         // An announcement goes before an unannounced connection, which may be older than it.
         let now = context.now;
@@ -55,7 +55,7 @@ impl Table {
             && let Some(filed) = unannounced.filter(|&filed| self.lives(filed, context))
         {
             context.counters.found += 1;
-            return self.advance(self.met(filed, name.sender), packet, context);
+            return self.advance(self.hit(filed, name.sender), packet, context);
         }
         if expected.is_none() && !packet.may_open {
             return Tracked::refused(DropReason::NewRefused);
@@ -88,7 +88,7 @@ impl Table {
         packet: &TrackedPacket<'_>,
         answer: &KeyedPacket,
         context: &Context<'_>,
-    ) -> Option<Met> {
+    ) -> Option<Hit> {
         let name = answer.named(packet.network);
         if !answer.key.is_of_calls() || name == *answer {
             return None;
@@ -99,17 +99,17 @@ impl Table {
             !head.is_expired(context.now) && !is_over(head, context)
         };
         let filed = announced.filter(lives).or(unannounced.filter(lives))?;
-        Some(self.met(filed, name.sender))
+        Some(self.hit(filed, name.sender))
     }
 
     /// The filed connection, with the direction of a packet of a call from `sender`.
-    fn met(&self, filed: u32, sender: Side) -> Met {
+    fn hit(&self, filed: u32, sender: Side) -> Hit {
         let slot = filed & !SECOND;
         let direction = match filed == slot {
             true => self.slab[slot].head.direction(sender),
             false => Direction::Reply,
         };
-        Met { slot, direction }
+        Hit { slot, direction }
     }
 
     /// Gives its ends to the connection of a call that was announced on a translated
@@ -120,7 +120,7 @@ impl Table {
     pub(super) fn follow_call(
         &mut self,
         ConnectionId(slot): ConnectionId,
-        follow: &Follow,
+        follow: &ExpectedTranslation,
         supply: Supply<'_>,
         context: &mut Context<'_>,
     ) -> Result<(), DropReason> {

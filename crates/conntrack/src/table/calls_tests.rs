@@ -7,8 +7,8 @@ use wire::{TcpFlags, Transport, dissect, protocol};
 use super::*;
 use crate::format::Listed;
 use crate::helper::Kind;
-use crate::helper::pptp::tests::Says;
 use crate::syn_proxy::Screening;
+use crate::testing::pptp::Says;
 use crate::{Checksum, Connection, Direction, Expectations, KnownTunnels, Limits, Settings};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];

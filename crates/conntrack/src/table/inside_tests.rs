@@ -3,9 +3,9 @@ use std::net::Ipv4Addr;
 use wire::Family;
 use wire::build::PacketBuilder;
 
-use super::super::tests::{Lab, udp};
 use super::*;
 use crate::TrackedPacket;
+use crate::testing::{Lab, udp};
 
 fn passage(number: u32) -> Passage {
     let mut frame = Vec::new();

@@ -10,9 +10,37 @@ use wire::ClaimedFragment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropCause {
     /// Tracking refused it, or the reason needs no further facts.
-    Tracking(conntrack::Why),
+    Tracking(conntrack::DropCause),
     /// Reassembly refused it.
     Fragment(defrag::Why),
+    /// A rule refused the packet.
+    Rule {
+        /// Its number in the ruleset.
+        rule: u32,
+        /// The revision of the ruleset: its number among those loaded so far.
+        revision: u32,
+    },
+    /// No rule of a chain decided, and its policy refused the packet.
+    Policy {
+        /// The number of the chain in the ruleset.
+        chain: u32,
+        /// The revision of the ruleset.
+        revision: u32,
+    },
+    /// A rule refused the packet inside this packet of a tunnel.
+    InsideRule {
+        /// Its number in the ruleset.
+        rule: u32,
+        /// The revision of the ruleset.
+        revision: u32,
+    },
+    /// The policy of a chain refused the packet inside this packet of a tunnel.
+    InsidePolicy {
+        /// The number of the chain in the ruleset.
+        chain: u32,
+        /// The revision of the ruleset.
+        revision: u32,
+    },
 }
 
 impl DropCause {
@@ -21,6 +49,9 @@ impl DropCause {
         match self {
             Self::Tracking(why) => why.reason(),
             Self::Fragment(why) => why.reason(),
+            Self::Rule { .. } => DropReason::RuleRefused,
+            Self::Policy { .. } => DropReason::PolicyRefused,
+            Self::InsideRule { .. } | Self::InsidePolicy { .. } => DropReason::InsideRefused,
         }
     }
 
@@ -29,7 +60,7 @@ impl DropCause {
     #[must_use]
     pub fn about(self, frame: &[u8]) -> Self {
         let reason = match self {
-            Self::Tracking(conntrack::Why::Reason(
+            Self::Tracking(conntrack::DropCause::Reason(
                 reason @ (DropReason::FragLength
                 | DropReason::FragOversize
                 | DropReason::FragEmpty
@@ -44,8 +75,8 @@ impl DropCause {
     }
 }
 
-impl From<conntrack::Why> for DropCause {
-    fn from(why: conntrack::Why) -> Self {
+impl From<conntrack::DropCause> for DropCause {
+    fn from(why: conntrack::DropCause) -> Self {
         Self::Tracking(why)
     }
 }
@@ -73,6 +104,19 @@ impl fmt::Display for DropCause {
         match self {
             Self::Tracking(why) => why.fmt(f),
             Self::Fragment(why) => why.fmt(f),
+            Self::Rule { rule, revision } => {
+                write!(f, "rule number {rule} of ruleset {revision} refused it")
+            }
+            Self::Policy { chain, revision } => {
+                write!(f, "the policy of chain number {chain} of ruleset {revision} refused it")
+            }
+            Self::InsideRule { rule, revision } => {
+                write!(f, "rule number {rule} of ruleset {revision} refused the packet inside")
+            }
+            Self::InsidePolicy { chain, revision } => write!(
+                f,
+                "the policy of chain number {chain} of ruleset {revision} refused the packet inside"
+            ),
         }
     }
 }

@@ -9,7 +9,7 @@ use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
     Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Settings,
-    Shortage, Tracked, TrackedPacket, Why, class_without_flow,
+    Shortage, Tracked, TrackedPacket, class_without_flow,
 };
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
@@ -21,6 +21,7 @@ use wire::{Carried, IcmpError, Network, Transport, carried};
 use crate::Bucket;
 use crate::egress::bridge::Way;
 use crate::egress::router::Course;
+use crate::path::drop_cause::DropCause;
 use crate::path::packet::Packet;
 use crate::path::rules::connection::Asked;
 use crate::path::rules::hooks::packet_type;
@@ -125,7 +126,11 @@ impl PacketPath {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn judge_inside(&mut self, packet: &Packet, outer: &mut Scratch) -> Result<(), Why> {
+    pub(crate) fn judge_inside(
+        &mut self,
+        packet: &Packet,
+        outer: &mut Scratch,
+    ) -> Result<(), DropCause> {
         let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.ownership.get(packet.bucket);
@@ -189,7 +194,7 @@ impl PacketPath {
         packet: &Packet,
         inner: &Inner,
         now: Timestamp,
-    ) -> Result<Tracked, Why> {
+    ) -> Result<Tracked, DropCause> {
         let Some(keyed) = inner.keyed else {
             return Ok(match class_without_flow(&inner.network) {
                 Class::Invalid(reason) => Tracked::invalid(reason.into()),
@@ -216,7 +221,7 @@ impl PacketPath {
         inner: &Inner,
         keyed: &KeyedPacket,
         now: Timestamp,
-    ) -> Result<Tracked, Why> {
+    ) -> Result<Tracked, DropCause> {
         let may_open = !self.tracking.refuses_new[usize::from(packet.frame.port.0)];
         let hash = self.hasher.packet_hash(&keyed.key);
         let found = self.inside_of(packet.bucket, now);
@@ -237,14 +242,14 @@ impl PacketPath {
             zones: None,
         };
         let tracked = inside.connections.track(&offered, &mut context);
-        tracked.refusal().map_or(Ok(tracked), Err)
+        tracked.refusal().map_or(Ok(tracked), |why| Err(why.into()))
     }
 
     /// Has a connection inside some tunnel give way; false if none does.
     pub(crate) fn evict_inside(&mut self, now: Timestamp) -> bool {
         let Self { ownership, tracking, counters, evict_at, .. } = self;
         let Some(tracking) = &mut tracking.inside else { return false };
-        let giver = tracking.limits.giver(Shortage::Table, *evict_at);
+        let giver = tracking.limits.table_with_candidate(Shortage::Table, *evict_at);
         let Some((place, inside)) = giver.and_then(|place| {
             let content = ownership.get_mut(BucketId(place))?;
             Some((place, content.inside.as_mut()?))
@@ -279,7 +284,7 @@ impl PacketPath {
         tracked: &mut Tracked,
         outer: &Scratch,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         let Some(rules) = &mut self.rules else { return Ok(()) };
         let program = &rules.shared.program;
         let mut scratch =
@@ -335,12 +340,14 @@ impl PacketPath {
         inside.connections.add_labels(tracked, Labels::of_bits(outcome.label), &mut context);
     }
 
-    fn refused_inside(&self, outcome: &Outcome) -> Why {
+    fn refused_inside(&self, outcome: &Outcome) -> DropCause {
         let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
         match outcome.decided_by {
-            Some(Decider::Rule(rule)) => Why::InsideRule { rule: rule.index() as u32, revision },
+            Some(Decider::Rule(rule)) => {
+                DropCause::InsideRule { rule: rule.index() as u32, revision }
+            }
             Some(Decider::Policy(chain)) => {
-                Why::InsidePolicy { chain: chain.index() as u32, revision }
+                DropCause::InsidePolicy { chain: chain.index() as u32, revision }
             }
             None => DropReason::InsideRefused.into(),
         }

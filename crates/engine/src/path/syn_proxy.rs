@@ -552,7 +552,7 @@ impl PacketPath {
 
 /// The end of a packet that the proxy refuses.
 const REFUSED: End =
-    End::Drop(DropCause::Tracking(conntrack::Why::Reason(DropReason::SynCookie)), None);
+    End::Drop(DropCause::Tracking(conntrack::DropCause::Reason(DropReason::SynCookie)), None);
 
 const fn refused<T>() -> Step<T> {
     ControlFlow::Break(REFUSED)

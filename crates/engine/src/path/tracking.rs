@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
-    Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits, Tracked,
-    TrackedPacket, Why,
+    Context, Cursor, DropCause, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits,
+    Tracked, TrackedPacket,
 };
 use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
 use netio::{Checksum, Frame};
@@ -115,10 +115,10 @@ impl Tracking {
     }
 
     /// A bucket is about to leave: nobody there gives way any more.
-    pub fn forget_giver(&mut self, bucket: BucketId) {
-        self.limits.forget_giver(bucket.0);
+    pub fn forget_table(&mut self, bucket: BucketId) {
+        self.limits.forget_table(bucket.0);
         if let Some(inside) = &mut self.inside {
-            inside.limits.forget_giver(bucket.0);
+            inside.limits.forget_table(bucket.0);
         }
     }
 
@@ -215,7 +215,7 @@ impl PacketPath {
             _ if packet.untracked => Tracked::alone(Class::Untracked),
             _ => self.track(packet, scratch.screening, scratch.now),
         };
-        if let Some(Why::SynProxy { .. }) = tracked.refusal() {
+        if let Some(DropCause::SynProxy) = tracked.refusal() {
             tracked = self.screen(packet, scratch)?;
         }
         self.stay_with(packet, &tracked);

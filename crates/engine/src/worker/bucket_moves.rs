@@ -72,7 +72,7 @@ impl Worker {
 
     /// Takes note of a bucket that leaves at the end of the turn.
     pub(crate) fn depart(&mut self, departure: Departure<Box<Bucket>>) {
-        self.path.tracking.forget_giver(departure.bucket);
+        self.path.tracking.forget_table(departure.bucket);
         self.departures.push(departure);
     }
 

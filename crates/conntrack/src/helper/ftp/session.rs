@@ -1,6 +1,7 @@
 //! The progress of a control connection, which decides which end may announce something.
 
-use crate::{Direction, Settings};
+use crate::Direction;
+use crate::helper::HelperSettings;
 
 /// Commands with which clients begin: those that need no login (RFC 959 section 4.1.1, RFC
 /// 2389, RFC 2640, RFC 7151 and others in the registry of IANA).
@@ -74,7 +75,7 @@ impl Session {
         [Self::Opening, Self::Greeted, Self::Commands, Self::Securing, Self::Joined];
 
     /// The state of a connection whose beginning was not seen.
-    pub fn joined(settings: &Settings) -> Self {
+    pub fn joined(settings: &HelperSettings) -> Self {
         if settings.expect_picked_up { Self::Commands } else { Self::Joined }
     }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Direction;
-use crate::helper::talk::{SERVER, Talk};
+use crate::testing::conversation::{SERVER, Talk};
 
 #[path = "vectors.rs"]
 mod vectors;

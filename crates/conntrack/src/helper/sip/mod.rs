@@ -193,7 +193,7 @@ impl Dialogue {
         let Some(registration) = self.registration.take_if(is_it) else { return };
         let Registration { address, port, protocol, .. } = registration;
         let confirmed = message.contacts().find(|contact| {
-            packet.told.meant((contact.host.address, contact.host.port)) == (address, port)
+            packet.earlier.meant((contact.host.address, contact.host.port)) == (address, port)
                 && protocol == contact.protocol.unwrap_or(heard.protocol())
         });
         let expires = confirmed.and_then(|contact| contact.expires.or(message.expires()));

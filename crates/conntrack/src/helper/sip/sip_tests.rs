@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::helper::talk::{CLIENT, CLIENT_PORT, SERVER, Talk};
+use crate::testing::conversation::{CLIENT, CLIENT_PORT, SERVER, Talk};
 
 const THERE: Direction = Direction::Original;
 const BACK: Direction = Direction::Reply;

@@ -11,7 +11,7 @@ mod state;
 use wire::dccp::{Header, PacketType, header};
 
 use super::{Before, Input, Step};
-use crate::{Direction, Why};
+use crate::{Direction, DropCause};
 
 pub use state::{DccpState, Role, Transition, opening, transition};
 
@@ -29,14 +29,14 @@ pub(crate) struct Dccp {
 
 impl Dccp {
     /// The first packet of a connection.
-    pub fn open(input: &Input<'_>) -> Result<Self, Why> {
+    pub fn open(input: &Input<'_>) -> Result<Self, DropCause> {
         let header = header(input.frame, input.network)?;
         let client = (header.kind == PacketType::Request).then_some(Direction::Original);
         match opening(header.kind) {
-            Transition::To(state) if client.is_some() || input.settings.dccp_loose => {
+            Transition::To(state) if client.is_some() || input.dccp_loose => {
                 Ok(Self { response: 0, client, requested: client, state })
             }
-            _ => Err(Why::State {
+            _ => Err(DropCause::State {
                 state: None,
                 what: header.kind.name(),
                 direction: Direction::Original,
@@ -58,7 +58,8 @@ impl Dccp {
         }
         let next = match transition(from, self.role(direction, kind), kind) {
             Transition::Invalid => {
-                let why = Why::State { state: Some(from.name()), what: kind.name(), direction };
+                let why =
+                    DropCause::State { state: Some(from.name()), what: kind.name(), direction };
                 return Step::Invalid { why, cap: None };
             }
             Transition::To(DccpState::Request) if from == DccpState::TimeWait => {
@@ -103,7 +104,7 @@ impl Dccp {
 
     /// Lifetime in this state, seconds.
     pub fn timeout(&self, input: &Input<'_>) -> u32 {
-        input.settings.timeouts.dccp[self.state as usize]
+        input.timeouts.dccp[self.state as usize]
     }
 
     /// The role of the sender. In a connection that was picked up, either end may be the

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 use wire::protocol;
 
-use super::super::dialogue::{Dialogue, play};
 use super::*;
 use crate::Direction::{Original as Client, Reply as Server};
+use crate::testing::dialogue::{Dialogue, play};
 use PacketType as Type;
 
 /// A packet with sequence number `sequence`, acknowledging `acknowledgment`.

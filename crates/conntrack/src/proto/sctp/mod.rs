@@ -27,7 +27,7 @@ use wire::sctp::{Chunk, Chunks, chunks};
 
 use self::tags::{Asked, Tag, Tags};
 use super::{Input, Step};
-use crate::{Direction, Why};
+use crate::{Direction, DropCause};
 
 pub use state::{ChunkClass, SctpState, opening, transition};
 
@@ -57,10 +57,10 @@ enum Course {
 
 impl Sctp {
     /// The first packet of an association or path.
-    pub fn open(input: &Input<'_>) -> Result<Self, Why> {
+    pub fn open(input: &Input<'_>) -> Result<Self, DropCause> {
         let packet = Packet::read(input)?;
         for chunk in packet.classes() {
-            opening(chunk).ok_or(Why::State {
+            opening(chunk).ok_or(DropCause::State {
                 state: None,
                 what: chunk.name(),
                 direction: Direction::Original,
@@ -126,10 +126,10 @@ impl Sctp {
 
     /// Lifetime in this state, seconds.
     pub fn timeout(&self, input: &Input<'_>) -> u32 {
-        input.settings.timeouts.sctp[self.state as usize]
+        input.timeouts.sctp[self.state as usize]
     }
 
-    fn follow(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Course, Why> {
+    fn follow(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Course, DropCause> {
         let mut course = Course::Refresh;
         for chunk in packet.chunks.clone() {
             let chunk = chunk?;
@@ -139,7 +139,7 @@ impl Sctp {
                 continue;
             }
             let from = self.state;
-            self.state = transition(from, direction, class).ok_or(Why::State {
+            self.state = transition(from, direction, class).ok_or(DropCause::State {
                 state: Some(from.name()),
                 what: class.name(),
                 direction,
@@ -166,7 +166,7 @@ impl Sctp {
         chunk: &Chunk<'_>,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<Course, Why> {
+    ) -> Result<Course, DropCause> {
         let back = direction.reversed();
         match class {
             ChunkClass::Init => {
@@ -201,7 +201,7 @@ impl Sctp {
     }
 
     /// The tag of `packet` if it is a tag of `direction`.
-    fn known(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, Why> {
+    fn known(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, DropCause> {
         let tags = &mut self.tags[direction.index()];
         if let (true, true, Some(tag)) = (self.learns, tags.are_unknown(), packet.tag) {
             tags.prove(tag);
@@ -217,7 +217,7 @@ impl Sctp {
         &mut self,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         let tags = &mut self.tags[direction.index()];
         if tags.are_unknown() && !self.state.is_opening() {
             tags.prove(packet.tag.ok_or_else(|| tags.refuse(None))?);
@@ -234,7 +234,7 @@ impl Sctp {
         class: ChunkClass,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<Course, Why> {
+    ) -> Result<Course, DropCause> {
         let (here, back) = (direction.index(), direction.reversed());
         let tag = packet.tag.ok_or_else(|| self.tags[here].refuse(None))?;
         if self.tags[here].are_unknown() {
@@ -270,7 +270,7 @@ impl<'a> Packet<'a> {
     /// INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets, a COOKIE ECHO or
     /// COOKIE ACK is the first chunk (RFC 9260 sections 5.1 and 6.10), and the tag of
     /// zero belongs to INIT (section 8.5.1 (A)).
-    fn read(input: &Input<'a>) -> Result<Self, Why> {
+    fn read(input: &Input<'a>) -> Result<Self, DropCause> {
         // The protocol is part of the flow key, so another transport never comes here.
         let Transport::Sctp { verification_tag, .. } = input.network.transport else {
             return Err(DropReason::ProtocolState.into());

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::{Direction, Why};
+use crate::{Direction, DropCause};
 
 /// A verification tag. It is never zero: only an INIT is sent with zero, which means no tag.
 pub(super) type Tag = NonZeroU32;
@@ -26,10 +26,10 @@ impl Tags {
     }
 
     /// The reason why a packet with this tag is refused.
-    pub fn refuse(&self, tag: Option<Tag>) -> Why {
+    pub fn refuse(&self, tag: Option<Tag>) -> DropCause {
         let [newer, older] = self.offered;
         let number = |tag: Option<Tag>| tag.map_or(0, Tag::get);
-        Why::Tag { found: number(tag), expected: [self.proven, newer, older].map(number) }
+        DropCause::Tag { found: number(tag), expected: [self.proven, newer, older].map(number) }
     }
 
     pub fn are_unknown(&self) -> bool {

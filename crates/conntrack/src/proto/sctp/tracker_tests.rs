@@ -3,8 +3,8 @@ use wire::build::sctp::{chunk, init, packet};
 use wire::protocol;
 use wire::sctp::chunk_type as of;
 
-use super::super::dialogue::{Dialogue, play};
 use crate::Direction::{self, Original as Client, Reply as Server};
+use crate::testing::dialogue::{Dialogue, play};
 
 /// Tags that packets to the client and to the server carry.
 const TO_CLIENT: u32 = 0xc1;

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::watched::{ACK, FIN, SYN, SYN_ACK, Watched, segment};
 use super::window::MIN_ACK_WINDOW;
 use super::{FlagClass, Segment, Seq, Step, TcpSettings};
 use crate::Direction::{self, Original, Reply};
+use crate::proto::tcp::testing::{ACK, FIN, SYN, SYN_ACK, Watched, segment};
 
 /// Chooses the next step; a case is reproduced by its seed.
 struct Dice(u64);

@@ -17,8 +17,8 @@
 //! The tracker knows neither time nor table: a [`Step`] tells the owner of the entry how to
 //! change the timer and the entry.
 
+mod in_window;
 mod invalid;
-mod ordinary;
 mod segment;
 mod sequence;
 mod settings;
@@ -29,7 +29,7 @@ mod window;
 #[cfg(test)]
 mod endpoints_tests;
 #[cfg(test)]
-mod watched;
+mod testing;
 
 pub use invalid::Invalid;
 pub use segment::{Segment, SynOptions};

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Direction::{Original, Reply};
-use crate::proto::tcp::watched::*;
+use crate::proto::tcp::testing::*;
 
 use TcpState::*;
 

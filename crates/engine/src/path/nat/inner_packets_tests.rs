@@ -6,6 +6,8 @@ use super::*;
 
 use conntrack::syn_proxy::Screening;
 
+use crate::path::drop_cause::DropCause;
+
 const ACK: u8 = 16;
 /// Another far end of tunnels.
 const OTHER_PEER: [u8; 4] = [203, 0, 113, 9];
@@ -179,7 +181,7 @@ fn an_error_inside_is_related_to_the_flow_inside() {
 /// It does not come to that, and if it does nobody has looked inside.
 #[test]
 fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
-    use conntrack::{Guess, Tracked, Why};
+    use conntrack::{Guess, Tracked};
 
     use crate::path::packet::Packet;
     use crate::path::scratch::{Progress, Scratch};
@@ -210,7 +212,7 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     let mut judge = |worker: usize, packet: &Packet| {
         let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
         scratch.set_tracked(Tracked::alone(flow::Class::Untracked));
-        crew.workers[worker].path.judge_inside(packet, &mut scratch).map_err(Why::reason)
+        crew.workers[worker].path.judge_inside(packet, &mut scratch).map_err(DropCause::reason)
     };
     assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
     packet.flow = Some(crate::path::packet::TrackedFlow { keyed, hash: None });

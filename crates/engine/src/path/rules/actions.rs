@@ -1,6 +1,6 @@
 //! The actions of rules beside their verdict, and the replies to the senders of refused packets.
 
-use conntrack::{Labels, Why};
+use conntrack::Labels;
 use flow::{DropReason, Timestamp};
 use netio::{Checksum, Frame};
 use ruleset::{Decider, Decision, ElementUpdate, Outcome, Reject, SegmentSize};
@@ -11,6 +11,7 @@ use wire::{Family, Transport};
 use crate::egress::outputs::Manner;
 use crate::egress::router::Course;
 use crate::path::PacketPath;
+use crate::path::drop_cause::DropCause;
 use crate::path::packet::{Item, Packet};
 use crate::path::recent_drops::RecentDrop;
 use crate::path::scratch::Scratch;
@@ -82,7 +83,7 @@ impl PacketPath {
             }
             left -= 1;
             let revision = rules.shared.revision;
-            let why = Why::Rule { rule: rule.index() as u32, revision };
+            let why = DropCause::Rule { rule: rule.index() as u32, revision };
             let line = RecentDrop::new(&packet.frame, why.into(), now, &tracking.zones);
             logged.push((log, Box::new(line)));
         }
@@ -106,8 +107,10 @@ impl PacketPath {
             Decision::Accept | Decision::Drop => None,
         };
         let why = match outcome.decided_by {
-            Some(Decider::Rule(rule)) => Why::Rule { rule: rule.index() as u32, revision },
-            Some(Decider::Policy(chain)) => Why::Policy { chain: chain.index() as u32, revision },
+            Some(Decider::Rule(rule)) => DropCause::Rule { rule: rule.index() as u32, revision },
+            Some(Decider::Policy(chain)) => {
+                DropCause::Policy { chain: chain.index() as u32, revision }
+            }
             None => DropReason::RuleRefused.into(),
         };
         End::Drop(why.into(), reply)

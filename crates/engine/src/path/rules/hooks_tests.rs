@@ -8,11 +8,11 @@ use wire::{TcpFlags, dissect, protocol};
 use super::*;
 use crate::Config;
 use crate::egress::Mode;
+use crate::path::drop_cause::DropCause;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::one_worker::Rig;
 use crate::testing::rules::{one_chain, one_chain_with};
 use crate::worker::command::Command;
-use conntrack::Why;
 use netio::Frame;
 use wire::Transport;
 
@@ -118,7 +118,7 @@ fn what_a_rule_rejects_is_answered_and_leaves_nothing() {
     assert_eq!((rig.dropped(DropReason::RuleRefused), rig.counted()[0]), (3, 3));
     assert_eq!(rig.worker.path.counters.output.tcp_resets, 2);
     let recent = rig.worker.path.recent_drops.kept();
-    assert_eq!(recent[0].why, Why::Rule { rule: 0, revision: 3 }.into());
+    assert_eq!(recent[0].why, DropCause::Rule { rule: 0, revision: 3 }.into());
     let told = rig.worker.path.rules.as_ref().unwrap().shared.tell(&recent[0].why);
     assert_eq!(told.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
     assert!(rig.passes(false, 80, SYN, (100, 0)));

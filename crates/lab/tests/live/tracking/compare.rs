@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use conntrack::Why;
+use conntrack::DropCause;
 use lab::Result;
 
 use super::dialogue::{Dialogue, Side, Step};
@@ -82,7 +82,7 @@ pub struct Told<'a> {
     /// The kernel's log message.
     pub log: &'a str,
     pub ours: Said,
-    pub why: Option<Why>,
+    pub why: Option<DropCause>,
     at: Duration,
     took: Duration,
     /// A description of the change to the timer just before, for the transcript.

@@ -7,8 +7,8 @@ use conntrack::helper::Kind;
 use conntrack::nat::{Block, Supply};
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Changes, Checksum, Connection, Context, Direction, Expectations, Limits, Settings, Table,
-    TimeoutPolicy, TrackedPacket, Why, class_without_flow, format,
+    Changes, Checksum, Connection, Context, Direction, DropCause, Expectations, Limits, Settings,
+    Table, TimeoutPolicy, TrackedPacket, class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone, ZonePair};
 use wire::{Network, Transport, dissect};
@@ -58,11 +58,11 @@ pub struct Ours {
 struct Judgement {
     class: Class,
     way: Option<Way>,
-    why: Option<Why>,
+    why: Option<DropCause>,
 }
 
 impl Judgement {
-    fn invalid(why: Why) -> Self {
+    fn invalid(why: DropCause) -> Self {
         Self { class: Class::Invalid, way: None, why: Some(why) }
     }
 }
@@ -102,7 +102,12 @@ impl Ours {
 
     /// Tracks a frame at the time when the kernel did. Returns the result, and the reason if the
     /// frame is invalid.
-    pub fn track(&mut self, frame: &[u8], flow: &FlowKey, answer: &Answer) -> (Said, Option<Why>) {
+    pub fn track(
+        &mut self,
+        frame: &[u8],
+        flow: &FlowKey,
+        answer: &Answer,
+    ) -> (Said, Option<DropCause>) {
         self.now = Timestamp::ZERO.after(answer.at);
         let Judgement { class, way, why } = self.judge(frame);
         self.now = Timestamp::ZERO.after(answer.until);

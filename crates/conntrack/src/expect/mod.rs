@@ -1,0 +1,579 @@
+//! Expectations: connections that helpers have announced. This is the one table that all
+//! workers share.
+//!
+//! A helper announces an expectation on the control connection (its *master*), and another flow
+//! fulfils it, whose bucket may have another owner. A worker can not know which bucket expects
+//! a new flow, so all workers share one table. Expectations name the master by its key, so it
+//! makes no difference where master and child are or move to.
+//!
+//! Only packets that open connections ask the table. A worker takes the lock only if [the
+//! filter](destination_filter) say that something is expected at the packet's destination: a new connection
+//! reads one word while nothing is expected, and two while something is. The announcing packet
+//! leaves only after the announcement is filed, so a flow that reacts to it is expected.
+
+mod announced_ports;
+mod announcer;
+mod call_ids;
+mod calls;
+mod destination_filter;
+mod passage;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
+use wire::{Family, mapped, protocol};
+
+pub(crate) use self::announcer::{Announcer, Measure, put_together};
+use self::call_ids::CallIds;
+use self::calls::Calls;
+use self::destination_filter::DestinationFilter;
+pub(crate) use self::passage::Passage;
+use crate::Direction;
+use crate::helper::{Announced, Kind, Memory};
+use crate::view::{
+    EventKind, ExpectationEvent, ExpectationSink, Expected, Tuple, seconds_left, zone_number,
+};
+
+/// Most expectations of one connection for all its calls together; the oldest goes first. Each
+/// class limits a single call; this limit is for trunks, which carry many calls.
+const MOST_OF_MASTER: usize = 256;
+
+/// Expired expectations that one holder of the lock removes at most, because others wait for
+/// it.
+const FORGOTTEN_AT_ONCE: usize = 16;
+
+/// The expectations of a gateway; clones share them.
+#[derive(Clone, Debug)]
+pub struct Expectations {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    filter: DestinationFilter,
+    book: Mutex<Book>,
+    memory: Memory,
+    /// Number of calls that are over and whose connections still exist.
+    calls_over: AtomicU32,
+}
+
+/// Expectations by number. Numbers grow, so the oldest comes first in every index.
+///
+/// Ordered maps need no secret: nobody can choose announcements that collide.
+#[derive(Debug, Default)]
+struct Book {
+    entries: BTreeMap<u64, Expectation>,
+    /// The expectations that packets can find. Claimed ones are in the other indices only.
+    by_destination: BTreeSet<(Destination, u64)>,
+    /// The call within the master is part of the key.
+    by_master: BTreeSet<(FlowKey, u32, u64)>,
+    by_deadline: BTreeSet<(Timestamp, u64)>,
+    next: u64,
+    /// Number of events so far, whether or not somebody listened.
+    stamp: u64,
+    calls: Calls,
+    ids: CallIds,
+    media: announced_ports::Media,
+}
+
+/// The listener for announcements and ends of expectations.
+pub(crate) type Listener<'a> = Option<&'a mut dyn ExpectationSink>;
+
+/// The destination of an expected connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Destination {
+    zone: Zone,
+    family: Family,
+    protocol: u8,
+    /// [`FlowKey::kind`]. It tells calls from tunnels, whose keys also have numbers in the
+    /// place of ports.
+    kind: u8,
+    endpoint: Endpoint,
+}
+
+/// The connection that announces others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Master {
+    /// Its key, and the end that opened it.
+    pub flow: KeyedPacket,
+    /// Its helper.
+    pub helper: Kind,
+    /// Its mark at the time of the announcement.
+    pub mark: u32,
+    /// The zone of the packets from the other end, which will open the announced connections.
+    pub zone: Zone,
+}
+
+/// An expected connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Expectation {
+    pub master: Master,
+    pub announced: Announced,
+    pub deadline: Timestamp,
+}
+
+/// A connection's claim on an expectation while the connection is being opened. The expectation
+/// stays in the book, so that it can end with its master, but no other packet finds it. The
+/// holder of the claim must settle it with [`Expectations::fulfil`] or
+/// [`Expectations::release`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Claim {
+    /// The expectation as it was announced.
+    pub expectation: Expectation,
+    /// The expectations that the connection uses up: the claimed one and all that equal it.
+    /// Empty if it is permanent.
+    numbers: Vec<u64>,
+}
+
+/// The limit of expectations is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// A position in a listing of the expectations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ExpectationCursor(u64);
+
+impl Expected {
+    fn of(expectation: &Expectation, now: Timestamp) -> Self {
+        let Expectation { master, announced, deadline } = expectation;
+        let class = &master.helper.classes()[usize::from(announced.class)];
+        Self {
+            zone: zone_number(master.zone),
+            protocol: announced.protocol,
+            source: announced.source,
+            source_port: announced.source_port,
+            destination: announced.destination,
+            destination_port: announced.destination_port,
+            timeout_s: seconds_left(*deadline, now),
+            permanent: announced.permanent,
+            master: Tuple::of(&master.flow.key, master.flow.sender, Direction::Original),
+            helper: master.helper.name(),
+            class: (class.name, announced.class),
+            mark: master.mark,
+        }
+    }
+}
+
+impl Expectations {
+    /// An empty table. `secret` is the secret of the process: it keys the filter, so nobody can
+    /// choose announcements that make other packets take the lock.
+    pub fn new(secret: HashKey) -> Self {
+        let (book, memory) = (Mutex::default(), Memory::default());
+        let (filter, calls_over) = (DestinationFilter::new(secret), AtomicU32::new(0));
+        Self { shared: Arc::new(Shared { filter, book, memory, calls_over }) }
+    }
+
+    /// Number of expectations, including expired ones that no worker has removed yet.
+    pub fn len(&self) -> usize {
+        self.book().entries.len()
+    }
+
+    /// True when nothing is expected.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// False if no expectation can match this packet, whoever announced it; rarely true
+    /// although none does. Takes no lock. The packet of a call has to be
+    /// [named](KeyedPacket::named).
+    pub fn may_expect(&self, packet: &KeyedPacket) -> bool {
+        let KeyedPacket { key, sender } = packet;
+        let to = key.endpoint(sender.opposite());
+        self.shared.filter.any() && self.shared.filter.any_at(key.zone, key.protocol, &to)
+    }
+
+    /// The memory in which helpers keep parts of announcements.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.shared.memory
+    }
+
+    /// Shows up to `budget` expectations to `each`, oldest first. Returns the position to
+    /// continue from, `None` at the end.
+    pub fn list(
+        &self,
+        from: ExpectationCursor,
+        budget: usize,
+        now: Timestamp,
+        mut each: impl FnMut(Expected),
+    ) -> Option<ExpectationCursor> {
+        let mut last = None;
+        let book = self.book();
+        for (&number, expectation) in book.entries.range(from.0..).take(budget) {
+            if expectation.is_listed(now) {
+                each(Expected::of(expectation, now));
+            }
+            last = Some(ExpectationCursor(number + 1));
+        }
+        last
+    }
+
+    /// Files an announcement. It replaces an earlier one of the same master and call that
+    /// equals it; beyond the maximum of its class it replaces the oldest. If the same call has
+    /// announced an equal connection in another class, that one stands for both classes: one
+    /// port for sound and pictures (RFC 8843) is one connection, as with the kernel.
+    ///
+    /// # Errors
+    /// [`Full`] if there are `limit` expectations; nothing is filed then.
+    pub(crate) fn announce(
+        &self,
+        master: Master,
+        announced: Announced,
+        limit: u64,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) -> Result<(), Full> {
+        let class = &master.helper.classes()[usize::from(announced.class)];
+        let mut book = self.book();
+        self.forget_expired(&mut book, now, events);
+        let of_call = book.of_call(&master.flow.key, announced.call);
+        let of_class = |number: &u64| book.entries[number].announced.class == announced.class;
+        let same = |number: &&u64| book.entries[*number].announced.equals(&announced);
+        let same = of_call.iter().find(same).copied();
+        let is_alive = |number: &u64| book.entries[number].deadline > now;
+        let stands = |number: &u64| {
+            // An announcement that waits for its confirmation does not replace one that is
+            // confirmed.
+            let is_confirmed = announced.waits && !book.entries[number].announced.waits;
+            is_alive(number) && (is_confirmed || !of_class(number))
+        };
+        if same.as_ref().is_some_and(stands) {
+            return Ok(());
+        }
+        let siblings: Vec<u64> = of_call.into_iter().filter(of_class).collect();
+        let replaced = match &same {
+            None if siblings.len() >= class.maximum => siblings.first(),
+            same => same.as_ref(),
+        };
+        let replaced = replaced.copied().or_else(|| book.oldest_too_many(&master.flow.key));
+        if let Some(number) = replaced {
+            self.remove(&mut book, number, now, events);
+        }
+        if book.entries.len() as u64 >= limit {
+            return Err(Full);
+        }
+        let timeout_s = announced.timeout_s.unwrap_or(class.timeout_s);
+        let deadline = now.after(Duration::from_secs(timeout_s.into()));
+        let expectation = Expectation { master, announced, deadline };
+        book.report(EventKind::New, &expectation, now, events);
+        book.calls.hand_over(&expectation);
+        self.note_over(&book);
+        self.file(&mut book, expectation);
+        Ok(())
+    }
+
+    /// Confirms the waiting announcements of a connection in a class, and gives all in that
+    /// class this timeout from now on.
+    pub(crate) fn confirm(
+        &self,
+        master: &FlowKey,
+        class: u8,
+        seconds: u32,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) {
+        let mut book = self.book();
+        let numbers: Vec<u64> = book.of_master(master).collect();
+        for number in numbers {
+            let announced = &book.entries[&number].announced;
+            if announced.class != class {
+                continue;
+            }
+            let Some(mut expectation) = book.entries.remove(&number) else { continue };
+            book.by_deadline.remove(&(expectation.deadline, number));
+            expectation.deadline = now.after(Duration::from_secs(seconds.into()));
+            book.by_deadline.insert((expectation.deadline, number));
+            if std::mem::take(&mut expectation.announced.waits) {
+                book.report(EventKind::New, &expectation, now, events);
+            }
+            book.entries.insert(number, expectation);
+        }
+    }
+
+    /// The expectation that a packet fulfils by opening a connection. Unless it is permanent,
+    /// only this packet has it until the claim is settled.
+    ///
+    /// Several connections may have announced one destination. The most precise announcement
+    /// wins, and among equally precise ones the oldest; the others go on waiting. Only
+    /// announcements that equal it are used up with it. A destination has one listener, so such
+    /// an announcement is of the same call heard on another path, or of a dead connection. The
+    /// kernel differs: it refuses the later announcement and drops its packet (a SIP message
+    /// passes), so a host that announces a destination first keeps others from it, even after
+    /// it has died.
+    #[inline]
+    pub(crate) fn claim(
+        &self,
+        packet: &KeyedPacket,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) -> Option<Claim> {
+        if self.shared.filter.any() { self.claim_if_any(packet, now, events) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn claim_if_any(
+        &self,
+        packet: &KeyedPacket,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) -> Option<Claim> {
+        let KeyedPacket { key, sender } = packet;
+        let to = key.endpoint(sender.opposite());
+        let is_worth_a_look = self.shared.filter.any_at(key.zone, key.protocol, &to);
+        if is_worth_a_look { self.claim_slowly(packet, now, events) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn claim_slowly(
+        &self,
+        packet: &KeyedPacket,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) -> Option<Claim> {
+        let mut book = self.book();
+        self.forget_expired(&mut book, now, events);
+        let destination = Destination::of(packet);
+        let source = packet.key.endpoint(packet.sender);
+        let waiting = |book: &Book, admits: &dyn Fn(&Announced) -> bool| {
+            let range = book.by_destination.range((destination, 0)..=(destination, u64::MAX));
+            let numbers = range.map(|&(_, number)| number);
+            let fits = |number: &u64| {
+                let expectation = &book.entries[number];
+                let announced = &expectation.announced;
+                expectation.deadline > now && !announced.waits && admits(announced)
+            };
+            numbers.filter(fits).collect::<Vec<_>>()
+        };
+        let fitting = waiting(&book, &|announced| announced.admits(&source));
+        let vague = |number: &u64| book.entries[number].announced.vagueness();
+        let number = fitting.into_iter().min_by_key(vague)?;
+        let expectation = book.entries.get(&number)?.clone();
+        let mut numbers = Vec::new();
+        if !expectation.announced.permanent {
+            let like_it = |it: &Announced| !it.permanent && it.equals(&expectation.announced);
+            numbers = waiting(&book, &like_it);
+        }
+        for &number in &numbers {
+            self.withhold(&mut book, &destination, number);
+        }
+        Some(Claim { expectation, numbers })
+    }
+
+    /// Ends a claim whose connection was opened.
+    pub(crate) fn fulfil(&self, claim: &Claim, now: Timestamp, events: &mut Listener<'_>) {
+        let mut book = self.book();
+        if let Some(call) = claim.expectation.call() {
+            self.begin_call(&mut book, claim, &call, now, events);
+        }
+        for &number in &claim.numbers {
+            // The expectation may be gone with its master, or the master may have announced it
+            // anew.
+            self.remove(&mut book, number, now, events);
+        }
+    }
+
+    /// Ends a claim whose connection could not be opened. The connection is expected as before,
+    /// unless the master has ended or the expectation has expired.
+    pub(crate) fn release(&self, claim: &Claim) {
+        let mut book = self.book();
+        for number in &claim.numbers {
+            if book.entries.contains_key(number) {
+                self.offer(&mut book, &claim.expectation.destination(), *number);
+            }
+        }
+    }
+
+    /// Removes the announcements of a connection, or of one of its calls, in some classes.
+    pub(crate) fn withdraw(
+        &self,
+        master: &FlowKey,
+        call: Option<u32>,
+        classes: &RangeInclusive<u8>,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) {
+        let mut book = self.book();
+        let numbers = match call {
+            Some(call) => book.of_call(master, call),
+            None => book.of_master(master).collect(),
+        };
+        for number in numbers {
+            if classes.contains(&book.entries[&number].announced.class) {
+                self.remove(&mut book, number, now, events);
+            }
+        }
+    }
+
+    /// Removes up to `budget` expectations, oldest first. Returns how many of them were listed,
+    /// and whether there may be more.
+    pub fn flush(
+        &self,
+        budget: usize,
+        now: Timestamp,
+        events: &mut Option<&mut dyn ExpectationSink>,
+    ) -> (usize, bool) {
+        let mut book = self.book();
+        let doomed: Vec<u64> = book.entries.keys().copied().take(budget).collect();
+        let mut listed = 0;
+        for &number in &doomed {
+            listed += usize::from(book.entries[&number].is_listed(now));
+            self.remove(&mut book, number, now, events);
+        }
+        (listed, doomed.len() == budget)
+    }
+
+    /// Removes a few expired expectations; true if there may be more. Expired expectations are
+    /// never found, so this call only returns memory and informs the listener.
+    pub fn expire(&self, now: Timestamp, events: &mut Option<&mut dyn ExpectationSink>) -> bool {
+        self.shared.filter.any() && self.forget_expired(&mut self.book(), now, events)
+    }
+
+    /// The same for a caller that holds the lock, for which others may wait.
+    fn forget_expired(&self, book: &mut Book, now: Timestamp, events: &mut Listener<'_>) -> bool {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            match book.by_deadline.first() {
+                Some(&(deadline, number)) if deadline <= now => {
+                    self.remove(book, number, now, events);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn file(&self, book: &mut Book, expectation: Expectation) {
+        let number = book.next;
+        book.next += 1;
+        book.by_master.insert((expectation.master.flow.key, expectation.announced.call, number));
+        book.by_deadline.insert((expectation.deadline, number));
+        self.offer(book, &expectation.destination(), number);
+        book.entries.insert(number, expectation);
+    }
+
+    fn remove(&self, book: &mut Book, number: u64, now: Timestamp, events: &mut Listener<'_>) {
+        let Some(expectation) = book.entries.remove(&number) else { return };
+        book.report(EventKind::Destroy, &expectation, now, events);
+        self.withhold(book, &expectation.destination(), number);
+        let Expectation { master, announced, .. } = &expectation;
+        book.by_master.remove(&(master.flow.key, announced.call, number));
+        book.by_deadline.remove(&(expectation.deadline, number));
+    }
+
+    /// Makes an expectation visible to packets.
+    fn offer(&self, book: &mut Book, destination: &Destination, number: u64) {
+        if book.by_destination.insert((*destination, number)) {
+            self.shared.filter.add(destination);
+        }
+    }
+
+    /// Hides an expectation from packets.
+    fn withhold(&self, book: &mut Book, destination: &Destination, number: u64) {
+        if book.by_destination.remove(&(*destination, number)) {
+            self.shared.filter.subtract(destination);
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        // No code panics half-way through a change under the lock.
+        self.shared.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    fn report(
+        &mut self,
+        kind: EventKind,
+        expectation: &Expectation,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) {
+        if expectation.announced.waits {
+            return;
+        }
+        self.stamp += 1;
+        if let Some(events) = events {
+            let expected = Expected::of(expectation, now);
+            events.expectation(self.stamp, ExpectationEvent { kind, expected });
+        }
+    }
+
+    /// The expectations of a connection.
+    fn of_master(&self, master: &FlowKey) -> impl Iterator<Item = u64> {
+        let range = self.by_master.range((*master, 0, 0)..=(*master, u32::MAX, u64::MAX));
+        range.map(|&(.., number)| number)
+    }
+
+    /// The expectations of one of its calls, the oldest first.
+    fn of_call(&self, master: &FlowKey, call: u32) -> Vec<u64> {
+        let range = self.by_master.range((*master, call, 0)..=(*master, call, u64::MAX));
+        range.map(|&(.., number)| number).collect()
+    }
+
+    /// The expectation that has to go before a connection may announce another.
+    fn oldest_too_many(&self, master: &FlowKey) -> Option<u64> {
+        let is_full = self.of_master(master).nth(MOST_OF_MASTER - 1).is_some();
+        if is_full { self.of_master(master).min() } else { None }
+    }
+}
+
+impl Destination {
+    fn of(packet: &KeyedPacket) -> Self {
+        let KeyedPacket { key, sender } = packet;
+        Self {
+            zone: key.zone,
+            family: key.family,
+            protocol: key.protocol,
+            kind: key.kind,
+            endpoint: key.endpoint(sender.opposite()),
+        }
+    }
+}
+
+impl Expectation {
+    fn is_listed(&self, now: Timestamp) -> bool {
+        self.deadline > now && !self.announced.waits
+    }
+
+    fn destination(&self) -> Destination {
+        let Announced { protocol, destination, destination_port: port, .. } = self.announced;
+        Destination {
+            zone: self.master.zone,
+            family: if destination.is_ipv4() { Family::V4 } else { Family::V6 },
+            protocol,
+            kind: self.call().map_or(0, |call| call.kind),
+            endpoint: Endpoint { address: mapped(destination), port },
+        }
+    }
+}
+
+impl Announced {
+    /// GRE packets do not carry the number in the place of their sender's port.
+    fn admits(&self, source: &Endpoint) -> bool {
+        let any_port = self.protocol == protocol::GRE;
+        self.source.is_none_or(|address| mapped(address) == source.address)
+            && (any_port || self.source_port.is_none_or(|port| port == source.port))
+    }
+
+    /// How many of the sender's address and port an announcement leaves open, 0 to 2.
+    fn vagueness(&self) -> usize {
+        usize::from(self.source.is_none()) + usize::from(self.source_port.is_none())
+    }
+
+    /// True if both announce the same connection.
+    fn equals(&self, other: &Self) -> bool {
+        let connections = |it: &Self| {
+            (it.protocol, it.source, it.source_port, it.destination, it.destination_port)
+        };
+        connections(self) == connections(other)
+    }
+}
+
+#[cfg(test)]
+#[path = "expect_tests.rs"]
+mod tests;

@@ -1,0 +1,134 @@
+//! Admission of new connections: each takes the units that it needs from every limit, and others
+//! are evicted where units are lacking.
+
+use flow::{DropReason, KeyedPacket};
+
+use super::Table;
+use super::entry::Entry;
+use crate::capacity::{Limits, Shortage, discount};
+use crate::connection::Status;
+use crate::syn_proxy::Screening;
+use crate::{Context, TrackedPacket};
+
+impl Table {
+    /// Evicts the first candidate; false if there is none. Takes constant time.
+    pub fn evict(&mut self, shortage: Shortage, context: &mut Context<'_>) -> bool {
+        let Some(victim) = self.occupancy.victim(shortage, context.limits) else { return false };
+        self.close(victim, context);
+        context.counters.early_drop += 1;
+        true
+    }
+
+    /// Takes the units that a new connection needs from every limit, all or none. A packet that
+    /// the SYN proxy answers needs none. The returned flags tell which units the connection has
+    /// to return.
+    pub(super) fn admit(
+        &mut self,
+        packet: &TrackedPacket<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<Status, DropReason> {
+        if packet.screening == Screening::Answer {
+            return Ok(Status::NONE);
+        }
+        let packet = packet.keyed;
+        let key = &packet.key;
+        let limit = context.settings.half_open_per_source;
+        if limit == 0 {
+            return self.pay(packet, context);
+        }
+        let source = key.endpoint(packet.sender);
+        let counted = context.limits.sources.count(source, key.family, key.zone, limit);
+        let counted = counted.ok_or(DropReason::SourceLimit)?;
+        match self.pay(packet, context) {
+            Ok(status) => Ok(status.with(Status::when(counted, Status::COUNTED))),
+            Err(reason) => {
+                if counted {
+                    context.limits.sources.discount(source, key.family, key.zone);
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    /// The same without the limit of half-open connections of a source.
+    pub(super) fn pay(
+        &mut self,
+        packet: &KeyedPacket,
+        context: &mut Context<'_>,
+    ) -> Result<Status, DropReason> {
+        let KeyedPacket { key, sender } = packet;
+        let zone = context.limits.counted_zone(key.zone);
+        if let Some(zone) = zone
+            && !context.limits.spend_zone(zone)
+            && !(self.evict(Shortage::Zone(key.zone), context) && context.limits.spend_zone(zone))
+        {
+            return Err(DropReason::ZoneLimit);
+        }
+        let is_full = !context.limits.spend();
+        self.occupancy.note_full(is_full);
+        if !is_full || self.evict(Shortage::Table, context) && context.limits.spend() {
+            return Ok(Status::default());
+        }
+        if context.limits.is_reserved_for(key.endpoint(*sender), key.family)
+            && (context.limits.spend_reserve()
+                || self.evict(Shortage::Reserve, context) && context.limits.spend_reserve())
+        {
+            return Ok(Status::RESERVED);
+        }
+        if let Some(zone) = zone {
+            context.limits.release_zone(zone);
+        }
+        Err(DropReason::TableFull)
+    }
+
+    /// Counts an admitted connection, unless it takes no room.
+    pub(super) fn enter(&mut self, slot: u32, screening: Screening, context: &mut Context<'_>) {
+        if screening == Screening::Answer {
+            return self.occupancy.seat_guest(slot);
+        }
+        let Entry { head, body } = &mut self.slab[slot];
+        self.occupancy.enter(slot, head, &body.state, context.limits);
+    }
+
+    /// Counts a connection anew after a change of its state or status.
+    pub(super) fn rank(&mut self, slot: u32, context: &mut Context<'_>) {
+        let Entry { head, body } = &mut self.slab[slot];
+        self.occupancy.update(slot, head, &body.state, context.limits);
+    }
+
+    /// Takes the units of the connections out of the limits of a worker, because the table
+    /// leaves it for a worker with limits from the same pools.
+    pub fn surrender(&self, limits: &mut Limits) {
+        self.occupancy.surrender(limits);
+        for slot in self.counted_by_source() {
+            discount(&self.slab[slot].head, limits);
+        }
+        limits.port_usage.remove_table();
+        for (slot, pool) in self.slab.pools() {
+            limits.port_usage.leave(&self.stake(slot, pool));
+        }
+    }
+
+    /// The other half of [`Table::surrender`]. The table becomes number `place` of the worker,
+    /// which [`Limits::table_with_candidate`] returns; below 4096.
+    pub fn adopt(&mut self, limits: &mut Limits, place: u16) {
+        self.occupancy.adopt(limits, place);
+        limits.port_usage.add_table();
+        for (slot, pool) in self.slab.pools() {
+            limits.port_usage.enter(&self.stake(slot, pool));
+        }
+        for slot in self.counted_by_source() {
+            self.occupancy.adopt_source(&mut self.slab[slot].head, limits);
+        }
+    }
+
+    /// The connections that are counted by source.
+    fn counted_by_source(&self) -> Vec<u32> {
+        let candidates = self.occupancy.maybe_counted_by_source();
+        candidates.filter(|&slot| self.slab[slot].head.status.has(Status::COUNTED)).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

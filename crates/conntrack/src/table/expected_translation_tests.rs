@@ -1,0 +1,433 @@
+//! FTP and other protocols through translated connections: the addresses that both ends see.
+
+use std::net::Ipv4Addr;
+
+use flow::{Class, ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
+use proptest::prelude::*;
+use wire::build::{PacketBuilder, Tcp};
+use wire::{TcpFlags, dissect};
+
+use super::*;
+use crate::Expectations;
+use crate::helper::Kind;
+use crate::nat::Ends;
+use crate::syn_proxy::Screening;
+use crate::{Checksum, Connection, KnownTunnels, Limits, Settings, Tracked, TrackedPacket};
+
+#[path = "expected_translation_sip_tests.rs"]
+mod sip;
+
+const CLIENT: [u8; 4] = [192, 0, 2, 1];
+const SERVER: [u8; 4] = [198, 51, 100, 2];
+/// The gateway's address towards the outside.
+const OUTSIDE: [u8; 4] = [203, 0, 113, 9];
+const SECRET: HashKey = HashKey(7, 8);
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+type End4 = ([u8; 4], u16);
+
+fn hash(key: &FlowKey) -> u64 {
+    key.hash(SECRET)
+}
+
+/// 1026, 1030, 1034, 1038.
+fn block() -> Block {
+    Block::of_bucket(Ports::new(1024, 1040).unwrap(), 2, 4)
+}
+
+fn supply() -> Supply<'static> {
+    Supply { block: block(), seed: 1, hash: &hash }
+}
+
+fn one(address: [u8; 4]) -> Option<Addresses> {
+    Some(Addresses::one(Ipv4Addr::from(address).into()))
+}
+
+struct Lab {
+    table: Table,
+    settings: Settings,
+    limits: Limits,
+    counters: ConntrackCounters,
+    expectations: Expectations,
+    tunnels: KnownTunnels,
+}
+
+/// The result for a packet.
+struct Sent {
+    tracked: Tracked,
+    edits: Vec<Edit>,
+    /// Its ends as it leaves.
+    leaves: Ends,
+}
+
+impl Lab {
+    fn new(helper: Kind, port: u16) -> Self {
+        let mut settings = Settings::default();
+        settings.helpers.attach(helper, port).unwrap();
+        let mut table = Table::new(Timestamp::from_secs(1000));
+        table.set_block(block());
+        Self {
+            table,
+            settings,
+            limits: Limits::alone(100, SECRET),
+            counters: ConntrackCounters::default(),
+            expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
+        }
+    }
+
+    fn run<T>(&mut self, act: impl FnOnce(&mut Table, &mut Context<'_>) -> T) -> T {
+        let mut context = Context {
+            now: Timestamp::from_secs(1000),
+            settings: &self.settings,
+            limits: &mut self.limits,
+            counters: &mut self.counters,
+            expectations: &self.expectations,
+            tunnels: &self.tunnels,
+            events: None,
+            expectation_events: None,
+            ended: None,
+        };
+        act(&mut self.table, &mut context)
+    }
+
+    /// Takes a segment through the table as the engine does, or a datagram if there are no
+    /// flags; `rules` translate a connection that it opens.
+    fn send(
+        &mut self,
+        (from, to): (End4, End4),
+        flags: Option<u8>,
+        numbers: (u32, u32),
+        payload: &[u8],
+        rules: &[Request],
+    ) -> Sent {
+        let mut frame = Vec::new();
+        let builder = PacketBuilder::v4(from.0, to.0);
+        match flags {
+            None => builder.udp(from.1, to.1, payload, &mut frame),
+            Some(flags) => {
+                let tcp = Tcp {
+                    source_port: from.1,
+                    destination_port: to.1,
+                    sequence: numbers.0,
+                    acknowledgment: numbers.1,
+                    window: 60000,
+                    flags: TcpFlags(flags),
+                    ..Tcp::default()
+                };
+                builder.tcp(&tcp, payload, &mut frame);
+            }
+        }
+        let mut network = dissect(&frame).unwrap().network.unwrap();
+        let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
+        let before = self.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000));
+        if let Some((direction, adjustment)) = before {
+            let mut editor = wire::TcpEditor::new(&mut frame, &mut network, true).unwrap();
+            adjustment.before_tracking(direction, &mut editor);
+        }
+        let packet = TrackedPacket {
+            network: &network,
+            frame: &frame,
+            keyed: &keyed,
+            hash: hash(&keyed.key),
+            guess: crate::Guess::NONE,
+            checksum: Checksum::Verify,
+            segments: 1,
+            may_open: true,
+            screening: Screening::Off,
+            map_epoch: 0,
+            zones: None,
+        };
+        let (tracked, halves) = self.run(|table, context| {
+            let tracked = table.track(&packet, context);
+            if let (true, Some(id)) = (tracked.fresh, tracked.connection)
+                && !table.follow(id, supply(), context).unwrap()
+            {
+                for rule in rules {
+                    table.translate(id, rule, supply(), context).unwrap();
+                }
+                table.settle(id, supply(), context).unwrap();
+            }
+            (table.pass(tracked, &packet, context), table.translation(&tracked))
+        });
+        let edits = self.table.take_edits();
+        let original = Ends::of(&keyed.key, keyed.sender);
+        let end = |old, new: Option<wire::Place>| {
+            new.map_or(old, |new| flow::Endpoint { address: new.address, port: new.port })
+        };
+        let leaves = Ends {
+            source: end(original.source, halves.source),
+            destination: end(original.destination, halves.destination),
+        };
+        Sent { tracked, edits, leaves }
+    }
+
+    /// Opens a TCP connection; the numbers of both ends continue at 1. Returns the client's
+    /// address as the server sees it, and the server's as the client sees it.
+    fn control(&mut self, client: End4, named: End4, rules: &[Request]) -> (End4, End4) {
+        let opened = self.send((client, named), Some(SYN), (0, 0), b"", rules);
+        let (seen, server) = (end4(opened.leaves.source), end4(opened.leaves.destination));
+        self.send((server, seen), Some(SYN | ACK), (0, 1), b"", &[]);
+        self.send((client, named), Some(ACK), (1, 1), b"", &[]);
+        (seen, server)
+    }
+
+    /// The same for FTP, with the first lines of both ends: the client continues at 9 and the
+    /// server at 8.
+    fn ftp(&mut self, client: End4, named: End4, rules: &[Request]) -> (End4, End4) {
+        let (seen, server) = self.control(client, named, rules);
+        self.send((server, seen), Some(ACK), (1, 1), b"220 a\r\n", &[]);
+        self.send((client, named), Some(ACK), (1, 8), b"USER a\r\n", &[]);
+        (seen, server)
+    }
+
+    fn connections(&self) -> Vec<Connection> {
+        let mut found = Vec::new();
+        let now = Timestamp::from_secs(1000);
+        self.table.list(Default::default(), 1000, now, |connection| found.push(connection));
+        found
+    }
+}
+
+fn end4(end: flow::Endpoint) -> End4 {
+    (*end.address.last_chunk().unwrap(), end.port)
+}
+
+fn masquerade() -> [Request; 1] {
+    [Request { addresses: one(OUTSIDE), interface: Some(3), ..Request::of(End::Source) }]
+}
+
+fn forward() -> [Request; 1] {
+    [Request { addresses: one(SERVER), ..Request::of(End::Destination) }]
+}
+
+fn edited(payload: &[u8], edits: &[Edit]) -> Vec<u8> {
+    let mut out = payload.to_vec();
+    for edit in edits.iter().rev() {
+        out.splice(edit.place.clone(), edit.text.iter().copied());
+    }
+    out
+}
+
+/// The port in six numbers.
+fn port_of(text: &str) -> u16 {
+    let digits = |c: char| !c.is_ascii_digit() && c != ',';
+    let numbers = text.split(digits).find(|part| part.matches(',').count() == 5).unwrap();
+    let bytes: Vec<u8> = numbers.split(',').map(|number| number.parse().unwrap()).collect();
+    u16::from_be_bytes([bytes[4], bytes[5]])
+}
+
+#[test]
+fn an_active_client_behind_a_masquerade_gets_its_data_connection() {
+    let mut lab = Lab::new(Kind::Ftp, 21);
+    let (client, server) = ((CLIENT, 40000), (SERVER, 21));
+    let (seen, _) = lab.ftp(client, server, &masquerade());
+    assert_eq!(seen.0, OUTSIDE);
+    let command = b"PORT 192,0,2,1,156,64\r\n";
+    let before = lab.send((client, server), Some(ACK), (9, 8), b"PASS a\r\n", &[]);
+    assert!(before.edits.is_empty());
+    let sent = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
+    assert_eq!(sent.tracked.verdict, Verdict::Accept);
+    let told = String::from_utf8(edited(command, &sent.edits)).unwrap();
+    assert!(told.starts_with("PORT 203,0,113,9,") && told.ends_with("\r\n"), "{told:?}");
+    let port = port_of(&told);
+    assert!(block().contains(port), "{port}");
+    // Repeated, it says the same.
+    let again = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
+    assert_eq!(again.edits, sent.edits);
+    assert_eq!(lab.expectations.len(), 1);
+    // No connection is expected at the client's own port, and none from other addresses.
+    let data = lab.send(((SERVER, 20), (OUTSIDE, port)), Some(SYN), (5, 0), b"", &[]);
+    assert_eq!((data.tracked.class, data.tracked.fresh), (Class::Related, true));
+    assert_eq!(end4(data.leaves.destination), (CLIENT, 40000));
+    assert_eq!(end4(data.leaves.source), (SERVER, 20));
+    let answer = lab.send(((CLIENT, 40000), (SERVER, 20)), Some(SYN | ACK), (1, 6), b"", &[]);
+    assert_eq!(answer.tracked.direction, Some(Direction::Reply));
+    assert_eq!(end4(answer.leaves.source), (OUTSIDE, port));
+    assert!(lab.expectations.is_empty());
+}
+
+#[test]
+fn a_passive_client_behind_a_masquerade_keeps_its_address() {
+    let mut lab = Lab::new(Kind::Ftp, 21);
+    let (client, server) = ((CLIENT, 40000), (SERVER, 21));
+    let (seen, _) = lab.ftp(client, server, &masquerade());
+    let reply = b"227 Entering Passive Mode (198,51,100,2,7,208)\r\n";
+    lab.send((client, server), Some(ACK), (9, 8), b"PASV\r\n", &[]);
+    let sent = lab.send((server, seen), Some(ACK), (8, 1), reply, &[]);
+    assert!(sent.edits.is_empty(), "the server is what it says it is");
+    let data = lab.send(((CLIENT, 50000), (SERVER, 2000)), Some(SYN), (5, 0), b"", &[]);
+    assert_eq!(data.tracked.class, Class::Related);
+    assert_eq!(end4(data.leaves.source).0, OUTSIDE);
+    assert!(block().contains(end4(data.leaves.source).1));
+    assert_eq!(end4(data.leaves.destination), (SERVER, 2000));
+}
+
+/// The server names its own address, or is configured to name the one that clients know.
+#[test]
+fn a_server_behind_a_forwarded_port_is_reached_at_the_address_that_clients_know() {
+    let texts: [&[u8]; 3] = [
+        b"227 Entering Passive Mode (198,51,100,2,7,208)\r\n",
+        b"227 Entering Passive Mode (203,0,113,9,7,208)\r\n",
+        b"229 Entering Extended Passive Mode (|||2000|)\r\n",
+    ];
+    for text in texts {
+        let mut lab = Lab::new(Kind::Ftp, 21);
+        let (client, named) = ((CLIENT, 40000), (OUTSIDE, 21));
+        let (seen, server) = lab.ftp(client, named, &forward());
+        assert_eq!((seen, server), (client, (SERVER, 21)));
+        lab.send((client, named), Some(ACK), (9, 8), b"PASV\r\n", &[]);
+        let sent = lab.send((server, seen), Some(ACK), (8, 1), text, &[]);
+        let told = String::from_utf8(edited(text, &sent.edits)).unwrap();
+        let port = match told.split_once("|||") {
+            Some((_, rest)) => rest.split('|').next().unwrap().parse().unwrap(),
+            None => {
+                assert!(told.contains("(203,0,113,9,"), "{told:?}");
+                port_of(&told)
+            }
+        };
+        assert!(block().contains(port), "{told:?}");
+        let data = lab.send(((CLIENT, 50000), (OUTSIDE, port)), Some(SYN), (5, 0), b"", &[]);
+        assert_eq!(data.tracked.class, Class::Related, "{told:?}");
+        assert_eq!(end4(data.leaves.destination), (SERVER, 2000));
+        assert_eq!(end4(data.leaves.source), (CLIENT, 50000));
+    }
+}
+
+#[test]
+fn ports_that_helpers_may_announce_run_out_too() {
+    let mut lab = Lab::new(Kind::Ftp, 21);
+    let mut ports = Vec::new();
+    for number in 0..5 {
+        let (client, server) = (([192, 0, 2, 10 + number], 40000), ([198, 51, 100, number], 21));
+        lab.ftp(client, server, &masquerade());
+        let command = format!("PORT 192,0,2,{},156,64\r\n", 10 + number);
+        let sent = lab.send((client, server), Some(ACK), (9, 8), command.as_bytes(), &[]);
+        if number == 4 {
+            assert_eq!(sent.tracked.verdict, Verdict::Drop(DropReason::PortPoolFull));
+            assert!(sent.edits.is_empty());
+        } else {
+            let told = String::from_utf8(edited(command.as_bytes(), &sent.edits)).unwrap();
+            ports.push(port_of(&told));
+        }
+    }
+    ports.sort_unstable();
+    assert_eq!(ports, [1026, 1030, 1034, 1038]);
+}
+
+#[test]
+fn tftp_answers_come_to_the_port_that_the_server_has_seen() {
+    let mut lab = Lab::new(Kind::Tftp, 69);
+    let (client, server) = ((CLIENT, 40000), (SERVER, 69));
+    let request = b"\0\x01file\0octet\0";
+    let sent = lab.send((client, server), None, (0, 0), request, &masquerade());
+    let seen = end4(sent.leaves.source);
+    assert_eq!(seen.0, OUTSIDE);
+    let data = lab.send(((SERVER, 3456), seen), None, (0, 0), b"\0\x03\0\x01data", &[]);
+    assert_eq!(data.tracked.class, Class::Related);
+    assert_eq!(end4(data.leaves.destination), client);
+    let answer = lab.send((client, (SERVER, 3456)), None, (0, 0), b"\0\x04\0\x01", &[]);
+    assert_eq!(answer.tracked.direction, Some(Direction::Reply));
+    assert_eq!(end4(answer.leaves.source), seen);
+}
+
+#[test]
+fn a_child_ends_with_the_address_that_it_has_borrowed() {
+    let mut lab = Lab::new(Kind::Ftp, 21);
+    let (client, server) = ((CLIENT, 40000), (SERVER, 21));
+    let (seen, _) = lab.ftp(client, server, &masquerade());
+    lab.send((client, server), Some(ACK), (9, 8), b"PASV\r\n", &[]);
+    let reply = b"227 (198,51,100,2,7,208)\r\n";
+    lab.send((server, seen), Some(ACK), (8, 1), reply, &[]);
+    lab.send(((CLIENT, 50000), (SERVER, 2000)), Some(SYN), (5, 0), b"", &[]);
+    assert_eq!(lab.connections().len(), 2);
+    let end = |table: &mut Table, context: &mut Context<'_>| {
+        table.end_masqueraded((3, None), Default::default(), 1000, context)
+    };
+    assert_eq!(lab.run(end), (2, None));
+}
+
+#[test]
+fn helpers_write_what_they_read() {
+    let address = Ipv4Addr::from(OUTSIDE).into();
+    let text = Kind::Irc.rewrite(b"3221225985 5000", address, 1026).unwrap();
+    assert_eq!(text, b"3405803785 1026");
+    assert_eq!(3_405_803_785, u32::from_be_bytes(OUTSIDE));
+    let bytes = Kind::H245.rewrite(&[192, 0, 2, 1, 0x13, 0x88], address, 1026).unwrap();
+    assert_eq!(bytes, [203, 0, 113, 9, 4, 2]);
+    assert_eq!(Kind::H245.rewrite(&[0; 18], address, 1026), None);
+    assert_eq!(Kind::Sane.rewrite(b"5000", address, 1026), None);
+    assert_eq!(Kind::Sip.rewrite(b"5000", address, 1026).unwrap(), b"1026");
+    assert_eq!(Kind::Sip.rewrite(b"192.0.2.1", address, 1026).unwrap(), b"203.0.113.9:1026");
+    let text = Kind::Ftp.rewrite(b"|1|192.0.2.1|5000|", address, 1026).unwrap();
+    assert_eq!(text, b"|1|203.0.113.9|1026|");
+    let six = "2001:db8::9".parse().unwrap();
+    let text = Kind::Ftp.rewrite(b"!2!2001:db8::1!5000!", six, 1026).unwrap();
+    assert_eq!(text, b"!2!2001:db8::9!1026!");
+    assert_eq!(Kind::Ftp.rewrite(b"192,0,2,1,1,1", six, 1026), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(80))]
+    /// The server receives the client's stream with other addresses in it, complete and
+    /// consistent, and each end gets acknowledgments for exactly the bytes that it has sent.
+    #[test]
+    fn the_stream_goes_on_behind_lines_that_became_longer_or_shorter(
+        segments in prop::collection::vec(
+            (prop::collection::vec(prop::option::of(1024u16..), 1..4), 1usize..3), 1..8),
+        nat in prop::sample::select(&[[203, 0, 113, 9], [203, 0, 113, 200], [192, 0, 2, 2], [1, 1, 1, 1]][..]),
+    ) {
+        let mut lab = Lab::new(Kind::Ftp, 21);
+        let (client, server) = ((CLIENT, 40000), (SERVER, 21));
+        let rule = Request { addresses: one(nat), ..Request::of(End::Source) };
+        let (seen, _) = lab.ftp(client, server, &[rule]);
+        let mut sequence = 9u32;
+        let mut received: Vec<u8> = Vec::new();
+        let mut wanted = String::new();
+        for (lines, times) in segments {
+            let line = |port: &Option<u16>| match port {
+                None => "NOOP\r\n".to_owned(),
+                Some(port) => format!("PORT 192,0,2,1,{},{}\r\n", port >> 8, port & 255),
+            };
+            let payload: String = lines.iter().map(line).collect();
+            for time in 0..times {
+                let ends = (client, server);
+                let sent = lab.send(ends, Some(ACK), (sequence, 8), payload.as_bytes(), &[]);
+                prop_assert_eq!(sent.tracked.class, Class::Established);
+                let keyed = lab.table.original(0);
+                let seen_as = match lab.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000)) {
+                    Some((_, adjustment)) => adjustment.sequences[0].seen(sequence),
+                    None => sequence,
+                };
+                let text = edited(payload.as_bytes(), &sent.edits);
+                let at = (seen_as - 9) as usize;
+                prop_assert!(at <= received.len());
+                let old = received.get(at..).unwrap_or_default();
+                if time > 0 {
+                    prop_assert_eq!(old, &text[..], "sent again");
+                } else {
+                    prop_assert_eq!(at, received.len());
+                    wanted += std::str::from_utf8(&text).unwrap();
+                }
+                received.truncate(at);
+                received.extend(&text);
+            }
+            sequence += payload.len() as u32;
+            // The server acknowledges all of it; the tracker would refuse an acknowledgment of
+            // more.
+            let acknowledged = 9 + received.len() as u32;
+            let ack = lab.send((server, seen), Some(ACK), (8, acknowledged), b"", &[]);
+            prop_assert_eq!(ack.tracked.class, Class::Established, "{:?}", ack.tracked.why);
+            let too_far = lab.send((server, seen), Some(ACK), (8, acknowledged + 1), b"", &[]);
+            prop_assert!(matches!(too_far.tracked.class, Class::Invalid(_)));
+        }
+        prop_assert_eq!(std::str::from_utf8(&received).unwrap(), wanted);
+        let ports = received.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"PORT"));
+        let address = nat.map(|byte| byte.to_string()).join(",");
+        for line in ports {
+            let line = std::str::from_utf8(line).unwrap();
+            prop_assert!(line.contains(&address) && block().contains(port_of(line)), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The actions of rules on the connection of a packet.
+
+use flow::Timestamp;
+
+use super::entry::Entry;
+use super::{Table, deadline, report};
+use crate::connection::Status;
+use crate::helper::Kind;
+use crate::proto::State;
+use crate::proto::tcp::TcpState;
+use crate::{Connection, ConnectionId, Context, EventKind, Labels, TimeoutPolicy, Tracked};
+
+impl Table {
+    /// A copy of a connection; `None` if it has ended.
+    pub fn connection(&self, id: ConnectionId, now: Timestamp) -> Option<Connection> {
+        let ConnectionId(slot) = id;
+        self.slab.live(slot).map(|_| Connection::of(&self.slab, slot, now))
+    }
+
+    /// Sets the mark of a packet's connection.
+    pub fn set_mark(&mut self, tracked: &mut Tracked, mark: u32, context: &mut Context<'_>) {
+        let Some(ConnectionId(slot)) = tracked.connection else { return };
+        tracked.mark = mark;
+        if self.slab.mark(slot) != mark {
+            self.slab.set_mark(slot, mark);
+            report(&self.slab, slot, EventKind::Update, context);
+        }
+    }
+
+    /// Adds labels to a packet's connection.
+    pub fn add_labels(&mut self, tracked: &Tracked, labels: Labels, context: &mut Context<'_>) {
+        let Some(ConnectionId(slot)) = tracked.connection else { return };
+        let known = self.slab.labels(slot);
+        if !known.include(labels) {
+            self.slab.set_labels(slot, known | labels);
+            report(&self.slab, slot, EventKind::Update, context);
+        }
+    }
+
+    /// Attaches a helper to a connection, which also reads the packet that opened it. Without
+    /// effect on a connection that is confirmed or has a helper.
+    pub fn set_helper(&mut self, tracked: &mut Tracked, kind: Kind) {
+        let Some(ConnectionId(slot)) = tracked.connection.filter(|_| tracked.fresh) else { return };
+        if !self.slab[slot].head.status.has(Status::WATCHED) {
+            self.slab.watch(slot, kind.start());
+        }
+        tracked.status = self.slab[slot].head.status;
+    }
+
+    /// Gives a connection its own timeouts from its first packet on. Without effect on a
+    /// connection that is confirmed or of another protocol.
+    pub fn set_policy(&mut self, tracked: &Tracked, policy: &TimeoutPolicy, now: Timestamp) {
+        let Some(ConnectionId(slot)) = tracked.connection.filter(|_| tracked.fresh) else { return };
+        let head = &mut self.slab[slot].head;
+        if head.key.protocol != policy.protocol() {
+            return;
+        }
+        head.deadline = deadline(now, policy.first());
+        self.refile(slot);
+        self.slab.set_policy(slot, *policy);
+    }
+
+    /// Closes the connection of a packet whose sender got a reset in the name of the other end.
+    /// Without effect on an unconfirmed connection, for which [`Table::withdraw`] is to be
+    /// called.
+    pub fn reset(&mut self, tracked: &Tracked, context: &mut Context<'_>) {
+        let Some(ConnectionId(slot)) = tracked.connection else { return };
+        let own = self.slab.policy(slot).and_then(|policy| policy.of_tcp(&context.settings.tcp));
+        let settings = own.as_ref().unwrap_or(&context.settings.tcp);
+        let Entry { head, body } = &mut self.slab[slot];
+        let State::Tcp(tcp) = &mut body.state else { return };
+        if head.status.has(Status::FRESH) || tcp.state() == TcpState::Close {
+            return;
+        }
+        tcp.was_reset();
+        head.deadline = deadline(context.now, settings.timeouts.of(TcpState::Close));
+        self.refile(slot);
+        self.rank(slot, context);
+        report(&self.slab, slot, EventKind::Update, context);
+    }
+}

@@ -1,0 +1,379 @@
+//! Connections whose packets leave with other addresses or ports than they came with.
+//!
+//! Such a connection has two keys: that of its originator's packets, under which every
+//! connection is filed, and that of its replies. Each of them is the key of one direction only,
+//! so a packet with the first key that comes from the other end belongs to another connection.
+//! The second key is stored beside the entries, and the index contains the slot twice.
+
+use std::net::IpAddr;
+
+use flow::{DropReason, Endpoint, KeyedPacket, Prefetch};
+use wire::{Place, mapped};
+
+use super::port_eviction::Claimant;
+use super::slab::SECOND;
+use super::{Cursor, Table, report};
+use crate::nat::Translation;
+use crate::nat::{End, Ends, Halves, Pool, Request, Supply, candidates, candidates_behind};
+use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
+
+/// Most ports of a range that are tried for a new destination. A free one is no guarantee,
+/// because the source is chosen later.
+const DESTINATION_TRIES: usize = 128;
+/// Most sources that are tried before a connection is refused: each try is a look-up, and other
+/// packets wait. They are all ports of a block if 16 buckets or more share the range of ports.
+const SOURCE_TRIES: usize = 2048;
+
+/// The new source of a connection that was translated again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// Key and sender of its replies now.
+    pub reply: KeyedPacket,
+    /// The source.
+    pub source: Place,
+    /// The position from which the search can continue.
+    pub reached: Reached,
+    /// The claimant of this source, if other connections may be evicted for it.
+    pub claimant: Option<Claimant>,
+}
+
+/// The progress of a search for another source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Number of candidates that were tried.
+    pub tried: usize,
+    /// True if no candidate was free, so that other connections are evicted.
+    pub insists: bool,
+}
+
+impl Table {
+    /// Chooses a new source or destination for a connection whose first packet is being judged:
+    /// first the destination, if a rule changes it, then the source. Between the two
+    /// [`Table::translation`] returns the new destination already, for routing.
+    ///
+    /// After the last rule the caller must call [`Table::settle`], unless a rule has changed
+    /// the source.
+    ///
+    /// # Errors
+    /// [`DropReason::PortPoolFull`] if each port that the request and the block allow is in use
+    /// towards this destination, or 2048 of them in a row, and no connection can be evicted;
+    /// [`DropReason::NatSourceLimit`] if the originator has its share of them
+    /// ([`Settings::nat_source_share`](crate::Settings)); [`DropReason::NatClash`] for a
+    /// protocol without ports whose replies would look like those of another connection;
+    /// [`DropReason::TableFull`] if the index has no place. Then the packet has to be dropped
+    /// and its connection withdrawn.
+    pub fn translate(
+        &mut self,
+        ConnectionId(slot): ConnectionId,
+        request: &Request,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
+        let original = self.original(slot);
+        self.take_back(slot, context);
+        let leaves = self.leaves_as(slot);
+        let ends = Ends::of(&leaves.key, leaves.sender);
+        let outside = self.outside(slot);
+        let mut wanted = candidates(*request, original.key, ends, supply);
+        if request.end == End::Source {
+            let free = wanted
+                .take(SOURCE_TRIES)
+                .find_map(|ends| self.free(slot, ends.keyed(&outside), supply, context));
+            let (granted, pool) = self.grant(slot, request, free, supply, context)?;
+            return self.file(slot, granted, (request.interface, pool), context);
+        }
+        let first = wanted.next().unwrap_or(ends);
+        let mut tries = std::iter::once(first).chain(wanted).take(DESTINATION_TRIES);
+        let free =
+            tries.find(|ends| self.free(slot, ends.keyed(&outside), supply, context).is_some());
+        // The choice of the source may still make the replies unique.
+        let leaves_as = free.unwrap_or(first).keyed(&outside);
+        let hash = (supply.hash)(&leaves_as.key) as u32;
+        let interface = request.interface;
+        let translation = Translation::new(leaves_as, hash, interface, context.now);
+        self.slab.set_translation(slot, Some(translation));
+        Ok(())
+    }
+
+    /// Gives a new connection another source, because its replies would look like those of a
+    /// connection of another bucket. It tries the sources that `request` allows, behind those
+    /// tried before, and takes the first free one. If there is none, it evicts a connection for
+    /// the first source for which it can. `packet` is one of the originator's packets. The
+    /// first such call reports the end of the connection, also if it fails; the caller reports
+    /// the connection anew with [`Table::tell_again`] when the search is over.
+    ///
+    /// # Errors
+    /// The errors of [`Table::translate`].
+    pub fn translate_again(
+        &mut self,
+        (packet, packet_hash): (&KeyedPacket, u64),
+        request: &Request,
+        reached: Reached,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<Again, DropReason> {
+        let Some(slot) = self.slot_of_packet(packet, packet_hash) else {
+            return Err(DropReason::NatClash);
+        };
+        let (original, leaves) = (self.original(slot), self.leaves_as(slot));
+        if reached == Reached::default() {
+            report(&self.slab, slot, EventKind::Destroy, context);
+        }
+        let source = Ends::of(&original.key, original.sender).source;
+        let leaves_from = Ends::of(&leaves.key, leaves.sender).source;
+        if request.addresses.is_none() && leaves_from.address != source.address {
+            // The other end has learned its present address.
+            return Err(refused(DropReason::NatClash, context));
+        }
+        self.take_back(slot, context);
+        let ends = Ends { source, ..Ends::of(&leaves.key, leaves.sender) };
+        let mut found = self.next_source(slot, request, ends, reached, supply, context);
+        if found.is_none() && !reached.insists {
+            let again = Reached { tried: 0, insists: true };
+            found = self.next_source(slot, request, ends, again, supply, context);
+        }
+        let Some((reached, source, free)) = found else {
+            // The index no longer contains its second key.
+            self.slab.set_translation(slot, None);
+            return Err(refused(DropReason::PortPoolFull, context));
+        };
+        let pool = self.pool(slot, request, &free.0, supply, context);
+        let claimant = pool.filter(|_| reached.insists);
+        let claimant = claimant.map(|pool| self.claimant(slot, pool, context));
+        self.file(slot, free, (request.interface, pool), context)?;
+        let source = Place { address: source.address, port: source.port };
+        Ok(Again { reply: self.reply(ConnectionId(slot)), source, reached, claimant })
+    }
+
+    /// The next source for a connection with these ends: a free one, or one for which another
+    /// connection was evicted.
+    fn next_source(
+        &mut self,
+        slot: u32,
+        request: &Request,
+        ends: Ends,
+        Reached { tried, insists }: Reached,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<(Reached, Endpoint, (KeyedPacket, u32))> {
+        let original = self.original(slot);
+        let wanted = candidates_behind(tried, *request, original.key, ends, supply);
+        wanted.take(SOURCE_TRIES).find_map(|(tried, ends)| {
+            let leaves_as = ends.keyed(&original);
+            let free = self.free(slot, leaves_as, supply, context);
+            let got = match free {
+                None if insists => self.wrest(slot, request, leaves_as, supply, context),
+                free => free,
+            };
+            Some((Reached { tried, insists }, ends.source, got?))
+        })
+    }
+
+    /// Reports a connection that was translated again, as a new one.
+    pub fn tell_again(&self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) {
+        if let Some(slot) = self.slot_of_packet(packet, hash) {
+            report(&self.slab, slot, EventKind::New, context);
+        }
+    }
+
+    /// Makes sure that the replies of a new connection are unique if no rule has changed its
+    /// source: they might look like those of a translated connection. Then it gets another
+    /// source port, as with the kernel.
+    ///
+    /// # Errors
+    /// The errors of [`Table::translate`].
+    pub fn settle(
+        &mut self,
+        id: ConnectionId,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
+        let ConnectionId(slot) = id;
+        if !self.slab.has_translated() {
+            return Ok(());
+        }
+        self.take_back(slot, context);
+        let interface = self.slab.translation(slot).and_then(|it| it.interface);
+        match self.free(slot, self.leaves_as(slot), supply, context) {
+            Some(free) => self.file(slot, free, (interface, None), context),
+            None => self.translate(id, &Request::of(End::Source), supply, context),
+        }
+    }
+
+    /// The translation for a packet, also for one that has ended its connection and for an ICMP
+    /// error. To be called before the next packet is tracked. Costs one test of the tracking
+    /// result if there is no translation.
+    #[inline]
+    pub fn translation(&self, tracked: &Tracked) -> Halves {
+        let Some(direction) = tracked.direction else { return Halves::default() };
+        match tracked.connection {
+            // The connection may have got one after tracking.
+            Some(ConnectionId(slot)) if tracked.fresh || tracked.is_translated() => {
+                self.halves(slot, direction)
+            }
+            None if tracked.is_translated() => self.parting,
+            _ => Halves::default(),
+        }
+    }
+
+    /// Ends the masqueraded connections that use an address of an interface, or only those with
+    /// `address`, because the address is gone and their replies go elsewhere. Looks at most at
+    /// `budget` slots. Returns the number that it ended and the position to continue from,
+    /// `None` at the end.
+    pub fn end_masqueraded(
+        &mut self,
+        (interface, address): (u32, Option<IpAddr>),
+        from: Cursor,
+        budget: u32,
+        context: &mut Context<'_>,
+    ) -> (usize, Option<Cursor>) {
+        if !self.slab.has_translated() {
+            return (0, None);
+        }
+        let address = address.map(mapped);
+        let end = from.0.saturating_add(budget).min(self.slab.slots());
+        let before = self.len();
+        for slot in from.0..end {
+            let is_doomed = self.slab.translation(slot).is_some_and(|it| {
+                let KeyedPacket { key, sender } = it.leaves_as;
+                let is_it = |address| key.endpoint(sender).address == address;
+                it.interface == Some(interface) && address.is_none_or(is_it)
+            });
+            if is_doomed {
+                self.end_whole(slot, context);
+            }
+        }
+        (before - self.len(), (end < self.slab.slots()).then_some(Cursor(end)))
+    }
+
+    /// True if a connection of the table is translated.
+    #[inline]
+    pub const fn has_translated(&self) -> bool {
+        self.slab.has_translated()
+    }
+
+    /// Key and sender of the replies to a connection. Their bucket may be another one; then an
+    /// alias there has to lead to this one.
+    pub fn reply(&self, ConnectionId(slot): ConnectionId) -> KeyedPacket {
+        let KeyedPacket { key, sender } = self.leaves_as(slot);
+        KeyedPacket { key, sender: sender.opposite() }
+    }
+
+    pub(super) fn halves(&self, slot: u32, direction: Direction) -> Halves {
+        let Some(translation) = self.slab.translation(slot) else { return Halves::default() };
+        let ends = |it: KeyedPacket| Ends::of(&it.key, it.sender);
+        Halves::between(&ends(self.original(slot)), &ends(translation.leaves_as), direction)
+    }
+
+    /// Prefetches a translation.
+    #[inline]
+    pub(super) fn prefetch_translation(&self, slot: u32, prefetch: impl Prefetch) {
+        if self.slab.has_translated()
+            && let Some(translation) = self.slab.translation_to_come(slot)
+        {
+            prefetch.prefetch(translation);
+        }
+    }
+
+    pub(super) fn original(&self, slot: u32) -> KeyedPacket {
+        let head = &self.slab[slot].head;
+        KeyedPacket { key: head.key, sender: head.originator() }
+    }
+
+    pub(super) fn leaves_as(&self, slot: u32) -> KeyedPacket {
+        self.slab.translation(slot).map_or_else(|| self.original(slot), |it| it.leaves_as)
+    }
+
+    /// Removes the second key of a connection from the index.
+    pub(super) fn take_back(&mut self, slot: u32, context: &mut Context<'_>) {
+        if let Some(&Translation { hash, pool, .. }) = self.slab.translation(slot) {
+            self.index.remove(hash, slot | SECOND);
+            if let Some(pool) = pool {
+                context.limits.port_usage.leave(&self.stake(slot, pool));
+                self.slab.set_pool(slot, None);
+            }
+        }
+    }
+
+    /// `leaves_as` with the hash of its key, if its replies would belong to no other
+    /// connection.
+    pub(super) fn free(
+        &mut self,
+        slot: u32,
+        leaves_as: KeyedPacket,
+        supply: Supply<'_>,
+        context: &mut Context<'_>,
+    ) -> Option<(KeyedPacket, u32)> {
+        let hash = (supply.hash)(&leaves_as.key);
+        let reply = KeyedPacket { sender: leaves_as.sender.opposite(), ..leaves_as };
+        // The replies must differ from its own packets, or the connection would have only one
+        // direction.
+        let original = self.original(slot);
+        if reply == original {
+            return None;
+        }
+        if reply.key.is_call() && self.is_crowded(&reply, hash as u32)
+            || context.tunnels.have_anothers(&reply, &original, context.now)
+        {
+            return None;
+        }
+        while let Some(other) = self.owner(&reply, hash as u32, slot) {
+            if !self.slab[other].head.is_expired(context.now) {
+                return None;
+            }
+            self.close(other, context);
+        }
+        Some((leaves_as, hash as u32))
+    }
+
+    /// The connection, other than the one in `slot`, that such packets belong to.
+    pub(super) fn owner(&self, packet: &KeyedPacket, hash: u32, slot: u32) -> Option<u32> {
+        let is_other = |filed: u32| filed & !SECOND != slot && self.slab.names(filed, packet);
+        let found = match packet.key.is_call() {
+            true => self.other_call(packet, hash, slot),
+            false => self.index.find(hash, is_other),
+        };
+        found.map(|filed| filed & !SECOND)
+    }
+
+    /// Sets the translation of a connection, with an address of this interface and a port of
+    /// this pool, and files the key of its replies.
+    pub(super) fn file(
+        &mut self,
+        slot: u32,
+        (leaves_as, hash): (KeyedPacket, u32),
+        (interface, pool): (Option<u32>, Option<Pool>),
+        context: &mut Context<'_>,
+    ) -> Result<(), DropReason> {
+        if leaves_as == self.original(slot) {
+            self.slab.set_translation(slot, None);
+            return Ok(());
+        }
+        let translation = Translation::new(leaves_as, hash, interface, context.now);
+        self.slab.set_translation(slot, Some(translation));
+        let slab = &self.slab;
+        if self.index.insert(hash, slot | SECOND, |filed| slab.hash_of(filed)).is_err() {
+            context.counters.chaintoolong += 1;
+            return Err(DropReason::TableFull);
+        }
+        if let Some(pool) = pool {
+            context.limits.port_usage.enter(&self.stake(slot, pool));
+            self.slab.set_pool(slot, Some(pool));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn refused(reason: DropReason, context: &mut Context<'_>) -> DropReason {
+    context.counters.insert_failed += 1;
+    context.counters.drop += 1;
+    reason
+}
+
+#[cfg(test)]
+#[path = "translation_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "translation_packets_tests.rs"]
+mod packets_tests;

@@ -1,0 +1,143 @@
+//! A dialogue of two ends through a table, for tests of trackers.
+
+use std::time::Duration;
+
+use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
+use wire::{Network, build::PacketBuilder, dissect};
+
+use crate::syn_proxy::Screening;
+use crate::{
+    Checksum, Connection, Context, Direction, DropCause, Expectations, KnownTunnels, Limits,
+    Settings, Table, Tracked, TrackedPacket,
+};
+
+const SECRET: HashKey = HashKey(5, 6);
+/// The client's port in the first dialogue.
+const FIRST_PORT: u16 = 5000;
+const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
+
+/// A dialogue of one protocol between two ends.
+pub struct Dialogue {
+    protocol: u8,
+    table: Table,
+    now: Timestamp,
+    pub settings: Settings,
+    limits: Limits,
+    counters: ConntrackCounters,
+    expectations: Expectations,
+    tunnels: KnownTunnels,
+    last: Option<FlowKey>,
+    /// The epoch of the packets.
+    pub map_epoch: u16,
+    /// The reason why the last packet was refused.
+    pub why: Option<DropCause>,
+}
+
+impl Dialogue {
+    pub fn of(protocol: u8) -> Self {
+        Self::with_room_for(2, protocol)
+    }
+
+    pub fn with_room_for(connections: u64, protocol: u8) -> Self {
+        let now = Timestamp::from_secs(1000);
+        Self {
+            protocol,
+            table: Table::new(now),
+            now,
+            settings: Settings::default(),
+            limits: Limits::alone(connections, SECRET),
+            counters: ConntrackCounters::default(),
+            expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
+            last: None,
+            map_epoch: 0,
+            why: None,
+        }
+    }
+
+    /// Tracks a packet whose first four bytes are replaced by the ports. Returns its class or
+    /// the reason, then state, timeout and flags of the connection.
+    pub fn says(&mut self, from: Direction, transport: &[u8]) -> String {
+        let frame = self.frame(from, transport);
+        self.sees(&frame)
+    }
+
+    pub fn frame(&self, from: Direction, transport: &[u8]) -> Vec<u8> {
+        self.numbered(from, transport, 0)
+    }
+
+    /// A frame of one of several dialogues, which differ in the client's port.
+    pub fn numbered(&self, from: Direction, transport: &[u8], dialogue: u16) -> Vec<u8> {
+        let (here, there) = (from.index(), from.reversed().index());
+        let mut bytes = transport.to_vec();
+        let ports = [(FIRST_PORT + dialogue).to_be_bytes(), 53_u16.to_be_bytes()];
+        bytes[..2].copy_from_slice(&ports[here]);
+        bytes[2..4].copy_from_slice(&ports[there]);
+        let mut frame = Vec::new();
+        let builder = PacketBuilder::v4(ADDRESSES[here], ADDRESSES[there]);
+        builder.transport(self.protocol, &bytes, &mut frame);
+        frame
+    }
+
+    pub fn sees(&mut self, frame: &[u8]) -> String {
+        let network = dissect(frame).unwrap().network.unwrap();
+        let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
+        let tracked = self.track(frame, &network, &keyed);
+        self.why = tracked.why;
+        let class = match tracked.class {
+            Class::New => "new",
+            Class::Established => "established",
+            Class::Invalid(reason) => reason.name(),
+            _ => "other",
+        };
+        self.last = Some(keyed.key);
+        let Some(connection) = self.connection() else { return format!("{class}, none") };
+        let (state, timeout_s) = (connection.state.unwrap_or("-"), connection.timeout_s);
+        let assured = if connection.assured { " assured" } else { "" };
+        format!("{class}, {state} {timeout_s}{assured}")
+    }
+
+    fn track(&mut self, frame: &[u8], network: &Network, keyed: &KeyedPacket) -> Tracked {
+        let packet = TrackedPacket {
+            network,
+            frame,
+            keyed,
+            hash: keyed.key.hash(SECRET),
+            guess: crate::Guess::NONE,
+            checksum: Checksum::Verify,
+            segments: 1,
+            may_open: true,
+            screening: Screening::Off,
+            map_epoch: self.map_epoch,
+            zones: None,
+        };
+        let mut context = Context {
+            now: self.now,
+            settings: &self.settings,
+            limits: &mut self.limits,
+            counters: &mut self.counters,
+            expectations: &self.expectations,
+            tunnels: &self.tunnels,
+            events: None,
+            expectation_events: None,
+            ended: None,
+        };
+        self.table.track_unjudged(&packet, &mut context)
+    }
+
+    pub fn connection(&self) -> Option<Connection> {
+        let key = self.last?;
+        self.table.get(&key, key.hash(SECRET), self.now)
+    }
+
+    pub fn wait(&mut self, seconds: u64) {
+        self.now = self.now.after(Duration::from_secs(seconds));
+    }
+}
+
+/// Plays packets in turn and compares the answers of the table.
+pub fn play(dialogue: &mut Dialogue, lines: &[(Direction, Vec<u8>, &str)]) {
+    for (at, (from, packet, expected)) in lines.iter().enumerate() {
+        assert_eq!(dialogue.says(*from, packet), *expected, "packet {at}");
+    }
+}

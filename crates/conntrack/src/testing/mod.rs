@@ -1,0 +1,204 @@
+//! Fixtures of this crate's tests: a table with its surroundings, and packets for it.
+
+pub mod conversation;
+pub mod dialogue;
+pub mod pptp;
+
+use std::time::Duration;
+
+use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, NoPrefetch, Timestamp, Zone};
+use wire::{Family, IcmpError, Network, TcpFlags, TcpInfo, Transport, protocol};
+
+use crate::syn_proxy::Screening;
+use crate::{
+    Checksum, Connection, Context, Cursor, Event, EventKind, Expectations, Guess, KnownTunnels,
+    Limits, Settings, Table, Tracked, TrackedPacket,
+};
+
+pub const SECRET: HashKey = HashKey(3, 4);
+
+/// A table with its surroundings.
+pub struct Lab {
+    pub table: Table,
+    pub now: Timestamp,
+    pub settings: Settings,
+    pub limits: Limits,
+    pub counters: ConntrackCounters,
+    pub expectations: Expectations,
+    pub tunnels: KnownTunnels,
+    pub map_epoch: u16,
+    /// Number of packets on the wire that each packet stands for.
+    pub segments: u32,
+    pub events: Vec<Event>,
+    /// The guess for an earlier packet, and the number of packets so far.
+    guesses: (Guess, u32),
+}
+
+impl Lab {
+    pub fn with_room_for(entries: u64) -> Self {
+        let now = Timestamp::from_secs(1000);
+        Self {
+            table: Table::new(now),
+            now,
+            settings: Settings::default(),
+            limits: Limits::alone(entries, SECRET),
+            counters: ConntrackCounters::default(),
+            expectations: Expectations::new(SECRET),
+            tunnels: KnownTunnels::new(SECRET),
+            map_epoch: 0,
+            segments: 1,
+            events: Vec::new(),
+            guesses: (Guess::NONE, 0),
+        }
+    }
+
+    pub fn new() -> Self {
+        Self::with_room_for(1 << 20)
+    }
+
+    pub fn run<T>(&mut self, act: impl FnOnce(&mut Table, &mut Context<'_>) -> T) -> T {
+        let mut context = Context {
+            now: self.now,
+            settings: &self.settings,
+            limits: &mut self.limits,
+            counters: &mut self.counters,
+            expectations: &self.expectations,
+            tunnels: &self.tunnels,
+            events: Some(&mut self.events),
+            expectation_events: None,
+            ended: None,
+        };
+        act(&mut self.table, &mut context)
+    }
+
+    pub fn track(&mut self, network: &Network) -> Tracked {
+        self.offer(network, Table::track_unjudged)
+    }
+
+    /// Tracks a packet with one of the table's functions.
+    pub fn offer(
+        &mut self,
+        network: &Network,
+        track: impl FnOnce(&mut Table, &TrackedPacket<'_>, &mut Context<'_>) -> Tracked,
+    ) -> Tracked {
+        let keyed = keyed(network);
+        let hash = keyed.key.hash(SECRET);
+        let packet = TrackedPacket {
+            network,
+            frame: &[],
+            keyed: &keyed,
+            hash,
+            guess: self.guess(hash),
+            checksum: Checksum::Trust,
+            segments: self.segments,
+            may_open: true,
+            screening: Screening::Off,
+            map_epoch: self.map_epoch,
+            zones: None,
+        };
+        self.run(|table, context| track(table, &packet, context))
+    }
+
+    /// In turn no guess, the right one, that of an earlier packet, and any.
+    fn guess(&mut self, hash: u64) -> Guess {
+        let (earlier, turn) = &mut self.guesses;
+        *turn += 1;
+        match *turn % 4 {
+            0 => Guess::NONE,
+            1 => *earlier,
+            2 => Guess(*turn % 7),
+            _ => {
+                *earlier = self.table.prefetch_entry(hash, NoPrefetch);
+                *earlier
+            }
+        }
+    }
+
+    pub fn wait(&mut self, duration: Duration) {
+        self.now = self.now.after(duration);
+    }
+
+    pub fn listed(&self) -> Vec<Connection> {
+        let mut found = Vec::new();
+        let mut cursor = Some(Cursor::default());
+        while let Some(from) = cursor {
+            cursor = self.table.list(from, 50, self.now, |connection| found.push(connection));
+        }
+        found
+    }
+
+    pub fn kinds(&self) -> Vec<EventKind> {
+        self.events.iter().map(|event| event.kind).collect()
+    }
+}
+
+pub fn keyed(network: &Network) -> KeyedPacket {
+    match network.transport {
+        Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) => {
+            FlowKey::of_quoted(&quoted, network.family, Zone(0))
+        }
+        _ => FlowKey::of_packet(network, Zone(0)).expect("a packet with a flow"),
+    }
+}
+
+fn v4(last: u8) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, last]);
+    bytes
+}
+
+fn v6(last: u8) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
+    bytes[15] = last;
+    bytes
+}
+
+pub fn address(family: Family, last: u8) -> [u8; 16] {
+    match family {
+        Family::V4 => v4(last),
+        Family::V6 => v6(last),
+    }
+}
+
+pub fn network(family: Family, from: u8, to: u8, protocol: u8, transport: Transport) -> Network {
+    Network {
+        family,
+        source: address(family, from),
+        destination: address(family, to),
+        offset: 14,
+        transport_offset: 34,
+        end: 62,
+        protocol,
+        ttl: 64,
+        traffic_class: 0,
+        dont_fragment: false,
+        fragment: None,
+        transport,
+    }
+}
+
+pub fn udp(family: Family, from: (u8, u16), to: (u8, u16)) -> Network {
+    let transport = Transport::Udp { source_port: from.1, destination_port: to.1, length: 28 };
+    network(family, from.0, to.0, protocol::UDP, transport)
+}
+
+/// A segment with 8 bytes of data; `numbers` are sequence and acknowledgment.
+pub fn tcp(
+    family: Family,
+    from: (u8, u16),
+    to: (u8, u16),
+    flags: u8,
+    numbers: (u8, u8),
+) -> Network {
+    let transport = Transport::Tcp(TcpInfo {
+        source_port: from.1,
+        destination_port: to.1,
+        sequence: u32::from(numbers.0),
+        acknowledgment: u32::from(numbers.1),
+        window: 100,
+        flags: TcpFlags(flags),
+        header_len: 20,
+    });
+    network(family, from.0, to.0, protocol::TCP, transport)
+}
