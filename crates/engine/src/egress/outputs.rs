@@ -44,7 +44,7 @@ impl Onward {
 pub struct Manner {
     /// The time, nanoseconds, if its sender may be told that it is too long.
     pub answer_ns: Option<u64>,
-    /// What a router changes.
+    /// The changes of a router.
     pub onward: Option<Onward>,
 }
 
@@ -54,9 +54,9 @@ pub struct Outputs {
     ports: Vec<Output>,
     bridge: Bridge,
     answers: IcmpAnswers,
-    /// What a frame is sent as that was too long; empty in between.
+    /// The pieces of a frame that was too long, while they are sent.
     pieces: Vec<Frame>,
-    /// What no port takes, until it is dropped.
+    /// Frames that no port takes, until they are dropped.
     refused: Vec<(Frame, DropReason)>,
 }
 
@@ -69,7 +69,7 @@ struct Output {
     sent: Sent,
 }
 
-/// What a port has sent through one worker.
+/// The frames that a port has sent through one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Frames.
@@ -105,19 +105,19 @@ impl Outputs {
         }
     }
 
-    /// Sets what each port takes, bytes behind the link header, where that is known.
+    /// Sets the longest packet that each port takes, bytes behind the link header, where that is known.
     pub fn set_mtus(&mut self, mtus: &[Option<u32>]) {
         for (output, mtu) in self.ports.iter_mut().zip(mtus) {
             output.mtu = *mtu;
         }
     }
 
-    /// What a port takes, bytes behind the link header, if that is known.
+    /// The longest packet that a port takes, bytes behind the link header, if that is known.
     pub fn mtu(&self, port: PortId) -> Option<u32> {
         self.ports.get(usize::from(port.0))?.mtu
     }
 
-    /// What was sent by each port.
+    /// The frames that were sent by each port.
     pub fn sent(&self) -> Vec<Sent> {
         self.ports.iter().map(|port| port.sent).collect()
     }

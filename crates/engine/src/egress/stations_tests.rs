@@ -16,7 +16,7 @@ fn station(number: u32) -> Station {
     [2, 1, a, b, c, d]
 }
 
-/// What the table does, by walks over a list of stations in the order in which they were heard.
+/// The work of the table, done by walks over a list of stations in the order in which they were heard.
 struct Model {
     limits: StationLimits,
     ports: u16,

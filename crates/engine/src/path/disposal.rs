@@ -1,5 +1,5 @@
-//! The driver's part: what becomes of a packet when its way through the stages has ended. Nothing
-//! else sends, drops, keeps or hands over a packet that a stage has seen.
+//! The driver's part: it sends, drops, keeps, answers or hands over a packet whose way through the
+//! stages has ended. Nothing else disposes of a packet that a stage has seen.
 
 use conntrack::syn_proxy::Screening;
 use flow::{DropReason, Timestamp};
@@ -19,7 +19,7 @@ use crate::path::scratch::{Exit, Progress, Scratch};
 use crate::path::step::{Answer, End, Wait};
 use conntrack::Forwarding;
 
-/// What the driver does after it has disposed of a packet.
+/// The driver's next step after it has disposed of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing: the packet is gone.

@@ -73,7 +73,7 @@ impl PacketPath {
     /// Ends the first candidate of the next bucket that has one; false if no bucket of this
     /// worker has. Takes the same time however many buckets there are.
     fn evict_somewhere(&mut self, shortage: Shortage, now: Timestamp) -> bool {
-        // What is inside tunnels gives way before what is outside.
+        // A connection inside a tunnel gives way before one outside.
         if shortage == Shortage::Table && self.evict_inside(now) {
             return true;
         }

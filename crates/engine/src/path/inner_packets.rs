@@ -31,7 +31,7 @@ use crate::path::tracking::checksum_of;
 use crate::path::{PacketPath, TimeSource};
 use std::ops::ControlFlow;
 
-/// What tracking inside tunnels needs beside the bucket, one for each worker.
+/// The part of tracking inside tunnels that is not in the bucket, one for each worker.
 pub struct InsideTracking {
     settings: Settings,
     /// How many connections there may be, within the limit of the gateway.
@@ -322,7 +322,7 @@ impl PacketPath {
         }
     }
 
-    /// What rules say of the connection inside.
+    /// Gives the connection inside the mark and labels that rules say.
     fn mark_inside(
         &mut self,
         packet: &Packet,

@@ -50,7 +50,7 @@ use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
 use crate::rings::ownership::Ownership;
 
-/// Whose time a packet is processed at.
+/// The time at which a packet is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeSource {
     /// The time of the turn.
@@ -73,7 +73,7 @@ pub struct PacketPath {
     pub(crate) outputs: Outputs,
     /// `None` in a bridge.
     pub(crate) router: Option<Box<Router>>,
-    /// What packets are judged by.
+    /// The rules that judge packets.
     pub(crate) rules: Option<Box<WorkerRules>>,
     pub(crate) links: Vec<Option<Box<Link>>>,
     pub(crate) pool: FramePool,

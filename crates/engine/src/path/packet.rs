@@ -1,4 +1,4 @@
-//! What travels between workers.
+//! Packets, and the items that travel between workers.
 
 use conntrack::Guess;
 use flow::{KeyedPacket, ZonePair};
@@ -56,7 +56,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// What a packet of its connection in its direction has, with the hash of its key, if that
+    /// The key of the packets of its connection in its direction, with the hash of the key, if that
     /// was computed. An ICMP error goes against the packet that it quotes. A call of GRE is
     /// [named](KeyedPacket::named).
     pub fn looked_up(&self) -> Option<(KeyedPacket, u64)> {
@@ -146,7 +146,7 @@ impl Freight for Item {
 /// The rings between this worker and another one.
 pub type Link = crate::rings::link::Link<Item>;
 
-/// What is kept for a bucket that is on its way, in its order.
+/// An item that is kept for a bucket on its way, in its order.
 #[derive(Debug)]
 pub enum Kept {
     /// A packet.

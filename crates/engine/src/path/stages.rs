@@ -60,8 +60,7 @@ impl PacketPath {
         };
         match self.take_fast_path(packet, screening, now) {
             FastPath::Forward(forwarding) => {
-                #[cfg(test)]
-                observer::note(Stage::FastPath, &ControlFlow::Break(End::Forward));
+                seam(Stage::FastPath, &ControlFlow::Break(End::Forward));
                 self.send_recorded(packet, forwarding, now);
                 Next::Done
             }
@@ -145,7 +144,7 @@ impl PacketPath {
         self.stage(Stage::ProxiedOut, packet, scratch, Self::finish_proxied)
     }
 
-    /// Takes one stage. A trace of packets listens here, as the observer of the tests does.
+    /// Takes one stage.
     #[inline(always)]
     fn stage(
         &mut self,
@@ -155,12 +154,19 @@ impl PacketPath {
         run: impl FnOnce(&mut Self, &mut Packet, &mut Scratch) -> Step,
     ) -> Step {
         let step = run(self, packet, scratch);
-        #[cfg(test)]
-        observer::note(stage, &step);
-        #[cfg(not(test))]
-        let _ = stage;
+        seam(stage, &step);
         step
     }
+}
+
+/// The seam between two stages, where a trace of packets listens. The observer of the tests does,
+/// and a program without it has nothing here.
+#[inline(always)]
+fn seam(stage: Stage, step: &Step) {
+    #[cfg(test)]
+    observer::note(stage, step);
+    #[cfg(not(test))]
+    let _ = (stage, step);
 }
 
 #[cfg(test)]

@@ -102,8 +102,8 @@ impl PacketPath {
         let Some(Some(link)) = self.links.get_mut(owner.index()) else {
             return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
         };
-        // What names no flow counts as one flow for each bucket, and so does a tunnel, whose packets
-        // are not all of one flow.
+        // Packets without a flow count as one flow for each bucket, and so do those of a tunnel, which
+        // are of several flows.
         let bucket = u64::from(packet.bucket.0);
         let flow_hash = || match &mut packet.flow {
             Some(flow) => flow.table_hash(&self.hasher) ^ bucket,

@@ -22,11 +22,11 @@ use crate::path::settings::Settings;
 use crate::path::step::{End, Step, dropped};
 use crate::path::zones::Zones;
 
-/// What tracking needs beside the bucket, one for each worker.
+/// The part of tracking that is not in the bucket, one for each worker.
 pub struct Tracking {
     /// Tunables.
     pub settings: Settings,
-    /// What is different in each zone.
+    /// The settings of each zone.
     pub zones: Zones,
     /// How many connections there may be.
     pub limits: Limits,
@@ -41,9 +41,9 @@ pub struct Tracking {
     /// Until when somebody may come back for what the SYN proxy has promised in any zone,
     /// also where it was switched off meanwhile.
     pub promised_until: Timestamp,
-    /// Who listens to events.
+    /// The listeners to events of connections.
     pub subscribers: Subscribers<Event>,
-    /// Who listens to what is expected.
+    /// The listeners to events of expectations.
     pub expectation_subscribers: Subscribers<ExpectationEvent>,
     /// Translated connections that have ended, until their aliases are removed.
     pub ended: Vec<Ended>,
@@ -65,7 +65,7 @@ impl Tracking {
         self.zones = zones;
     }
 
-    /// What the connection table needs from its worker for whatever is not about a packet
+    /// The parts of the worker that the connection table needs for work that is not about a packet
     /// of one zone.
     pub fn context<'a>(&'a mut self, now: Timestamp, counters: &'a mut Counters) -> Context<'a> {
         self.context_of(None, now, counters)
@@ -254,7 +254,7 @@ impl PacketPath {
     }
 }
 
-/// What is to be done about the checksum of a packet's transport.
+/// Whether the table has to verify the checksum of a packet's transport.
 #[inline]
 pub(crate) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
     match frame.offload.checksum {

@@ -69,13 +69,13 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 /// as many, and it is worth the while.
 const WORTH_RETURNING: i64 = 2 << 20;
 
-/// What a worker is made from.
+/// The parts that a worker is made from.
 pub struct Equipment {
     /// Its number.
     pub id: WorkerId,
     /// How packets find their bucket.
     pub hasher: SteeringHasher,
-    /// What passes that is not IP.
+    /// The protocols other than IP that pass.
     pub pass: PassList,
     /// Owner of each bucket.
     pub routes: Vec<WorkerId>,
@@ -97,7 +97,7 @@ pub struct Equipment {
     pub tunnels: KnownTunnels,
     /// Bytes of fragments that the worker may hold.
     pub fragment_memory: defrag::Memory,
-    /// Whose time counts.
+    /// The clock that counts.
     pub time: TimeSource,
     /// Commands from the coordinator.
     pub inbox: Consumer<Command>,
@@ -109,7 +109,7 @@ pub struct Equipment {
     pub resolver: Option<Resolver>,
 }
 
-/// What a turn did.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Packets or commands were processed.

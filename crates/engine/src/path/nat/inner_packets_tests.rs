@@ -1,4 +1,5 @@
-//! What tunnels carry is judged too where the operator wants it, and can only be refused.
+//! Rules judge the packets that tunnels carry too, where the operator wants it, and can only refuse
+//! them.
 
 use steer::TunnelSteering;
 
@@ -20,7 +21,7 @@ const TUNNELS: &str =
     r#"{"match":{"op":"==","left":{"meta":{"key":"l4proto"}},"right":{"set":[4,41,47]}}}"#;
 const PORT_80: &str =
     r#"{"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},"right":80}}"#;
-/// Who knocks at a port may come to any.
+/// A host that knocks at port 7 may come to any port.
 const KNOCK: &str = r#"{"match":{"op":"==","left":{"payload":{"protocol":"udp","field":"dport"}},"right":7}},
     {"set":{"op":"add","elem":{"payload":{"protocol":"ip","field":"saddr"}},"set":"@knocked"}}"#;
 const KNOCKED: &str = r#"{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"saddr"}},
@@ -113,7 +114,7 @@ fn what_is_refused_inside_leaves_no_tunnel() {
     let mut crew = judging(2);
     assert_eq!(crew.offer(0, &out(&opening((2000, 22))[0])), None);
     assert_eq!((crew.connections(), inside(&crew)), (0, 0));
-    // What the rules refuse outside is refused for that.
+    // A packet that the rules refuse outside is refused for that.
     let closed = udp(&from_inside(CLIENT, PEER), (2000, 53), b"x");
     assert_eq!(crew.offer(0, &closed), None);
     assert_eq!(crew.reasons(), [DropReason::PolicyRefused, DropReason::InsideRefused]);
@@ -408,7 +409,7 @@ proptest! {
         prop_assert!(reasons.iter().all(|reason| without.reasons().contains(reason)), "{:?}", reasons);
     }
 
-    /// What is established inside stays so while buckets move.
+    /// Connections inside stay established while buckets move.
     #[test]
     fn flows_inside_go_on_while_buckets_move(
         moves in prop::collection::vec((any::<u16>(), any::<u16>(), 0..6u16), 20..80),

@@ -84,7 +84,7 @@ impl PacketPath {
             left -= 1;
             let revision = rules.shared.revision;
             let why = DropCause::Rule { rule: rule.index() as u32, revision };
-            let line = RecentDrop::new(&packet.frame, why.into(), now, &tracking.zones);
+            let line = RecentDrop::new(&packet.frame, why, now, &tracking.zones);
             logged.push((log, Box::new(line)));
         }
         rules.unwritten += left;
@@ -113,7 +113,7 @@ impl PacketPath {
             }
             None => DropReason::RuleRefused.into(),
         };
-        End::Drop(why.into(), reply)
+        End::Drop(why, reply)
     }
 
     /// Tells the sender of a packet that it is refused.

@@ -1,6 +1,6 @@
 use conntrack::Connection as Entry;
 use flow::HashKey;
-use ruleset::{Options, ValidRuleset, import};
+use ruleset::ValidRuleset;
 use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::TcpOptions;
 use wire::{TcpFlags, dissect, protocol};
@@ -58,7 +58,7 @@ fn segment(back: bool, port: u16, flags: u8, numbers: (u32, u32), options: &[u8]
 }
 
 impl Rig {
-    /// What leaves by the port that a segment came in by, and by the other.
+    /// The frames that leave by the port that a segment came in by, and by the other.
     fn say(&mut self, back: bool, port: u16, flags: u8, numbers: (u32, u32)) -> [Vec<Frame>; 2] {
         let [a, b] = self.exchange(usize::from(back), [segment(back, port, flags, numbers, &[])]);
         if back { [b, a] } else { [a, b] }
@@ -127,7 +127,7 @@ fn what_a_rule_rejects_is_answered_and_leaves_nothing() {
 
 #[test]
 fn a_reset_closes_a_connection_that_is_there() {
-    // What the client says with a number from 200 on is rejected.
+    // The rule rejects segments of the client with a number from 200 on.
     let late = r#"{"match":{"op":">=","left":{"payload":{"protocol":"tcp","field":"sequence"}},
         "right":200}},{"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},
         "right":80}},{"reject":{"type":"tcp reset"}}"#;
@@ -241,7 +241,7 @@ fn a_connection_has_the_timeouts_that_a_rule_gave_it_also_when_the_rule_is_gone(
     assert_eq!(rig.listed()[0].timeout_s, 7);
     assert!(rig.passes(false, 80, RST, (101, 0)));
     assert_eq!(rig.listed()[0].timeout_s, 1);
-    // Who takes its place in memory has nothing of it.
+    // The next connection in its place in memory has nothing of it.
     rig.now = rig.now.after(std::time::Duration::from_secs(3));
     rig.exchange(0, []);
     assert!(rig.passes(false, 81, SYN, (100, 0)));
@@ -262,7 +262,7 @@ fn the_first_zone_that_a_rule_sets_is_where_a_packet_is_tracked() {
     ));
     assert!(rig.passes(false, 22, SYN, (100, 0)));
     assert_eq!((rig.listed()[0].zone, rig.counted()[0]), (7, 1));
-    // What answers is in another zone by these rules, and so does not belong to it.
+    // The answer is in another zone by these rules, and so does not belong to it.
     assert!(rig.passes(true, 22, SYN | ACK, (500, 101)));
     assert_eq!((rig.listed().len(), rig.listed()[0].seen_reply), (1, false));
     rig.open(80);
