@@ -8,10 +8,10 @@ mod staffing;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use conntrack::{Event, ExpectationEvent, Expectations, KnownTunnels, LimitPools};
+use conntrack::{Event, ExpectationEvent};
 use flow::{Counters, FlowKey};
 use ruleset::Forwarded;
 use steer::{
@@ -20,6 +20,7 @@ use steer::{
 };
 
 use crate::control::balance::BalanceState;
+use crate::control::blueprint::Blueprint;
 use crate::control::config::{Config, StartError, SteerError};
 use crate::control::port_book::{PortBook, PortNews};
 use crate::control::route_keeper::{PortLinks, RouteKeeper};
@@ -51,14 +52,8 @@ pub struct Coordinator {
     pub config: Config,
     /// The ports.
     pub ports: PortBook,
-    /// The limits on connections, which the workers share.
-    pub limit_pools: LimitPools,
-    /// Connections that others have announced.
-    pub expectations: Expectations,
-    /// Tunnels whose packets come to many buckets.
-    pub tunnels: KnownTunnels,
-    /// The memory for fragments, which the workers share.
-    pub fragment_pools: defrag::Pools,
+    /// The parts that the workers share.
+    pub blueprint: Blueprint,
     /// The owner of each bucket.
     pub table: IndirectionTable,
     /// Lets workers ask the kernel for neighbours; `None` in a bridge.
@@ -101,7 +96,6 @@ pub struct Coordinator {
     /// Changes that not every worker knows yet.
     pub spread: Spread,
     notices: Receiver<Notice>,
-    notify: Sender<Notice>,
     /// Notices that came during a wait for another one.
     waiting: VecDeque<Notice>,
     next_marker: u64,
@@ -139,10 +133,7 @@ impl Coordinator {
             host_has: Vec::new(),
             untold_guard: None,
             spread: Spread::default(),
-            limit_pools: config.limit_pools()?,
-            expectations: Expectations::new(config.secret),
-            tunnels: KnownTunnels::new(config.secret),
-            fragment_pools: defrag::Pools::new(&config.settings.defrag),
+            blueprint: Blueprint::new(&config, notify)?,
             resolver: routes.as_deref().map(RouteKeeper::resolver),
             port_links: routes.as_deref().map(RouteKeeper::port_links),
             routing: None,
@@ -160,7 +151,6 @@ impl Coordinator {
             table,
             hasher,
             notices,
-            notify,
             cpus,
             allowed,
             balance: BalanceState::default(),
@@ -212,8 +202,8 @@ impl Coordinator {
     pub fn change_limits(&mut self) -> Result<(), Unresponsive> {
         self.share_limits()?;
         self.reports()?;
-        self.limit_pools.settle();
-        self.fragment_pools.settle();
+        self.blueprint.limit_pools.settle();
+        self.blueprint.fragment_pools.settle();
         self.share_limits()
     }
 

@@ -147,7 +147,7 @@ impl Gateway {
     /// Calls `each` for every expectation, oldest first, until it breaks off. An expectation is a
     /// connection that another one has announced.
     pub fn expectations(&self, each: &mut dyn FnMut(Expected) -> ControlFlow<()>) {
-        let expectations = self.shared.lock().expectations.clone();
+        let expectations = self.shared.lock().blueprint.expectations.clone();
         let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
         let mut next = Some(ExpectationCursor::default());
         while let Some(from) = next {
@@ -360,7 +360,7 @@ impl Coordinator {
         }
         let members: Vec<_> = self.members().collect();
         let zone = |(zone, limit)| ZoneStatus { zone, connections: 0, limit };
-        let mut zones: Vec<_> = self.limit_pools.zones().map(zone).collect();
+        let mut zones: Vec<_> = self.blueprint.limit_pools.zones().map(zone).collect();
         let mut workers = Vec::new();
         for ((id, cpu), report) in members.into_iter().zip(self.reports()?) {
             for (port, received) in &report.queues {

@@ -2,6 +2,7 @@
 //! coordinator, which decides who owns what.
 
 pub mod balance;
+pub mod blueprint;
 pub mod config;
 pub mod coordinator;
 pub mod gateway;

@@ -262,7 +262,7 @@ impl Coordinator {
     /// Makes the limits count connections of the zones that rules put packets in. True if workers
     /// have to learn of new zones.
     fn know_zones(&mut self, rules: &Rules) -> Result<bool, TooManyZones> {
-        let mut zones: Vec<_> = self.limit_pools.zones().collect();
+        let mut zones: Vec<_> = self.blueprint.limit_pools.zones().collect();
         let known = zones.len();
         let named = rules.zones().iter().filter(|zone| **zone != Zone::default());
         for &zone in named {
@@ -272,7 +272,7 @@ impl Coordinator {
         }
         let has_news = zones.len() > known;
         if has_news {
-            self.limit_pools.set_zones(&zones)?;
+            self.blueprint.limit_pools.set_zones(&zones)?;
         }
         Ok(has_news)
     }

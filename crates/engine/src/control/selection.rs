@@ -110,7 +110,7 @@ impl Gateway {
     fn places(&self, filter: &Filter) -> Vec<(BucketId, Part)> {
         let coordinator = self.shared.lock();
         // Connections of removed zones live on, so these zones count too.
-        let zones = coordinator.limit_pools.zones().map(|(zone, _)| zone);
+        let zones = coordinator.blueprint.limit_pools.zones().map(|(zone, _)| zone);
         let keys: Option<Vec<_>> = zones.chain([Zone(0)]).map(|zone| filter.flows(zone)).collect();
         let keys = keys.map(|keys| keys.into_iter().flatten().collect::<Vec<_>>());
         match keys {

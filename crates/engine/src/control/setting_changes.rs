@@ -41,8 +41,8 @@ impl Gateway {
 impl Coordinator {
     fn set_tunable(&mut self, name: &str, value: u64) -> Result<(), ChangeTunableError> {
         self.config.settings.set(name, value)?;
-        self.limit_pools.apply(&self.config.settings.conntrack);
-        self.fragment_pools.apply(&self.config.settings.defrag);
+        self.blueprint.limit_pools.apply(&self.config.settings.conntrack);
+        self.blueprint.fragment_pools.apply(&self.config.settings.defrag);
         self.apply_nat_ports();
         self.spread.settings = true;
         Ok(self.spread_settings().inspect_err(|error| {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use conntrack::{Expectations, KnownTunnels};
 use flow::{Counters, Timestamp};
 use netlink::Picture;
 use steer::{Placement, SteeringHasher, Translated, WorkerId};
 use wire::Network;
 
+use crate::control::blueprint::{Blueprint, Post};
 use crate::control::config::{Config, StartError};
 use crate::control::port_book::PortBook;
 use crate::control::ports::PortSetup;
@@ -18,7 +18,6 @@ use crate::control::worker_handle::{Member, introduce};
 use crate::egress::Mode;
 use crate::egress::resolver::Resolver;
 use crate::egress::routing::Routing;
-use crate::path::TimeSource;
 use crate::path::rules::ruleset::Rules;
 use crate::worker::command::Command;
 use crate::worker::{Equipment, Turn, Worker};
@@ -67,36 +66,24 @@ impl Unthreaded {
         let translated =
             rules.iter().flat_map(|rules| addresses(rules.translations(), Some(&*routing)));
         hasher.set_translated(Translated::new(translated, config.settings.steer.nat_ports()));
-        let pools = config.limit_pools()?;
-        let expectations = Expectations::new(config.secret);
-        let tunnels = KnownTunnels::new(config.secret);
-        let fragments = defrag::Pools::new(&config.settings.defrag);
-        let (notices, _) = channel();
+        let blueprint = Blueprint::new(config, channel().0)?;
+        let zones = Zones::new(&config.zones, ports.len())?;
         let mut crew = Vec::<Self>::new();
         for id in (0..count as u16).map(WorkerId) {
             let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
-            let mut worker = Worker::new(Equipment {
+            let post = Post {
                 id,
-                hasher: hasher.clone(),
-                pass: config.pass.clone(),
+                hasher: &hasher,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
+                zones: &zones,
                 refuses_new: ports.refuse_new(),
-                outputs: ports.len(),
-                stations: config.stations,
-                settings: config.settings.clone(),
-                zones: Zones::new(&config.zones, ports.len())?,
-                limits: pools.limits(config.secret),
-                expectations: expectations.clone(),
-                tunnels: tunnels.clone(),
-                fragment_memory: fragments.memory(count as u32),
-                time: TimeSource::Turn,
-                inbox,
-                notices: notices.clone(),
-                wakeup: member.wakeup.clone(),
+            };
+            let mut worker = Worker::new(Equipment {
                 resolver: match config.mode {
                     Mode::Bridge => None,
                     Mode::Routed => Some(Resolver::detached().map_err(StartError::Thread)?.0),
                 },
+                ..blueprint.equipment(config, post, (inbox, &member.wakeup))
             });
             for bucket in table.buckets_of(id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));

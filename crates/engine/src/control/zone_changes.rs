@@ -89,7 +89,7 @@ impl Coordinator {
             return Err(ChangeZonesError::Outdated { given, now: self.zones_revision });
         }
         let map = self.zones.changed(&zones, self.ports.len())?;
-        self.limit_pools.set_zones(&zones::limits(&zones))?;
+        self.blueprint.limit_pools.set_zones(&zones::limits(&zones))?;
         self.zones_revision += 1;
         self.config.timeout_policies = timeout_policies;
         self.config.zones = zones;
@@ -102,7 +102,7 @@ impl Coordinator {
     fn spread_zones(&mut self) -> Result<(), Unresponsive> {
         // As soon as one worker knows a zone, the others may get its packets from that worker. So
         // all of them have to count its connections first.
-        let pools = self.limit_pools.clone();
+        let pools = self.blueprint.limit_pools.clone();
         self.tell_all(|| Command::LearnZones(Box::new(pools.clone())))?;
         self.change_limits()?;
         if let Some(map) = &self.spread.map {

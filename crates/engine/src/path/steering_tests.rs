@@ -1,6 +1,3 @@
-use std::sync::mpsc;
-
-use conntrack::{Expectations, KnownTunnels};
 use netio::memory::Source;
 use netio::{PortId, Waker};
 use rtrb::RingBuffer;
@@ -8,12 +5,12 @@ use steer::{HashKind, WorkerId};
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::path::TimeSource;
 use crate::rings::link::{Wakeup, connect};
+use crate::testing::one_worker::alone;
+use crate::worker::Turn;
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
-use crate::worker::{Equipment, Turn, Worker};
-use crate::{Config, REPLAY_SECRET, Zones};
+use crate::{Config, REPLAY_SECRET};
 
 const BACKLOG: u64 = 400;
 
@@ -26,26 +23,7 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
     config.settings.set("flow_limit_cpu_bitmap", 0b10).unwrap();
     let (mut commands, inbox) = RingBuffer::new(4);
     let wakeup = || Wakeup::new(Waker::new().unwrap());
-    let mut worker = Worker::new(Equipment {
-        id: WorkerId(0),
-        hasher: steer::SteeringHasher::new(config.steering()),
-        pass: config.pass.clone(),
-        routes: vec![WorkerId(1); config.buckets.get()],
-        refuses_new: vec![false; 2],
-        outputs: 2,
-        stations: config.stations,
-        settings: config.settings.clone(),
-        zones: Zones::default(),
-        limits: config.limit_pools().unwrap().limits(config.secret),
-        expectations: Expectations::new(config.secret),
-        tunnels: KnownTunnels::new(config.secret),
-        fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
-        time: TimeSource::Turn,
-        inbox,
-        notices: mpsc::channel().0,
-        wakeup: wakeup(),
-        resolver: None,
-    });
+    let mut worker = alone(&config, inbox, WorkerId(1));
     let limits = |consumer| config.settings.steer.backlog_limits(consumer);
     let ends = [(WorkerId(0), &wakeup()), (WorkerId(1), &wakeup())];
     let [(peer, link), _other_end] = connect(2 * BACKLOG as usize, ends[0], ends[1], limits);

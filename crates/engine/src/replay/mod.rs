@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use conntrack::{EventKind, Expectations, KnownTunnels};
+use conntrack::EventKind;
 use flow::{Counters, HashKey, Timestamp, Zone};
 use netio::capture::{CaptureReader, CaptureWriter};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
@@ -21,6 +21,7 @@ use steer::{
 use wire::Summary;
 
 use crate::Bucket;
+use crate::control::blueprint::{Blueprint, Post};
 use crate::control::config::{Config, StartError};
 use crate::control::rule_loading::LoadRulesError;
 use crate::control::worker_handle::{Member, introduce};
@@ -291,40 +292,32 @@ impl Lockstep {
         let refuses_new = [refuses_new, &[false]].concat();
         let table = IndirectionTable::spread(config.buckets, WorkerSet::first(count.into()))
             .map_err(|_| StartError::NoWorkers)?;
-        let pools = config.limit_pools()?;
         let zones = Zones::new(&config.zones, refuses_new.len())?;
-        let expectations = Expectations::new(config.secret);
-        let tunnels = KnownTunnels::new(config.secret);
         // All fragments meet at one worker, and it has all the memory. When memory runs short, the
         // fragments that are given up must not depend on the number of workers.
         let steering =
             SteeringConfig { fragments: FragmentSteering::OneBucket, ..config.steering() };
-        let (notices, _) = channel();
+        let hasher = SteeringHasher::new(steering);
+        let blueprint = Blueprint::new(config, channel().0)?;
         let passed = Slot::default();
         let input = refuses_new.iter().map(|_| Slot::default()).collect::<Vec<_>>();
         let (subscription, events) = Subscription::new(EVENTS);
         let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
         for id in (0..count).map(WorkerId) {
             let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
-            workers.push(Worker::new(Equipment {
+            let post = Post {
                 id,
-                hasher: SteeringHasher::new(steering),
-                pass: config.pass.clone(),
+                hasher: &hasher,
                 routes: table.iter().map(|(_, owner)| owner).collect(),
+                zones: &zones,
                 refuses_new: refuses_new.clone(),
+            };
+            workers.push(Worker::new(Equipment {
                 outputs: OUTPUTS,
-                stations: config.stations,
-                settings: config.settings.clone(),
-                zones: zones.clone(),
-                limits: pools.limits_of_replay(config.secret),
-                expectations: expectations.clone(),
-                tunnels: tunnels.clone(),
-                fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
+                limits: blueprint.limit_pools.limits_of_replay(config.secret),
+                fragment_memory: blueprint.fragment_pools.memory(1),
                 time: TimeSource::Frame,
-                inbox,
-                notices: notices.clone(),
-                wakeup: member.wakeup.clone(),
-                resolver: None,
+                ..blueprint.equipment(config, post, (inbox, &member.wakeup))
             }));
             for other in &mut members {
                 introduce(other, &mut member, &config.settings.steer)?;

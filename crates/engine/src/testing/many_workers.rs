@@ -5,15 +5,14 @@ use std::collections::VecDeque;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 
-use conntrack::{Expectations, KnownTunnels};
 use flow::Timestamp;
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use steer::{BucketId, SteeringHasher, WorkerId};
 
+use crate::control::blueprint::{Blueprint, Post};
 use crate::control::worker_handle::{Member, introduce};
 use crate::egress::resolver::Resolver;
 use crate::rings::ownership::Move;
-use crate::testing::one_worker::equipment;
 use crate::worker::command::{Command, Notice};
 use crate::worker::queue::{Queue, Received};
 use crate::worker::{Equipment, Turn, Worker};
@@ -80,27 +79,24 @@ impl Crew {
         let hasher = SteeringHasher::new(config.steering());
         let buckets = config.buckets.get() as u16;
         let owners: Vec<WorkerId> = (0..buckets).map(|bucket| WorkerId(bucket % count)).collect();
-        let pools = config.limit_pools().unwrap();
-        let expectations = Expectations::new(config.secret);
-        let tunnels = KnownTunnels::new(config.secret);
         let (notify, notices) = mpsc::channel();
+        let blueprint = Blueprint::new(config, notify).unwrap();
+        let zones = Zones::new(&config.zones, ports).unwrap();
         let lines = || (0..ports).map(|_| Line::default()).collect();
         let (inputs, outputs): (Vec<Line>, Vec<Line>) = (lines(), lines());
         let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
         for id in (0..count).map(WorkerId) {
             let (mut member, inbox) = Member::new(id, None).unwrap();
-            let mut worker = Worker::new(Equipment {
+            let post = Post {
                 id,
+                hasher: &hasher,
                 routes: owners.clone(),
-                limits: pools.limits(config.secret),
-                expectations: expectations.clone(),
-                tunnels: tunnels.clone(),
-                wakeup: member.wakeup.clone(),
+                zones: &zones,
                 refuses_new: vec![false; ports],
-                outputs: ports,
-                zones: Zones::new(&config.zones, ports).unwrap(),
+            };
+            let mut worker = Worker::new(Equipment {
                 resolver: routed.then(|| Resolver::for_test().0),
-                ..equipment(config, inbox, notify.clone())
+                ..blueprint.equipment(config, post, (inbox, &member.wakeup))
             });
             for bucket in config.buckets.iter().filter(|bucket| owners[bucket.index()] == id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));

@@ -4,17 +4,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use conntrack::{Expectations, KnownTunnels};
 use flow::Timestamp;
 use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteeringHasher, WorkerId};
 
-use crate::path::TimeSource;
+use crate::control::blueprint::{Blueprint, Post};
 use crate::rings::link::Wakeup;
-use crate::worker::command::{Command, Notice};
+use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
-use crate::worker::{Equipment, Turn, Worker};
+use crate::worker::{Turn, Worker};
 use crate::{Bucket, Config, Zones};
 
 /// Frames on their way into the worker or out of it. A received frame is a copy without the fields
@@ -52,32 +51,18 @@ impl TxQueue for Wire {
     }
 }
 
-/// The equipment of a worker that is alone between two ports, as a bridge.
-pub fn equipment(
-    config: &Config,
-    inbox: Consumer<Command>,
-    notices: mpsc::Sender<Notice>,
-) -> Equipment {
-    Equipment {
+/// A worker that is alone between two ports, as a bridge. `owner` has all buckets.
+pub fn alone(config: &Config, inbox: Consumer<Command>, owner: WorkerId) -> Worker {
+    let blueprint = Blueprint::new(config, mpsc::channel().0).unwrap();
+    let post = Post {
         id: WorkerId(0),
-        hasher: SteeringHasher::new(config.steering()),
-        pass: config.pass.clone(),
-        routes: vec![WorkerId(0); config.buckets.get()],
+        hasher: &SteeringHasher::new(config.steering()),
+        routes: vec![owner; config.buckets.get()],
+        zones: &Zones::new(&config.zones, 2).unwrap(),
         refuses_new: vec![false; 2],
-        outputs: 2,
-        stations: config.stations,
-        settings: config.settings.clone(),
-        zones: Zones::new(&config.zones, 2).unwrap(),
-        limits: config.limit_pools().unwrap().limits(config.secret),
-        expectations: Expectations::new(config.secret),
-        tunnels: KnownTunnels::new(config.secret),
-        fragment_memory: defrag::Pools::new(&config.settings.defrag).memory(1),
-        time: TimeSource::Turn,
-        inbox,
-        notices,
-        wakeup: Wakeup::new(Waker::new().unwrap()),
-        resolver: None,
-    }
+    };
+    let wakeup = Wakeup::new(Waker::new().unwrap());
+    Worker::new(blueprint.equipment(config, post, (inbox, &wakeup)))
 }
 
 /// A worker between two ports.
@@ -93,7 +78,7 @@ impl Rig {
     pub fn new(config: &Config) -> Self {
         let now = Timestamp::from_secs(1000);
         let (mut commands, inbox) = RingBuffer::new(8);
-        let mut worker = Worker::new(equipment(config, inbox, mpsc::channel().0));
+        let mut worker = alone(config, inbox, WorkerId(0));
         for bucket in config.buckets.iter() {
             worker.install(bucket, Box::new(Bucket::new(now)));
         }

@@ -4,9 +4,9 @@ use steer::{BucketMove, WorkerId, WorkerSet};
 
 use super::{Coordinator, HOPS};
 use crate::Bucket;
+use crate::control::blueprint::Post;
 use crate::control::config::{StartError, SteerError, WorkerCount};
 use crate::control::worker_handle::{Member, Unresponsive, introduce};
-use crate::path::TimeSource;
 use crate::worker::command::{Command, Question};
 use crate::worker::report::WorkerReport;
 use crate::worker::{Equipment, Worker, thread};
@@ -18,25 +18,16 @@ impl Coordinator {
         let id = WorkerId(self.members.len() as u16);
         let cpu = self.cpu_of(id);
         let (mut member, inbox) = Member::new(id, cpu).map_err(StartError::Thread)?;
-        let mut worker = Worker::new(Equipment {
+        let post = Post {
             id,
-            hasher: self.hasher.clone(),
-            pass: self.config.pass.clone(),
+            hasher: &self.hasher,
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
+            zones: &self.zones,
             refuses_new: self.ports.refuse_new(),
-            outputs: self.ports.len(),
-            stations: self.config.stations,
-            settings: self.config.settings.clone(),
-            zones: self.zones.clone(),
-            limits: self.limit_pools.limits(self.config.secret),
-            expectations: self.expectations.clone(),
-            tunnels: self.tunnels.clone(),
-            fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
-            time: TimeSource::Turn,
-            inbox,
-            notices: self.notify.clone(),
-            wakeup: member.wakeup.clone(),
+        };
+        let mut worker = Worker::new(Equipment {
             resolver: self.resolver.clone(),
+            ..self.blueprint.equipment(&self.config, post, (inbox, &member.wakeup))
         });
         let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
         for bucket in self.table.buckets_of(id) {

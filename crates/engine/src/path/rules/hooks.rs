@@ -91,6 +91,8 @@ impl PacketPath {
                         let end = End::Drop(reason.into(), told.map(Reply::Icmp));
                         return ControlFlow::Break(end);
                     }
+                    // Only rules look at the packet before it is sent.
+                    Course::By { .. } if self.rules.is_none() => return ControlFlow::Continue(()),
                     Course::By { .. } => {
                         scratch.take_hop(&mut packet.frame);
                         router.port_of(&course)

@@ -1,0 +1,87 @@
+//! The parts that the workers of one gateway share, and the equipment of each worker.
+
+use std::sync::mpsc::Sender;
+
+use conntrack::{Expectations, KnownTunnels, LimitPools, TooManyZones};
+use rtrb::Consumer;
+use steer::{SteeringHasher, WorkerId};
+
+use crate::Zones;
+use crate::control::config::Config;
+use crate::path::TimeSource;
+use crate::rings::link::Wakeup;
+use crate::worker::Equipment;
+use crate::worker::command::{Command, Notice};
+
+/// The parts that the workers of one gateway share.
+pub struct Blueprint {
+    /// The limits on connections.
+    pub limit_pools: LimitPools,
+    /// Connections that others have announced.
+    pub expectations: Expectations,
+    /// The memory for fragments.
+    pub fragment_pools: defrag::Pools,
+    tunnels: KnownTunnels,
+    notices: Sender<Notice>,
+}
+
+/// The place of a worker in its gateway.
+pub struct Post<'a> {
+    /// Its number.
+    pub id: WorkerId,
+    /// How packets find their bucket.
+    pub hasher: &'a SteeringHasher,
+    /// The owner of each bucket.
+    pub routes: Vec<WorkerId>,
+    /// The zones, before any settings are applied to them.
+    pub zones: &'a Zones,
+    /// Which ports accept no new connections; as many as there are ports.
+    pub refuses_new: Vec<bool>,
+}
+
+impl Blueprint {
+    /// Creates the shared parts. Workers send their notices to `notices`.
+    ///
+    /// # Errors
+    /// There are more zones than the limits on connections can tell apart.
+    pub fn new(config: &Config, notices: Sender<Notice>) -> Result<Self, TooManyZones> {
+        Ok(Self {
+            limit_pools: config.limit_pools()?,
+            expectations: Expectations::new(config.secret),
+            fragment_pools: defrag::Pools::new(&config.settings.defrag),
+            tunnels: KnownTunnels::new(config.secret),
+            notices,
+        })
+    }
+
+    /// The equipment of a worker of a bridge. It takes commands from `inbox` and is woken by
+    /// `wakeup`.
+    pub fn equipment(
+        &self,
+        config: &Config,
+        post: Post<'_>,
+        (inbox, wakeup): (Consumer<Command>, &Wakeup),
+    ) -> Equipment {
+        let Post { id, hasher, routes, zones, refuses_new } = post;
+        Equipment {
+            id,
+            hasher: hasher.clone(),
+            pass: config.pass.clone(),
+            routes,
+            outputs: refuses_new.len(),
+            refuses_new,
+            stations: config.stations,
+            settings: config.settings.clone(),
+            zones: zones.clone(),
+            limits: self.limit_pools.limits(config.secret),
+            expectations: self.expectations.clone(),
+            tunnels: self.tunnels.clone(),
+            fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
+            time: TimeSource::Turn,
+            inbox,
+            notices: self.notices.clone(),
+            wakeup: wakeup.clone(),
+            resolver: None,
+        }
+    }
+}
