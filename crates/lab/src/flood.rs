@@ -107,7 +107,7 @@ fn lab(program: &Path, reassembler: Contender, memory: u32) -> Result<Lab> {
     let lab = Lab::new(gateway, Placement::free())?;
     if reassembler == Contender::Kernel {
         let setting = format!("net.ipv4.ipfrag_high_thresh={memory}");
-        lab.gateway().program("sysctl").args(["-qw", &setting]).check()?;
+        lab.gateway().sysctl([&setting])?;
     }
     Ok(lab)
 }

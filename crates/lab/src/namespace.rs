@@ -1,3 +1,4 @@
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -100,6 +101,50 @@ impl Namespace {
         let mut batch = commands.join("\n");
         batch.push('\n');
         self.program("ip").args(["-batch", "-"]).input(batch).check().map(drop)
+    }
+
+    /// Sets kernel parameters, each as `NAME=VALUE`.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the parameter that `sysctl` refused.
+    pub fn sysctl<S: AsRef<OsStr>>(&self, settings: impl IntoIterator<Item = S>) -> Result<()> {
+        self.program("sysctl").args(["-qw"]).args(settings).check().map(drop)
+    }
+
+    /// Loads rules in nft's syntax into the kernel, beside the present ones.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the line that `nft` refused.
+    pub fn load_rules(&self, rules: &str) -> Result<()> {
+        self.program("nft").args(["-f", "-"]).input(rules.to_owned()).check().map(drop)
+    }
+
+    /// The kernel's ruleset in the JSON of `nft`.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if `nft` fails.
+    pub fn listed_rules(&self) -> Result<String> {
+        self.program("nft").args(["-j", "list", "ruleset"]).check()
+    }
+
+    /// The JSON that `nft` prints for rules in its syntax. The kernel has them for a moment, and has
+    /// no rules afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the line that `nft` refused.
+    pub fn printed_rules(&self, rules: &str) -> Result<String> {
+        self.load_rules(rules)?;
+        let printed = self.listed_rules()?;
+        self.flush_rules()?;
+        Ok(printed)
+    }
+
+    /// Deletes all rules of the kernel.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if `nft` fails.
+    pub fn flush_rules(&self) -> Result<()> {
+        self.program("nft").args(["flush", "ruleset"]).check().map(drop)
     }
 
     /// A process in this network namespace, by its number outside of the lab.

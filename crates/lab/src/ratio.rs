@@ -9,7 +9,7 @@ use crate::clients::iperf::iperf_tcp;
 use crate::error::{Error, Result};
 use crate::placement::Placement;
 use crate::stateway::StatewaySpec;
-use crate::topology::{Family, Gateway, Lab, Tracking, load_rules};
+use crate::topology::{Family, Gateway, Lab, Tracking};
 use crate::traffic::{GeneratorSpec, packet_rate};
 
 /// The parameters of a comparison.
@@ -242,7 +242,7 @@ fn check_masquerade(lab: &Lab, generator: &GeneratorSpec) -> Result<()> {
             }
         }
     ";
-    load_rules(lab.server(), RULES.to_owned()).map_err(Error::or_unavailable)?;
+    lab.server().load_rules(RULES).map_err(Error::or_unavailable)?;
     let report =
         packet_rate(lab, &GeneratorSpec { time: Duration::from_secs(1), ..generator.clone() })?;
     let text = lab.server().program("nft").args(["-j", "list", "counters"]).check()?;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use crate::placement::Placement;
 use crate::program::{Background, Output, Program};
-use crate::topology::{Side, Tracking, load_rules};
+use crate::topology::{Side, Tracking};
 
 /// The way to start Stateway.
 #[derive(Clone, Debug)]
@@ -27,6 +27,9 @@ pub struct StatewaySpec {
     pub refuses_new: bool,
     /// Rules for packets, as for a kernel gateway.
     pub rules: Tracking,
+    /// More rules for packets, in nft's syntax. It may be empty, for a gateway whose configuration
+    /// names a ruleset without rules.
+    pub ruleset: Option<String>,
     /// More lines for `[gateway]`.
     pub gateway: String,
     /// More text for the end of the configuration, such as a `[tunables]` table.
@@ -85,9 +88,16 @@ impl StatewaySpec {
             routed: false,
             refuses_new: false,
             rules,
+            ruleset: None,
             gateway,
             more,
         }
+    }
+
+    /// The rules in nft's syntax; `None` for a configuration without a ruleset.
+    fn all_rules(&self) -> Option<String> {
+        let parts = [self.rules.rules(), self.ruleset.clone()];
+        parts.into_iter().flatten().reduce(|first, second| first + &second)
     }
 
     /// The configuration file for the named interfaces.
@@ -111,14 +121,6 @@ impl StatewaySpec {
     }
 }
 
-/// Rules in the JSON of `nft -j list ruleset`. The kernel has them for a moment.
-fn as_json(gateway: &Namespace, rules: String) -> Result<String> {
-    load_rules(gateway, rules).map_err(Error::or_unavailable)?;
-    let text = gateway.program("nft").args(["-j", "list", "ruleset"]).check()?;
-    gateway.program("nft").args(["flush", "ruleset"]).check()?;
-    Ok(text)
-}
-
 impl Stateway {
     /// The control socket, inside the namespace.
     pub const SOCKET: &str = "/dev/shm/stateway.sock";
@@ -137,8 +139,9 @@ impl Stateway {
         }
         let interfaces: Vec<_> = spec.interfaces.iter().map(String::as_str).collect();
         let mut config = spec.config(&interfaces);
-        if let Some(rules) = spec.rules.rules() {
-            let file = gateway.write_file("rules.json", as_json(gateway, rules)?.as_bytes())?;
+        if let Some(rules) = spec.all_rules() {
+            let printed = gateway.printed_rules(&rules).map_err(Error::or_unavailable)?;
+            let file = gateway.write_file("rules.json", printed.as_bytes())?;
             let _ = write!(config, "\n[rules]\nfile = \"{file}\"\n");
         }
         let file = gateway.write_file("stateway.toml", config.as_bytes())?;

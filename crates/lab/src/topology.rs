@@ -313,7 +313,7 @@ impl Lab {
     fn forward(&self, tracking: Tracking) -> Result<()> {
         enable_forwarding(&self.gateway)?;
         let Some(rules) = tracking.rules() else { return Ok(()) };
-        load_rules(&self.gateway, rules).map_err(Error::or_unavailable)
+        self.gateway.load_rules(&rules).map_err(Error::or_unavailable)
     }
 }
 
@@ -333,11 +333,6 @@ impl Tracking {
             }
         }
     }
-}
-
-/// Loads rules in nft's syntax into the kernel, beside the present ones.
-pub(crate) fn load_rules(namespace: &Namespace, rules: String) -> Result<()> {
-    namespace.program("nft").args(["-f", "-"]).input(rules).check().map(drop)
 }
 
 impl Side {
@@ -381,8 +376,7 @@ fn of(addresses: [IpAddr; 2], family: Family) -> IpAddr {
 }
 
 fn enable_forwarding(namespace: &Namespace) -> Result<()> {
-    let settings = ["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"];
-    namespace.program("sysctl").args(["-qw"]).args(settings).check().map(drop)
+    namespace.sysctl(["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
 }
 
 fn steer_softirq(namespace: &Namespace, interface: &str, mask: &str) -> Result<()> {

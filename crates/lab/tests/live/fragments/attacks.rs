@@ -6,15 +6,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use lab::{
-    Attack, Contender, Datagrams, END, FLOOD_GATEWAYS, Family, FloodReport, FloodSpec, Gateway,
-    Lab, NumberedSpec, Piece, Placement, Random, Result, StatewaySpec, at_pace, digest, flood, udp,
+    Attack, Contender, Datagrams, END, FLOOD_GATEWAYS, Family, FloodReport, FloodSpec, Lab,
+    NumberedSpec, Piece, Random, Result, StatewaySpec, at_pace, digest, flood, udp,
 };
-
 use serde_json::Value;
 
 use super::sequence::PORT;
-use crate::scenario::{alone, stateway_binary};
-use crate::stateway::{Live, stateway_lab, stop_cleanly};
+use crate::scenario::{alone, bridge, start, stateway, stateway_binary, stop_cleanly};
 
 /// The rates of the floods in fragments per second, and the duration of the honest traffic.
 const RATES: [u32; 2] = [0, 100_000];
@@ -67,7 +65,7 @@ fn no_attack_corrupts_or_stops_honest_datagrams() {
             ),
             ..StatewaySpec::new(binary.clone(), 2)
         };
-        let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+        let mut lab = start(spec)?;
         let datagrams = Datagrams::new(&lab, &binary)?;
         for attack in Attack::ALL {
             let frames = attack.frames(&lab, ATTACK_FRAMES, 1);
@@ -80,7 +78,7 @@ fn no_attack_corrupts_or_stops_honest_datagrams() {
             flood.finish()?;
         }
         for command in ["drops", "status"] {
-            println!("{}", lab.stateway().expect("it runs").command(&[command]).check()?);
+            println!("{}", stateway(&lab).command(&[command]).check()?);
         }
         stop_cleanly(&mut lab)
     });
@@ -101,7 +99,7 @@ fn honest(lab: &Lab, datagrams: &Datagrams, attack: Attack, bytes: u16) -> Resul
 
 /// The memory charged for incomplete datagrams stays within the limit of each family.
 fn memory_is_bounded(lab: &Lab, attack: Attack) -> Result<()> {
-    let status = lab.stateway().expect("it runs").query(&["status"])?;
+    let status = stateway(lab).query(&["status"])?;
     let workers = status["workers"].as_array().expect("a list of workers");
     for family in ["v4", "v6"] {
         let charged = |worker: &Value| -> u64 {
@@ -123,7 +121,7 @@ fn identifications_that_come_round_mix_no_datagrams() {
     const IDS: u32 = 256;
     const LENGTH: usize = 4416;
     alone(|| {
-        let mut lab = stateway_lab(2)?;
+        let mut lab = bridge(2)?;
         let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
         let addresses = (Ipv4Addr::new(198, 51, 100, 1).into(), lab.server_address(Family::V4));
         let mut random = Random::new(1);

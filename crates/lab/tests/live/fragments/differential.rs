@@ -7,15 +7,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use lab::{
-    Capture, Datagrams, Family, Gateway, Lab, Namespace, Piece, Placement, Result, StatewaySpec,
-};
+use lab::{Capture, Datagrams, Family, Lab, Namespace, Piece, Result, StatewaySpec};
 
 use super::batch::{Batch, SEQUENCES};
-use super::model::{Expected, Stricter, kernel, stateway};
+use super::model::{self, Expected, Stricter};
 use super::sequence::{PORT, Sequence};
-use crate::scenario::{alone, stateway_binary};
-use crate::stateway::{Live, stop_cleanly};
+use crate::scenario::{alone, bridge_spec, kernel_bridge, start, stateway_binary, stop_cleanly};
 
 /// The number of batches that each receiver gets.
 const BATCHES: u32 = 6;
@@ -46,8 +43,8 @@ fn every_difference_to_the_kernel_has_a_rule_and_every_rule_a_case() {
     let (mut differ, mut whole) = (BTreeMap::new(), 0);
     for number in 0..BATCHES {
         for sequence in Batch::generate(number, address).sequences {
-            let Expected { arrivals, rules } = stateway(&sequence);
-            let same = arrivals == kernel(&sequence).arrivals;
+            let Expected { arrivals, rules } = model::stateway(&sequence);
+            let same = arrivals == model::kernel(&sequence).arrivals;
             assert!(same || !rules.is_empty(), "seed {}", sequence.seed);
             whole += arrivals.len();
             for rule in rules {
@@ -74,7 +71,7 @@ fn make_room(receiver: &Namespace) -> Result<()> {
         "net.ipv4.conf.all.rp_filter=0".into(),
         "net.ipv4.conf.eth0.rp_filter=0".into(),
     ];
-    receiver.program("sysctl").args(["-qw"]).args(settings).check().map(drop)
+    receiver.sysctl(&settings)
 }
 
 /// Sends all batches and describes each difference from the expected arrivals.
@@ -111,8 +108,8 @@ fn send_batches(lab: &Lab, expected: impl Fn(&Sequence) -> Expected) -> Result<(
 #[test]
 fn the_kernel_does_what_its_model_says() {
     alone(|| {
-        let lab = Lab::new(Gateway::KernelBridge, Placement::free())?;
-        send_batches(&lab, kernel)
+        let lab = kernel_bridge()?;
+        send_batches(&lab, model::kernel)
     });
 }
 
@@ -128,9 +125,9 @@ fn tunables() -> String {
 #[test]
 fn behind_stateway_arrives_what_its_rules_say() {
     alone(|| {
-        let spec = StatewaySpec { more: tunables(), ..StatewaySpec::new(stateway_binary()?, 2) };
-        let mut lab = Lab::new(Gateway::Stateway(spec), Placement::free()).map(Live::from)?;
-        send_batches(&lab, stateway)?;
+        let spec = StatewaySpec { more: tunables(), ..bridge_spec(2)? };
+        let mut lab = start(spec)?;
+        send_batches(&lab, model::stateway)?;
         stop_cleanly(&mut lab)
     });
 }
@@ -150,9 +147,9 @@ fn a_replay_passes_what_its_rules_say() {
             }
             let arrivals = batch.sequences.iter().flat_map(|sequence| {
                 let pieces = by_source.remove(&sequence.place.source).unwrap_or_default();
-                kernel(&Sequence { pieces, ..sequence.clone() }).arrivals
+                model::kernel(&Sequence { pieces, ..sequence.clone() }).arrivals
             });
-            let complaints = batch.complaints(arrivals.collect(), stateway);
+            let complaints = batch.complaints(arrivals.collect(), model::stateway);
             assert!(complaints.is_empty(), "batch {number}: {complaints}");
         }
         Ok(())

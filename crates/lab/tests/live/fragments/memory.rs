@@ -3,10 +3,9 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lab::{Attack, Datagrams, Gateway, Lab, Placement, StatewaySpec, at_pace};
+use lab::{Attack, Datagrams, Lab, StatewaySpec, at_pace};
 
-use crate::scenario::{alone, stateway_binary};
-use crate::stateway::{Live, stop_cleanly};
+use crate::scenario::{alone, start, stateway, stateway_binary, stop_cleanly};
 
 /// `ipfrag_high_thresh`, in bytes.
 const LIMIT: u64 = 64 << 20;
@@ -24,8 +23,8 @@ fn the_memory_of_a_flood_is_returned() {
             more: format!("[tunables]\nipfrag_high_thresh = {LIMIT}\nipfrag_time = 2\n"),
             ..StatewaySpec::new(binary.clone(), 2)
         };
-        let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
-        let resident = |lab: &Lab| lab.stateway().expect("it runs").resident_bytes();
+        let mut lab = start(spec)?;
+        let resident = |lab: &Lab| stateway(lab).resident_bytes();
         let datagrams = Datagrams::new(&lab, &binary)?;
         let base = resident(&lab)?;
         let mut peak = base;

@@ -3,18 +3,16 @@
 use std::thread;
 use std::time::Duration;
 
-use lab::{
-    Datagrams, DnsServer, Gateway, Lab, NumberedSpec, Placement, Result, StatewaySpec, iperf_udp,
-    ping,
-};
+use lab::{Datagrams, DnsServer, NumberedSpec, Result, StatewaySpec, iperf_udp, ping};
 
-use crate::scenario::{FAMILIES, SHORT, alone, stateway_binary};
-use crate::stateway::{Live, stateway_lab, stop_cleanly};
+use crate::scenario::{
+    FAMILIES, SHORT, alone, bridge, bridge_spec, start, stateway, stateway_binary, stop_cleanly,
+};
 
 #[test]
 fn programs_that_send_fragments_work_through_two_workers() {
     alone(|| {
-        let mut lab = stateway_lab(2)?;
+        let mut lab = bridge(2)?;
         let names = DnsServer::start(&lab)?;
         for family in FAMILIES {
             for size in ["8000", "60000"] {
@@ -39,8 +37,8 @@ fn no_datagram_in_fragments_is_lost_while_workers_change() {
         for family in FAMILIES {
             // A worker may wait for a CPU longer than the default queue lasts.
             let more = "[tunables]\nnetdev_max_backlog = 65536\n".to_owned();
-            let spec = StatewaySpec { more, ..StatewaySpec::new(stateway_binary()?, 1) };
-            let mut lab = Live::from(Lab::new(Gateway::Stateway(spec), Placement::free())?);
+            let spec = StatewaySpec { more, ..bridge_spec(1)? };
+            let mut lab = start(spec)?;
             let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
             let spec = NumberedSpec {
                 family,
@@ -50,7 +48,7 @@ fn no_datagram_in_fragments_is_lost_while_workers_change() {
             };
             let report = thread::scope(|scope| -> Result<_> {
                 let traffic = scope.spawn(|| datagrams.numbered(&lab, &spec));
-                let stateway = lab.stateway().expect("it runs");
+                let stateway = stateway(&lab);
                 for workers in ["2", "1", "2", "1", "2"] {
                     thread::sleep(Duration::from_millis(450));
                     stateway.command(&["steer", "set", "--workers", workers]).check()?;

@@ -1,0 +1,256 @@
+//! H.323 calls: the messages in which the ends announce ports for H.245 and for media, and the
+//! packets that follow.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lab::{Family, Random};
+use wire::{TcpFlags, Transport, dissect};
+
+use super::conversation::{Talk, opens};
+use crate::scenario::h323::{CONTROL, ONLY_KERNEL, ONLY_OURS, SIGNALLING};
+use crate::scenario::payload;
+use crate::scenario::trackers::dialogue::{Client, Dialogue, Server, Side};
+use crate::scenario::trackers::outcome::Class;
+use crate::scenario::trackers::{Comparison, Observation, Unlike, expected_port};
+
+pub const H323: Comparison = Comparison {
+    name: "h323",
+    seeds: 2000,
+    pause: |_| Duration::ZERO,
+    turns_after: None,
+    tunables: |_| vec![("nf_conntrack_tcp_loose".to_owned(), 1)],
+    generate,
+    rule,
+    rules: &[FIRST, ADDITIONS, OTHERS, PIECES],
+    lists_alike: |_| true,
+    expected: Some(expected),
+};
+
+/// The address of the sender in the recorded messages.
+const V4: [u8; 4] = [192, 0, 2, 1];
+const V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// The first port that call signalling announces, and the first that H.245 announces.
+const SIGNALLED: u16 = 20000;
+const CONTROLLED: u16 = 21000;
+/// In one dialogue of this many, both ends announce the same port. The kernel drops the packet, and
+/// the player needs a timeout to notice that.
+const DROPPED_IN: u64 = 500;
+/// A payload too short for a message.
+pub const SOUND: &[u8] = b"\x80\0sound";
+
+fn generate(seed: u64) -> Dialogue {
+    let mut random = Random::new(seed);
+    let family = if random.once_in(10) { Family::V6 } else { Family::V4 };
+    let mut talk = Talk::of(seed, family, random);
+    talk.connect(1720);
+    let mut control: Option<Connection> = None;
+    // Rarely the called end speaks first.
+    let mut first = Some(if talk.random.once_in(20) { Server } else { Client });
+    for _ in 0..talk.random.between(2, 6) {
+        let from = talk.random.one_of(&Side::BOTH);
+        talk.first = SIGNALLED;
+        if talk.random.once_in(3) {
+            let control = control.get_or_insert_with(|| {
+                let (opener, port) = (talk.random.one_of(&Side::BOTH), talk.any_port());
+                Connection::open(&mut talk, opener, port)
+            });
+            talk.first = if seed.is_multiple_of(DROPPED_IN) { SIGNALLED } else { CONTROLLED };
+            for piece in pieces(&mut talk, from, &CONTROL) {
+                control.say(&mut talk, from, &piece);
+            }
+        } else {
+            let from = first.take().unwrap_or(from);
+            for piece in pieces(&mut talk, from, &SIGNALLING) {
+                talk.say(from, &piece);
+            }
+        }
+        for _ in 0..talk.random.between(0, 3) {
+            talk.first = talk.random.one_of(&[SIGNALLED, SIGNALLED, CONTROLLED]);
+            somebody(&mut talk);
+        }
+    }
+    talk.end()
+}
+
+fn somebody(talk: &mut Talk) {
+    if talk.random.once_in(3) {
+        return talk.somebody_comes();
+    }
+    let (from, port) = (talk.random.one_of(&Side::BOTH), talk.any_port());
+    talk.somebody_sends(from, port, SOUND);
+}
+
+/// A connection whose port may have been announced.
+pub struct Connection {
+    /// By [`Side`].
+    ports: [u16; 2],
+    next: [u32; 2],
+}
+
+impl Connection {
+    pub fn open(talk: &mut Talk, opener: Side, port: u16) -> Self {
+        let mut ports = [50000, port];
+        if opener == Server {
+            ports.reverse();
+        }
+        let mut it = Self { ports, next: [0, 0] };
+        it.segment(talk, opener, TcpFlags::SYN, b"");
+        it.next[opener as usize] = 1;
+        it.segment(talk, opener.other(), TcpFlags::SYN.with(TcpFlags::ACK), b"");
+        it.next = [1, 1];
+        it.segment(talk, opener, TcpFlags::ACK, b"");
+        it
+    }
+
+    pub fn say(&mut self, talk: &mut Talk, from: Side, payload: &[u8]) {
+        self.segment(talk, from, TcpFlags::ACK, payload);
+    }
+
+    fn segment(&mut self, talk: &mut Talk, from: Side, flags: TcpFlags, payload: &[u8]) {
+        let both = |numbers: [u16; 2]| (numbers[from as usize], numbers[from.other() as usize]);
+        let numbers = (self.next[from as usize], self.next[from.other() as usize]);
+        talk.segment(from, both(self.ports), flags, numbers, payload);
+        self.next[from as usize] += payload.len() as u32;
+    }
+}
+
+/// A message, rarely two or one in two segments, mostly correct.
+fn pieces(talk: &mut Talk, from: Side, usual: &[&str]) -> Vec<Vec<u8>> {
+    let only_one = [&ONLY_OURS[..], &ONLY_KERNEL].concat();
+    let messages = if talk.random.once_in(12) { &only_one } else { usual };
+    let mut bytes = message(talk, from, messages);
+    match talk.random.between(0, 59) {
+        0 => bytes.extend(message(talk, from, messages)),
+        1 => {
+            let rest = bytes.split_off(talk.random.between(1, bytes.len() - 1));
+            return vec![bytes, rest];
+        }
+        2 => {
+            let rest = bytes.split_off(4);
+            return vec![bytes, rest];
+        }
+        3 => {
+            let at = talk.random.between(0, 3);
+            bytes[at] ^= 1 << talk.random.between(0, 7);
+        }
+        _ => {}
+    }
+    vec![bytes]
+}
+
+/// One of the messages, with ports and the address of its sender, rarely with the address of the
+/// other end.
+pub fn message(talk: &mut Talk, from: Side, messages: &[&str]) -> Vec<u8> {
+    let whose = if talk.random.once_in(12) { from.other() } else { from };
+    let new = octets(talk.ends.address(whose));
+    let old = if new.len() == V4.len() { &V4[..] } else { &V6 };
+    let mut message = framed(talk.random.one_of(messages));
+    for at in 0..message.len().saturating_sub(old.len() + 1) {
+        let end = at + old.len();
+        if message[at..end] == *old {
+            // RTP keeps an even port and RTCP an odd one.
+            let port = talk.any_port() & !1 | u16::from(message[end + 1] & 1);
+            let port = if talk.random.once_in(20) { 0 } else { port };
+            message[at..end].copy_from_slice(&new);
+            message[end..end + 2].copy_from_slice(&port.to_be_bytes());
+        }
+    }
+    message
+}
+
+/// A message with its header on TCP.
+fn framed(message: &str) -> Vec<u8> {
+    let digits = message.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+    let bytes = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap());
+    header(message.len() / 2 + 4).into_iter().chain(bytes).collect()
+}
+
+/// The header: the version, and the whole length.
+fn header(length: usize) -> [u8; 4] {
+    let [high, low] = (length as u16).to_be_bytes();
+    [3, 0, high, low]
+}
+
+pub fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// The kernel reads the messages of both ends at once.
+const FIRST: &str = "the opener of the connection speaks first";
+/// The kernel stops at additions that it does not know, even absent ones.
+const ADDITIONS: &str = "additions of later versions are skipped";
+/// The kernel reads on.
+const OTHERS: &str = "parts behind H.235 tokens or for other networks than IP are not read";
+/// The kernel takes each segment for whole messages, or for the header of one.
+const PIECES: &str = "messages may begin and end anywhere in segments";
+
+/// The kernel drops the second. This is so rare that no seed of the usual run shows it.
+const AGAIN: &str = "two connections may announce the same address and port";
+
+fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
+    let last = told.last()?;
+    if last.kernel.class == Class::Lost && last.log.contains("cannot process") {
+        return Some(AGAIN);
+    }
+    announced_by_one(told, last.is_announced_only_to_us()?, visits(last.frame)?)
+}
+
+fn expected(told: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
+}
+
+/// The rule by which only we expect a connection at a port, or only the kernel does.
+fn announced_by_one(told: &[Observation<'_>], ours: bool, port: u16) -> Option<&'static str> {
+    let heard = told.iter().map(|told| (told, payload(told.frame)));
+    let said: Vec<_> = heard.filter(|(_, bytes)| bytes.len() > SOUND.len()).collect();
+    let only_one: &[&str] = if ours { &ONLY_OURS } else { &ONLY_KERNEL };
+    let mut announcing = said.iter().filter(|(told, bytes)| names(bytes, told.frame, port));
+    let is_whole = |bytes: &[u8]| bytes[..4] == header(bytes.len());
+    let mut signalling = said.iter().filter(|(told, _)| is_signalling(told.frame));
+    if !ours && signalling.next().is_some_and(|(told, _)| told.from == Server) {
+        Some(FIRST)
+    } else if announcing.any(|(_, bytes)| only_one.iter().any(|message| is(bytes, message))) {
+        Some(if ours { ADDITIONS } else { OTHERS })
+    } else if said.iter().any(|(_, bytes)| !is_whole(bytes)) {
+        Some(PIECES)
+    } else {
+        None
+    }
+}
+
+/// True for a segment of the call signalling connection.
+fn is_signalling(frame: &[u8]) -> bool {
+    match dissect(frame).unwrap().network.unwrap().transport {
+        Transport::Tcp(tcp) => [tcp.source_port, tcp.destination_port].contains(&1720),
+        _ => false,
+    }
+}
+
+/// True if the sender of the frame announces this port, or the other port of its pair.
+fn names(bytes: &[u8], frame: &[u8], port: u16) -> bool {
+    let network = dissect(frame).unwrap().network.unwrap();
+    let address = octets(network.source_ip());
+    let is_named = |window: &[u8]| {
+        let (start, end) = window.split_at(address.len());
+        start == address && u16::from_be_bytes([end[0], end[1]]) | 1 == port | 1
+    };
+    bytes.windows(address.len() + 2).any(is_named)
+}
+
+/// True if a packet starts with the message, apart from addresses and ports.
+fn is(bytes: &[u8], message: &str) -> bool {
+    let message = framed(message);
+    bytes.len() >= message.len() && bytes[..10] == message[..10]
+}
+
+/// The port to which a packet opens a connection.
+fn visits(frame: &[u8]) -> Option<u16> {
+    match dissect(frame).ok()?.network?.transport {
+        Transport::Udp { destination_port, .. } => Some(destination_port),
+        _ => opens(frame),
+    }
+}

@@ -1,0 +1,85 @@
+//! Comparison of our helpers with the kernel's: both see the same control connections, and must
+//! expect the same connections from them.
+
+mod amanda;
+mod broadcasts;
+mod conversation;
+mod ftp;
+mod h323;
+mod irc;
+mod pptp;
+mod ras;
+mod sane;
+mod sip;
+mod sip_messages;
+mod tftp;
+
+use conntrack::helper::Kind;
+
+use crate::scenario::alone;
+use crate::scenario::trackers::Comparison;
+use crate::scenario::trackers::kernel::Kernel;
+
+fn with_helpers(kinds: &[Kind], comparison: &Comparison) {
+    alone(|| {
+        let kernel = Kernel::new()?;
+        kernel.attach_helpers(kinds)?;
+        comparison.run_in(&kernel)
+    });
+}
+
+#[test]
+fn what_is_announced_is_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Ftp], &ftp::FTP);
+}
+
+#[test]
+fn files_by_tftp_are_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Tftp], &tftp::TFTP);
+}
+
+#[test]
+fn what_calls_announce_is_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Sip], &sip::SIP);
+}
+
+#[test]
+fn what_irc_clients_offer_is_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Irc], &irc::IRC);
+}
+
+#[test]
+fn streams_of_amanda_are_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Amanda], &amanda::AMANDA);
+}
+
+#[test]
+fn pictures_of_scanners_are_expected_as_by_the_kernel() {
+    with_helpers(&[Kind::Sane], &sane::SANE);
+}
+
+#[test]
+fn calls_by_h323_are_announced_as_by_the_kernel() {
+    with_helpers(&[Kind::Q931], &h323::H323);
+}
+
+#[test]
+fn answers_to_questions_of_everybody_are_expected_as_by_the_kernel() {
+    alone(broadcasts::compare);
+}
+
+#[test]
+fn what_gatekeepers_and_endpoints_say_is_announced_as_by_the_kernel() {
+    with_helpers(&[Kind::Ras], &ras::RAS);
+    with_helpers(&[Kind::Ras], &ras::DOUBTED);
+}
+
+#[test]
+fn what_calls_say_is_translated_as_by_the_kernel() {
+    alone(sip_messages::compare);
+}
+
+#[test]
+fn calls_by_pptp_are_announced_as_by_the_kernel() {
+    with_helpers(&[Kind::Pptp], &pptp::PPTP);
+}

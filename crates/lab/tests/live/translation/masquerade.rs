@@ -1,0 +1,262 @@
+//! Stateway as a router that translates. The server has no route to the client, so only translated
+//! packets arrive.
+
+use std::thread;
+use std::time::Duration;
+
+use lab::{Family, HttpServer, Lab, Result, Transport, ping};
+
+use crate::scenario::{
+    FAMILIES, StatewayLab, alone, answers_of_host, datagrams_stay_in_order, drops, edge_router,
+    every_request, fragments_arrive, inside, masquerading_router, nat_rules, outside, routes_show,
+    source_echo, stateway, stop_cleanly,
+};
+
+/// A configuration in which no connection is evicted for a port.
+const NOBODY_GIVES_WAY: &str = "[tunables]\nstateway_nat_source_share = 100\n";
+
+/// A router that masquerades datagrams to these ports.
+fn range_router((first, last): (u16, u16)) -> Result<StatewayLab> {
+    let masquerade = format!("meta l4proto udp masquerade to :{first}-{last}");
+    edge_router(2, &nat_rules(&[], &masquerade), NOBODY_GIVES_WAY)
+}
+
+fn every_client_with(workers: u32) {
+    alone(|| {
+        let mut lab = masquerading_router(workers)?;
+        every_request(&lab)?;
+        fragments_arrive(&lab)?;
+        routes_show(&lab, |family| vec![inside(family).parse().unwrap()])?;
+        assert_eq!(answers_of_host(&lab)?, [0, 0], "the host has taken replies for its own");
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn every_client_is_masqueraded_with_one_worker() {
+    every_client_with(1);
+}
+
+#[test]
+fn every_client_is_masqueraded_with_two_workers() {
+    every_client_with(2);
+}
+
+/// A rule names their port, so most of them use another bucket than their answers.
+#[test]
+fn datagrams_stay_in_order_under_translation_while_workers_change() {
+    let named = "udp dport 5201 snat ip to 198.51.100.254:40000\noifname wan0 masquerade";
+    let rules = nat_rules(&[], named);
+    alone(|| datagrams_stay_in_order(edge_router(1, &rules, "")?));
+}
+
+#[test]
+fn a_server_behind_the_router_is_reached_by_its_address() {
+    alone(|| {
+        let mut lab = masquerading_router(2)?;
+        let path = lab.client().write_file("page", &[b'x'; 200_000])?;
+        let directory = std::path::Path::new(&path).parent().expect("a directory").to_owned();
+        let mut server = lab
+            .on_client("python3")
+            .args(["-m", "http.server", "--bind", "::", "--directory"])
+            .args([directory.as_os_str()])
+            .args(["8000"])
+            .spawn()?;
+        server.wait_for_port(Transport::Tcp, 8000)?;
+        for family in FAMILIES {
+            for _ in 0..20 {
+                let host = match family {
+                    Family::V4 => outside(family).to_owned(),
+                    Family::V6 => format!("[{}]", outside(family)),
+                };
+                let size = lab
+                    .on_server("curl")
+                    .args(["-sS", "--globoff", "--noproxy", "*", "-o", "/dev/null", "-m", "10"])
+                    .args(["-w", "%{http_code} %{size_download}"])
+                    .args([format!("http://{host}:8080/page")])
+                    .check()?;
+                assert_eq!(size, "200 200000", "{family:?}");
+            }
+        }
+        assert_eq!(answers_of_host(&lab)?, [0, 0], "the host has answered for the server");
+        // The host still receives its own traffic.
+        for family in FAMILIES {
+            let address = outside(family).parse().expect("an address");
+            let report = ping(lab.on_server("ping"), address, 3)?;
+            assert_eq!((report.received, report.duplicates), (3, 0), "{family:?}");
+            let out = ping(lab.gateway().program("ping"), lab.server_address(family), 3)?;
+            assert_eq!((out.received, out.duplicates), (3, 0), "{family:?}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn a_sender_hears_of_a_shorter_link_behind_its_translation() {
+    alone(|| {
+        let mut lab = masquerading_router(2)?;
+        // Both ends of the link, because it drops packets longer than either MTU.
+        lab.gateway().ip(&["link set wan0 mtu 1300"])?;
+        lab.server().ip(&["link set eth0 mtu 1300"])?;
+        thread::sleep(Duration::from_millis(700));
+        let said = lab
+            .on_client("ping")
+            .args(["-n", "-c", "1", "-W", "4", "-M", "do", "-s", "1350", "198.51.100.2"])
+            .run()?
+            .stdout;
+        let expected = "From 192.0.2.254 icmp_seq=1 Frag needed and DF set (mtu = 1300)";
+        assert!(said.contains(expected), "{said}");
+        let server = HttpServer::start(&lab, 1_000_000)?;
+        for family in FAMILIES {
+            let download = server.download(&lab, family)?;
+            assert!(download.status == 200 && download.intact, "{family:?}: {download:?}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Gets a page from the host at this address.
+fn gets_a_page(from: lab::Program, host: std::net::IpAddr, port: u16) -> Result<()> {
+    let host = std::net::SocketAddr::new(host, port);
+    let got = from
+        .args(["-sS", "--globoff", "--noproxy", "*", "-o", "/dev/null", "-m", "10"])
+        .args(["-w", "%{http_code} %{size_download}"])
+        .args([format!("http://{host}/page")])
+        .check()
+        .unwrap_or_else(|error| panic!("{host}: {error}"));
+    assert_eq!(got, "200 200000", "{host}");
+    Ok(())
+}
+
+#[test]
+fn the_host_keeps_its_own_connections() {
+    // A port of the kernel's ephemeral range, and one of those to which sources are translated.
+    const PORTS: [u16; 2] = [40_080, 9000];
+    alone(|| {
+        let mut lab = masquerading_router(2)?;
+        let mut servers = Vec::new();
+        for (namespace, ports) in [(lab.gateway(), &PORTS[..]), (lab.server(), &[8080][..])] {
+            let path = namespace.write_file("page", &[b'x'; 200_000])?;
+            let directory = std::path::Path::new(&path).parent().expect("a directory").to_owned();
+            for port in ports {
+                let mut server = namespace
+                    .program("python3")
+                    .args(["-m", "http.server", "--bind", "::", "--directory"])
+                    .args([directory.as_os_str()])
+                    .args([port.to_string()])
+                    .spawn()?;
+                server.wait_for_port(Transport::Tcp, *port)?;
+                servers.push(server);
+            }
+        }
+        for family in FAMILIES {
+            let [inside, outside] = [inside(family), outside(family)]
+                .map(|text| text.parse::<std::net::IpAddr>().expect("an address"));
+            for _ in 0..3 {
+                gets_a_page(lab.gateway().program("curl"), lab.server_address(family), 8080)?;
+                for port in PORTS {
+                    gets_a_page(lab.on_client("curl"), inside, port)?;
+                    gets_a_page(lab.on_client("curl"), outside, port)?;
+                    gets_a_page(lab.on_server("curl"), outside, port)?;
+                }
+            }
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Plays many hosts that all use the same ports. Prints how many got an answer, how many different
+/// sources the server saw, and how many got the answer of another.
+const HOSTS: &str = "
+import selectors, socket, sys, time
+hosts, ports = int(sys.argv[1]), int(sys.argv[2])
+selector, own = selectors.DefaultSelector(), []
+for host in range(hosts):
+    for port in range(ports):
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        s.bind((f'192.0.2.{host + 10}', 5000 + port))
+        s.connect(('198.51.100.2', 7000))
+        s.setblocking(False)
+        selector.register(s, selectors.EVENT_READ, str(len(own)))
+        own.append(s)
+seen, wrong = {}, 0
+def take(patience):
+    global wrong
+    for key, _ in selector.select(patience):
+        try:
+            name, address, port = key.fileobj.recv(200).decode().split()
+        except OSError:
+            continue
+        wrong += name != key.data
+        seen.setdefault(name, set()).add((address, port))
+for _ in range(4):
+    for index, s in enumerate(own):
+        if str(index) not in seen or index % 5 == 0:
+            try:
+                s.send(str(index).encode())
+            except OSError:
+                pass
+        take(0)
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        take(0.05)
+sources = set().union(*seen.values())
+moved = sum(len(them) > 1 for them in seen.values())
+print(len(seen), len(sources), wrong, moved)
+";
+
+/// The number of flows that got an answer, among so many hosts with so many ports each. Checks that
+/// each has its own source.
+fn answered_flows(lab: &Lab, hosts: u32, ports: u32) -> Result<usize> {
+    let _echo = source_echo(lab.server())?;
+    let addresses: Vec<_> =
+        (0..hosts).map(|host| format!("addr add 192.0.2.{}/24 dev eth0", host + 10)).collect();
+    lab.client().ip(&addresses.iter().map(String::as_str).collect::<Vec<_>>())?;
+    let said = lab
+        .on_client("python3")
+        .args(["-c", HOSTS, &hosts.to_string(), &ports.to_string()])
+        .limit(Duration::from_secs(40))
+        .check()?;
+    let numbers: Vec<usize> =
+        said.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+    let [answered, sources, wrong, moved] = numbers[..] else { panic!("{said}") };
+    assert_eq!((sources, wrong, moved), (answered, 0, 0), "{said}");
+    Ok(answered)
+}
+
+#[test]
+fn no_two_flows_of_many_hosts_have_one_source() {
+    alone(|| {
+        let mut lab = masquerading_router(2)?;
+        assert_eq!(answered_flows(&lab, 60, 10)?, 600);
+        assert_eq!(drops(stateway(&lab), "port_pool_full")?, 0);
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn flows_that_find_no_port_are_counted() {
+    // Two ports for each of 256 buckets. A bucket may also get ports of others.
+    const RANGE: (u16, u16) = (20_000, 20_511);
+    alone(|| {
+        let mut lab = range_router(RANGE)?;
+        assert_eq!(answered_flows(&lab, 45, 20)?, 512);
+        let refused = drops(stateway(&lab), "port_pool_full")?;
+        assert!(refused >= 900 - 512, "{refused} are refused");
+        assert_eq!(drops(stateway(&lab), "alias_taken")?, 0);
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn a_range_that_most_buckets_have_no_port_of_is_used_up() {
+    const RANGE: (u16, u16) = (20_000, 20_063);
+    alone(|| {
+        let mut lab = range_router(RANGE)?;
+        assert_eq!(answered_flows(&lab, 30, 10)?, 64);
+        let refused = drops(stateway(&lab), "port_pool_full")?;
+        assert!(refused >= 300 - 64, "{refused} are refused");
+        assert_eq!(drops(stateway(&lab), "alias_taken")?, 0);
+        stop_cleanly(&mut lab)
+    });
+}

@@ -1,0 +1,128 @@
+//! A router that lets in only connections that a rule forwards: the setup of most home routers and
+//! NAT gateways.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use lab::Stateway;
+
+use crate::scenario::{
+    alone, echo, edge_router, ruleset_file, stateway, stateway_binary, stop_cleanly,
+};
+
+/// A connection from outside needs a forwarded port. No source is translated to such a port.
+const FORWARDS: &str = r#"
+table inet filter {
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        iifname "lan0" accept
+        ct status dnat counter accept
+    }
+}
+table ip nat {
+    chain prerouting {
+        type nat hook prerouting priority dstnat; policy accept;
+        iifname "wan0" tcp dport 88 dnat to 192.0.2.1:7
+    }
+    chain postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname "wan0" masquerade
+    }
+}
+"#;
+
+/// Asks for an echo this many times, five times a second. Prints how many came back.
+const ASK: &str = "
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5)
+answers = 0
+for _ in range(int(sys.argv[3])):
+    s.sendall(b'echo')
+    answers += s.recv(1000) == b'echo'
+    time.sleep(0.2)
+print(answers)
+";
+
+#[test]
+fn what_is_forwarded_gets_in_and_outlives_its_rule() {
+    alone(|| {
+        let mut lab = edge_router(2, "", "")?;
+        let mut gone = String::new();
+        for line in FORWARDS.lines().filter(|line| !line.contains("dnat to")) {
+            let _ = writeln!(gone, "{line}");
+        }
+        let forwards = ruleset_file(&lab, "forwards.json", FORWARDS)?;
+        let gone = ruleset_file(&lab, "gone.json", &gone)?;
+        let load = |file: &str| stateway(&lab).command(&["rules", "load", file]).check();
+        load(&forwards)?;
+        // In another network namespace the command says nothing about the kernel's rules, because
+        // that kernel state is not the gateway's.
+        let binary = stateway_binary()?;
+        let elsewhere = lab.gateway().program("unshare").args(["--net", &binary.to_string_lossy()]);
+        let load_there = ["rules", "load", &forwards, "--socket", Stateway::SOCKET];
+        let told = elsewhere.args(load_there).check()?;
+        assert!(told.contains("another network namespace"), "{told}");
+        assert!(!told.contains("THE KERNEL"), "{told}");
+        let _inside = echo(lab.client(), 7)?;
+        let asks =
+            |times: &str| lab.on_server("python3").args(["-c", ASK, "198.51.100.254", "88", times]);
+        assert_eq!(asks("3").check()?.trim(), "3");
+        let asking = asks("10").spawn()?;
+        std::thread::sleep(Duration::from_secs(1));
+        // The gateway's host answers new requests to the port, because it is the host's again.
+        load(&gone)?;
+        assert!(asks("1").check().is_err());
+        let explain = |packet: &str| {
+            let words = format!("rules explain {packet} in wan0");
+            let words: Vec<&str> = words.split(' ').collect();
+            stateway(&lab).command(&words).check()
+        };
+        let told = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
+        assert!(told.contains("it goes to this host"), "{told}");
+        assert_eq!(asking.finish()?.stdout.trim(), "10");
+        load(&forwards)?;
+        let told = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
+        assert!(told.contains("destination translated to 192.0.2.1 port 7"), "{told}");
+        // The command explains both directions of a masqueraded connection.
+        let _outside = echo(lab.server(), 7)?;
+        let asked = lab.on_client("python3").args(["-c", ASK, "198.51.100.2", "7", "1"]).check()?;
+        assert_eq!(asked.trim(), "1");
+        let list = ["conntrack", "list", "-d", "198.51.100.2", "--json"];
+        let list = stateway(&lab).command(&list).check()?;
+        let listed: serde_json::Value = serde_json::from_str(list.trim()).expect("one object");
+        let port = &listed["reply"]["destination_port"];
+        let told = explain(&format!("tcp 198.51.100.2:7 198.51.100.254:{port} flags ack"))?;
+        assert!(told.contains("accepted: it goes on its way"), "{told}");
+        assert!(told.contains("is translated: destination 192.0.2.1 port "), "{told}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Both directions: connections to the forwarded port, and connections that are masqueraded.
+#[test]
+fn the_syn_proxy_answers_for_what_is_translated() {
+    alone(|| {
+        let more = "[tunables]\nstateway_syn_proxy_half_open = 1\n";
+        let mut lab = edge_router(2, FORWARDS, more)?;
+        let stateway = stateway(&lab);
+        let _echoes = [echo(lab.client(), 7)?, echo(lab.server(), 7)?];
+        // The port of a reply may select the bucket of its connection or another, from which the
+        // worker is redirected. Several connections make both happen.
+        for _ in 0..8 {
+            let ask = ["-c", ASK, "198.51.100.254", "88", "2"];
+            assert_eq!(lab.on_server("python3").args(ask).check()?.trim(), "2");
+            let ask = ["-c", ASK, "198.51.100.2", "7", "2"];
+            assert_eq!(lab.on_client("python3").args(ask).check()?.trim(), "2");
+        }
+        // A port without a rule belongs to the host.
+        let _own = echo(lab.gateway(), 7)?;
+        let ask = ["-c", ASK, "198.51.100.254", "7", "2"];
+        assert_eq!(lab.on_server("python3").args(ask).check()?.trim(), "2");
+        let totals = stateway.query(&["status"])?["totals"].clone();
+        assert_eq!(totals["syn_proxy"]["cookie_valid"], 16, "{totals}");
+        assert_eq!(totals["syn_proxy"]["cookie_invalid"], 0, "{totals}");
+        assert_eq!(totals["classes"]["invalid"], 0, "{totals}");
+        stop_cleanly(&mut lab)
+    });
+}
