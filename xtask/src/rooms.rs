@@ -15,7 +15,8 @@ use crate::problem::Problem;
 use crate::source;
 
 /// The crates whose rooms are checked, each with the document that contains the table.
-const CRATES: &[(&str, &str)] = &[("conntrack", "docs/internals/tracking.md")];
+const CRATES: &[(&str, &str)] =
+    &[("conntrack", "docs/internals/tracking.md"), ("engine", "docs/internals/packet-path.md")];
 const HEADER: &str = "| room | what lives there | may use |";
 
 /// A source file of a crate.

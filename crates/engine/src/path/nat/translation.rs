@@ -124,14 +124,18 @@ impl PacketPath {
     }
 
     /// Makes sure that the replies of a new connection belong to no other one. It is for
-    /// connections for which no rule has asked for a source.
+    /// connections for which no rule has asked for a source. True if it may have translated the
+    /// connection.
     #[inline]
-    pub(crate) fn settle_translation(&mut self, packet: &Packet, scratch: &Scratch) -> Step {
+    pub(crate) fn settle_translation(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
         let bucket = self.ownership.get(packet.bucket);
         if !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
-            return ControlFlow::Continue(());
+            return ControlFlow::Continue(false);
         }
-        self.choose(packet, scratch, |table, id, supply, context| table.settle(id, supply, context))
+        self.choose(packet, scratch, |table, id, supply, context| {
+            table.settle(id, supply, context)
+        })?;
+        ControlFlow::Continue(true)
     }
 
     /// Lets `choose` find a translation in the table of a packet's bucket.

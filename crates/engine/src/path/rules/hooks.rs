@@ -43,18 +43,23 @@ impl PacketPath {
 
     /// Asks the rules before routing, and gives the packet its new destination.
     pub(crate) fn find_destination(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        scratch.set_halves(self.halves(packet, &scratch.tracked));
+        if scratch.tracked.is_translated() {
+            scratch.set_halves(self.halves(packet, &scratch.tracked));
+        }
         if scratch.proxy.opens {
             return ControlFlow::Continue(());
         }
         self.ask(Hook::Prerouting, packet, scratch)?;
         if scratch.tracked.fresh {
             scratch.follows = self.follow(packet, scratch)?;
-            if self.ask_for_destination(packet, scratch)? == Led::Redirected {
-                self.ask(Hook::PreroutingTranslated, packet, scratch)?;
-                return self.leave_to_host(packet, scratch);
+            match self.ask_for_destination(packet, scratch)? {
+                Led::Redirected => {
+                    self.ask(Hook::PreroutingTranslated, packet, scratch)?;
+                    return self.leave_to_host(packet, scratch);
+                }
+                Led::Elsewhere => scratch.set_halves(self.halves(packet, &scratch.tracked)),
+                Led::Onward => {}
             }
-            scratch.set_halves(self.halves(packet, &scratch.tracked));
         }
         if scratch.is_hosts && scratch.halves.destination.is_none() {
             return ControlFlow::Break(End::Host);
@@ -180,10 +185,11 @@ impl PacketPath {
     fn ask_postrouting(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         self.ask(Hook::Postrouting, packet, scratch)?;
         if scratch.tracked.fresh {
-            if !self.ask_for_source(packet, scratch)? {
-                self.settle_translation(packet, scratch)?;
+            let is_translated = self.ask_for_source(packet, scratch)?
+                || self.settle_translation(packet, scratch)?;
+            if is_translated {
+                scratch.set_halves(self.halves(packet, &scratch.tracked));
             }
-            scratch.set_halves(self.halves(packet, &scratch.tracked));
         }
         self.readdress(packet, &scratch.halves, Half::Source);
         self.ask(Hook::PostroutingTranslated, packet, scratch)?;
@@ -193,7 +199,7 @@ impl PacketPath {
     /// Asks the hook that translates destinations about a packet that has opened a connection.
     fn ask_for_destination(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<Led> {
         if scratch.follows {
-            return ControlFlow::Continue(Led::Onward);
+            return ControlFlow::Continue(Led::Elsewhere);
         }
         let Some(request) = self.ask(Hook::DestinationNat, packet, scratch)?.nat else {
             return ControlFlow::Continue(Led::Onward);
@@ -206,7 +212,7 @@ impl PacketPath {
         scratch.is_determined =
             request.address.is_none_or(|addresses| addresses.is_one() || request.netmap);
         self.translate(&request, packet, scratch)?;
-        ControlFlow::Continue(Led::Onward)
+        ControlFlow::Continue(Led::Elsewhere)
     }
 
     /// Asks the hook that translates sources about a packet that has opened a connection. True
@@ -326,8 +332,10 @@ impl PacketPath {
 /// The way that rules have led a packet that has opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Led {
-    /// Its destination says it, translated or not.
+    /// To its destination.
     Onward,
+    /// To the destination that its connection is translated to.
+    Elsewhere,
     /// To the address of the interface that it came in by.
     Redirected,
 }
