@@ -247,8 +247,12 @@ pub struct Gateway {
 
 impl Gateway {
     fn crew(setup: Setup) -> Result<Vec<Self>, Error> {
-        let Setup { case, workers, .. } = setup;
+        let Setup { case, workers, flows, .. } = setup;
         let mut config = Config::new(SECRET);
+        config
+            .settings
+            .set("nf_conntrack_max", u64::from(flows.max(1 << 16)) * 2)
+            .map_err(|error| wrong(error.to_string()))?;
         config.mode = case.mode();
         config.workers = WorkerCount::fixed(workers)?;
         if let Some(document) = case.ruleset() {

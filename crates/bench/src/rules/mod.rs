@@ -1,7 +1,8 @@
 //! Judges packets by rules: with an index and sets, and one rule after the other. Then translates
-//! their addresses.
+//! their addresses, and measures the whole gateway with more and more flows.
 
 mod report;
+mod scale;
 mod translation;
 mod workload;
 
@@ -13,6 +14,7 @@ use ruleset::{
 use serde_json::Value;
 
 pub use self::report::{Report, Row};
+pub use self::scale::Scale;
 pub use self::translation::Translation;
 use self::workload::Workload;
 use crate::measure::{Schedule, Turn, Work, cpus, rounds, turn};
@@ -150,6 +152,7 @@ pub fn run(options: Options) -> Result<Report, Error> {
         );
     }
     report.translated(&translation::run(options, &cpus)?);
+    report.scaled(scale::run(options, cpu)?);
     Ok(report)
 }
 

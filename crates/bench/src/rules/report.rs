@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Design;
+use super::scale::Scale;
 use super::translation::{Measured, Translation};
 use super::workload::Workload;
 use crate::measure::{Findings, Turn, least_share, rates, ratios};
@@ -39,6 +40,9 @@ pub struct Report {
     /// The figures of translation.
     #[serde(flatten)]
     pub translation: Translation,
+    /// The figures of the whole gateway by number of flows.
+    #[serde(flatten)]
+    pub scale: Scale,
 }
 
 /// The figures of a design.
@@ -69,6 +73,7 @@ impl Report {
             index_bytes: BTreeMap::new(),
             variants: Vec::new(),
             translation: Translation::default(),
+            scale: Scale::default(),
         }
     }
 
@@ -76,6 +81,11 @@ impl Report {
         let turns: Vec<_> = measured.iter().map(|it| it.turns().to_vec()).collect();
         self.cpu_share = self.cpu_share.min(least_share(&turns));
         self.translation = Translation::of(measured);
+    }
+
+    pub(super) fn scaled(&mut self, scale: Scale) {
+        self.cpu_share = self.cpu_share.min(scale.cpu_share);
+        self.scale = scale;
     }
 
     pub(super) fn measured<'t>(
@@ -104,7 +114,7 @@ impl Report {
 }
 
 /// Nanoseconds for a packet, from packets per second.
-fn nanoseconds(rates: Spread) -> Spread {
+pub(super) fn nanoseconds(rates: Spread) -> Spread {
     let invert = |rate: f64| if rate > 0.0 { 1e9 / rate } else { 0.0 };
     Spread { median: invert(rates.median), min: invert(rates.max), max: invert(rates.min) }
 }
@@ -130,7 +140,7 @@ impl fmt::Display for Report {
             table.row(*key, vec![Some(Cell::new(*speedup, 1))]);
         }
         writeln!(f, "{table}")?;
-        write!(f, "{}", self.translation)?;
+        write!(f, "{}{}", self.translation, self.scale)?;
         write!(f, "least share of a CPU: {:.0} %", self.cpu_share * 100.0)
     }
 }

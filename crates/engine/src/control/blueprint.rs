@@ -23,6 +23,7 @@ pub struct Blueprint {
     pub fragment_pools: defrag::Pools,
     tunnels: KnownTunnels,
     notices: Sender<Notice>,
+    time: TimeSource,
 }
 
 /// The place of a worker in its gateway.
@@ -37,20 +38,28 @@ pub struct Post<'a> {
     pub zones: &'a Zones,
     /// Which ports accept no new connections; as many as there are ports.
     pub refuses_new: Vec<bool>,
+    /// The number of workers that share the memory for fragments.
+    pub workers: u32,
 }
 
 impl Blueprint {
-    /// Creates the shared parts. Workers send their notices to `notices`.
+    /// Creates the shared parts. Workers send their notices to `notices`. In a replay, the time is
+    /// that of the frames, and no limit depends on the number of workers.
     ///
     /// # Errors
     /// There are more zones than the limits on connections can tell apart.
-    pub fn new(config: &Config, notices: Sender<Notice>) -> Result<Self, TooManyZones> {
+    pub fn new(
+        config: &Config,
+        notices: Sender<Notice>,
+        time: TimeSource,
+    ) -> Result<Self, TooManyZones> {
         Ok(Self {
             limit_pools: config.limit_pools()?,
             expectations: Expectations::new(config.secret),
             fragment_pools: defrag::Pools::new(&config.settings.defrag),
             tunnels: KnownTunnels::new(config.secret),
             notices,
+            time,
         })
     }
 
@@ -62,7 +71,17 @@ impl Blueprint {
         post: Post<'_>,
         (inbox, wakeup): (Consumer<Command>, &Wakeup),
     ) -> Equipment {
-        let Post { id, hasher, routes, zones, refuses_new } = post;
+        let Post { id, hasher, routes, zones, refuses_new, workers } = post;
+        let (limits, fragment_memory) = match self.time {
+            TimeSource::Turn => {
+                (self.limit_pools.limits(config.secret), self.fragment_pools.memory(workers))
+            }
+            // All fragments of a replay meet at one worker, and it has all the memory.
+            TimeSource::Frame => (
+                self.limit_pools.limits_of_replay(config.secret),
+                defrag::Pools::new(&config.settings.defrag).memory(1),
+            ),
+        };
         Equipment {
             id,
             hasher: hasher.clone(),
@@ -73,11 +92,11 @@ impl Blueprint {
             stations: config.stations,
             settings: config.settings.clone(),
             zones: zones.clone(),
-            limits: self.limit_pools.limits(config.secret),
+            limits,
             expectations: self.expectations.clone(),
             tunnels: self.tunnels.clone(),
-            fragment_memory: self.fragment_pools.memory(u32::from(id.0) + 1),
-            time: TimeSource::Turn,
+            fragment_memory,
+            time: self.time,
             inbox,
             notices: self.notices.clone(),
             wakeup: wakeup.clone(),

@@ -30,6 +30,7 @@ use crate::control::zone_changes::Spread;
 use crate::egress::outputs::Sent;
 use crate::egress::resolver::Resolver;
 use crate::egress::routing::Routing;
+use crate::path::TimeSource;
 use crate::path::events::{EventSender, EventStream, Subscription};
 use crate::path::recent_drops::Inherited;
 use crate::path::rules::ruleset::{RuleCounts, Rules};
@@ -133,7 +134,7 @@ impl Coordinator {
             host_has: Vec::new(),
             untold_guard: None,
             spread: Spread::default(),
-            blueprint: Blueprint::new(&config, notify)?,
+            blueprint: Blueprint::new(&config, notify, TimeSource::Turn)?,
             resolver: routes.as_deref().map(RouteKeeper::resolver),
             port_links: routes.as_deref().map(RouteKeeper::port_links),
             routing: None,

@@ -18,6 +18,7 @@ use crate::control::worker_handle::{Member, introduce};
 use crate::egress::Mode;
 use crate::egress::resolver::Resolver;
 use crate::egress::routing::Routing;
+use crate::path::TimeSource;
 use crate::path::rules::ruleset::Rules;
 use crate::worker::command::Command;
 use crate::worker::{Equipment, Turn, Worker};
@@ -66,7 +67,7 @@ impl Unthreaded {
         let translated =
             rules.iter().flat_map(|rules| addresses(rules.translations(), Some(&*routing)));
         hasher.set_translated(Translated::new(translated, config.settings.steer.nat_ports()));
-        let blueprint = Blueprint::new(config, channel().0)?;
+        let blueprint = Blueprint::new(config, channel().0, TimeSource::Turn)?;
         let zones = Zones::new(&config.zones, ports.len())?;
         let mut crew = Vec::<Self>::new();
         for id in (0..count as u16).map(WorkerId) {
@@ -77,6 +78,7 @@ impl Unthreaded {
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 zones: &zones,
                 refuses_new: ports.refuse_new(),
+                workers: count as u32,
             };
             let mut worker = Worker::new(Equipment {
                 resolver: match config.mode {

@@ -298,7 +298,7 @@ impl Lockstep {
         let steering =
             SteeringConfig { fragments: FragmentSteering::OneBucket, ..config.steering() };
         let hasher = SteeringHasher::new(steering);
-        let blueprint = Blueprint::new(config, channel().0)?;
+        let blueprint = Blueprint::new(config, channel().0, TimeSource::Frame)?;
         let passed = Slot::default();
         let input = refuses_new.iter().map(|_| Slot::default()).collect::<Vec<_>>();
         let (subscription, events) = Subscription::new(EVENTS);
@@ -311,12 +311,10 @@ impl Lockstep {
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 zones: &zones,
                 refuses_new: refuses_new.clone(),
+                workers: count.into(),
             };
             workers.push(Worker::new(Equipment {
                 outputs: OUTPUTS,
-                limits: blueprint.limit_pools.limits_of_replay(config.secret),
-                fragment_memory: blueprint.fragment_pools.memory(1),
-                time: TimeSource::Frame,
                 ..blueprint.equipment(config, post, (inbox, &member.wakeup))
             }));
             for other in &mut members {

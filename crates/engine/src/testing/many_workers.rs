@@ -12,6 +12,7 @@ use steer::{BucketId, SteeringHasher, WorkerId};
 use crate::control::blueprint::{Blueprint, Post};
 use crate::control::worker_handle::{Member, introduce};
 use crate::egress::resolver::Resolver;
+use crate::path::TimeSource;
 use crate::rings::ownership::Move;
 use crate::worker::command::{Command, Notice};
 use crate::worker::queue::{Queue, Received};
@@ -80,7 +81,7 @@ impl Crew {
         let buckets = config.buckets.get() as u16;
         let owners: Vec<WorkerId> = (0..buckets).map(|bucket| WorkerId(bucket % count)).collect();
         let (notify, notices) = mpsc::channel();
-        let blueprint = Blueprint::new(config, notify).unwrap();
+        let blueprint = Blueprint::new(config, notify, TimeSource::Turn).unwrap();
         let zones = Zones::new(&config.zones, ports).unwrap();
         let lines = || (0..ports).map(|_| Line::default()).collect();
         let (inputs, outputs): (Vec<Line>, Vec<Line>) = (lines(), lines());
@@ -93,6 +94,7 @@ impl Crew {
                 routes: owners.clone(),
                 zones: &zones,
                 refuses_new: vec![false; ports],
+                workers: 1,
             };
             let mut worker = Worker::new(Equipment {
                 resolver: routed.then(|| Resolver::for_test().0),

@@ -10,6 +10,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteeringHasher, WorkerId};
 
 use crate::control::blueprint::{Blueprint, Post};
+use crate::path::TimeSource;
 use crate::rings::link::Wakeup;
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
@@ -53,13 +54,14 @@ impl TxQueue for Wire {
 
 /// A worker that is alone between two ports, as a bridge. `owner` has all buckets.
 pub fn alone(config: &Config, inbox: Consumer<Command>, owner: WorkerId) -> Worker {
-    let blueprint = Blueprint::new(config, mpsc::channel().0).unwrap();
+    let blueprint = Blueprint::new(config, mpsc::channel().0, TimeSource::Turn).unwrap();
     let post = Post {
         id: WorkerId(0),
         hasher: &SteeringHasher::new(config.steering()),
         routes: vec![owner; config.buckets.get()],
         zones: &Zones::new(&config.zones, 2).unwrap(),
         refuses_new: vec![false; 2],
+        workers: 1,
     };
     let wakeup = Wakeup::new(Waker::new().unwrap());
     Worker::new(blueprint.equipment(config, post, (inbox, &wakeup)))

@@ -24,6 +24,7 @@ impl Coordinator {
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
             zones: &self.zones,
             refuses_new: self.ports.refuse_new(),
+            workers: u32::from(id.0) + 1,
         };
         let mut worker = Worker::new(Equipment {
             resolver: self.resolver.clone(),
