@@ -1,7 +1,7 @@
 //! Carries out what rules ask for beside their verdict, and answers the senders of refused
 //! packets.
 
-use conntrack::{Labels, Why};
+use conntrack::{DropCause, Labels};
 use flow::{DropReason, Timestamp};
 use netio::{Checksum, Frame};
 use ruleset::{Decider, Decision, ElementUpdate, Outcome, Reject, SegmentSize};
@@ -84,7 +84,7 @@ impl Worker {
             }
             left -= 1;
             let revision = rules.shared.revision;
-            let why = Why::Rule { rule: rule.index() as u32, revision };
+            let why = DropCause::Rule { rule: rule.index() as u32, revision };
             let line = RecentDrop::new(&packet.frame, why.into(), now, &tracking.zones);
             // This fails only after the coordinator has gone.
             let _ = notices.send(Notice::Logged(log, Box::new(line)));
@@ -102,7 +102,7 @@ impl Worker {
         packet: &Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Why {
+    ) -> DropCause {
         if let Decision::Reject(reject) = decision {
             // Another port may take it.
             if journey.is_flooded() {
@@ -113,11 +113,13 @@ impl Worker {
         }
         let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
         if let Decision::SynProxy(proxy) = decision {
-            return Why::SynProxy { proxy: Some(proxy.index() as u32) };
+            return DropCause::SynProxy { proxy: Some(proxy.index() as u32) };
         }
         match outcome.decided_by {
-            Some(Decider::Rule(rule)) => Why::Rule { rule: rule.index() as u32, revision },
-            Some(Decider::Policy(chain)) => Why::Policy { chain: chain.index() as u32, revision },
+            Some(Decider::Rule(rule)) => DropCause::Rule { rule: rule.index() as u32, revision },
+            Some(Decider::Policy(chain)) => {
+                DropCause::Policy { chain: chain.index() as u32, revision }
+            }
             None => DropReason::RuleRefused.into(),
         }
     }

@@ -1,7 +1,7 @@
 //! Eviction: connections that give way where a limit leaves no room for another.
 
 use conntrack::syn_proxy::Screening;
-use conntrack::{Shortage, Tracked, Why};
+use conntrack::{DropCause, Shortage, Tracked};
 use flow::{DropReason, Timestamp};
 use steer::BucketId;
 
@@ -25,7 +25,7 @@ impl Worker {
         &mut self,
         packet: &Packet,
         mut tracked: Tracked,
-        why: Why,
+        why: DropCause,
         now: Timestamp,
     ) -> Tracked {
         let shortage = match (why.reason(), &packet.flow) {
@@ -77,7 +77,7 @@ impl Worker {
         if shortage == Shortage::Table && self.evict_inside(now) {
             return true;
         }
-        let Some(place) = self.tracking.limits.giver(shortage, self.evict_at) else {
+        let Some(place) = self.tracking.limits.table_with_candidate(shortage, self.evict_at) else {
             return false;
         };
         self.evict_at = place;

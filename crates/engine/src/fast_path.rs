@@ -10,7 +10,7 @@
 //! [`Command::changes_decisions`]: crate::command::Command::changes_decisions
 
 use conntrack::syn_proxy::Screening;
-use conntrack::{Forwarding, Tracked, Why};
+use conntrack::{DropCause, Forwarding, Tracked};
 use flow::{Class, Endpoint, Timestamp, Verdict};
 use netio::PortId;
 use wire::{Family, Network, Place, TcpFlags, Transport, protocol};
@@ -145,7 +145,7 @@ impl Worker {
         packet: &mut Packet,
         tracked: Tracked,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         packet.is_checked = true;
         packet.is_own =
             self.router.as_ref().is_some_and(|router| router.takes_own(&packet.network));

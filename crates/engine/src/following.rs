@@ -1,8 +1,8 @@
 //! Follows translated connections: translates the connections that they announce, and edits their
 //! messages, which may become longer or shorter.
 
+use conntrack::DropCause;
 use conntrack::Tracked;
-use conntrack::Why;
 use conntrack::syn_proxy::Screening;
 use flow::{DropReason, Timestamp};
 use netio::Frame;
@@ -26,7 +26,7 @@ impl Worker {
         packet: &Packet,
         tracked: &Tracked,
         now: Timestamp,
-    ) -> Result<bool, Why> {
+    ) -> Result<bool, DropCause> {
         if !(tracked.fresh && tracked.is_expected()) {
             return Ok(false);
         }
@@ -44,7 +44,7 @@ impl Worker {
         packet: &mut Packet,
         screening: Screening,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         let found = packet.looked_up().zip(self.ownership.get(packet.bucket));
         let found = found
             .filter(|_| !packet.untracked)
@@ -77,7 +77,7 @@ impl Worker {
     /// # Errors
     /// The reason to drop the packet.
     #[cold]
-    pub(crate) fn edit_payload(&mut self, packet: &mut Packet) -> Result<(), Why> {
+    pub(crate) fn edit_payload(&mut self, packet: &mut Packet) -> Result<(), DropCause> {
         let Some(bucket) = self.ownership.get_mut(packet.bucket) else { return Ok(()) };
         let edits = bucket.connections.take_edits();
         if edits.is_empty() {
@@ -87,7 +87,7 @@ impl Worker {
         let covers = frame.offload.checksum.covers();
         let places = edits.iter().map(|edit| (edit.place.clone(), &edit.text[..]));
         let mut bytes = Vec::new();
-        let too_long = Why::from(DropReason::OutputTooLong);
+        let too_long = DropCause::from(DropReason::OutputTooLong);
         *network = wire::edit_payload(frame.bytes(), network, places, covers, &mut bytes)
             .ok_or(too_long)?;
         let mut edited = self.pool.copy_of(&bytes).ok_or(too_long)?;

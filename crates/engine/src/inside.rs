@@ -8,8 +8,8 @@
 use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Settings,
-    Shortage, Tracked, TrackedPacket, Why, class_without_flow,
+    Context, DropCause, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage,
+    Settings, Shortage, Tracked, TrackedPacket, class_without_flow,
 };
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
@@ -117,7 +117,7 @@ impl Worker {
         packet: &Packet,
         outer: &mut Journey,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         let bytes = packet.frame.bytes();
         let bucket = self.ownership.get(packet.bucket);
         // Whatever has no flow, or no place, was not judged.
@@ -180,7 +180,7 @@ impl Worker {
         packet: &Packet,
         inner: &Inner,
         now: Timestamp,
-    ) -> Result<Tracked, Why> {
+    ) -> Result<Tracked, DropCause> {
         let Some(keyed) = inner.keyed else {
             return Ok(match class_without_flow(&inner.network) {
                 Class::Invalid(reason) => Tracked::invalid(reason.into()),
@@ -207,7 +207,7 @@ impl Worker {
         inner: &Inner,
         keyed: &KeyedPacket,
         now: Timestamp,
-    ) -> Result<Tracked, Why> {
+    ) -> Result<Tracked, DropCause> {
         let may_open = !self.tracking.refuses_new[usize::from(packet.frame.port.0)];
         let hash = self.hasher.packet_hash(&keyed.key);
         let found = self.inside_of(packet.bucket, now);
@@ -235,7 +235,7 @@ impl Worker {
     pub(crate) fn evict_inside(&mut self, now: Timestamp) -> bool {
         let Self { ownership, tracking, counters, evict_at, .. } = self;
         let Some(tracking) = &mut tracking.inside else { return false };
-        let giver = tracking.limits.giver(Shortage::Table, *evict_at);
+        let giver = tracking.limits.table_with_candidate(Shortage::Table, *evict_at);
         let Some((place, inside)) = giver.and_then(|place| {
             let content = ownership.get_mut(BucketId(place))?;
             Some((place, content.inside.as_mut()?))
@@ -270,7 +270,7 @@ impl Worker {
         tracked: &mut Tracked,
         outer: &Journey,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         let Some(rules) = &mut self.rules else { return Ok(()) };
         let program = &rules.shared.program;
         let mut journey = Journey::new(packet, *tracked, outer.input);
@@ -324,12 +324,14 @@ impl Worker {
         inside.connections.add_labels(tracked, Labels::of_bits(outcome.label), &mut context);
     }
 
-    fn refused_inside(&self, outcome: &Outcome) -> Why {
+    fn refused_inside(&self, outcome: &Outcome) -> DropCause {
         let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
         match outcome.decided_by {
-            Some(Decider::Rule(rule)) => Why::InsideRule { rule: rule.index() as u32, revision },
+            Some(Decider::Rule(rule)) => {
+                DropCause::InsideRule { rule: rule.index() as u32, revision }
+            }
             Some(Decider::Policy(chain)) => {
-                Why::InsidePolicy { chain: chain.index() as u32, revision }
+                DropCause::InsidePolicy { chain: chain.index() as u32, revision }
             }
             None => DropReason::InsideRefused.into(),
         }

@@ -177,7 +177,7 @@ fn an_error_inside_is_related_to_the_flow_inside() {
 /// It does not come to that, and if it does nobody has looked inside.
 #[test]
 fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
-    use conntrack::{Guess, Tracked, Why};
+    use conntrack::{DropCause, Guess, Tracked};
 
     use crate::journey::Journey;
     use crate::packet::Packet;
@@ -207,7 +207,7 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     let (now, own) = (crew.now, usize::from(crew.owners[0].0));
     let mut judge = |worker: usize, packet: &Packet| {
         let mut journey = Journey::new(packet, Tracked::alone(flow::Class::Untracked), 0);
-        crew.workers[worker].judge_inside(packet, &mut journey, now).map_err(Why::reason)
+        crew.workers[worker].judge_inside(packet, &mut journey, now).map_err(DropCause::reason)
     };
     assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
     packet.flow = Some(crate::packet::TrackedFlow { keyed, hash: None });

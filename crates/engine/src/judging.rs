@@ -5,7 +5,7 @@
 
 use conntrack::nat::Halves;
 use conntrack::syn_proxy::Screening;
-use conntrack::{Tracked, Why};
+use conntrack::{DropCause, Tracked};
 use flow::{Class, DropReason, Timestamp, ZonePair};
 use netio::{Frame, PortId};
 use ruleset::{CtState, Decision, NatKind, NatRequest, Outcome, PacketView, Stage, evaluate};
@@ -41,7 +41,7 @@ impl Worker {
         &mut self,
         packet: &mut Packet,
         now: Timestamp,
-    ) -> Result<Option<ZonePair>, Why> {
+    ) -> Result<Option<ZonePair>, DropCause> {
         let Some(rules) = &self.rules else { return Ok(None) };
         if rules.shared.program.is_empty(Stage::Untracked) {
             return Ok(None);
@@ -71,14 +71,14 @@ impl Worker {
         packet: &mut Packet,
         screening: Screening,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         let mut tracked = if packet.untracked {
             Tracked::alone(Class::Untracked)
         } else {
             self.track(packet, screening, now)
         };
         let mut answers = false;
-        if let Some(Why::SynProxy { .. }) = tracked.refusal()
+        if let Some(DropCause::SynProxy { .. }) = tracked.refusal()
             && let Transport::Tcp(tcp) = packet.network.transport
             && tcp.flags.contains(TcpFlags::SYN)
         {
@@ -94,12 +94,12 @@ impl Worker {
         tracked: Tracked,
         answers: bool,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         self.stay_with(packet, &tracked);
         let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
             // What may return a cookie is not the host's before that was looked at.
-            let is_hosts = is_news && !matches!(why, Why::SynProxy { .. });
+            let is_hosts = is_news && !matches!(why, DropCause::SynProxy { .. });
             return if is_hosts { Ok(Passed::TO_HOST) } else { Err(why) };
         }
         let input = self.rules.as_ref().map_or(0, |it| it.interface(packet.frame.port));
@@ -114,7 +114,7 @@ impl Worker {
         if (answers | packet.carries) && judged.is_ok() {
             judged = self.take_last_step(answers, packet, &mut journey, now);
         }
-        if !matches!(judged, Err(Why::SynProxy { .. })) {
+        if !matches!(judged, Err(DropCause::SynProxy { .. })) {
             self.counters.classify(journey.tracked.class);
         }
         match judged {
@@ -152,10 +152,10 @@ impl Worker {
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         if answers && journey.tracked.fresh {
             self.restore_addresses(packet);
-            return Err(Why::SynProxy { proxy: None });
+            return Err(DropCause::SynProxy { proxy: None });
         }
         // What is for the host is the kernel's to judge.
         if packet.carries && journey.passed.course != Some(Course::Host) {
@@ -170,7 +170,7 @@ impl Worker {
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         let mut halves = self.halves(packet, &journey.tracked);
         journey.set_translated(&halves);
         if self.syn_proxy.opens() {
@@ -208,7 +208,7 @@ impl Worker {
         journey: &mut Journey,
         halves: Halves,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         if let Some(Way::Ports(ports)) = journey.passed.way {
             return self.judge_each_port(packet, journey, (halves, ports), now);
         }
@@ -229,7 +229,7 @@ impl Worker {
         journey: &mut Journey,
         (halves, ports): (Halves, PortSet),
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         let (mark, priority) = (journey.mark, journey.priority);
         let mut proxied = None;
         let accepted = ports.accepted(DropReason::NoOutputPort.into(), |port| {
@@ -237,8 +237,8 @@ impl Worker {
             self.go_out_by(port, journey);
             match self.judge_stage(Stage::Forward, packet, journey, now) {
                 // Rules have the SYN proxy open this connection.
-                Err(Why::SynProxy { .. }) if self.syn_proxy.opens() => {}
-                Err(why @ Why::SynProxy { .. }) => {
+                Err(DropCause::SynProxy { .. }) if self.syn_proxy.opens() => {}
+                Err(why @ DropCause::SynProxy { .. }) => {
                     proxied = Some(why);
                     return Err(why);
                 }
@@ -269,7 +269,7 @@ impl Worker {
         journey: &mut Journey,
         mut halves: Halves,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         self.judge_stage(Stage::Postrouting, packet, journey, now)?;
         if journey.tracked.fresh {
             if !self.judge_source(packet, journey, now)? {
@@ -290,7 +290,7 @@ impl Worker {
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<Option<Hop>, Why> {
+    ) -> Result<Option<Hop>, DropCause> {
         let (port, hop) = match &mut self.router {
             None => {
                 let way = self.outputs.ways_of(&packet.frame, now.as_nanos())?;
@@ -332,7 +332,7 @@ impl Worker {
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<Led, Why> {
+    ) -> Result<Led, DropCause> {
         if journey.follows {
             return Ok(Led::Onward);
         }
@@ -357,7 +357,7 @@ impl Worker {
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<bool, Why> {
+    ) -> Result<bool, DropCause> {
         if journey.follows {
             return Ok(true);
         }
@@ -380,7 +380,7 @@ impl Worker {
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<Wanted, Why> {
+    ) -> Result<Wanted, DropCause> {
         match &self.rules {
             Some(rules) if !rules.shared.program.accepts_at_once(stage, journey.state) => {
                 self.ask_rules(stage, packet, journey, now)
@@ -396,7 +396,7 @@ impl Worker {
         packet: &mut Packet,
         journey: &mut Journey,
         now: Timestamp,
-    ) -> Result<Wanted, Why> {
+    ) -> Result<Wanted, DropCause> {
         let Some(rules) = &mut self.rules else { return Ok(Wanted::default()) };
         let program = &rules.shared.program;
         let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
@@ -447,7 +447,7 @@ impl Worker {
         packet: &mut Packet,
         tracked: Tracked,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         if !tracked.fresh && !tracked.is_watched() {
             return Ok(());
         }

@@ -141,7 +141,7 @@ fn what_a_rule_rejects_is_answered_and_leaves_nothing() {
     assert_eq!((rig.dropped(DropReason::RuleRefused), rig.counted()[0]), (3, 3));
     assert_eq!(rig.worker.counters.output.tcp_resets, 2);
     let recent = rig.worker.recent_drops.kept();
-    assert_eq!(recent[0].why, Why::Rule { rule: 0, revision: 3 }.into());
+    assert_eq!(recent[0].why, DropCause::Rule { rule: 0, revision: 3 }.into());
     let told = rig.worker.rules.as_ref().unwrap().shared.tell(&recent[0].why);
     assert_eq!(told.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
     assert!(rig.passes(false, 80, SYN, (100, 0)));

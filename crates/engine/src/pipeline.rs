@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use conntrack::syn_proxy::Screening;
-use conntrack::{Guess, Tracked, Why};
+use conntrack::{DropCause, Guess, Tracked};
 use defrag::Piece;
 use flow::{Class, DropReason, Timestamp, Verdict, Zone, ZonePair};
 use netio::Frame;
@@ -300,23 +300,23 @@ impl Worker {
     pub(crate) fn settle(
         &mut self,
         packet: &mut Packet,
-        judged: Result<Passed, Why>,
+        judged: Result<Passed, DropCause>,
         now: Timestamp,
     ) {
         match judged {
-            Err(Why::SynProxy { proxy }) => self.screen(packet, proxy, now),
+            Err(DropCause::SynProxy { proxy }) => self.screen(packet, proxy, now),
             judged => self.conclude(packet, judged, now),
         }
     }
 
     /// Judges a packet; if there is no room for its connection, another may give way. The SYN
-    /// proxy is to be asked about what is refused as [`Why::SynProxy`].
+    /// proxy is to be asked about what is refused as [`DropCause::SynProxy`].
     pub(crate) fn admit(
         &mut self,
         packet: &mut Packet,
         screening: Screening,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         let bucket = self.ownership.get(packet.bucket);
         if bucket.is_some_and(|bucket| bucket.connections.has_adjustments()) {
             return self.admit_adjusted(packet, screening, now);
@@ -330,7 +330,7 @@ impl Worker {
         packet: &mut Packet,
         screening: Screening,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         // What is for an address of the host may be the host's, rules or not.
         if self.rules.is_some() || packet.is_own {
             return self.admit_by_rules(packet, screening, now);
@@ -345,7 +345,7 @@ impl Worker {
         packet: &mut Packet,
         screening: Screening,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         let tracked = self.track(packet, screening, now);
         self.admit_unruled_tracked(packet, tracked, now)
     }
@@ -357,7 +357,7 @@ impl Worker {
         packet: &mut Packet,
         mut tracked: Tracked,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         let fresh = tracked;
         if tracked.fresh && tracked.why.is_none() {
             self.follow(packet, &tracked, now)
@@ -479,7 +479,7 @@ impl Worker {
     pub(crate) fn conclude(
         &mut self,
         packet: &mut Packet,
-        judged: Result<Passed, Why>,
+        judged: Result<Passed, DropCause>,
         now: Timestamp,
     ) {
         match judged {

@@ -470,7 +470,7 @@ impl Coordinator {
     pub fn write_log_line(&self, log: LogId, line: &RecentDrop) {
         let Some(rules) = &self.rules else { return };
         let ruleset = rules.program.ruleset();
-        let Why::Tracking(conntrack::Why::Rule { rule, revision }) = line.why else { return };
+        let Why::Tracking(conntrack::DropCause::Rule { rule, revision }) = line.why else { return };
         let (Some(log), Some(place)) =
             (ruleset.logs().get(log.index()), ruleset.place_of_rule(rule as usize))
         else {

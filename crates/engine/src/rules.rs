@@ -418,19 +418,19 @@ impl Rules {
         let ruleset = self.program.ruleset();
         let Why::Tracking(why) = *why else { return None };
         match why {
-            conntrack::Why::Rule { rule, revision } if revision == self.revision => {
+            conntrack::DropCause::Rule { rule, revision } if revision == self.revision => {
                 let place = ruleset.place_of_rule(rule as usize)?;
                 Some(format!("{place} refuses it"))
             }
-            conntrack::Why::Policy { chain, revision } if revision == self.revision => {
+            conntrack::DropCause::Policy { chain, revision } if revision == self.revision => {
                 let place = ruleset.place_of_chain(chain as usize)?;
                 Some(format!("{place}: no rule decided, and its policy is to drop"))
             }
-            conntrack::Why::InsideRule { rule, revision } if revision == self.revision => {
+            conntrack::DropCause::InsideRule { rule, revision } if revision == self.revision => {
                 let place = ruleset.place_of_rule(rule as usize)?;
                 Some(format!("{place} refuses the packet inside"))
             }
-            conntrack::Why::InsidePolicy { chain, revision } if revision == self.revision => {
+            conntrack::DropCause::InsidePolicy { chain, revision } if revision == self.revision => {
                 let place = ruleset.place_of_chain(chain as usize)?;
                 Some(format!(
                     "{place}: no rule decided about the packet inside, and its policy is to drop"

@@ -109,10 +109,10 @@ impl Tracking {
     }
 
     /// A bucket is about to leave: nobody there gives way any more.
-    pub fn forget_giver(&mut self, bucket: BucketId) {
-        self.limits.forget_giver(bucket.0);
+    pub fn forget_table(&mut self, bucket: BucketId) {
+        self.limits.forget_table(bucket.0);
         if let Some(inside) = &mut self.inside {
-            inside.limits.forget_giver(bucket.0);
+            inside.limits.forget_table(bucket.0);
         }
     }
 

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
-use conntrack::{Claimant, Tracked, Why};
+use conntrack::{Claimant, DropCause, Tracked};
 use flow::{DropReason, HashKey, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
@@ -101,12 +101,12 @@ impl Worker {
         tracked: &Tracked,
         course: Option<Course>,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         let request = self.request(wanted, packet, course)?;
         self.choose(packet, tracked, now, |table, id, supply, context| {
             table.translate(id, &request, supply, context)
         })?;
-        self.note_request(&request, packet, tracked.connection, now).map_err(Why::from)
+        self.note_request(&request, packet, tracked.connection, now).map_err(DropCause::from)
     }
 
     /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
@@ -166,7 +166,7 @@ impl Worker {
         packet: &Packet,
         tracked: &Tracked,
         now: Timestamp,
-    ) -> Result<(), Why> {
+    ) -> Result<(), DropCause> {
         let bucket = self.ownership.get(packet.bucket);
         if !tracked.fresh || !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
             return Ok(());
@@ -188,7 +188,7 @@ impl Worker {
             Supply<'_>,
             &mut conntrack::Context<'_>,
         ) -> Result<T, DropReason>,
-    ) -> Result<T, Why> {
+    ) -> Result<T, DropCause> {
         let seed = self.translator.seed();
         let block = self.block(packet.bucket);
         let Self { ownership, hasher, tracking, counters, .. } = self;
@@ -201,7 +201,7 @@ impl Worker {
         let hash = |key: &flow::FlowKey| hasher.table_hash(key);
         let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
         let supply = Supply { block, seed, hash: &hash };
-        choose(&mut bucket.connections, id, supply, &mut context).map_err(Why::from)
+        choose(&mut bucket.connections, id, supply, &mut context).map_err(DropCause::from)
     }
 
     /// The block of ports that a bucket gives away.
@@ -325,7 +325,7 @@ impl Worker {
         tracked: &Tracked,
         passed: Passed,
         now: Timestamp,
-    ) -> Result<Passed, Why> {
+    ) -> Result<Passed, DropCause> {
         match self.direct_replies(packet, tracked, now) {
             Ok(waits) => Ok(Passed { waits, ..passed }),
             Err(why) => {
@@ -361,7 +361,7 @@ impl Worker {
         packet: &mut Packet,
         tracked: &Tracked,
         now: Timestamp,
-    ) -> Result<bool, Why> {
+    ) -> Result<bool, DropCause> {
         let (true, Some(id)) = (tracked.fresh, tracked.connection) else { return Ok(false) };
         // The request is for this packet only.
         let wanted = self.translator.wanted.take();

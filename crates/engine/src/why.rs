@@ -10,7 +10,7 @@ use wire::ClaimedFragment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Tracking refused it, or the reason needs no further facts.
-    Tracking(conntrack::Why),
+    Tracking(conntrack::DropCause),
     /// Reassembly refused it.
     Fragment(defrag::Why),
 }
@@ -29,7 +29,7 @@ impl Why {
     #[must_use]
     pub fn about(self, frame: &[u8]) -> Self {
         let reason = match self {
-            Self::Tracking(conntrack::Why::Reason(
+            Self::Tracking(conntrack::DropCause::Reason(
                 reason @ (DropReason::FragLength
                 | DropReason::FragOversize
                 | DropReason::FragEmpty
@@ -44,8 +44,8 @@ impl Why {
     }
 }
 
-impl From<conntrack::Why> for Why {
-    fn from(why: conntrack::Why) -> Self {
+impl From<conntrack::DropCause> for Why {
+    fn from(why: conntrack::DropCause) -> Self {
         Self::Tracking(why)
     }
 }

@@ -419,7 +419,7 @@ impl Worker {
 
     /// Takes note of a bucket that leaves at the end of the turn.
     pub(crate) fn depart(&mut self, departure: Departure<Box<Bucket>>) {
-        self.tracking.forget_giver(departure.bucket);
+        self.tracking.forget_table(departure.bucket);
         self.departures.push(departure);
     }
 
