@@ -100,6 +100,10 @@ impl Translated {
     #[inline]
     pub fn contains(&self, address: [u8; 16]) -> bool {
         let address = u128::from_be_bytes(address);
+        // Most gateways translate to one address.
+        if let [(first, last)] = *self.addresses {
+            return (first..=last).contains(&address);
+        }
         let behind = self.addresses.partition_point(|(first, _)| *first <= address);
         behind > 0 && address <= self.addresses[behind - 1].1
     }
@@ -108,7 +112,12 @@ impl Translated {
     /// the port is inside the range.
     #[inline]
     pub fn takes(&self, end: Endpoint) -> bool {
-        self.ports.contains(end.port) && self.contains(end.address)
+        self.is_taken(&end, end.port)
+    }
+
+    #[inline]
+    fn is_taken(&self, end: &Endpoint, port: u16) -> bool {
+        self.ports.contains(port) && self.contains(end.address)
     }
 
     /// The bucket of a flow by the port of one of its ends: `first` if that is a translation
@@ -126,8 +135,20 @@ impl Translated {
         if !has_ports(key) {
             return None;
         }
-        let ends = [first, first.opposite()].map(|side| end(key, side));
-        let port = ends.into_iter().find(|end| self.takes(*end))?.port;
+        let is_query = key.is_query();
+        let (one, other) = match first {
+            Side::Low => (&key.low, &key.high),
+            Side::High => (&key.high, &key.low),
+        };
+        let port_of = |end: &Endpoint| if is_query { key.low.port } else { end.port };
+        let (one_port, other_port) = (port_of(one), port_of(other));
+        let port = if self.is_taken(one, one_port) {
+            one_port
+        } else if self.is_taken(other, other_port) {
+            other_port
+        } else {
+            return None;
+        };
         Some(BucketId(port & (buckets.get() - 1) as u16))
     }
 }
@@ -145,17 +166,6 @@ const fn has_ports(key: &FlowKey) -> bool {
         protocol::ICMP => matches!(key.family, Family::V4),
         protocol::ICMPV6 => matches!(key.family, Family::V6),
         _ => false,
-    }
-}
-
-/// The end of a flow on `side`. For an ICMP query the port is the identifier.
-#[inline]
-const fn end(key: &FlowKey, side: Side) -> Endpoint {
-    match key.protocol {
-        protocol::ICMP | protocol::ICMPV6 => {
-            Endpoint { address: key.endpoint(side).address, port: key.low.port }
-        }
-        _ => key.endpoint(side),
     }
 }
 

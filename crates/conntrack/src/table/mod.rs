@@ -61,6 +61,8 @@ pub struct Table {
     parting: Halves,
     /// The zones of that connection.
     parting_zones: ZonePair,
+    /// The slot of the connection that was opened last, with the hash of its key.
+    opened: (u32, u64),
     /// The ports that helpers may announce.
     block: Block,
     /// The changes that helpers want in the payload of the last packet that passed.
@@ -77,6 +79,7 @@ impl Table {
             occupancy: Occupancy::default(),
             parting: Halves::default(),
             parting_zones: ZonePair::default(),
+            opened: (u32::MAX, 0),
             block: Block::ALL,
             edits: Vec::new(),
         }

@@ -93,6 +93,7 @@ impl Table {
             release(expected.as_ref(), context);
             return Tracked::refused(DropReason::TableFull);
         };
+        self.opened = (slot, packet.hash);
         if let Some(zones) = packet.zones {
             self.part(slot, zones, packet.hash, context.now);
         }

@@ -14,7 +14,7 @@ use super::port_eviction::Claimant;
 use super::slab::SECOND;
 use super::{Cursor, Table, report};
 use crate::nat::Translation;
-use crate::nat::{End, Ends, Halves, Pool, Request, Supply, candidates, candidates_behind};
+use crate::nat::{Candidates, End, Ends, Halves, Pool, Request, Subject, Supply};
 use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 
 /// Most ports of a range that are tried for a new destination. A free one is no guarantee,
@@ -74,7 +74,9 @@ impl Table {
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
         let outside = self.outside(slot);
-        let mut wanted = candidates(*request, original.key, ends, supply);
+        let subject = Subject { key: original.key, hash: self.whole_hash(slot), ends };
+        let wanted = Candidates::new(0, request, &subject, supply);
+        let mut wanted = wanted.map(|(_, ends)| ends);
         if request.end == End::Source {
             let free = wanted
                 .take(SOURCE_TRIES)
@@ -157,7 +159,8 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Option<(Reached, Endpoint, (KeyedPacket, u32))> {
         let original = self.original(slot);
-        let wanted = candidates_behind(tried, *request, original.key, ends, supply);
+        let subject = Subject { key: original.key, hash: None, ends };
+        let wanted = Candidates::new(tried, request, &subject, supply);
         wanted.take(SOURCE_TRIES).find_map(|(tried, ends)| {
             let leaves_as = ends.keyed(&original);
             let free = self.free(slot, leaves_as, supply, context);
@@ -278,6 +281,12 @@ impl Table {
     pub(super) fn original(&self, slot: u32) -> KeyedPacket {
         let head = &self.slab[slot].head;
         KeyedPacket { key: head.key, sender: head.originator() }
+    }
+
+    /// The whole hash of the key of a connection, if it was opened last.
+    fn whole_hash(&self, slot: u32) -> Option<u64> {
+        let (opened, hash) = self.opened;
+        (opened == slot && hash as u32 == self.slab.hash_of(slot)).then_some(hash)
     }
 
     pub(super) fn leaves_as(&self, slot: u32) -> KeyedPacket {
