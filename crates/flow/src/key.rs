@@ -334,15 +334,23 @@ impl FlowKey {
     /// The end on `side`, with its port or the number in its place. In an ICMP query only the
     /// end that asks has an identifier; in GRE version 0 neither end has a number, so its port
     /// is 0.
+    #[inline]
     pub const fn end(&self, side: Side) -> Endpoint {
+        match self.protocol {
+            protocol::ICMP | protocol::ICMPV6 | protocol::GRE => self.end_without_ports(side),
+            _ => self.endpoint(side),
+        }
+    }
+
+    const fn end_without_ports(&self, side: Side) -> Endpoint {
         let Endpoint { address, port } = self.endpoint(side);
         let port = match self.protocol {
-            protocol::ICMP | protocol::ICMPV6 => {
+            protocol::GRE if self.is_call() => port,
+            protocol::GRE => 0,
+            _ => {
                 let asks = self.kind & 1 == side as u8;
                 if asks && self.is_identified() { self.low.port } else { 0 }
             }
-            protocol::GRE if !self.is_call() => 0,
-            _ => port,
         };
         Endpoint { address, port }
     }

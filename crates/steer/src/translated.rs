@@ -49,6 +49,9 @@ impl PortRange {
 pub struct Translated {
     /// As numbers, sorted and not adjacent; IPv4 in the mapped form.
     addresses: Arc<[(u128, u128)]>,
+    /// One bit for each value that the last six bits of an address inside can have, so that most
+    /// packets need no search.
+    last_bits: u64,
     ports: PortRange,
 }
 
@@ -71,13 +74,18 @@ impl Translated {
                 _ => apart.push((first, last)),
             }
         }
-        Self { addresses: apart.into(), ports }
+        let bits = |(first, last): &(u128, u128)| {
+            let all = (0..64).take_while(|step| first.saturating_add(*step) <= *last);
+            all.fold(0, |bits, step| bits | 1 << (first.wrapping_add(step) % 64))
+        };
+        let last_bits = apart.iter().map(bits).fold(0, |all, bits: u64| all | bits);
+        Self { addresses: apart.into(), last_bits, ports }
     }
 
     /// The same addresses with another range of ports.
     #[must_use]
     pub fn with_ports(&self, ports: PortRange) -> Self {
-        Self { addresses: self.addresses.clone(), ports }
+        Self { ports, ..self.clone() }
     }
 
     /// The addresses, as ranges that neither overlap nor touch, in order.
@@ -99,11 +107,12 @@ impl Translated {
     /// True for an address that connections are translated to.
     #[inline]
     pub fn contains(&self, address: [u8; 16]) -> bool {
+        self.last_bits >> (address[15] % 64) & 1 != 0 && self.is_in_range(address)
+    }
+
+    #[inline(never)]
+    fn is_in_range(&self, address: [u8; 16]) -> bool {
         let address = u128::from_be_bytes(address);
-        // Most gateways translate to one address.
-        if let [(first, last)] = *self.addresses {
-            return (first..=last).contains(&address);
-        }
         let behind = self.addresses.partition_point(|(first, _)| *first <= address);
         behind > 0 && address <= self.addresses[behind - 1].1
     }

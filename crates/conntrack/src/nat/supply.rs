@@ -141,6 +141,7 @@ pub(crate) struct Candidates {
 
 impl Candidates {
     /// The candidates behind the first `places`.
+    #[inline(always)]
     pub fn new(places: usize, request: &Request, subject: &Subject, supply: Supply<'_>) -> Self {
         let Subject { key, hash, ends } = subject;
         let own = match request.end {
@@ -165,7 +166,7 @@ impl Candidates {
 impl Iterator for Candidates {
     type Item = (usize, Ends);
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<(usize, Ends)> {
         loop {
             let address = self.walk.address?;

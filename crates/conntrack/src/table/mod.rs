@@ -446,9 +446,8 @@ fn retire(
     if let Some(translation) = slab.translation(slot) {
         index.remove(translation.hash, slot | SECOND);
         let head = &slab[slot].head;
-        let original = KeyedPacket { key: head.key, sender: head.originator() };
         if let Some(pool) = translation.pool {
-            context.limits.port_usage.leave(&Stake::of(pool, original));
+            context.limits.port_usage.leave(&Stake::of(pool, &head.key, head.originator()));
         }
         // Nobody has heard of a withdrawn connection, and its replies may belong to another.
         // Replies to a tunnel find it without an alias.
@@ -456,6 +455,7 @@ fn retire(
             && !was_fresh
             && !slab[slot].head.key.is_tunnel()
         {
+            let original = KeyedPacket { key: head.key, sender: head.originator() };
             let (reply, reply_hash) = (translation.reply(), translation.hash);
             ended.push(Ended { original, reply, reply_hash });
         }

@@ -83,7 +83,7 @@ impl Table {
         context: &Context<'_>,
     ) -> Option<Pool> {
         let is_limited = context.settings.nat_source_share < NO_LIMIT && !request.netmap;
-        let counts = is_limited && self.original(slot).key.is_identified();
+        let counts = is_limited && self.slab[slot].head.key.is_identified();
         counts.then(|| request.pool(leaves_as, supply))
     }
 
@@ -179,7 +179,8 @@ impl Table {
 
     /// The share of a connection's originator in a pool.
     pub(super) fn stake(&self, slot: u32, pool: Pool) -> Stake {
-        Stake::of(pool, self.original(slot))
+        let head = &self.slab[slot].head;
+        Stake::of(pool, &head.key, head.originator())
     }
 
     /// The order of a connection's eviction for a claimant, and whether both are of the same

@@ -73,7 +73,8 @@ impl Table {
         self.take_back(slot, context);
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
-        let outside = self.outside(slot);
+        // As `Self::outside` has it.
+        let outside = original.in_zone(leaves.key.zone);
         let subject = Subject { key: original.key, hash: self.whole_hash(slot), ends };
         let wanted = Candidates::new(0, request, &subject, supply);
         let mut wanted = wanted.map(|(_, ends)| ends);
@@ -262,10 +263,19 @@ impl Table {
         KeyedPacket { key, sender: sender.opposite() }
     }
 
+    #[inline]
     pub(super) fn halves(&self, slot: u32, direction: Direction) -> Halves {
-        let Some(translation) = self.slab.translation(slot) else { return Halves::default() };
-        let ends = |it: KeyedPacket| Ends::of(&it.key, it.sender);
-        Halves::between(&ends(self.original(slot)), &ends(translation.leaves_as), direction)
+        match self.slab.translation(slot) {
+            Some(translation) => self.halves_of(slot, translation, direction),
+            None => Halves::default(),
+        }
+    }
+
+    #[inline(never)]
+    fn halves_of(&self, slot: u32, translation: &Translation, direction: Direction) -> Halves {
+        let (head, leaves) = (&self.slab[slot].head, &translation.leaves_as);
+        let original = Ends::of(&head.key, head.originator());
+        Halves::between(&original, &Ends::of(&leaves.key, leaves.sender), direction)
     }
 
     /// Prefetches a translation.
@@ -354,7 +364,8 @@ impl Table {
         (interface, pool): (Option<u32>, Option<Pool>),
         context: &mut Context<'_>,
     ) -> Result<(), DropReason> {
-        if leaves_as == self.original(slot) {
+        let head = &self.slab[slot].head;
+        if leaves_as.sender == head.originator() && leaves_as.key == head.key {
             self.slab.set_translation(slot, None);
             return Ok(());
         }
