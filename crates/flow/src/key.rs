@@ -368,7 +368,7 @@ impl FlowKey {
     /// the bucket's table. The high half does not depend on the zone ([`KeyedPacket::moved`]).
     /// A call has the hash of its packets.
     pub fn hash(&self, key: HashKey) -> u64 {
-        self.of_calls().packet_hash(key)
+        if self.is_call() { self.of_calls().packet_hash(key) } else { self.packet_hash(key) }
     }
 
     /// [`FlowKey::hash`] for the key of a packet, which is never that of a single call.

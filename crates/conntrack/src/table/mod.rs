@@ -429,7 +429,7 @@ fn retire(
         report(slab, slot, EventKind::Destroy, context);
     }
     if slab[slot].head.status.has(Status::FRESH) {
-        release(slab.take_claim(slot).as_ref(), context);
+        release(slab.take_claim(slot).as_deref(), context);
     }
     let head = &slab[slot].head;
     if head.status.has(Status::WATCHED) {
