@@ -198,9 +198,8 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                         (u128::from(low) <= value && value <= u128::from(high)) != negated
                     })
                 }
-                Instruction::Is { field, value: [high, low], negated } => {
-                    let wanted = u128::from(high) << 64 | u128::from(low);
-                    self.value(field).is_some_and(|value| (value == wanted) != negated)
+                Instruction::Is { field, value: wanted, negated } => {
+                    self.value(field).is_some_and(|value| (value == whole(wanted)) != negated)
                 }
                 Instruction::Bits { field, mask, any } => {
                     self.value(field).is_some_and(|value| (value as u64 & mask != 0) == any)
@@ -519,6 +518,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         let ports = ports.map(|ports| (ports.low as u16, ports.high as u16));
         Some(NatRequest { kind: nat.kind, address, ports, netmap: nat.netmap, flags: nat.flags })
     }
+}
+
+const fn whole([high, low]: [u64; 2]) -> u128 {
+    (high as u128) << 64 | low as u128
 }
 
 /// The rules of a chain to evaluate, as offsets from its first.
