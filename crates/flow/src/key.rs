@@ -1,9 +1,8 @@
 //! The key of the flow that a packet belongs to.
 
-use std::hash::Hasher;
-
-use siphasher::sip::SipHasher13;
 use wire::{Family, IcmpQuery, Network, QueryKind, Quoted, QuotedTransport, Transport, protocol};
+
+use crate::siphash::siphash;
 
 /// A tracking zone: flows of different zones never meet, even with equal addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -335,15 +334,23 @@ impl FlowKey {
     /// The end on `side`, with its port or the number in its place. In an ICMP query only the
     /// end that asks has an identifier; in GRE version 0 neither end has a number, so its port
     /// is 0.
+    #[inline]
     pub const fn end(&self, side: Side) -> Endpoint {
+        match self.protocol {
+            protocol::ICMP | protocol::ICMPV6 | protocol::GRE => self.end_without_ports(side),
+            _ => self.endpoint(side),
+        }
+    }
+
+    const fn end_without_ports(&self, side: Side) -> Endpoint {
         let Endpoint { address, port } = self.endpoint(side);
         let port = match self.protocol {
-            protocol::ICMP | protocol::ICMPV6 => {
+            protocol::GRE if self.is_call() => port,
+            protocol::GRE => 0,
+            _ => {
                 let asks = self.kind & 1 == side as u8;
                 if asks && self.is_identified() { self.low.port } else { 0 }
             }
-            protocol::GRE if !self.is_call() => 0,
-            _ => port,
         };
         Endpoint { address, port }
     }
@@ -361,7 +368,7 @@ impl FlowKey {
     /// the bucket's table. The high half does not depend on the zone ([`KeyedPacket::moved`]).
     /// A call has the hash of its packets.
     pub fn hash(&self, key: HashKey) -> u64 {
-        self.of_calls().packet_hash(key)
+        if self.is_call() { self.of_calls().packet_hash(key) } else { self.packet_hash(key) }
     }
 
     /// [`FlowKey::hash`] for the key of a packet, which is never that of a single call.
@@ -372,7 +379,7 @@ impl FlowKey {
             Family::V4 => {
                 let addresses = u64::from(last_word(self.low.address)) << 32
                     | u64::from(last_word(self.high.address));
-                self.hash_words([addresses], key)
+                siphash(key, [addresses, self.rest()])
             }
             Family::V6 => self.hash_long(key),
         };
@@ -383,24 +390,17 @@ impl FlowKey {
     #[inline(never)]
     fn hash_long(&self, key: HashKey) -> u64 {
         let ([a, b], [c, d]) = (halves(self.low.address), halves(self.high.address));
-        self.hash_words([a, b, c, d], key)
+        // SipHash takes in the length at its end, so the families differ.
+        siphash(key, [a, b, c, d, self.rest()])
     }
 
-    /// Hashes the addresses and the rest of the key. IPv4 passes one word and IPv6 four;
-    /// SipHash takes in the length at its end, so the families differ.
-    #[inline]
-    fn hash_words<const N: usize>(&self, addresses: [u64; N], key: HashKey) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
-        for word in addresses {
-            hasher.write_u64(word);
-        }
-        hasher.write_u64(
-            u64::from(self.low.port) << 48
-                | u64::from(self.high.port) << 32
-                | u64::from(self.protocol) << 8
-                | u64::from(self.kind),
-        );
-        hasher.finish()
+    /// All of the key but addresses and zone.
+    #[inline(always)]
+    const fn rest(&self) -> u64 {
+        (self.low.port as u64) << 48
+            | (self.high.port as u64) << 32
+            | (self.protocol as u64) << 8
+            | self.kind as u64
     }
 }
 

@@ -14,6 +14,7 @@ mod lease;
 mod named;
 mod prefetch;
 mod shown;
+mod siphash;
 mod time;
 mod tunable;
 mod verdict;

@@ -499,3 +499,30 @@ fn bits_of_headers_that_do_not_begin_at_bytes() {
         assert_eq!(outcome.decision, Decision::Drop, "{bits} bits at {offset}");
     }
 }
+
+/// The names share their first or their last eight bytes, which are compared apart.
+#[test]
+fn names_of_interfaces_and_states_are_compared_whole() {
+    const NAMES: [&str; 4] = ["uplink-00000001", "uplink-00000002", "inside-00000001", "eth0"];
+    let passes = |statement: &Value, sample: &Sample| {
+        let program = one_rule(&json!([statement, {"accept": null}]));
+        let (_, steps) = sample.judge(&program, &mut state(&program), Timestamp::ZERO);
+        matches!(steps[..], [Step::Rule(_), ..])
+    };
+    for (input, named) in NAMES.into_iter().flat_map(|input| NAMES.map(|named| (input, named))) {
+        let sample = Sample { input, ..tcp() };
+        for (operator, wanted) in [("==", input == named), ("!=", input != named)] {
+            let statement = matching(&json!({"meta": {"key": "iifname"}}), operator, &json!(named));
+            assert_eq!(passes(&statement, &sample), wanted, "{input} {operator} {named}");
+        }
+    }
+    for (states, is_new) in
+        [(json!(["new", "related"]), true), (json!(["invalid", "related"]), false)]
+    {
+        let sample = Sample { known: true, ..tcp() };
+        for (operator, wanted) in [("in", is_new), ("!", !is_new)] {
+            let statement = matching(&json!({"ct": {"key": "state"}}), operator, &states);
+            assert_eq!(passes(&statement, &sample), wanted, "new {operator} {states}");
+        }
+    }
+}

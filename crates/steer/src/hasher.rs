@@ -309,12 +309,15 @@ impl SteeringHasher {
 
     /// The bucket of a flow named by an operator or a helper, without a packet.
     pub fn bucket_of_key(&self, key: &FlowKey) -> BucketId {
-        self.flow_bucket(&key.of_calls(), Side::Low, None).1
+        self.bucket_towards(key, Side::Low)
     }
 
     /// The bucket of packets of a flow that one of its ends receives.
     pub fn bucket_towards(&self, key: &FlowKey, receiver: Side) -> BucketId {
-        self.flow_bucket(&key.of_calls(), receiver, None).1
+        match key.is_call() {
+            true => self.flow_bucket(&key.of_calls(), receiver, None).1,
+            false => self.flow_bucket(key, receiver, None).1,
+        }
     }
 
     /// The hash of a flow for the table of its bucket: SipHash-1-3 in both kinds.

@@ -49,6 +49,9 @@ impl PortRange {
 pub struct Translated {
     /// As numbers, sorted and not adjacent; IPv4 in the mapped form.
     addresses: Arc<[(u128, u128)]>,
+    /// One bit for each value that the last six bits of an address inside can have, so that most
+    /// packets need no search.
+    last_bits: u64,
     ports: PortRange,
 }
 
@@ -71,13 +74,18 @@ impl Translated {
                 _ => apart.push((first, last)),
             }
         }
-        Self { addresses: apart.into(), ports }
+        let bits = |(first, last): &(u128, u128)| {
+            let all = (0..64).take_while(|step| first.saturating_add(*step) <= *last);
+            all.fold(0, |bits, step| bits | 1 << (first.wrapping_add(step) % 64))
+        };
+        let last_bits = apart.iter().map(bits).fold(0, |all, bits: u64| all | bits);
+        Self { addresses: apart.into(), last_bits, ports }
     }
 
     /// The same addresses with another range of ports.
     #[must_use]
     pub fn with_ports(&self, ports: PortRange) -> Self {
-        Self { addresses: self.addresses.clone(), ports }
+        Self { ports, ..self.clone() }
     }
 
     /// The addresses, as ranges that neither overlap nor touch, in order.
@@ -99,6 +107,11 @@ impl Translated {
     /// True for an address that connections are translated to.
     #[inline]
     pub fn contains(&self, address: [u8; 16]) -> bool {
+        self.last_bits >> (address[15] % 64) & 1 != 0 && self.is_in_range(address)
+    }
+
+    #[inline(never)]
+    fn is_in_range(&self, address: [u8; 16]) -> bool {
         let address = u128::from_be_bytes(address);
         let behind = self.addresses.partition_point(|(first, _)| *first <= address);
         behind > 0 && address <= self.addresses[behind - 1].1
@@ -108,7 +121,12 @@ impl Translated {
     /// the port is inside the range.
     #[inline]
     pub fn takes(&self, end: Endpoint) -> bool {
-        self.ports.contains(end.port) && self.contains(end.address)
+        self.is_taken(&end, end.port)
+    }
+
+    #[inline]
+    fn is_taken(&self, end: &Endpoint, port: u16) -> bool {
+        self.ports.contains(port) && self.contains(end.address)
     }
 
     /// The bucket of a flow by the port of one of its ends: `first` if that is a translation
@@ -126,8 +144,20 @@ impl Translated {
         if !has_ports(key) {
             return None;
         }
-        let ends = [first, first.opposite()].map(|side| end(key, side));
-        let port = ends.into_iter().find(|end| self.takes(*end))?.port;
+        let is_query = key.is_query();
+        let (one, other) = match first {
+            Side::Low => (&key.low, &key.high),
+            Side::High => (&key.high, &key.low),
+        };
+        let port_of = |end: &Endpoint| if is_query { key.low.port } else { end.port };
+        let (one_port, other_port) = (port_of(one), port_of(other));
+        let port = if self.is_taken(one, one_port) {
+            one_port
+        } else if self.is_taken(other, other_port) {
+            other_port
+        } else {
+            return None;
+        };
         Some(BucketId(port & (buckets.get() - 1) as u16))
     }
 }
@@ -145,17 +175,6 @@ const fn has_ports(key: &FlowKey) -> bool {
         protocol::ICMP => matches!(key.family, Family::V4),
         protocol::ICMPV6 => matches!(key.family, Family::V6),
         _ => false,
-    }
-}
-
-/// The end of a flow on `side`. For an ICMP query the port is the identifier.
-#[inline]
-const fn end(key: &FlowKey, side: Side) -> Endpoint {
-    match key.protocol {
-        protocol::ICMP | protocol::ICMPV6 => {
-            Endpoint { address: key.endpoint(side).address, port: key.low.port }
-        }
-        _ => key.endpoint(side),
     }
 }
 

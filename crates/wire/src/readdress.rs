@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use crate::checksum::{Change, ICMP_FIELD, Sum, is_source_routed, sum_field};
 use crate::crc32c::crc32c_of_change;
+use crate::rewrite::rewrite_ends;
 use crate::{
     Family, IcmpError, IcmpQuery, Network, QueryKind, QuotedTransport, Transport, protocol,
 };
@@ -59,6 +60,40 @@ impl Readdress {
     /// first fragment it is that of the whole datagram, which SCTP needs. In a later fragment
     /// only addresses change. The new addresses have to be of the packet's family.
     pub fn apply(
+        &self,
+        frame: &mut [u8],
+        network: &mut Network,
+        transport_len: usize,
+        covers: ChecksumCovers,
+    ) {
+        if !self.apply_to_usual(frame, network, covers) {
+            self.apply_to_any(frame, network, transport_len, covers);
+        }
+    }
+
+    /// Changes the ends of a whole TCP segment or UDP datagram without IP options. Returns false,
+    /// and changes nothing, for any other packet.
+    #[inline]
+    fn apply_to_usual(
+        &self,
+        frame: &mut [u8],
+        network: &mut Network,
+        covers: ChecksumCovers,
+    ) -> bool {
+        let Some((from, to)) = network.transport.ports() else { return false };
+        let Some(frame) = frame.get_mut(..network.end as usize) else { return false };
+        let source = self.source.unwrap_or(Place { address: network.source, port: from });
+        let destination =
+            self.destination.unwrap_or(Place { address: network.destination, port: to });
+        let is_usual = rewrite_ends(frame, network, &source, &destination, covers);
+        if is_usual {
+            (network.source, network.destination) = (source.address, destination.address);
+            self.describe(&mut network.transport);
+        }
+        is_usual
+    }
+
+    pub(crate) fn apply_to_any(
         &self,
         frame: &mut [u8],
         network: &mut Network,
@@ -141,7 +176,7 @@ impl Readdress {
     fn write_addresses(&self, header: &mut [u8], packet: Packet) -> Option<Change> {
         // With a routing header the pseudo header has the last destination, which is not
         // the one in the IPv6 header (RFC 8200 section 8.1).
-        let ends = [(self.source, true), (self.destination, !packet.is_routed)];
+        let ends = [(self.source.as_ref(), true), (self.destination.as_ref(), !packet.is_routed)];
         // The length of an address is a constant for each family.
         let change = match packet.family {
             Family::V4 => write_ends::<4>(header.get_mut(12..20)?, ends)?,
@@ -155,20 +190,23 @@ impl Readdress {
 
     /// Returns the effect on a sum over the transport header.
     fn write_ports(&self, transport: &mut [u8], identified: Identified) -> Change {
-        let at = |field, place: Option<Place>| place.map(|place| (field, place.port));
-        let ports = match identified {
-            Identified::Ports => [at(0, self.source), at(2, self.destination)],
-            Identified::Query { reply } => [at(ICMP_ID, self.asking(reply)), None],
-            Identified::Call => [at(GRE_CALL_ID, self.destination), None],
-            Identified::Addresses => [None, None],
-        };
         let mut change = Change::default();
-        for (field, port) in ports.into_iter().flatten() {
-            let old = transport.get_mut(field..).and_then(<[u8]>::first_chunk_mut::<2>);
-            if let Some(old) = old {
-                change = change.replace(old, &port.to_be_bytes());
+        let mut write = |field: usize, place: Option<Place>| {
+            if let Some(Place { port, .. }) = place
+                && let Some(old) = transport.get_mut(field..).and_then(<[u8]>::first_chunk_mut)
+            {
+                change = change.replace_word(u16::from_be_bytes(*old).into(), port.into());
                 *old = port.to_be_bytes();
             }
+        };
+        match identified {
+            Identified::Ports => {
+                write(0, self.source);
+                write(2, self.destination);
+            }
+            Identified::Query { reply } => write(ICMP_ID, self.asking(reply)),
+            Identified::Call => write(GRE_CALL_ID, self.destination),
+            Identified::Addresses => {}
         }
         change
     }
@@ -229,14 +267,17 @@ impl Readdress {
 #[inline]
 fn write_ends<const N: usize>(
     addresses: &mut [u8],
-    ends: [(Option<Place>, bool); 2],
+    ends: [(Option<&Place>, bool); 2],
 ) -> Option<Change> {
     let mut change = Change::default();
     for (old, (new, counts)) in addresses.as_chunks_mut::<N>().0.iter_mut().zip(ends) {
         let Some(Place { address, .. }) = new else { continue };
         let new = address.last_chunk::<N>()?;
         if counts {
-            change = change.replace(old, new);
+            let words = old.as_chunks::<4>().0.iter().zip(new.as_chunks::<4>().0);
+            for (old, new) in words {
+                change = change.replace_word(u32::from_be_bytes(*old), u32::from_be_bytes(*new));
+            }
         }
         *old = *new;
     }

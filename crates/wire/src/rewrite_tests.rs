@@ -86,7 +86,7 @@ proptest! {
         let mut expected = frame.clone();
         let change = Readdress { source: Some(source), destination: Some(destination) };
         let length = (network.end - u32::from(network.transport_offset)) as usize;
-        change.apply(&mut expected, &mut network.clone(), length, covers);
+        change.apply_to_any(&mut expected, &mut network.clone(), length, covers);
         let before = frame.clone();
         let is_done = rewrite_ends(&mut frame, &network, &source, &destination, covers);
         prop_assert_eq!(is_done, sample.v6 || !sample.options);

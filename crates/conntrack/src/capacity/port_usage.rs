@@ -1,6 +1,6 @@
 //! The number of translated ports that each source uses towards one destination.
 
-use flow::{KeyedPacket, Zone};
+use flow::{FlowKey, Side, Zone};
 
 use super::sources::prefix;
 use crate::nat::Pool;
@@ -53,8 +53,8 @@ struct Line([u32; CELLS as usize]);
 
 impl Stake {
     /// The stake of the originator of a connection.
-    pub fn of(pool: Pool, KeyedPacket { key, sender }: KeyedPacket) -> Self {
-        let prefix = prefix(key.endpoint(sender), key.family);
+    pub fn of(pool: Pool, key: &FlowKey, originator: Side) -> Self {
+        let prefix = prefix(key.endpoint(originator), key.family);
         Self { pool, source: NatSource { prefix, zone: key.zone } }
     }
 

@@ -13,7 +13,8 @@ fn stake(pool: u64, source: impl Into<IpAddr>, port: u16, zone: u16) -> Stake {
     let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
     let from = Endpoint { address: mapped(source), port };
     let to = Endpoint { address: [0xfe; 16], port: 53 };
-    Stake::of(Pool::of(pool), FlowKey::of_ports(family, protocol::UDP, Zone(zone), from, to))
+    let packet = FlowKey::of_ports(family, protocol::UDP, Zone(zone), from, to);
+    Stake::of(Pool::of(pool), &packet.key, packet.sender)
 }
 
 fn host(number: u16) -> Ipv4Addr {

@@ -310,7 +310,7 @@ impl Expectations {
         packet: &KeyedPacket,
         now: Timestamp,
         events: &mut Listener<'_>,
-    ) -> Option<Claim> {
+    ) -> Option<Box<Claim>> {
         if self.shared.filter.any() { self.claim_if_any(packet, now, events) } else { None }
     }
 
@@ -321,7 +321,7 @@ impl Expectations {
         packet: &KeyedPacket,
         now: Timestamp,
         events: &mut Listener<'_>,
-    ) -> Option<Claim> {
+    ) -> Option<Box<Claim>> {
         let KeyedPacket { key, sender } = packet;
         let to = key.endpoint(sender.opposite());
         let is_worth_a_look = self.shared.filter.any_at(key.zone, key.protocol, &to);
@@ -335,7 +335,7 @@ impl Expectations {
         packet: &KeyedPacket,
         now: Timestamp,
         events: &mut Listener<'_>,
-    ) -> Option<Claim> {
+    ) -> Option<Box<Claim>> {
         let mut book = self.book();
         self.forget_expired(&mut book, now, events);
         let destination = Destination::of(packet);
@@ -362,7 +362,7 @@ impl Expectations {
         for &number in &numbers {
             self.withhold(&mut book, &destination, number);
         }
-        Some(Claim { expectation, numbers })
+        Some(Box::new(Claim { expectation, numbers }))
     }
 
     /// Ends a claim whose connection was opened.

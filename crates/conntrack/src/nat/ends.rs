@@ -14,6 +14,7 @@ pub(crate) struct Ends {
 
 impl Ends {
     /// The ends of a flow whose originator is `sender`.
+    #[inline]
     pub fn of(key: &FlowKey, sender: Side) -> Self {
         Self { source: key.end(sender), destination: key.end(sender.opposite()) }
     }

@@ -26,5 +26,5 @@ pub use self::ends::Halves;
 pub(crate) use self::pool::Pool;
 pub use self::request::{Addresses, End, Ports, Request};
 pub use self::supply::{Block, Supply};
-pub(crate) use self::supply::{candidates, candidates_behind};
+pub(crate) use self::supply::{Candidates, Subject};
 pub(crate) use self::translation::Translation;

@@ -105,6 +105,11 @@ impl Addresses {
         (self.last - self.first).saturating_add(1).min(most)
     }
 
+    /// The only address, if there is only one.
+    pub(super) fn single(&self) -> Option<[u8; 16]> {
+        (self.first == self.last).then(|| self.first.to_be_bytes())
+    }
+
     /// The address that corresponds to `address` in the network of this range.
     pub(super) fn map(&self, address: [u8; 16]) -> [u8; 16] {
         let host = self.first ^ self.last;

@@ -98,12 +98,13 @@ impl Block {
 
     /// All ports once, beginning at a position that `start` chooses.
     pub(crate) fn all_from(self, start: u64) -> impl Iterator<Item = u16> {
-        (0..self.len).map(move |at| self.nth_from(start, at))
+        let start = self.position(start);
+        (0..self.len).map(move |at| self.nth_round(start + at))
     }
 
-    /// The port at position `at` of these.
-    fn nth_from(self, start: u64, at: u32) -> u16 {
-        self.nth_round((start % u64::from(self.len.max(1))) as u32 + at)
+    /// The position that a number chooses.
+    fn position(self, number: u64) -> u32 {
+        (number % u64::from(self.len.max(1))) as u32
     }
 }
 
@@ -113,78 +114,130 @@ impl From<Ports> for Block {
     }
 }
 
-/// The candidates for a translation of a connection, best first. `ends` are its present ends.
-/// The list is finite, and has no duplicates apart from the packet's own port.
-pub(crate) fn candidates(
-    request: Request,
-    key: FlowKey,
-    ends: Ends,
-    supply: Supply<'_>,
-) -> impl Iterator<Item = Ends> {
-    candidates_behind(0, request, key, ends, supply).map(|(_, ends)| ends)
+/// A connection that is to be translated.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject {
+    /// The key of its originator's packets.
+    pub key: FlowKey,
+    /// The hash of that key, if it is known.
+    pub hash: Option<u64>,
+    /// Its present ends.
+    pub ends: Ends,
 }
 
-/// The same without the first `places`, each with the number of places up to and including its
-/// own: a later search can continue from there. Some places hold no candidate.
-pub(crate) fn candidates_behind(
-    places: usize,
-    request: Request,
-    key: FlowKey,
+/// The candidates for a translation of a connection, best first, each with the number of places
+/// up to and including its own: a later search can continue from there. Some places hold no
+/// candidate. The list is finite, and has no duplicates apart from the packet's own port.
+pub(crate) struct Candidates {
+    end: End,
     ends: Ends,
-    supply: Supply<'_>,
-) -> impl Iterator<Item = (usize, Ends)> {
-    let own = match request.end {
-        End::Source => ends.source,
-        End::Destination => ends.destination,
-    };
-    let range = request.addresses.filter(|range| range.family() == key.family);
-    let addresses = addresses(request, range, own.address, &key, ends, supply);
-    let choice = PortChoice::of(request, &key, own.port, supply.block);
-    let start = if request.random { supply.seed } else { (supply.hash)(&key) };
-    let each = choice.places().max(1);
-    addresses.enumerate().skip(places / each).flat_map(move |(number, address)| {
-        let before = number * each;
-        choice.ports(places.saturating_sub(before), start, supply.seed).map(move |(place, port)| {
-            let new = Endpoint { address, port };
-            let ends = match request.end {
-                End::Source => Ends { source: new, ..ends },
-                End::Destination => Ends { destination: new, ..ends },
-            };
-            (before + place + 1, ends)
-        })
-    })
+    walk: AddressWalk,
+    choice: PortChoice,
+    /// Places of the addresses before the present one.
+    before: usize,
+    /// The next place of the present address.
+    place: usize,
+}
+
+impl Candidates {
+    /// The candidates behind the first `places`.
+    #[inline(always)]
+    pub fn new(places: usize, request: &Request, subject: &Subject, supply: Supply<'_>) -> Self {
+        let Subject { key, hash, ends } = subject;
+        let own = match request.end {
+            End::Source => ends.source,
+            End::Destination => ends.destination,
+        };
+        let start = match (request.random, hash) {
+            (true, _) => supply.seed,
+            (false, Some(hash)) => *hash,
+            (false, None) => (supply.hash)(key),
+        };
+        let choice = PortChoice::of(request, key, own.port, supply.block).starting(start, supply);
+        let mut walk = AddressWalk::of(request, own.address, key, ends, supply);
+        let each = choice.places().max(1);
+        let behind = places / each;
+        (0..behind).for_each(|_| walk.step());
+        let before = behind * each;
+        Self { end: request.end, ends: *ends, walk, choice, before, place: places - before }
+    }
+}
+
+impl Iterator for Candidates {
+    type Item = (usize, Ends);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(usize, Ends)> {
+        loop {
+            let address = self.walk.address?;
+            let places = self.choice.places();
+            while self.place < places {
+                let place = self.place;
+                self.place += 1;
+                let Some(port) = self.choice.port(place) else { continue };
+                let new = Endpoint { address, port };
+                let ends = match self.end {
+                    End::Source => Ends { source: new, ..self.ends },
+                    End::Destination => Ends { destination: new, ..self.ends },
+                };
+                return Some((self.before + place + 1, ends));
+            }
+            self.before += places.max(1);
+            self.place = 0;
+            self.walk.step();
+        }
+    }
 }
 
 /// The addresses to try.
-fn addresses(
-    request: Request,
+struct AddressWalk {
+    /// The present one; `None` at the end.
+    address: Option<[u8; 16]>,
     range: Option<Addresses>,
-    own: [u8; 16],
-    key: &FlowKey,
-    ends: Ends,
-    supply: Supply<'_>,
-) -> impl Iterator<Item = [u8; 16]> + use<> {
-    let (first, count) = match range {
-        None => (own, 1),
-        Some(range) if request.netmap => (range.map(own), 1),
-        // A source in the range keeps its address, as with the kernel.
-        Some(range) if request.end == End::Source && range.contains(own) => {
-            (own, range.count_up_to(MOST_ADDRESSES))
-        }
-        Some(range) => {
-            let first = range.pick(spread(request, key, ends, supply));
-            (first, range.count_up_to(MOST_ADDRESSES))
-        }
-    };
-    // A rule that wants one address for a client wants no other when its ports run out.
-    let count = if request.persistent || request.end == End::Destination { 1 } else { count };
-    std::iter::successors(Some(first), move |&address| Some(range?.next(address)))
-        .take(count as usize)
+    /// Addresses behind the present one.
+    left: u128,
+}
+
+impl AddressWalk {
+    fn of(
+        request: &Request,
+        own: [u8; 16],
+        key: &FlowKey,
+        ends: &Ends,
+        supply: Supply<'_>,
+    ) -> Self {
+        let range = request.addresses.filter(|range| range.family() == key.family);
+        let (first, count) = match range {
+            None => (own, 1),
+            Some(range) if request.netmap => (range.map(own), 1),
+            // A source in the range keeps its address, as with the kernel.
+            Some(range) if request.end == End::Source && range.contains(own) => {
+                (own, range.count_up_to(MOST_ADDRESSES))
+            }
+            Some(range) => match range.single() {
+                Some(address) => (address, 1),
+                None => {
+                    let first = range.pick(spread(request, key, ends, supply));
+                    (first, range.count_up_to(MOST_ADDRESSES))
+                }
+            },
+        };
+        // A rule that wants one address for a client wants no other when its ports run out.
+        let is_alone = request.persistent || request.end == End::Destination;
+        Self { address: Some(first), range, left: if is_alone { 0 } else { count - 1 } }
+    }
+
+    fn step(&mut self) {
+        let next = |address| Some(self.range?.next(address));
+        self.address = self.address.filter(|_| self.left > 0).and_then(next);
+        self.left = self.left.saturating_sub(1);
+    }
 }
 
 /// A number that is the same for all connections of a client, or of a client with a
 /// destination, and the same at all workers.
-fn spread(request: Request, key: &FlowKey, ends: Ends, supply: Supply<'_>) -> u128 {
+#[cold]
+fn spread(request: &Request, key: &FlowKey, ends: &Ends, supply: Supply<'_>) -> u128 {
     let client = Endpoint { port: 0, ..ends.source };
     let other = if request.persistent { client } else { Endpoint { port: 0, ..ends.destination } };
     let flow = FlowKey { low: client, high: other, protocol: 0, kind: 0, ..*key };
@@ -203,14 +256,20 @@ struct PortChoice {
     in_order: bool,
     /// The ports of the rule that belong to other blocks; tried last. This worker does not know
     /// whether their buckets have given them away, so each connection begins with another.
-    shared: Option<Ports>,
+    shared: Block,
+    /// The position in `others` from which they are tried.
+    start: u32,
+    /// The position in `shared` from which they are tried.
+    of_shared: u32,
 }
 
 impl PortChoice {
     const NONE: Block = Block { first: 0, stride: 1, len: 0 };
 
-    fn of(request: Request, key: &FlowKey, own: u16, block: Block) -> Self {
-        let as_it_is = Self { keep: Some(own), others: Self::NONE, in_order: false, shared: None };
+    fn of(request: &Request, key: &FlowKey, own: u16, block: Block) -> Self {
+        let (others, shared) = (Self::NONE, Self::NONE);
+        let as_it_is =
+            Self { keep: Some(own), others, in_order: false, shared, start: 0, of_shared: 0 };
         if !key.is_identified() {
             return as_it_is;
         }
@@ -224,39 +283,47 @@ impl PortChoice {
             // The range of the rule goes before the block.
             (End::Source, Some(range)) => block.within(range),
         };
-        let shared = request.ports.filter(|_| request.end == End::Source);
-        let is_shared = |port| shared.is_some_and(|range| Block::from(range).contains(port));
-        let is_own = others.contains(own) || others.is_empty() && is_shared(own);
+        let shared = match request.ports {
+            Some(range) if request.end == End::Source => range.into(),
+            _ => Self::NONE,
+        };
+        let is_own = others.contains(own) || others.is_empty() && shared.contains(own);
         let may_stay = !request.random && is_own;
         let in_order = request.end == End::Destination && !request.random;
-        Self { keep: may_stay.then_some(own), others, in_order, shared }
+        let keep = may_stay.then_some(own);
+        Self { keep, others, in_order, shared, start: 0, of_shared: 0 }
+    }
+
+    /// The same with the positions at which it begins to try ports.
+    fn starting(self, start: u64, supply: Supply<'_>) -> Self {
+        let start = if self.in_order { 0 } else { self.others.position(start) };
+        let of_shared = match self.shared.is_empty() {
+            true => 0,
+            false => self.shared.position(supply.seed),
+        };
+        Self { start, of_shared, ..self }
     }
 
     /// Number of places.
-    fn places(self) -> usize {
-        let shared = self.shared.map_or(0, |range| Block::from(range).len());
-        usize::from(self.keep.is_some()) + (self.others.len() + shared) as usize
+    fn places(&self) -> usize {
+        usize::from(self.keep.is_some()) + (self.others.len() + self.shared.len()) as usize
     }
 
-    /// The ports from place `first` on, each with its place. The ports of `others` begin at
-    /// `start`, the shared ones at `of_shared`.
-    fn ports(self, first: usize, start: u64, of_shared: u64) -> impl Iterator<Item = (usize, u16)> {
-        let start = if self.in_order { 0 } else { start };
-        let shared = self.shared.map_or(Self::NONE, Block::from);
+    /// The port at a place, if that holds a candidate.
+    #[inline]
+    fn port(&self, place: usize) -> Option<u16> {
         let kept = usize::from(self.keep.is_some());
-        (first..self.places()).filter_map(move |place| {
-            let Some(at) = place.checked_sub(kept) else { return Some((place, self.keep?)) };
-            // Both are less than the number of ports.
-            let at = at as u32;
-            let port = match at.checked_sub(self.others.len()) {
-                None => self.others.nth_from(start, at),
-                Some(at) => {
-                    let port = shared.nth_from(of_shared, at);
-                    Some(port).filter(|&port| !self.others.contains(port))?
-                }
-            };
-            (Some(port) != self.keep).then_some((place, port))
-        })
+        let Some(at) = place.checked_sub(kept) else { return self.keep };
+        // Both are less than the number of ports.
+        let at = at as u32;
+        let port = match at.checked_sub(self.others.len()) {
+            None => self.others.nth_round(self.start + at),
+            Some(at) => {
+                let port = self.shared.nth_round(self.of_shared + at);
+                Some(port).filter(|&port| !self.others.contains(port))?
+            }
+        };
+        (Some(port) != self.keep).then_some(port)
     }
 }
 

@@ -31,13 +31,15 @@ proptest! {
         let block = Block::of_bucket(Ports::new(1024, 32767).unwrap(), bucket, buckets);
         let hash = |key: &FlowKey| u64::from(key.low.port) ^ seed.rotate_left(9);
         let supply = Supply { block, seed, hash: &hash };
-        let all: Vec<_> = candidates_behind(0, request, key, ends, supply).collect();
+        let subject = Subject { key, hash: None, ends };
+        let behind = |places| Candidates::new(places, &request, &subject, supply);
+        let all: Vec<_> = behind(0).collect();
         prop_assert!(all.is_sorted_by(|one, next| one.0 < next.0));
-        let plain: Vec<_> = candidates(request, key, ends, supply).collect();
-        prop_assert_eq!(plain, all.iter().map(|(_, ends)| *ends).collect::<Vec<_>>());
+        let known = Subject { hash: Some(hash(&key)), ..subject };
+        prop_assert_eq!(Candidates::new(0, &request, &known, supply).collect::<Vec<_>>(), &all[..]);
         if !all.is_empty() {
             let at = stop.index(all.len());
-            let rest: Vec<_> = candidates_behind(all[at].0, request, key, ends, supply).collect();
+            let rest: Vec<_> = behind(all[at].0).collect();
             prop_assert_eq!(rest, &all[at + 1..]);
         }
     }

@@ -61,7 +61,7 @@ impl Table {
             return Tracked::refused(DropReason::NewRefused);
         }
         if !self.has_room_for_call(packet.keyed, packet.hash, context) {
-            release(expected.as_ref(), context);
+            release(expected.as_deref(), context);
             context.counters.insert_failed += 1;
             context.counters.drop += 1;
             return Tracked::refused(DropReason::CallLimit);
@@ -134,8 +134,9 @@ impl Table {
             ends.source = Endpoint { address: mapped(address), port };
         }
         self.take_back(slot, context);
-        match self.free(slot, ends.keyed(&original), supply, context) {
-            Some(free) => self.file(slot, free, (follow.interface, None), context),
+        let leaves_as = ends.keyed(&original);
+        match self.free(slot, &leaves_as, supply, context) {
+            Some(hash) => self.file(slot, (leaves_as, hash), (follow.interface, None), context),
             None => Err(refused(DropReason::NatClash, context)),
         }
     }

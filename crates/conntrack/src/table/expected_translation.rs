@@ -88,8 +88,11 @@ impl Table {
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
         let told = Ends { source: Endpoint { address: mapped(address), port }, ..ends };
-        match self.free(slot, told.keyed(&self.outside(slot)), supply, context) {
-            Some(free) => self.file(slot, free, (interface, None), context).map(|()| true),
+        let leaves_as = told.keyed(&self.outside(slot));
+        match self.free(slot, &leaves_as, supply, context) {
+            Some(hash) => {
+                self.file(slot, (leaves_as, hash), (interface, None), context).map(|()| true)
+            }
             None => Ok(false),
         }
     }

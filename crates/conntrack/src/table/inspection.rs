@@ -22,7 +22,7 @@ impl Table {
         &mut self,
         slot: u32,
         packet: &TrackedPacket<'_>,
-        expected: Option<Claim>,
+        expected: Option<Box<Claim>>,
         context: &Context<'_>,
     ) -> Class {
         let key = &packet.keyed.key;

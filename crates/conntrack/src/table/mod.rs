@@ -61,6 +61,8 @@ pub struct Table {
     parting: Halves,
     /// The zones of that connection.
     parting_zones: ZonePair,
+    /// The slot of the connection that was opened last, with the hash of its key.
+    opened: (u32, u64),
     /// The ports that helpers may announce.
     block: Block,
     /// The changes that helpers want in the payload of the last packet that passed.
@@ -77,6 +79,7 @@ impl Table {
             occupancy: Occupancy::default(),
             parting: Halves::default(),
             parting_zones: ZonePair::default(),
+            opened: (u32::MAX, 0),
             block: Block::ALL,
             edits: Vec::new(),
         }
@@ -426,7 +429,7 @@ fn retire(
         report(slab, slot, EventKind::Destroy, context);
     }
     if slab[slot].head.status.has(Status::FRESH) {
-        release(slab.take_claim(slot).as_ref(), context);
+        release(slab.take_claim(slot).as_deref(), context);
     }
     let head = &slab[slot].head;
     if head.status.has(Status::WATCHED) {
@@ -443,9 +446,8 @@ fn retire(
     if let Some(translation) = slab.translation(slot) {
         index.remove(translation.hash, slot | SECOND);
         let head = &slab[slot].head;
-        let original = KeyedPacket { key: head.key, sender: head.originator() };
         if let Some(pool) = translation.pool {
-            context.limits.port_usage.leave(&Stake::of(pool, original));
+            context.limits.port_usage.leave(&Stake::of(pool, &head.key, head.originator()));
         }
         // Nobody has heard of a withdrawn connection, and its replies may belong to another.
         // Replies to a tunnel find it without an alias.
@@ -453,6 +455,7 @@ fn retire(
             && !was_fresh
             && !slab[slot].head.key.is_tunnel()
         {
+            let original = KeyedPacket { key: head.key, sender: head.originator() };
             let (reply, reply_hash) = (translation.reply(), translation.hash);
             ended.push(Ended { original, reply, reply_hash });
         }

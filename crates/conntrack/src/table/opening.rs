@@ -72,14 +72,14 @@ impl Table {
         &mut self,
         packet: &TrackedPacket<'_>,
         (state, timeout): (State, u32),
-        expected: Option<Claim>,
+        expected: Option<Box<Claim>>,
         context: &mut Context<'_>,
     ) -> Tracked {
         let hash = packet.hash as u32;
         let admitted = match self.admit(packet, context) {
             Ok(admitted) => admitted,
             Err(reason) => {
-                release(expected.as_ref(), context);
+                release(expected.as_deref(), context);
                 return Tracked::refused(reason);
             }
         };
@@ -90,9 +90,10 @@ impl Table {
         let keeps = keeps(context);
         entry.head.status.set(admitted.with(Status::FRESH).with(keeps));
         let Some(slot) = self.put(entry, packet.screening, context) else {
-            release(expected.as_ref(), context);
+            release(expected.as_deref(), context);
             return Tracked::refused(DropReason::TableFull);
         };
+        self.opened = (slot, packet.hash);
         if let Some(zones) = packet.zones {
             self.part(slot, zones, packet.hash, context.now);
         }

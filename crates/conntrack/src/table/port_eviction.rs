@@ -13,7 +13,7 @@ use crate::Context;
 use crate::capacity::Rank;
 use crate::capacity::{NatSource, Stake};
 use crate::connection::Status;
-use crate::nat::{Block, Ends, Pool, Request, Supply, candidates};
+use crate::nat::{Block, Candidates, Ends, Pool, Request, Subject, Supply};
 
 /// Most ports whose connections are compared as candidates for eviction: a whole block if 256
 /// buckets share the range of ports.
@@ -51,22 +51,23 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Result<((KeyedPacket, u32), Option<Pool>), DropReason> {
         let share = context.settings.nat_source_share;
-        let is_over = free.is_some_and(|(leaves_as, _)| {
-            let pool = self.pool(slot, request, &leaves_as, supply, context);
+        let mut is_over = false;
+        if let Some((leaves_as, _)) = &free {
+            let pool = self.pool(slot, request, leaves_as, supply, context);
             let usage = &context.limits.port_usage;
             let named = request.ports.map(|ports| usage.part(Block::from(ports).len()));
             let ports = named.unwrap_or(supply.block.len());
-            pool.is_some_and(|pool| !usage.allows(&self.stake(slot, pool), ports, share))
-        });
-        let got = match free.filter(|_| !is_over) {
-            None => self.take_over(slot, request, is_over, supply, context),
-            free => free,
-        };
+            is_over = pool.is_some_and(|pool| !usage.allows(&self.stake(slot, pool), ports, share));
+            if let (Some(free), false) = (free, is_over) {
+                return Ok((free, pool));
+            }
+        }
         let reason = match is_over {
             true => DropReason::NatSourceLimit,
             false if self.original(slot).key.is_identified() => DropReason::PortPoolFull,
             false => DropReason::NatClash,
         };
+        let got = self.take_over(slot, request, is_over, supply, context);
         let got = got.ok_or_else(|| refused(reason, context))?;
         Ok((got, self.pool(slot, request, &got.0, supply, context)))
     }
@@ -82,7 +83,7 @@ impl Table {
         context: &Context<'_>,
     ) -> Option<Pool> {
         let is_limited = context.settings.nat_source_share < NO_LIMIT && !request.netmap;
-        let counts = is_limited && self.original(slot).key.is_identified();
+        let counts = is_limited && self.slab[slot].head.key.is_identified();
         counts.then(|| request.pool(leaves_as, supply))
     }
 
@@ -102,7 +103,9 @@ impl Table {
         let mut claimant = None;
         let mut first: Option<(Readiness, u32, (KeyedPacket, u32))> = None;
         let looks = if own { OWN_LOOKS } else { LOOKS };
-        for ends in candidates(*request, original.key, ends, supply).take(looks) {
+        let subject = Subject { key: original.key, hash: None, ends };
+        let wanted = Candidates::new(0, request, &subject, supply);
+        for (_, ends) in wanted.take(looks) {
             let leaves_as = ends.keyed(&outside);
             let hash = (supply.hash)(&leaves_as.key) as u32;
             if claimant.is_none() {
@@ -176,7 +179,8 @@ impl Table {
 
     /// The share of a connection's originator in a pool.
     pub(super) fn stake(&self, slot: u32, pool: Pool) -> Stake {
-        Stake::of(pool, self.original(slot))
+        let head = &self.slab[slot].head;
+        Stake::of(pool, &head.key, head.originator())
     }
 
     /// The order of a connection's eviction for a claimant, and whether both are of the same

@@ -95,7 +95,8 @@ impl Gateway {
         let of =
             |from| FlowKey::of_ports(Family::V4, protocol::UDP, Zone(0), from, end(SERVER, 53));
         let pool = request().pool(&of(end(OUTSIDE, 2000)), supply);
-        self.lab.limits.port_usage.held(&Stake::of(pool, of(end(client, 1))))
+        let packet = of(end(client, 1));
+        self.lab.limits.port_usage.held(&Stake::of(pool, &packet.key, packet.sender))
     }
 }
 

@@ -14,7 +14,7 @@ use super::port_eviction::Claimant;
 use super::slab::SECOND;
 use super::{Cursor, Table, report};
 use crate::nat::Translation;
-use crate::nat::{End, Ends, Halves, Pool, Request, Supply, candidates, candidates_behind};
+use crate::nat::{Candidates, End, Ends, Halves, Pool, Request, Subject, Supply};
 use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 
 /// Most ports of a range that are tried for a new destination. A free one is no guarantee,
@@ -73,22 +73,34 @@ impl Table {
         self.take_back(slot, context);
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
-        let outside = self.outside(slot);
-        let mut wanted = candidates(*request, original.key, ends, supply);
+        // As `Self::outside` has it.
+        let outside = original.in_zone(leaves.key.zone);
+        let subject = Subject { key: original.key, hash: self.whole_hash(slot), ends };
+        let mut wanted = Candidates::new(0, request, &subject, supply);
         if request.end == End::Source {
-            let free = wanted
-                .take(SOURCE_TRIES)
-                .find_map(|ends| self.free(slot, ends.keyed(&outside), supply, context));
+            let mut free = None;
+            for (_, ends) in wanted.take(SOURCE_TRIES) {
+                let leaves_as = ends.keyed(&outside);
+                if let Some(hash) = self.free(slot, &leaves_as, supply, context) {
+                    free = Some((leaves_as, hash));
+                    break;
+                }
+            }
             let (granted, pool) = self.grant(slot, request, free, supply, context)?;
             return self.file(slot, granted, (request.interface, pool), context);
         }
-        let first = wanted.next().unwrap_or(ends);
-        let mut tries = std::iter::once(first).chain(wanted).take(DESTINATION_TRIES);
-        let free =
-            tries.find(|ends| self.free(slot, ends.keyed(&outside), supply, context).is_some());
+        let first = wanted.next().map_or(ends, |(_, ends)| ends);
+        let wanted = wanted.map(|(_, ends)| ends);
+        let tries = std::iter::once(first).chain(wanted).take(DESTINATION_TRIES);
+        let mut free = tries.map(|ends| ends.keyed(&outside)).filter_map(|leaves_as| {
+            let hash = self.free(slot, &leaves_as, supply, context)?;
+            Some((leaves_as, hash))
+        });
         // The choice of the source may still make the replies unique.
-        let leaves_as = free.unwrap_or(first).keyed(&outside);
-        let hash = (supply.hash)(&leaves_as.key) as u32;
+        let (leaves_as, hash) = free.next().unwrap_or_else(|| {
+            let leaves_as = first.keyed(&outside);
+            (leaves_as, (supply.hash)(&leaves_as.key) as u32)
+        });
         let interface = request.interface;
         let translation = Translation::new(leaves_as, hash, interface, context.now);
         self.slab.set_translation(slot, Some(translation));
@@ -157,15 +169,16 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Option<(Reached, Endpoint, (KeyedPacket, u32))> {
         let original = self.original(slot);
-        let wanted = candidates_behind(tried, *request, original.key, ends, supply);
+        let subject = Subject { key: original.key, hash: None, ends };
+        let wanted = Candidates::new(tried, request, &subject, supply);
         wanted.take(SOURCE_TRIES).find_map(|(tried, ends)| {
             let leaves_as = ends.keyed(&original);
-            let free = self.free(slot, leaves_as, supply, context);
-            let got = match free {
-                None if insists => self.wrest(slot, request, leaves_as, supply, context),
-                free => free,
+            let hash = self.free(slot, &leaves_as, supply, context);
+            let got = match hash {
+                None if insists => self.wrest(slot, request, leaves_as, supply, context)?,
+                hash => (leaves_as, hash?),
             };
-            Some((Reached { tried, insists }, ends.source, got?))
+            Some((Reached { tried, insists }, ends.source, got))
         })
     }
 
@@ -193,10 +206,13 @@ impl Table {
             return Ok(());
         }
         self.take_back(slot, context);
-        let interface = self.slab.translation(slot).and_then(|it| it.interface);
-        match self.free(slot, self.leaves_as(slot), supply, context) {
-            Some(free) => self.file(slot, free, (interface, None), context),
-            None => self.translate(id, &Request::of(End::Source), supply, context),
+        let translation = self.slab.translation(slot);
+        let interface = translation.and_then(|it| it.interface);
+        let hash = translation.map_or(self.slab.hash_of(slot), |it| it.hash);
+        let leaves_as = self.leaves_as(slot);
+        match self.is_free(slot, &leaves_as, hash, context) {
+            true => self.file(slot, (leaves_as, hash), (interface, None), context),
+            false => self.translate(id, &Request::of(End::Source), supply, context),
         }
     }
 
@@ -259,10 +275,19 @@ impl Table {
         KeyedPacket { key, sender: sender.opposite() }
     }
 
+    #[inline]
     pub(super) fn halves(&self, slot: u32, direction: Direction) -> Halves {
-        let Some(translation) = self.slab.translation(slot) else { return Halves::default() };
-        let ends = |it: KeyedPacket| Ends::of(&it.key, it.sender);
-        Halves::between(&ends(self.original(slot)), &ends(translation.leaves_as), direction)
+        match self.slab.translation(slot) {
+            Some(translation) => self.halves_of(slot, translation, direction),
+            None => Halves::default(),
+        }
+    }
+
+    #[inline(never)]
+    fn halves_of(&self, slot: u32, translation: &Translation, direction: Direction) -> Halves {
+        let (head, leaves) = (&self.slab[slot].head, &translation.leaves_as);
+        let original = Ends::of(&head.key, head.originator());
+        Halves::between(&original, &Ends::of(&leaves.key, leaves.sender), direction)
     }
 
     /// Prefetches a translation.
@@ -280,6 +305,12 @@ impl Table {
         KeyedPacket { key: head.key, sender: head.originator() }
     }
 
+    /// The whole hash of the key of a connection, if it was opened last.
+    fn whole_hash(&self, slot: u32) -> Option<u64> {
+        let (opened, hash) = self.opened;
+        (opened == slot && hash as u32 == self.slab.hash_of(slot)).then_some(hash)
+    }
+
     pub(super) fn leaves_as(&self, slot: u32) -> KeyedPacket {
         self.slab.translation(slot).map_or_else(|| self.original(slot), |it| it.leaves_as)
     }
@@ -295,35 +326,48 @@ impl Table {
         }
     }
 
-    /// `leaves_as` with the hash of its key, if its replies would belong to no other
-    /// connection.
+    /// The hash of the key of `leaves_as`, if its replies would belong to no other connection.
+    #[inline]
     pub(super) fn free(
         &mut self,
         slot: u32,
-        leaves_as: KeyedPacket,
+        leaves_as: &KeyedPacket,
         supply: Supply<'_>,
         context: &mut Context<'_>,
-    ) -> Option<(KeyedPacket, u32)> {
-        let hash = (supply.hash)(&leaves_as.key);
-        let reply = KeyedPacket { sender: leaves_as.sender.opposite(), ..leaves_as };
+    ) -> Option<u32> {
+        let hash = (supply.hash)(&leaves_as.key) as u32;
+        self.is_free(slot, leaves_as, hash, context).then_some(hash)
+    }
+
+    /// True if the replies to packets that leave as `leaves_as` would belong to no other
+    /// connection. `hash` is that of their key.
+    fn is_free(
+        &mut self,
+        slot: u32,
+        leaves_as: &KeyedPacket,
+        hash: u32,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let reply = KeyedPacket { sender: leaves_as.sender.opposite(), ..*leaves_as };
         // The replies must differ from its own packets, or the connection would have only one
         // direction.
-        let original = self.original(slot);
-        if reply == original {
-            return None;
+        let head = &self.slab[slot].head;
+        if reply.sender == head.originator() && reply.key == head.key {
+            return false;
         }
-        if reply.key.is_call() && self.is_crowded(&reply, hash as u32)
-            || context.tunnels.have_anothers(&reply, &original, context.now)
+        if reply.key.is_call() && self.is_crowded(&reply, hash)
+            || reply.key.is_tunnel()
+                && context.tunnels.have_anothers(&reply, &self.original(slot), context.now)
         {
-            return None;
+            return false;
         }
-        while let Some(other) = self.owner(&reply, hash as u32, slot) {
+        while let Some(other) = self.owner(&reply, hash, slot) {
             if !self.slab[other].head.is_expired(context.now) {
-                return None;
+                return false;
             }
             self.close(other, context);
         }
-        Some((leaves_as, hash as u32))
+        true
     }
 
     /// The connection, other than the one in `slot`, that such packets belong to.
@@ -345,7 +389,8 @@ impl Table {
         (interface, pool): (Option<u32>, Option<Pool>),
         context: &mut Context<'_>,
     ) -> Result<(), DropReason> {
-        if leaves_as == self.original(slot) {
+        let head = &self.slab[slot].head;
+        if leaves_as.sender == head.originator() && leaves_as.key == head.key {
             self.slab.set_translation(slot, None);
             return Ok(());
         }

@@ -52,12 +52,9 @@ pub enum CompileError {
 pub struct Program {
     pub(crate) ruleset: ValidRuleset,
     pub(crate) chains: Vec<ChainCode>,
-    /// The first instruction of each rule, and one more entry for the end.
-    pub(crate) begins: Vec<u32>,
+    /// By rule.
+    pub(crate) spans: Vec<Span>,
     pub(crate) code: Vec<Instruction>,
-    /// The first instruction of each rule that has to see every packet of a flow, `u32::MAX` for
-    /// a rule without one.
-    pub(crate) per_packet: Vec<u32>,
     pub(crate) sets: Vec<Lookup>,
     /// The sets that the state holds.
     pub(crate) dynamic: Vec<SetId>,
@@ -80,6 +77,16 @@ pub(crate) struct ChainCode {
     pub index: Option<Box<[Index; 2]>>,
 }
 
+/// The instructions of a rule.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    /// Its first instruction; `end` is one behind its last.
+    pub begin: u32,
+    pub end: u32,
+    /// The first that has to see every packet of a flow, `u32::MAX` if there is none.
+    pub per_packet: u32,
+}
+
 /// A step of a rule. An instruction for a rare item points to the item in the rule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Instruction {
@@ -89,6 +96,19 @@ pub(crate) enum Instruction {
         low: u64,
         high: u64,
         negated: bool,
+    },
+    /// The field has this value, or (`negated`) another; high half first. Names of interfaces have
+    /// more than 64 bits.
+    Is {
+        field: Field,
+        value: [u64; 2],
+        negated: bool,
+    },
+    /// Some of the low 64 bits of the field are set: any of them, or (`any` is false) none.
+    Bits {
+        field: Field,
+        mask: u64,
+        any: bool,
     },
     /// The item with this number: a rare test or statement.
     Item {
@@ -122,18 +142,17 @@ impl Program {
     /// [`CompileError`] if the ranges of a set make too many prefixes.
     pub fn compile(ruleset: ValidRuleset, options: CompileOptions) -> Result<Self, CompileError> {
         let CompileOptions { index, seed } = options;
-        let (mut begins, mut code) = (Vec::with_capacity(ruleset.rules.len() + 1), Vec::new());
-        let mut per_packet = Vec::with_capacity(ruleset.rules.len());
+        let (mut spans, mut code) = (Vec::with_capacity(ruleset.rules.len()), Vec::new());
         code.reserve_exact(ruleset.rules.iter().map(|rule| rule.items.len()).sum());
         for (rule, id) in ruleset.rules.iter().zip(0..) {
-            begins.push(code.len() as u32);
+            let begin = code.len() as u32;
             let first =
                 rule.items.iter().position(|it| per_packet::of_item(it, &ruleset).is_some());
-            per_packet.push(first.map_or(u32::MAX, |first| (code.len() + first) as u32));
+            let per_packet = first.map_or(u32::MAX, |first| begin + first as u32);
             let items = rule.items.iter().zip(0..);
             code.extend(items.map(|(item, number)| instruction(item, RuleId(id), number)));
+            spans.push(Span { begin, end: code.len() as u32, per_packet });
         }
-        begins.push(code.len() as u32);
         let chain = |chain: &crate::model::Chain| ChainCode {
             family: chain.family,
             begin: chain.rules.start,
@@ -163,18 +182,7 @@ impl Program {
             sets.push(lookup);
         }
         let at_once = Stage::ALL.map(|stage| States::accepted(&ruleset, stage)).into();
-        Ok(Self {
-            ruleset,
-            chains,
-            begins,
-            code,
-            per_packet,
-            sets,
-            dynamic,
-            counters,
-            seed,
-            at_once,
-        })
+        Ok(Self { ruleset, chains, spans, code, sets, dynamic, counters, seed, at_once })
     }
 
     /// The ruleset that it was compiled from.
@@ -217,7 +225,16 @@ fn instruction(item: &Item, rule: RuleId, number: u16) -> Instruction {
             Some((low, high)) => {
                 Instruction::Narrow { field: load.field, low, high, negated: *negated }
             }
+            None if interval.low == interval.high => Instruction::Is {
+                field: load.field,
+                value: [(interval.low >> 64) as u64, interval.low as u64],
+                negated: *negated,
+            },
             None => Instruction::Item { rule, item: number },
+        },
+        Item::Bits { load, mask, any } if load.is_plain() => match u64::try_from(*mask) {
+            Ok(mask) => Instruction::Bits { field: load.field, mask, any: *any },
+            Err(_) => Instruction::Item { rule, item: number },
         },
         Item::Member { key, set, negated } => match plain(key) {
             Some(field) => Instruction::MemberOne { field, set: *set, negated: *negated },

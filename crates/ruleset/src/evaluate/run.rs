@@ -7,7 +7,7 @@ use super::load::{port, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
 use super::state::RuleState;
 use super::view::PacketView;
-use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape};
+use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape, Span};
 use crate::elements::Element;
 use crate::field::{Field, Guard};
 use crate::model::{
@@ -189,8 +189,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     #[inline]
     fn rule(&mut self, rule: RuleId) -> Ended {
         let program = self.program;
-        let (begin, end) = (program.begins[rule.index()], program.begins[rule.index() + 1]);
-        let per_packet = program.per_packet[rule.index()];
+        let Span { begin, end, per_packet } = program.spans[rule.index()];
         for (at, instruction) in (begin..).zip(&program.code[begin as usize..end as usize]) {
             self.outcome.per_packet |= at == per_packet;
             let goes_on = match *instruction {
@@ -198,6 +197,12 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                     self.value(field).is_some_and(|value| {
                         (u128::from(low) <= value && value <= u128::from(high)) != negated
                     })
+                }
+                Instruction::Is { field, value: wanted, negated } => {
+                    self.value(field).is_some_and(|value| (value == whole(wanted)) != negated)
+                }
+                Instruction::Bits { field, mask, any } => {
+                    self.value(field).is_some_and(|value| (value as u64 & mask != 0) == any)
                 }
                 Instruction::MemberOne { field, set, negated } => self
                     .value(field)
@@ -513,6 +518,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         let ports = ports.map(|ports| (ports.low as u16, ports.high as u16));
         Some(NatRequest { kind: nat.kind, address, ports, netmap: nat.netmap, flags: nat.flags })
     }
+}
+
+const fn whole([high, low]: [u64; 2]) -> u128 {
+    (high as u128) << 64 | low as u128
 }
 
 /// The rules of a chain to evaluate, as offsets from its first.

@@ -45,7 +45,7 @@ pub(crate) struct Slab {
     labels: SideArray<Labels>,
     /// The claims of connections whose first packet is still being judged: one at most, or a
     /// few that wait.
-    claims: Vec<(u32, Claim)>,
+    claims: Vec<(u32, Box<Claim>)>,
     /// The second keys of translated connections.
     translations: SideArray<Translation>,
     /// The shifts of the sequence numbers, by direction, of connections whose payload has
@@ -328,13 +328,13 @@ impl Slab {
     }
 
     /// Keeps a claim until its connection is confirmed or withdrawn.
-    pub fn keep_claim(&mut self, slot: u32, claim: Claim) {
+    pub fn keep_claim(&mut self, slot: u32, claim: Box<Claim>) {
         self.claims.push((slot, claim));
     }
 
     /// The claim of a connection.
     pub fn claim(&self, slot: u32) -> Option<&Claim> {
-        self.claims.iter().find(|(of, _)| *of == slot).map(|(_, claim)| claim)
+        self.claims.iter().find(|(of, _)| *of == slot).map(|(_, claim)| &**claim)
     }
 
     /// True if the numbers of one of the connections are shifted.
@@ -366,7 +366,7 @@ impl Slab {
     }
 
     /// Removes and returns the claim of a connection.
-    pub fn take_claim(&mut self, slot: u32) -> Option<Claim> {
+    pub fn take_claim(&mut self, slot: u32) -> Option<Box<Claim>> {
         let at = self.claims.iter().position(|(of, _)| *of == slot)?;
         Some(self.claims.swap_remove(at).1)
     }
