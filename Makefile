@@ -9,7 +9,8 @@ STATEWAY = $(CARGO) run --locked --release --quiet --package stateway --
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: build ## build, run the main job on real traffic, show what happened
+demo: build ## install what the lab needs, run the main job on real traffic, show what happened
+	@scripts/setup demo
 	$(STATEWAY) demo
 
 test: ## install what the tests need and run every check

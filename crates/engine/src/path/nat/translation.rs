@@ -360,13 +360,15 @@ impl PacketPath {
         now: Timestamp,
     ) -> Option<Filing> {
         let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
-        let alias = (reply, self.hasher.table_hash(&reply.key));
+        let hash = || self.hasher.table_hash(&reply.key);
         if home != bucket {
+            let alias = (reply, hash());
             return self.file_alias(bucket, connection, (alias, claimant), home, now);
         }
         // With an alias here, the replies would follow it to another connection.
-        let owner = self.ownership.get(bucket)?.aliases.owner(&alias.0, alias.1);
-        Some(if owner.is_some() { Filing::Taken } else { Filing::Filed })
+        let aliases = &self.ownership.get(bucket)?.aliases;
+        let is_taken = !aliases.is_empty() && aliases.owner(&reply, hash()).is_some();
+        Some(if is_taken { Filing::Taken } else { Filing::Filed })
     }
 
     /// Ends the masqueraded connections whose address is gone. This is rare, so it is done in one

@@ -73,7 +73,10 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     } else {
         match live::run(phase) {
             Err(error) if live::is_unavailable(&error) => {
-                tell!("No lab here: {error:#}.");
+                tell!(
+                    "No lab here, so the demo shows less: {error:#}. `sudo make demo` installs \
+                     what a lab needs and builds one."
+                );
                 tell!("The same pipeline in memory instead:");
                 memory::run(phase)?
             }
