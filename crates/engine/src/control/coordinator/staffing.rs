@@ -89,8 +89,8 @@ impl Coordinator {
         }
         // The stations of a port stand in the order in which they were heard.
         all.sort_unstable_by_key(|heard| heard.seen_ns);
-        let pieces = all.chunks(STATIONS_AT_ONCE);
-        pieces.map(|piece| self.tell(worker, Command::Stations(piece.to_vec()))).collect()
+        let mut pieces = all.chunks(STATIONS_AT_ONCE);
+        pieces.try_for_each(|piece| self.tell(worker, Command::Stations(piece.to_vec())))
     }
 
     fn cpu_of(&self, id: WorkerId) -> Option<usize> {
