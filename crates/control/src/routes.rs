@@ -24,7 +24,7 @@ use crate::refusal::Refused;
 use crate::schema::{
     Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation,
     ExpectationEvent, Moves, RecentDrops, RulesStatus, SetBalancer, SetTunable, SetWorkers,
-    SetZones, Status, Tunable, Tunables, UpdateConnections, Zones,
+    SetZones, Status, Tunable, Tunables, UpdateConnections, ZoneFault, Zones,
 };
 use crate::server::{MAX_STREAMS, Shared};
 use crate::stream::{LineSender, ReaderGone, lines};
@@ -144,10 +144,10 @@ async fn set_zones(State(shared): State<Shared>, body: BodyOf<SetZones>) -> Answ
     let body = parsed_body(body)?;
     call(shared, move |gateway| {
         let book = body.book(&gateway.interfaces(), gateway.zones().revision);
-        let refused = |what| Refused::bad_request("zones", what, "correct the zones");
+        let refused = |ZoneFault { place, what }| Refused::bad_request(&place, what, "correct it");
         gateway.set_zones(book.map_err(refused)?).map_err(|error| match error {
-            ChangeZonesError::Zones(error) => refused(error.to_string()),
-            ChangeZonesError::TooMany(error) => refused(error.to_string()),
+            ChangeZonesError::Zones(error) => refused(ZoneFault::of_all(error)),
+            ChangeZonesError::TooMany(error) => refused(ZoneFault::of_all(error)),
             ChangeZonesError::Outdated { .. } => {
                 Refused::conflict("zones", error, "look at them and try again")
             }

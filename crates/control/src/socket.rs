@@ -18,6 +18,12 @@ const LOCK_MODE: u32 = 0o600;
 /// with that name again and again.
 const MAX_ATTEMPTS: usize = 64;
 
+/// The longest path of a socket, bytes: `sun_path` has room for one more, a zero (unix(7)).
+const MAX_PATH: usize = 107;
+
+/// File systems of the kernel's own, in which nobody can make a socket.
+const OF_KERNEL: [&str; 2] = ["/proc", "/sys"];
+
 /// The user with all rights.
 const ROOT: u32 = 0;
 
@@ -51,6 +57,30 @@ pub enum BindError {
     NotASocket {
         /// The path.
         path: PathBuf,
+    },
+    /// No socket can have a path of this length.
+    #[error(
+        "{path} has {} bytes, and the path of a socket has {MAX_PATH} at most; choose a shorter one",
+        path.as_os_str().len()
+    )]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The directory of the socket is not there.
+    #[error("there is no directory {directory}")]
+    NoDirectory {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The directory of the socket belongs to the kernel.
+    #[error(
+        "{directory} is a file system of the kernel's, in which nobody can make a socket; choose \
+         another directory"
+    )]
+    OfKernel {
+        /// The directory.
+        directory: PathBuf,
     },
     /// Something other than a file has the name of the lock.
     #[error(
@@ -103,7 +133,8 @@ impl ControlSocket {
     /// [`BindError`]. No file that belongs to the gateway has changed then.
     pub fn bind(path: &Path) -> Result<Self, BindError> {
         let system = |source| BindError::System { path: path.into(), source };
-        // This check comes first, so that a refusal leaves no lock beside a foreign file.
+        // These checks come first, so that a refusal leaves no lock beside a foreign file.
+        Self::check_length(path)?;
         dead_socket(path)?;
         let lock = lock(path)?;
         for _ in 0..MAX_ATTEMPTS {
@@ -119,6 +150,48 @@ impl ControlSocket {
             }
         }
         Err(system(ErrorKind::AddrInUse.into()))
+    }
+
+    /// Checks whether a path is short enough for a socket.
+    ///
+    /// # Errors
+    /// [`BindError::TooLong`].
+    pub fn check_length(path: &Path) -> Result<(), BindError> {
+        match path.as_os_str().len() > MAX_PATH {
+            true => Err(BindError::TooLong { path: path.into() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Finds out whether a gateway could bind `path`, as far as the files show it, and changes
+    /// nothing. A gateway that runs there is no obstacle: it may end before.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn check(path: &Path) -> Result<(), BindError> {
+        Self::check_length(path)?;
+        if let Some(directory) = path.parent() {
+            let found = std::fs::metadata(directory).ok().filter(Metadata::is_dir);
+            let directory = directory.to_owned();
+            let Some(found) = found else { return Err(BindError::NoDirectory { directory }) };
+            let device = |path: &str| std::fs::metadata(path).map(|it| it.dev()).ok();
+            // Where none is mounted there, it is a directory as any other.
+            let is_of_kernel =
+                |root| device(root) == Some(found.dev()) && device(root) != device("/");
+            if OF_KERNEL.into_iter().any(is_of_kernel) {
+                return Err(BindError::OfKernel { directory });
+            }
+        }
+        let lock = lock_of(path);
+        // Names that this user may not look at may be in order for the user of the gateway.
+        let seen = |path| find(path).unwrap_or(Found::Nothing);
+        match (seen(path), seen(&lock)) {
+            (Found::Ours(found), _) if !found.file_type().is_socket() => {
+                Err(BindError::NotASocket { path: path.into() })
+            }
+            (_, Found::Ours(found)) if !found.is_file() => Err(BindError::NotALock { path: lock }),
+            _ => Ok(()),
+        }
     }
 
     fn new(path: &Path, listener: UnixListener, lock: File) -> Result<Self, BindError> {
@@ -211,11 +284,16 @@ fn dead_socket(path: &Path) -> Result<Found, BindError> {
     }
 }
 
-/// Takes the lock of a control socket.
-fn lock(socket: &Path) -> Result<File, BindError> {
+/// The path of the lock of a control socket.
+fn lock_of(socket: &Path) -> PathBuf {
     let mut name = socket.as_os_str().to_owned();
     name.push(".lock");
-    let path = PathBuf::from(name);
+    name.into()
+}
+
+/// Takes the lock of a control socket.
+fn lock(socket: &Path) -> Result<File, BindError> {
+    let path = lock_of(socket);
     let system = |source| BindError::System { path: path.clone(), source };
     for _ in 0..MAX_ATTEMPTS {
         let opened = match find(&path)? {

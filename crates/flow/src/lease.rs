@@ -43,7 +43,8 @@ impl Alarm {
     }
 }
 
-/// A worker's share of a pool. A lease that is dropped returns all its units.
+/// A worker's share of a pool. A lease that is dropped returns all its units, those that are spent
+/// too; an owner whose spent units are gone for good [surrenders](Lease::surrender) them before.
 #[derive(Debug)]
 pub struct Lease {
     pool: LeasePool,
@@ -268,7 +269,7 @@ impl Lease {
 
     /// Gives up `units` of the spent ones without returning them to the pool. A bucket that
     /// changes its worker takes its entries' units along, and its new worker must
-    /// [`Lease::adopt`] them.
+    /// [`Lease::adopt`] them. Units that nobody adopts stay spent.
     pub fn surrender(&mut self, units: u64) {
         debug_assert!(units <= self.used, "surrendered more than was spent");
         self.used -= units.min(self.used);

@@ -378,6 +378,28 @@ fn a_quota_is_used_up_once() {
 }
 
 #[test]
+fn a_quota_stays_used_up_when_workers_leave_and_others_come() {
+    let program = one_rule(
+        &json!([{"quota": {"val": 2000, "val_unit": "bytes", "inv": false}}, {"drop": null}]),
+    );
+    let shared = SharedState::new(&program, 2);
+    let now = Timestamp::ZERO;
+    let passed = |worker: &mut RuleState| {
+        let judge = |_: &i32| tcp().judge(&program, worker, now).0.decision == Decision::Drop;
+        (0..100).filter(judge).count()
+    };
+    let hire = || RuleState::new(&program, &shared, now);
+    let mut used = 0;
+    for workers in [1, 2, 1, 2] {
+        let mut crew: Vec<_> = (0..workers).map(|_| hire()).collect();
+        let counts: Vec<usize> = crew.iter_mut().map(passed).collect();
+        used += counts.iter().sum::<usize>();
+    }
+    // Each packet has 40 bytes. Those that no worker has used are there for the next.
+    assert_eq!(used, 2000 / 40);
+}
+
+#[test]
 fn a_packet_about_which_rules_are_consulted_uses_nothing_of_them() {
     let rate = |over: bool| json!({"limit": {"rate": 1, "per": "second", "burst": 2, "inv": over}});
     let quota = |over: bool| json!({"quota": {"val": 100, "val_unit": "bytes", "inv": over}});

@@ -65,6 +65,10 @@ fn what_is_not_understood_is_explained() {
             "tcp 192.0.2.1 198.51.100.2:5 flags syn,sin",
             "udp 192.0.2.1 198.51.100.2:5 vlan 5000",
             "udp 192.0.2.1 198.51.100.2:5 in",
+            "udp 2001:db8::1:5 2001:db8::2:6",
+            "udp 192.0.2.1 198.51.100.2:5 in lan0 in lan1",
+            "udp 192.0.2.1 198.51.100.2:5 iif lan0 ttl 5 iifname lan0",
+            "udp 192.0.2.1 198.51.100.2:5 reply reply",
         ]
         .map(shown)
         .join("\n"),
@@ -81,6 +85,10 @@ fn what_is_not_understood_is_explained() {
         "sin" is unknown; there are: fin, syn, rst, psh, ack, urg, ecn, cwr
         vlan "5000": write a name or a number from 0 to 4094
         "in" without its value
+        udp needs a destination port; for example [2001:db8::2]:6, since 2001:db8::2:6 is an address
+        "in" appears twice
+        "iifname" appears twice
+        "reply" appears twice
         "#
     );
     assert!(shown("tcpp ::1 ::2").starts_with("\"tcpp\" is neither a protocol nor a frame; write"));

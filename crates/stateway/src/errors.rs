@@ -39,7 +39,9 @@ fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<UsageError>()
         || matches!(
             error.downcast_ref(),
-            Some(BindError::InUse { .. } | BindError::NotASocket { .. })
+            Some(
+                BindError::InUse { .. } | BindError::NotASocket { .. } | BindError::TooLong { .. }
+            )
         )
         || matches!(
             error.downcast_ref(),

@@ -12,8 +12,8 @@ mod log;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 
 use commands::Command;
 use print::Output;
@@ -49,6 +49,11 @@ fn main() -> ExitCode {
         if error.kind() == ErrorKind::UnknownArgument {
             // It advises to give a mistyped option as a value, and no value of ours begins so.
             error.remove(ContextKind::Suggested);
+            let words: Vec<String> =
+                std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect();
+            if let Some(advice) = advice(&words) {
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
+            }
         }
         error.exit()
     });
@@ -59,12 +64,36 @@ fn main() -> ExitCode {
     code
 }
 
+/// Commands of the kernel's tool that `stateway conntrack` does not have.
+const NOT_HERE: [&str; 8] = ["-I", "--create", "-A", "--add", "-R", "--load-file", "-G", "--get"];
+
+/// Advice about an option that is refused, if it stands where it is often written in vain.
+fn advice(words: &[String]) -> Option<String> {
+    let [first, rest @ ..] = words else { return None };
+    if first == "conntrack" && rest.first().is_some_and(|it| NOT_HERE.contains(&it.as_str())) {
+        return Some(format!(
+            "docs/conntrack.md says why there is no {} here, and what to use in its place",
+            rest[0]
+        ));
+    }
+    let option = first.split('=').next().unwrap_or_default();
+    let value = match option {
+        "--socket" => " PATH",
+        "--json" | "-j" => "",
+        _ => return None,
+    };
+    let commands = Cli::command();
+    let command = rest.iter().find(|word| commands.find_subcommand(word).is_some());
+    let command = command.map_or("COMMAND", String::as_str);
+    Some(format!("it goes behind the command: stateway {command} {option}{value}"))
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
     }
 }

@@ -110,6 +110,27 @@ fn a_mistyped_option_gets_advice_that_helps_or_none() {
 }
 
 #[test]
+fn an_option_in_the_wrong_place_and_one_of_the_kernels_tool_get_advice() {
+    for (words, code_and_advice) in [
+        (
+            &["--socket", "/run/gw.sock", "status"][..],
+            "behind the command: stateway status --socket PATH",
+        ),
+        (&["--json", "status"], "behind the command: stateway status --json"),
+        (&["conntrack", "-I", "-s", "192.0.2.7"], "docs/conntrack.md"),
+        (&["conntrack", "-G", "-s", "192.0.2.7"], "docs/conntrack.md"),
+        (&["conntrack", "--create"], "docs/conntrack.md"),
+    ] {
+        let output = Command::new(STATEWAY).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains(code_and_advice), "{words:?}: {told}");
+    }
+    let output = Command::new(STATEWAY).args(["conntrack", "-L", "-I"]).output().unwrap();
+    assert!(!String::from_utf8(output.stderr).unwrap().contains("docs/conntrack.md"));
+}
+
+#[test]
 fn the_readme_shows_what_explain_says() {
     let readme = include_str!("../../../README.md");
     let shown = readme.split("```\n$ stateway rules explain ").nth(1).unwrap();

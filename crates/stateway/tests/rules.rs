@@ -206,6 +206,9 @@ fn a_ruleset_that_judges_nothing_that_is_forwarded_says_so() {
         assert_eq!(output.status.code(), Some(0));
         let told = text(&output.stdout);
         assert_eq!(told.contains("ALL OF THEM PASS"), warns, "{told}");
+        let first = told.lines().next().unwrap();
+        assert_eq!(first.ends_with(": in order, but it LETS EVERYTHING PASS"), warns, "{told}");
+        assert_eq!(first.ends_with(": in order"), !warns, "{told}");
     }
 }
 

@@ -23,6 +23,7 @@ pub use rules::{
     RuleProblem, RulesReport, RulesSummary,
 };
 pub use status::{Bucket, Buckets, Counters, Port, RulesStatus, Status, Worker, ZoneStatus};
+pub(crate) use zones::ZoneFault;
 pub use zones::{SetZones, TimeoutPolicy, Zone, Zones};
 
 /// An answer other than 200.

@@ -81,6 +81,20 @@ impl Zones {
     }
 }
 
+/// A problem of zones.
+#[derive(Debug)]
+pub(crate) struct ZoneFault {
+    /// The zone, or all of them.
+    pub place: String,
+    pub what: String,
+}
+
+impl ZoneFault {
+    pub fn of_all(what: impl ToString) -> Self {
+        Self { place: "zones".to_owned(), what: what.to_string() }
+    }
+}
+
 impl SetZones {
     /// A request for the zones of `book`, whatever the revision; `interfaces` are the names of its
     /// ports.
@@ -92,27 +106,31 @@ impl SetZones {
     /// The zones of the request, for a gateway with these interfaces at revision `now`.
     ///
     /// # Errors
-    /// The problem.
-    pub fn book(&self, interfaces: &[String], now: u64) -> Result<ZoneBook, String> {
+    /// The problem and its place.
+    pub(crate) fn book(&self, interfaces: &[String], now: u64) -> Result<ZoneBook, ZoneFault> {
         // The check compares each zone with all others.
         if self.zones.len() > MOST_ZONES {
-            return Err(ZonesError::TooMany.to_string());
+            return Err(ZoneFault::of_all(ZonesError::TooMany));
         }
         if self.timeout_policies.len() > MOST_TIMEOUT_POLICIES {
-            return Err(format!("there may be {MOST_TIMEOUT_POLICIES} timeout policies at most"));
+            let what = format!("there may be {MOST_TIMEOUT_POLICIES} timeout policies at most");
+            return Err(ZoneFault::of_all(what));
         }
         let mut policies: Vec<Arc<Policy>> = Vec::new();
         for TimeoutPolicy { name, timeouts } in &self.timeout_policies {
             if policies.iter().any(|other| other.name() == name) {
-                return Err(format!("timeout policy {name:?} appears twice"));
+                return Err(ZoneFault::of_all(format!("timeout policy {name:?} appears twice")));
             }
-            let mut policy = Policy::new(name).map_err(|error| error.to_string())?;
+            let mut policy = Policy::new(name).map_err(ZoneFault::of_all)?;
             for (timeout, value) in timeouts.iter() {
-                policy.set(timeout, value).map_err(|error| error.to_string())?;
+                policy.set(timeout, value).map_err(ZoneFault::of_all)?;
             }
             policies.push(policy.into());
         }
-        let zones = self.zones.iter().map(|zone| zone.config(interfaces, &policies));
+        let zones = self.zones.iter().map(|zone| {
+            let fault = |what| ZoneFault { place: format!("zone {}", zone.zone), what };
+            zone.config(interfaces, &policies).map_err(fault)
+        });
         Ok(ZoneBook {
             revision: self.revision.unwrap_or(now),
             zones: zones.collect::<Result<_, _>>()?,
@@ -153,7 +171,6 @@ impl Zone {
         interfaces: &[String],
         policies: &[Arc<Policy>],
     ) -> Result<ZoneConfig, String> {
-        let wrong = |what: String| format!("zone {}: {what}", self.zone);
         let mut config = ZoneConfig::new(flow::Zone(self.zone));
         let port = |name: &String| {
             let port = interfaces.iter().position(|interface| interface == name);
@@ -161,24 +178,24 @@ impl Zone {
             Ok::<_, String>(PortId(port as u16))
         };
         if let Some(names) = &self.interfaces {
-            let ports = names.iter().map(port).collect::<Result<_, _>>().map_err(wrong)?;
-            config.set_ports(ports).map_err(|error| wrong(format!("interfaces: {error}")))?;
+            let ports = names.iter().map(port).collect::<Result<_, _>>()?;
+            config.set_ports(ports).map_err(|error| format!("interfaces: {error}"))?;
         }
         if let Some(vlans) = &self.vlans {
             let set = config.set_vlans(vlans.clone());
-            set.map_err(|error| wrong(format!("vlans: {error}")))?;
+            set.map_err(|error| format!("vlans: {error}"))?;
         }
         if let Some(most) = self.max_connections {
             let set = config.set_max_connections(most);
-            set.map_err(|error| wrong(format!("max_connections: {error}")))?;
+            set.map_err(|error| format!("max_connections: {error}"))?;
         }
         if let Some(name) = &self.timeout_policy {
             let policy = policies.iter().find(|policy| policy.name() == name);
-            let unknown = || wrong(format!("there is no timeout policy {name:?}"));
+            let unknown = || format!("there is no timeout policy {name:?}");
             config.timeout_policy = Some(policy.ok_or_else(unknown)?.clone());
         }
         for (name, value) in self.tunables.iter() {
-            config.set(name, value).map_err(|error| wrong(error.to_string()))?;
+            config.set(name, value).map_err(|error| error.to_string())?;
         }
         Ok(config)
     }

@@ -86,7 +86,9 @@ fn zones_that_do_not_fit_are_refused_as_a_whole() {
         let mut zones = two_zones();
         change(&mut zones);
         match set_zones(&running, &zones).unwrap_err() {
-            ClientError::BadRequest(refused) | ClientError::Refused(refused) => refused.what,
+            ClientError::BadRequest(refused) | ClientError::Refused(refused) => {
+                format!("{}: {}", refused.place, refused.what)
+            }
             other => panic!("{other}"),
         }
     };
@@ -111,21 +113,21 @@ fn zones_that_do_not_fit_are_refused_as_a_whole() {
         refused(&|zones| zones.zones = (1..=1025).map(|id| zone(id, &[id], None)).collect()),
     ];
     insta::assert_snapshot!(refusals.join("\n"), @r#"
-    the zones have been changed meanwhile: this is for revision 0, and now it is 1
-    5 is already another zone
-    zone 6 takes no packet, because zone 5 and those before it take them all; put zone 6 before them or take it out
+    zones: the zones have been changed meanwhile: this is for revision 0, and now it is 1
+    zones: 5 is already another zone
+    zones: zone 6 takes no packet, because zone 5 and those before it take them all; put zone 6 before them or take it out
     zone 6: there is no interface "lan9"
     zone 6: interfaces: names one side only: replies come in by another interface, and both directions of a flow must be in one zone
     zone 5: there is no timeout policy "long"
     zone 6: no tunable is named "nf_conntrack_max"; `stateway tunable list` shows all
     zone 6: vlans: 4095 is not allowed; allowed: a whole number from 0 to 4094
     zone 6: max_connections: 0 is not allowed; allowed: a whole number from 1 to 4294967296
-    zone 0 is what no other takes; give a number from 1
+    zones: zone 0 is what no other takes; give a number from 1
     zone 6: interfaces: an interface is there twice
     zone 6: vlans: names no VLAN; leave it out for all
     zone 6: vlans: 1 is there twice
-    "two words" can not name a policy; allowed: 1 to 63 characters without blank
-    there may be 1024 zones at most
+    zones: "two words" can not name a policy; allowed: 1 to 63 characters without blank
+    zones: there may be 1024 zones at most
     "#);
     let now = zones(&running);
     assert_eq!((now.revision, now.zones.len()), (1, 2), "nothing has changed");

@@ -80,6 +80,14 @@ impl Bridge {
         }
     }
 
+    /// A piece of the stations that it knows, see [`Stations::heard`].
+    pub fn heard(&self, from: usize, budget: usize) -> (Vec<Heard>, Option<usize>) {
+        match self {
+            Self::Wire { .. } => (Vec::new(), None),
+            Self::Learning(stations) => stations.heard(from, budget),
+        }
+    }
+
     /// Chooses the way of a frame.
     #[inline]
     pub fn egress(&self, frame: &Frame, now_ns: u64) -> Egress {

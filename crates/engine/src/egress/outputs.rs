@@ -255,6 +255,11 @@ impl Outputs {
         self.bridge.learn_from_peer(heard);
     }
 
+    /// A piece of the stations that a bridge knows, see [`Bridge::heard`].
+    pub fn heard(&self, from: usize, budget: usize) -> (Vec<Heard>, Option<usize>) {
+        self.bridge.heard(from, budget)
+    }
+
     /// Sends errors in these names from now on, by port.
     pub fn set_names(&mut self, names: impl Iterator<Item = Names>) {
         self.answers.set_names(names);

@@ -67,7 +67,7 @@ pub struct Heard {
     station: Station,
     port: PortId,
     /// When it was heard, nanoseconds.
-    seen_ns: u64,
+    pub seen_ns: u64,
 }
 
 /// The stations that one worker has heard, or was told of.
@@ -158,6 +158,23 @@ impl Stations {
         if let Some(slot) = self.note(station, port, seen_ns) {
             self.entries[slot as usize].told_ns = Some(seen_ns);
         }
+    }
+
+    /// The stations in `budget` places from place `from` on, and the place to go on at; `None` at
+    /// the end.
+    pub fn heard(&self, from: usize, budget: usize) -> (Vec<Heard>, Option<usize>) {
+        let is_there = |(at, entry): &(usize, &Entry)| {
+            // A place that is free keeps its last station.
+            self.find(self.hash(entry.station), entry.station) == Some(*at as u32)
+        };
+        let places = self.entries.iter().enumerate().skip(from).take(budget).filter(is_there);
+        let heard = places.map(|(_, &Entry { station, port, seen_ns, .. })| Heard {
+            station,
+            port: PortId(port),
+            seen_ns,
+        });
+        let next = from + budget;
+        (heard.collect(), (next < self.entries.len()).then_some(next))
     }
 
     /// Notes that a station was heard at a port; where, if there was room for it.

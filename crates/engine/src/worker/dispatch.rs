@@ -9,8 +9,8 @@ use crate::path::settings::Settings;
 use crate::worker::Worker;
 use crate::worker::command::{Command, Notice, Question};
 
-/// Places of the table of incomplete datagrams that one question covers. They take about as long
-/// as a batch of packets.
+/// Places of the table of incomplete datagrams, or of that of stations, that one question covers.
+/// They take about as long as a batch of packets.
 const PIECE: u32 = 1024;
 
 impl Worker {
@@ -75,6 +75,9 @@ impl Worker {
                 elements
                     .into_iter()
                     .for_each(|element| self.path.learn_element(revision, element, now));
+            }
+            Command::Stations(heard) => {
+                heard.into_iter().for_each(|heard| self.path.outputs.learn_from_peer(heard));
             }
             Command::Mark(marker) => self.mark(marker),
             Command::Subscribe(sender) => self.path.tracking.subscribers.add(sender),
@@ -149,6 +152,9 @@ impl Worker {
             Question::RuleElements(from, reply) => {
                 let elements = self.path.rules.as_ref().map(|rules| rules.elements(from, now));
                 let _ = reply.try_send(elements.unwrap_or_default());
+            }
+            Question::Stations(from, reply) => {
+                let _ = reply.try_send(self.path.outputs.heard(from, PIECE as usize));
             }
             Question::IsLeftToHost(bucket, keyed, sign, reply) => {
                 let hash = self.path.hasher.table_hash(&keyed.key);

@@ -157,7 +157,7 @@ pub(super) fn take_alone(used_until: &mut u64, cost: u64, most: u64, now: Timest
     used <= now
 }
 
-/// A worker's end of a quota.
+/// A worker's end of a quota. When it ends, only what it has not used goes back to the pool.
 #[derive(Debug)]
 pub(super) struct QuotaLease {
     lease: Lease,
@@ -198,5 +198,13 @@ impl QuotaLease {
     /// Bytes of the quota that this worker has used.
     pub fn used(&self) -> u64 {
         self.lease.used()
+    }
+}
+
+impl Drop for QuotaLease {
+    fn drop(&mut self) {
+        // A lease that ends returns what it has spent too: connections end, but bytes that have
+        // passed stay used.
+        self.lease.surrender(self.lease.used());
     }
 }

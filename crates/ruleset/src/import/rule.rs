@@ -10,6 +10,7 @@ use crate::elements::Elements;
 use crate::field::{CtField, Field};
 use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
+use crate::listing::expression_text;
 use crate::model::{
     Counter, CounterId, Data, Item, Limit, LimitId, Load, LogId, NatId, NatKind, Operand, Parts,
     Quota, QuotaId, Reject, Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp,
@@ -280,7 +281,9 @@ impl Reader<'_, '_> {
             Field::Connection(CtField::Label) => Some(Target::CtLabel),
             _ => None,
         };
-        let target = target.ok_or_else(|| target_path.unsupported("setting this"))?;
+        let target = target.ok_or_else(|| {
+            target_path.unsupported(format!("setting `{}`", expression_text(inner)))
+        })?;
         let value = self.operand(wanted, kind, target, &path.key("value"))?;
         if matches!((target, &value), (Target::CtZone(_), Operand::Computed(_))) {
             let what = "a zone that is neither a number nor from a map";

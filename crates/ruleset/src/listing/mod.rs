@@ -27,6 +27,11 @@ pub fn rule_text(rule: &Value) -> String {
     text_of_rule(&shown(rule))
 }
 
+/// The text of an expression. Names and texts of the document are escaped.
+pub(crate) fn expression_text(expression: &Value) -> String {
+    expression::written(&shown(expression), Style::Plain)
+}
+
 fn text_of_rule(rule: &Value) -> String {
     let statements = rule.get("expr").and_then(Value::as_array);
     let mut words: Vec<String> = statements.into_iter().flatten().map(statement::written).collect();

@@ -9,7 +9,7 @@
 
 mod words;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use flow::DropReason;
 use wire::build::{PacketBuilder, Tcp};
@@ -257,7 +257,7 @@ fn written(
     if let Some(vlan) = words.vlan {
         builder = builder.vlan(vlan);
     }
-    let ports = ports_of(name, number, source_port, destination_port)?;
+    let ports = ports_of(name, number, source_port, (destination, destination_port))?;
     words.refuse_for_protocol(number)?;
     let supposed = if words.is_open() { TcpFlags::SYN } else { TcpFlags::ACK };
     let flags = words.flags.unwrap_or(supposed);
@@ -314,7 +314,7 @@ fn ports_of(
     name: &str,
     number: u8,
     source: Option<u16>,
-    destination: Option<u16>,
+    (address, destination): End,
 ) -> Result<(u16, u16), ProbeError> {
     let has_ports = matches!(
         number,
@@ -326,9 +326,23 @@ fn ports_of(
     match destination {
         Some(destination) => Ok((source.unwrap_or(DYNAMIC_PORT), destination)),
         None if has_ports => Err(ProbeError(format!(
-            "{name} needs a destination port; for example 198.51.100.2:443"
+            "{name} needs a destination port; for example {}",
+            with_port(address)
         ))),
         None => Ok((0, 0)),
+    }
+}
+
+/// An address with a port, as an example. The end of an IPv6 address may be meant as a port.
+fn with_port(address: IpAddr) -> String {
+    let text = address.to_string();
+    let meant = text.rsplit_once(':').and_then(|(address, port)| {
+        let (address, port) = (address.parse().ok()?, port.parse().ok()?);
+        Some(SocketAddr::V6(SocketAddrV6::new(address, port, 0, 0)))
+    });
+    match meant {
+        Some(meant) => format!("{meant}, since {text} is an address"),
+        None => SocketAddr::new(address, 443).to_string(),
     }
 }
 

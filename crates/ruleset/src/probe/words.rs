@@ -40,8 +40,20 @@ impl Words {
         // The documentation puts optional parts in brackets, and people may copy them.
         let mut words =
             words.iter().map(|word| word.trim_matches(['[', ']'])).filter(|word| !word.is_empty());
+        let mut seen = Vec::new();
         while let Some(word) = words.next() {
-            if word == "reply" {
+            let name = match word {
+                "iif" | "iifname" => "in",
+                "oif" | "oifname" => "out",
+                "ctmark" => "ct-mark",
+                "hoplimit" => "ttl",
+                word => word,
+            };
+            if seen.contains(&name) {
+                return Err(ProbeError(format!("{word:?} appears twice")));
+            }
+            seen.push(name);
+            if name == "reply" {
                 read.reply = true;
                 continue;
             }
@@ -49,15 +61,13 @@ impl Words {
                 let missing = || ProbeError(format!("{word:?} without its value"));
                 words.next().ok_or_else(missing)
             };
-            match word {
-                "in" | "iif" | "iifname" => read.input = Some(interface(value()?)?),
-                "out" | "oif" | "oifname" => read.output = Some(interface(value()?)?),
+            match name {
+                "in" => read.input = Some(interface(value()?)?),
+                "out" => read.output = Some(interface(value()?)?),
                 "state" => read.state = Some(state(value()?)?),
                 "status" => read.status = bits(value()?, names::CT_STATUS)?,
                 "mark" => read.mark = number(word, value()?, u32::MAX.into())? as u32,
-                "ct-mark" | "ctmark" => {
-                    read.ct_mark = number(word, value()?, u32::MAX.into())? as u32
-                }
+                "ct-mark" => read.ct_mark = number(word, value()?, u32::MAX.into())? as u32,
                 "zone" => read.zone = number(word, value()?, u16::MAX.into())? as u16,
                 "flags" => {
                     read.flags = Some(TcpFlags(bits(value()?, names::TCP_FLAGS)? as u8));
@@ -79,7 +89,7 @@ impl Words {
                     read.vlan = Some(number(word, value()?, 4094)? as u16);
                     read.of_headers.push("vlan");
                 }
-                "ttl" | "hoplimit" => {
+                "ttl" => {
                     read.ttl = Some(number(word, value()?, u8::MAX.into())? as u8);
                     read.of_headers.push("ttl");
                 }

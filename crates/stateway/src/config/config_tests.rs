@@ -424,6 +424,83 @@ fn a_directory_that_is_not_there_is_found_with_its_key() {
     insta::assert_snapshot!(host_problems(text), @"gateway.toml:6: control.socket: there is no directory /nonexistent");
 }
 
+/// A bridge with one more key in `[control]` or `[rules]`, at line 6.
+fn with_line_6(section: &str, key: &str, path: &Path) -> String {
+    format!(
+        "[[interface]]\nname = \"lan0\"\n[[interface]]\nname = \"wan0\"\n[{section}]\n{key} = {path:?}\n"
+    )
+}
+
+#[test]
+fn a_control_socket_that_can_not_be_made_is_found_with_its_key() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let found = |path: &Path| host_problems(&with_line_6("control", "socket", path));
+    let file = directory.path().join("notes");
+    std::fs::write(&file, "precious").unwrap();
+    for path in [directory.path(), &file, Path::new("/dev/null")] {
+        let what = format!("{} exists and is not a socket; choose another path", path.display());
+        assert_eq!(found(path), format!("gateway.toml:6: control.socket: {what}"));
+    }
+    assert_eq!(
+        found(Path::new("/proc/gateway.sock")),
+        "gateway.toml:6: control.socket: /proc is a file system of the kernel's, in which nobody \
+         can make a socket; choose another directory"
+    );
+    let lock = directory.path().join("a.sock.lock");
+    std::fs::create_dir(lock).unwrap();
+    assert!(found(&directory.path().join("a.sock")).contains("a.sock.lock exists and is not a"));
+    let free = directory.path().join("free.sock");
+    assert_eq!(found(&free), "");
+    let _running = control::ControlSocket::bind(&free).unwrap();
+    assert_eq!(found(&free), "", "the gateway that runs may be the one that is to be restarted");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "precious");
+}
+
+#[test]
+fn a_path_that_is_too_long_for_a_socket_is_found_on_every_machine() {
+    let path = |length: usize| PathBuf::from(format!("/{}", "s".repeat(length - 1)));
+    assert!(parse(&with_line_6("control", "socket", &path(107))).is_ok());
+    let found = problems(&with_line_6("control", "socket", &path(108)));
+    assert!(found.starts_with("gateway.toml:6: control.socket: /sss"), "{found}");
+    assert!(found.ends_with(
+        "s has 108 bytes, and the path of a socket has 107 at most; choose a shorter one"
+    ));
+}
+
+#[test]
+fn rules_come_from_a_regular_file() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let pipe = directory.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (path, what) in [
+        (&*pipe, "is a pipe"),
+        (Path::new("/dev/zero"), "is a device"),
+        (directory.path(), "is a directory"),
+        (Path::new("-"), "can not be read: No such file or directory (os error 2)"),
+    ] {
+        let config = parse(&with_line_6("rules", "file", path)).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(config.load_rules(None, 0).map(|_| ())));
+        let found = told.recv_timeout(Duration::from_secs(60)).expect("no answer");
+        let wants = if path == Path::new("-") {
+            ""
+        } else {
+            ", and the rules come from a regular file; name one"
+        };
+        assert_eq!(
+            found.unwrap_err().to_string(),
+            format!("gateway.toml:6: rules.file: {}: {what}{wants}", path.display())
+        );
+    }
+}
+
+#[test]
+fn every_wrong_word_of_a_list_is_told() {
+    let found = problems("[gateway]\npass = [\"arpp\", \"stp\", 5, 7.5]\n");
+    let first_words: Vec<_> = found.lines().map(|line| line.split(' ').nth(2).unwrap()).collect();
+    assert_eq!(first_words, ["\"arpp\"", "0x5", "7.5"], "{found}");
+}
+
 #[test]
 fn two_names_of_one_setting_must_agree() {
     let file = |one, other| {

@@ -1,7 +1,6 @@
 //! Checks of a configuration that depend on the machine.
 
-use std::path::Path;
-
+use control::ControlSocket;
 use engine::{MAX_PORTS, Mode};
 use netio::{LinkState, PortError, link_named};
 use netlink::{LinkId, Masters};
@@ -21,10 +20,8 @@ pub(super) fn problems(
         problems.extend(wrong_number_of_interfaces(config));
         problems.extend(placement(config, cpus));
     }
-    let directory = config.socket.as_deref().and_then(Path::parent);
-    if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
-        let what = format!("there is no directory {}", directory.display());
-        problems.push(config.problem(config.socket_line, "control.socket", what));
+    if let Some(Err(error)) = config.socket.as_deref().map(ControlSocket::check) {
+        problems.push(config.problem(config.socket_line, "control.socket", error.to_string()));
     }
     problems.sort_by_key(|problem| problem.line);
     problems

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use control::schema::RuleProblem;
@@ -55,7 +56,7 @@ impl RulesFile {
     /// # Errors
     /// All problems of the ruleset.
     pub fn load(&self, config: &Path, mode: Option<Mode>, seed: u64) -> Result<RuleBook, Problems> {
-        let document = read_ruleset(&self.path).map_err(|what| {
+        let document = read_regular(&self.path).map_err(|what| {
             let what = format!("{}: {what}", self.path.display());
             let (file, key) = (config.to_owned(), "rules.file".to_owned());
             Problems(vec![Problem { file, line: self.line, key, what, rule: None }])
@@ -89,21 +90,44 @@ impl RulesFile {
 
 /// The bytes of a ruleset, `-` for standard input, or the reason why they can not be read.
 pub fn read_ruleset(file: &Path) -> Result<Vec<u8>, String> {
+    match file == Path::new("-") {
+        true => read_all(std::io::stdin().lock(), 0),
+        false => read_file(file),
+    }
+}
+
+/// The same, of a file that a configuration names. A gateway would wait for ever for the end of a
+/// pipe or of a device.
+fn read_regular(file: &Path) -> Result<Vec<u8>, String> {
+    let kind = std::fs::metadata(file).map_err(unreadable)?.file_type();
+    if kind.is_file() {
+        return read_file(file);
+    }
+    let kind = match () {
+        () if kind.is_dir() => "a directory",
+        () if kind.is_fifo() => "a pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    Err(format!("is {kind}, and the rules come from a regular file; name one"))
+}
+
+fn read_file(file: &Path) -> Result<Vec<u8>, String> {
+    let file = File::open(file).map_err(unreadable)?;
+    // A file without a known length has 0 here.
+    let length = file.metadata().map_or(0, |file| file.len());
+    read_all(file, length)
+}
+
+/// All bytes up to the limit; `length` of them are expected.
+fn read_all(source: impl Read, length: u64) -> Result<Vec<u8>, String> {
     let mut document = Vec::new();
     let most = MAX_DOCUMENT_BYTES as u64 + 1;
-    let read = if file == Path::new("-") {
-        std::io::stdin().lock().take(most).read_to_end(&mut document)
-    } else {
-        let file = File::open(file).map_err(unreadable)?;
-        // A file without a known length has 0 here.
-        let length = file.metadata().map_or(0, |file| file.len());
-        if length < most {
-            check_memory(length, 0)?;
-            document.reserve_exact(length as usize + 1);
-        }
-        file.take(most).read_to_end(&mut document)
-    };
-    match read {
+    if length < most {
+        check_memory(length, 0)?;
+        document.reserve_exact(length as usize + 1);
+    }
+    match source.take(most).read_to_end(&mut document) {
         Ok(read) if read > MAX_DOCUMENT_BYTES => {
             Err(format!("longer than {} MiB, the limit for a ruleset", MAX_DOCUMENT_BYTES >> 20))
         }

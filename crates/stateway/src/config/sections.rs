@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use conntrack::helper::{Helpers, Kind};
 use conntrack::{Label, LabelNames};
+use control::ControlSocket;
 use engine::{Mode, PassList, ReversePath, Settings, StationLimits};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS, TunnelSteering};
@@ -73,7 +74,7 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
         config.mode = mode;
     }
     let pass_at = section.place_of("pass");
-    if let Some(list) = section.read(reader, "pass", pass_list) {
+    if let Some(list) = pass_list(reader, &mut section) {
         if config.mode == Mode::Routed {
             let what = "a router passes nothing but IP; take this key out";
             reader.note(pass_at, "gateway.pass", what);
@@ -126,20 +127,26 @@ fn gateway(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
     section.finish(reader);
 }
 
-/// Words and EtherTypes.
-fn pass_list(value: &DeValue<'_>) -> Result<PassList, String> {
-    let DeValue::Array(given) = value else {
-        return Err(format!("{} is not a list; write pass = [\"arp\", \"stp\"]", show(value)));
+/// Words and EtherTypes. Each that is wrong is a problem of its own.
+fn pass_list(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<PassList> {
+    let entry = section.take("pass")?;
+    let DeValue::Array(given) = &entry.value else {
+        let what = "is not a list; write pass = [\"arp\", \"stp\"]";
+        reader.note(entry.offset, &entry.key, format!("{} {what}", show(&entry.value)));
+        return None;
     };
     let mut list = PassList::empty();
     for given in given {
-        match given.get_ref() {
+        let added = match given.get_ref() {
             DeValue::String(word) => list.add(word).map_err(|error| error.to_string()),
             other => number(other, 0, u16::MAX.into())
                 .and_then(|number| list.add_ethertype(number).map_err(|error| error.to_string())),
-        }?;
+        };
+        if let Err(what) = added {
+            reader.note(entry.offset, &entry.key, what);
+        }
     }
-    Ok(list)
+    Some(list)
 }
 
 /// A time with its unit, or a number of seconds.
@@ -353,11 +360,11 @@ fn control(reader: &mut Reader<'_>, mut section: Section<'_>, config: &mut Confi
     config.socket_line = reader.line(section.place_of("socket"));
     config.socket = section.read(reader, "socket", |value| {
         let path = PathBuf::from(text(value, "the path of the control socket")?);
-        if path.is_absolute() {
-            Ok(path)
-        } else {
-            Err(format!("{} is not an absolute path", path.display()))
+        if !path.is_absolute() {
+            return Err(format!("{} is not an absolute path", path.display()));
         }
+        ControlSocket::check_length(&path).map_err(|error| error.to_string())?;
+        Ok(path)
     });
     if let Some(entry) = section.take("http") {
         reader.note(entry.offset, &entry.key, "not supported yet; take this key out");

@@ -11,6 +11,9 @@ use crate::worker::command::{Command, Question};
 use crate::worker::report::WorkerReport;
 use crate::worker::{Equipment, Worker, thread};
 
+/// Stations that a new worker gets with one command.
+const STATIONS_AT_ONCE: usize = 1024;
+
 impl Coordinator {
     /// Starts one more worker and connects it to the others. A worker that is hired at the start
     /// gets its buckets at once; buckets have to be moved to a later one.
@@ -61,6 +64,27 @@ impl Coordinator {
         Ok(self.give_elements(id)?)
     }
 
+    /// Gives a new worker the stations that the others know, before it gets packets: it would flood
+    /// the frames for them. The others tell it of news by now. Each of them is asked, because news
+    /// may be on their way between two of them.
+    fn give_stations(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        let mut all = Vec::new();
+        for other in (0..worker.0).map(WorkerId) {
+            let mut next = Some(0);
+            while let Some(from) = next {
+                let answer = self.ask_worker(other, |reply| Question::Stations(from, reply));
+                let Some(answer) = answer else { break };
+                let (heard, rest) = answer?;
+                all.extend(heard);
+                next = rest;
+            }
+        }
+        // The stations of a port stand in the order in which they were heard.
+        all.sort_unstable_by_key(|heard| heard.seen_ns);
+        let mut pieces = all.chunks(STATIONS_AT_ONCE);
+        pieces.try_for_each(|piece| self.tell(worker, Command::Stations(piece.to_vec())))
+    }
+
     fn cpu_of(&self, id: WorkerId) -> Option<usize> {
         (!self.cpus.is_empty()).then(|| self.cpus[id.index() % self.cpus.len()])
     }
@@ -79,6 +103,7 @@ impl Coordinator {
             let id = WorkerId(self.members.len() as u16);
             let hired = self.ports.open_transmit(id).map_err(StartError::from);
             hired.and_then(|()| self.hire()).map_err(|error| SteerError::Start(Box::new(error)))?;
+            self.give_stations(id)?;
         }
         self.allowed = allowed;
         let moves = self.table.moves_to(allowed)?;

@@ -4,16 +4,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flow::HashKey;
-use netio::memory::{ChannelRx, ChannelTx, Discard, channel};
+use netio::memory::{ChannelRx, ChannelTx, channel};
 use netio::{FramePool, PortError, PortId, RxQueue, TxQueue};
 use ruleset::{Options, import};
 use wire::build::PacketBuilder;
 
 use super::*;
+use crate::testing::many_workers::Line;
 use crate::{Config, Gateway, OpenPort, PortOpener, PortSetup};
 
-/// A port that receives the packets of a channel.
-struct Port(Option<ChannelRx>);
+/// A port that receives the packets of a channel, and what it sends.
+struct Port(Option<ChannelRx>, Line);
 
 impl PortOpener for Port {
     fn open(&mut self, _: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
@@ -23,7 +24,7 @@ impl PortOpener for Port {
     }
 
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(Discard))
+        Ok(Box::new(self.1.clone()))
     }
 }
 
@@ -43,7 +44,7 @@ fn gateway() -> (Gateway, ChannelTx) {
     };
     let (lan, packets) = channel(PortId(0), 1 << 10).unwrap();
     let ports = [("lan0", Some(packets)), ("wan0", None)];
-    let ports = ports.map(|(name, packets)| PortSetup::new(name, Port(packets)));
+    let ports = ports.map(|(name, packets)| PortSetup::new(name, Port(packets, Line::default())));
     (Gateway::start(config, Vec::from(ports)).unwrap(), lan)
 }
 
@@ -113,5 +114,61 @@ fn a_worker_that_hangs_when_it_is_to_leave_keeps_its_rules() {
     keeps.store(false, Ordering::Relaxed);
     gateway.set_workers(1).unwrap();
     assert_eq!(counted(&gateway), 2 * u64::from(FLOWS));
+    gateway.stop().unwrap();
+}
+
+const STATIONS: [[u8; 6]; 2] = [[0, 0, 0x5e, 0, 0x53, 1], [0, 0, 0x5e, 0, 0x53, 2]];
+
+/// Frames that a port has sent to the second station.
+fn sent_to_it(line: &Line) -> usize {
+    line.0.lock().unwrap().iter().filter(|frame| frame.bytes().starts_with(&STATIONS[1])).count()
+}
+
+#[test]
+fn a_worker_that_is_hired_knows_the_stations_of_a_bridge() {
+    let config = Config {
+        workers: WorkerCount::fixed(1).unwrap(),
+        pin: false,
+        ..Config::new(HashKey(5, 6))
+    };
+    let (mut lan, from_lan) = channel(PortId(0), 1 << 10).unwrap();
+    let (mut wan, from_wan) = channel(PortId(1), 1 << 10).unwrap();
+    let lines = [(); 3].map(|()| Line::default());
+    let names = ["lan0", "wan0", "opt0"];
+    let ports = names.into_iter().zip([Some(from_lan), Some(from_wan), None]).zip(&lines);
+    let ports =
+        ports.map(|((name, packets), line)| PortSetup::new(name, Port(packets, line.clone())));
+    let gateway = Gateway::start(config, ports.collect()).unwrap();
+    let mut pool = FramePool::new(0, 0);
+    let mut send = |to: &mut ChannelTx, stations: [[u8; 6]; 2], ports: std::ops::Range<u16>| {
+        let frame = |port| {
+            let mut bytes = Vec::new();
+            let packet = PacketBuilder::v4([198, 51, 100, 1], [192, 0, 2, 1]);
+            packet.macs(stations[0], stations[1]).udp(port, 53, b"?", &mut bytes);
+            pool.copy_of(&bytes).unwrap()
+        };
+        let mut frames: Vec<_> = ports.map(frame).collect();
+        to.transmit(&mut frames, &mut pool).unwrap();
+    };
+    let wait = |port: usize, count: usize| {
+        let begin = Instant::now();
+        while sent_to_it(&lines[port]) < count {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{}", sent_to_it(&lines[port]));
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // The second station is heard once, and a frame to it leaves by its port alone.
+    send(&mut wan, [STATIONS[1], [0xff; 6]], 53..54);
+    let begin = Instant::now();
+    while lines[2].0.lock().unwrap().is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "no frame to all");
+        thread::sleep(Duration::from_millis(1));
+    }
+    send(&mut lan, STATIONS, 1000..1001);
+    wait(1, 1);
+    gateway.set_workers(2).unwrap();
+    send(&mut lan, STATIONS, 1024..1024 + FLOWS);
+    wait(1, 1 + usize::from(FLOWS));
+    assert_eq!(sent_to_it(&lines[2]), 0, "frames that the third port sent too");
     gateway.stop().unwrap();
 }

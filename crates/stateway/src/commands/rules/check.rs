@@ -17,11 +17,14 @@ use crate::print::{Output, things};
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 Every problem is shown with table, chain and handle, and with the effect of leaving the rule out.
-The exit code is 2 if the ruleset can not be loaded.
+The exit code is 2 if the ruleset can not be loaded. It is 0 for a ruleset that lets everything
+pass, because none of its chains judges forwarded packets. The first line says so then, and with
+--json the list summary.base_chains is empty.
 
 To make the file:
   nft -j list ruleset > ruleset.json
-  sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > ruleset.json")]
+  sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > new.json &&
+    mv new.json ruleset.json")]
 pub struct Args {
     /// The ruleset as `nft -j list ruleset` prints it; `-` for standard input.
     file: PathBuf,
@@ -152,7 +155,8 @@ fn print(
             format!("can be loaded without {}", things(*left_out as u64, "unsupported part"))
         }
     };
-    out.line(at(file, &in_order))?;
+    let is_open = if book.judges_nothing() { ", but it LETS EVERYTHING PASS" } else { "" };
+    out.line(at(file, &format!("{in_order}{is_open}")))?;
     if let Some(summary) = summary {
         print_summary(summary, routed_only, out)?;
     }

@@ -18,7 +18,10 @@ A ruleset is read as nft prints it in JSON:
 
 This is the ruleset of this host. To turn one in nft's own syntax into JSON, load it in a network
 namespace of its own, so that nothing of this host changes:
-  sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > ruleset.json
+  sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > new.json &&
+    mv new.json ruleset.json
+It has to ask for interfaces with iifname and oifname: the namespace does not have the interfaces
+that iif and oif need.
 
 Examples:
   stateway rules check ruleset.json
