@@ -1,4 +1,4 @@
-//! How workers file and remove aliases, and how packets follow them. [`crate::aliases`] tells what
+//! How workers file and remove aliases, and how packets follow them. [`crate::path::alias_table`] tells what
 //! an alias is.
 //!
 //! The second key of a connection may be steered to another bucket. The owner of the connection

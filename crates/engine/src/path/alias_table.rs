@@ -3,7 +3,7 @@
 //!
 //! A translated connection has two keys. Mostly both lead to one bucket (see
 //! [`steer::Translated`]). If they do not, the bucket of the second key has an *alias*: the key
-//! and its sender, with the number of the bucket that has the connection. [`crate::aliasing`]
+//! and its sender, with the number of the bucket that has the connection. [`crate::path::alias_messages`]
 //! tells how aliases come and go.
 
 use std::collections::VecDeque;

@@ -26,7 +26,7 @@ pub struct Bucket {
     /// Frames that wait for the station of their next hop, only while the bucket is on its way. A
     /// worker keeps those of all its buckets together.
     pub unsent: Vec<(NextStation, Unsent)>,
-    /// The event clock of the worker that owned it last, see `crate::events`.
+    /// The event clock of the worker that owned it last, see `crate::path::events`.
     pub event_clock: u64,
     /// The time when it was made, which is the start of the gateway.
     pub born: Timestamp,
@@ -39,7 +39,7 @@ pub struct Bucket {
     pub openings: Openings,
     /// Flows that rules have left to the host.
     pub host_flows: HostFlows,
-    /// Its owner has sent packets or messages in its name, see `crate::aliasing`.
+    /// Its owner has sent packets or messages in its name, see `crate::path::alias_messages`.
     pub has_spoken: bool,
 }
 
