@@ -1,7 +1,5 @@
 //! A frame and its buffer.
 
-use wire::{Place, Readdress};
-
 use crate::{Checksum, Offload, PortId};
 
 /// One frame on its way through the gateway.
@@ -29,14 +27,13 @@ pub struct Frame {
     /// Position in the input, counted by the source. Order-sensitive tests and replays restore the
     /// order of the input from it.
     pub sequence: u64,
-    /// True if the places of [`Frame::before`] lie behind the frame's bytes. Stored here, they
-    /// would cost every frame a second cache line, even if it was not translated.
-    pub(crate) has_before: bool,
+    /// True if a [note](Frame::note) lies behind the frame's bytes. Stored here, it would cost
+    /// every frame a second cache line, even if it has none.
+    pub(crate) has_note: bool,
 }
 
-/// Bytes of the stored places of [`Frame::before`]: for each end a flag, address and port.
-pub(crate) const BEFORE_LEN: usize = 2 * PLACE_LEN;
-const PLACE_LEN: usize = 1 + 16 + 2;
+/// Length of a [note](Frame::note), bytes.
+pub const NOTE_LEN: usize = 38;
 
 impl Frame {
     /// The bytes of the frame, link header first.
@@ -89,48 +86,27 @@ impl Frame {
         self.sequence = other.sequence;
     }
 
-    /// The ends of the frame's packet before they were changed. With it, an ICMP error can show the
-    /// sender its packet as it sent it. [`FramePool::keep_before`](crate::FramePool::keep_before)
-    /// stores it.
-    pub fn before(&self) -> Readdress {
-        if !self.has_before {
-            return Readdress::default();
-        }
-        let (source, destination) =
-            self.buffer[(self.start + self.length) as usize..][..BEFORE_LEN].split_at(PLACE_LEN);
-        Readdress { source: read_place(source), destination: read_place(destination) }
+    /// A note that travels with the frame, if it has one. Its meaning is that of the stage that has
+    /// stored it by [`FramePool::keep_note`](crate::FramePool::keep_note).
+    pub fn note(&self) -> Option<&[u8; NOTE_LEN]> {
+        let behind = self.buffer.get((self.start + self.length) as usize..);
+        behind.filter(|_| self.has_note)?.first_chunk()
     }
 
-    /// The packet has its original addresses again.
-    pub const fn forget_before(&mut self) {
-        self.has_before = false;
+    /// Takes the note away.
+    pub const fn forget_note(&mut self) {
+        self.has_note = false;
     }
 
-    /// Writes the earlier ends behind the bytes. False if there is no room.
-    pub(crate) fn write_before(&mut self, before: &Readdress) -> bool {
+    /// Writes a note behind the bytes. False if there is no room.
+    pub(crate) fn write_note(&mut self, note: &[u8; NOTE_LEN]) -> bool {
         let behind = self.buffer.get_mut((self.start + self.length) as usize..);
-        let Some(bytes) = behind.and_then(|behind| behind.first_chunk_mut::<BEFORE_LEN>()) else {
+        let Some(place) = behind.and_then(|behind| behind.first_chunk_mut()) else {
             return false;
         };
-        let (source, destination) = bytes.split_at_mut(PLACE_LEN);
-        write_place(before.source, source);
-        write_place(before.destination, destination);
-        self.has_before = true;
+        *place = *note;
+        self.has_note = true;
         true
-    }
-}
-
-fn read_place(bytes: &[u8]) -> Option<Place> {
-    let (&is_there, bytes) = bytes.split_first()?;
-    let (&address, port) = bytes.split_first_chunk()?;
-    (is_there != 0).then_some(Place { address, port: u16::from_ne_bytes(*port.first_chunk()?) })
-}
-
-fn write_place(place: Option<Place>, bytes: &mut [u8]) {
-    bytes[0] = place.is_some().into();
-    if let Some(Place { address, port }) = place {
-        bytes[1..17].copy_from_slice(&address);
-        bytes[17..].copy_from_slice(&port.to_ne_bytes());
     }
 }
 

@@ -24,7 +24,7 @@ mod wake;
 
 pub use buffer::enlarge_receive_buffer;
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
-pub use frame::Frame;
+pub use frame::{Frame, NOTE_LEN};
 pub use heap::{Heap, return_free_memory};
 pub use interface::{LinkState, link_named, link_state};
 pub use offload::{Checksum, Offload, Segmentation};

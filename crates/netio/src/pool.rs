@@ -1,9 +1,7 @@
 //! Reusable frame buffers, so that the packet path does not allocate.
 
-use wire::Readdress;
-
 use crate::Frame;
-use crate::frame::BEFORE_LEN;
+use crate::frame::NOTE_LEN;
 
 /// The largest frame: a 65535-byte IP packet with link header and VLAN tags.
 pub const MAX_FRAME: usize = 65_536 + 64;
@@ -114,25 +112,25 @@ impl FramePool {
 
     fn inherit(&mut self, heir: &mut Frame, frame: &Frame) {
         heir.inherit(frame);
-        if frame.has_before {
-            self.keep_before(heir, &frame.before());
+        if let Some(note) = frame.note() {
+            self.keep_note(heir, note);
         }
     }
 
-    /// Stores the ends of a frame's packet from before they were changed, for [`Frame::before`].
-    /// They lie behind the frame's bytes: a frame that fills its buffer moves to a larger one. The
-    /// largest buffer has room for them behind any IP packet.
-    pub fn keep_before(&mut self, frame: &mut Frame, before: &Readdress) {
-        if !frame.write_before(before) {
+    /// Stores a note with a frame, for [`Frame::note`]. It lies behind the frame's bytes: a frame
+    /// that fills its buffer moves to a larger one. The largest buffer has room for a note behind
+    /// any IP packet.
+    pub fn keep_note(&mut self, frame: &mut Frame, note: &[u8; NOTE_LEN]) {
+        if !frame.write_note(note) {
             self.make_room(frame);
-            frame.write_before(before);
+            frame.write_note(note);
         }
     }
 
     /// Moves a frame to the next larger buffer, which has room behind the bytes.
     #[cold]
     fn make_room(&mut self, frame: &mut Frame) {
-        let room = frame.len() + BEFORE_LEN;
+        let room = frame.len() + NOTE_LEN;
         if let Some(shelf) = self.shelves[SMALL..].iter_mut().find(|it| room <= it.size) {
             let mut larger = shelf.take(frame.len(), &mut self.balance);
             larger.bytes_mut().copy_from_slice(frame.bytes());
@@ -232,25 +230,24 @@ mod tests {
     }
 
     #[test]
-    fn what_a_packet_was_before_stays_with_it_in_a_buffer_that_it_fills_too() {
+    fn a_note_stays_with_its_frame_in_a_buffer_that_it_fills_too() {
         // An IP packet behind a link header with two tags.
         const LONGEST: usize = 65_535 + 14 + 2 * 4;
         let mut pool = FramePool::new(8, 8);
-        let place = |n: u8| Some(wire::Place { address: [n; 16], port: n.into() });
         for length in [60, 128, 1514, SMALL_BUFFER - 1, SMALL_BUFFER, 9728, LONGEST] {
             let bytes: Vec<u8> = (0..length).map(|n| n as u8).collect();
-            for (source, destination) in [(1, 2), (1, 0), (0, 2)] {
-                let place = |n| place(n).filter(|_| n > 0);
-                let before = Readdress { source: place(source), destination: place(destination) };
+            for note in [[1; NOTE_LEN], [0; NOTE_LEN]] {
                 let mut frame = pool.copy_of(&bytes).unwrap();
                 frame.sequence = 7;
                 pool.compact(&mut frame);
-                assert_eq!(frame.before(), Readdress::default());
-                pool.keep_before(&mut frame, &before);
+                assert_eq!(frame.note(), None);
+                pool.keep_note(&mut frame, &note);
                 let copy = pool.duplicate(&frame).unwrap();
-                for frame in [frame, copy] {
+                for mut frame in [frame, copy] {
                     assert_eq!((frame.bytes(), frame.sequence), (&bytes[..], 7));
-                    assert_eq!(frame.before(), before);
+                    assert_eq!(frame.note(), Some(&note));
+                    frame.forget_note();
+                    assert_eq!(frame.note(), None);
                     pool.give_back(frame);
                 }
             }

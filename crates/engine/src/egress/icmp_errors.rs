@@ -7,6 +7,7 @@ use wire::icmp_error::{self, Message};
 use wire::{Dissected, Family, Readdress};
 
 use crate::egress::allowance::Allowance;
+use crate::egress::original_ends::original_ends;
 
 /// Most ICMP errors that a worker sends per second (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4
 /// (f)).
@@ -53,7 +54,7 @@ impl IcmpAnswers {
         now_ns: u64,
         pool: &mut FramePool,
     ) -> Option<Frame> {
-        let before = frame.before();
+        let before = original_ends(frame);
         if before != Readdress::default() {
             let sent = as_sent(frame, &before, pool)?;
             let answer = self.about(&sent, message, now_ns, pool);

@@ -6,6 +6,7 @@ pub mod bridge;
 pub mod icmp_errors;
 pub mod ip_options;
 pub mod martian;
+pub mod original_ends;
 pub mod outputs;
 pub mod path_mtu;
 pub mod port_set;

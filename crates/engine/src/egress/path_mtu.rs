@@ -5,7 +5,7 @@ use flow::DropReason;
 use netio::{Checksum, Frame, FramePool, Segmentation};
 use wire::fragment::{Cut, Fragments};
 use wire::icmp_error::Message;
-use wire::{Dissected, Family, Readdress, checksum};
+use wire::{Dissected, Family, checksum};
 
 use crate::egress::icmp_errors::IcmpAnswers;
 
@@ -150,9 +150,8 @@ pub(crate) fn come_from(frame: &Frame, piece: &mut Frame, pool: &mut FramePool) 
     piece.port = frame.port;
     piece.timestamp = frame.timestamp;
     piece.sequence = frame.sequence;
-    let before = frame.before();
-    if before != Readdress::default() {
-        pool.keep_before(piece, &before);
+    if let Some(note) = frame.note() {
+        pool.keep_note(piece, note);
     }
 }
 

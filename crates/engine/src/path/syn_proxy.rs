@@ -16,6 +16,7 @@ use netio::Checksum;
 use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
 use wire::{TcpEditor, TcpFlags, TcpInfo, Transport};
 
+use crate::egress::original_ends::original_ends;
 use crate::egress::outputs::Manner;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
@@ -153,7 +154,7 @@ impl PacketPath {
         // The proxy does not answer in the name of a server whose address was translated either.
         let is_whole = packet.pieces.is_none()
             && !scratch.proxy.is_made
-            && packet.frame.before().destination.is_none()
+            && original_ends(&packet.frame).destination.is_none()
             && wire::is_single_host(packet.network.source_ip());
         let has = |flags| tcp.flags.contains(flags);
         let now = scratch.now;

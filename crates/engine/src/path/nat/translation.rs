@@ -18,6 +18,7 @@ use steer::BucketId;
 use wire::Transport;
 use wire::{Dissected, Family, Network, Place, Readdress};
 
+use crate::egress::original_ends::{keep_original_ends, original_ends};
 use crate::egress::router::Course;
 use crate::egress::routing::Routing;
 use crate::path::PacketPath;
@@ -249,10 +250,10 @@ impl PacketPath {
             {
                 wire::set_identification(packet, id);
             }
-            let Readdress { source, destination } = frame.before();
+            let Readdress { source, destination } = original_ends(frame);
             let (source, destination) =
                 (source.or(before.source), destination.or(before.destination));
-            pool.keep_before(frame, &Readdress { source, destination });
+            keep_original_ends(pool, frame, &Readdress { source, destination });
         };
         if let Some(pieces) = pieces {
             for piece in pieces.frames_mut() {
@@ -269,10 +270,10 @@ impl PacketPath {
     /// Gives a packet the addresses back that it came with.
     #[cold]
     pub(crate) fn restore_addresses(&mut self, packet: &mut Packet) {
-        let before = packet.frame.before();
+        let before = original_ends(&packet.frame);
         if before != Readdress::default() {
             self.readdress_by(packet, &before);
-            packet.frame.forget_before();
+            packet.frame.forget_note();
         }
     }
 

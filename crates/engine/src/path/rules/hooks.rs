@@ -11,6 +11,7 @@ use netio::PortId;
 use ruleset::{Decision, NatKind, NatRequest, Outcome, PacketView, Stage as Hook, evaluate};
 
 use crate::egress::bridge::Way;
+use crate::egress::original_ends::original_ends;
 use crate::egress::port_set::PortSet;
 use crate::egress::router::Course;
 use crate::path::nat::translation::Half;
@@ -85,7 +86,7 @@ impl PacketPath {
                 let course = course_of(router, packet, scratch.mark);
                 scratch.exit.course = Some(course);
                 match course {
-                    Course::Host if packet.frame.before().destination.is_some() => {
+                    Course::Host if original_ends(&packet.frame).destination.is_some() => {
                         if !scratch.is_determined {
                             return dropped(DropReason::NatToHost);
                         }
