@@ -25,7 +25,7 @@ use crate::control::config::{Config, StartError, SteerError};
 use crate::control::port_book::{PortBook, PortNews};
 use crate::control::route_keeper::{PortLinks, RouteKeeper};
 use crate::control::rule_loading::RuleExchange;
-use crate::control::worker_handle::{Member, PATIENCE, Unresponsive};
+use crate::control::worker_handle::{PATIENCE, Unresponsive, WorkerHandle};
 use crate::control::zone_changes::Spread;
 use crate::egress::outputs::Sent;
 use crate::egress::resolver::Resolver;
@@ -71,7 +71,7 @@ pub struct Coordinator {
     pub inherited_drops: Inherited,
     /// Completed bucket moves.
     pub moves: u64,
-    members: Vec<Member>,
+    workers: Vec<WorkerHandle>,
     subscriptions: Vec<Subscription<Event>>,
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
     /// Finds the bucket of a packet.
@@ -142,7 +142,7 @@ impl Coordinator {
             retired_sent: vec![Sent::default(); ports.len()],
             inherited_drops: Inherited::default(),
             moves: 0,
-            members: Vec::new(),
+            workers: Vec::new(),
             subscriptions: Vec::new(),
             expectation_subscriptions: Vec::new(),
             waiting: VecDeque::new(),
@@ -171,12 +171,12 @@ impl Coordinator {
 
     /// The number of workers.
     pub fn worker_count(&self) -> usize {
-        self.members.len()
+        self.workers.len()
     }
 
     /// The workers' numbers and CPUs.
-    pub fn members(&self) -> impl Iterator<Item = (WorkerId, Option<usize>)> {
-        self.members.iter().map(|member| (member.id, member.cpu))
+    pub fn workers(&self) -> impl Iterator<Item = (WorkerId, Option<usize>)> {
+        self.workers.iter().map(|handle| (handle.id, handle.cpu))
     }
 
     /// Tells every worker the kernel's current routes.
@@ -194,7 +194,7 @@ impl Coordinator {
 
     /// Tells every worker its share of the limits that are divided.
     pub fn share_limits(&mut self) -> Result<(), Unresponsive> {
-        let workers = self.members.len() as u32;
+        let workers = self.workers.len() as u32;
         self.tell_all(|| Command::ShareLimits(workers))
     }
 
@@ -221,8 +221,8 @@ impl Coordinator {
 
     /// Subscribes to the events of all workers, including workers that come later.
     pub fn subscribe(&mut self, capacity: usize) -> Result<EventStream, Unresponsive> {
-        let Self { members, subscriptions, .. } = self;
-        subscribe(members, subscriptions, capacity, Command::Subscribe)
+        let Self { workers, subscriptions, .. } = self;
+        subscribe(workers, subscriptions, capacity, Command::Subscribe)
     }
 
     /// Subscribes to the events of expectations.
@@ -230,28 +230,28 @@ impl Coordinator {
         &mut self,
         capacity: usize,
     ) -> Result<EventStream<ExpectationEvent>, Unresponsive> {
-        let Self { members, expectation_subscriptions, .. } = self;
-        subscribe(members, expectation_subscriptions, capacity, Command::SubscribeExpectations)
+        let Self { workers, expectation_subscriptions, .. } = self;
+        subscribe(workers, expectation_subscriptions, capacity, Command::SubscribeExpectations)
     }
 
     /// Sends a command to every worker. If a worker does not take it, the others still get it.
     pub fn tell_all(&mut self, command: impl Fn() -> Command) -> Result<(), Unresponsive> {
-        self.members.iter_mut().map(|it| it.tell(command())).fold(Ok(()), Result::and)
+        self.workers.iter_mut().map(|it| it.tell(command())).fold(Ok(()), Result::and)
     }
 
     /// Sends a command to the worker of this number.
     pub fn tell_worker(&mut self, index: usize, command: Command) -> Result<(), Unresponsive> {
-        self.members[index].tell(command)
+        self.workers[index].tell(command)
     }
 
     /// True if a worker takes a command at once.
     pub fn has_room(&self, worker: WorkerId) -> bool {
-        self.members.get(worker.index()).is_some_and(Member::has_room)
+        self.workers.get(worker.index()).is_some_and(WorkerHandle::has_room)
     }
 
     /// Sends a command to one worker.
     fn tell(&mut self, worker: WorkerId, command: Command) -> Result<(), Unresponsive> {
-        self.members[worker.index()].tell(command)
+        self.workers[worker.index()].tell(command)
     }
 
     /// The bucket of a flow.
@@ -266,7 +266,7 @@ impl Coordinator {
         question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question,
     ) -> Result<T, Unresponsive> {
         let owner = self.table.owner(bucket);
-        self.members[owner.index()].ask(question)
+        self.workers[owner.index()].ask(question)
     }
 
     /// Asks a worker; `None` if there is no worker of that number.
@@ -275,28 +275,28 @@ impl Coordinator {
         worker: WorkerId,
         question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question,
     ) -> Option<Result<T, Unresponsive>> {
-        Some(self.members.get_mut(worker.index())?.ask(question))
+        Some(self.workers.get_mut(worker.index())?.ask(question))
     }
 
     /// Asks every worker for its report and waits for the answers.
     pub fn reports(&mut self) -> Result<Vec<WorkerReport>, Unresponsive> {
         let pending = self.ask_all()?;
-        let answers = self.members.iter().zip(pending);
+        let answers = self.workers.iter().zip(pending);
         answers
-            .map(|(member, answer)| {
-                answer.recv_timeout(PATIENCE).map_err(|_| Unresponsive(member.id))
+            .map(|(handle, answer)| {
+                answer.recv_timeout(PATIENCE).map_err(|_| Unresponsive(handle.id))
             })
             .collect()
     }
 
     /// Asks every worker for its report. The answers come in the order of the workers.
     pub fn ask_all(&mut self) -> Result<Vec<Receiver<WorkerReport>>, Unresponsive> {
-        self.members.iter_mut().map(|member| member.ask_later(Question::Report)).collect()
+        self.workers.iter_mut().map(|handle| handle.ask_later(Question::Report)).collect()
     }
 
     /// Moves buckets, a bounded number at a time, and waits until each has arrived.
     pub fn carry_out(&mut self, moves: &[BucketMove]) -> Result<(), SteerError> {
-        let workers = self.members.len() as u16;
+        let workers = self.workers.len() as u16;
         for chunk in moves.chunks(MOVES_AT_ONCE) {
             let orders: Vec<Move> = chunk
                 .iter()
@@ -328,7 +328,7 @@ impl Coordinator {
         })?;
         match released {
             Notice::Released(queue) => {
-                for _ in 1..self.members.len() {
+                for _ in 1..self.workers.len() {
                     self.await_notice(
                         |notice| matches!(notice, Notice::Marker(m) if *m == marker),
                     )?;
@@ -349,13 +349,13 @@ impl Coordinator {
 
     /// Moves queues from workers with several to workers with none.
     fn spread_queues(&mut self) -> Result<(), SteerError> {
-        while let Some(id) = self.ports.surplus_queue(self.members.len()) {
+        while let Some(id) = self.ports.surplus_queue(self.workers.len()) {
             self.release_queue(id)?;
             if self.ports.poller(id).is_some() {
                 // The queue has failed: `tend` closes its port.
                 break;
             }
-            self.hand_out_queues(self.members.len())?;
+            self.hand_out_queues(self.workers.len())?;
         }
         Ok(())
     }
@@ -366,7 +366,7 @@ impl Coordinator {
         self.next_marker += 1;
         let marker = self.next_marker;
         self.tell_all(|| Command::Mark(marker))?;
-        for _ in 0..self.members.len() * self.members.len().saturating_sub(1) {
+        for _ in 0..self.workers.len() * self.workers.len().saturating_sub(1) {
             self.await_notice(|notice| matches!(notice, Notice::Marker(m) if *m == marker))?;
         }
         Ok(())
@@ -410,10 +410,10 @@ impl Coordinator {
             }
         }
         failed?;
-        let opened = self.ports.reopen(self.members.len());
+        let opened = self.ports.reopen(self.workers.len());
         self.follow_ports()?;
         for port in opened {
-            for index in 0..self.members.len() {
+            for index in 0..self.workers.len() {
                 let worker = WorkerId(index as u16);
                 if let Some(queue) = self.ports.take_transmit(port, worker) {
                     self.tell(worker, Command::SetOutput(port, Some(queue)))?;
@@ -422,7 +422,7 @@ impl Coordinator {
         }
         self.tend_rules();
         self.tend_changes()?;
-        Ok(self.hand_out_queues(self.members.len())?)
+        Ok(self.hand_out_queues(self.workers.len())?)
     }
 
     /// Reads the current state of the ports and passes changes on: MTUs, names, and which
@@ -481,15 +481,15 @@ impl Coordinator {
 
 /// Connects a new reader to all workers, and remembers it for workers that come later.
 fn subscribe<E>(
-    members: &mut [Member],
+    workers: &mut [WorkerHandle],
     subscriptions: &mut Vec<Subscription<E>>,
     capacity: usize,
     command: fn(EventSender<E>) -> Command,
 ) -> Result<EventStream<E>, Unresponsive> {
     let (subscription, stream) = Subscription::new(capacity);
-    for member in members {
-        if let Some(sender) = subscription.connect(member.id) {
-            member.tell(command(sender))?;
+    for handle in workers {
+        if let Some(sender) = subscription.connect(handle.id) {
+            handle.tell(command(sender))?;
         }
     }
     subscriptions.retain(Subscription::is_read);

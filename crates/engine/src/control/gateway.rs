@@ -358,11 +358,11 @@ impl Coordinator {
         for (port, sent) in ports.iter_mut().zip(&self.retired_sent) {
             port.sent = *sent;
         }
-        let members: Vec<_> = self.members().collect();
+        let handles: Vec<_> = self.workers().collect();
         let zone = |(zone, limit)| ZoneStatus { zone, connections: 0, limit };
         let mut zones: Vec<_> = self.blueprint.limit_pools.zones().map(zone).collect();
         let mut workers = Vec::new();
-        for ((id, cpu), report) in members.into_iter().zip(self.reports()?) {
+        for ((id, cpu), report) in handles.into_iter().zip(self.reports()?) {
             for (port, received) in &report.queues {
                 ports[usize::from(port.0)].received.add(received);
             }

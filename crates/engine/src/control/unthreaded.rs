@@ -14,7 +14,7 @@ use crate::control::port_book::PortBook;
 use crate::control::ports::PortSetup;
 use crate::control::rule_loading::LoadRulesError;
 use crate::control::translation_addresses::addresses;
-use crate::control::worker_handle::{Member, introduce};
+use crate::control::worker_handle::{WorkerHandle, introduce};
 use crate::egress::Mode;
 use crate::egress::resolver::Resolver;
 use crate::egress::routing::Routing;
@@ -29,7 +29,7 @@ use crate::{Bucket, Zones};
 pub struct Unthreaded {
     worker: Worker,
     /// The coordinator's ends of its rings.
-    _member: Member,
+    _handle: WorkerHandle,
 }
 
 impl Unthreaded {
@@ -71,7 +71,7 @@ impl Unthreaded {
         let zones = Zones::new(&config.zones, ports.len())?;
         let mut crew = Vec::<Self>::new();
         for id in (0..count as u16).map(WorkerId) {
-            let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
+            let (mut handle, inbox) = WorkerHandle::new(id, None).map_err(StartError::Thread)?;
             let post = Post {
                 id,
                 hasher: &hasher,
@@ -85,26 +85,26 @@ impl Unthreaded {
                     Mode::Bridge => None,
                     Mode::Routed => Some(Resolver::detached().map_err(StartError::Thread)?.0),
                 },
-                ..blueprint.equipment(config, post, (inbox, &member.wakeup))
+                ..blueprint.equipment(config, post, (inbox, &handle.wakeup))
             });
             for bucket in table.buckets_of(id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));
             }
             for other in &mut crew {
-                introduce(&mut other._member, &mut member, &config.settings.steer)?;
+                introduce(&mut other._handle, &mut handle, &config.settings.steer)?;
             }
-            member.tell(Command::Routing(routing.clone()))?;
-            member.tell(Command::Rules(rules.as_ref().map(Rules::for_worker)))?;
-            member.tell(Command::ShareLimits(count as u32))?;
+            handle.tell(Command::Routing(routing.clone()))?;
+            handle.tell(Command::Rules(rules.as_ref().map(Rules::for_worker)))?;
+            handle.tell(Command::ShareLimits(count as u32))?;
             for (port, queue) in ports.transmit_queues(id) {
-                member.tell(Command::SetOutput(port, Some(queue)))?;
+                handle.tell(Command::SetOutput(port, Some(queue)))?;
             }
-            crew.push(Self { worker, _member: member });
+            crew.push(Self { worker, _handle: handle });
         }
         while let Some(queue) = ports.take_unassigned() {
             let poller = ports.least_loaded(count);
             ports.assign(&queue, poller);
-            crew[poller.index()]._member.tell(Command::AddQueue(queue))?;
+            crew[poller.index()]._handle.tell(Command::AddQueue(queue))?;
         }
         Ok(crew)
     }

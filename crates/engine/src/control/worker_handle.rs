@@ -24,7 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Unresponsive(pub WorkerId);
 
 /// The coordinator's end of one worker.
-pub struct Member {
+pub struct WorkerHandle {
     /// Its number.
     pub id: WorkerId,
     /// The CPU that it is pinned to.
@@ -35,8 +35,8 @@ pub struct Member {
     thread: Option<JoinHandle<WorkerReport>>,
 }
 
-impl Member {
-    /// Creates a member without a thread, and the worker's end of its inbox.
+impl WorkerHandle {
+    /// Creates the handle of a worker without a thread, and the worker's end of its inbox.
     ///
     /// # Errors
     /// The system's error if it gives no event descriptor.
@@ -127,8 +127,8 @@ impl Member {
 /// # Errors
 /// [`Unresponsive`] when one of them does not take the command.
 pub fn introduce(
-    a: &mut Member,
-    b: &mut Member,
+    a: &mut WorkerHandle,
+    b: &mut WorkerHandle,
     settings: &SteerSettings,
 ) -> Result<(), Unresponsive> {
     // The size of the rings does not change. If the limit is raised later, items that do not fit

@@ -45,8 +45,8 @@ impl Routers {
             &picture,
             &["eth0", "eth1"].map(|name| picture.link_named(name)),
         ));
-        for member in &mut self.crew.members {
-            member.tell(Command::Routing(routing.clone())).unwrap();
+        for handle in &mut self.crew.handles {
+            handle.tell(Command::Routing(routing.clone())).unwrap();
         }
     }
 

@@ -32,7 +32,17 @@ pub(crate) enum Next {
 
 impl PacketPath {
     /// Carries out the end of a packet.
+    #[inline]
     pub(crate) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
+        if matches!(end, End::Wait(Wait::Datagram)) {
+            // Reassembly has it, as it has most fragments.
+            self.drop_discarded();
+            return Next::Done;
+        }
+        self.dispose_of_one(end, packet, scratch)
+    }
+
+    fn dispose_of_one(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         let end = self.settle(end, packet, scratch);
         match end {
             End::Forward => self.send(packet, scratch.exit, scratch.now),
@@ -54,7 +64,7 @@ impl PacketPath {
             }
             End::SynProxy(proxy) => {
                 let end = self.take_by_rule(packet, scratch, proxy);
-                return self.dispose(end, packet, scratch);
+                return self.dispose_of_one(end, packet, scratch);
             }
             End::Answer(answer) => self.answer(answer, packet, scratch),
         }

@@ -330,15 +330,15 @@ impl Side {
         let ports = config.settings.steer.nat_ports();
         let translated = steer::Translated::new([own..=own], ports);
         crew.hasher.set_translated(translated.clone());
-        for member in &mut crew.members {
-            member.tell(Command::Translated(translated.clone())).unwrap();
+        for handle in &mut crew.handles {
+            handle.tell(Command::Translated(translated.clone())).unwrap();
         }
         Self { crew, is_slow }
     }
 
     fn tell(&mut self, command: impl Fn() -> Command) {
-        for member in &mut self.crew.members {
-            member.tell(command()).unwrap();
+        for handle in &mut self.crew.handles {
+            handle.tell(command()).unwrap();
         }
         self.crew.settle();
     }

@@ -256,7 +256,7 @@ impl PacketPath {
             Ok(_) => return dropped(DropReason::FragHeaderChain),
             Err(malformed) => return dropped(malformed),
         };
-        let Packet { frame, pieces, .. } = packet.take();
+        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         *packet = self.packet(frame, network, origin, pieces);
         // All its fragments were checked on arrival.
         packet.is_checked = true;

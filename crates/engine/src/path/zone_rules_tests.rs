@@ -72,8 +72,8 @@ impl Scene {
         let unloaded = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap();
         let rules = unloaded.load(1, WORKERS.into(), crew.now);
         assert_eq!(rules.zones().len(), 9, "{:?}", rules.zones());
-        for member in &mut crew.members {
-            member.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
+        for handle in &mut crew.handles {
+            handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
         }
         crew.settle();
         Self { crew, sent: Default::default() }

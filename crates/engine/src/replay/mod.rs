@@ -24,7 +24,7 @@ use crate::Bucket;
 use crate::control::blueprint::{Blueprint, Post};
 use crate::control::config::{Config, StartError};
 use crate::control::rule_loading::LoadRulesError;
-use crate::control::worker_handle::{Member, introduce};
+use crate::control::worker_handle::{WorkerHandle, introduce};
 use crate::egress::Mode;
 use crate::path::TimeSource;
 use crate::path::drop_cause::DropCause;
@@ -225,7 +225,7 @@ fn trust_checksums(frame: &mut Frame) {
 /// Workers that take turns on one thread.
 pub(crate) struct Lockstep {
     workers: Vec<Worker>,
-    members: Vec<Member>,
+    handles: Vec<WorkerHandle>,
     /// The received frames, by port.
     input: Vec<Slot>,
     passed: Slot,
@@ -302,9 +302,9 @@ impl Lockstep {
         let passed = Slot::default();
         let input = refuses_new.iter().map(|_| Slot::default()).collect::<Vec<_>>();
         let (subscription, events) = Subscription::new(EVENTS);
-        let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
+        let (mut workers, mut handles) = (Vec::new(), Vec::<WorkerHandle>::new());
         for id in (0..count).map(WorkerId) {
-            let (mut member, inbox) = Member::new(id, None).map_err(StartError::Thread)?;
+            let (mut handle, inbox) = WorkerHandle::new(id, None).map_err(StartError::Thread)?;
             let post = Post {
                 id,
                 hasher: &hasher,
@@ -315,18 +315,18 @@ impl Lockstep {
             };
             workers.push(Worker::new(Equipment {
                 outputs: OUTPUTS,
-                ..blueprint.equipment(config, post, (inbox, &member.wakeup))
+                ..blueprint.equipment(config, post, (inbox, &handle.wakeup))
             }));
-            for other in &mut members {
-                introduce(other, &mut member, &config.settings.steer)?;
+            for other in &mut handles {
+                introduce(other, &mut handle, &config.settings.steer)?;
             }
             for port in (0..OUTPUTS as u16).map(PortId) {
-                member.tell(Command::SetOutput(port, Some(Box::new(passed.clone()))))?;
+                handle.tell(Command::SetOutput(port, Some(Box::new(passed.clone()))))?;
             }
             if let Some(sender) = subscription.connect(id) {
-                member.tell(Command::Subscribe(sender))?;
+                handle.tell(Command::Subscribe(sender))?;
             }
-            members.push(member);
+            handles.push(handle);
         }
         for (port, source) in (0..).map(PortId).zip(&input) {
             let queue = Queue {
@@ -336,11 +336,11 @@ impl Lockstep {
                 received: Received::default(),
                 source: Box::new(source.clone()),
             };
-            members[0].tell(Command::AddQueue(queue))?;
+            handles[0].tell(Command::AddQueue(queue))?;
         }
         let pool = FramePool::new(64, 16);
         let (clock, tick, unloaded, rules) = (CaptureClock::default(), 0, None, None);
-        Ok(Self { workers, members, input, passed, pool, events, clock, tick, unloaded, rules }
+        Ok(Self { workers, handles, input, passed, pool, events, clock, tick, unloaded, rules }
             .with_buckets(&table))
     }
 
@@ -444,7 +444,7 @@ impl Lockstep {
         }
         self.count_flows(report);
         totals.conntrack.delete = 0;
-        self.members.clear();
+        self.handles.clear();
         totals
     }
 }

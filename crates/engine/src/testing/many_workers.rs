@@ -10,7 +10,7 @@ use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use steer::{BucketId, SteeringHasher, WorkerId};
 
 use crate::control::blueprint::{Blueprint, Post};
-use crate::control::worker_handle::{Member, introduce};
+use crate::control::worker_handle::{WorkerHandle, introduce};
 use crate::egress::resolver::Resolver;
 use crate::path::TimeSource;
 use crate::rings::ownership::Move;
@@ -55,7 +55,7 @@ impl TxQueue for Line {
 /// Workers between ports. If there are enough workers, each port's queue has a poller of its own.
 pub struct Crew {
     pub workers: Vec<Worker>,
-    pub members: Vec<Member>,
+    pub handles: Vec<WorkerHandle>,
     pub inputs: Vec<Line>,
     pub outputs: Vec<Line>,
     /// The owner of each bucket after the moves that were ordered.
@@ -85,9 +85,9 @@ impl Crew {
         let zones = Zones::new(&config.zones, ports).unwrap();
         let lines = || (0..ports).map(|_| Line::default()).collect();
         let (inputs, outputs): (Vec<Line>, Vec<Line>) = (lines(), lines());
-        let (mut workers, mut members) = (Vec::new(), Vec::<Member>::new());
+        let (mut workers, mut handles) = (Vec::new(), Vec::<WorkerHandle>::new());
         for id in (0..count).map(WorkerId) {
-            let (mut member, inbox) = Member::new(id, None).unwrap();
+            let (mut handle, inbox) = WorkerHandle::new(id, None).unwrap();
             let post = Post {
                 id,
                 hasher: &hasher,
@@ -98,19 +98,19 @@ impl Crew {
             };
             let mut worker = Worker::new(Equipment {
                 resolver: routed.then(|| Resolver::for_test().0),
-                ..blueprint.equipment(config, post, (inbox, &member.wakeup))
+                ..blueprint.equipment(config, post, (inbox, &handle.wakeup))
             });
             for bucket in config.buckets.iter().filter(|bucket| owners[bucket.index()] == id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));
             }
-            for other in &mut members {
-                introduce(other, &mut member, &config.settings.steer).unwrap();
+            for other in &mut handles {
+                introduce(other, &mut handle, &config.settings.steer).unwrap();
             }
             for (port, sink) in (0..).map(PortId).zip(&outputs) {
-                member.tell(Command::SetOutput(port, Some(Box::new(sink.clone())))).unwrap();
+                handle.tell(Command::SetOutput(port, Some(Box::new(sink.clone())))).unwrap();
             }
             workers.push(worker);
-            members.push(member);
+            handles.push(handle);
         }
         for (port, source) in (0..).map(PortId).zip(&inputs) {
             let queue = Queue {
@@ -120,15 +120,15 @@ impl Crew {
                 received: Received::default(),
                 source: Box::new(source.clone()),
             };
-            let poller = usize::from(port.0).min(members.len() - 1);
-            members[poller].tell(Command::AddQueue(queue)).unwrap();
+            let poller = usize::from(port.0).min(handles.len() - 1);
+            handles[poller].tell(Command::AddQueue(queue)).unwrap();
         }
-        for member in &mut members {
-            member.tell(Command::ShareLimits(count.into())).unwrap();
+        for handle in &mut handles {
+            handle.tell(Command::ShareLimits(count.into())).unwrap();
         }
         let mut crew = Self {
             workers,
-            members,
+            handles,
             inputs,
             outputs,
             owners,
@@ -172,8 +172,8 @@ impl Crew {
             return;
         }
         let order = Move { bucket, from, to, workers };
-        for member in &mut self.members {
-            member.tell(Command::Switch(vec![order])).unwrap();
+        for handle in &mut self.handles {
+            handle.tell(Command::Switch(vec![order])).unwrap();
         }
         self.owners[bucket.index()] = to;
         self.moving = Some(bucket);

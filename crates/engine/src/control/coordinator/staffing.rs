@@ -6,7 +6,7 @@ use super::{Coordinator, HOPS};
 use crate::Bucket;
 use crate::control::blueprint::Post;
 use crate::control::config::{StartError, SteerError, WorkerCount};
-use crate::control::worker_handle::{Member, Unresponsive, introduce};
+use crate::control::worker_handle::{Unresponsive, WorkerHandle, introduce};
 use crate::worker::command::{Command, Question};
 use crate::worker::report::WorkerReport;
 use crate::worker::{Equipment, Worker, thread};
@@ -18,9 +18,9 @@ impl Coordinator {
     /// Starts one more worker and connects it to the others. A worker that is hired at the start
     /// gets its buckets at once; buckets have to be moved to a later one.
     pub(super) fn hire(&mut self) -> Result<(), StartError> {
-        let id = WorkerId(self.members.len() as u16);
+        let id = WorkerId(self.workers.len() as u16);
         let cpu = self.cpu_of(id);
-        let (mut member, inbox) = Member::new(id, cpu).map_err(StartError::Thread)?;
+        let (mut handle, inbox) = WorkerHandle::new(id, cpu).map_err(StartError::Thread)?;
         let post = Post {
             id,
             hasher: &self.hasher,
@@ -31,34 +31,34 @@ impl Coordinator {
         };
         let mut worker = Worker::new(Equipment {
             resolver: self.resolver.clone(),
-            ..self.blueprint.equipment(&self.config, post, (inbox, &member.wakeup))
+            ..self.blueprint.equipment(&self.config, post, (inbox, &handle.wakeup))
         });
         let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
         for bucket in self.table.buckets_of(id) {
             worker.install(bucket, Box::new(Bucket::new(now)));
         }
         let thread = thread::spawn(worker).map_err(StartError::Thread)?;
-        member.set_thread(thread);
+        handle.set_thread(thread);
         if let Some(cpu) = cpu {
-            member.tell(Command::Pin(cpu))?;
+            handle.tell(Command::Pin(cpu))?;
         }
-        for other in &mut self.members {
-            introduce(other, &mut member, &self.config.settings.steer)?;
+        for other in &mut self.workers {
+            introduce(other, &mut handle, &self.config.settings.steer)?;
         }
         for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
-            member.tell(Command::Subscribe(sender))?;
+            handle.tell(Command::Subscribe(sender))?;
         }
         for sender in self.expectation_subscriptions.iter().filter_map(|it| it.connect(id)) {
-            member.tell(Command::SubscribeExpectations(sender))?;
+            handle.tell(Command::SubscribeExpectations(sender))?;
         }
-        member.tell(Command::SetMtus(self.ports.mtus()))?;
+        handle.tell(Command::SetMtus(self.ports.mtus()))?;
         if let Some(routing) = &self.routing {
-            member.tell(Command::Routing(routing.clone()))?;
+            handle.tell(Command::Routing(routing.clone()))?;
         }
         for (port, queue) in self.ports.transmit_queues(id) {
-            member.tell(Command::SetOutput(port, Some(queue)))?;
+            handle.tell(Command::SetOutput(port, Some(queue)))?;
         }
-        self.members.push(member);
+        self.workers.push(handle);
         self.give_rules(id)?;
         self.share_limits()?;
         Ok(self.give_elements(id)?)
@@ -99,8 +99,8 @@ impl Coordinator {
     /// Hires or dismisses until there are `count` workers, and gives the buckets to the `allowed`
     /// ones.
     fn resize(&mut self, count: usize, allowed: WorkerSet) -> Result<Vec<BucketMove>, SteerError> {
-        while self.members.len() < count {
-            let id = WorkerId(self.members.len() as u16);
+        while self.workers.len() < count {
+            let id = WorkerId(self.workers.len() as u16);
             let hired = self.ports.open_transmit(id).map_err(StartError::from);
             hired.and_then(|()| self.hire()).map_err(|error| SteerError::Start(Box::new(error)))?;
             self.give_stations(id)?;
@@ -108,9 +108,9 @@ impl Coordinator {
         self.allowed = allowed;
         let moves = self.table.moves_to(allowed)?;
         self.carry_out(&moves)?;
-        if count < self.members.len() {
+        if count < self.workers.len() {
             self.move_queues_below(count)?;
-            while self.members.len() > count {
+            while self.workers.len() > count {
                 self.dismiss_last()?;
             }
         } else {
@@ -137,11 +137,11 @@ impl Coordinator {
             }
         };
         self.resize(count, allowed)?;
-        for index in 0..self.members.len() {
+        for index in 0..self.workers.len() {
             let cpu = self.cpu_of(WorkerId(index as u16));
-            self.members[index].cpu = cpu;
+            self.workers[index].cpu = cpu;
             if let Some(cpu) = cpu {
-                self.members[index].tell(Command::Pin(cpu))?;
+                self.workers[index].tell(Command::Pin(cpu))?;
             }
         }
         Ok(())
@@ -151,13 +151,13 @@ impl Coordinator {
     /// may get buckets again.
     fn dismiss_last(&mut self) -> Result<(), SteerError> {
         self.settle()?;
-        let id = WorkerId(self.members.len() as u16 - 1);
+        let id = WorkerId(self.workers.len() as u16 - 1);
         let counts = self.counts_of_leaver(id)?;
         self.inherit_drops(id)?;
-        let Some(mut member) = self.members.pop() else { return Ok(()) };
+        let Some(mut handle) = self.workers.pop() else { return Ok(()) };
         self.retired_rules.add(&counts);
         let told = self.tell_all(|| Command::Disconnect(id));
-        self.retire(&member.stop()?);
+        self.retire(&handle.stop()?);
         told?;
         Ok(self.share_limits()?)
     }
@@ -192,8 +192,8 @@ impl Coordinator {
     }
 
     pub(super) fn dismiss_all(&mut self) {
-        for mut member in std::mem::take(&mut self.members) {
-            match member.stop() {
+        for mut handle in std::mem::take(&mut self.workers) {
+            match handle.stop() {
                 Ok(report) => self.retire(&report),
                 Err(error) => tracing::error!("{error}"),
             }

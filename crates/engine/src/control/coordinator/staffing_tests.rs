@@ -77,8 +77,8 @@ fn wait_for(gateway: &Gateway, count: u64) {
 /// returned flag is set.
 fn interpose(gateway: &Gateway) -> Arc<AtomicBool> {
     let mut coordinator = gateway.shared.lock();
-    let member = &mut coordinator.members[1];
-    let ((mut inbox, mut commands), wakeup) = (member.interpose(), member.wakeup.clone());
+    let handle = &mut coordinator.workers[1];
+    let ((mut inbox, mut commands), wakeup) = (handle.interpose(), handle.wakeup.clone());
     let keeps = Arc::new(AtomicBool::new(false));
     let is_told = keeps.clone();
     thread::spawn(move || {

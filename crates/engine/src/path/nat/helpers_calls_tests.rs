@@ -116,8 +116,8 @@ fn a_message_that_outgrows_the_next_link_is_cut_or_refused_as_any() {
     const MTU: u32 = 1500;
     for may_be_cut in [true, false] {
         let mut net = phones(2);
-        for member in &mut net.crew.members {
-            member.tell(Command::SetMtus(vec![Some(MTU); 2])).unwrap();
+        for handle in &mut net.crew.handles {
+            handle.tell(Command::SetMtus(vec![Some(MTU); 2])).unwrap();
         }
         net.crew.settle();
         let (phone, server) = ((net.inside, 40000), (net.outside, SIP));

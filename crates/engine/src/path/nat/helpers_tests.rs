@@ -301,8 +301,8 @@ fn without_rules_the_connections_that_were_go_on() {
     let mut net = Net::v4(2, 21);
     let (client, server) = ((net.inside, 40000), (net.outside, 21));
     let mut control = Control::open(&mut net, 0, client, server);
-    for member in &mut net.crew.members {
-        member.tell(Command::Rules(None)).unwrap();
+    for handle in &mut net.crew.handles {
+        handle.tell(Command::Rules(None)).unwrap();
     }
     net.crew.settle();
     for data in [5000, 5001] {

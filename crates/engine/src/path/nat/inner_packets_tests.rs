@@ -272,8 +272,8 @@ fn rules_that_are_exchanged_judge_what_was_there_before() {
         let names = ["lan0".to_owned(), "wan0".to_owned()];
         let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
         let rules = rules.load(revision, 2, crew.now);
-        for member in &mut crew.members {
-            member.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
+        for handle in &mut crew.handles {
+            handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
         }
         crew.settle();
         assert_eq!(crew.offer(1, &back(&answer)).is_some(), passes, "{:?}", crew.reasons());

@@ -93,9 +93,9 @@ fn a_client_port_that_two_addresses_lead_to_gets_two_sources() {
 /// Subscribes to the events of a crew's connections.
 fn subscribe(crew: &mut Crew) -> EventStream {
     let (subscription, stream) = Subscription::new(1 << 16);
-    for member in &mut crew.members {
-        let sender = subscription.connect(member.id).unwrap();
-        member.tell(Command::Subscribe(sender)).unwrap();
+    for handle in &mut crew.handles {
+        let sender = subscription.connect(handle.id).unwrap();
+        handle.tell(Command::Subscribe(sender)).unwrap();
     }
     crew.settle();
     stream

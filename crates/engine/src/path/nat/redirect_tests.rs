@@ -77,11 +77,11 @@ impl Crew {
         let rules = text.map(|text| {
             let ruleset = import(text.as_bytes(), Options::default()).unwrap().ruleset;
             let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-            rules.load(revision, self.members.len(), self.now)
+            rules.load(revision, self.handles.len(), self.now)
         });
-        for member in &mut self.members {
+        for handle in &mut self.handles {
             let own = rules.as_ref().map(|rules| rules.for_worker());
-            member.tell(Command::Rules(own)).unwrap();
+            handle.tell(Command::Rules(own)).unwrap();
         }
         self.settle();
     }

@@ -108,10 +108,10 @@ fn crew_of(
     };
     let translated = steer::Translated::new([mapped..=mapped], config.settings.steer.nat_ports());
     crew.hasher.set_translated(translated.clone());
-    for member in &mut crew.members {
-        member.tell(Command::Translated(translated.clone())).unwrap();
-        member.tell(Command::Routing(routing.clone())).unwrap();
-        member.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
+    for handle in &mut crew.handles {
+        handle.tell(Command::Translated(translated.clone())).unwrap();
+        handle.tell(Command::Routing(routing.clone())).unwrap();
+        handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
     }
     crew.settle();
     crew
@@ -293,8 +293,8 @@ fn a_masquerade_ends_with_the_address_that_it_has() {
     assert_eq!(crew.connections(), 2);
     for (address, left) in [("198.51.100.254", 2), ("198.51.100.253", 1)] {
         let routing = routing_with(address);
-        for member in &mut crew.members {
-            member.tell(Command::Routing(routing.clone())).unwrap();
+        for handle in &mut crew.handles {
+            handle.tell(Command::Routing(routing.clone())).unwrap();
         }
         crew.settle();
         assert_eq!(crew.connections(), left, "{address}");
@@ -355,8 +355,8 @@ fn errors_are_about_what_their_receiver_has_sent() {
 #[test]
 fn the_router_itself_speaks_of_packets_as_they_came() {
     let mut crew = crew(2);
-    for member in &mut crew.members {
-        member.tell(Command::SetMtus(vec![Some(1500), Some(600)])).unwrap();
+    for handle in &mut crew.handles {
+        handle.tell(Command::SetMtus(vec![Some(1500), Some(600)])).unwrap();
     }
     crew.settle();
     let client = [192, 0, 2, 1];

@@ -33,8 +33,8 @@ fn crew(workers: u16, ruleset: ValidRuleset) -> Crew {
     let names = NAMES.map(str::to_owned);
     let rules = Rules::prepare(ruleset, Mode::Bridge, 7, &names).unwrap();
     let rules = rules.load(3, workers.into(), crew.now);
-    for member in &mut crew.members {
-        member.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
+    for handle in &mut crew.handles {
+        handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
     }
     crew.settle();
     crew
