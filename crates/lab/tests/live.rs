@@ -77,6 +77,8 @@ mod scenario;
 mod services;
 #[path = "live/slipstreaming.rs"]
 mod slipstreaming;
+#[path = "live/stacked.rs"]
+mod stacked;
 #[path = "live/stallers.rs"]
 mod stallers;
 #[path = "live/stateway.rs"]

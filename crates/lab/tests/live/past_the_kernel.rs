@@ -24,13 +24,13 @@ const SEGMENTS: u8 = 4;
 const ROUTING: u8 = 43;
 const UDP: u8 = 17;
 
-fn set(lab: &Lab, values: &[&str]) -> Result<()> {
+pub fn set(lab: &Lab, values: &[&str]) -> Result<()> {
     lab.gateway().program("sysctl").args(["-qw"]).args(values).check().map(drop)
 }
 
 /// Asks the server behind a bridge by way of the gateway's kernel; how many requests have arrived,
 /// by family.
-fn ask_past_bridge(lab: &Lab) -> Result<[u64; 2]> {
+pub fn ask_past_bridge(lab: &Lab) -> Result<[u64; 2]> {
     let before = echos_at_server(lab)?;
     for address in ["192.0.2.2", "2001:db8:1::2"] {
         let args = ["-n", "-q", "-i", "0.05", "-c", "10", "-W", "1", address];
