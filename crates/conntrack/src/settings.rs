@@ -151,7 +151,7 @@ declare_tunables! {
         "How long a closed DCCP connection is kept.",
         [timeouts.dccp[DccpState::TimeWait as usize]];
     "nf_conntrack_expect_max", Entries, 4096, 1..=MOST_EXPECTATIONS,
-        "Most connections that are expected at a time; a packet that announces one more is dropped.",
+        "Most connections that are expected at a time; beyond that, the oldest of the source that has announced most gives way to other sources, and its own packets that announce one more are dropped.",
         [expect_max];
     "nf_conntrack_generic_timeout", Seconds, 600, 0..=LONGEST_TIMEOUT,
         "How long a flow of a protocol without a tracker of its own is kept.",

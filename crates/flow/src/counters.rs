@@ -165,9 +165,15 @@ counter_group! {
         /// Announcements that a helper refused, because they named a privileged port or a third
         /// party.
         expect_refused,
+        /// Announced connections that gave way to one of another source, because
+        /// `nf_conntrack_expect_max` were expected and their source had most of them.
+        expect_gave_way,
         /// Connections that their helper has left, because they speak another protocol or
         /// because it had not seen how they began.
         helper_left,
+        /// Beginnings of messages that gave way, because the memory for incomplete messages was
+        /// full and their source had most of it.
+        helper_forgot,
     }
 }
 

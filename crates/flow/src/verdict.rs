@@ -101,7 +101,7 @@ drop_reasons! {
     FragNoMemory = "frag_no_memory", "Fragment for which no room could be made.";
     SynCookie = "syn_cookie", "TCP segment that would open a connection while the SYN proxy answers, and returns no valid cookie.";
     TableFull = "table_full", "Connection table at its limit, and no connection of the same worker can be evicted.";
-    ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected.";
+    ExpectationsFull = "expectations_full", "Packet that announces a connection while nf_conntrack_expect_max others are expected and no source has announced more of them than its own.";
     HelperIncomplete = "helper_incomplete", "Segment that ends in the middle of an announcement that a helper reads.";
     NewRefused = "new_refused", "New connection that no helper has announced, from an interface with `new_connections = \"drop\"`.";
     RuleRefused = "rule_refused", "A rule of the operator's ruleset drops or rejects the packet.";

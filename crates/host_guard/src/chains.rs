@@ -110,9 +110,12 @@ impl HostFilter {
 
     /// Drops what the kernel is about to forward. With source routing that was for the host when it
     /// came in: the host takes the next address out of an option (RFC 791 section 3.1) or a
-    /// routing header (RFC 8200 section 4.4) only then.
+    /// routing header (RFC 8200 section 4.4) only then. An interface that stands on one of the
+    /// gateway's has a station of its own, so its packets are for the host too.
     fn forwarded_by_kernel(&self) -> Rule {
-        Rule::new([Match::one_of(Field::InputIndex, numbers(&self.interfaces))], Verdict::Drop)
+        let mut all = numbers(&self.interfaces);
+        all.extend(self.stacked.iter().copied().map(u128::from));
+        Rule::new([Match::one_of(Field::InputIndex, all)], Verdict::Drop)
     }
 
     /// True if the kernel gets, or got, packets that are not for the host.

@@ -62,6 +62,18 @@ fn what_comes_back_with_a_known_name_and_is_not_known_is_dropped() {
 }
 
 #[test]
+fn the_kernel_forwards_nothing_from_what_stands_on_an_interface() {
+    let mut all = filter([]);
+    all.interfaces = vec![Interface::test(Some(3), "wan0")];
+    assert_eq!(rules(&all, "forward"), [Rule::new([by(&[3])], Verdict::Drop)]);
+    all.stacked = vec![7, 9];
+    assert_eq!(rules(&all, "forward"), [Rule::new([by(&[3, 7, 9])], Verdict::Drop)]);
+    assert!(!all.translates());
+    let request = HostFilter { forwarded: vec![port(80)], ..filter([]) };
+    assert_eq!(request.after(&all).stacked, [7, 9], "other rules change nothing of that");
+}
+
+#[test]
 fn what_rules_say_of_a_name_is_gone_for_an_interface_that_had_it() {
     let named = Some(Interval::one(name_bits("wan0").unwrap()));
     let mut all = filter([]);

@@ -19,6 +19,8 @@ const MAX_FORMER: usize = 256;
 pub struct HostFilter {
     /// The gateway's interfaces.
     pub interfaces: Vec<Interface>,
+    /// The numbers of the interfaces that stand on one of these, such as VLANs, in order.
+    pub stacked: Vec<u32>,
     /// Addresses that sources are translated to.
     pub translation_addresses: Vec<RangeInclusive<IpAddr>>,
     /// The ports that these addresses use or may have used: disjoint ranges in order, each with its
@@ -46,6 +48,7 @@ impl HostFilter {
             translated.addresses().map(|range| address(*range.start())..=address(*range.end()));
         Self {
             interfaces: Vec::new(),
+            stacked: Vec::new(),
             translation_addresses: addresses.collect(),
             translation_ports: apart(named_ports.iter().copied().chain([(min, max)])),
             forwarded: forwarded.to_vec(),
@@ -58,14 +61,15 @@ impl HostFilter {
     /// True if the filter is also about packets that rules translate or redirect. Otherwise the
     /// kernel keeps only packets from the host that are not for it.
     pub fn translates(&self) -> bool {
-        let interfaces = self.interfaces.clone();
-        *self != Self { interfaces, ..Self::default() }
+        let (interfaces, stacked) = (self.interfaces.clone(), self.stacked.clone());
+        *self != Self { interfaces, stacked, ..Self::default() }
     }
 
     /// The filter of the present rules, which remembers the interfaces and the packets of the filter
     /// `before` it.
     pub fn after(mut self, before: &Self) -> Self {
         self.interfaces.clone_from(&before.interfaces);
+        self.stacked.clone_from(&before.stacked);
         self.translation_ports =
             apart(self.translation_ports.iter().chain(&before.translation_ports).copied());
         self.formerly_forwarded =

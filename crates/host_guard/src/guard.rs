@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine::{FromHost, HostGuard, PortLink};
+use engine::{FromHost, HostGuard, LinkId, PortLink};
+use netlink::Stacked;
 
 use crate::filter::HostFilter;
 use crate::interface::Interface;
@@ -16,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Pause between looks for news of interfaces that stand on those of the gateway.
+const LOOKS: Duration = Duration::from_millis(200);
 
 /// Keeps the kernel away from the packets of the interfaces as long as it exists.
 #[derive(Debug)]
@@ -132,9 +136,30 @@ impl Actual {
 }
 
 impl Shared {
+    /// Learns which interfaces stand on those of the gateway.
+    fn look_for_stacked(&self, stacked: &mut Stacked) -> Result<(), netlink::Error> {
+        stacked.refresh()?;
+        let mut wanted = lock(&self.wanted);
+        let on = standing_on(&wanted.filter.interfaces, stacked);
+        if on != wanted.filter.stacked {
+            let filter = HostFilter::clone(&wanted.filter);
+            wanted.filter = Arc::new(HostFilter { stacked: on, ..filter });
+        }
+        Ok(())
+    }
+
     /// Brings the kernel to each wanted state until the guard ends.
-    fn follow_requests(&self) {
+    fn follow_requests(&self, mut stacked: Stacked) {
+        let mut complained = false;
         loop {
+            if let Err(error) = self.look_for_stacked(&mut stacked)
+                && !std::mem::replace(&mut complained, true)
+            {
+                tracing::error!(
+                    "the kernel may forward what comes in by a VLAN or macvlan device on an \
+                     interface of the gateway, because such devices can not be listed: {error}"
+                );
+            }
             let mut actual = lock(&self.actual);
             let filter = lock(&self.wanted).filter.clone();
             actual.reconcile(&filter, Instant::now());
@@ -145,8 +170,8 @@ impl Shared {
             drop(actual);
             self.news.notify_all();
             let is_idle = |wanted: &mut Wanted| !wanted.is_over && wanted.tried == wanted.filter;
-            let pause =
-                next.map_or(LONGEST_PAUSE, |next| next.saturating_duration_since(Instant::now()));
+            let pause = next
+                .map_or(LOOKS, |next| next.saturating_duration_since(Instant::now()).min(LOOKS));
             let waited = self.news.wait_timeout_while(wanted, pause, is_idle);
             if waited.unwrap_or_else(PoisonError::into_inner).0.is_over {
                 return;
@@ -165,14 +190,19 @@ impl Guard {
     }
 
     fn with(table: impl FilterTable + 'static, interfaces: Vec<Interface>) -> Result<Self, Error> {
-        let filter = Arc::new(HostFilter { interfaces, ..HostFilter::default() });
+        let mut stacked = Stacked::new().map_err(netlink::Error::from)?;
+        stacked.refresh()?;
+        let on = standing_on(&interfaces, &stacked);
+        let filter = HostFilter { interfaces, stacked: on, ..HostFilter::default() };
+        let filter = Arc::new(filter);
         let actual = Mutex::new(Actual::new(Box::new(table), filter.clone())?);
         let wanted = Wanted { tried: filter.clone(), filter, ..Wanted::default() };
         let shared = Shared { actual, wanted: Mutex::new(wanted), news: Condvar::new() };
         let shared = Arc::new(shared);
         let thread = std::thread::Builder::new().name("guard".into());
         let of_thread = shared.clone();
-        let thread = thread.spawn(move || of_thread.follow_requests()).map_err(Error::NoThread)?;
+        let thread =
+            thread.spawn(move || of_thread.follow_requests(stacked)).map_err(Error::NoThread)?;
         Ok(Self { thread: Some(thread), shared })
     }
 
@@ -231,6 +261,12 @@ impl HostGuard for GuardHandle {
     fn trouble(&self) -> Option<String> {
         lock(&self.0.wanted).trouble.clone()
     }
+}
+
+/// The numbers of the interfaces that stand on one of these.
+fn standing_on(interfaces: &[Interface], stacked: &Stacked) -> Vec<u32> {
+    let links: Vec<_> = interfaces.iter().filter_map(Interface::index).map(LinkId).collect();
+    stacked.on(&links).into_iter().map(|link| link.0).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

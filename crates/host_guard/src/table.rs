@@ -39,6 +39,9 @@ pub enum Error {
     /// The kernel keeps the former table.
     #[error("the kernel does not delete the table before: {0}")]
     NotDeleted(#[source] nf_tables::Error),
+    /// The kernel does not list its interfaces.
+    #[error("the interfaces that stand on those of the gateway are not known: {0}")]
+    NoLinks(#[from] netlink::Error),
     /// The system starts no thread.
     #[error("the thread that tells the kernel about changes does not start: {0}")]
     NoThread(#[source] io::Error),

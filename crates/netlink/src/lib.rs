@@ -10,6 +10,7 @@ mod master;
 mod mirror;
 pub mod nf_tables;
 mod reading;
+mod stacked;
 mod super_packets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +21,7 @@ use ipnet::IpNet;
 
 pub use master::{Master, Masters};
 pub use mirror::{Error, Mirror};
+pub use stacked::Stacked;
 pub use super_packets::longest_super_packet;
 
 /// The kernel's state. A clone is cheap, as that of [`Fib`] is.

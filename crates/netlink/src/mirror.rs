@@ -31,7 +31,7 @@ const MAX_ATTEMPTS: usize = 8;
 /// and rules.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
 /// The buffer for news is full, and some are lost.
-const ENOBUFS: i32 = 105;
+pub(crate) const ENOBUFS: i32 = 105;
 
 /// The reasons why the kernel could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -353,41 +353,50 @@ impl Mirror {
 
     /// Lists everything of a kind, as of one moment.
     fn dump(
-        &mut self,
+        &self,
         what: &'static str,
         request: RouteNetlinkMessage,
     ) -> Result<Vec<RouteNetlinkMessage>, Error> {
-        for _ in 0..MAX_ATTEMPTS {
-            let bytes = serialized(request.clone(), NLM_F_REQUEST | NLM_F_DUMP);
-            self.asks.send(&bytes, 0)?;
-            if let Some(messages) = self.answer()? {
-                return Ok(messages);
-            }
-        }
-        Err(Error::Restless(what))
+        dump(&self.asks, what, request)
     }
+}
 
-    /// The answer to a request; `None` if the kernel's state changed meanwhile.
-    fn answer(&mut self) -> Result<Option<Vec<RouteNetlinkMessage>>, Error> {
-        let mut messages = Vec::new();
-        let mut is_consistent = true;
-        loop {
-            let (bytes, _) = self.asks.recv_from_full()?;
-            let mut end = None;
-            each_payload(&bytes, |header, payload| {
-                is_consistent &= header.flags & NLM_F_DUMP_INTR == 0;
-                match payload {
-                    NetlinkPayload::InnerMessage(message) => messages.push(message),
-                    NetlinkPayload::Done(_) => end = Some(Ok(())),
-                    NetlinkPayload::Error(error) => end = Some(Err(error.to_io())),
-                    _ => {}
-                }
-            })?;
-            match end {
-                Some(Ok(())) => return Ok(is_consistent.then_some(messages)),
-                Some(Err(error)) => return Err(error.into()),
-                None => {}
+/// Lists everything of a kind, as of one moment, by a socket that has no other use.
+pub(crate) fn dump(
+    asks: &Socket,
+    what: &'static str,
+    request: RouteNetlinkMessage,
+) -> Result<Vec<RouteNetlinkMessage>, Error> {
+    for _ in 0..MAX_ATTEMPTS {
+        let bytes = serialized(request.clone(), NLM_F_REQUEST | NLM_F_DUMP);
+        asks.send(&bytes, 0)?;
+        if let Some(messages) = answer(asks)? {
+            return Ok(messages);
+        }
+    }
+    Err(Error::Restless(what))
+}
+
+/// The answer to a request; `None` if the kernel's state changed meanwhile.
+fn answer(asks: &Socket) -> Result<Option<Vec<RouteNetlinkMessage>>, Error> {
+    let mut messages = Vec::new();
+    let mut is_consistent = true;
+    loop {
+        let (bytes, _) = asks.recv_from_full()?;
+        let mut end = None;
+        each_payload(&bytes, |header, payload| {
+            is_consistent &= header.flags & NLM_F_DUMP_INTR == 0;
+            match payload {
+                NetlinkPayload::InnerMessage(message) => messages.push(message),
+                NetlinkPayload::Done(_) => end = Some(Ok(())),
+                NetlinkPayload::Error(error) => end = Some(Err(error.to_io())),
+                _ => {}
             }
+        })?;
+        match end {
+            Some(Ok(())) => return Ok(is_consistent.then_some(messages)),
+            Some(Err(error)) => return Err(error.into()),
+            None => {}
         }
     }
 }

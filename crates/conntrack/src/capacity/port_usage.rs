@@ -2,7 +2,7 @@
 
 use flow::{FlowKey, Side, Zone};
 
-use super::sources::prefix;
+use crate::connection::source_prefix;
 use crate::nat::Pool;
 
 /// Lines of the table, 64 bytes each.
@@ -54,7 +54,7 @@ struct Line([u32; CELLS as usize]);
 impl Stake {
     /// The stake of the originator of a connection.
     pub fn of(pool: Pool, key: &FlowKey, originator: Side) -> Self {
-        let prefix = prefix(key.endpoint(originator), key.family);
+        let prefix = source_prefix(key.endpoint(originator), key.family);
         Self { pool, source: NatSource { prefix, zone: key.zone } }
     }
 

@@ -6,6 +6,8 @@ use flow::{Endpoint, HashKey, Zone};
 use siphasher::sip::SipHasher13;
 use wire::Family;
 
+use crate::connection::source_prefix;
+
 /// Sets of the table; a power of two.
 const SETS: usize = 4096;
 /// Sources of a set: two cache lines.
@@ -104,20 +106,10 @@ impl Sources {
     }
 }
 
-/// The part of an address that identifies its source: all of an IPv4 address, the first 64 bits
-/// of an IPv6 address.
-pub(super) fn prefix(source: Endpoint, family: Family) -> u64 {
-    let address = u128::from_be_bytes(source.address);
-    match family {
-        Family::V4 => u64::from(address as u32),
-        Family::V6 => (address >> 64) as u64,
-    }
-}
-
 impl Source {
     fn of(source: Endpoint, family: Family, zone: Zone) -> Self {
         let is_v6 = family == Family::V6;
-        Self { prefix: prefix(source, family), half_open: 0, zone, is_v6 }
+        Self { prefix: source_prefix(source, family), half_open: 0, zone, is_v6 }
     }
 
     fn is(&self, other: &Self) -> bool {

@@ -10,6 +10,7 @@ mod zones;
 
 use std::net::IpAddr;
 
+use flow::Endpoint;
 use wire::Family;
 
 pub use self::direction::Direction;
@@ -19,6 +20,16 @@ pub(crate) use self::labels::AtTheEnd;
 pub use self::labels::{Label, LabelNames, Labels, NameError, UnknownLabel};
 pub use self::prefix::{Prefix, PrefixError};
 pub(crate) use self::zones::zone_of;
+
+/// The part of an address that identifies its source: all of an IPv4 address, the first 64 bits
+/// of an IPv6 address.
+pub(crate) fn source_prefix(source: Endpoint, family: Family) -> u64 {
+    let address = u128::from_be_bytes(source.address);
+    match family {
+        Family::V4 => u64::from(address as u32),
+        Family::V6 => (address >> 64) as u64,
+    }
+}
 
 /// The address in a flow key.
 pub(crate) fn ip_address(bytes: [u8; 16], family: Family) -> IpAddr {

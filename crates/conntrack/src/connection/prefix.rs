@@ -18,6 +18,11 @@ pub struct PrefixError {
 }
 
 impl Prefix {
+    /// An address with the number of its leading bits that count, at most its width.
+    pub(crate) const fn new(address: IpAddr, length: u8) -> Self {
+        Self { address, length }
+    }
+
     /// The address, if it is the only one inside.
     pub(crate) fn single(&self) -> Option<IpAddr> {
         let width = if self.address.is_ipv4() { 32 } else { 128 };

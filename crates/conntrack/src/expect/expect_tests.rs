@@ -49,7 +49,7 @@ fn ports(expectations: &Expectations, now: Timestamp) -> Vec<u16> {
 
 impl Expectations {
     fn add(&self, master_port: u16, announced: Announced) -> Result<(), Full> {
-        self.announce(master(master_port), announced, LIMIT, start(), &mut None)
+        self.announce(master(master_port), announced, LIMIT, start(), &mut None).map(drop)
     }
 
     /// Claims the expectation of a packet and fulfils it.
@@ -63,7 +63,7 @@ impl Expectations {
         let book = self.book();
         let sets = [book.by_destination.len(), book.by_master.len(), book.by_deadline.len()];
         assert_eq!((book.entries.len(), sets), (0, [0; 3]));
-        assert!(self.shared.filter.is_empty());
+        assert!(self.shared.filter.is_empty() && book.by_source.is_empty());
     }
 }
 
@@ -176,6 +176,56 @@ fn there_are_no_more_than_the_limit() {
     let over = start().after(Duration::from_secs(300));
     expectations.announce(master(4999), data(1998), LIMIT, over, &mut None).unwrap();
     assert_eq!(ports(&expectations, over), [1998], "those whose time is over made room");
+}
+
+#[test]
+fn the_source_with_most_expectations_makes_room_for_others() {
+    let expectations = Expectations::new(HashKey(1, 2));
+    let of = |client: &'static str, port| {
+        let flow = flow(protocol::TCP, 0, (client, port), (SERVER, 21));
+        Master { flow, ..master(port) }
+    };
+    let announce = |client: &'static str, port: u16| {
+        let it = Announced::new(protocol::TCP, address(client), port);
+        expectations.announce(of(client, port), it, LIMIT, start(), &mut None)
+    };
+    let (greedy, honest) = ("192.0.2.1", "192.0.2.2");
+    for port in 0..LIMIT as u16 {
+        assert_eq!(announce(greedy, 2000 + port), Ok(false));
+    }
+    assert_eq!(announce(greedy, 1999), Err(Full), "its own do not give way");
+    assert_eq!(announce(honest, 6000), Ok(true));
+    let found = ports(&expectations, start());
+    assert_eq!((found.len(), found[0], found[99]), (100, 2001, 6000), "the oldest of the greedy");
+    assert_eq!(announce(greedy, 1999), Err(Full), "it takes nothing back");
+    for port in 6001..6050 {
+        announce(honest, port).unwrap();
+    }
+    assert_eq!(announce(honest, 6050), Err(Full), "both have half");
+    announce("192.0.2.3", 7000).unwrap();
+    let found = ports(&expectations, start());
+    assert_eq!((found.len(), found[0]), (100, 2051), "of two that have most, the oldest");
+    expectations.flush(100, start(), &mut None);
+    expectations.assert_nothing_is_left();
+}
+
+/// A host may have every address of its IPv6 network, and zones may have the same addresses.
+#[test]
+fn the_addresses_of_an_ipv6_network_are_one_source_and_those_of_another_zone_are_not() {
+    let expectations = Expectations::new(HashKey(1, 2));
+    let announce = |zone, client: &str, port| {
+        let flow = flow(protocol::TCP, zone, (client, port), ("2001:db8:9::1", 21));
+        let it = Announced::new(protocol::TCP, address(client), port);
+        let master = Master { flow, helper: Kind::Ftp, mark: 0, zone: flow.key.zone };
+        expectations.announce(master, it, 3, start(), &mut None)
+    };
+    for (port, client) in (1..).zip(["2001:db8::1", "2001:db8::2", "2001:db8::3"]) {
+        announce(0, client, port).unwrap();
+    }
+    assert_eq!(announce(0, "2001:db8::4", 4), Err(Full));
+    announce(1, "2001:db8::4", 4).unwrap();
+    assert_eq!(announce(1, "2001:db8:1::4", 5), Ok(true), "another network");
+    assert_eq!(ports(&expectations, start()), [3, 4, 5]);
 }
 
 #[test]

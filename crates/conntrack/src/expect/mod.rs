@@ -19,6 +19,7 @@ mod destination_filter;
 mod passage;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +34,7 @@ use self::calls::Calls;
 use self::destination_filter::DestinationFilter;
 pub(crate) use self::passage::Passage;
 use crate::Direction;
-use crate::helper::{Announced, Kind, Memory};
+use crate::helper::{Announced, Holder, Kind, Memory, Shares};
 use crate::view::{
     EventKind, ExpectationEvent, ExpectationSink, Expected, Tuple, seconds_left, zone_number,
 };
@@ -72,6 +73,8 @@ struct Book {
     /// The call within the master is part of the key.
     by_master: BTreeSet<(FlowKey, u32, u64)>,
     by_deadline: BTreeSet<(Timestamp, u64)>,
+    /// By the source of the master; each has size 1.
+    by_source: Shares,
     next: u64,
     /// Number of events so far, whether or not somebody listened.
     stamp: u64,
@@ -130,7 +133,7 @@ pub(crate) struct Claim {
     numbers: Vec<u64>,
 }
 
-/// The limit of expectations is reached.
+/// The limit of expectations is reached, and no other source has more than this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
@@ -217,8 +220,11 @@ impl Expectations {
     /// announced an equal connection in another class, that one stands for both classes: one
     /// port for sound and pictures (RFC 8843) is one connection, as with the kernel.
     ///
+    /// If there are `limit` expectations, the oldest of the source that has most gives way. The
+    /// result is true then.
+    ///
     /// # Errors
-    /// [`Full`] if there are `limit` expectations; nothing is filed then.
+    /// [`Full`] if that is no other source with more than the master's; nothing is filed then.
     pub(crate) fn announce(
         &self,
         master: Master,
@@ -226,7 +232,7 @@ impl Expectations {
         limit: u64,
         now: Timestamp,
         events: &mut Listener<'_>,
-    ) -> Result<(), Full> {
+    ) -> Result<bool, Full> {
         let class = &master.helper.classes()[usize::from(announced.class)];
         let mut book = self.book();
         self.forget_expired(&mut book, now, events);
@@ -242,7 +248,7 @@ impl Expectations {
             is_alive(number) && (is_confirmed || !of_class(number))
         };
         if same.as_ref().is_some_and(stands) {
-            return Ok(());
+            return Ok(false);
         }
         let siblings: Vec<u64> = of_call.into_iter().filter(of_class).collect();
         let replaced = match &same {
@@ -253,8 +259,10 @@ impl Expectations {
         if let Some(number) = replaced {
             self.remove(&mut book, number, now, events);
         }
-        if book.entries.len() as u64 >= limit {
-            return Err(Full);
+        let is_full = book.entries.len() as u64 >= limit;
+        if is_full {
+            let number = book.gives_way_to(&master).ok_or(Full)?;
+            self.remove(&mut book, number, now, events);
         }
         let timeout_s = announced.timeout_s.unwrap_or(class.timeout_s);
         let deadline = now.after(Duration::from_secs(timeout_s.into()));
@@ -263,7 +271,7 @@ impl Expectations {
         book.calls.hand_over(&expectation);
         self.note_over(&book);
         self.file(&mut book, expectation);
-        Ok(())
+        Ok(is_full)
     }
 
     /// Confirms the waiting announcements of a connection in a class, and gives all in that
@@ -452,6 +460,7 @@ impl Expectations {
         book.next += 1;
         book.by_master.insert((expectation.master.flow.key, expectation.announced.call, number));
         book.by_deadline.insert((expectation.deadline, number));
+        book.by_source.add(Holder::of(expectation.master.flow), number, 1);
         self.offer(book, &expectation.destination(), number);
         book.entries.insert(number, expectation);
     }
@@ -463,6 +472,7 @@ impl Expectations {
         let Expectation { master, announced, .. } = &expectation;
         book.by_master.remove(&(master.flow.key, announced.call, number));
         book.by_deadline.remove(&(expectation.deadline, number));
+        book.by_source.remove(Holder::of(master.flow), number);
     }
 
     /// Makes an expectation visible to packets.
@@ -520,6 +530,13 @@ impl Book {
         let is_full = self.of_master(master).nth(MOST_OF_MASTER - 1).is_some();
         if is_full { self.of_master(master).min() } else { None }
     }
+
+    /// The expectation that goes from a full table before a connection may announce another.
+    fn gives_way_to(&self, master: &Master) -> Option<u64> {
+        let (greatest, oldest) = self.by_source.greatest()?;
+        let own = self.by_source.of(Holder::of(master.flow));
+        (self.by_source.of(greatest) > own).then_some(oldest)
+    }
 }
 
 impl Destination {
@@ -556,7 +573,9 @@ impl Announced {
     /// GRE packets do not carry the number in the place of their sender's port.
     fn admits(&self, source: &Endpoint) -> bool {
         let any_port = self.protocol == protocol::GRE;
+        let address = Ipv6Addr::from(source.address).to_canonical();
         self.source.is_none_or(|address| mapped(address) == source.address)
+            && self.source_network.is_none_or(|it| it.contains(address))
             && (any_port || self.source_port.is_none_or(|port| port == source.port))
     }
 
@@ -570,7 +589,7 @@ impl Announced {
         let connections = |it: &Self| {
             (it.protocol, it.source, it.source_port, it.destination, it.destination_port)
         };
-        connections(self) == connections(other)
+        connections(self) == connections(other) && self.source_network == other.source_network
     }
 }
 

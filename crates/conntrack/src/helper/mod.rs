@@ -23,6 +23,7 @@ mod irc;
 pub(crate) mod pptp;
 mod sane;
 mod settings;
+mod shares;
 mod sip;
 mod stream;
 mod text;
@@ -36,8 +37,10 @@ use wire::{TcpFlags, Transport, protocol};
 
 pub(crate) use self::earlier::{Announcements, Earlier, Way};
 pub use self::settings::{HelperSettings, TUNABLES};
+pub(crate) use self::shares::{Holder, Shares};
 pub(crate) use self::stream::Memory;
 use crate::Direction;
+use crate::connection::Prefix;
 use crate::nat::{Edit, ExpectedTranslation};
 
 /// Most ports that helpers can be attached to.
@@ -325,6 +328,8 @@ pub(crate) struct Watched<'a> {
     pub settings: &'a HelperSettings,
     /// The memory for messages that wait for the next segment.
     pub memory: &'a Memory,
+    /// The source whose share of that memory the connection uses.
+    pub opener: Holder,
     /// The earlier announcements of the connection.
     pub earlier: Earlier<'a>,
 }
@@ -354,8 +359,14 @@ impl Watched<'_> {
     pub fn refuses(&self, kind: Kind, announced: &Announced) -> bool {
         let Announced { destination, destination_port: port, .. } = *announced;
         // A packet to the port from which this one came reaches a program that has just spoken.
-        // GRE has no ports.
+        // Nobody answers a question to all with a packet of its own connection, so that could be
+        // forged. Name services ask each other, and are reached from their own network only. GRE
+        // has no ports.
+        let is_name_service = kind == Kind::NetbiosNs
+            && announced.source_network.is_some()
+            && announced.source_port == Some(port);
         let is_answer = self.sequence.is_none()
+            && (!self.group || is_name_service)
             && announced.protocol == protocol::UDP
             && (destination, port) == (self.source, self.source_port);
         let is_privileged =
@@ -476,6 +487,8 @@ pub(crate) struct Announced {
     pub protocol: u8,
     /// Address of its opener; `None`: any.
     pub source: Option<IpAddr>,
+    /// Network of its opener, if the address may be any of that; `None`: any.
+    pub source_network: Option<Prefix>,
     /// Port of its opener; `None`: any.
     pub source_port: Option<u16>,
     /// Destination address.
@@ -507,6 +520,7 @@ impl Announced {
             call: 0,
             protocol,
             source: None,
+            source_network: None,
             source_port: None,
             destination,
             destination_port,

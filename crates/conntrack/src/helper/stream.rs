@@ -1,9 +1,10 @@
 //! Puts messages together from TCP segments, however the sender cuts them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Inspected, Watched};
+use super::{Holder, Inspected, Shares, Watched};
 use crate::Direction;
 
 /// Longest message that is kept until its last segment comes, bytes.
@@ -32,16 +33,17 @@ pub(crate) enum Framing {
 /// at the start of a segment that look like a message may be its data. Afterwards, behind a gap
 /// or behind garbage, the next segment is taken to begin with a message, as with most senders.
 ///
-/// It keeps the part of an incomplete message that has come, at most [`LONGEST`] bytes and if
-/// [`Memory`] allows it. A longer message is skipped if its length is known. A repeated segment
-/// is read by itself if it begins where a message was known to begin.
+/// It keeps the part of an incomplete message that has come, at most [`LONGEST`] bytes and as
+/// long as [`Memory`] has room. A message that is not kept is skipped if its length is known;
+/// otherwise it is a gap. A repeated segment is read by itself if it begins where a message was
+/// known to begin.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     /// The sequence number after the last byte that was seen.
     next: Option<u32>,
     /// The beginning of a message.
     kept: Option<Kept>,
-    /// Remaining bytes of a message that is skipped.
+    /// Remaining bytes of the message that is kept or skipped; 0 if its length is not known.
     skip: usize,
     /// True if a message has come.
     pub heard: bool,
@@ -59,7 +61,7 @@ impl Stream {
         framing: impl Fn(&[u8]) -> Framing,
         each: impl FnMut(&[u8], Option<usize>),
     ) -> Inspected {
-        let Watched { payload, memory, .. } = *packet;
+        let payload = packet.payload;
         let Some(sequence) = packet.sequence.filter(|_| !payload.is_empty()) else {
             return Inspected::Pass;
         };
@@ -80,7 +82,7 @@ impl Stream {
         } else if seen as usize >= payload.len() {
             if self.heard && self.starts.contains(&Some(sequence)) {
                 let mut again = Self { heard: true, ..Self::default() };
-                let _ = again.read(payload, 0, memory, framing, each);
+                let _ = again.read(packet, 0, framing, each);
             }
             return Inspected::Pass;
         }
@@ -88,25 +90,34 @@ impl Stream {
             self.remember(sequence);
         }
         self.next = Some(sequence.wrapping_add(payload.len() as u32));
-        self.read(payload, seen.max(0) as usize, memory, framing, each)
+        self.read(packet, seen.max(0) as usize, framing, each)
     }
 
     /// Reads a segment whose first `seen` bytes were read before.
     fn read(
         &mut self,
-        payload: &[u8],
+        packet: &Watched<'_>,
         seen: usize,
-        memory: &Memory,
         framing: impl Fn(&[u8]) -> Framing,
         mut each: impl FnMut(&[u8], Option<usize>),
     ) -> Inspected {
+        let Watched { payload, memory, opener, .. } = *packet;
         let fresh = &payload[seen..];
+        let mut joined = None;
+        if let Some(kept) = self.kept.take() {
+            joined = kept.bytes();
+            match joined {
+                Some(_) => self.skip = 0,
+                // The rest of a message whose length is not known begins with anything.
+                None if self.skip == 0 && !self.heard => return Inspected::Left,
+                None => {}
+            }
+        }
         let fresh = &fresh[self.passed_over(fresh.len())..];
         let old = payload.len() - fresh.len();
-        let mut joined = self.kept.take();
         let bytes = match &mut joined {
             None => fresh,
-            Some(Kept { bytes, .. }) => {
+            Some(bytes) => {
                 bytes.extend_from_slice(fresh);
                 &bytes[..]
             }
@@ -129,16 +140,15 @@ impl Stream {
                 }
                 Framing::Length(length) | Framing::Filler(length) => {
                     self.heard |= matches!(framed, Framing::Length(_));
-                    self.kept = if length > LONGEST { None } else { memory.keep(rest) };
-                    if self.kept.is_none() {
-                        self.skip = length - rest.len();
-                    }
+                    self.kept = (length <= LONGEST).then(|| memory.keep(opener, rest));
+                    self.skip = length - rest.len();
                     return Inspected::Pass;
                 }
                 // If the beginning can not be kept, the end of the message can not be found.
+                Framing::Unknown if rest.len() >= LONGEST => return Inspected::Left,
                 Framing::Unknown => {
-                    self.kept = if rest.len() < LONGEST { memory.keep(rest) } else { None };
-                    return self.kept.as_ref().map_or(Inspected::Left, |_| Inspected::Pass);
+                    self.kept = Some(memory.keep(opener, rest));
+                    return Inspected::Pass;
                 }
                 Framing::Garbage if self.heard => return Inspected::Pass,
                 Framing::Garbage => return Inspected::Left,
@@ -195,38 +205,100 @@ impl Streams {
 
 /// The memory for incomplete messages of all helpers of a gateway. Only segments that cut a
 /// message use it. Clones share it.
+///
+/// When it is full, the oldest beginnings of the source that has most give way, so nobody keeps
+/// the messages of others from being read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory(Arc<AtomicUsize>);
+pub(crate) struct Memory(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    room: Mutex<Room>,
+    /// Number of beginnings that gave way since [`Memory::forgotten`] was called.
+    forgotten: AtomicU64,
+}
+
+/// The beginnings by number. Numbers grow.
+#[derive(Debug, Default)]
+struct Room {
+    beginnings: BTreeMap<u64, (Holder, Vec<u8>)>,
+    shares: Shares,
+    /// The cost of all beginnings.
+    used: usize,
+    next: u64,
+}
 
 impl Memory {
-    /// Most bytes that are kept; messages beyond that pass unread.
+    /// Most bytes that are kept.
     const MOST: usize = 16 << 20;
     /// Approximate cost of a kept beginning beside its bytes.
     const EACH: usize = 64;
 
-    fn keep(&self, bytes: &[u8]) -> Option<Kept> {
-        let cost = Self::EACH + bytes.len();
-        let before = self.0.fetch_add(cost, Ordering::Relaxed);
-        // Dropping it returns the cost.
-        let mut kept = Kept { bytes: Vec::new(), cost, memory: self.clone() };
-        (before + cost <= Self::MOST).then(|| {
-            kept.bytes = bytes.to_vec();
-            kept
-        })
+    /// Keeps the beginning of a message of a connection that `opener` has opened.
+    fn keep(&self, opener: Holder, bytes: &[u8]) -> Kept {
+        let bytes = bytes.to_vec();
+        let cost = cost(&bytes);
+        let mut room = self.room();
+        while room.used + cost > Self::MOST {
+            let Some((_, oldest)) = room.shares.greatest() else { break };
+            room.take(oldest);
+            self.0.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = room.next;
+        room.next += 1;
+        room.used += cost;
+        room.shares.add(opener, number, cost as u64);
+        room.beginnings.insert(number, (opener, bytes));
+        Kept { number, memory: self.clone() }
+    }
+
+    /// Number of beginnings that gave way since the last call, whoever made that.
+    pub fn forgotten(&self) -> u64 {
+        let forgotten = &self.0.forgotten;
+        // Nobody writes what is not there.
+        if forgotten.load(Ordering::Relaxed) == 0 {
+            0
+        } else {
+            forgotten.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        // No code panics half-way through a change under the lock.
+        self.0.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The beginning of a message.
+impl Room {
+    fn take(&mut self, number: u64) -> Option<Vec<u8>> {
+        let (holder, bytes) = self.beginnings.remove(&number)?;
+        self.shares.remove(holder, number);
+        self.used -= cost(&bytes);
+        Some(bytes)
+    }
+}
+
+fn cost(bytes: &[u8]) -> usize {
+    Memory::EACH + bytes.len()
+}
+
+/// The beginning of a message, which may have given way.
 #[derive(Debug)]
 struct Kept {
-    bytes: Vec<u8>,
-    cost: usize,
+    number: u64,
     memory: Memory,
+}
+
+impl Kept {
+    /// The bytes, `None` if they have given way.
+    fn bytes(self) -> Option<Vec<u8>> {
+        self.memory.room().take(self.number)
+    }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.memory.0.fetch_sub(self.cost, Ordering::Relaxed);
+        let _ = self.memory.room().take(self.number);
     }
 }
 

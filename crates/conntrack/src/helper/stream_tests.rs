@@ -1,3 +1,4 @@
+use flow::{FlowKey, KeyedPacket, Side, Zone};
 use proptest::prelude::*;
 
 use super::*;
@@ -16,10 +17,16 @@ fn framing(bytes: &[u8]) -> Framing {
     }
 }
 
-#[derive(Default)]
+/// A source with this number.
+fn source(number: u8) -> Holder {
+    let key = KeyedPacket { key: some_connection(), sender: Side::Low };
+    Holder::of(KeyedPacket { key: FlowKey { zone: Zone(number.into()), ..key.key }, ..key })
+}
+
 struct Reader {
     stream: Stream,
     memory: Memory,
+    opener: Holder,
     messages: Vec<(Vec<u8>, Option<usize>)>,
     /// Sequence number of the first byte; by default that of the first segment.
     start: Option<u32>,
@@ -27,6 +34,21 @@ struct Reader {
     left: bool,
     /// The framing, if it is not that of most tests.
     framing: Option<fn(&[u8]) -> Framing>,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self {
+            stream: Stream::default(),
+            memory: Memory::default(),
+            opener: source(1),
+            messages: Vec::new(),
+            start: None,
+            picked_up: false,
+            left: false,
+            framing: None,
+        }
+    }
 }
 
 impl Reader {
@@ -53,6 +75,7 @@ impl Reader {
             is_expected: false,
             settings: &HelperSettings::default(),
             memory: &self.memory,
+            opener: self.opener,
             is_translated: false,
             earlier: Earlier { announcements: &nothing_told(), master: &some_connection() },
         };
@@ -72,7 +95,7 @@ impl Reader {
     }
 
     fn in_use(&self) -> usize {
-        self.memory.0.load(Ordering::Relaxed)
+        self.memory.room().used
     }
 }
 
@@ -152,33 +175,61 @@ fn another_protocol_is_not_read() {
     }
 }
 
-#[test]
-fn what_is_kept_has_a_limit() {
-    let mut reader = Reader::default();
-    let whole = message(8000, 1);
-    let (half, rest) = whole.split_at(8000);
-    let mut others = Vec::new();
-    loop {
-        let before = reader.in_use();
-        reader.stream = Stream::default();
+/// The connections of one source, each with the beginning of a message, until one of them has given
+/// way.
+fn fill(memory: &Memory, opener: Holder, half: &[u8]) -> Vec<Reader> {
+    let mut readers = Vec::new();
+    while memory.forgotten() == 0 {
+        let mut reader = Reader { memory: memory.clone(), opener, ..Reader::default() };
         reader.segment(0, half);
-        if reader.stream.kept.is_none() {
-            assert_eq!(reader.in_use(), before);
-            break;
-        }
-        assert!(reader.in_use() > before && reader.in_use() <= Memory::MOST);
-        others.push(std::mem::take(&mut reader.stream));
+        assert!(reader.in_use() <= Memory::MOST && !reader.left);
+        readers.push(reader);
     }
-    assert_eq!(others.len(), Memory::MOST / (half.len() + Memory::EACH));
-    reader.segment(8000, rest);
-    assert!(reader.said().is_empty(), "its beginning passed unread");
-    others.pop();
-    reader.stream = Stream::default();
-    reader.segment(0, half);
-    reader.segment(8000, rest);
-    assert_eq!(reader.said(), [whole]);
-    others.clear();
-    assert_eq!(reader.in_use(), 0);
+    readers
+}
+
+#[test]
+fn when_the_memory_is_full_the_source_with_most_forgets_its_oldest_beginning() {
+    let (memory, whole) = (Memory::default(), message(8000, 1));
+    let (half, rest) = whole.split_at(8000);
+    let fits = Memory::MOST / (half.len() + Memory::EACH);
+    let mut greedy = fill(&memory, source(1), half);
+    assert_eq!(greedy.len(), fits + 1, "its own gave way when nobody had more");
+    for number in 2..5 {
+        let mut honest =
+            Reader { memory: memory.clone(), opener: source(number), ..Reader::default() };
+        honest.segment(0, half);
+        assert_eq!(memory.forgotten(), u64::from(number == 2), "the first gives its place back");
+        honest.segment(8000, rest);
+        assert_eq!(honest.said(), std::slice::from_ref(&whole), "{number}");
+    }
+    for (number, reader) in greedy.iter_mut().enumerate() {
+        let next = message(4, 2);
+        reader.segment(8000, &[rest, &next].concat());
+        let read = if number < 2 { vec![next] } else { vec![whole.clone(), next] };
+        assert_eq!(reader.said(), read, "{number}: the message that gave way is skipped");
+    }
+    assert_eq!((greedy[0].in_use(), memory.room().shares.is_empty()), (0, true));
+}
+
+/// Otherwise a peer could choose the bytes that look like the beginning of a conversation.
+#[test]
+fn a_helper_leaves_a_conversation_whose_very_beginning_gave_way() {
+    let memory = Memory::default();
+    let heard = |number| {
+        let mut reader = Reader { memory: memory.clone(), opener: source(1), ..Reader::default() };
+        (0..number).for_each(|at| reader.segment(6 * at, &message(4, 1)));
+        reader.segment(6 * number, &[0]);
+        reader
+    };
+    let mut readers = [heard(0), heard(1)];
+    let half = &message(8000, 1)[..8000];
+    drop(fill(&memory, source(1), half));
+    assert_eq!(readers[0].in_use(), 0, "these were the oldest");
+    readers[0].segment(1, &message(2, 3));
+    assert!(readers[0].left && readers[0].said().is_empty());
+    readers[1].segment(7, &message(2, 3));
+    assert_eq!((readers[1].left, readers[1].said().len()), (false, 2), "as behind a gap");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::helper::Earlier;
 use crate::helper::HelperSettings;
 use crate::helper::Memory;
-use crate::testing::conversation::{nothing_told, some_connection};
+use crate::testing::conversation::{nothing_told, some_connection, some_opener};
 
 fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
     let mut all = Vec::new();
@@ -23,6 +23,7 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
         is_expected: false,
         settings: &HelperSettings::default(),
         memory: &Memory::default(),
+        opener: some_opener(),
         is_translated: false,
         earlier: Earlier { announcements: &nothing_told(), master: &some_connection() },
     };

@@ -1,14 +1,14 @@
 //! Connections with helpers, and expected connections.
 
-use flow::{Class, DropReason, Endpoint, FlowKey};
+use flow::{Class, DropReason, Endpoint, KeyedPacket};
 use wire::{TcpFlags, Transport};
 
 use super::packet::listener;
 use super::{Table, deadline};
 use crate::connection::Status;
 use crate::connection::ip_address;
-use crate::expect::{Announcer, Claim, Expectation, Full, Master, Measure, Passage, put_together};
-use crate::helper::{Earlier, Inspected, Request, Watched};
+use crate::expect::{Announcer, Claim, Expectation, Master, Measure, Passage, put_together};
+use crate::helper::{Earlier, Holder, Inspected, Request, Watched};
 use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
 /// Length of a UDP header, bytes.
@@ -68,8 +68,7 @@ impl Table {
         let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
         let status = head.status;
         let start = watcher.start_of(direction, &packet.network.transport);
-        let Some(watched) = Watched::of(packet, direction, &flow.key, status, &passage, context)
-        else {
+        let Some(watched) = Watched::of(packet, direction, &flow, status, &passage, context) else {
             return tracked;
         };
         let watched = Watched { start, ..watched };
@@ -92,10 +91,10 @@ impl Table {
                     return;
                 };
                 edits.extend(edit);
-                match expectations.announce(master, announced, limit, *now, &mut events) {
-                    Ok(()) => counters.expect_create += 1,
-                    Err(Full) => full = true,
-                }
+                let filed = expectations.announce(master, announced, limit, *now, &mut events);
+                full |= filed.is_err();
+                counters.expect_create += u64::from(filed.is_ok());
+                counters.expect_gave_way += u64::from(filed == Ok(true));
             }
             Request::Withdraw { classes, call } => {
                 expectations.withdraw(&head.key, call, &classes, *now, &mut events);
@@ -116,6 +115,7 @@ impl Table {
         });
         let sequence = watched.sequence;
         counters.helper_left += u64::from(inspected == Inspected::Left);
+        counters.helper_forgot += expectations.memory().forgotten();
         match inspected {
             _ if no_port => tracked.dropped(DropReason::PortPoolFull),
             _ if full => tracked.dropped(DropReason::ExpectationsFull),
@@ -136,7 +136,7 @@ impl<'a> Watched<'a> {
     fn of<'b: 'a>(
         packet: &TrackedPacket<'a>,
         direction: Direction,
-        master: &'a FlowKey,
+        master: &'a KeyedPacket,
         status: Status,
         passage: &Passage,
         context: &Context<'b>,
@@ -176,7 +176,8 @@ impl<'a> Watched<'a> {
             is_translated: passage.changes(),
             settings: &context.settings.helper,
             memory: context.expectations.memory(),
-            earlier: Earlier { announcements: context.expectations, master },
+            opener: Holder::of(*master),
+            earlier: Earlier { announcements: context.expectations, master: &master.key },
         })
     }
 }

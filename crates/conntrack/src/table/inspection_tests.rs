@@ -29,6 +29,7 @@ struct Lab {
     from_client_may_open: bool,
     /// True if the rules refuse packets that open connections.
     refuses: bool,
+    client: [u8; 4],
     server: [u8; 4],
     /// Frames are broadcast.
     group: bool,
@@ -64,6 +65,7 @@ impl Lab {
             tunnels: KnownTunnels::new(SECRET),
             from_client_may_open: true,
             refuses: false,
+            client: CLIENT,
             server: SERVER,
             group: false,
         }
@@ -86,7 +88,7 @@ impl Lab {
 
     fn send(&mut self, sent: Sent<'_>) -> Tracked {
         let Sent { from_client, ports, flags, numbers, payload } = sent;
-        let ends = (CLIENT, self.server);
+        let ends = (self.client, self.server);
         let (source, destination) = if from_client { ends } else { (ends.1, ends.0) };
         let builder = PacketBuilder::v4(source, destination);
         let mut frame = Vec::new();
@@ -313,6 +315,11 @@ fn a_packet_that_announces_too_much_is_dropped() {
     assert_eq!(lab.send(request).verdict, Verdict::Drop(DropReason::ExpectationsFull));
     lab.settings.expect_max = 2;
     assert_eq!(lab.send(request).verdict, Verdict::Accept, "the first datagram is read too");
+    assert_eq!(lab.counters.expect_gave_way, 0);
+    let opener = std::mem::replace(&mut lab.client, [192, 0, 2, 7]);
+    assert_eq!(lab.send(request).verdict, Verdict::Accept, "another source has its share");
+    lab.client = opener;
+    assert_eq!((lab.expectations.len(), lab.counters.expect_gave_way), (2, 1));
     let (ports, payload) = ((4000, 3000), b"\0\x03\0\x01data");
     let answer = Sent { from_client: false, ports, flags: None, numbers, payload };
     assert_eq!(lab.send(answer).class, Class::Related);
@@ -334,7 +341,7 @@ fn many_may_answer_what_goes_to_all() {
     let hosts = [[198, 51, 100, 3], [198, 51, 100, 4]];
     for group in [false, true] {
         lab.group = group;
-        lab.server = [198, 51, 100, 255];
+        lab.server = [255; 4];
         assert_eq!(lab.send(ask).verdict, Verdict::Accept);
         lab.group = false;
         for host in hosts {
@@ -392,7 +399,7 @@ fn nobody_is_expected_at_a_privileged_port_unless_it_is_allowed() {
 #[test]
 fn an_answer_to_the_port_that_has_asked_may_be_privileged() {
     let mut lab = Lab::new(&[(Kind::NetbiosNs, 137)]);
-    (lab.group, lab.server) = (true, [198, 51, 100, 255]);
+    (lab.group, lab.server) = (true, [192, 0, 2, 255]);
     let (ports, numbers) = ((137, 137), (0, 0));
     let ask = Sent { from_client: true, ports, flags: None, numbers, payload: b"who?" };
     lab.send(ask);

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use flow::{Endpoint, FlowKey, HashKey, Zone};
+use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone};
 use wire::{Family, protocol};
 
 use crate::helper::{
-    Announced, Earlier, HelperSettings, Inspect, Inspected, Kind, Memory, Request, Watched,
+    Announced, Earlier, HelperSettings, Holder, Inspect, Inspected, Kind, Memory, Request, Watched,
 };
 use crate::{Direction, Expectations};
 
@@ -23,6 +23,11 @@ pub fn nothing_told() -> Expectations {
 pub fn some_connection() -> FlowKey {
     let nobody = Endpoint { address: [0; 16], port: 0 };
     FlowKey::of_call(Family::V4, Zone(0), nobody, nobody)
+}
+
+/// Its opener.
+pub fn some_opener() -> Holder {
+    Holder::of(KeyedPacket { key: some_connection(), sender: Side::Low })
 }
 
 /// The two ends of a connection with a helper between them.
@@ -99,6 +104,7 @@ impl Talk {
             is_expected: self.is_expected,
             settings: &self.settings,
             memory: &self.memory,
+            opener: some_opener(),
             earlier: Earlier { announcements: &self.expectations, master: &self.master },
         };
         let mut asked = Vec::new();

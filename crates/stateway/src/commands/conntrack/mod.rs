@@ -193,8 +193,15 @@ enum ListedTable {
 }
 
 /// Counters of the kernel that its tool does not print.
-const NOT_PRINTED: [&str; 5] =
-    ["delete", "expect_new", "expect_create", "expect_refused", "helper_left"];
+const NOT_PRINTED: [&str; 7] = [
+    "delete",
+    "expect_new",
+    "expect_create",
+    "expect_refused",
+    "expect_gave_way",
+    "helper_left",
+    "helper_forgot",
+];
 
 pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
     use ListedTable::{Conntrack, Expect};
