@@ -20,7 +20,7 @@ use crate::path::recent_drops::RecentDrop;
 use crate::path::rules::ruleset::{PrepareRulesError, RuleCounts, Rules, WorkerRules};
 use crate::worker::command::{Command, Notice, Question};
 
-/// DropCause a ruleset was not loaded. The rules before stay.
+/// The reason why a ruleset was not loaded. The rules before stay.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadRulesError {
     /// The ruleset can not be used.

@@ -1,5 +1,6 @@
 //! The driver's part: it sends, drops, keeps, answers or hands over a packet whose way through the
-//! stages has ended. Nothing else disposes of a packet that a stage has seen.
+//! stages has ended. Two stages keep packets themselves, because they own the place where these
+//! wait: the alias stage for the opener of a connection, and reassembly for a datagram.
 
 use conntrack::syn_proxy::Screening;
 use flow::{DropReason, Timestamp};
@@ -76,7 +77,8 @@ impl PacketPath {
     #[cold]
     pub(crate) fn end_at_once(&mut self, end: End, packet: &mut Packet, now: Timestamp) {
         let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
-        self.dispose(end, packet, &mut scratch);
+        let next = self.dispose(end, packet, &mut scratch);
+        debug_assert_eq!(next, Next::Done, "the packet has not seen a stage that steers or tracks");
     }
 
     /// Counts a packet that was tracked, tells the sender if it is refused, and withdraws the
@@ -97,7 +99,10 @@ impl PacketPath {
             Progress::Confirmed => true,
         };
         let is_counted = is_tracked
-            && !matches!(end, End::Host | End::SynProxy(_) | End::Answer(Answer::Promise));
+            && !matches!(
+                end,
+                End::Host | End::SynProxy(_) | End::Retrack | End::Answer(Answer::Promise)
+            );
         if is_counted {
             self.counters.classify(scratch.tracked.class);
         }

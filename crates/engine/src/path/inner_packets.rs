@@ -118,7 +118,8 @@ impl PacketPath {
     /// the tunnel. The kernel judges a packet for the host.
     #[inline]
     pub(crate) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        if !packet.carries || scratch.exit.course == Some(Course::Host) {
+        let is_judged = packet.carries && self.rules.is_some();
+        if !is_judged || scratch.exit.course == Some(Course::Host) {
             return ControlFlow::Continue(());
         }
         self.judge_inside(packet, scratch).or_drop()

@@ -1,4 +1,4 @@
-//! The way of a packet through a worker, one file for each stage.
+//! The way of a packet through a worker: [`stages`] is the list.
 
 pub mod alias_messages;
 pub mod alias_table;

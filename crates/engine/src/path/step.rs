@@ -23,8 +23,8 @@ pub enum End {
     Drop(DropCause, Option<Reply>),
     /// It waits. Whatever it waits for has it, or gets it from the driver.
     Wait(Wait),
-    /// It belongs to another bucket than it was steered to, and begins again there. If it follows
-    /// an alias, this is the bucket of the alias.
+    /// It belongs to another bucket than it was steered to, and begins again there. This is the
+    /// bucket in whose name it is sent there, if one led it.
     Steer(Option<BucketId>),
     /// A segment that the SYN proxy has made from it has taken its place and is tracked.
     Retrack,

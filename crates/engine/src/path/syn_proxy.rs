@@ -91,7 +91,10 @@ impl PacketPath {
                 return ControlFlow::Continue(self.track(packet, Screening::Off, now));
             }
             if self.rules.is_none() && !packet.is_own {
-                return ControlFlow::Break(self.promise_for_zone(packet, scratch));
+                return match self.promise_for_zone(packet, scratch) {
+                    Some(end) => ControlFlow::Break(end),
+                    None => ControlFlow::Continue(self.track(packet, Screening::Off, now)),
+                };
             }
             // Rules have to accept it first.
             scratch.proxy.answers = true;
@@ -122,14 +125,16 @@ impl PacketPath {
             return ControlFlow::Continue(());
         }
         self.restore_addresses(packet);
-        ControlFlow::Break(self.promise_for_zone(packet, scratch))
+        // A SYN that can not be answered opens its connection itself.
+        ControlFlow::Break(self.promise_for_zone(packet, scratch).unwrap_or(End::Retrack))
     }
 
-    fn promise_for_zone(&mut self, packet: &Packet, scratch: &mut Scratch) -> End {
+    /// Answers a SYN with the promise of its zone. `None` if it can not be answered.
+    fn promise_for_zone(&mut self, packet: &Packet, scratch: &mut Scratch) -> Option<End> {
         // A packet that comes in fragments or from no single host opens no connection.
         let is_whole = packet.pieces.is_none();
         if !(is_whole && wire::is_single_host(packet.network.source_ip())) {
-            return REFUSED;
+            return Some(REFUSED);
         }
         let promise = self.promise_of(packet);
         self.promise(packet, scratch, &promise)
@@ -154,18 +159,21 @@ impl PacketPath {
         // The proxy does not answer in the name of a server whose address was translated either.
         let is_whole = packet.pieces.is_none()
             && !scratch.proxy.is_made
+            // The numbers of a connection that the proxy has joined are shifted by now.
+            && scratch.proxy.finish.is_none()
             && original_ends(&packet.frame).destination.is_none()
             && wire::is_single_host(packet.network.source_ip());
         let has = |flags| tcp.flags.contains(flags);
         let now = scratch.now;
         match (has(TcpFlags::SYN), has(TcpFlags::ACK)) {
             (true, false) if is_whole => {
+                let Some(end) = self.promise(packet, scratch, &promise) else { return REFUSED };
                 if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
                     let zone = packet.origin.zone;
                     let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
                     bucket.connections.end_closed(&keyed.key, hash, &mut context);
                 }
-                self.promise(packet, scratch, &promise)
+                end
             }
             (false, true) if is_whole => {
                 self.redeem_or_refuse(packet, scratch, (&keyed, &tcp), &promise)
@@ -250,7 +258,7 @@ impl PacketPath {
                 self.become_segment(packet, &proxied.abort(&tcp))
             }
             Direction::Original if !has(TcpFlags::ACK) => match has(TcpFlags::SYN) {
-                true => self.promise(packet, scratch, proxied.promise()),
+                true => self.promise(packet, scratch, proxied.promise()).unwrap_or(REFUSED),
                 false => REFUSED,
             },
             Direction::Original if proxied.is_from_opening(&tcp) => {
@@ -360,35 +368,43 @@ impl PacketPath {
                 ControlFlow::Continue(())
             }
             Finish::Reset(segment) => {
-                scratch.proxy.back = Some(segment);
+                scratch.proxy.back = self.make(packet, &segment);
                 ControlFlow::Break(End::Answer(Answer::Back))
             }
             Finish::Join(proxied, joined) => {
                 self.keep_proxied(packet, proxied);
                 // The packet has the addresses that the client sees by now. Both segments are made
                 // from it.
-                scratch.proxy.back = Some(joined.to_server);
-                scratch.proxy.along = Some(joined.to_client);
+                scratch.proxy.back = self.make(packet, &joined.to_server);
+                scratch.proxy.along = self.make(packet, &joined.to_client);
                 ControlFlow::Break(End::Answer(Answer::BothWays))
             }
         }
     }
 
-    /// Answers a SYN in the name of the server.
-    fn promise(&mut self, packet: &Packet, scratch: &mut Scratch, promise: &Promise) -> End {
+    /// Answers a SYN in the name of the server. `None` if no answer can be made from it, as from a
+    /// packet behind labels.
+    fn promise(
+        &mut self,
+        packet: &Packet,
+        scratch: &mut Scratch,
+        promise: &Promise,
+    ) -> Option<End> {
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
         else {
-            return REFUSED;
+            return None;
         };
         let now = scratch.now;
         let syn = received(packet, &keyed, &tcp);
-        scratch.proxy.back = Some(syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, promise));
+        let segment = syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, promise);
+        scratch.proxy.back = Some(self.make(packet, &segment)?);
+        self.counters.syn_proxy.syn_received += 1;
         if !promise.by_rule {
             self.syn_proxy.pressure(keyed.key.zone).promised(now);
             self.tracking.has_promised(now);
         }
-        End::Answer(Answer::Promise)
+        Some(End::Answer(Answer::Promise))
     }
 
     fn redeem(
@@ -457,9 +473,8 @@ impl PacketPath {
     }
 
     /// Sends the answer to a packet in the place of the packet.
-    pub(crate) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &Scratch) {
-        let back = scratch.proxy.back.and_then(|segment| self.make(packet, &segment));
-        let along = scratch.proxy.along.and_then(|segment| self.make(packet, &segment));
+    pub(crate) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &mut Scratch) {
+        let (back, along) = (scratch.proxy.back.take(), scratch.proxy.along.take());
         let way_back = self.way_back(packet);
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         let Some(mut back) = back else {
@@ -467,11 +482,13 @@ impl PacketPath {
         };
         self.pool.give_back(frame);
         if answer == Answer::Promise {
-            self.counters.syn_proxy.syn_received += 1;
             self.counters.classify(Class::Untracked);
         } else {
             back.flow = way_back.or(back.flow);
             if let ControlFlow::Break(end) = self.walk_back(&mut back, scratch.now) {
+                if let Some(along) = along {
+                    self.pool.give_back(along.frame);
+                }
                 return self.end_at_once(end, &mut back, scratch.now);
             }
         }

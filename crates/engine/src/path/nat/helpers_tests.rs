@@ -354,6 +354,7 @@ fn a_message_that_came_in_fragments_leaves_in_others() {
             assert_eq!(network.source_ip(), net.own);
             ids.insert(fragment.id);
             assert!(network.end <= 34 + 32, "no longer than they came");
+            assert_eq!(network.ttl, 63, "one hop further");
             payload.extend_from_slice(&frame.bytes()[34..network.end as usize]);
         }
         assert_eq!(ids.len(), 1);

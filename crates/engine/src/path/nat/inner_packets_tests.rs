@@ -222,6 +222,22 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
 }
 
 #[test]
+fn without_rules_nothing_inside_a_tunnel_is_judged() {
+    let datagram = PacketBuilder::v4(NEAR, FAR).fragments(protocol::TCP, &[0; 64], 32);
+    let [syn, _] = opening((2000, 22));
+    let nested = wrap(Kind::Gre, &PacketBuilder::v4(NEAR, FAR), &syn);
+    let mut crew = judging(2);
+    for handle in &mut crew.handles {
+        handle.tell(crate::worker::command::Command::Rules(None)).unwrap();
+    }
+    crew.settle();
+    for frame in [out(&datagram[0]), out(&nested), out(&syn)] {
+        assert!(crew.offer(0, &frame).is_some(), "{:?}", crew.reasons());
+    }
+    assert_eq!(inside(&crew), 0);
+}
+
+#[test]
 fn what_can_not_be_read_to_its_ports_is_refused() {
     let outer = from_inside(CLIENT, PEER);
     let [syn, _] = opening((2000, 80));

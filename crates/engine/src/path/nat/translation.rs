@@ -290,8 +290,6 @@ impl PacketPath {
             self.end_connection(packet, scratch.now);
             // The connection has no alias yet, so none has to be removed.
             self.tracking.ended.truncate(ended);
-            // It has ended, so the driver must not withdraw it.
-            scratch.tracked.fresh = false;
             return dropped(why);
         }
         ControlFlow::Continue(())

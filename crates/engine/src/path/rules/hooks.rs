@@ -33,6 +33,8 @@ impl PacketPath {
         let asked = self.ask(Hook::Untracked, packet, scratch);
         packet.mark = scratch.mark;
         packet.per_packet = scratch.per_packet;
+        // As with a packet that another worker has asked the rules about.
+        scratch.priority = 0;
         let wanted = asked?;
         packet.untracked = wanted.notrack;
         packet.judged = true;
@@ -115,6 +117,13 @@ impl PacketPath {
     /// Asks the rules behind routing, and gives the packet its new source: once, or for each port
     /// that a bridge copies it to.
     pub(crate) fn find_source(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        self.ask_behind_routing(packet, scratch)?;
+        // No rule looks at it any more.
+        scratch.give_hop(&mut packet.frame);
+        if scratch.is_hosts { ControlFlow::Break(End::Host) } else { ControlFlow::Continue(()) }
+    }
+
+    fn ask_behind_routing(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         match (scratch.exit.course, scratch.exit.way) {
             (Some(Course::Host), _) => ControlFlow::Continue(()),
             (_, Some(Way::Ports(ports))) if self.rules.is_some() => {

@@ -28,7 +28,7 @@ const RESETS_PER_SECOND: u64 = 10_000;
 /// Most TCP resets that it may send at once after a pause.
 const RESET_BURST: u64 = 500;
 
-/// DropCause a ruleset can not be used.
+/// The reason why a ruleset can not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareRulesError {
     /// Rules ask for something that the gateway does not do.
