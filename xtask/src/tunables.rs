@@ -16,7 +16,9 @@ Settings that can change while the gateway runs, under the kernel's names withou
 their `net.` prefixes. `stateway tunable list` shows their values, `stateway tunable
 set NAME VALUE` changes one until the process ends, and the section `[tunables]` of
 the configuration file sets them at the start. A value out of range is refused and
-changes nothing.
+changes nothing. A changed timeout counts for a connection from its next packet on.
+Mode, interfaces and the number of buckets are no tunables: they are in the
+configuration file and need a restart.
 
 Generated from the code by `cargo xtask tunables --write`.
 ";

@@ -487,7 +487,7 @@ impl Coordinator {
     pub fn write_log_line(&self, log: LogId, line: &RecentDrop) {
         let Some(rules) = &self.rules else { return };
         let ruleset = rules.program.ruleset();
-        let DropCause::Rule { rule, revision } = line.why else { return };
+        let DropCause::Rule { rule, revision, .. } = line.why else { return };
         let (Some(log), Some(place)) =
             (ruleset.logs().get(log.index()), ruleset.place_of_rule(rule as usize))
         else {

@@ -19,6 +19,8 @@ pub enum DropCause {
         rule: u32,
         /// The revision of the ruleset: its number among those loaded so far.
         revision: u32,
+        /// The check of tracking that it failed, if it is INVALID.
+        invalid: Option<conntrack::DropCause>,
     },
     /// No rule of a chain decided, and its policy refused the packet.
     Policy {
@@ -26,6 +28,8 @@ pub enum DropCause {
         chain: u32,
         /// The revision of the ruleset.
         revision: u32,
+        /// The check of tracking that it failed, if it is INVALID.
+        invalid: Option<conntrack::DropCause>,
     },
     /// A rule refused the packet inside this packet of a tunnel.
     InsideRule {
@@ -44,6 +48,14 @@ pub enum DropCause {
 }
 
 impl DropCause {
+    /// The check of tracking that a packet failed which rules refused, if it is INVALID.
+    pub const fn invalid(&self) -> Option<&conntrack::DropCause> {
+        match self {
+            Self::Rule { invalid, .. } | Self::Policy { invalid, .. } => invalid.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The reason under which it is counted.
     pub const fn reason(self) -> DropReason {
         match self {
@@ -104,11 +116,13 @@ impl fmt::Display for DropCause {
         match self {
             Self::Tracking(why) => why.fmt(f),
             Self::Fragment(why) => why.fmt(f),
-            Self::Rule { rule, revision } => {
-                write!(f, "rule number {rule} of ruleset {revision} refused it")
+            Self::Rule { rule, revision, invalid } => {
+                write!(f, "rule number {rule} of ruleset {revision} refused it")?;
+                tell_invalid(invalid.as_ref(), f)
             }
-            Self::Policy { chain, revision } => {
-                write!(f, "the policy of chain number {chain} of ruleset {revision} refused it")
+            Self::Policy { chain, revision, invalid } => {
+                write!(f, "the policy of chain number {chain} of ruleset {revision} refused it")?;
+                tell_invalid(invalid.as_ref(), f)
             }
             Self::InsideRule { rule, revision } => {
                 write!(f, "rule number {rule} of ruleset {revision} refused the packet inside")
@@ -119,4 +133,8 @@ impl fmt::Display for DropCause {
             ),
         }
     }
+}
+
+fn tell_invalid(why: Option<&conntrack::DropCause>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    why.map_or(Ok(()), |why| write!(f, "; it is INVALID: {why}"))
 }

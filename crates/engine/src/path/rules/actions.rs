@@ -83,7 +83,8 @@ impl PacketPath {
             }
             left -= 1;
             let revision = rules.shared.revision;
-            let why = DropCause::Rule { rule: rule.index() as u32, revision };
+            let rule = rule.index() as u32;
+            let why = DropCause::Rule { rule, revision, invalid: None };
             let line = RecentDrop::new(&packet.frame, why, now, &tracking.zones);
             logged.push((log, Box::new(line)));
         }
@@ -92,7 +93,13 @@ impl PacketPath {
 
     /// The end of a packet that rules refuse.
     #[cold]
-    pub(crate) fn refusal(&self, decision: Decision, outcome: &Outcome, packet: &Packet) -> End {
+    pub(crate) fn refusal(
+        &self,
+        decision: Decision,
+        outcome: &Outcome,
+        packet: &Packet,
+        scratch: &Scratch,
+    ) -> End {
         let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
         let reply = match decision {
             Decision::SynProxy(proxy) => return End::SynProxy(proxy.index() as u32),
@@ -107,9 +114,13 @@ impl PacketPath {
             Decision::Accept | Decision::Drop => None,
         };
         let why = match outcome.decided_by {
-            Some(Decider::Rule(rule)) => DropCause::Rule { rule: rule.index() as u32, revision },
+            Some(Decider::Rule(rule)) => {
+                let invalid = scratch.tracked.why;
+                DropCause::Rule { rule: rule.index() as u32, revision, invalid }
+            }
             Some(Decider::Policy(chain)) => {
-                DropCause::Policy { chain: chain.index() as u32, revision }
+                let invalid = scratch.tracked.why;
+                DropCause::Policy { chain: chain.index() as u32, revision, invalid }
             }
             None => DropReason::RuleRefused.into(),
         };

@@ -305,7 +305,7 @@ impl PacketPath {
             Decision::SynProxy(_) if self.time == TimeSource::Frame => {
                 ControlFlow::Continue(Wanted::of(&outcome))
             }
-            refused => ControlFlow::Break(self.refusal(refused, &outcome, packet)),
+            refused => ControlFlow::Break(self.refusal(refused, &outcome, packet, scratch)),
         }
     }
 

@@ -118,7 +118,7 @@ fn what_a_rule_rejects_is_answered_and_leaves_nothing() {
     assert_eq!((rig.dropped(DropReason::RuleRefused), rig.counted()[0]), (3, 3));
     assert_eq!(rig.worker.path.counters.output.tcp_resets, 2);
     let recent = rig.worker.path.recent_drops.kept();
-    assert_eq!(recent[0].why, DropCause::Rule { rule: 0, revision: 3 });
+    assert_eq!(recent[0].why, DropCause::Rule { rule: 0, revision: 3, invalid: None });
     let told = rig.worker.path.rules.as_ref().unwrap().shared.tell(&recent[0].why);
     assert_eq!(told.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
@@ -193,6 +193,10 @@ fn what_is_invalid_is_for_the_rules_to_drop() {
         assert_eq!(rig.passes(true, 80, ACK, (1_000_000_000, 101)), passes);
         assert_eq!(rig.worker.path.counters.classes[3], 1);
     }
+    let why = strict.worker.path.recent_drops.kept()[0].why;
+    assert!(why.invalid().is_some_and(|check| check.reason() == DropReason::TcpSequence), "{why}");
+    let told = strict.worker.path.rules.as_ref().unwrap().shared.tell(&why).unwrap();
+    assert!(told.contains("; it is INVALID: sequence"), "{told}");
 }
 
 #[test]

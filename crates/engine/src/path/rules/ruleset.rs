@@ -401,16 +401,24 @@ impl WorkerRules {
 }
 
 impl Rules {
-    /// The rule or policy that decided, by its place in the ruleset. `None` if it is not of these
-    /// rules.
+    /// The rule or policy that decided, by its place in the ruleset, and the check that an INVALID
+    /// packet failed. `None` if it is not of these rules.
     pub fn tell(&self, why: &DropCause) -> Option<String> {
+        let mut told = self.tell_decider(why)?;
+        if let Some(invalid) = why.invalid() {
+            told = format!("{told}; it is INVALID: {invalid}");
+        }
+        Some(told)
+    }
+
+    fn tell_decider(&self, why: &DropCause) -> Option<String> {
         let ruleset = self.program.ruleset();
         match *why {
-            DropCause::Rule { rule, revision } if revision == self.revision => {
+            DropCause::Rule { rule, revision, .. } if revision == self.revision => {
                 let place = ruleset.place_of_rule(rule as usize)?;
                 Some(format!("{place} refuses it"))
             }
-            DropCause::Policy { chain, revision } if revision == self.revision => {
+            DropCause::Policy { chain, revision, .. } if revision == self.revision => {
                 let place = ruleset.place_of_chain(chain as usize)?;
                 Some(format!("{place}: no rule decided, and its policy is to drop"))
             }
