@@ -63,23 +63,21 @@ impl ControlSegment {
         Some(Self { way: Way::Back, sequence, acknowledgment, flags, window: 0, options })
     }
 
+    /// True if a segment can be made from this frame. None can if it is no TCP packet by itself, if
+    /// it comes through a tunnel or along MPLS labels, which lead one way only, or if one of its
+    /// addresses is not that of a single host.
+    pub fn can_be_made_from(frame: &[u8]) -> bool {
+        source(frame).is_some()
+    }
+
     /// Writes the segment for the link from which `frame`, a TCP packet, came: with the same
     /// tags, and with Ethernet addresses for `way`. It leaves out IP options and extension
     /// headers.
     ///
     /// Returns the length, at most [`MAX_FRAME`]; `None` if `out` is too short or no segment
-    /// can be made. That is so if `frame` is no TCP packet by itself, if it comes through a
-    /// tunnel or along MPLS labels, which lead one way only, or if one of its addresses is not
-    /// that of a single host.
+    /// [can be made](Self::can_be_made_from).
     pub fn write(&self, frame: &[u8], out: &mut [u8]) -> Option<usize> {
-        let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame) else {
-            return None;
-        };
-        let Transport::Tcp(tcp) = network.transport else { return None };
-        let is_labelled = matches!(ethertype, ethertype::MPLS | ethertype::MPLS_UPSTREAM);
-        if is_labelled || !is_between_hosts(frame, &network) {
-            return None;
-        }
+        let (network, tcp) = source(frame)?;
         let start = usize::from(network.offset);
         let header_len = IpHeader::length(network.family);
         let segment_len = 20 + self.options.bytes().len();
@@ -114,6 +112,16 @@ impl ControlSegment {
         checksum::fill_transport(out, &made);
         Some(length)
     }
+}
+
+/// The headers of a frame from which a segment can be made.
+fn source(frame: &[u8]) -> Option<(Network, TcpInfo)> {
+    let Dissected { network: Some(network), ethertype, .. } = dissect(frame).ok()? else {
+        return None;
+    };
+    let Transport::Tcp(tcp) = network.transport else { return None };
+    let is_labelled = matches!(ethertype, ethertype::MPLS | ethertype::MPLS_UPSTREAM);
+    (!is_labelled && is_between_hosts(frame, &network)).then_some((network, tcp))
 }
 
 fn is_between_hosts(frame: &[u8], network: &Network) -> bool {

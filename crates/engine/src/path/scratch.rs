@@ -103,9 +103,9 @@ pub struct ProxyScratch {
     /// The packet is a segment that the proxy has made.
     pub is_made: bool,
     /// The segment that answers the packet.
-    pub back: Option<Packet>,
+    pub back: Option<ControlSegment>,
     /// The segment that goes on in the packet's place.
-    pub along: Option<Packet>,
+    pub along: Option<ControlSegment>,
 }
 
 /// The last thing that the SYN proxy does with a packet of a connection that it has opened.

@@ -368,15 +368,15 @@ impl PacketPath {
                 ControlFlow::Continue(())
             }
             Finish::Reset(segment) => {
-                scratch.proxy.back = self.make(packet, &segment);
+                scratch.proxy.back = Some(segment);
                 ControlFlow::Break(End::Answer(Answer::Back))
             }
             Finish::Join(proxied, joined) => {
                 self.keep_proxied(packet, proxied);
                 // The packet has the addresses that the client sees by now. Both segments are made
                 // from it.
-                scratch.proxy.back = self.make(packet, &joined.to_server);
-                scratch.proxy.along = self.make(packet, &joined.to_client);
+                scratch.proxy.back = Some(joined.to_server);
+                scratch.proxy.along = Some(joined.to_client);
                 ControlFlow::Break(End::Answer(Answer::BothWays))
             }
         }
@@ -395,10 +395,13 @@ impl PacketPath {
         else {
             return None;
         };
+        if !ControlSegment::can_be_made_from(packet.frame.bytes()) {
+            return None;
+        }
         let now = scratch.now;
         let syn = received(packet, &keyed, &tcp);
         let segment = syn_proxy::answer(&self.syn_proxy.cookies, &syn, now, promise);
-        scratch.proxy.back = Some(self.make(packet, &segment)?);
+        scratch.proxy.back = Some(segment);
         self.counters.syn_proxy.syn_received += 1;
         if !promise.by_rule {
             self.syn_proxy.pressure(keyed.key.zone).promised(now);
@@ -473,8 +476,9 @@ impl PacketPath {
     }
 
     /// Sends the answer to a packet in the place of the packet.
-    pub(crate) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &mut Scratch) {
-        let (back, along) = (scratch.proxy.back.take(), scratch.proxy.along.take());
+    pub(crate) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &Scratch) {
+        let back = scratch.proxy.back.and_then(|segment| self.make(packet, &segment));
+        let along = scratch.proxy.along.and_then(|segment| self.make(packet, &segment));
         let way_back = self.way_back(packet);
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         let Some(mut back) = back else {
