@@ -43,8 +43,8 @@ impl PacketPath {
         self.dispose_of_one(end, packet, scratch)
     }
 
-    fn dispose_of_one(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
-        let end = self.settle(end, packet, scratch);
+    fn dispose_of_one(&mut self, mut end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
+        self.settle(&mut end, packet, scratch);
         match end {
             End::Forward => self.send(packet, scratch.exit, scratch.now),
             End::Host => {
@@ -83,30 +83,28 @@ impl PacketPath {
 
     /// Counts a packet that was tracked, tells the sender if it is refused, and withdraws the
     /// connection that it has opened unless it goes on.
-    fn settle(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> End {
-        if let End::Drop(_, Some(reply)) = end {
+    #[inline]
+    fn settle(&mut self, end: &mut End, packet: &mut Packet, scratch: &mut Scratch) {
+        if let End::Drop(_, Some(reply)) = *end {
             self.reply(reply, packet, scratch);
         }
         scratch.give_hop(&mut packet.frame);
-        // The host's kernel judges its own copy.
-        let end = if scratch.is_hosts { End::Host } else { end };
-        let is_tracked = match std::mem::replace(&mut scratch.tracking, Progress::Untracked) {
-            Progress::Untracked | Progress::InFastPath(_) => return end,
-            Progress::Accepted => {
-                self.withdraw(packet, &scratch.tracked, scratch.now);
-                true
-            }
-            Progress::Confirmed => true,
-        };
-        let is_counted = is_tracked
-            && !matches!(
-                end,
-                End::Host | End::SynProxy(_) | End::Retrack | End::Answer(Answer::Promise)
-            );
-        if is_counted {
+        if scratch.is_hosts {
+            // The host's kernel judges its own copy.
+            *end = End::Host;
+        }
+        match scratch.tracking {
+            Progress::Untracked | Progress::InFastPath(_) => return,
+            Progress::Accepted => self.withdraw(packet, &scratch.tracked, scratch.now),
+            Progress::Confirmed => {}
+        }
+        scratch.tracking = Progress::Untracked;
+        if !matches!(
+            end,
+            End::Host | End::SynProxy(_) | End::Retrack | End::Answer(Answer::Promise)
+        ) {
             self.counters.classify(scratch.tracked.class);
         }
-        end
     }
 
     /// Begins again with a packet for another bucket, or hands it to the owner of that.
