@@ -31,6 +31,8 @@ pub const BATCH: usize = 64;
 /// Connections that each worker has open while others are opened.
 pub const LAG: usize = 4096;
 const SECRET: HashKey = HashKey(0x7472_616e_736c, 0x6174_696f_6e73);
+/// With more flows than this, some clients would have more than their share of ports.
+const MANY_FLOWS: u32 = 500_000;
 /// Time from one turn to the next where time passes by turns: about as long as a worker takes.
 const TURN: Duration = Duration::from_micros(50);
 
@@ -249,10 +251,14 @@ impl Gateway {
     fn crew(setup: Setup) -> Result<Vec<Self>, Error> {
         let Setup { case, workers, flows, .. } = setup;
         let mut config = Config::new(SECRET);
-        config
-            .settings
-            .set("nf_conntrack_max", u64::from(flows.max(1 << 16)) * 2)
-            .map_err(|error| wrong(error.to_string()))?;
+        let mut set = |name: &str, value: u64| {
+            config.settings.set(name, value).map_err(|error| wrong(error.to_string()))
+        };
+        set("nf_conntrack_max", u64::from(flows.max(1 << 16)) * 2)?;
+        if flows > MANY_FLOWS {
+            // Few clients share so many flows that some would have more than their share of ports.
+            set("stateway_nat_source_share", 100)?;
+        }
         config.mode = case.mode();
         config.workers = WorkerCount::fixed(workers)?;
         if let Some(document) = case.ruleset() {
