@@ -8,10 +8,6 @@ use std::path::Path;
 use crate::problem::Problem;
 use crate::source;
 
-/// Files and directories whose sentences are not mended yet. The list only shrinks: `tidy` asks
-/// to take out an entry as soon as it has no such sentence any more.
-const NOT_YET: &[&str] = &["docs/configuration.md", "docs/drops.md", "docs/security.md"];
-
 /// Words that join a clause to a noun, and words that begin another noun.
 const RELATIVES: [&str; 4] = ["that", "which", "who", "whose"];
 const ARTICLES: [&str; 3] = ["a", "an", "the"];
@@ -29,7 +25,7 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         let text = crate::read(root, &file)?;
         found.extend(check_text(&file, text.lines()));
     }
-    Ok(without_old(found, NOT_YET))
+    Ok(found)
 }
 
 /// The Markdown files of the root and of the directories with text.
@@ -40,19 +36,6 @@ fn markdown(root: &Path) -> anyhow::Result<Vec<String>> {
         files.extend(Some(name).filter(|name| name.ends_with(".md")));
     }
     Ok(files)
-}
-
-/// Leaves out the problems below the entries of `not_yet`, and reports entries without any.
-fn without_old(found: Vec<Problem>, not_yet: &[&str]) -> Vec<Problem> {
-    let is_below = |problem: &Problem, entry: &str| problem.file.starts_with(entry);
-    let done = not_yet.iter().filter(|entry| !found.iter().any(|it| is_below(it, entry)));
-    let done = done.map(|entry| {
-        let what = format!("{entry} has no sentence any more that opens with a clause");
-        Problem::new("xtask/src/prose.rs", 1, what, "take it out of NOT_YET")
-    });
-    let done: Vec<Problem> = done.collect();
-    let new = found.into_iter().filter(|it| !not_yet.iter().any(|entry| is_below(it, entry)));
-    new.chain(done).collect()
 }
 
 /// The text of a line with nothing but a comment; any other line is blank.

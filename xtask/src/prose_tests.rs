@@ -74,13 +74,3 @@ fn of_code_only_comments_are_read() {
     assert_eq!(found_in_code("/// A.\n/// ```\n/// // What is code.\n/// ```\n"), [0; 0]);
     assert_eq!(found_in_code("let text = \"What waits is told.\";\nWhat::waits();\n"), [0; 0]);
 }
-
-#[test]
-fn an_entry_of_the_list_covers_what_is_below_it_and_has_to_go_when_nothing_is() {
-    let problem = |file: &str| Problem::new(file, 1, "found", "mend it");
-    let found = vec![problem("crates/a/src/lib.rs"), problem("docs/b.md")];
-    let left = without_old(found, &["crates/a/", "crates/c/"]);
-    let files: Vec<&str> = left.iter().map(|problem| &problem.file[..]).collect();
-    assert_eq!(files, ["docs/b.md", "xtask/src/prose.rs"]);
-    assert!(left[1].what.starts_with("crates/c/ "));
-}
