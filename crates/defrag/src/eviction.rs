@@ -5,7 +5,7 @@ use wire::Family;
 
 use crate::fifo::{ByAge, ByClass, Fifo};
 use crate::memory::family_index;
-use crate::queue::{Identity, Queue, Stage};
+use crate::queue::{Identity, Phase, Queue};
 use crate::reassembler::{Buffer, Context, Reassembler};
 use crate::settings::FamilySettings;
 use crate::slab::{NONE, Slab};
@@ -21,78 +21,78 @@ const HALTED: u128 = 4;
 /// microseconds.
 const BATCH_US: u128 = 100;
 
-/// The datagrams of a family, ordered by age and, for each stage, by the time when they reached
+/// The datagrams of a family, ordered by age and, for each phase, by the time when they reached
 /// it.
 #[derive(Debug)]
 pub(crate) struct Shelf {
     pub ages: Fifo<ByAge>,
-    /// By [`Stage::index`].
-    pub stages: [Fifo<ByClass>; Stage::COUNT],
-    /// Bytes charged for the datagrams of each stage.
-    charged: [u64; Stage::COUNT],
+    /// By [`Phase::index`].
+    pub phases: [Fifo<ByClass>; Phase::COUNT],
+    /// Bytes charged for the datagrams of each phase.
+    charged: [u64; Phase::COUNT],
 }
 
-/// The queue that [`Shelf::enter_by_age`] put in last, and the last one of each stage.
+/// The queue that [`Shelf::enter_by_age`] put in last, and the last one of each phase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entered {
     age: u32,
-    stages: [u32; Stage::COUNT],
+    phases: [u32; Phase::COUNT],
 }
 
 impl Entered {
-    pub const NOTHING: Self = Self { age: NONE, stages: [NONE; Stage::COUNT] };
+    pub const NOTHING: Self = Self { age: NONE, phases: [NONE; Phase::COUNT] };
 }
 
 impl Shelf {
     pub const fn new() -> Self {
         Self {
             ages: Fifo::new(),
-            stages: [const { Fifo::new() }; Stage::COUNT],
-            charged: [0; Stage::COUNT],
+            phases: [const { Fifo::new() }; Phase::COUNT],
+            charged: [0; Phase::COUNT],
         }
     }
 
-    pub const fn charged(&self, stage: Stage) -> u64 {
-        self.charged[stage.index()]
+    pub const fn charged(&self, phase: Phase) -> u64 {
+        self.charged[phase.index()]
     }
 
     /// Takes in a queue that was created elsewhere, maybe long ago. A caller that enters
     /// several goes from the youngest to the oldest and passes the same `last`: then all calls
     /// together visit every queue once.
     pub fn enter_by_age(&mut self, queues: &mut Slab<Queue>, slot: u32, last: &mut Entered) {
-        let stage = queues[slot].identity.stage.index();
+        let phase = queues[slot].identity.phase.index();
         self.ages.insert_by_age(queues, slot, last.age);
-        self.stages[stage].insert_by_age(queues, slot, last.stages[stage]);
+        self.phases[phase].insert_by_age(queues, slot, last.phases[phase]);
         last.age = slot;
-        last.stages[stage] = slot;
+        last.phases[phase] = slot;
     }
 
     /// Takes a queue out, with all bytes charged to it.
     #[inline]
     pub fn leave(&mut self, queues: &mut Slab<Queue>, slot: u32) {
-        let stage = queues[slot].identity.stage.index();
-        self.charged[stage] -= u64::from(queues[slot].state.tally.charged);
+        let phase = queues[slot].identity.phase.index();
+        self.charged[phase] -= u64::from(queues[slot].state.tally.charged);
         self.ages.remove(queues, slot);
-        self.stages[stage].remove(queues, slot);
+        self.phases[phase].remove(queues, slot);
     }
 
     /// Moves a newcomer to the datagrams in progress. `charged` is its whole charge, of which
-    /// `fresh` bytes were not charged to its stage yet.
+    /// `fresh` bytes were not charged to its phase yet.
     #[inline]
     pub fn promote(&mut self, queues: &mut Slab<Queue>, slot: u32, charged: u64, fresh: u64) {
-        self.stages[Stage::Newcomer.index()].remove(queues, slot);
-        self.stages[Stage::Progress.index()].push(queues, slot);
-        self.discharge(Stage::Newcomer, charged - fresh);
-        self.charge(Stage::Progress, charged);
+        self.phases[Phase::Newcomer.index()].remove(queues, slot);
+        self.phases[Phase::Progress.index()].push(queues, slot);
+        self.discharge(Phase::Newcomer, charged - fresh);
+        self.charge(Phase::Progress, charged);
     }
 
     #[inline]
-    pub fn charge(&mut self, stage: Stage, bytes: u64) {
-        self.charged[stage.index()] += bytes;
+    pub fn charge(&mut self, phase: Phase, bytes: u64) {
+        self.charged[phase.index()] += bytes;
     }
 
-    fn discharge(&mut self, stage: Stage, bytes: u64) {
-        self.charged[stage.index()] -= bytes;
+    fn discharge(&mut self, phase: Phase, bytes: u64) {
+        self.charged[phase.index()] -= bytes;
     }
 
     /// The datagram that makes room, never `spared`; `NONE` if there is no other.
@@ -103,7 +103,7 @@ impl Shelf {
         spared: u32,
         now: Timestamp,
     ) -> u32 {
-        let [newcomers, progress, dead] = &self.stages;
+        let [newcomers, progress, dead] = &self.phases;
         let [few, many, remembered] = self.charged.map(u128::from);
         if remembered * DEAD_SHARE > few + many + remembered {
             return dead.first();
@@ -234,18 +234,18 @@ impl<F: Buffer> Reassembler<F> {
         if slot == NONE {
             return false;
         }
-        match self.queues[slot].identity.stage {
-            Stage::Newcomer => {
+        match self.queues[slot].identity.phase {
+            Phase::Newcomer => {
                 context.counters.evicted_newcomer += 1;
                 let why = self.unfinished(slot, DropReason::FragEvicted, context);
                 self.give_up(slot, why, context);
             }
-            Stage::Progress => {
+            Phase::Progress => {
                 context.counters.evicted_progress += 1;
                 let why = self.unfinished(slot, DropReason::FragEvictedProgress, context);
                 self.kill(slot, why, context);
             }
-            Stage::Dead(_) => {
+            Phase::Dead(_) => {
                 context.counters.evicted_dead += 1;
                 self.forget(slot, context);
             }
@@ -255,7 +255,7 @@ impl<F: Buffer> Reassembler<F> {
 
     #[cold]
     pub(crate) fn time_out(&mut self, slot: u32, context: &mut Context<'_, F>) {
-        if !self.queues[slot].identity.stage.is_dead() {
+        if !self.queues[slot].identity.phase.is_dead() {
             context.counters.reasm_timeout += 1;
         }
         let why = self.unfinished(slot, DropReason::FragTimeout, context);
@@ -268,7 +268,7 @@ impl<F: Buffer> Reassembler<F> {
 
     /// Ends a datagram. Its identification may be used again.
     pub(crate) fn give_up(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
-        if !self.queues[slot].identity.stage.is_dead() {
+        if !self.queues[slot].identity.phase.is_dead() {
             context.counters.reasm_fails += 1;
         }
         self.discard_pieces(slot, why, context);
@@ -284,16 +284,16 @@ impl<F: Buffer> Reassembler<F> {
         let reason = why.reason();
         let Queue { identity, state } = &mut self.queues[slot];
         let family = identity.key.family();
-        let before = std::mem::replace(&mut identity.stage, Stage::Dead(reason));
+        let before = std::mem::replace(&mut identity.phase, Phase::Dead(reason));
         let charged = std::mem::replace(&mut state.tally.charged, Self::QUEUE_BYTES as u32).into();
         context.memory.lease(family).release(charged - Self::QUEUE_BYTES);
         let map = state.take_map();
         self.keep_map(map);
         let shelf = &mut self.shelves[family_index(family)];
         shelf.discharge(before, charged);
-        shelf.charge(Stage::Dead(reason), Self::QUEUE_BYTES);
-        shelf.stages[before.index()].remove(&mut self.queues, slot);
-        shelf.stages[Stage::Dead(reason).index()].push(&mut self.queues, slot);
+        shelf.charge(Phase::Dead(reason), Self::QUEUE_BYTES);
+        shelf.phases[before.index()].remove(&mut self.queues, slot);
+        shelf.phases[Phase::Dead(reason).index()].push(&mut self.queues, slot);
     }
 
     fn discard_pieces(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {

@@ -25,7 +25,7 @@ pub(crate) trait Order {
 #[derive(Debug)]
 pub(crate) struct ByAge;
 
-/// By the time when the queue reached its stage.
+/// By the time when the queue reached its phase.
 #[derive(Debug)]
 pub(crate) struct ByClass;
 

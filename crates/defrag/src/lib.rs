@@ -10,8 +10,8 @@
 //! Everything held is charged with the memory that it really occupies ([`Buffer::footprint`]
 //! and the bookkeeping) to a lease of the worker ([`Memory`]). When the lease is used up, older
 //! datagrams make room, so a flood can not stop the datagrams that come after it; a datagram at
-//! a normal pace is complete long before it is the oldest. A datagram is at one of three stages
-//! ([`Stage`]). Datagrams that were given up are remembered in a small part of the memory.
+//! a normal pace is complete long before it is the oldest. A datagram is at one of three phases
+//! ([`Phase`]). Datagrams that were given up are remembered in a small part of the memory.
 //! Datagrams in several fragments may hold `low_thresh` of `high_thresh`. If they hold more,
 //! the oldest of them goes if it has come to a halt, and otherwise the youngest, which has the
 //! longest way to go. If they hold less, the oldest datagram with one fragment goes. So a flood
@@ -48,7 +48,7 @@ mod why;
 
 pub use memory::{Memory, Pools};
 pub use piece::{DatagramKey, Ecn, Piece, Realm};
-pub use queue::Stage;
+pub use queue::Phase;
 pub use reassembler::{Buffer, Context, Outcome, Reassembler};
 pub use settings::{FamilySettings, Settings};
 pub use tally::Summary;

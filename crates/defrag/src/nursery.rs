@@ -17,7 +17,7 @@ use wire::Family;
 use crate::Settings;
 use crate::coverage::{Coverage, RUNS, Run, UNIT};
 use crate::piece::{DatagramKey, Piece};
-use crate::queue::{Identity, Queue, Stage, State};
+use crate::queue::{Identity, Phase, Queue, State};
 use crate::reassembler::Held;
 use crate::slab::NONE;
 use crate::tally::Tally;
@@ -184,7 +184,7 @@ impl<F> Nursery<F> {
         let young = &mut self[seat];
         let Young { key, created, bucket, touched, mut tally, starts, ends, .. } = *young;
         tally.touch(touched);
-        let stage = young.stage();
+        let phase = young.phase();
         young.tally.pieces = 0;
         let pieces = usize::from(tally.pieces).min(HELD);
         let mut coverage = Coverage::EMPTY;
@@ -192,7 +192,7 @@ impl<F> Nursery<F> {
             coverage.fill(Run { start: start as u16, end: end as u16 });
         }
         let mut identity = Identity::new(key, key.hash(secret), bucket, created);
-        identity.stage = stage;
+        identity.phase = phase;
         let queue = Queue { identity, state: State::of(coverage, tally) };
         let frames = young.frames.drain(..);
         let held = frames.zip(starts).map(|(frame, start)| Held {
@@ -257,12 +257,12 @@ impl<F> Young<F> {
         self.tally.pieces != 0
     }
 
-    pub fn is(&self, family: Family, stage: Stage) -> bool {
-        self.key.family() == family && self.stage().index() == stage.index()
+    pub fn is(&self, family: Family, phase: Phase) -> bool {
+        self.key.family() == family && self.phase().index() == phase.index()
     }
 
-    pub const fn stage(&self) -> Stage {
-        if self.tally.pieces == 1 { Stage::Newcomer } else { Stage::Progress }
+    pub const fn phase(&self) -> Phase {
+        if self.tally.pieces == 1 { Phase::Newcomer } else { Phase::Progress }
     }
 
     /// Whether a fragment simply fits together with the others. If not, the table decides about

@@ -95,8 +95,8 @@ impl Worker {
         // The order among frames that are discarded together is not defined.
         discarded.sort_by_key(|discarded| discarded.0);
         let families = [Family::V4, Family::V6];
-        let stages = [Stage::Newcomer, Stage::Progress, Stage::Dead(DropReason::FragOverlap)];
-        let charged = families.map(|family| stages.map(|stage| reassembler.charged(family, stage)));
+        let phases = [Phase::Newcomer, Phase::Progress, Phase::Dead(DropReason::FragOverlap)];
+        let charged = families.map(|family| phases.map(|phase| reassembler.charged(family, phase)));
         Seen {
             outcome,
             expired,

@@ -26,7 +26,7 @@ pub(crate) struct Identity {
     pub hash: u32,
     pub age: Link,
     pub bucket: u16,
-    pub stage: Stage,
+    pub phase: Phase,
 }
 
 /// The part of a queue that a fragment changes.
@@ -44,9 +44,9 @@ pub(crate) struct State {
 const _: () = assert!(size_of::<Identity>() == 64 && size_of::<State>() == 64);
 const _: () = assert!(size_of::<Slot<Queue>>() == 128, "free places need no room of their own");
 
-/// The stage of an incomplete datagram.
+/// The phase of an incomplete datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
+pub enum Phase {
     /// One fragment is held.
     Newcomer,
     /// Two or more fragments are held.
@@ -56,8 +56,8 @@ pub enum Stage {
     Dead(DropReason),
 }
 
-impl Stage {
-    /// Number of stages; the reasons of `Dead` do not count.
+impl Phase {
+    /// Number of phases; the reasons of `Dead` do not count.
     pub const COUNT: usize = 3;
 
     /// True for a datagram that was given up and is only remembered.
@@ -65,7 +65,7 @@ impl Stage {
         matches!(self, Self::Dead(_))
     }
 
-    /// An index into lists by stage.
+    /// An index into lists by phase.
     pub const fn index(self) -> usize {
         match self {
             Self::Newcomer => 0,
@@ -94,8 +94,8 @@ pub(crate) enum Judgement {
 impl Identity {
     #[inline]
     pub fn new(key: DatagramKey, hash: u64, bucket: u16, now: Timestamp) -> Self {
-        let (age, stage) = (Link::ALONE, Stage::Newcomer);
-        Self { key, created: now, hash: hash as u32, age, bucket, stage }
+        let (age, phase) = (Link::ALONE, Phase::Newcomer);
+        Self { key, created: now, hash: hash as u32, age, bucket, phase }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::eviction::Shelf;
 use crate::memory::family_index;
 use crate::nursery::Nursery;
 use crate::places::Places;
-use crate::queue::{Judgement, Queue, Stage, State};
+use crate::queue::{Judgement, Phase, Queue, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::tally::Tally;
@@ -130,10 +130,10 @@ impl<F: Buffer> Reassembler<F> {
         self.len() == 0
     }
 
-    /// Bytes charged for the datagrams of a family at a stage.
-    pub fn charged(&self, family: Family, stage: Stage) -> u64 {
-        let young = self.nursery.iter().filter(|young| young.is(family, stage));
-        self.shelves[family_index(family)].charged(stage)
+    /// Bytes charged for the datagrams of a family at a phase.
+    pub fn charged(&self, family: Family, phase: Phase) -> u64 {
+        let young = self.nursery.iter().filter(|young| young.is(family, phase));
+        self.shelves[family_index(family)].charged(phase)
             + young.map(|young| u64::from(young.tally.charged)).sum::<u64>()
     }
 
@@ -222,7 +222,7 @@ impl<F: Buffer> Reassembler<F> {
             return self.open(arrival, frame, context);
         }
         let Queue { identity, state } = &mut self.queues[slot];
-        if let Stage::Dead(reason) = identity.stage {
+        if let Phase::Dead(reason) = identity.phase {
             // Fragments of the same datagram do not mean that its identification is used again.
             state.tally.source_count = source_count;
             let why = Why::unfinished(reason, &self.queues[slot], context.now);
@@ -341,14 +341,14 @@ impl<F: Buffer> Reassembler<F> {
         state.tally.note(piece);
         state.tally.charge(bytes as u32, source_count);
         state.tally.touch(context.now);
-        let (stage, charged) = (identity.stage, state.tally.charged.into());
+        let (phase, charged) = (identity.phase, state.tally.charged.into());
         let shelf = &mut self.shelves[family_index(family)];
-        match stage {
-            Stage::Newcomer => {
-                identity.stage = Stage::Progress;
+        match phase {
+            Phase::Newcomer => {
+                identity.phase = Phase::Progress;
                 shelf.promote(&mut self.queues, slot, charged, bytes);
             }
-            stage => shelf.charge(stage, bytes),
+            phase => shelf.charge(phase, bytes),
         }
         Outcome::Held
     }

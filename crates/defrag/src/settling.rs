@@ -76,12 +76,12 @@ impl<F: Buffer> Reassembler<F> {
     fn move_in(&mut self, seat: u8, entered: &mut [Entered; 2]) -> u32 {
         let (mut queue, pieces) = self.nursery.leave(seat, self.secret);
         pieces.for_each(|held| append(&mut self.pieces, &mut queue.state, held));
-        let (family, stage) = (family_index(queue.identity.key.family()), queue.identity.stage);
+        let (family, phase) = (family_index(queue.identity.key.family()), queue.identity.phase);
         let charged = queue.state.tally.charged.into();
         let slot = self.queues.insert(queue);
         let shelf = &mut self.shelves[family];
         shelf.enter_by_age(&mut self.queues, slot, &mut entered[family]);
-        shelf.charge(stage, charged);
+        shelf.charge(phase, charged);
         slot
     }
 

@@ -107,7 +107,7 @@ impl<F: Buffer> Reassembler<F> {
         let Traveller { mut queue, distance, pieces } = traveller;
         let key = queue.identity.key;
         let family = family_index(key.family());
-        let (stage, bytes) = (queue.identity.stage, u64::from(queue.state.tally.charged));
+        let (phase, bytes) = (queue.identity.phase, u64::from(queue.state.tally.charged));
         queue.state.tally.source_count =
             self.sources.get(key.source, key.realm()).wrapping_sub(distance);
         for held in pieces {
@@ -116,7 +116,7 @@ impl<F: Buffer> Reassembler<F> {
         context.memory.lease(key.family()).adopt(bytes);
         let slot = self.queues.insert(queue);
         self.shelves[family].enter_by_age(&mut self.queues, slot, &mut entered[family]);
-        self.shelves[family].charge(stage, bytes);
+        self.shelves[family].charge(phase, bytes);
         self.file(slot, self.places.of(&key), context);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flow::Timestamp;
 
 use crate::nursery::Young;
-use crate::queue::{Identity, Queue, Stage};
+use crate::queue::{Identity, Phase, Queue};
 use crate::reassembler::{Buffer, Reassembler};
 use crate::tally::Tally;
 use crate::{DatagramKey, Settings};
@@ -21,8 +21,8 @@ pub struct QueueView {
     pub key: DatagramKey,
     /// Bucket that owns it.
     pub bucket: u16,
-    /// Its stage.
-    pub stage: Stage,
+    /// Its phase.
+    pub phase: Phase,
     /// Fragments held.
     pub pieces: u32,
     /// Payload held, bytes.
@@ -64,16 +64,16 @@ impl<F: Buffer> Reassembler<F> {
 
 impl Queue {
     fn view(&self, settings: &Settings, now: Timestamp) -> QueueView {
-        let Identity { key, bucket, stage, created, .. } = self.identity;
-        let view = self.state.tally.view(key, bucket, stage, settings, now.since(created));
-        if stage.is_dead() { QueueView { pieces: 0, received: 0, ..view } } else { view }
+        let Identity { key, bucket, phase, created, .. } = self.identity;
+        let view = self.state.tally.view(key, bucket, phase, settings, now.since(created));
+        if phase.is_dead() { QueueView { pieces: 0, received: 0, ..view } } else { view }
     }
 }
 
 impl<F> Young<F> {
     fn view(&self, settings: &Settings, now: Timestamp) -> QueueView {
         let age = now.since(self.created);
-        self.tally.view(self.key, self.bucket, self.stage(), settings, age)
+        self.tally.view(self.key, self.bucket, self.phase(), settings, age)
     }
 }
 
@@ -82,14 +82,14 @@ impl Tally {
         &self,
         key: DatagramKey,
         bucket: u16,
-        stage: Stage,
+        phase: Phase,
         settings: &Settings,
         age: Duration,
     ) -> QueueView {
         QueueView {
             key,
             bucket,
-            stage,
+            phase,
             pieces: self.pieces.into(),
             received: self.received.into(),
             total: (self.total != 0).then(|| self.total.into()),

@@ -196,7 +196,7 @@ impl Why {
     pub(crate) fn unfinished(reason: DropReason, queue: &Queue, now: Timestamp) -> Self {
         let Queue { identity, state } = queue;
         let waited_ms = now.since(identity.created).as_millis() as u64;
-        if let crate::Stage::Dead(reason) = identity.stage {
+        if let crate::Phase::Dead(reason) = identity.phase {
             return Self::GivenUp { reason, after_ms: waited_ms };
         }
         let tally = &state.tally;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use netlink::nf_tables::{Chain, Field, Hook, MAX_RANGES, Match, Rule, Stage, Table, Verdict};
+use netlink::nf_tables::{Chain, Field, Hook, HookPoint, MAX_RANGES, Match, Rule, Table, Verdict};
 use ruleset::{Forwarded, Interval};
 use wire::Family;
 
@@ -69,8 +69,8 @@ impl HostFilter {
         let not_for_host = Rule::new([came_in.clone(), not_for_host()], Verdict::Drop);
         let first = vec![self.unseen(), to_left.clone(), not_for_host.clone()];
         let mut chains = vec![
-            base("prerouting", Stage::Prerouting, RAW, first),
-            base("forward", Stage::Forward, RAW, vec![self.forwarded_by_kernel()]),
+            base("prerouting", HookPoint::Prerouting, RAW, first),
+            base("forward", HookPoint::Forward, RAW, vec![self.forwarded_by_kernel()]),
             chain("left", self.redirected_rules()),
         ];
         // Without translation, the table needs fewer features of the kernel.
@@ -80,7 +80,7 @@ impl HostFilter {
         let to_translated = Rule::new([came_in.clone()], Verdict::Jump("translated"));
         let host = vec![to_left, to_translated.clone()];
         chains.extend([
-            base("host", Stage::Prerouting, BEHIND_RAW, host),
+            base("host", HookPoint::Prerouting, BEHIND_RAW, host),
             chain("translated", self.translated_rules()),
             chain("sources", sources_rules()),
             chain("former", opens_or_belongs_to_host()),
@@ -89,13 +89,13 @@ impl HostFilter {
             let translated = Match::some_of(Field::TrackStatus, DESTINATION_TRANSLATED);
             let to_led = Rule::new([came_in, translated], Verdict::Goto("led"));
             let behind = vec![not_for_host, to_led, to_translated];
-            chains.push(base("behind", Stage::Prerouting, BEHIND_DSTNAT, behind));
+            chains.push(base("behind", HookPoint::Prerouting, BEHIND_DSTNAT, behind));
             chains.push(chain("led", self.led_rules()));
         }
         if !self.translation_addresses.is_empty() || !self.forwarded.is_empty() {
             let goes_out = Match::one_of(Field::OutputIndex, numbers(&self.interfaces));
             let answers = answers_tunnels(&goes_out).to_vec();
-            chains.push(base("answers", Stage::Output, FILTER, answers));
+            chains.push(base("answers", HookPoint::Output, FILTER, answers));
         }
         Table { name, chains }
     }
@@ -257,8 +257,8 @@ impl HostFilter {
     }
 }
 
-fn base(name: &'static str, stage: Stage, priority: i32, rules: Vec<Rule>) -> Chain {
-    Chain { name, hook: Some(Hook { stage, priority }), rules }
+fn base(name: &'static str, point: HookPoint, priority: i32, rules: Vec<Rule>) -> Chain {
+    Chain { name, hook: Some(Hook { point, priority }), rules }
 }
 
 fn chain(name: &'static str, rules: Vec<Rule>) -> Chain {

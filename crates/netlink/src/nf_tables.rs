@@ -51,14 +51,14 @@ pub struct Chain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// The hook in the kernel.
-    pub stage: Stage,
+    pub point: HookPoint,
     /// Chains with lower numbers come first.
     pub priority: i32,
 }
 
 /// A hook in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum HookPoint {
     /// Packets that come in, before routing.
     Prerouting,
     /// Packets that the host is to forward, after it has routed them.
@@ -242,10 +242,10 @@ fn chain_step(table: &Table, chain: &Chain) -> Step {
         message.nest(number::chain::HOOK, |message| {
             message.number(
                 number::chain::HOOK_NUMBER,
-                match hook.stage {
-                    Stage::Prerouting => 0,
-                    Stage::Forward => 2,
-                    Stage::Output => 3,
+                match hook.point {
+                    HookPoint::Prerouting => 0,
+                    HookPoint::Forward => 2,
+                    HookPoint::Output => 3,
                 },
             );
             message.number(number::chain::HOOK_PRIORITY, hook.priority.cast_unsigned());

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use namespace::isolated;
 use netlink::nf_tables::{
-    BaseChain, Chain, Field, Hook, Match, Owner, Rule, Stage, Table, Verdict, base_chains,
+    BaseChain, Chain, Field, Hook, HookPoint, Match, Owner, Rule, Table, Verdict, base_chains,
 };
 
 fn nft(order: &str) -> Output {
@@ -23,7 +23,7 @@ fn listed(order: &str) -> String {
 }
 
 fn prerouting(rules: Vec<Rule>) -> Chain {
-    let hook = Some(Hook { stage: Stage::Prerouting, priority: -300 });
+    let hook = Some(Hook { point: HookPoint::Prerouting, priority: -300 });
     Chain { name: "prerouting", hook, rules }
 }
 

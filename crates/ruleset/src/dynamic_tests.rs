@@ -4,9 +4,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::hook::TableFamily;
 use crate::kind::Kind;
 use crate::model::Rate;
-use crate::stage::TableFamily;
 
 fn set(size: u32, parts: Vec<Part>) -> Set {
     Set {

@@ -62,7 +62,7 @@ impl Sample {
         let mut steps = Vec::new();
         let mut tell = |step| steps.push(step);
         let outcome =
-            self.seen(|view| explain(program, Stage::Forward, view, state, now, &mut tell));
+            self.seen(|view| explain(program, Hook::Forward, view, state, now, &mut tell));
         (outcome, steps)
     }
 
@@ -418,7 +418,7 @@ fn a_packet_about_which_rules_are_consulted_uses_nothing_of_them() {
     ] {
         let program = one_rule(&json!([statement, {"drop": null}]));
         let consulted = |state: &mut RuleState| {
-            tcp().seen(|view| consult(&program, Stage::Forward, view, state, now)).decision
+            tcp().seen(|view| consult(&program, Hook::Forward, view, state, now)).decision
         };
         let judged = |state: &mut RuleState| tcp().judge(&program, state, now).0.decision;
         let (mut state, mut alone) = (state(&program), state(&program));

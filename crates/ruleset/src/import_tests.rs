@@ -276,7 +276,7 @@ fn base_chains_of_one_priority_are_asked_the_last_first() {
     };
     let document = document(&[base("a", 0), base("b", -5), base("c", 0)]);
     let ruleset = import_value(&document, Options::default()).expect("it is right").ruleset;
-    let order = &ruleset.bases[Stage::Forward as usize];
+    let order = &ruleset.bases[Hook::Forward as usize];
     let names: Vec<&str> =
         order.iter().map(|id| ruleset.chains[id.index()].name.as_str()).collect();
     assert_eq!(names, ["b", "c", "a"]);

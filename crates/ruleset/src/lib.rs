@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use flow::Timestamp;
-//! use ruleset::{CompileOptions, Options, Program, RuleState, SharedState, Stage, import};
+//! use ruleset::{CompileOptions, Options, Program, RuleState, SharedState, Hook, import};
 //!
 //! let document = br#"{"nftables": []}"#;
 //! let imported = import(document, Options::default()).expect("it is right");
@@ -14,12 +14,12 @@
 //! let program = Program::compile(imported.ruleset, options).expect("it is small");
 //! let shared = SharedState::new(&program, 2);
 //! let state = RuleState::new(&program, &shared, Timestamp::ZERO);
-//! assert!(program.is_empty(Stage::Forward));
+//! assert!(program.is_empty(Hook::Forward));
 //! # drop(state);
 //! ```
 //!
-//! A gateway evaluates the [`Stage`]s of a packet in their order and leaves out those that [are
-//! empty](Program::is_empty). It puts the changes of a stage ([`Outcome`]) into the [`PacketView`]
+//! A gateway evaluates the [`Hook`]s of a packet in their order and leaves out those that [are
+//! empty](Program::is_empty). It puts the changes of a hook ([`Outcome`]) into the [`PacketView`]
 //! of the next.
 //!
 //! # State that changes
@@ -44,6 +44,7 @@ mod document;
 mod elements;
 mod evaluate;
 mod field;
+mod hook;
 mod import;
 mod interfaces;
 mod kind;
@@ -54,7 +55,6 @@ mod names;
 mod needs;
 pub mod probe;
 mod problem;
-mod stage;
 mod translations;
 mod walk;
 
@@ -67,6 +67,7 @@ pub use evaluate::{
     evaluate, explain,
 };
 pub use field::{CtField, Field, Guard, HeaderBits, Layer};
+pub use hook::{Hook, TableFamily};
 pub use import::{
     Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_document, import_value,
 };
@@ -78,6 +79,5 @@ pub use model::{
 };
 pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};
-pub use stage::{Stage, TableFamily};
 pub use translations::{Ending, EndsAt, Forwarded, Translations};
-pub use walk::{Fate, StageWalk, Tracked, Walk, walk};
+pub use walk::{Fate, HookWalk, Tracked, Walk, walk};

@@ -19,7 +19,7 @@ pub const MAX_KEY_FIELDS: usize = 16;
 pub const MAX_KEY_BYTES: usize = 64;
 /// The largest number of chains inside one another by jumps, as in the kernel.
 pub const MAX_JUMP_DEPTH: usize = 16;
-/// Rules that one packet may meet in a stage at worst, a rule as often as the packet comes to it.
+/// Rules that one packet may meet in a hook at worst, a rule as often as the packet comes to it.
 /// The largest chain without jumps has as many. The kernel bounds the jumps of all tables
 /// (`nf_tables_jumps_max_netns`, 256,000), which leaves out how long the chains are.
 pub const MAX_RULES_MET: u64 = MAX_RULES as u64;

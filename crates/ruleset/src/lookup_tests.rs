@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::elements::{Elements, NewElement};
+use crate::hook::TableFamily;
 use crate::model::Data;
-use crate::stage::TableFamily;
 
 fn set(key: Vec<Kind>, elements: Vec<Vec<Interval>>) -> Set {
     let mut held = Elements::new(&key, &Data::None);

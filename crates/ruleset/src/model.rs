@@ -11,8 +11,8 @@ use wire::Family;
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
 use crate::elements::Elements;
 use crate::field::{Field, Typed};
+use crate::hook::{Hook, TableFamily};
 use crate::kind::{Interval, Kind};
-use crate::stage::{Stage, TableFamily};
 
 /// Declares an index into a list of the ruleset.
 macro_rules! ids {
@@ -90,8 +90,8 @@ pub struct Parts {
     pub(crate) syn_proxies: Vec<SynProxy>,
     /// Chains of hooks that only the kernel has.
     pub(crate) host_chains: Vec<HostChain>,
-    /// Base chains of each stage in the order of evaluation.
-    pub(crate) bases: [Vec<ChainId>; Stage::ALL.len()],
+    /// Base chains of each hook in the order of evaluation.
+    pub(crate) bases: [Vec<ChainId>; Hook::ALL.len()],
 }
 
 impl ValidRuleset {
@@ -158,7 +158,7 @@ pub struct Chain {
     pub name: String,
     /// The kernel's handle, for messages.
     pub handle: Option<u64>,
-    /// Stage, priority and policy; `None` for a chain that only jumps reach.
+    /// Hook, priority and policy; `None` for a chain that only jumps reach.
     pub base: Option<Base>,
     /// Its rules, as a range of the ruleset's list.
     pub(crate) rules: std::ops::Range<u32>,
@@ -167,8 +167,8 @@ pub struct Chain {
 /// The properties of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
-    /// The stage in which it is evaluated.
-    pub stage: Stage,
+    /// The hook in which it is evaluated.
+    pub hook: Hook,
     /// Priority; chains with a lower one come first.
     pub priority: i32,
     /// Policy: true accepts packets that no rule decides, false drops them.

@@ -4,9 +4,9 @@ use wire::Family;
 
 use crate::elements::Element;
 use crate::field::{Field, Guard};
+use crate::hook::TableFamily;
 use crate::kind::Interval;
 use crate::model::{Item, Key, Load, Nat, NatKind, NatOperand, Rule, SetId, ValidRuleset};
-use crate::stage::TableFamily;
 
 /// Values of `meta nfproto` (`NFPROTO_IPV4`, `NFPROTO_IPV6` of the kernel's interface).
 const NFPROTO_IPV4: u128 = 2;

@@ -1,4 +1,4 @@
-//! The way of a packet through all stages, step by step.
+//! The way of a packet through all hooks, step by step.
 
 use flow::{Timestamp, Zone, ZonePair};
 use wire::{ChecksumCovers, Family, Place, Readdress};
@@ -8,10 +8,10 @@ use crate::evaluate::{
     Connection, CtState, Decision, Details, Known, NatRequest, Outcome, PacketView, RuleState,
     Step, explain,
 };
+use crate::hook::Hook;
 use crate::kind::name_bits;
 use crate::model::NatKind;
 use crate::probe::Probe;
-use crate::stage::Stage;
 
 /// Status bits of the kernel's interface (`enum ip_conntrack_status`).
 const SOURCE_TRANSLATED: u32 = 1 << 4;
@@ -20,19 +20,19 @@ const DESTINATION_TRANSLATED: u32 = 1 << 5;
 /// The steps of a packet through the rules.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    /// The stages that asked base chains, in order.
-    pub stages: Vec<StageWalk>,
+    /// The hooks that asked base chains, in order.
+    pub hooks: Vec<HookWalk>,
     /// The end of its way.
     pub fate: Fate,
     /// Assumptions, as remarks for the operator.
     pub remarks: Vec<&'static str>,
 }
 
-/// One stage.
+/// One hook.
 #[derive(Clone, Debug)]
-pub struct StageWalk {
-    /// The stage.
-    pub stage: Stage,
+pub struct HookWalk {
+    /// The hook.
+    pub hook: Hook,
     /// Rules that matched, and policies that decided, in order.
     pub steps: Vec<Step>,
     /// The result.
@@ -46,8 +46,8 @@ pub enum Fate {
     Passes,
     /// The packet is for the host itself, where the kernel's rules hold.
     ToHost,
-    /// A stage drops or refuses the packet.
-    Ends(Stage, Decision),
+    /// A hook drops or refuses the packet.
+    Ends(Hook, Decision),
 }
 
 /// The source of facts about the packet's connection.
@@ -95,7 +95,7 @@ pub fn walk(
         known: tracked.known(),
         mark: probe.mark,
         priority: 0,
-        walk: Walk { stages: Vec::new(), fate: Fate::Passes, remarks: Vec::new() },
+        walk: Walk { hooks: Vec::new(), fate: Fate::Passes, remarks: Vec::new() },
     };
     if probe.state.is_none() && !probe.reply {
         walker.walk.remarks.push("no `state` was given: the one shown is assumed");
@@ -113,26 +113,26 @@ pub fn walk(
         walker.walk.fate = Fate::ToHost;
         return walker.walk;
     }
-    for stage in Stage::ALL {
+    for hook in Hook::ALL {
         let is_translated = walker.network.destination != probe.network.destination
             || walker.known.status & DESTINATION_TRANSLATED != 0;
-        if stage == Stage::PreroutingTranslated && is_hosts && !is_translated {
+        if hook == Hook::PreroutingTranslated && is_hosts && !is_translated {
             walker.walk.fate = Fate::ToHost;
             break;
         }
-        if walker.walk.fate == Fate::ToHost && stage >= Stage::Forward {
+        if walker.walk.fate == Fate::ToHost && hook >= Hook::Forward {
             break;
         }
         let translation = tracked.translation();
-        if stage.is_nat() && (translation.is_some() || walker.ct_state != CtState::New) {
+        if hook.is_nat() && (translation.is_some() || walker.ct_state != CtState::New) {
             let Readdress { source, destination } = translation.unwrap_or_default();
-            walker.readdress(match stage {
-                Stage::DestinationNat => Readdress { source: None, destination },
+            walker.readdress(match hook {
+                Hook::DestinationNat => Readdress { source: None, destination },
                 _ => Readdress { source, destination: None },
             });
             continue;
         }
-        if walker.stage(stage, probe) {
+        if walker.hook(hook, probe) {
             break;
         }
         // A packet that a rule has led to the host ends there. A packet that was for the host from
@@ -161,13 +161,13 @@ struct Walker<'a> {
 }
 
 impl Walker<'_> {
-    /// One stage; true if the packet ends in it.
-    fn stage(&mut self, stage: Stage, probe: &Probe) -> bool {
-        if self.program.is_empty(stage) {
+    /// One hook; true if the packet ends in it.
+    fn hook(&mut self, hook: Hook, probe: &Probe) -> bool {
+        if self.program.is_empty(hook) {
             return false;
         }
         let name = |name: &Option<String>| name.as_deref().and_then(name_bits).unwrap_or(0);
-        let is_tracked = stage > Stage::Untracked
+        let is_tracked = hook > Hook::Untracked
             && !matches!(self.ct_state, CtState::Invalid | CtState::Untracked);
         let view = PacketView {
             frame: &self.frame,
@@ -176,30 +176,30 @@ impl Walker<'_> {
             packet_type: 0,
             input: name(&probe.input),
             // The output is not known before the route is.
-            output: if stage < Stage::Forward { 0 } else { name(&probe.output) },
+            output: if hook < Hook::Forward { 0 } else { name(&probe.output) },
             mark: self.mark,
             priority: self.priority,
-            connection: match stage {
+            connection: match hook {
                 // To the kernel's rules, a packet before tracking is invalid.
-                Stage::Untracked => Connection { state: CtState::Invalid, known: None },
+                Hook::Untracked => Connection { state: CtState::Invalid, known: None },
                 _ => Connection { state: self.ct_state, known: is_tracked.then_some(self.known) },
             },
         };
         let mut steps = Vec::new();
         let tell = &mut |step| steps.push(step);
-        let outcome = explain(self.program, stage, &view, self.state, self.now, tell);
+        let outcome = explain(self.program, hook, &view, self.state, self.now, tell);
         self.take(&outcome);
         if outcome.decided_by.is_some() {
-            self.walk.stages.push(StageWalk { stage, steps, outcome });
+            self.walk.hooks.push(HookWalk { hook, steps, outcome });
         }
         if outcome.decision != Decision::Accept {
-            self.walk.fate = Fate::Ends(stage, outcome.decision);
+            self.walk.fate = Fate::Ends(hook, outcome.decision);
             return true;
         }
         false
     }
 
-    /// Applies the changes of a stage for the following ones.
+    /// Applies the changes of a hook for the following ones.
     fn take(&mut self, outcome: &Outcome) {
         self.mark = outcome.mark.unwrap_or(self.mark);
         self.priority = outcome.priority.unwrap_or(self.priority);

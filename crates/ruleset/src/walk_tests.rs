@@ -25,7 +25,7 @@ fn walked(document: serde_json::Value, question: &str) -> (Program, Walk) {
 
 /// Handles of the rules that matched.
 fn handles(program: &Program, walk: &Walk) -> Vec<u64> {
-    let steps = walk.stages.iter().flat_map(|stage| &stage.steps);
+    let steps = walk.hooks.iter().flat_map(|hook| &hook.steps);
     let of_rule = |step: &Step| match step {
         Step::Rule(rule) => program.ruleset().rules()[rule.index()].handle,
         Step::Policy(_) => None,
@@ -63,7 +63,7 @@ fn only_what_opens_a_connection_is_translated() {
     let question = "tcp 192.0.2.1 198.51.100.2:80 in wan0 state established";
     let (program, walk) = walked(forwarding(80), question);
     assert_eq!(handles(&program, &walk), [11]);
-    assert_eq!(walk.fate, Fate::Ends(Stage::Forward, Decision::Drop));
+    assert_eq!(walk.fate, Fate::Ends(Hook::Forward, Decision::Drop));
 }
 
 /// A connection that exists and translates the packet's destination.
@@ -127,7 +127,7 @@ fn what_is_for_the_host_is_left_to_it_unless_it_is_translated() {
     // No rule chooses the translation of a connection that exists.
     assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:81", true), (vec![12], Fate::Passes));
     assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:81", false), (vec![], Fate::ToHost));
-    let refused = Fate::Ends(Stage::Forward, Decision::Drop);
+    let refused = Fate::Ends(Hook::Forward, Decision::Drop);
     assert_eq!(ask("tcp 192.0.2.1 198.51.100.3:81", false), (vec![13], refused));
 }
 
@@ -170,7 +170,7 @@ fn a_packet_that_a_rule_leads_to_the_host_ends_there() {
         (handles(&program, &walk), walk.fate)
     };
     assert_eq!(ask("192.0.2.254"), (vec![10, 11], Fate::ToHost));
-    let refused = Fate::Ends(Stage::Forward, Decision::Drop);
+    let refused = Fate::Ends(Hook::Forward, Decision::Drop);
     assert_eq!(ask("192.0.2.253"), (vec![10, 11, 12], refused));
 }
 
@@ -189,7 +189,7 @@ fn marks_and_untracking_go_from_stage_to_stage() {
     ]});
     let (program, walk) = walked(document, "udp 192.0.2.1 198.51.100.2:53");
     assert_eq!(handles(&program, &walk), [10, 11]);
-    assert!(matches!(walk.fate, Fate::Ends(Stage::Forward, Decision::Reject(_))));
+    assert!(matches!(walk.fate, Fate::Ends(Hook::Forward, Decision::Reject(_))));
 }
 
 #[test]

@@ -8,8 +8,8 @@ mod workload;
 
 use flow::Timestamp;
 use ruleset::{
-    CompileOptions, Connection, CtState, Decision, Options as ImportOptions, PacketView, Program,
-    RuleState, SharedState, Stage, evaluate, import_value, name_bits,
+    CompileOptions, Connection, CtState, Decision, Hook, Options as ImportOptions, PacketView,
+    Program, RuleState, SharedState, evaluate, import_value, name_bits,
 };
 use serde_json::Value;
 
@@ -100,7 +100,7 @@ impl<'a> Judging<'a> {
                 Decision::Drop
             };
         }
-        evaluate(&self.program, Stage::Forward, &view, &mut self.state, Timestamp::ZERO).decision
+        evaluate(&self.program, Hook::Forward, &view, &mut self.state, Timestamp::ZERO).decision
     }
 }
 

@@ -7,8 +7,8 @@ use flow::{FlowKey, Timestamp, Zone, ZonePair};
 use ruleset::listing::{Live, rule_with_live};
 use ruleset::probe::Probe;
 use ruleset::{
-    ChainId, Connection, CtState, Decision, Fate, Known, NatKind, NatRequest, Outcome, PacketView,
-    Program, RuleId, RuleState, SharedState, Stage, StageWalk, Step, Tracked, Walk, consult,
+    ChainId, Connection, CtState, Decision, Fate, Hook, HookWalk, Known, NatKind, NatRequest,
+    Outcome, PacketView, Program, RuleId, RuleState, SharedState, Step, Tracked, Walk, consult,
     listing, name_bits, walk,
 };
 use serde_json::Value;
@@ -60,7 +60,7 @@ impl RuleBook {
             input: probe.input.clone(),
             output: probe.output.clone(),
             state: CtState::name(tracked.state()).to_owned(),
-            stages: walk.stages.iter().map(|it| self.stage(live, it, family)).collect(),
+            stages: walk.hooks.iter().map(|it| self.hook(live, it, family)).collect(),
             verdict: verdict(walk.fate).to_owned(),
             outcome: self.outcome(&walk),
             remarks: walk.remarks.iter().map(|&it| it.to_owned()).chain(inside).collect(),
@@ -95,7 +95,7 @@ impl RuleBook {
             priority: 0,
             connection: Connection { state: CtState::New, known: Some(known) },
         };
-        let verdict = match consult(program, Stage::Forward, &view, state, now).decision {
+        let verdict = match consult(program, Hook::Forward, &view, state, now).decision {
             Decision::Accept | Decision::SynProxy(_) => "accept",
             Decision::Drop | Decision::Reject(_) => "drop",
         };
@@ -105,10 +105,10 @@ impl RuleBook {
         ))
     }
 
-    fn stage(&self, live: Counted<'_>, walked: &StageWalk, family: Family) -> ExplainedStage {
-        let StageWalk { stage, steps, outcome } = walked;
+    fn hook(&self, live: Counted<'_>, walked: &HookWalk, family: Family) -> ExplainedStage {
+        let HookWalk { hook, steps, outcome } = walked;
         ExplainedStage {
-            stage: stage.name().to_owned(),
+            stage: hook.name().to_owned(),
             steps: steps.iter().map(|step| self.step(live, *step)).collect(),
             changes: changes(outcome, family),
         }
@@ -172,8 +172,8 @@ impl RuleBook {
             Fate::Ends(_, Decision::Reject(_)) => "refused with an answer to its sender",
             Fate::Ends(_, Decision::SynProxy(_)) => "answered by the SYN proxy",
         };
-        let Some(stage) = walk.stages.last() else { return what.to_owned() };
-        let by = match stage.steps.last() {
+        let Some(last) = walk.hooks.last() else { return what.to_owned() };
+        let by = match last.steps.last() {
             Some(Step::Rule(rule)) => {
                 let place = self.rule_place(*rule);
                 let handle = place.handle.map(|handle| format!(" handle {handle}"));
@@ -186,7 +186,7 @@ impl RuleBook {
             }
             None => String::new(),
         };
-        format!("{what} in {}{by}", Stage::name(stage.stage))
+        format!("{what} in {}{by}", last.hook.name())
     }
 }
 
@@ -200,7 +200,7 @@ fn verdict(fate: Fate) -> &'static str {
     }
 }
 
-/// The effects of a stage beside its verdict.
+/// The effects of a hook beside its verdict.
 fn changes(outcome: &Outcome, family: Family) -> Vec<String> {
     let mut changes = Vec::new();
     changes.extend(outcome.mark.map(|mark| format!("mark {mark:#x}")));

@@ -13,7 +13,7 @@ use axum::body::Bytes;
 use engine::{Mode, check_rules};
 use ruleset::{
     CompileError, CompileOptions, Document, DocumentError, Imported, Options, PerPacket, Place,
-    Problem, Problems, Program, RuleId, Severity, Stage, ValidRuleset, import_document, listing,
+    Problem, Problems, Program, RuleId, Severity, ValidRuleset, import_document, listing,
 };
 use serde_json::Value;
 
@@ -262,11 +262,11 @@ fn summary(ruleset: &ValidRuleset) -> RulesSummary {
         }
     }
     let mut bases: Vec<_> = ruleset.chains().iter().filter(|chain| chain.base.is_some()).collect();
-    let order = |chain: &&ruleset::Chain| chain.base.map(|base| (base.stage, base.priority));
+    let order = |chain: &&ruleset::Chain| chain.base.map(|base| (base.hook, base.priority));
     bases.sort_by_key(order);
-    let stage = |chain: &ruleset::Chain| chain.base.map_or("", |base| Stage::name(base.stage));
+    let hook = |chain: &ruleset::Chain| chain.base.map_or("", |base| base.hook.name());
     let base_chains = bases.iter().map(|chain| {
-        format!("{} {} {}: {}", chain.family.name(), chain.table, chain.name, stage(chain))
+        format!("{} {} {}: {}", chain.family.name(), chain.table, chain.name, hook(chain))
     });
     RulesSummary {
         tables,

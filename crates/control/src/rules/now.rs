@@ -103,7 +103,7 @@ fn zones_of(program: &Program, probe: &Probe, now: Timestamp) -> Option<ZonePair
     }
     let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
     let walk = walk(program, &mut state, probe, probe, now);
-    walk.stages.iter().find_map(|stage| stage.outcome.zone)
+    walk.hooks.iter().find_map(|hook| hook.outcome.zone)
 }
 
 /// The connection that a packet belongs to.

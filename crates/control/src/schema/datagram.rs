@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use defrag::{QueueView, Stage};
+use defrag::{Phase, QueueView};
 use serde::{Deserialize, Serialize};
 
 /// An incomplete datagram.
@@ -78,10 +78,10 @@ impl DatagramMemory {
 impl From<&QueueView> for Datagram {
     fn from(view: &QueueView) -> Self {
         let address = |address: [u8; 16]| Ipv6Addr::from(address).to_canonical();
-        let (stage, reason) = match view.stage {
-            Stage::Newcomer => ("new", None),
-            Stage::Progress => ("progress", None),
-            Stage::Dead(reason) => ("given_up", Some(reason.name().to_owned())),
+        let (stage, reason) = match view.phase {
+            Phase::Newcomer => ("new", None),
+            Phase::Progress => ("progress", None),
+            Phase::Dead(reason) => ("given_up", Some(reason.name().to_owned())),
         };
         Self {
             schema: crate::SCHEMA,

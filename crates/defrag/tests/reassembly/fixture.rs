@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use defrag::{
-    Buffer, Context, DatagramKey, Ecn, Memory, Outcome, Parcel, Piece, Pools, QueueView, Realm,
-    Reassembler, Settings, Stage, Summary, Why,
+    Buffer, Context, DatagramKey, Ecn, Memory, Outcome, Parcel, Phase, Piece, Pools, QueueView,
+    Realm, Reassembler, Settings, Summary, Why,
 };
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use wire::Family;
@@ -148,8 +148,8 @@ impl Worker {
         views
     }
 
-    pub fn stage_of(&self, key: &DatagramKey) -> Option<Stage> {
-        self.views().iter().find(|view| view.key == *key).map(|view| view.stage)
+    pub fn stage_of(&self, key: &DatagramKey) -> Option<Phase> {
+        self.views().iter().find(|view| view.key == *key).map(|view| view.phase)
     }
 
     /// Frames that were taken out of one worker go to another.
@@ -169,8 +169,8 @@ impl Worker {
             let of_family = || views.iter().filter(|view| view.key.family() == family);
             let charged: u64 = of_family().map(|view| view.charged).sum();
             assert_eq!(charged, self.memory.used(family));
-            let stages = [Stage::Newcomer, Stage::Progress, Stage::Dead(DropReason::FragEnd)];
-            let by_stage = stages.map(|stage| self.reassembler.charged(family, stage));
+            let phases = [Phase::Newcomer, Phase::Progress, Phase::Dead(DropReason::FragEnd)];
+            let by_stage = phases.map(|phase| self.reassembler.charged(family, phase));
             assert_eq!(charged, by_stage.iter().sum::<u64>());
             frames += of_family().map(|view| u64::from(view.pieces)).sum::<u64>();
         }

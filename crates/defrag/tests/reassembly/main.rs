@@ -3,8 +3,8 @@
 mod attacks;
 mod fixture;
 mod model;
+mod phases;
 mod properties;
 mod semantics;
-mod stages;
 mod travel;
 mod wrap;

@@ -1,6 +1,6 @@
 //! Buckets that change their worker.
 
-use defrag::{Pools, Settings, Stage};
+use defrag::{Phase, Pools, Settings};
 use flow::DropReason;
 use wire::Family;
 
@@ -62,7 +62,7 @@ fn age_and_distance_and_death_travel_along() {
     }
     from.send_to(&fragment(key(Family::V4, 1, 2), 8, &[1; 16], true), 1);
     travel(&mut from, &mut to, 1);
-    assert_eq!(to.stage_of(&key(Family::V4, 1, 2)), Some(Stage::Dead(DropReason::FragOverlap)));
+    assert_eq!(to.stage_of(&key(Family::V4, 1, 2)), Some(Phase::Dead(DropReason::FragOverlap)));
     to.pass(28.5);
     to.expire(100);
     let mut ids: Vec<u32> = to.views().iter().map(|view| view.key.id()).collect();

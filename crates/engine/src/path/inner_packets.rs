@@ -14,7 +14,7 @@ use conntrack::{
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
 };
-use ruleset::{Decider, Decision, Outcome, PacketView, Stage, consult};
+use ruleset::{Decider, Decision, Hook, Outcome, PacketView, consult};
 use steer::BucketId;
 use wire::{Carried, IcmpError, Network, Transport, carried};
 
@@ -291,7 +291,7 @@ impl PacketPath {
         let mut scratch =
             Scratch::new(packet, Progress::Untracked, Screening::Off, outer.input, now);
         scratch.set_tracked(*tracked);
-        if program.accepts_at_once(Stage::Forward, scratch.state) {
+        if program.accepts_at_once(Hook::Forward, scratch.state) {
             return Ok(());
         }
         (scratch.output, scratch.mark) = (outer.output, outer.mark);
@@ -311,7 +311,7 @@ impl PacketPath {
             priority: outer.priority,
             connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
         };
-        let outcome = consult(program, Stage::Forward, &view, &mut rules.state, now);
+        let outcome = consult(program, Hook::Forward, &view, &mut rules.state, now);
         self.mark_inside(packet, &outcome, tracked, now);
         if outcome.logs.asked() > 0 {
             self.log(&outcome, packet, now);

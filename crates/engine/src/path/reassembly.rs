@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use defrag::{Buffer, Context, Memory, Outcome, Parcel, Piece, Reassembler, Stage, Summary};
+use defrag::{Buffer, Context, Memory, Outcome, Parcel, Phase, Piece, Reassembler, Summary};
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
@@ -159,10 +159,10 @@ impl Reassembly {
     /// The datagrams and the memory that are held.
     pub fn status(&self) -> DatagramStatus {
         let memory = |family| DatagramMemory {
-            newcomers: self.queues.charged(family, Stage::Newcomer),
-            in_progress: self.queues.charged(family, Stage::Progress),
+            newcomers: self.queues.charged(family, Phase::Newcomer),
+            in_progress: self.queues.charged(family, Phase::Progress),
             // The reason does not matter: all reasons are charged together.
-            given_up: self.queues.charged(family, Stage::Dead(DropReason::FragOverlap)),
+            given_up: self.queues.charged(family, Phase::Dead(DropReason::FragOverlap)),
         };
         let count = self.queues.len() as u64;
         DatagramStatus { count, v4: memory(Family::V4), v6: memory(Family::V6) }

@@ -72,7 +72,7 @@ impl PacketPath {
         let Some(bucket) = self.ownership.get(packet.bucket) else { return false };
         let is_asked = || {
             self.rules.as_ref().is_some_and(|rules| {
-                !rules.shared.program.is_empty(ruleset::Stage::DestinationNat)
+                !rules.shared.program.is_empty(ruleset::Hook::DestinationNat)
                     && !matches!(packet.network.transport, Transport::IcmpError(_))
             })
         };

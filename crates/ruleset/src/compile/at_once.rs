@@ -1,10 +1,10 @@
-//! The states of connections that a stage accepts by its first rules. Nearly every ruleset begins
+//! The states of connections that a hook accepts by its first rules. Nearly every ruleset begins
 //! with rules that ask only for the state.
 
 use crate::CtState;
 use crate::field::{CtField, Field};
+use crate::hook::Hook;
 use crate::model::{Chain, Item, Rule, ValidRuleset, Verdict};
-use crate::stage::Stage;
 
 const STATES: [CtState; 5] =
     [CtState::Invalid, CtState::Established, CtState::Related, CtState::New, CtState::Untracked];
@@ -18,9 +18,9 @@ impl States {
         Self(STATES.iter().fold(0, |all, state| all | *state as u8))
     }
 
-    /// The states whose packets a stage accepts without exception and without doing anything else.
-    pub fn accepted(ruleset: &ValidRuleset, stage: Stage) -> Self {
-        let chains = ruleset.bases[stage as usize].iter().map(|id| &ruleset.chains[id.index()]);
+    /// The states whose packets a hook accepts without exception and without doing anything else.
+    pub fn accepted(ruleset: &ValidRuleset, hook: Hook) -> Self {
+        let chains = ruleset.bases[hook as usize].iter().map(|id| &ruleset.chains[id.index()]);
         // The next chain may still refuse a packet that one chain accepts.
         chains.fold(Self::all(), |accepted, chain| {
             Self(accepted.0 & Self::accepted_by(ruleset, chain).0)

@@ -54,11 +54,11 @@ fn outcome(program: &Program, state: CtState) -> Outcome {
         connection: Connection { state, known: None },
     };
     let mut counted = RuleState::new(program, &SharedState::new(program, 1), Timestamp::ZERO);
-    evaluate(program, Stage::Forward, &view, &mut counted, Timestamp::ZERO)
+    evaluate(program, Hook::Forward, &view, &mut counted, Timestamp::ZERO)
 }
 
 fn at_once(program: &Program) -> Vec<CtState> {
-    STATES.into_iter().filter(|state| program.accepts_at_once(Stage::Forward, *state)).collect()
+    STATES.into_iter().filter(|state| program.accepts_at_once(Hook::Forward, *state)).collect()
 }
 
 #[test]

@@ -8,12 +8,12 @@ mod table;
 
 use crate::CtState;
 use crate::field::Field;
+use crate::hook::{Hook, TableFamily};
 use crate::kind::Interval;
 use crate::model::{
     ChainId, Counter, CounterId, Item, Key, LimitId, LogId, NatId, QuotaId, Reject, RuleId, SetId,
     ValidRuleset, Verdict,
 };
-use crate::stage::{Stage, TableFamily};
 
 use self::at_once::States;
 pub(crate) use self::index::{Candidates, Dimension, Index};
@@ -61,7 +61,7 @@ pub struct Program {
     /// Counters of rules, then those of elements of sets that do not change.
     pub(crate) counters: Vec<Counter>,
     pub(crate) seed: u64,
-    /// By stage: the states whose packets it accepts without evaluation.
+    /// By hook: the states whose packets it accepts without evaluation.
     at_once: Vec<States>,
 }
 
@@ -181,7 +181,7 @@ impl Program {
             }
             sets.push(lookup);
         }
-        let at_once = Stage::ALL.map(|stage| States::accepted(&ruleset, stage)).into();
+        let at_once = Hook::ALL.map(|hook| States::accepted(&ruleset, hook)).into();
         Ok(Self { ruleset, chains, spans, code, sets, dynamic, counters, seed, at_once })
     }
 
@@ -190,17 +190,17 @@ impl Program {
         &self.ruleset
     }
 
-    /// True if a stage has no base chain, so that it need not be evaluated.
-    pub fn is_empty(&self, stage: Stage) -> bool {
-        self.bases(stage).is_empty()
+    /// True if a hook has no base chain, so that it need not be evaluated.
+    pub fn is_empty(&self, hook: Hook) -> bool {
+        self.bases(hook).is_empty()
     }
 
-    /// True if a stage accepts every packet in this state and does nothing else with it, so that it
-    /// need not be evaluated. This holds for a stage without base chains, and where the first rules
+    /// True if a hook accepts every packet in this state and does nothing else with it, so that it
+    /// need not be evaluated. This holds for a hook without base chains, and where the first rules
     /// accept the state, such as `ct state established accept`.
     #[inline]
-    pub fn accepts_at_once(&self, stage: Stage, state: CtState) -> bool {
-        self.at_once[stage as usize].holds(state)
+    pub fn accepts_at_once(&self, hook: Hook, state: CtState) -> bool {
+        self.at_once[hook as usize].holds(state)
     }
 
     /// The sets that rules change. Each worker has its own copy of them.
@@ -214,8 +214,8 @@ impl Program {
         indexes.map(Index::memory_bytes).sum()
     }
 
-    pub(crate) fn bases(&self, stage: Stage) -> &[ChainId] {
-        &self.ruleset.bases[stage as usize]
+    pub(crate) fn bases(&self, hook: Hook) -> &[ChainId] {
+        &self.ruleset.bases[hook as usize]
     }
 }
 

@@ -157,7 +157,7 @@ impl ValidRuleset {
                 continue;
             }
             let chain = &self.chains[id.index()];
-            let is_nat = chain.base.is_some_and(|base| base.stage.is_nat());
+            let is_nat = chain.base.is_some_and(|base| base.hook.is_nat());
             // Only packets that open a connection come there.
             if is_nat {
                 continue;

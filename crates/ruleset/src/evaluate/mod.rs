@@ -20,13 +20,13 @@ pub use self::run::Step;
 pub use self::state::{Counted, RuleState, SharedState};
 pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};
 use crate::compile::Program;
-use crate::stage::Stage;
+use crate::hook::Hook;
 
-/// Evaluates the rules of a stage for a packet.
+/// Evaluates the rules of a hook for a packet.
 #[inline]
 pub fn evaluate(
     program: &Program,
-    stage: Stage,
+    hook: Hook,
     view: &PacketView<'_>,
     state: &mut RuleState,
     now: Timestamp,
@@ -34,7 +34,7 @@ pub fn evaluate(
     // The run fills the outcome in place, because it is large and this is called often.
     let mut outcome = Outcome::NOTHING;
     let mut nobody = run::Silent;
-    run::Run::new(program, view, state, now, &mut outcome, &mut nobody).stage(stage);
+    run::Run::new(program, view, state, now, &mut outcome, &mut nobody).hook(hook);
     outcome
 }
 
@@ -43,14 +43,14 @@ pub fn evaluate(
 /// count.
 pub fn consult(
     program: &Program,
-    stage: Stage,
+    hook: Hook,
     view: &PacketView<'_>,
     state: &mut RuleState,
     now: Timestamp,
 ) -> Outcome {
     let mut outcome = Outcome::NOTHING;
     let mut nobody = run::Asking;
-    run::Run::new(program, view, state, now, &mut outcome, &mut nobody).stage(stage);
+    run::Run::new(program, view, state, now, &mut outcome, &mut nobody).hook(hook);
     outcome
 }
 
@@ -58,7 +58,7 @@ pub fn consult(
 /// order.
 pub fn explain(
     program: &Program,
-    stage: Stage,
+    hook: Hook,
     view: &PacketView<'_>,
     state: &mut RuleState,
     now: Timestamp,
@@ -66,7 +66,7 @@ pub fn explain(
 ) -> Outcome {
     let mut somebody = run::Telling(tell);
     let mut outcome = Outcome::NOTHING;
-    run::Run::new(program, view, state, now, &mut outcome, &mut somebody).stage(stage);
+    run::Run::new(program, view, state, now, &mut outcome, &mut somebody).hook(hook);
     outcome
 }
 

@@ -7,12 +7,12 @@ use crate::model::{
     ChainId, HelperId, LogId, NatFlags, NatKind, Reject, RuleId, SynProxyId, TimeoutId,
 };
 
-/// The decision of a stage about a packet, and the changes that its rules ask for.
+/// The decision of a hook about a packet, and the changes that its rules ask for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// The verdict.
     pub decision: Decision,
-    /// The rule or policy that decided; `None` if the stage has no base chain.
+    /// The rule or policy that decided; `None` if the hook has no base chain.
     pub decided_by: Option<Decider>,
     /// The new mark of the packet.
     pub mark: Option<u32>,
@@ -20,7 +20,7 @@ pub struct Outcome {
     pub priority: Option<u32>,
     /// The new mark of the connection.
     pub ct_mark: Option<u32>,
-    /// The zones in which the packet is tracked (only in the stage before tracking).
+    /// The zones in which the packet is tracked (only in the hook before tracking).
     pub zone: Option<ZonePair>,
     /// Bits to add to the labels of the connection.
     pub label: u128,

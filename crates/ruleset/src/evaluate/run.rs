@@ -1,4 +1,4 @@
-//! The way of one packet through the chains of a stage.
+//! The way of one packet through the chains of a hook.
 
 use flow::{Timestamp, Zone, ZonePair};
 use wire::{Family, Network, TcpFlags, Transport, protocol};
@@ -10,11 +10,11 @@ use super::view::PacketView;
 use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape, Span};
 use crate::elements::Element;
 use crate::field::{Field, Guard};
+use crate::hook::Hook;
 use crate::model::{
     ChainId, CounterId, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId, SetId, Target,
     Update, Verdict,
 };
-use crate::stage::Stage;
 
 /// Something that happened to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub(super) struct Run<'a, 'v, T> {
     outcome: &'a mut Outcome,
     /// Length of the packet, in bytes.
     bytes: u64,
-    stage: Stage,
+    hook: Hook,
     trace: &'a mut T,
 }
 
@@ -99,14 +99,14 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         trace: &'a mut T,
     ) -> Self {
         let bytes = u64::from(view.network.end - u32::from(view.network.offset));
-        Self { program, view, state, now, outcome, bytes, stage: Stage::Untracked, trace }
+        Self { program, view, state, now, outcome, bytes, hook: Hook::Untracked, trace }
     }
 
     /// Evaluates the base chains in order. A packet that one chain accepts goes on to the next;
     /// every other decision is final.
-    pub fn stage(&mut self, stage: Stage) {
-        self.stage = stage;
-        for &base in self.program.bases(stage) {
+    pub fn hook(&mut self, hook: Hook) {
+        self.hook = hook;
+        for &base in self.program.bases(hook) {
             let chain = &self.program.chains[base.index()];
             if !chain.family.sees(self.view.network.family) {
                 continue;
@@ -427,9 +427,9 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.program.ruleset.sets[map.index()].elements.get(found as usize)
     }
 
-    /// True in the stage before tracking.
+    /// True in the hook before tracking.
     fn is_untracked(&self) -> bool {
-        self.stage == Stage::Untracked
+        self.hook == Hook::Untracked
     }
 
     fn assign(&mut self, target: Target, operand: &Operand) -> bool {

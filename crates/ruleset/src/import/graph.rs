@@ -1,9 +1,9 @@
 //! Checks of all chains together: jumps must end, and statements must stand where they work.
 
 use super::worst_case;
+use crate::hook::Hook;
 use crate::limits::MAX_JUMP_DEPTH;
 use crate::model::{Chain, ChainId, Item, NatKind, Parts, RuleId, Verdict};
-use crate::stage::Stage;
 
 /// Something that is wrong with a chain or a rule.
 pub(crate) struct Flaw {
@@ -38,12 +38,12 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
     if flaws.is_empty() {
         flaws.extend(worst_case::check(ruleset));
     }
-    let stages = graph.stages(ruleset);
+    let hooks = graph.hooks(ruleset);
     for (id, chain) in (0..).zip(&ruleset.chains) {
         for rule in chain.rules.clone() {
             let items = &ruleset.rules[rule as usize].items;
             for misplaced in
-                items.iter().filter_map(|item| misplaced(ruleset, item, stages[id as usize]))
+                items.iter().filter_map(|item| misplaced(ruleset, item, hooks[id as usize]))
             {
                 let rule = Some(RuleId(rule));
                 flaws.push(Flaw { chain: ChainId(id), rule, what: misplaced });
@@ -118,44 +118,44 @@ impl Graph {
         Ok(depths.into_iter().map(Option::unwrap_or_default).collect())
     }
 
-    /// The stages from which each chain is reached, one bit each.
-    fn stages(&self, ruleset: &Parts) -> Vec<u8> {
-        let mut stages = vec![0; self.edges.len()];
+    /// The hooks from which each chain is reached, one bit each.
+    fn hooks(&self, ruleset: &Parts) -> Vec<u8> {
+        let mut hooks = vec![0; self.edges.len()];
         for (id, chain) in ruleset.chains.iter().enumerate() {
             let Some(base) = chain.base else { continue };
-            let bit = 1 << base.stage as u8;
+            let bit = 1 << base.hook as u8;
             let mut reached = vec![id];
             while let Some(chain) = reached.pop() {
-                if stages[chain] & bit == 0 {
-                    stages[chain] |= bit;
+                if hooks[chain] & bit == 0 {
+                    hooks[chain] |= bit;
                     reached.extend(self.edges[chain].iter().map(|to| to.index()));
                 }
             }
         }
-        stages
+        hooks
     }
 }
 
-/// The reason why an item does not work in a chain that is reached from these stages.
-fn misplaced(ruleset: &Parts, item: &Item, stages: u8) -> Option<String> {
-    let only_in = |allowed: &[Stage], what: &str, place: &str| {
-        let allowed = allowed.iter().fold(0, |bits, stage| bits | 1 << *stage as u8);
-        (stages & !allowed != 0).then(|| format!("{what} only works in {place}"))
+/// The reason why an item does not work in a chain that is reached from these hooks.
+fn misplaced(ruleset: &Parts, item: &Item, hooks: u8) -> Option<String> {
+    let only_in = |allowed: &[Hook], what: &str, place: &str| {
+        let allowed = allowed.iter().fold(0, |bits, hook| bits | 1 << *hook as u8);
+        (hooks & !allowed != 0).then(|| format!("{what} only works in {place}"))
     };
     match item {
         Item::Nat(nat) => match ruleset.nats[nat.index()].kind {
             NatKind::Source | NatKind::Masquerade => {
-                only_in(&[Stage::SourceNat], "source translation", "nat chains of postrouting")
+                only_in(&[Hook::SourceNat], "source translation", "nat chains of postrouting")
             }
             NatKind::Destination | NatKind::Redirect => {
                 let place = "nat chains of prerouting";
-                only_in(&[Stage::DestinationNat], "destination translation", place)
+                only_in(&[Hook::DestinationNat], "destination translation", place)
             }
         },
-        Item::SynProxy(_) => only_in(&[Stage::Forward], "the SYN proxy", "chains of forward"),
+        Item::SynProxy(_) => only_in(&[Hook::Forward], "the SYN proxy", "chains of forward"),
         Item::Reject(_) => {
-            const SENDING: [Stage; 4] =
-                [Stage::Untracked, Stage::Prerouting, Stage::PreroutingTranslated, Stage::Forward];
+            const SENDING: [Hook; 4] =
+                [Hook::Untracked, Hook::Prerouting, Hook::PreroutingTranslated, Hook::Forward];
             only_in(&SENDING, "reject", "chains of type filter before postrouting")
         }
         Item::Update(update) => {
@@ -163,8 +163,8 @@ fn misplaced(ruleset: &Parts, item: &Item, stages: u8) -> Option<String> {
             (!is_exact).then(|| "a set of ranges can not be added to by rules".to_owned())
         }
         Item::Notrack => {
-            const BEFORE: [Stage; 3] =
-                [Stage::Untracked, Stage::Prerouting, Stage::PreroutingTranslated];
+            const BEFORE: [Hook; 3] =
+                [Hook::Untracked, Hook::Prerouting, Hook::PreroutingTranslated];
             only_in(&BEFORE, "notrack", "chains of prerouting")
         }
         _ => None,

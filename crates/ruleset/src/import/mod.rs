@@ -26,11 +26,11 @@ use self::rule::Reader;
 use self::scope::{Names, Scope};
 use crate::document::{Document, DocumentError};
 use crate::elements::Elements;
+use crate::hook::{Hook, TableFamily};
 use crate::kind::{Kind, outline};
 use crate::limits::{MAX_CHAINS, MAX_DOCUMENT_BYTES, MAX_ELEMENTS, MAX_RULES, MAX_SETS};
 use crate::model::{Base, Chain, ChainId, HostChain, Parts, Rule, SetId, ValidRuleset};
 use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
-use crate::stage::{Stage, TableFamily};
 
 /// Prefix of the tables that a running gateway makes in the kernel; its process number and the
 /// table's number follow. Such tables are no part of the operator's rules.
@@ -453,11 +453,11 @@ impl Import {
         let Parts { chains, bases, .. } = &mut self.parts;
         for (id, chain) in chains.iter().enumerate().rev() {
             if let Some(base) = chain.base {
-                bases[base.stage as usize].push(ChainId(id as u32));
+                bases[base.hook as usize].push(ChainId(id as u32));
             }
         }
-        for stage in bases {
-            stage.sort_by_key(|id| chains[id.index()].base.map(|base| base.priority));
+        for hook in bases {
+            hook.sort_by_key(|id| chains[id.index()].base.map(|base| base.priority));
         }
     }
 }
@@ -484,22 +484,22 @@ fn base(object: &Opened<'_, '_>) -> Result<Base, Box<Problem>> {
         Some("drop") => false,
         Some(_) => return Err(problem(Severity::Invalid, "the policy is neither accept nor drop")),
     };
-    let stage = match (kind, hook) {
+    let found = match (kind, hook) {
         ("filter" | "nat", "input") | ("filter" | "nat" | "route", "output") => {
             let what = "the host's own traffic; Stateway does not read its rules";
             return Err(problem(Severity::LeftToKernel, what));
         }
-        ("filter", hook) => Stage::of_filter(hook, priority),
-        ("nat", hook) => Stage::of_nat(hook),
+        ("filter", hook) => Hook::of_filter(hook, priority),
+        ("nat", hook) => Hook::of_nat(hook),
         _ => None,
     };
-    let stage = stage.ok_or_else(|| match (kind, hook) {
+    let hook = found.ok_or_else(|| match (kind, hook) {
         ("filter", "ingress" | "egress") => {
             problem(Severity::Unsupported, "chains of ingress and egress")
         }
         _ => problem(Severity::Invalid, "there is no such type of chain at that hook"),
     })?;
-    Ok(Base { stage, priority, accepts })
+    Ok(Base { hook, priority, accepts })
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use wire::Family;
 use super::document::has_flag;
 use super::expression;
 use super::rule::Reader;
+use crate::hook::TableFamily;
 use crate::kind::{Kind, names_of, only};
 use crate::model::{Data, Nat, NatFlags, NatKind, NatOperand};
 use crate::problem::{Parsed, Path};
-use crate::stage::TableFamily;
 
 impl Reader<'_, '_> {
     /// `snat`, `dnat`, `masquerade`, `redirect`.

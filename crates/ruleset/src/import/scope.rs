@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use crate::hook::TableFamily;
 use crate::model::{ChainId, CounterId, HelperId, LimitId, QuotaId, SetId, SynProxyId, TimeoutId};
 use crate::problem::{Parsed, Path};
-use crate::stage::TableFamily;
 
 /// The objects of a kind by name; `None` for an object that is not supported.
 pub(crate) type Known<Id> = HashMap<String, Option<Id>>;

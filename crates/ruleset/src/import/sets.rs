@@ -8,13 +8,13 @@ use super::document::Opened;
 use super::scope::Scope;
 use super::statement;
 use crate::elements::{Datum, Elements, NewElement};
+use crate::hook::TableFamily;
 use crate::kind::{Interval, Kind, names_of, only, outline};
 use crate::limits::{
     DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS,
 };
 use crate::model::{Data, Part, Set, Verdict};
 use crate::problem::{Parsed, Path};
-use crate::stage::TableFamily;
 
 /// The declaration of a named set, without its elements.
 pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parsed<Set> {

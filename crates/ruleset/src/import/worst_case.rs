@@ -4,9 +4,9 @@
 //! more often than anybody waits.
 
 use super::graph::Flaw;
+use crate::hook::Hook;
 use crate::limits::MAX_RULES_MET;
 use crate::model::{ChainId, Item, Parts, Verdict};
-use crate::stage::Stage;
 
 /// The rules that packets meet from each chain on; `None` where nobody has looked yet.
 struct Met<'r> {
@@ -18,13 +18,13 @@ struct Met<'r> {
 /// of them, and to be few inside one another.
 pub(crate) fn check(ruleset: &Parts) -> Option<Flaw> {
     let mut met = Met { ruleset, of_chains: vec![None; ruleset.chains.len()] };
-    let mut of_stages = [0_u64; Stage::ALL.len()];
+    let mut of_hooks = [0_u64; Hook::ALL.len()];
     for (id, chain) in (0..).zip(&ruleset.chains) {
         let Some(base) = chain.base else { continue };
         let here = met.from(ChainId(id)).map(|here| {
-            let of_stage = &mut of_stages[base.stage as usize];
-            *of_stage += here;
-            *of_stage <= MAX_RULES_MET
+            let of_hook = &mut of_hooks[base.hook as usize];
+            *of_hook += here;
+            *of_hook <= MAX_RULES_MET
         });
         let chain = match here {
             Ok(true) => continue,

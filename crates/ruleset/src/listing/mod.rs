@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use self::expression::{Style, element, quoted, time};
 use self::value::shown;
-use crate::stage::TableFamily;
+use crate::hook::TableFamily;
 
 pub use self::live::{Live, LiveElement, rule_with_live, with_live};
 

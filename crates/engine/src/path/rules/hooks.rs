@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use conntrack::Tracked;
 use flow::{DropReason, ZonePair};
 use netio::PortId;
-use ruleset::{Decision, NatKind, NatRequest, Outcome, PacketView, Stage as Hook, evaluate};
+use ruleset::{Decision, Hook, NatKind, NatRequest, Outcome, PacketView, evaluate};
 
 use crate::egress::bridge::Way;
 use crate::egress::original_ends::original_ends;

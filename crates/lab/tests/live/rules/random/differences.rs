@@ -46,10 +46,10 @@ pub fn differences(case: &Case, judged: &Judged, traffic: Traffic) -> Option<Str
         }
         let (what, frame) = (different.join(", "), hex(&packet.frame));
         writeln!(found, "packet {number} from {:?}: {what}; {frame}", packet.side).unwrap();
-        for (stage, step) in ours.steps {
+        for (hook, step) in ours.steps {
             let Step::Rule(rule) = step else { continue };
             let rule = &indexed.program().ruleset().rules()[rule.index()];
-            writeln!(found, "    {} handle {:?}", stage.name(), rule.handle).unwrap();
+            writeln!(found, "    {} handle {:?}", hook.name(), rule.handle).unwrap();
         }
     }
     let ours = indexed.listed(before, end);

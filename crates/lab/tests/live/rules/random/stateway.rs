@@ -1,13 +1,12 @@
-//! Our side: the ruleset as `nft` prints it, compiled, and the gateway's work between the stages of
+//! Our side: the ruleset as `nft` prints it, compiled, and the gateway's work between the hooks of
 //! its rules.
 
 use flow::Timestamp;
 use lab::Side;
 use ruleset::listing::{Live, with_live};
 use ruleset::{
-    CompileOptions, Connection, CtState, Decision, NatRequest, Options, PacketView, Program,
-    Reject, RuleState, SegmentSize, SharedState, Stage, Step, ValidRuleset, explain, import,
-    name_bits,
+    CompileOptions, Connection, CtState, Decision, Hook, NatRequest, Options, PacketView, Program,
+    Reject, RuleState, SegmentSize, SharedState, Step, ValidRuleset, explain, import, name_bits,
 };
 use serde_json::Value;
 use wire::{Family, Network, TcpFlags, Transport, dissect};
@@ -33,10 +32,10 @@ pub struct Judgement {
     pub segment_size: Option<u16>,
     /// A translation by the kernel that our rules do not allow.
     pub mistranslated: Option<String>,
-    pub steps: Vec<(Stage, Step)>,
+    pub steps: Vec<(Hook, Step)>,
 }
 
-/// A packet between two stages.
+/// A packet between two hooks.
 struct Passing {
     frame: Vec<u8>,
     mark: u32,
@@ -116,21 +115,21 @@ impl Ours {
             },
         };
         let mut output = other(packet.side);
-        for stage in Stage::ALL {
-            if stage == Stage::Prerouting && !passing.notrack {
+        for hook in Hook::ALL {
+            if hook == Hook::Prerouting && !passing.notrack {
                 passing.said = Some(self.connections.track(packet, &read(&packet.frame), now));
             }
-            if stage == Stage::Forward {
+            if hook == Hook::Forward {
                 // The kernel decrements the time to live before its forward chains.
                 let network = read(&passing.frame);
                 count_hop(&mut passing.frame, &network);
                 output = translation::side(network.destination_ip()).unwrap_or(output);
             }
             let is_new = passing.said.as_ref().is_some_and(|said| said.state == CtState::New);
-            if stage.is_nat() && !is_new {
+            if hook.is_nat() && !is_new {
                 continue;
             }
-            let asked = self.stage(stage, packet, output, &mut passing, now);
+            let asked = self.hook(hook, packet, output, &mut passing, now);
             if let Some(nat) = asked {
                 let said = passing.said.as_mut().expect("it is new");
                 match translation::follow(&nat, &mut passing.frame, answer, output) {
@@ -155,17 +154,17 @@ impl Ours {
         passing.judgement
     }
 
-    fn stage(
+    fn hook(
         &mut self,
-        stage: Stage,
+        hook: Hook,
         packet: &Packet,
         output: Side,
         passing: &mut Passing,
         now: Timestamp,
     ) -> Option<NatRequest> {
         let network = read(&passing.frame);
-        let connection = match (&passing.said, stage) {
-            (_, Stage::Untracked) => Connection { state: CtState::Invalid, known: None },
+        let connection = match (&passing.said, hook) {
+            (_, Hook::Untracked) => Connection { state: CtState::Invalid, known: None },
             (None, _) => Connection::UNTRACKED,
             (Some(said), _) => said.connection(),
         };
@@ -179,7 +178,7 @@ impl Ours {
             vlan: 0,
             packet_type: 0,
             input: name(packet.side),
-            output: if stage < Stage::Forward { 0 } else { name(output) },
+            output: if hook < Hook::Forward { 0 } else { name(output) },
             mark: passing.mark,
             priority: 0,
             connection,
@@ -187,7 +186,7 @@ impl Ours {
         let Self { program, state, .. } = self;
         let steps = &mut passing.judgement.steps;
         let outcome =
-            explain(program, stage, &view, state, now, &mut |step| steps.push((stage, step)));
+            explain(program, hook, &view, state, now, &mut |step| steps.push((hook, step)));
         passing.mark = outcome.mark.unwrap_or(passing.mark);
         passing.notrack |= outcome.notrack;
         if let (Some(said), Some(mark)) = (&mut passing.said, outcome.ct_mark) {

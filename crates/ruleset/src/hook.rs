@@ -1,4 +1,4 @@
-//! The stages in which base chains are evaluated.
+//! The hooks in which base chains are evaluated.
 
 use wire::Family;
 
@@ -44,12 +44,12 @@ impl TableFamily {
 
 /// The hooks of the kernel, cut where tracking and translation happen between their chains.
 ///
-/// A gateway evaluates the stages in this order. It tracks a packet between the first two, and
-/// translates it in or behind the two stages of translation. Only packets that open a connection
+/// A gateway evaluates the hooks in this order. It tracks a packet between the first two, and
+/// translates it in or behind the two hooks of translation. Only packets that open a connection
 /// pass those two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Stage {
+pub enum Hook {
     /// Prerouting, before connection tracking: priorities up to -200.
     Untracked,
     /// Prerouting, tracked, before destinations are translated.
@@ -75,8 +75,8 @@ const DESTINATION_NAT: i32 = -100;
 /// Priority of source translation.
 const SOURCE_NAT: i32 = 100;
 
-impl Stage {
-    /// All stages, in the order in which a packet passes them.
+impl Hook {
+    /// All hooks, in the order in which a packet passes them.
     pub const ALL: [Self; 8] = [
         Self::Untracked,
         Self::Prerouting,
@@ -102,7 +102,7 @@ impl Stage {
         }
     }
 
-    /// The stage of a chain of type filter.
+    /// The hook of a chain of type filter.
     pub(crate) fn of_filter(hook: &str, priority: i32) -> Option<Self> {
         Some(match hook {
             "prerouting" if priority <= TRACKING => Self::Untracked,
@@ -115,7 +115,7 @@ impl Stage {
         })
     }
 
-    /// The stage of a chain of type nat.
+    /// The hook of a chain of type nat.
     pub(crate) fn of_nat(hook: &str) -> Option<Self> {
         Some(match hook {
             "prerouting" => Self::DestinationNat,
@@ -124,7 +124,7 @@ impl Stage {
         })
     }
 
-    /// True for the stages of translation.
+    /// True for the hooks of translation.
     pub const fn is_nat(self) -> bool {
         matches!(self, Self::DestinationNat | Self::SourceNat)
     }

@@ -1,4 +1,4 @@
-//! The stages of a datagram: the result of each event at each of them.
+//! The phases of a datagram: the result of each event at each of them.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ fn piece(offset: u16, more: bool) -> Cut {
 type Bring = fn(&mut Worker);
 type Happen = fn(&mut Worker) -> Option<Outcome>;
 
-/// Brings a datagram to each stage.
+/// Brings a datagram to each phase.
 const STAGES: [(&str, Bring); 4] = [
     ("absent", |_| {}),
     ("newcomer", |worker| drop(worker.send(&piece(0, true)))),
@@ -69,7 +69,7 @@ const EVENTS: [(&str, Happen); 8] = [
 ];
 
 #[test]
-fn every_event_at_every_stage() {
+fn every_event_in_every_phase() {
     let mut settings = Settings::default();
     settings.v4.high_thresh = 100_000;
     let mut table = String::new();
@@ -87,11 +87,11 @@ fn every_event_at_every_stage() {
             let mut reasons: Vec<&str> =
                 worker.reasons().into_iter().map(flow::DropReason::name).collect();
             reasons.dedup();
-            let stage = worker
+            let phase = worker
                 .stage_of(&key(Family::V4, 1, 1))
                 .map_or("gone".to_owned(), |s| format!("{s:?}"));
             let reasons = reasons.join(", ");
-            writeln!(table, "  {name:9} -> {stage:17} {outcome:8} {reasons}").unwrap();
+            writeln!(table, "  {name:9} -> {phase:17} {outcome:8} {reasons}").unwrap();
             worker.check_books();
         }
     }
