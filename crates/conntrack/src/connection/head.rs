@@ -44,7 +44,7 @@ impl Status {
     /// The side array holds its start.
     pub const STAMPED: Self = Self(1 << 5);
     /// A helper reads its packets.
-    pub const WATCHED: Self = Self(1 << 6);
+    pub const HAS_HELPER: Self = Self(1 << 6);
     /// Another connection has announced it.
     pub const EXPECTED: Self = Self(1 << 7);
     /// The reserve holds its unit, not the limit of the gateway.

@@ -4,7 +4,7 @@
 use wire::protocol;
 
 use super::text::{Lines, number, place};
-use super::{Announced, Class, Facts, Inspect, Inspected, Request, UDP, Watched};
+use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, UDP};
 use crate::Direction;
 
 pub(super) const FACTS: Facts = Facts {
@@ -39,7 +39,7 @@ fn kind(payload: &[u8]) -> Option<&[u8]> {
 }
 
 impl Inspect for Amanda {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let kind = kind(packet.payload);
         if packet.direction == Direction::Original {
             self.asked |= kind == Some(REQUEST);

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use wire::protocol;
 
-use super::{Announced, Class, Facts, Inspect, Inspected, Request, UDP, Watched};
+use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, UDP};
 use crate::Direction;
 use crate::connection::Prefix;
 
@@ -42,7 +42,7 @@ impl Broadcast {
 }
 
 impl Inspect for Broadcast {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let is_question = packet.group && packet.direction == Direction::Original;
         if is_question && let Some(source_network) = asked(packet.source, packet.destination) {
             ask(Request::Keep { seconds: self.wait_s });

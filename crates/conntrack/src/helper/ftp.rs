@@ -15,7 +15,7 @@ use std::ops::Range;
 use wire::protocol;
 
 use self::session::{Event, Session};
-use super::{Announced, Class, Facts, Inspect, Inspected, Request, TCP, Watched};
+use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, TCP};
 use crate::Direction;
 
 pub(super) const FACTS: Facts = Facts {
@@ -84,7 +84,7 @@ struct Target {
 }
 
 impl Inspect for Ftp {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Some(sequence) = packet.sequence else { return Inspected::Pass };
         let seen = match self.find(packet, sequence) {
             Ok(seen) => seen,
@@ -114,8 +114,8 @@ impl Ftp {
     ///
     /// # Errors
     /// [`Inspected`] if nothing can be read: bytes in front of it are missing on which
-    /// everything depends, or for the reasons of [`Watched::seen`].
-    fn find(&mut self, packet: &Watched<'_>, sequence: u32) -> Result<usize, Inspected> {
+    /// everything depends, or for the reasons of [`HelperPacket::seen`].
+    fn find(&mut self, packet: &HelperPacket<'_>, sequence: u32) -> Result<usize, Inspected> {
         let side = &mut self.sides[packet.direction.index()];
         if side.next.is_none() && packet.start.is_none() {
             if matches!(self.session, Session::Opening | Session::Greeted) {
@@ -142,7 +142,7 @@ impl Ftp {
     /// Reads announcements again that lie in the part that was read before.
     fn repeat(
         &mut self,
-        packet: &Watched<'_>,
+        packet: &HelperPacket<'_>,
         sequence: u32,
         seen: usize,
         ask: &mut dyn FnMut(Request),
@@ -158,7 +158,7 @@ impl Ftp {
             let twin = &mut again.sides[packet.direction.index()];
             *twin = Side { line: Line::NEW, refused: side.refused, ..Side::default() };
             let payload = &packet.payload[..seen.min(end.max(start))];
-            let inspected = again.read(&Watched { payload, ..*packet }, sequence, start, ask);
+            let inspected = again.read(&HelperPacket { payload, ..*packet }, sequence, start, ask);
             side.refused = again.sides[packet.direction.index()].refused;
             if inspected == Inspected::Incomplete {
                 return inspected;
@@ -170,7 +170,7 @@ impl Ftp {
     /// Reads the lines of a segment behind the part that was read before.
     fn read(
         &mut self,
-        packet: &Watched<'_>,
+        packet: &HelperPacket<'_>,
         sequence: u32,
         seen: usize,
         ask: &mut dyn FnMut(Request),
@@ -262,7 +262,7 @@ impl Ftp {
 }
 
 /// The announcement in the line that starts at `start`.
-fn read_line(packet: &Watched<'_>, start: usize) -> Result<Announced, Silent> {
+fn read_line(packet: &HelperPacket<'_>, start: usize) -> Result<Announced, Silent> {
     let rest = &packet.payload[start..];
     let mut line = Text { bytes: &rest[..rest.len().min(LONGEST_LINE)], at: 0 };
     let target = line.read(packet.direction, packet.source).map_err(|silent| match silent {

@@ -95,7 +95,7 @@ impl Sender {
             return Inspected::Pass;
         }
         let (from, to) = (self.direction.index(), self.direction.reversed().index());
-        let packet = Watched {
+        let packet = HelperPacket {
             direction: self.direction,
             source: self.addresses[from],
             destination: self.addresses[to],

@@ -14,7 +14,7 @@ use wire::protocol;
 
 use super::stream::{Framing, Stream};
 use super::text::number;
-use super::{Announced, Class, Facts, Inspect, Inspected, Request, TCP, Watched};
+use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, TCP};
 use crate::Direction;
 
 pub(super) const FACTS: Facts = Facts {
@@ -97,7 +97,7 @@ impl Session {
 }
 
 impl Inspect for Irc {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         if packet.direction == Direction::Reply {
             return Inspected::Pass;
         }

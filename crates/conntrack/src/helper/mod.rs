@@ -132,7 +132,7 @@ impl Kind {
     }
 
     /// The state of the helper for a new connection.
-    pub(crate) fn start(self) -> Watcher {
+    pub(crate) fn start(self) -> AttachedHelper {
         let state: Box<dyn Inspect> = match self {
             Self::Amanda => Box::<amanda::Amanda>::default(),
             Self::Ftp => Box::<ftp::Ftp>::default(),
@@ -147,7 +147,7 @@ impl Kind {
             Self::Q931 => Box::<h323::CallSignalling>::default(),
             Self::H245 => Box::<h323::MediaControl>::default(),
         };
-        Watcher { kind: self, state: Some(state), starts: None }
+        AttachedHelper { kind: self, state: Some(state), starts: None }
     }
 
     /// Name as in the kernel.
@@ -249,7 +249,7 @@ impl Helpers {
 
 /// A helper with its state for one connection.
 #[derive(Debug)]
-pub(crate) struct Watcher {
+pub(crate) struct AttachedHelper {
     pub kind: Kind,
     /// `None` if it has [left](Inspected::Left) the connection.
     pub state: Option<Box<dyn Inspect>>,
@@ -258,13 +258,13 @@ pub(crate) struct Watcher {
     starts: Option<[Option<u32>; 2]>,
 }
 
-impl Watcher {
+impl AttachedHelper {
     /// Memory of the largest state, bytes.
     pub const STATE_BYTES: usize = size_of::<sip::Sip>();
 
     /// Lets the helper read a packet, see [`Inspect::inspect`]. After it has left it reads
     /// nothing more.
-    pub fn read(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    pub fn read(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let state = self.state.as_mut();
         let inspected = state.map_or(Inspected::Pass, |state| state.inspect(packet, ask));
         self.state.take_if(|_| inspected == Inspected::Left);
@@ -294,12 +294,12 @@ impl Watcher {
 /// The part of a helper that reads packets.
 pub(crate) trait Inspect: Debug + Send {
     /// Reads a packet of the connection, and calls `ask` with its requests, in order.
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected;
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected;
 }
 
 /// A packet of a connection with a helper, as the helper sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watched<'a> {
+pub(crate) struct HelperPacket<'a> {
     /// Relative to the end that opened the connection.
     pub direction: Direction,
     /// Addresses and ports of this packet.
@@ -334,7 +334,7 @@ pub(crate) struct Watched<'a> {
     pub earlier: Earlier<'a>,
 }
 
-impl Watched<'_> {
+impl HelperPacket<'_> {
     /// How many bytes of a segment with this number were read before, where `next` follows the
     /// last byte that was read; if negative, how many are missing in front of it.
     ///
@@ -353,7 +353,7 @@ impl Watched<'_> {
 /// section 6).
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
-impl Watched<'_> {
+impl HelperPacket<'_> {
     /// True if an announcement of this packet is refused: it names a privileged port, or a host
     /// for which the sender may not speak.
     pub fn refuses(&self, kind: Kind, announced: &Announced) -> bool {

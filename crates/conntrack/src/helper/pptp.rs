@@ -27,7 +27,9 @@ use std::net::IpAddr;
 use wire::protocol;
 
 use super::stream::{Framing, Streams};
-use super::{Announced, Class, Earlier, Facts, Inspect, Inspected, Request, TCP, Watched, Way};
+use super::{
+    Announced, Class, Earlier, Facts, HelperPacket, Inspect, Inspected, Request, TCP, Way,
+};
 use crate::Direction;
 use crate::nat::Edit;
 
@@ -225,7 +227,7 @@ const fn gives_id(kind: u8) -> bool {
 fn as_meant(
     bytes: &[u8],
     at: Option<usize>,
-    packet: &Watched<'_>,
+    packet: &HelperPacket<'_>,
     ask: &mut dyn FnMut(Request),
 ) -> Vec<u8> {
     let mut meant = bytes.to_vec();
@@ -259,7 +261,7 @@ fn as_meant(
 }
 
 impl Inspect for Pptp {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Self { streams, state } = self;
         streams.feed_in_turn(packet, framing, |bytes, at| {
             let meant = packet.is_translated.then(|| as_meant(bytes, at, packet, ask));
@@ -295,7 +297,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn of(packet: &Watched<'_>, pns: Direction, ids: Ids) -> Self {
+    fn of(packet: &HelperPacket<'_>, pns: Direction, ids: Ids) -> Self {
         let (pns, pac) = if packet.direction == pns {
             (packet.source, packet.destination)
         } else {

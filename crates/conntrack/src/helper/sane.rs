@@ -4,7 +4,7 @@
 
 use wire::protocol;
 
-use super::{Announced, Class, Facts, Inspect, Inspected, Request, TCP, Watched};
+use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, TCP};
 use crate::Direction;
 
 pub(super) const FACTS: Facts = Facts {
@@ -87,7 +87,7 @@ impl Session {
 }
 
 impl Inspect for Sane {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Some(sequence) = packet.sequence else { return Inspected::Pass };
         let (direction, payload) = (packet.direction, packet.payload);
         if packet.start.is_none() && packet.settings.expect_picked_up {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Holder, Inspected, Shares, Watched};
+use super::{HelperPacket, Holder, Inspected, Shares};
 use crate::Direction;
 
 /// Longest message that is kept until its last segment comes, bytes.
@@ -57,7 +57,7 @@ impl Stream {
     /// one.
     pub fn feed(
         &mut self,
-        packet: &Watched<'_>,
+        packet: &HelperPacket<'_>,
         framing: impl Fn(&[u8]) -> Framing,
         each: impl FnMut(&[u8], Option<usize>),
     ) -> Inspected {
@@ -96,12 +96,12 @@ impl Stream {
     /// Reads a segment whose first `seen` bytes were read before.
     fn read(
         &mut self,
-        packet: &Watched<'_>,
+        packet: &HelperPacket<'_>,
         seen: usize,
         framing: impl Fn(&[u8]) -> Framing,
         mut each: impl FnMut(&[u8], Option<usize>),
     ) -> Inspected {
-        let Watched { payload, memory, opener, .. } = *packet;
+        let HelperPacket { payload, memory, opener, .. } = *packet;
         let fresh = &payload[seen..];
         let mut joined = None;
         if let Some(kept) = self.kept.take() {
@@ -180,7 +180,7 @@ impl Streams {
     /// As [`Stream::feed`].
     pub fn feed(
         &mut self,
-        packet: &Watched<'_>,
+        packet: &HelperPacket<'_>,
         framing: impl Fn(&[u8]) -> Framing,
         each: impl FnMut(&[u8], Option<usize>),
     ) -> Inspected {
@@ -191,7 +191,7 @@ impl Streams {
     /// end does, the connection speaks another protocol.
     pub fn feed_in_turn(
         &mut self,
-        packet: &Watched<'_>,
+        packet: &HelperPacket<'_>,
         framing: impl Fn(&[u8]) -> Framing,
         each: impl FnMut(&[u8], Option<usize>),
     ) -> Inspected {

@@ -60,7 +60,7 @@ impl Reader {
             self.start.get_or_insert(sequence);
         }
         let address = "192.0.2.1".parse().unwrap();
-        let packet = Watched {
+        let packet = HelperPacket {
             direction: Direction::Original,
             source: address,
             destination: address,

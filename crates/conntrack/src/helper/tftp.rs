@@ -1,7 +1,7 @@
 //! TFTP (RFC 1350): the server answers a request from a port of its own choice
 //! (section 4).
 
-use super::{Announced, Class, Facts, Inspect, Inspected, Request, UDP, Watched};
+use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, UDP};
 use crate::Direction;
 use wire::protocol;
 
@@ -24,7 +24,7 @@ const MODES: [&[u8]; 3] = [b"octet", b"netascii", b"mail"];
 pub(super) struct Tftp;
 
 impl Inspect for Tftp {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         if packet.direction == Direction::Original && is_request(packet.payload) {
             ask(Request::Expect(Announced {
                 source: Some(packet.destination),

@@ -8,7 +8,7 @@ use crate::testing::conversation::{nothing_told, some_connection, some_opener};
 
 fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
     let mut all = Vec::new();
-    let packet = Watched {
+    let packet = HelperPacket {
         direction,
         source: "192.0.2.1".parse().unwrap(),
         destination: "198.51.100.2".parse().unwrap(),

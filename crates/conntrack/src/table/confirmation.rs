@@ -28,7 +28,7 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
-        if (tracked.fresh || tracked.is_watched()) && tracked.verdict == Verdict::Accept {
+        if (tracked.fresh || tracked.has_helper()) && tracked.verdict == Verdict::Accept {
             self.pass_to_helper(tracked, packet, context)
         } else {
             tracked
@@ -48,7 +48,7 @@ impl Table {
         {
             return tracked.dropped(reason);
         }
-        if tracked.is_watched() { self.inspect(tracked, packet, context) } else { tracked }
+        if tracked.has_helper() { self.inspect(tracked, packet, context) } else { tracked }
     }
 
     /// Confirms a connection, because the packet that opened it passes: the connection becomes

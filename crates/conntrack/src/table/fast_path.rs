@@ -8,7 +8,7 @@ use crate::nat::Translation;
 use crate::{ConnectionId, Direction, Forwarding, Guess, Tracked};
 
 /// Connections for which nothing is recorded, because a stage must see each of their packets.
-const WATCHED: Status = Status::WATCHED.with(Status::PROXIED).with(Status::FRESH);
+const UNUSUAL: Status = Status::HAS_HELPER.with(Status::PROXIED).with(Status::FRESH);
 
 impl Table {
     /// Invalidates all records, unless the last call gave the same `reason`. A worker calls this
@@ -68,7 +68,7 @@ impl Table {
         if let (Some(ConnectionId(slot)), Some(direction)) = (tracked.connection, tracked.direction)
             && tracked.class == Class::Established
             && tracked.has_seen_reply()
-            && !tracked.status.has(WATCHED)
+            && !tracked.status.has(UNUSUAL)
             && !self.slab[slot].head.key.is_tunnel()
         {
             self.slab.forwardings.set(slot, direction, forwarding);

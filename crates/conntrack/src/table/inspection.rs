@@ -8,7 +8,7 @@ use super::{Table, deadline};
 use crate::connection::Status;
 use crate::connection::ip_address;
 use crate::expect::{Announcer, Claim, Expectation, Master, Measure, Passage, put_together};
-use crate::helper::{Earlier, Holder, Inspected, Request, Watched};
+use crate::helper::{Earlier, HelperPacket, Holder, Inspected, Request};
 use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
 /// Length of a UDP header, bytes.
@@ -41,7 +41,7 @@ impl Table {
             self.slab.keep_claim(slot, claim);
         }
         if let Some(kind) = helper {
-            self.slab.watch(slot, kind.start());
+            self.slab.attach_helper(slot, kind.start());
         }
         class
     }
@@ -65,24 +65,25 @@ impl Table {
         let passage = Passage::of(&flow, &self.leaves_as(slot), direction);
         let interface = self.slab.translation(slot).and_then(|it| it.interface);
         let block = self.block;
-        let Some((head, watcher)) = self.slab.watched_mut(slot) else { return tracked };
+        let Some((head, helper)) = self.slab.helper_mut(slot) else { return tracked };
         let status = head.status;
-        let start = watcher.start_of(direction, &packet.network.transport);
-        let Some(watched) = Watched::of(packet, direction, &flow, status, &passage, context) else {
+        let start = helper.start_of(direction, &packet.network.transport);
+        let Some(seen) = HelperPacket::of(packet, direction, &flow, status, &passage, context)
+        else {
             return tracked;
         };
-        let watched = Watched { start, ..watched };
+        let seen = HelperPacket { start, ..seen };
         let zone = if direction == Direction::Original { zones.reply } else { zones.original };
-        let master = Master { flow, helper: watcher.kind, mark: head.mark, zone };
-        let payload = watched.payload;
+        let master = Master { flow, helper: helper.kind, mark: head.mark, zone };
+        let payload = seen.payload;
         let announcer = Announcer { master, passage, direction, interface, block, payload };
         let (mut full, mut no_port) = (false, false);
         let (mut edits, mut measures) = (Vec::new(), Vec::new());
         let limit = context.settings.expect_max;
         let Context { expectations, expectation_events, settings, counters, now, .. } = context;
         let mut events = listener(expectation_events, settings);
-        let inspected = watcher.read(&watched, &mut |request| match request {
-            Request::Expect(announced) if watched.refuses(master.helper, &announced) => {
+        let inspected = helper.read(&seen, &mut |request| match request {
+            Request::Expect(announced) if seen.refuses(master.helper, &announced) => {
                 counters.expect_refused += 1;
             }
             Request::Expect(announced) => {
@@ -113,7 +114,7 @@ impl Table {
                 head.deadline = head.deadline.max(deadline(*now, seconds));
             }
         });
-        let sequence = watched.sequence;
+        let sequence = seen.sequence;
         counters.helper_left += u64::from(inspected == Inspected::Left);
         counters.helper_forgot += expectations.memory().forgotten();
         match inspected {
@@ -131,7 +132,7 @@ impl Table {
     }
 }
 
-impl<'a> Watched<'a> {
+impl<'a> HelperPacket<'a> {
     /// `None` for packets without payload.
     fn of<'b: 'a>(
         packet: &TrackedPacket<'a>,

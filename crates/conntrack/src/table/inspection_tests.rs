@@ -222,7 +222,7 @@ fn an_announced_connection_that_is_refused_is_expected_again() {
 }
 
 #[test]
-fn nothing_is_watched_that_is_not_configured() {
+fn helpers_that_are_not_configured_attach_to_nothing() {
     for (configured, port) in [(None, 21), (Some(2121), 21), (Some(21), 2121)] {
         let helpers: Vec<_> = configured.map(|port| (Kind::Ftp, port)).into_iter().collect();
         let mut lab = Lab::new(&helpers);

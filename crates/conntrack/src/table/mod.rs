@@ -432,7 +432,7 @@ fn retire(
         release(slab.take_claim(slot).as_deref(), context);
     }
     let head = &slab[slot].head;
-    if head.status.has(Status::WATCHED) {
+    if head.status.has(Status::HAS_HELPER) {
         let now = context.now;
         let (expectations, mut listener) = context.expecting();
         expectations.forget(&head.key, now, &mut listener);

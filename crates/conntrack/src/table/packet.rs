@@ -186,8 +186,8 @@ impl Tracked {
 
     /// True if a helper reads the packets of the connection.
     #[inline]
-    pub const fn is_watched(&self) -> bool {
-        self.status.has(Status::WATCHED)
+    pub const fn has_helper(&self) -> bool {
+        self.status.has(Status::HAS_HELPER)
     }
 
     /// True if a reply to the connection was seen.

@@ -41,8 +41,8 @@ impl Table {
     /// effect on a connection that is confirmed or has a helper.
     pub fn set_helper(&mut self, tracked: &mut Tracked, kind: Kind) {
         let Some(ConnectionId(slot)) = tracked.connection.filter(|_| tracked.fresh) else { return };
-        if !self.slab[slot].head.status.has(Status::WATCHED) {
-            self.slab.watch(slot, kind.start());
+        if !self.slab[slot].head.status.has(Status::HAS_HELPER) {
+            self.slab.attach_helper(slot, kind.start());
         }
         tracked.status = self.slab[slot].head.status;
     }

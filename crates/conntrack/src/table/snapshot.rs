@@ -37,7 +37,7 @@ impl Connection {
             assured: has(Status::ASSURED),
             expected: has(Status::EXPECTED),
             part: part.is_some_and(|part| part.tunnel.is_shared()),
-            helper: slab.watcher(slot).map(|watcher| watcher.kind.name()),
+            helper: slab.helper(slot).map(|helper| helper.kind.name()),
             mark,
             labels: slab.labels(slot),
             counters: side.filter(|_| has(Status::ACCOUNTED)).map(|side| side.counts),

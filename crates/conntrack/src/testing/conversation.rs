@@ -6,7 +6,8 @@ use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone};
 use wire::{Family, protocol};
 
 use crate::helper::{
-    Announced, Earlier, HelperSettings, Holder, Inspect, Inspected, Kind, Memory, Request, Watched,
+    Announced, Earlier, HelperPacket, HelperSettings, Holder, Inspect, Inspected, Kind, Memory,
+    Request,
 };
 use crate::{Direction, Expectations};
 
@@ -88,7 +89,7 @@ impl Talk {
         let (from, to) = (direction.index(), direction.reversed().index());
         let ((source, source_port), (destination, destination_port)) =
             (self.ends[from], self.ends[to]);
-        let packet = Watched {
+        let packet = HelperPacket {
             direction,
             source,
             destination,

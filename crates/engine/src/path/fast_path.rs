@@ -49,7 +49,7 @@ impl PacketPath {
             || tracked.verdict != Verdict::Accept
             || tracked.why.is_some()
             || tracked.connection.is_none()
-            || tracked.is_watched()
+            || tracked.has_helper()
         {
             self.count_arrived(packet);
             // The sender of the packet that was recorded was the same.

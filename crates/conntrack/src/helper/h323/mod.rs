@@ -47,7 +47,7 @@ use self::h245::Channel;
 use self::per::Per;
 use self::ras::Said;
 use super::stream::{Framing, Streams};
-use super::{Announced, Class, Facts, Inspect, Inspected, Kind, Request, TCP, UDP, Watched};
+use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Kind, Request, TCP, UDP};
 
 /// Room for RTP and RTCP, for both channels of four sessions, and for calls, H.245 and T.120.
 pub(super) const Q931: Facts = Facts {
@@ -110,13 +110,13 @@ fn framing(bytes: &[u8]) -> Framing {
 /// The packet that a message comes in.
 #[derive(Clone, Copy)]
 struct Origin<'a> {
-    packet: &'a Watched<'a>,
+    packet: &'a HelperPacket<'a>,
     /// Offset of the message in the packet; `None` if it began in an earlier one.
     start: Option<usize>,
 }
 
 impl Inspect for CallSignalling {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         self.0.feed_in_turn(packet, framing, |message, at| {
             let origin = Origin::of(packet, at);
             let Ok(said) = q931::read(&message[TPKT_HEADER..]) else { return };
@@ -131,7 +131,7 @@ impl Inspect for CallSignalling {
 }
 
 impl Inspect for MediaControl {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         self.0.feed(packet, framing, |message, at| {
             let mut channels = Vec::new();
             let mut per = Per::new(&message[TPKT_HEADER..], 0);
@@ -144,7 +144,7 @@ impl Inspect for MediaControl {
 
 impl<'a> Origin<'a> {
     /// The origin of a message with its header, which begins at `at` in the packet.
-    fn of(packet: &'a Watched<'a>, at: Option<usize>) -> Self {
+    fn of(packet: &'a HelperPacket<'a>, at: Option<usize>) -> Self {
         Self { packet, start: at.map(|at| at + TPKT_HEADER) }
     }
 
@@ -198,7 +198,7 @@ impl<'a> Origin<'a> {
 }
 
 impl Inspect for Ras {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let origin = Origin { packet, start: Some(0) };
         if let Ok(said) = ras::read(packet.payload) {
             self.heard(said, origin, ask);

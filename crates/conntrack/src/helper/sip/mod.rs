@@ -35,7 +35,8 @@ use self::message::{Host, Message, Start, Via, framing};
 use self::sdp::MediaKind;
 use super::stream::Streams;
 use super::{
-    Announced, Class, Facts, Form, Inspect, Inspected, Kind, Mention, Request, TCP_AND_UDP, Watched,
+    Announced, Class, Facts, Form, HelperPacket, Inspect, Inspected, Kind, Mention, Request,
+    TCP_AND_UDP,
 };
 use crate::Direction;
 
@@ -87,7 +88,7 @@ struct Registration {
 }
 
 impl Inspect for Sip {
-    fn inspect(&mut self, packet: &Watched<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
+    fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Self { streams, dialogue } = self;
         // Any packet counts, because it may have no other purpose than to keep the connection
         // (RFC 5626 section 3.5).
@@ -108,7 +109,7 @@ impl Inspect for Sip {
 /// A message and its packet.
 struct Heard<'a> {
     message: Message<'a>,
-    packet: &'a Watched<'a>,
+    packet: &'a HelperPacket<'a>,
     /// Offset of the message in the packet; `None` if it began in an earlier one.
     at: Option<usize>,
 }

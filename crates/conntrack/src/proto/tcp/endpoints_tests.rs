@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::window::MIN_ACK_WINDOW;
 use super::{FlagClass, Segment, Seq, Step, TcpSettings};
 use crate::Direction::{self, Original, Reply};
-use crate::proto::tcp::testing::{ACK, FIN, SYN, SYN_ACK, Watched, segment};
+use crate::proto::tcp::testing::{ACK, Conversation, FIN, SYN, SYN_ACK, segment};
 
 /// Chooses the next step; a case is reproduced by its seed.
 struct Dice(u64);
@@ -187,7 +187,7 @@ impl End {
 struct World {
     dice: Dice,
     ends: [End; 2],
-    watched: Watched,
+    conversation: Conversation,
     /// Segments that were sent and not yet seen by the tracker, by direction.
     before: [Vec<Travelling>; 2],
     /// Highest acknowledgment number that the tracker saw, by direction.
@@ -204,19 +204,20 @@ impl World {
         let syn = segment(SYN, client_isn, 0).window(client.syn_window());
         let answer = segment(SYN_ACK, server_isn, client_isn.wrapping_add(1));
         let answer = answer.window(server.syn_window());
-        let mut watched = Watched::open(&syn.options(&client_options), TcpSettings::default());
-        watched.accepts(Reply, &answer.options(&server_options));
+        let mut conversation =
+            Conversation::open(&syn.options(&client_options), TcpSettings::default());
+        conversation.accepts(Reply, &answer.options(&server_options));
 
         let copies = ends.clone();
         ends[0].agree(&copies[1]);
         ends[1].agree(&copies[0]);
         ends[0].allowed = ends[0].next.plus(u32::from(copies[1].syn_window()));
         let ack = ends[0].emit(ends[0].next, 0, false);
-        watched.accepts(Original, &ack.as_segment());
+        conversation.accepts(Original, &ack.as_segment());
         ends[1].receive(&ack);
         let before = [vec![], vec![]];
         let acknowledged = [ends[0].received, ends[1].received];
-        Self { dice: Dice(seed), ends, watched, behind: before.clone(), before, acknowledged }
+        Self { dice: Dice(seed), ends, conversation, behind: before.clone(), before, acknowledged }
     }
 
     fn step(&mut self) {
@@ -257,14 +258,14 @@ impl World {
         // of the method; the network of this test does not delay so long.
         let acknowledged = travelling.segment.acknowledgment;
         let newest = self.acknowledged[at].max(acknowledged);
-        let patience = self.watched.tracker.halves[at].max_window.max(MIN_ACK_WINDOW);
+        let patience = self.conversation.tracker.halves[at].max_window.max(MIN_ACK_WINDOW);
         let sent = self.ends[direction.reversed().index()].next;
         if newest != acknowledged && sent.since(acknowledged) > patience {
             return;
         }
         self.acknowledged[at] = newest;
-        let before = self.watched.tracker;
-        let step = self.watched.sees(direction, &travelling.as_segment());
+        let before = self.conversation.tracker;
+        let step = self.conversation.sees(direction, &travelling.as_segment());
         assert!(
             matches!(step, Step::Accept(_) | Step::Pass),
             "{step:?} for {direction:?} {travelling:#?} with {before:#?}"
@@ -325,16 +326,16 @@ proptest! {
         for _ in 0..100 {
             world.step();
         }
-        let halves = world.watched.tracker.halves;
+        let halves = world.conversation.tracker.halves;
         let forged = if forge_ack {
             segment(flags, halves[0].end.0, halves[1].end.plus(beyond).0)
         } else {
             let tolerated = halves[1].max_window;
             segment(flags, halves[0].max_end.plus(tolerated).plus(beyond).0, halves[1].end.0)
         };
-        let step = world.watched.sees(Original, &forged);
+        let step = world.conversation.sees(Original, &forged);
         prop_assert!(matches!(step, Step::Invalid { .. }), "{step:?} for {forged:?}");
-        prop_assert_eq!(world.watched.tracker.halves, halves);
+        prop_assert_eq!(world.conversation.tracker.halves, halves);
     }
 
     #[test]
@@ -351,13 +352,13 @@ proptest! {
         if super::TcpTracker::open(&first, &settings).is_err() {
             return Ok(());
         }
-        let mut watched = Watched::open(&first, settings);
+        let mut conversation = Conversation::open(&first, settings);
         for (reply, travelling) in rest {
-            let (replied, assured) = (watched.seen_reply, watched.assured);
+            let (replied, assured) = (conversation.seen_reply, conversation.assured);
             let direction = if reply { Reply } else { Original };
-            let step = watched.sees(direction, &travelling.as_segment());
-            prop_assert!(watched.assured >= assured, "assured is for life");
-            prop_assert!(watched.assured == assured || replied, "assured without a reply");
+            let step = conversation.sees(direction, &travelling.as_segment());
+            prop_assert!(conversation.assured >= assured, "assured is for life");
+            prop_assert!(conversation.assured == assured || replied, "assured without a reply");
             if matches!(step, Step::Delete | Step::Reopen) {
                 break;
             }
@@ -396,7 +397,7 @@ fn the_simulated_ends_exchange_data_and_close() {
             out_of_order += u32::from(world.ends.iter().any(|end| !end.islands.is_empty()));
         }
         exchanged += u64::from(world.ends[1].received.since(Seq(1001)));
-        closed += u32::from(world.watched.tracker.state().is_closing());
+        closed += u32::from(world.conversation.tracker.state().is_closing());
     }
     assert!(closed > 25 && exchanged > 1_000_000 && out_of_order > 1000);
 }

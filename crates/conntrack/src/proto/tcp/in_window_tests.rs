@@ -59,26 +59,26 @@ proptest! {
         picked_up: bool,
         talk in proptest::collection::vec(near(), 1..40),
     ) {
-        let mut watched = if picked_up {
-            Watched::open(&segment(ACK, 101, 501), TcpSettings::default())
+        let mut conversation = if picked_up {
+            Conversation::open(&segment(ACK, 101, 501), TcpSettings::default())
         } else {
-            Watched::established()
+            Conversation::established()
         };
-        watched.settings.be_liberal = be_liberal;
+        conversation.settings.be_liberal = be_liberal;
         for Near { reply, flags, ahead, acknowledges, length, window, options } in talk {
             let direction = if reply { Reply } else { Original };
             let [own, other] = [direction, direction.reversed()]
-                .map(|direction| watched.tracker.halves[direction.index()].end);
+                .map(|direction| conversation.tracker.halves[direction.index()].end);
             let sequence = Seq(own.0.wrapping_add_signed(ahead));
             let acknowledgment = Seq(other.0.wrapping_add_signed(acknowledges));
             let segment = segment(flags, sequence.0, acknowledgment.0)
                 .data(length)
                 .window(window)
                 .options(options);
-            let (before, settled) = (watched.tracker, watched.seen_reply && watched.assured);
+            let (before, settled) = (conversation.tracker, conversation.seen_reply && conversation.assured);
             let mut short = before;
-            let in_window = short.advance_in_window(direction, &segment, &watched.settings);
-            let step = watched.sees(direction, &segment);
+            let in_window = short.advance_in_window(direction, &segment, &conversation.settings);
+            let step = conversation.sees(direction, &segment);
             if !settled {
                 continue;
             }
@@ -86,14 +86,14 @@ proptest! {
                 Some(timeout) => {
                     let accepted = Accepted { timeout, assured: true, state_changed: false };
                     prop_assert_eq!(step, Step::Accept(accepted));
-                    prop_assert_eq!(short, watched.tracker);
+                    prop_assert_eq!(short, conversation.tracker);
                 }
                 None => {
                     prop_assert_eq!(short, before);
                     let ordinary = matches!(step, Step::Accept(_))
                         && segment.class == FlagClass::Ack
                         && before.state() == TcpState::Established
-                        && !is_lenient(&before, direction, &watched.settings);
+                        && !is_lenient(&before, direction, &conversation.settings);
                     prop_assert!(!ordinary, "{segment:?} went the long way");
                 }
             }

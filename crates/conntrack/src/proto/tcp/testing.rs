@@ -49,7 +49,7 @@ impl<'a> Segment<'a> {
 
 /// The tracker with the fields that its owner keeps.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct Conversation {
     pub tracker: TcpTracker,
     pub seen_reply: bool,
     pub assured: bool,
@@ -58,7 +58,7 @@ pub struct Watched {
     pub settings: TcpSettings,
 }
 
-impl Watched {
+impl Conversation {
     pub fn open(segment: &Segment<'_>, settings: TcpSettings) -> Self {
         let Opened { tracker, timeout } =
             TcpTracker::open(segment, &settings).expect("opens a connection");
@@ -67,10 +67,10 @@ impl Watched {
 
     /// The client starts at 100, the server at 500; both windows are 1000.
     pub fn established() -> Self {
-        let mut watched = Self::open(&segment(SYN, 100, 0), TcpSettings::default());
-        watched.accepts(Direction::Reply, &segment(SYN_ACK, 500, 101));
-        watched.accepts(Original, &segment(ACK, 101, 501));
-        watched
+        let mut conversation = Self::open(&segment(SYN, 100, 0), TcpSettings::default());
+        conversation.accepts(Direction::Reply, &segment(SYN_ACK, 500, 101));
+        conversation.accepts(Original, &segment(ACK, 101, 501));
+        conversation
     }
 
     pub fn sees(&mut self, direction: Direction, segment: &Segment<'_>) -> Step {

@@ -11,7 +11,7 @@ use self::forwardings::Forwardings;
 use self::side_array::SideArray;
 use crate::connection::{Head, Status};
 use crate::expect::Claim;
-use crate::helper::Watcher;
+use crate::helper::AttachedHelper;
 use crate::nat::{Pool, Translation};
 use crate::proto::State;
 use crate::seqadj::Shift;
@@ -38,7 +38,7 @@ pub(crate) struct Slab {
     /// Counters and start of connections with accounting or timestamps.
     sides: SideArray<SideFacts>,
     /// The helpers of connections.
-    watchers: SideArray<Box<Watcher>>,
+    helpers: SideArray<Box<AttachedHelper>>,
     /// The state of the SYN proxy for the connections that it has opened.
     proxied: SideArray<Box<Proxied>>,
     /// The labels of connections.
@@ -72,7 +72,7 @@ impl Slab {
             free: NONE,
             len: 0,
             sides: SideArray::new(),
-            watchers: SideArray::new(),
+            helpers: SideArray::new(),
             proxied: SideArray::new(),
             labels: SideArray::new(),
             claims: Vec::new(),
@@ -97,8 +97,8 @@ impl Slab {
         self.chunks.len() * size_of::<[Entry; CHUNK]>()
             + self.chunks.capacity() * size_of::<usize>()
             + self.sides.memory_bytes()
-            + self.watchers.memory_bytes()
-            + self.watchers.len() * (size_of::<Watcher>() + Watcher::STATE_BYTES)
+            + self.helpers.memory_bytes()
+            + self.helpers.len() * (size_of::<AttachedHelper>() + AttachedHelper::STATE_BYTES)
             + self.proxied.memory_bytes()
             + self.proxied.len() * size_of::<Proxied>()
             + self.labels.memory_bytes()
@@ -144,8 +144,8 @@ impl Slab {
         if status.has(Status::ACCOUNTED.with(Status::STAMPED)) {
             self.sides.remove(slot);
         }
-        if status.has(Status::WATCHED) {
-            self.watchers.remove(slot);
+        if status.has(Status::HAS_HELPER) {
+            self.helpers.remove(slot);
             self.shifts.remove(slot);
         }
         if status.has(Status::PROXIED) {
@@ -241,22 +241,22 @@ impl Slab {
     }
 
     /// Attaches a helper to a connection.
-    pub fn watch(&mut self, slot: u32, watcher: Watcher) {
-        self[slot].head.status.set(Status::WATCHED);
-        self.watchers.insert(slot, Box::new(watcher));
+    pub fn attach_helper(&mut self, slot: u32, helper: AttachedHelper) {
+        self[slot].head.status.set(Status::HAS_HELPER);
+        self.helpers.insert(slot, Box::new(helper));
     }
 
     /// The helper of a connection, unless it has none or the helper has left.
-    pub fn watcher(&self, slot: u32) -> Option<&Watcher> {
-        let is_watched = self[slot].head.status.has(Status::WATCHED);
-        let watcher = is_watched.then(|| self.watchers.get(slot)).flatten()?;
-        watcher.state.is_some().then_some(watcher)
+    pub fn helper(&self, slot: u32) -> Option<&AttachedHelper> {
+        let has_helper = self[slot].head.status.has(Status::HAS_HELPER);
+        let helper = has_helper.then(|| self.helpers.get(slot)).flatten()?;
+        helper.state.is_some().then_some(helper)
     }
 
     /// A connection that has a helper, with it.
-    pub fn watched_mut(&mut self, slot: u32) -> Option<(&mut Head, &mut Watcher)> {
+    pub fn helper_mut(&mut self, slot: u32) -> Option<(&mut Head, &mut AttachedHelper)> {
         let head = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK].head;
-        Some((head, self.watchers.get_mut(slot)?))
+        Some((head, self.helpers.get_mut(slot)?))
     }
 
     /// Sets the state of the SYN proxy for a connection.

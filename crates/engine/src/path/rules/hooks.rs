@@ -314,7 +314,7 @@ impl PacketPath {
     pub(crate) fn confirm(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let tracked = scratch.tracked;
         scratch.tracking = Progress::Confirmed;
-        if !tracked.fresh && !tracked.is_watched() {
+        if !tracked.fresh && !tracked.has_helper() {
             return ControlFlow::Continue(());
         }
         let Self { ownership, tracking, counters, .. } = self;
@@ -325,7 +325,7 @@ impl PacketPath {
         if let Some(why) = passed.refusal() {
             return dropped(why);
         }
-        if tracked.is_watched() { self.edit_payload(packet) } else { ControlFlow::Continue(()) }
+        if tracked.has_helper() { self.edit_payload(packet) } else { ControlFlow::Continue(()) }
     }
 
     /// Withdraws the connection that a packet has opened.
