@@ -118,7 +118,7 @@ impl Unthreaded {
     /// True if this worker owns the bucket of such packets in zone 0.
     pub fn owns(&self, network: &Network) -> bool {
         let steered = self.worker.path.hasher.steer(network, flow::Zone::default(), None);
-        self.worker.path.ownership.get(steered.bucket()).is_some()
+        self.worker.path.buckets.get(steered.bucket()).is_some()
     }
 
     /// Its counters.
@@ -128,6 +128,6 @@ impl Unthreaded {
 
     /// The number of connections that it tracks.
     pub fn connections(&self) -> usize {
-        self.worker.path.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+        self.worker.path.buckets.owned().map(|(_, bucket)| bucket.connections.len()).sum()
     }
 }

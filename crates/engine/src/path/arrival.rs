@@ -66,13 +66,13 @@ impl PacketPath {
             TimeSource::Turn => now.as_nanos(),
             TimeSource::Frame => frame.timestamp,
         };
-        let Self { outputs, links, .. } = self;
+        let Self { outputs, buckets, .. } = self;
         outputs.learn(frame, now_ns, |heard| {
-            let takes_news = links.iter().flatten().all(|link| link.takes_news());
-            if takes_news {
-                links.iter_mut().flatten().for_each(|it| it.stage_control(Item::Station(heard)));
+            let take_news = buckets.take_news();
+            if take_news {
+                buckets.tell_all(|| Item::Station(heard));
             }
-            takes_news
+            take_news
         });
     }
 

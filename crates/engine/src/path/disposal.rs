@@ -112,8 +112,7 @@ impl PacketPath {
         self.drop_discarded();
         // A bucket that is about to leave is processed here: its next owner gets packets from this
         // worker only after this one.
-        let to = packet.bucket;
-        if self.ownership.get(to).is_some() || self.ownership.route(to) == self.id {
+        if self.buckets.takes(packet.bucket) {
             return Next::Restart;
         }
         if let Some(from) = from {
@@ -130,7 +129,7 @@ impl PacketPath {
         let mut packet = packet.take();
         let keyed = packet.flow.map(|flow| flow.keyed.named(&packet.network));
         let search = scratch.search.take().unwrap_or(Search::new(None, 0));
-        let bucket = self.ownership.get_mut(packet.bucket);
+        let bucket = self.buckets.get_mut(packet.bucket);
         match bucket.zip(keyed).filter(|(bucket, _)| bucket.openings.has_room()) {
             Some((bucket, keyed)) => {
                 bucket.openings.push(&keyed, Waiting::Opener(packet, scratch.exit, search));
@@ -149,8 +148,7 @@ impl PacketPath {
         let bucket = packet.bucket;
         let packet = packet.take();
         let weight = packet.weight();
-        if let Err(Kept::Packet(packet)) = self.ownership.keep(bucket, Kept::Packet(packet), weight)
-        {
+        if let Err(Kept::Packet(packet)) = self.buckets.keep(bucket, Kept::Packet(packet), weight) {
             self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);
         }
     }

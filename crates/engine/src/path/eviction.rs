@@ -36,7 +36,7 @@ impl PacketPath {
         if let Some(shortage) = shortage
             && self.time == TimeSource::Turn
             && self.evict_somewhere(shortage, now)
-            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+            && let Some(bucket) = self.buckets.get_mut(packet.bucket)
         {
             tracked = self.tracking.track(bucket, packet, Screening::Off, now, &mut self.counters);
         }
@@ -82,7 +82,7 @@ impl PacketPath {
         };
         self.evict_at = place;
         let mut context = self.tracking.context(now, &mut self.counters);
-        let bucket = self.ownership.get_mut(BucketId(place));
+        let bucket = self.buckets.get_mut(BucketId(place));
         let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));
         debug_assert!(evicted, "{place} has said that it has somebody");
         evicted

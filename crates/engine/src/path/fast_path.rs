@@ -73,7 +73,7 @@ impl PacketPath {
     fn translate_recorded(&mut self, packet: &mut Packet, tracked: &Tracked) {
         let Packet { frame, network, .. } = packet;
         let keeps_identification = network.family == Family::V6 || network.dont_fragment;
-        let bucket = self.ownership.get(packet.bucket).filter(|_| keeps_identification);
+        let bucket = self.buckets.get(packet.bucket).filter(|_| keeps_identification);
         if let Some([source, destination]) =
             bucket.and_then(|it| it.connections.ends_behind(tracked))
         {
@@ -93,7 +93,7 @@ impl PacketPath {
     /// datagram, and so was a packet that has met an alias.
     #[inline]
     pub(crate) fn count_arrived(&mut self, packet: &Packet) {
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+        if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             bucket.packets += 1;
         }
         self.counters.softnet.processed += u64::from(packet.pieces.is_none() && !packet.judged);
@@ -103,7 +103,7 @@ impl PacketPath {
     #[inline]
     fn recorded(&mut self, packet: &Packet, now: Timestamp) -> Option<Forwarding> {
         let flow = packet.flow.as_ref().filter(|_| is_usual(packet))?;
-        let bucket = self.ownership.get_mut(packet.bucket)?;
+        let bucket = self.buckets.get_mut(packet.bucket)?;
         bucket.connections.begin_generation(self.generation);
         // Nobody has looked for the flow in the bucket that an alias leads to.
         let guess = match (packet.alias_in, flow.hash) {
@@ -153,7 +153,7 @@ impl PacketPath {
             }
             _ => return,
         };
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+        if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             bucket.connections.begin_generation(self.generation);
             bucket.connections.record(&scratch.tracked, forwarding);
         }

@@ -134,7 +134,7 @@ impl PacketPath {
     ) -> Result<(), DropCause> {
         let now = outer.now;
         let bytes = packet.frame.bytes();
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         // Whatever has no flow, or no place, was not judged.
         let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
         // Of a translated tunnel both directions have the key of the first.
@@ -178,8 +178,8 @@ impl PacketPath {
         bucket: BucketId,
         now: Timestamp,
     ) -> Option<(&mut Inside, Context<'_>)> {
-        let Self { ownership, tracking, counters, .. } = self;
-        let content = ownership.get_mut(bucket)?;
+        let Self { buckets, tracking, counters, .. } = self;
+        let content = buckets.get_mut(bucket)?;
         let tracking = tracking.inside.as_mut()?;
         let inside = content.inside.get_or_insert_with(|| {
             let mut inside = Box::new(Inside::new(now));
@@ -248,11 +248,11 @@ impl PacketPath {
 
     /// Has a connection inside some tunnel give way; false if none does.
     pub(crate) fn evict_inside(&mut self, now: Timestamp) -> bool {
-        let Self { ownership, tracking, counters, evict_at, .. } = self;
+        let Self { buckets, tracking, counters, evict_at, .. } = self;
         let Some(tracking) = &mut tracking.inside else { return false };
         let giver = tracking.limits.table_with_candidate(Shortage::Table, *evict_at);
         let Some((place, inside)) = giver.and_then(|place| {
-            let content = ownership.get_mut(BucketId(place))?;
+            let content = buckets.get_mut(BucketId(place))?;
             Some((place, content.inside.as_mut()?))
         }) else {
             return false;
@@ -295,7 +295,7 @@ impl PacketPath {
             return Ok(());
         }
         (scratch.output, scratch.mark) = (outer.output, outer.mark);
-        let inside = self.ownership.get(packet.bucket).and_then(|it| it.inside.as_ref());
+        let inside = self.buckets.get(packet.bucket).and_then(|it| it.inside.as_ref());
         let asked = inside
             .and_then(|inside| Asked::of(&inside.connections, inner.keyed.as_ref(), tracked, now));
         let bytes = packet.frame.bytes();

@@ -4,6 +4,8 @@ pub mod alias_messages;
 pub mod alias_table;
 pub mod arrival;
 pub mod bucket;
+pub mod bucket_moves;
+pub mod buckets;
 pub mod disposal;
 pub mod drop_cause;
 pub mod events;
@@ -14,6 +16,7 @@ pub mod inner_packets;
 pub mod nat;
 pub mod packet;
 pub mod pass_list;
+pub mod peers;
 pub mod prefetch;
 pub mod reassembly;
 pub mod recent_drops;
@@ -34,21 +37,20 @@ pub mod zones;
 use flow::{Counters, Timestamp};
 use netio::{Frame, FramePool};
 use ruleset::LogId;
-use steer::{SteeringHasher, WorkerId};
+use steer::SteeringHasher;
 
 use crate::egress::outputs::Outputs;
 use crate::egress::router::Router;
-use crate::path::bucket::Bucket;
+use crate::path::buckets::Buckets;
 use crate::path::drop_cause::DropCause;
 use crate::path::nat::translation::Translator;
-use crate::path::packet::{Kept, Link, Packet};
+use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
 use crate::path::recent_drops::{RecentDrop, RecentDrops};
 use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
-use crate::rings::ownership::Ownership;
 
 /// The time at which a packet is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +63,6 @@ pub enum TimeSource {
 
 /// The packet path of one worker: the stages and what they own.
 pub struct PacketPath {
-    pub(crate) id: WorkerId,
     pub(crate) hasher: SteeringHasher,
     pub(crate) pass: PassList,
     pub(crate) time: TimeSource,
@@ -69,13 +70,12 @@ pub struct PacketPath {
     pub(crate) tracking: Tracking,
     pub(crate) syn_proxy: SynProxy,
     pub(crate) translator: Translator,
-    pub(crate) ownership: Ownership<Box<Bucket>, Kept>,
+    pub(crate) buckets: Buckets,
     pub(crate) outputs: Outputs,
     /// `None` in a bridge.
     pub(crate) router: Option<Box<Router>>,
     /// The rules that judge packets.
     pub(crate) rules: Option<Box<WorkerRules>>,
-    pub(crate) links: Vec<Option<Box<Link>>>,
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
     pub(crate) recent_drops: RecentDrops,

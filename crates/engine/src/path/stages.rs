@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use conntrack::syn_proxy::Screening;
 use flow::Timestamp;
 
+use crate::BATCH;
 use crate::path::disposal::Next;
 use crate::path::fast_path::FastPath;
 use crate::path::packet::Packet;
@@ -29,13 +30,13 @@ impl PacketPath {
         for packet in &mut batch {
             let Some(flow) = &mut packet.flow else { continue };
             let hash = flow.table_hash(&self.hasher);
-            if let Some(bucket) = self.ownership.get(packet.bucket) {
+            if let Some(bucket) = self.buckets.get(packet.bucket) {
                 bucket.connections.prefetch_index(hash, Hardware);
             }
         }
         for packet in &mut batch {
             let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
-            if let (Some(hash), Some(bucket)) = (hash, self.ownership.get(packet.bucket)) {
+            if let (Some(hash), Some(bucket)) = (hash, self.buckets.get(packet.bucket)) {
                 packet.guess = bucket.connections.prefetch_entry(hash, Hardware);
             }
         }
@@ -44,6 +45,14 @@ impl PacketPath {
         }
         batch.clear();
         self.batch = batch;
+    }
+
+    /// Puts a packet into the batch, and processes the batch if it is full.
+    pub(crate) fn take_packet(&mut self, packet: Packet, now: Timestamp) {
+        self.batch.push(packet);
+        if self.batch.len() >= BATCH {
+            self.process_batch(now);
+        }
     }
 
     /// Takes a packet through the stages, again if it is led to another bucket of this worker. It

@@ -40,7 +40,7 @@ impl PacketPath {
         self.learn_station(&frame, now);
         let origin = self.tracking.zones.origin(frame.port, vlan);
         let packet = self.packet(frame, network, origin, None);
-        if self.ownership.route(packet.bucket) == self.id {
+        if self.buckets.is_routed_here(packet.bucket) {
             self.batch.push(packet);
         } else {
             self.hand_over_checked(packet, now);
@@ -97,9 +97,7 @@ impl PacketPath {
 
     /// Hands a packet to the owner of its bucket, another worker.
     pub(crate) fn hand_over(&mut self, mut packet: Packet) {
-        let owner = self.ownership.route(packet.bucket);
-        // A worker without rings has left, and its buckets before it.
-        let Some(Some(link)) = self.links.get_mut(owner.index()) else {
+        let Some(link) = self.buckets.link_of(packet.bucket) else {
             return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
         };
         // Packets without a flow count as one flow for each bucket, and so do those of a tunnel, which

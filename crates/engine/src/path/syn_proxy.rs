@@ -168,7 +168,7 @@ impl PacketPath {
         match (has(TcpFlags::SYN), has(TcpFlags::ACK)) {
             (true, false) if is_whole => {
                 let Some(end) = self.promise(packet, scratch, &promise) else { return REFUSED };
-                if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+                if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
                     let zone = packet.origin.zone;
                     let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
                     bucket.connections.end_closed(&keyed.key, hash, &mut context);
@@ -194,7 +194,7 @@ impl PacketPath {
     fn picks_up(&self, packet: &Packet, tcp: &TcpInfo, now: Timestamp) -> bool {
         let zone = packet.origin.zone;
         let start = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         self.tracking.settings_of(zone).tcp.loose
             && packet.network.end > start
             && bucket.is_some_and(|bucket| now.since(bucket.born) < PICK_UP)
@@ -220,7 +220,7 @@ impl PacketPath {
     pub(crate) fn meet_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.untracked
             && let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = self.ownership.get(packet.bucket)
+            && let Some(bucket) = self.buckets.get(packet.bucket)
             && let Some((direction, proxied)) =
                 bucket.connections.proxied(&keyed, hash, scratch.now)
         {
@@ -524,7 +524,7 @@ impl PacketPath {
     /// The flow of packets in the direction opposite to a packet.
     fn way_back(&self, packet: &Packet) -> Option<TrackedFlow> {
         let TrackedFlow { keyed, hash: Some(hash) } = packet.flow? else { return None };
-        let bucket = self.ownership.get(packet.bucket)?;
+        let bucket = self.buckets.get(packet.bucket)?;
         let (keyed, hash) = bucket.connections.way_back(&keyed, hash)?;
         Some(TrackedFlow { keyed, hash: Some(hash) })
     }
@@ -559,7 +559,7 @@ impl PacketPath {
 
     fn keep_proxied(&mut self, packet: &Packet, proxied: Proxied) {
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+            && let Some(bucket) = self.buckets.get_mut(packet.bucket)
         {
             bucket.connections.set_proxied(&keyed, hash, proxied);
         }
@@ -567,7 +567,7 @@ impl PacketPath {
 
     fn is_proxied(&self, packet: &Packet, now: Timestamp) -> bool {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return false };
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         bucket.is_some_and(|bucket| bucket.connections.proxied(&keyed, hash, now).is_some())
     }
 }

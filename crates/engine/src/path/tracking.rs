@@ -240,7 +240,7 @@ impl PacketPath {
         screening: Screening,
         now: Timestamp,
     ) -> Tracked {
-        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+        let Some(bucket) = self.buckets.get_mut(packet.bucket) else {
             debug_assert!(false, "only the owner of a bucket judges its packets");
             return Tracked::alone(Class::Untracked);
         };

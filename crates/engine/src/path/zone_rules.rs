@@ -44,7 +44,7 @@ impl PacketPath {
         let zones = Some(zones).filter(|zones| !zones.is_one())?;
         packet.flow.as_mut()?.table_hash(&self.hasher);
         let (keyed, hash) = packet.looked_up()?;
-        let bucket = self.ownership.get(packet.bucket)?;
+        let bucket = self.buckets.get(packet.bucket)?;
         let found = bucket.connections.zone_of(zones, &keyed, hash, now).or_else(|| {
             let (reply, hash) = keyed.moved(hash, zones.reply);
             bucket.aliases.owner(&reply, hash).map(|_| zones.reply)

@@ -192,7 +192,7 @@ impl Crew {
 
     /// A bucket, from its owner. No bucket may be on its way.
     pub fn bucket(&self, bucket: BucketId) -> &Bucket {
-        self.workers[self.owners[bucket.index()].index()].path.ownership.get(bucket).unwrap()
+        self.workers[self.owners[bucket.index()].index()].path.buckets.get(bucket).unwrap()
     }
 
     /// The number of packets that were dropped for any reason.

@@ -18,7 +18,7 @@ impl Worker {
         let mut worked = false;
         for call in self.path.tracking.expectations.calls_over() {
             let id = self.path.hasher.bucket_of_key(&call);
-            if let Some(bucket) = self.path.ownership.get_mut(id) {
+            if let Some(bucket) = self.path.buckets.get_mut(id) {
                 let hash = self.path.hasher.table_hash(&call);
                 let mut context = self.path.tracking.context(now, &mut self.path.counters);
                 bucket.connections.end_call(&call, hash, &mut context);

@@ -1,9 +1,8 @@
 //! Carries out the coordinator's commands and answers its questions.
 
 use flow::Timestamp;
-use steer::WorkerId;
 
-use crate::path::packet::{Item, Link};
+use crate::path::packet::Item;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::settings::Settings;
 use crate::worker::Worker;
@@ -20,12 +19,9 @@ impl Worker {
             self.path.generation += 1;
         }
         match command {
-            Command::Switch(moves) => {
-                self.path.remove_aliases(now);
-                moves.into_iter().for_each(|order| self.switch(order));
-            }
-            Command::Connect(peer, link) => self.set_link(peer, Some(link)),
-            Command::Disconnect(peer) => self.set_link(peer, None),
+            Command::Switch(moves) => self.path.switch(moves, now),
+            Command::Connect(peer, link) => self.path.buckets.connect(peer, Some(link)),
+            Command::Disconnect(peer) => self.path.buckets.connect(peer, None),
             Command::AddQueue(queue) => self.queues.push(queue),
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
             Command::SetOutput(port, queue) => self.path.outputs.set(port, queue),
@@ -64,7 +60,7 @@ impl Worker {
                     router.take_own();
                 }
                 let before = std::mem::replace(&mut self.path.rules, rules);
-                self.notify(Notice::Rules(self.path.id, before));
+                self.notify(Notice::Rules(self.path.buckets.worker(), before));
             }
             Command::ResetQuotas => {
                 if let Some(rules) = &mut self.path.rules {
@@ -90,13 +86,6 @@ impl Worker {
         }
     }
 
-    fn set_link(&mut self, peer: WorkerId, link: Option<Box<Link>>) {
-        if self.path.links.len() <= peer.index() {
-            self.path.links.resize_with(peer.index() + 1, || None);
-        }
-        self.path.links[peer.index()] = link;
-    }
-
     fn release_queue(&mut self, id: usize, marker: u64) {
         let Some(index) = self.queues.iter().position(|queue| queue.id == id) else { return };
         let mut queue = self.queues.swap_remove(index);
@@ -106,20 +95,13 @@ impl Worker {
     }
 
     fn mark(&mut self, marker: u64) {
-        for link in self.path.links.iter_mut().flatten() {
-            link.stage_control(Item::Marker(marker));
-        }
+        self.path.buckets.tell_all(|| Item::Marker(marker));
     }
 
     fn apply(&mut self, settings: Settings) {
-        for (peer, link) in self.path.links.iter_mut().enumerate() {
-            if let Some(link) = link {
-                link.set_limits(settings.steer.backlog_limits(WorkerId(peer as u16)));
-            }
-        }
+        self.path.buckets.set_limits(&settings.steer);
         let translated = self.path.hasher.translated().with_ports(settings.steer.nat_ports());
         self.path.hasher.set_translated(translated);
-        self.path.ownership.set_keep_limit(settings.steer.netdev_max_backlog());
         self.path.tracking.apply(settings);
     }
 
@@ -158,7 +140,7 @@ impl Worker {
             }
             Question::IsLeftToHost(bucket, keyed, sign, reply) => {
                 let hash = self.path.hasher.table_hash(&keyed.key);
-                let bucket = self.path.ownership.get(bucket);
+                let bucket = self.path.buckets.get(bucket);
                 let is_left = bucket.is_some_and(|it| it.host_flows.knows(&keyed, hash, sign, now));
                 let _ = reply.try_send(is_left);
             }

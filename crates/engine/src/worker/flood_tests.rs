@@ -16,12 +16,7 @@ use crate::{Config, REPLAY_SECRET, ZoneConfig};
 
 impl Rig {
     fn memory(&self) -> usize {
-        self.worker
-            .path
-            .ownership
-            .owned()
-            .map(|(_, bucket)| bucket.connections.memory_bytes())
-            .sum()
+        self.worker.path.buckets.owned().map(|(_, bucket)| bucket.connections.memory_bytes()).sum()
     }
 
     fn bucket_of(&self, frame: &[u8]) -> BucketId {

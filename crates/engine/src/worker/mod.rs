@@ -4,7 +4,6 @@
 //! [`Worker::turn`] with the time; a thread does so for ever, the replay in a
 //! lockstep of several workers, a test as it likes.
 
-pub mod bucket_moves;
 pub mod calls;
 pub mod command;
 pub mod dispatch;
@@ -27,11 +26,12 @@ use crate::egress::outputs::Outputs;
 use crate::egress::resolver::Resolver;
 use crate::egress::router::Router;
 use crate::egress::stations::StationLimits;
+use crate::path::buckets::Buckets;
 use crate::path::events::Subscribers;
 use crate::path::inner_packets::InsideTracking;
 use crate::path::nat::translation::Translator;
-use crate::path::packet::Item;
 use crate::path::pass_list::PassList;
+use crate::path::peers::News;
 use crate::path::reassembly::{EXPIRE_DATAGRAMS, Reassembly};
 use crate::path::recent_drops::RecentDrops;
 use crate::path::rules::ruleset::Rules;
@@ -41,8 +41,6 @@ use crate::path::tracking::Tracking;
 use crate::path::zones::Zones;
 use crate::path::{PacketPath, TimeSource};
 use crate::rings::link::Wakeup;
-use crate::rings::ownership::{Departure, Ownership};
-use crate::worker::bucket_moves::Flushing;
 use crate::worker::command::{Command, Notice};
 use crate::worker::queue::Queue;
 use crate::{BATCH, Bucket};
@@ -128,9 +126,6 @@ pub struct Worker {
     pub(crate) notices: Sender<Notice>,
     wakeup: Wakeup,
     received: Vec<Frame>,
-    pub(crate) departures: Vec<Departure<Box<Bucket>>>,
-    /// Buckets that leave when peers have processed what was sent in their name.
-    pub(crate) flushing: Vec<Flushing>,
     /// Which bucket's timers are turned next.
     expire_at: usize,
     /// When the pool is trimmed next.
@@ -160,7 +155,6 @@ impl Worker {
         let inside =
             judges_inside.then(|| Box::new(InsideTracking::new(&settings.conntrack, &limits, key)));
         let path = PacketPath {
-            id,
             hasher,
             pass,
             time,
@@ -180,11 +174,10 @@ impl Worker {
             },
             syn_proxy: SynProxy::new(key),
             translator: Translator::new(id.0, key),
-            ownership: Ownership::new(id, routes, keep_limit),
+            buckets: Buckets::new(id, routes, keep_limit),
             outputs,
             rules: None,
             router: equipment.resolver.map(|resolver| Box::new(Router::new(resolver))),
-            links: Vec::new(),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),
             counters: Counters::default(),
             recent_drops: match time {
@@ -204,8 +197,6 @@ impl Worker {
             notices: equipment.notices,
             wakeup: equipment.wakeup,
             received: Vec::with_capacity(BATCH),
-            departures: Vec::new(),
-            flushing: Vec::new(),
             expire_at: 0,
             trim_at: Timestamp::ZERO,
             expire_expectations: false,
@@ -216,9 +207,8 @@ impl Worker {
     }
 
     /// Gives the worker a bucket before it starts.
-    pub fn install(&mut self, bucket: BucketId, mut content: Box<Bucket>) {
-        self.path.tracking.adopt(bucket, &mut content);
-        self.path.ownership.install(bucket, content);
+    pub fn install(&mut self, bucket: BucketId, content: Box<Bucket>) {
+        self.path.install(bucket, content);
     }
 
     /// Judges by these rules from now on, and tells the other workers of changes in sets. This is
@@ -257,13 +247,7 @@ impl Worker {
     /// True when a command or an item of a peer waits, or something staged has
     /// not found room: to be asked after the doorbell was told of the sleep.
     pub fn has_work(&self) -> bool {
-        !self.inbox.is_empty()
-            || self
-                .path
-                .links
-                .iter()
-                .flatten()
-                .any(|link| !link.from.is_empty() || link.has_staged())
+        !self.inbox.is_empty() || self.path.buckets.has_work()
     }
 
     /// How it is woken.
@@ -287,59 +271,15 @@ impl Worker {
     }
 
     fn take_from_peers(&mut self, now: Timestamp) -> bool {
-        let mut worked = false;
-        let budget = self.path.tracking.settings.steer.netdev_budget();
-        for peer in 0..self.path.links.len() {
-            let mut taken = 0;
-            while taken < budget
-                && let Some(item) = self.path.links[peer].as_mut().and_then(|link| link.take())
-            {
-                taken += 1;
-                match item {
-                    Item::Packet(packet) => {
-                        self.path.batch.push(packet);
-                        if self.path.batch.len() >= BATCH {
-                            self.path.process_batch(now);
-                        }
-                    }
-                    control => self.take_control(peer, control, now),
-                }
-            }
-            if taken == budget {
-                self.path.counters.softnet.time_squeeze += 1;
-            }
-            worked |= taken > 0;
-            if let Some(link) = &mut self.path.links[peer] {
-                link.exchange_buffers(&mut self.path.pool);
-            }
-        }
-        self.path.process_batch(now);
-        worked
-    }
-
-    /// A control item takes effect after every packet that came before it.
-    fn take_control(&mut self, peer: usize, item: Item, now: Timestamp) {
-        self.path.process_batch(now);
-        match item {
-            Item::Packet(packet) => self.path.batch.push(packet),
-            Item::Fence(bucket) => {
-                self.path.remove_aliases(now);
-                if let Some(departure) = self.path.ownership.fence(bucket) {
-                    self.depart(departure);
-                }
-            }
-            Item::Bucket(bucket, content) => self.take_bucket(bucket, content, now),
-            Item::Alias(bucket, message) => self.path.take_message(bucket, message, now),
-            Item::Flush(bucket) => {
-                if let Some(Some(link)) = self.path.links.get_mut(peer) {
-                    link.stage_control(Item::Flushed(bucket));
-                }
-            }
-            Item::Flushed(bucket) => self.flushed(bucket),
-            Item::Station(heard) => self.path.outputs.learn_from_peer(heard),
-            Item::Element(revision, element) => self.path.learn_element(revision, element, now),
-            Item::Marker(marker) => self.notify(Notice::Marker(marker)),
-        }
+        let Self { path, notices, .. } = self;
+        path.take_from_peers(now, |news| {
+            let notice = match news {
+                News::Arrived(bucket) => Notice::Arrived(bucket),
+                News::Marker(marker) => Notice::Marker(marker),
+            };
+            // A coordinator that is gone needs no notices.
+            let _ = notices.send(notice);
+        })
     }
 
     fn take_from_queues(&mut self, now: Timestamp) -> bool {
@@ -362,9 +302,7 @@ impl Worker {
             }
             self.received = frames;
             // Before this worker's own share: the owners can begin at once.
-            for link in self.path.links.iter_mut().flatten() {
-                link.flush();
-            }
+            self.path.buckets.flush();
             self.path.process_batch(now);
             match result {
                 Ok(_) => index += 1,
@@ -384,15 +322,13 @@ impl Worker {
         self.path.remove_aliases(self.path.now);
         self.path.outputs.flush(&mut self.path.pool, &mut self.path.counters);
         self.path.drop_refused();
-        self.send_departures();
+        self.path.send_departures();
         self.path.tell_elements();
         for (log, line) in self.path.logged.drain(..) {
             // This fails only after the coordinator has gone.
             let _ = self.notices.send(Notice::Logged(log, line));
         }
-        for link in self.path.links.iter_mut().flatten() {
-            link.flush();
-        }
+        self.path.buckets.flush();
     }
 
     /// Turns the timers of a few buckets, and gives up a few datagrams; true if there
@@ -405,7 +341,7 @@ impl Worker {
         self.path.settle_limits(now);
         self.path.with_router(|router, exits| router.expire(now.as_nanos(), exits));
         for _ in 0..EXPIRE_BUCKETS {
-            self.expire_at = (self.expire_at + 1) % self.path.ownership.routes().len();
+            self.expire_at = (self.expire_at + 1) % self.path.buckets.count();
             self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);
         }
         if now >= self.trim_at {
@@ -436,13 +372,13 @@ impl Worker {
     /// the same time however many workers there are.
     pub fn expire_all(&mut self, now: Timestamp) {
         while self.path.expire_datagrams(now) > 0 {}
-        for index in 0..self.path.ownership.routes().len() {
+        for index in 0..self.path.buckets.count() {
             self.expire_bucket(BucketId(index as u16), usize::MAX, now);
         }
     }
 
     fn expire_bucket(&mut self, id: BucketId, budget: usize, now: Timestamp) {
-        if let Some(bucket) = self.path.ownership.get_mut(id) {
+        if let Some(bucket) = self.path.buckets.get_mut(id) {
             let mut context = self.path.tracking.context(now, &mut self.path.counters);
             bucket.connections.expire(budget, &mut context);
             if bucket.inside.is_some() {
@@ -455,8 +391,8 @@ impl Worker {
     /// are any; returns how many.
     pub fn end_connections(&mut self, wanted: usize, now: Timestamp) -> usize {
         let mut ended = 0;
-        for index in 0..self.path.ownership.routes().len() {
-            let Some(bucket) = self.path.ownership.get_mut(BucketId(index as u16)) else {
+        for index in 0..self.path.buckets.count() {
+            let Some(bucket) = self.path.buckets.get_mut(BucketId(index as u16)) else {
                 continue;
             };
             let mut next = Some(Cursor::default());

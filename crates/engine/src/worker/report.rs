@@ -52,18 +52,18 @@ impl Worker {
             counters: self.path.counters.clone(),
             buckets: self
                 .path
-                .ownership
+                .buckets
                 .owned()
                 .map(|(id, bucket)| BucketStatus {
                     id,
-                    worker: self.path.id,
+                    worker: self.path.buckets.worker(),
                     packets: bucket.packets,
                     connections: bucket.all_connections() as u64,
                 })
                 .collect(),
             queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),
             sent: self.path.outputs.sent(),
-            backlog: self.path.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
+            backlog: self.path.buckets.backlog(),
             busy_ns: self.busy_ns,
             datagrams: self.path.reassembly.status(),
             zones: self.path.tracking.limits.zones().collect(),

@@ -61,7 +61,7 @@ impl Worker {
         now: Timestamp,
     ) -> Selected {
         let mut selected = Selected::default();
-        let Some(bucket) = self.path.ownership.get_mut(bucket) else { return selected };
+        let Some(bucket) = self.path.buckets.get_mut(bucket) else { return selected };
         if selection.is_of_all() {
             self.path.tracking.flush_inside(bucket, now, &mut self.path.counters);
         }

@@ -19,7 +19,7 @@ impl PacketPath {
     /// them, for tracking to see.
     #[inline]
     pub(crate) fn shift_in(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         if bucket.is_some_and(|bucket| bucket.connections.has_adjustments()) && !packet.untracked {
             self.shift_in_edited(packet, scratch);
         }
@@ -28,7 +28,7 @@ impl PacketPath {
 
     #[cold]
     fn shift_in_edited(&mut self, packet: &mut Packet, scratch: &mut Scratch) {
-        let found = packet.looked_up().zip(self.ownership.get(packet.bucket));
+        let found = packet.looked_up().zip(self.buckets.get(packet.bucket));
         let Some((direction, adjustment)) = found.and_then(|((keyed, hash), bucket)| {
             bucket.connections.adjustment(&keyed, hash, scratch.now)
         }) else {
@@ -61,7 +61,7 @@ impl PacketPath {
     /// Edits the message of a packet that a helper has just read, if it has to change.
     #[cold]
     pub(crate) fn edit_payload(&mut self, packet: &mut Packet) -> Step {
-        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+        let Some(bucket) = self.buckets.get_mut(packet.bucket) else {
             return ControlFlow::Continue(());
         };
         let edits = bucket.connections.take_edits();

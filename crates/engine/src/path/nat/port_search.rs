@@ -108,7 +108,7 @@ impl PacketPath {
         let (Some((name, _)), Some(id)) = (packet.looked_up(), scratch.tracked.connection) else {
             return Ok(());
         };
-        let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(()) };
+        let Some(bucket) = self.buckets.get(packet.bucket) else { return Ok(()) };
         if request.end != End::Source || !name.key.is_identified() {
             return Ok(());
         }
@@ -148,8 +148,8 @@ impl PacketPath {
         let block = self.block(packet.bucket);
         let mut last = None;
         while !search.is_over() {
-            let Self { ownership, hasher, tracking, counters, .. } = self;
-            let Some(bucket) = ownership.get_mut(packet.bucket) else { break };
+            let Self { buckets, hasher, tracking, counters, .. } = self;
+            let Some(bucket) = buckets.get_mut(packet.bucket) else { break };
             let hash_of = |key: &FlowKey| hasher.table_hash(key);
             let supply = Supply { block, seed: search.seed, hash: &hash_of };
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
@@ -193,8 +193,8 @@ impl PacketPath {
         if filing == Filing::Filed && search.source.is_some() {
             self.readdress_by(packet, &Readdress { source: search.source, destination: None });
         }
-        let Self { ownership, tracking, counters, .. } = self;
-        if let Some(bucket) = ownership.get(packet.bucket) {
+        let Self { buckets, tracking, counters, .. } = self;
+        if let Some(bucket) = buckets.get(packet.bucket) {
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
             bucket.connections.tell_again(&name, hash, &mut context);
         }

@@ -129,7 +129,7 @@ impl PacketPath {
     /// connection.
     #[inline]
     pub(crate) fn settle_translation(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         if !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
             return ControlFlow::Continue(false);
         }
@@ -153,9 +153,8 @@ impl PacketPath {
     ) -> Step<T> {
         let seed = self.translator.seed();
         let block = self.block(packet.bucket);
-        let Self { ownership, hasher, tracking, counters, .. } = self;
-        let (Some(bucket), Some(id)) =
-            (ownership.get_mut(packet.bucket), scratch.tracked.connection)
+        let Self { buckets, hasher, tracking, counters, .. } = self;
+        let (Some(bucket), Some(id)) = (buckets.get_mut(packet.bucket), scratch.tracked.connection)
         else {
             return ControlFlow::Continue(T::default());
         };
@@ -209,7 +208,7 @@ impl PacketPath {
     /// The changes that the translation of a packet's connection makes to it.
     #[inline]
     pub(crate) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         bucket.map_or_else(Halves::default, |bucket| bucket.connections.translation(tracked))
     }
 
@@ -298,9 +297,9 @@ impl PacketPath {
     /// Ends the connection that a packet belongs to.
     #[cold]
     pub(crate) fn end_connection(&mut self, packet: &Packet, now: Timestamp) {
-        let Self { ownership, tracking, counters, .. } = self;
+        let Self { buckets, tracking, counters, .. } = self;
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = ownership.get_mut(packet.bucket)
+            && let Some(bucket) = buckets.get_mut(packet.bucket)
         {
             let mut context = tracking.context(now, counters);
             bucket.connections.end(&keyed.named(&packet.network), hash, &mut context);
@@ -315,7 +314,7 @@ impl PacketPath {
         let (Some(id), now) = (scratch.tracked.connection, scratch.now) else { return Ok(()) };
         // This connection may have taken the place of others that have aliases.
         self.remove_aliases(now);
-        let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(()) };
+        let Some(bucket) = self.buckets.get(packet.bucket) else { return Ok(()) };
         if !bucket.connections.has_translated() && bucket.aliases.is_empty() {
             return Ok(());
         }
@@ -365,7 +364,7 @@ impl PacketPath {
             return self.file_alias(bucket, connection, (alias, claimant), home, now);
         }
         // With an alias here, the replies would follow it to another connection.
-        let aliases = &self.ownership.get(bucket)?.aliases;
+        let aliases = &self.buckets.get(bucket)?.aliases;
         let is_taken = !aliases.is_empty() && aliases.owner(&reply, hash()).is_some();
         Some(if is_taken { Filing::Taken } else { Filing::Filed })
     }
@@ -375,9 +374,8 @@ impl PacketPath {
     pub(crate) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
         let Some(router) = &self.router else { return };
         for (link, address) in router.lost_addresses(routing) {
-            for index in 0..self.ownership.routes().len() {
-                let Self { ownership, tracking, counters, .. } = self;
-                let Some(bucket) = ownership.get_mut(BucketId(index as u16)) else { continue };
+            let Self { buckets, tracking, counters, .. } = self;
+            for bucket in buckets.owned_mut() {
                 let mut context = tracking.context(now, counters);
                 let lost = (link.0, Some(address));
                 let from = conntrack::Cursor::default();

@@ -27,7 +27,7 @@ impl PacketPath {
         scratch: &mut Scratch,
     ) {
         let (tracked, now) = (&mut scratch.tracked, scratch.now);
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+        if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             let table = &mut bucket.connections;
             let mut context =
                 self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);
@@ -148,7 +148,7 @@ impl PacketPath {
         let text = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
         let length = packet.network.end.saturating_sub(text);
         let Some(segment) = ControlSegment::reset(&tcp, length) else { return };
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+        if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             // The timeouts are those of the originator's zone, even if a reply is reset.
             let zone = bucket.connections.zones(&scratch.tracked).original;
             let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
@@ -173,12 +173,10 @@ impl PacketPath {
     /// Tells the other workers of the changes that rules have made in sets.
     #[inline]
     pub(crate) fn tell_elements(&mut self) {
-        let Self { rules: Some(rules), links, .. } = self else { return };
+        let Self { rules: Some(rules), buckets, .. } = self else { return };
         let revision = rules.shared.revision;
         rules.state.take_updates(|update| {
-            for link in links.iter_mut().flatten() {
-                link.stage_control(Item::Element(revision, update));
-            }
+            buckets.tell_all(|| Item::Element(revision, update));
         });
     }
 

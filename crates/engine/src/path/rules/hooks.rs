@@ -264,7 +264,7 @@ impl PacketPath {
             return ControlFlow::Continue(Wanted::default());
         };
         let program = &rules.shared.program;
-        let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
+        let table = self.buckets.get(packet.bucket).map(|bucket| &bucket.connections);
         let keyed = packet.flow.as_ref().map(|flow| &flow.keyed);
         let now = scratch.now;
         let asked = table.and_then(|table| Asked::of(table, keyed, &scratch.tracked, now));
@@ -317,8 +317,8 @@ impl PacketPath {
         if !tracked.fresh && !tracked.is_watched() {
             return ControlFlow::Continue(());
         }
-        let Self { ownership, tracking, counters, .. } = self;
-        let Some(bucket) = ownership.get_mut(packet.bucket) else {
+        let Self { buckets, tracking, counters, .. } = self;
+        let Some(bucket) = buckets.get_mut(packet.bucket) else {
             return ControlFlow::Continue(());
         };
         let passed = tracking.pass(bucket, packet, tracked, scratch.now, counters);
@@ -331,7 +331,7 @@ impl PacketPath {
     /// Withdraws the connection that a packet has opened.
     pub(crate) fn withdraw(&mut self, packet: &Packet, tracked: &Tracked, now: flow::Timestamp) {
         if let (true, Some(id)) = (tracked.fresh, tracked.connection)
-            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+            && let Some(bucket) = self.buckets.get_mut(packet.bucket)
         {
             let mut context = self.tracking.context(now, &mut self.counters);
             bucket.connections.withdraw(id, &mut context);
