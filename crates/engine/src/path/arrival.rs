@@ -19,13 +19,8 @@ impl PacketPath {
     #[cold]
     #[inline(never)]
     pub(crate) fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
-        match &mut self.router {
-            Some(router) => {
-                let arrival = router.packet_arrival(&frame, network.as_ref());
-                self.end_arrival(frame, arrival, now);
-            }
-            None => self.pass_unjudged(frame, now),
-        }
+        let arrival = self.forwarder.packet_arrival(&frame, network.as_ref());
+        self.end_arrival(frame, arrival, now);
     }
 
     /// Steers a frame whose tags only have a priority without them.
@@ -47,7 +42,7 @@ impl PacketPath {
         self.learn_station(&frame, now);
         self.counters.softnet.processed += 1;
         self.counters.classify(Class::Untracked);
-        self.emit(frame, None, None, now.as_nanos());
+        self.forward(frame, None, None, now.as_nanos());
         self.drop_refused();
     }
 
@@ -55,7 +50,7 @@ impl PacketPath {
     /// tells the other workers. Only a bridge does.
     #[inline(always)]
     pub(crate) fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
-        if self.router.is_none() && self.outputs.learns() {
+        if self.forwarder.learns() {
             self.learn_new_station(frame, now);
         }
     }
@@ -66,8 +61,8 @@ impl PacketPath {
             TimeSource::Turn => now.as_nanos(),
             TimeSource::Frame => frame.timestamp,
         };
-        let Self { outputs, buckets, .. } = self;
-        outputs.learn(frame, now_ns, |heard| {
+        let Self { forwarder, buckets, .. } = self;
+        forwarder.learn(frame, now_ns, |heard| {
             let take_news = buckets.take_news();
             if take_news {
                 buckets.tell_all(|| Item::Station(heard));
@@ -85,13 +80,13 @@ impl PacketPath {
     /// The same, for a packet that has no scratch area yet.
     #[inline]
     pub(crate) fn check_addresses(&mut self, packet: &mut Packet) -> Step {
-        let Some(router) = self.router.as_mut().filter(|_| !packet.is_checked) else {
+        if packet.is_checked || self.forwarder.router().is_none() {
             return ControlFlow::Continue(());
-        };
+        }
         packet.is_checked = true;
-        match router.packet_arrival(&packet.frame, Some(&packet.network)) {
+        match self.forwarder.packet_arrival(&packet.frame, Some(&packet.network)) {
             Arrival::Forward => {
-                packet.is_own = router.takes_own(&packet.network);
+                packet.is_own = self.forwarder.takes_own(&packet.network);
                 ControlFlow::Continue(())
             }
             // Steering has taken priority tags off.

@@ -54,11 +54,9 @@ impl PacketPath {
             self.unpack_datagrams(parcel, now);
         }
         let unsent = std::mem::take(&mut content.unsent);
-        self.with_router(|router, exits| {
-            for (next, frame) in unsent {
-                router.send_to(next, frame, now.as_nanos(), exits);
-            }
-        });
+        let Self { forwarder, pool, counters, .. } = self;
+        forwarder.take_over_unsent(unsent, now.as_nanos(), pool, counters);
+        self.drop_refused();
         self.tracking.adopt(bucket, &mut content);
         self.tracking.subscribers.advance_clock(content.event_clock);
         self.learn_promises(content.promises.drain(..));
@@ -80,7 +78,7 @@ impl PacketPath {
         while let Some(departure) = self.buckets.next_departure() {
             let Departure { bucket, to, mut content } = departure;
             content.datagrams = self.pack_datagrams(bucket);
-            content.unsent = self.router.as_mut().map_or_else(Vec::new, |it| it.unsent(bucket));
+            content.unsent = self.forwarder.take_unsent(bucket);
             self.tracking.surrender(&content);
             content.event_clock = self.tracking.subscribers.clock();
             content.promises = self.syn_proxy.promises(self.now);

@@ -8,8 +8,7 @@ use netio::{Frame, PortId};
 use steer::BucketId;
 
 use crate::egress::bridge::Way;
-use crate::egress::outputs::Onward;
-use crate::egress::router::{Course, Exits, Router};
+use crate::egress::router::Course;
 use crate::path::PacketPath;
 use crate::path::alias_table::{Filing, Waiting};
 use crate::path::drop_cause::DropCause;
@@ -153,36 +152,21 @@ impl PacketPath {
         }
     }
 
-    /// Sends a frame by the way that the bridge has chosen, or chooses now, or the router has found
-    /// for packets of its bucket.
-    pub(crate) fn emit(
+    /// Sends a frame, see [`crate::egress::forwarder::Forwarder::send`].
+    pub(crate) fn forward(
         &mut self,
         frame: Frame,
         way: Option<Way>,
         course: Option<(BucketId, Course)>,
         now_ns: u64,
     ) {
-        let Self { router, outputs, pool, counters, .. } = self;
-        match (router, course, way) {
-            (Some(router), Some((bucket, course)), _) => {
-                let exits = &mut Exits { outputs, pool, counters };
-                router.forward(bucket, frame, course, now_ns, exits);
-            }
-            (_, _, Some(way)) => outputs.send(frame, way, now_ns, pool, counters),
-            _ => outputs.forward(frame, now_ns, pool, counters),
-        }
-    }
-
-    /// Has the router do something, if this is one, and drops what comes of it.
-    pub(crate) fn with_router(&mut self, act: impl FnOnce(&mut Router, &mut Exits<'_>)) {
-        let Self { router: Some(router), outputs, pool, counters, .. } = self else { return };
-        act(router, &mut Exits { outputs, pool, counters });
-        self.drop_refused();
+        self.forwarder.send(frame, way, course, now_ns, &mut self.pool, &mut self.counters);
     }
 
     /// Drops what waits for its next hop: the worker has come to its end.
     pub(crate) fn end_waiting(&mut self) {
-        self.with_router(|router, exits| router.end(exits));
+        self.forwarder.end(&mut self.pool, &mut self.counters);
+        self.drop_refused();
     }
 
     /// Drops the frame of a packet, or the frames that it came in.
@@ -201,22 +185,17 @@ impl PacketPath {
 
     /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
     pub(crate) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
-        let course = match &mut self.router {
-            None => None,
-            Some(router) => {
-                let course = exit.course.unwrap_or_else(|| course_of(router, packet, packet.mark));
-                Some((packet.bucket, course))
-            }
-        };
+        let course = exit.course.or_else(|| course_of(&mut self.forwarder, packet, packet.mark));
+        let course = course.map(|course| (packet.bucket, course));
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);
         let Some(pieces) = packet.pieces.take() else {
-            self.emit(frame, exit.way, course, now_ns);
+            self.forward(frame, exit.way, course, now_ns);
             return self.drop_refused();
         };
         let mut frames = self.take_apart(frame, pieces);
         for frame in frames.drain(..) {
-            self.emit(frame, exit.way, course, now_ns);
+            self.forward(frame, exit.way, course, now_ns);
         }
         self.drop_refused();
         self.reassembly.loose = frames;
@@ -231,17 +210,9 @@ impl PacketPath {
         now: Timestamp,
     ) {
         let frame = std::mem::take(&mut packet.frame);
-        let Self { router, outputs, pool, counters, .. } = self;
-        let output = PortId(forwarding.output);
-        match router.as_ref().map(|router| router.station(output)) {
-            Some(Some(from)) => {
-                let onward = Onward { from, to: forwarding.station, mtu: None };
-                outputs.send_fitting(output, frame, onward, pool, counters);
-            }
-            // The routes have changed since, which ends the generation: this does not happen.
-            Some(None) => pool.give_back(frame),
-            None => outputs.send(frame, Way::Port(output), now.as_nanos(), pool, counters),
-        }
+        let next = (PortId(forwarding.output), forwarding.station);
+        let Self { forwarder, pool, counters, .. } = self;
+        forwarder.send_recorded(frame, next, now.as_nanos(), pool, counters);
         self.drop_refused();
     }
 }

@@ -54,8 +54,7 @@ impl PacketPath {
             self.count_arrived(packet);
             // The sender of the packet that was recorded was the same.
             packet.is_checked = true;
-            let router = self.router.as_ref();
-            packet.is_own = router.is_some_and(|router| router.takes_own(&packet.network));
+            packet.is_own = self.forwarder.takes_own(&packet.network);
             return FastPath::Tracked(tracked);
         }
         self.count_arrived(packet);
@@ -112,11 +111,11 @@ impl PacketPath {
         };
         let forwarding = bucket.connections.forwarding(guess, &flow.keyed, now)?;
         let goes_so = forwarding.input == packet.frame.port.0
-            && match self.router {
+            && match self.forwarder.router() {
                 Some(_) => !is_exceeded(forwarding.mtu, packet),
                 // Stations may have moved.
                 None => {
-                    let way = self.outputs.ways_of(&packet.frame, now.as_nanos());
+                    let way = self.forwarder.outputs().ways_of(&packet.frame, now.as_nanos());
                     way == Ok(Way::Port(PortId(forwarding.output)))
                 }
             };
@@ -140,10 +139,10 @@ impl PacketPath {
             return;
         }
         let input = packet.frame.port.0;
-        let forwarding = match (&self.router, scratch.exit.course) {
+        let forwarding = match (self.forwarder.router(), scratch.exit.course) {
             (Some(router), Some(course)) if !router.routing.fib.asks_for_traffic_class() => {
                 let Some((port, station, of_route)) = router.adjacency(&course) else { return };
-                let mtu = self.outputs.mtu(port).into_iter().chain(of_route).min();
+                let mtu = self.forwarder.outputs().mtu(port).into_iter().chain(of_route).min();
                 let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX);
                 Forwarding { input, output: port.0, station, mtu }
             }

@@ -39,8 +39,7 @@ use netio::{Frame, FramePool};
 use ruleset::LogId;
 use steer::SteeringHasher;
 
-use crate::egress::outputs::Outputs;
-use crate::egress::router::Router;
+use crate::egress::forwarder::Forwarder;
 use crate::path::buckets::Buckets;
 use crate::path::drop_cause::DropCause;
 use crate::path::nat::translation::Translator;
@@ -71,9 +70,7 @@ pub struct PacketPath {
     pub(crate) syn_proxy: SynProxy,
     pub(crate) translator: Translator,
     pub(crate) buckets: Buckets,
-    pub(crate) outputs: Outputs,
-    /// `None` in a bridge.
-    pub(crate) router: Option<Box<Router>>,
+    pub(crate) forwarder: Forwarder,
     /// The rules that judge packets.
     pub(crate) rules: Option<Box<WorkerRules>>,
     pub(crate) pool: FramePool,
@@ -95,7 +92,7 @@ impl PacketPath {
     /// Drops what no output takes.
     #[inline]
     pub(crate) fn drop_refused(&mut self) {
-        while let Some((frame, reason)) = self.outputs.take_refused() {
+        while let Some((frame, reason)) = self.forwarder.take_refused() {
             self.drop_frame(frame, reason.into());
         }
     }

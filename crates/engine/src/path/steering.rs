@@ -21,9 +21,7 @@ impl PacketPath {
     /// called from two places: a frame is copied when it is handed to a function.
     #[inline(always)]
     pub(crate) fn steer(&mut self, mut frame: Frame, now: Timestamp) {
-        if let Some(router) = &self.router
-            && let arrival @ (Arrival::Host | Arrival::Drop(_)) = router.arrival(&frame)
-        {
+        if let arrival @ (Arrival::Host | Arrival::Drop(_)) = self.forwarder.arrival(&frame) {
             return self.end_arrival(frame, arrival, now);
         }
         let (network, vlan) = match wire::dissect(frame.bytes()) {
@@ -33,7 +31,8 @@ impl PacketPath {
         if !frame.admit_offload(network.as_ref()) {
             return self.drop_frame(frame, DropReason::OffloadMismatch.into());
         }
-        let Some(network) = network.filter(|it| it.offset == ETHERNET_LEN || self.router.is_none())
+        let Some(network) =
+            network.filter(|it| it.offset == ETHERNET_LEN || self.forwarder.router().is_none())
         else {
             return self.take_unrouted(frame, network, now);
         };

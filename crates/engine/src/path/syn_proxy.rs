@@ -17,7 +17,6 @@ use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
 use wire::{TcpEditor, TcpFlags, TcpInfo, Transport};
 
 use crate::egress::original_ends::original_ends;
-use crate::egress::outputs::Manner;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
 use crate::path::nat::translation::Half;
@@ -444,7 +443,7 @@ impl PacketPath {
         // The client may be behind a link that takes shorter packets only. An ICMP error about a
         // longer segment would quote numbers that the server does not know.
         let headers = packet.network.offset.abs_diff(packet.network.transport_offset) + 20;
-        if let Some(mtu) = self.outputs.mtu(packet.frame.port) {
+        if let Some(mtu) = self.forwarder.outputs().mtu(packet.frame.port) {
             proxied.limit_segment_size(mtu.saturating_sub(headers.into()));
         }
         if let Some(flow) = packet.flow.filter(|_| !proxied.promise().by_rule) {
@@ -496,8 +495,8 @@ impl PacketPath {
                 return self.end_at_once(end, &mut back, scratch.now);
             }
         }
-        let Self { outputs, pool, counters, .. } = self;
-        outputs.send_by(back.frame.port, back.frame, Manner::default(), pool, counters);
+        let Self { forwarder, pool, counters, .. } = self;
+        forwarder.send_made(back.frame.port, back.frame, pool, counters);
         if let Some(mut along) = along {
             self.counters.output.window_updates += 1;
             self.send(&mut along, scratch.exit, scratch.now);

@@ -2,6 +2,7 @@
 
 use flow::Timestamp;
 
+use crate::path::PacketPath;
 use crate::path::packet::Item;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::settings::Settings;
@@ -24,8 +25,8 @@ impl Worker {
             Command::Disconnect(peer) => self.path.buckets.connect(peer, None),
             Command::AddQueue(queue) => self.queues.push(queue),
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
-            Command::SetOutput(port, queue) => self.path.outputs.set(port, queue),
-            Command::SetMtus(mtus) => self.path.outputs.set_mtus(&mtus),
+            Command::SetOutput(port, queue) => self.path.forwarder.set_output(port, queue),
+            Command::SetMtus(mtus) => self.path.forwarder.set_mtus(&mtus),
             Command::SetNames(names) => {
                 if let Some(rules) = &mut self.path.rules {
                     rules.interfaces = names;
@@ -34,7 +35,9 @@ impl Worker {
             Command::Routing(routing) => {
                 let now_ns = now.as_nanos();
                 self.path.end_masquerades(&routing, now);
-                self.path.with_router(|router, exits| router.take(routing, now_ns, exits));
+                let PacketPath { forwarder, pool, counters, .. } = &mut self.path;
+                forwarder.take_routing(routing, now_ns, pool, counters);
+                self.path.drop_refused();
             }
             Command::Translated(translated) => self.path.hasher.set_translated(translated),
             Command::Pin(cpu) => self.pin = Some(cpu),
@@ -56,8 +59,8 @@ impl Worker {
             }
             Command::Rules(rules) => {
                 let translates = rules.as_ref().is_some_and(|rules| rules.shared.translates());
-                if let Some(router) = self.path.router.as_mut().filter(|_| translates) {
-                    router.take_own();
+                if translates {
+                    self.path.forwarder.take_own();
                 }
                 let before = std::mem::replace(&mut self.path.rules, rules);
                 self.notify(Notice::Rules(self.path.buckets.worker(), before));
@@ -73,7 +76,7 @@ impl Worker {
                     .for_each(|element| self.path.learn_element(revision, element, now));
             }
             Command::Stations(heard) => {
-                heard.into_iter().for_each(|heard| self.path.outputs.learn_from_peer(heard));
+                heard.into_iter().for_each(|heard| self.path.forwarder.learn_from_peer(heard));
             }
             Command::Mark(marker) => self.mark(marker),
             Command::Subscribe(sender) => self.path.tracking.subscribers.add(sender),
@@ -136,7 +139,7 @@ impl Worker {
                 let _ = reply.try_send(elements.unwrap_or_default());
             }
             Question::Stations(from, reply) => {
-                let _ = reply.try_send(self.path.outputs.heard(from, PIECE as usize));
+                let _ = reply.try_send(self.path.forwarder.outputs().heard(from, PIECE as usize));
             }
             Question::IsLeftToHost(bucket, keyed, sign, reply) => {
                 let hash = self.path.hasher.table_hash(&keyed.key);

@@ -22,9 +22,9 @@ use netio::{Frame, FramePool, PortError};
 use rtrb::Consumer;
 use steer::{BucketId, SteeringHasher, TunnelSteering, WorkerId};
 
+use crate::egress::forwarder::Forwarder;
 use crate::egress::outputs::Outputs;
 use crate::egress::resolver::Resolver;
-use crate::egress::router::Router;
 use crate::egress::stations::StationLimits;
 use crate::path::buckets::Buckets;
 use crate::path::events::Subscribers;
@@ -175,9 +175,8 @@ impl Worker {
             syn_proxy: SynProxy::new(key),
             translator: Translator::new(id.0, key),
             buckets: Buckets::new(id, routes, keep_limit),
-            outputs,
             rules: None,
-            router: equipment.resolver.map(|resolver| Box::new(Router::new(resolver))),
+            forwarder: Forwarder::new(outputs, equipment.resolver),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),
             counters: Counters::default(),
             recent_drops: match time {
@@ -320,7 +319,7 @@ impl Worker {
 
     fn flush(&mut self) {
         self.path.remove_aliases(self.path.now);
-        self.path.outputs.flush(&mut self.path.pool, &mut self.path.counters);
+        self.path.forwarder.flush(&mut self.path.pool, &mut self.path.counters);
         self.path.drop_refused();
         self.path.send_departures();
         self.path.tell_elements();
@@ -339,7 +338,9 @@ impl Worker {
         }
         let has_more = self.path.expire_datagrams(now) >= EXPIRE_DATAGRAMS;
         self.path.settle_limits(now);
-        self.path.with_router(|router, exits| router.expire(now.as_nanos(), exits));
+        let PacketPath { forwarder, pool, counters, .. } = &mut self.path;
+        forwarder.expire(now.as_nanos(), pool, counters);
+        self.path.drop_refused();
         for _ in 0..EXPIRE_BUCKETS {
             self.expire_at = (self.expire_at + 1) % self.path.buckets.count();
             self.expire_bucket(BucketId(self.expire_at as u16), EXPIRE_BUDGET, now);

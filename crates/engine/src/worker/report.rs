@@ -62,7 +62,7 @@ impl Worker {
                 })
                 .collect(),
             queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),
-            sent: self.path.outputs.sent(),
+            sent: self.path.forwarder.outputs().sent(),
             backlog: self.path.buckets.backlog(),
             busy_ns: self.busy_ns,
             datagrams: self.path.reassembly.status(),

@@ -114,8 +114,8 @@ impl PacketPath {
     #[cold]
     pub(crate) fn redirect_to_host(&mut self, wanted: &NatRequest, packet: &mut Packet) {
         let own = self
-            .router
-            .as_ref()
+            .forwarder
+            .router()
             .and_then(|router| router.redirect_address(packet.frame.port, packet.network.family));
         let Some(place) = place(&packet.network, false) else { return };
         let address = own.map_or(place.address, wire::mapped);
@@ -195,7 +195,7 @@ impl PacketPath {
             ..Request::of(end)
         };
         if wanted.kind == NatKind::Masquerade {
-            let router = self.router.as_ref().zip(course);
+            let router = self.forwarder.router().zip(course);
             let (link, address) = router
                 .and_then(|(router, course)| router.masquerade(&course, &packet.network))
                 .ok_or(DropReason::NatNoAddress)?;
@@ -372,7 +372,7 @@ impl PacketPath {
     /// Ends the masqueraded connections whose address is gone. This is rare, so it is done in one
     /// go.
     pub(crate) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
-        let Some(router) = &self.router else { return };
+        let Some(router) = self.forwarder.router() else { return };
         for (link, address) in router.lost_addresses(routing) {
             let Self { buckets, tracking, counters, .. } = self;
             for bucket in buckets.owned_mut() {

@@ -8,7 +8,6 @@ use wire::control_segment::{ControlSegment, MAX_FRAME};
 use wire::icmp_error::Message;
 use wire::{Family, Transport};
 
-use crate::egress::outputs::Manner;
 use crate::egress::router::Course;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
@@ -59,12 +58,15 @@ impl PacketPath {
             SegmentSize::PathMtu => {
                 // The MTUs of both directions count, as in the kernel.
                 let ports = [Some(packet.frame.port), scratch.output_port];
-                let mtus = ports.into_iter().flatten().filter_map(|port| self.outputs.mtu(port));
+                let mtus = ports
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|port| self.forwarder.outputs().mtu(port));
                 let of_route = match scratch.exit.course {
                     Some(Course::By { mtu, .. }) => mtu,
                     _ => None,
                 };
-                let back = self.router.as_ref().and_then(|it| it.mtu_back(&packet.network));
+                let back = self.forwarder.router().and_then(|it| it.mtu_back(&packet.network));
                 let Some(mtu) = mtus.chain(of_route).chain(back).min() else { return };
                 let headers = if packet.network.family == Family::V4 { 40 } else { 60 };
                 u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
@@ -137,8 +139,8 @@ impl PacketPath {
 
     /// Sends an ICMP error to the sender of a packet.
     pub(crate) fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
-        let Self { outputs, pool, counters, .. } = self;
-        outputs.tell(frame, message, now.as_nanos(), pool, counters);
+        let Self { forwarder, pool, counters, .. } = self;
+        forwarder.tell(frame, message, now.as_nanos(), pool, counters);
     }
 
     /// Sends a TCP reset in the name of the packet's receiver, and ends the connection.
@@ -163,8 +165,8 @@ impl PacketPath {
             frame.port = port;
             frame.offload.checksum = Checksum::Verified;
             self.counters.output.tcp_resets += 1;
-            let Self { outputs, pool, counters, .. } = self;
-            outputs.send_by(port, frame, Manner::default(), pool, counters);
+            let Self { forwarder, pool, counters, .. } = self;
+            forwarder.send_made(port, frame, pool, counters);
         }
     }
 }

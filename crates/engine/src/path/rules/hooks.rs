@@ -76,16 +76,15 @@ impl PacketPath {
     /// Finds out by which port a packet goes on. Rules see it as it is sent on, with a hop less to
     /// live if this is a router.
     pub(crate) fn find_route(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let port = match &mut self.router {
-            None => match self.outputs.ways_of(&packet.frame, scratch.now.as_nanos()) {
+        let port = match course_of(&mut self.forwarder, packet, scratch.mark) {
+            None => match self.forwarder.outputs().ways_of(&packet.frame, scratch.now.as_nanos()) {
                 Ok(way) => {
                     scratch.exit.way = Some(way);
                     if let Way::Port(port) = way { Some(port) } else { None }
                 }
                 Err(reason) => return dropped(reason),
             },
-            Some(router) => {
-                let course = course_of(router, packet, scratch.mark);
+            Some(course) => {
                 scratch.exit.course = Some(course);
                 match course {
                     Course::Host if original_ends(&packet.frame).destination.is_some() => {
@@ -103,7 +102,7 @@ impl PacketPath {
                     Course::By { .. } if self.rules.is_none() => return ControlFlow::Continue(()),
                     Course::By { .. } => {
                         scratch.take_hop(&mut packet.frame);
-                        router.port_of(&course)
+                        self.forwarder.port_of(&course)
                     }
                 }
             }
