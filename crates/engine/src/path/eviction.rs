@@ -77,10 +77,12 @@ impl PacketPath {
         if shortage == Shortage::Table && self.evict_inside(now) {
             return true;
         }
-        let Some(place) = self.tracking.limits.table_with_candidate(shortage, self.evict_at) else {
+        let Some(place) =
+            self.tracking.limits.table_with_candidate(shortage, self.tracking.evict_at)
+        else {
             return false;
         };
-        self.evict_at = place;
+        self.tracking.evict_at = place;
         let mut context = self.tracking.context(now, &mut self.counters);
         let bucket = self.buckets.get_mut(BucketId(place));
         let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));

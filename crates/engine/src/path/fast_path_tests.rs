@@ -355,7 +355,7 @@ impl Side {
 
     fn forget(&mut self) {
         if self.is_slow {
-            self.crew.workers.iter_mut().for_each(|worker| worker.path.generation += 1);
+            self.crew.workers.iter_mut().for_each(|worker| worker.path.tracking.generation += 1);
         }
     }
 

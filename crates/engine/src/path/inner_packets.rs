@@ -27,7 +27,7 @@ use crate::path::rules::connection::Asked;
 use crate::path::rules::hooks::packet_type;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{OrDrop, Step};
-use crate::path::tracking::checksum_of;
+use crate::path::tracking::{Tracking, checksum_of};
 use crate::path::{PacketPath, TimeSource};
 use std::ops::ControlFlow;
 
@@ -248,8 +248,8 @@ impl PacketPath {
 
     /// Has a connection inside some tunnel give way; false if none does.
     pub(crate) fn evict_inside(&mut self, now: Timestamp) -> bool {
-        let Self { buckets, tracking, counters, evict_at, .. } = self;
-        let Some(tracking) = &mut tracking.inside else { return false };
+        let Self { buckets, tracking, counters, .. } = self;
+        let Tracking { inside: Some(tracking), evict_at, .. } = tracking else { return false };
         let giver = tracking.limits.table_with_candidate(Shortage::Table, *evict_at);
         let Some((place, inside)) = giver.and_then(|place| {
             let content = buckets.get_mut(BucketId(place))?;

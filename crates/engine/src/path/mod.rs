@@ -36,7 +36,6 @@ pub mod zones;
 
 use flow::{Counters, Timestamp};
 use netio::{Frame, FramePool};
-use ruleset::LogId;
 use steer::SteeringHasher;
 
 use crate::egress::forwarder::Forwarder;
@@ -46,7 +45,7 @@ use crate::path::nat::translation::Translator;
 use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
-use crate::path::recent_drops::{RecentDrop, RecentDrops};
+use crate::path::recent_drops::RecentDrops;
 use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
@@ -76,16 +75,9 @@ pub struct PacketPath {
     pub(crate) pool: FramePool,
     pub(crate) counters: Counters,
     pub(crate) recent_drops: RecentDrops,
-    /// Packets that rules want in the log, until the worker hands them to the coordinator.
-    pub(crate) logged: Vec<(LogId, Box<RecentDrop>)>,
-    /// Names what recorded decisions were made from: no other worker has the same number, and
-    /// this one another after each change.
-    pub(crate) generation: u64,
     /// When the turn began.
     pub(crate) now: Timestamp,
     pub(crate) batch: Vec<Packet>,
-    /// Which bucket was asked last to make room for another.
-    pub(crate) evict_at: u16,
 }
 
 impl PacketPath {

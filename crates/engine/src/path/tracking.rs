@@ -47,6 +47,11 @@ pub struct Tracking {
     pub expectation_subscribers: Subscribers<ExpectationEvent>,
     /// Translated connections that have ended, until their aliases are removed.
     pub ended: Vec<Ended>,
+    /// Names what recorded decisions were made from: no other worker has the same number, and
+    /// this one another after each change.
+    pub generation: u64,
+    /// Which bucket was asked last to make room for another.
+    pub evict_at: u16,
 }
 
 impl Tracking {

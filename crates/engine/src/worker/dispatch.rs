@@ -17,7 +17,7 @@ impl Worker {
     /// Carries out a command, between two batches.
     pub(crate) fn obey(&mut self, command: Command, now: Timestamp) {
         if command.changes_decisions() {
-            self.path.generation += 1;
+            self.path.tracking.generation += 1;
         }
         match command {
             Command::Switch(moves) => self.path.switch(moves, now),

@@ -171,6 +171,8 @@ impl Worker {
                 subscribers: Subscribers::default(),
                 expectation_subscribers: Subscribers::default(),
                 ended: Vec::new(),
+                generation: (u64::from(id.0) + 1) << GENERATION_BITS,
+                evict_at: 0,
             },
             syn_proxy: SynProxy::new(key),
             translator: Translator::new(id.0, key),
@@ -183,11 +185,8 @@ impl Worker {
                 TimeSource::Turn => RecentDrops::latest(),
                 TimeSource::Frame => RecentDrops::All(Vec::new()),
             },
-            logged: Vec::new(),
-            generation: (u64::from(id.0) + 1) << GENERATION_BITS,
             now: Timestamp::ZERO,
             batch: Vec::with_capacity(2 * BATCH),
-            evict_at: 0,
         };
         Self {
             path,
@@ -323,7 +322,8 @@ impl Worker {
         self.path.drop_refused();
         self.path.send_departures();
         self.path.tell_elements();
-        for (log, line) in self.path.logged.drain(..) {
+        let logged = self.path.rules.as_mut().map(|rules| rules.logged.drain(..));
+        for (log, line) in logged.into_iter().flatten() {
             // This fails only after the coordinator has gone.
             let _ = self.notices.send(Notice::Logged(log, line));
         }

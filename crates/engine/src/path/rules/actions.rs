@@ -77,7 +77,7 @@ impl PacketPath {
 
     /// Notes a bounded number of packets that are to be logged.
     pub(crate) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
-        let Self { rules: Some(rules), logged, tracking, .. } = self else { return };
+        let Self { rules: Some(rules), tracking, .. } = self else { return };
         let mut left = u64::from(outcome.logs.asked());
         for (log, rule) in outcome.logs.lines() {
             if !rules.lines.take(now.as_nanos()) {
@@ -88,7 +88,7 @@ impl PacketPath {
             let rule = rule.index() as u32;
             let why = DropCause::Rule { rule, revision, invalid: None };
             let line = RecentDrop::new(&packet.frame, why, now, &tracking.zones);
-            logged.push((log, Box::new(line)));
+            rules.logged.push((log, Box::new(line)));
         }
         rules.unwritten += left;
     }
