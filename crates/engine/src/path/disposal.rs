@@ -163,12 +163,6 @@ impl PacketPath {
         self.forwarder.send(frame, way, course, now_ns, &mut self.pool, &mut self.counters);
     }
 
-    /// Drops what waits for its next hop: the worker has come to its end.
-    pub(crate) fn end_waiting(&mut self) {
-        self.forwarder.end(&mut self.pool, &mut self.counters);
-        self.drop_refused();
-    }
-
     /// Drops the frame of a packet, or the frames that it came in.
     pub(crate) fn drop_frames(
         &mut self,

@@ -90,3 +90,7 @@ impl PacketPath {
         evicted
     }
 }
+
+#[cfg(test)]
+#[path = "flood_tests.rs"]
+mod flood_tests;

@@ -454,7 +454,7 @@ impl Pair {
                 for side in &mut self.sides {
                     let now = side.crew.now;
                     for worker in &mut side.crew.workers {
-                        worker.end_connections(usize::MAX, now);
+                        worker.path.end_connections(usize::MAX, now);
                     }
                     side.crew.settle();
                 }

@@ -2,12 +2,16 @@
 
 pub mod alias_messages;
 pub mod alias_table;
+pub mod answers;
 pub mod arrival;
 pub mod bucket;
 pub mod bucket_moves;
 pub mod buckets;
+pub mod calls;
+pub mod changes;
 pub mod disposal;
 pub mod drop_cause;
+pub mod equipment;
 pub mod events;
 pub mod eviction;
 pub mod fast_path;
@@ -23,6 +27,7 @@ pub mod recent_drops;
 pub mod refragment;
 pub mod rules;
 pub mod scratch;
+pub mod selection;
 pub mod settings;
 pub mod stages;
 pub mod steering;
@@ -30,6 +35,8 @@ pub mod step;
 pub mod syn_proxy;
 pub mod to_host;
 pub mod tracking;
+pub mod turn;
+pub mod upkeep;
 pub mod zone_config;
 pub mod zone_rules;
 pub mod zones;
@@ -49,6 +56,7 @@ use crate::path::recent_drops::RecentDrops;
 use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
+use crate::path::upkeep::Upkeep;
 
 /// The time at which a packet is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,23 +69,24 @@ pub enum TimeSource {
 
 /// The packet path of one worker: the stages and what they own.
 pub struct PacketPath {
-    pub(crate) hasher: SteeringHasher,
-    pub(crate) pass: PassList,
-    pub(crate) time: TimeSource,
-    pub(crate) reassembly: Reassembly,
-    pub(crate) tracking: Tracking,
-    pub(crate) syn_proxy: SynProxy,
-    pub(crate) translator: Translator,
-    pub(crate) buckets: Buckets,
-    pub(crate) forwarder: Forwarder,
+    hasher: SteeringHasher,
+    pass: PassList,
+    time: TimeSource,
+    reassembly: Reassembly,
+    tracking: Tracking,
+    syn_proxy: SynProxy,
+    translator: Translator,
+    buckets: Buckets,
+    forwarder: Forwarder,
     /// The rules that judge packets.
-    pub(crate) rules: Option<Box<WorkerRules>>,
-    pub(crate) pool: FramePool,
-    pub(crate) counters: Counters,
-    pub(crate) recent_drops: RecentDrops,
+    rules: Option<Box<WorkerRules>>,
+    pool: FramePool,
+    counters: Counters,
+    recent_drops: RecentDrops,
     /// When the turn began.
-    pub(crate) now: Timestamp,
-    pub(crate) batch: Vec<Packet>,
+    now: Timestamp,
+    batch: Vec<Packet>,
+    upkeep: Upkeep,
 }
 
 impl PacketPath {

@@ -156,6 +156,11 @@ impl Reassembly {
         }
     }
 
+    /// Takes the share of one of this many workers of the memory for fragments.
+    pub fn share_limits(&mut self, workers: u32) {
+        self.memory.set_workers(workers);
+    }
+
     /// The datagrams and the memory that are held.
     pub fn status(&self) -> DatagramStatus {
         let memory = |family| DatagramMemory {

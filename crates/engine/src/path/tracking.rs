@@ -64,6 +64,15 @@ impl Tracking {
         self.settings = settings;
     }
 
+    /// Takes the share of one of this many workers of the limits.
+    pub fn share_limits(&mut self, workers: u32) {
+        self.limits.sources.set_workers(workers);
+        self.limits.share(workers);
+        if let Some(inside) = &mut self.inside {
+            inside.limits.follow();
+        }
+    }
+
     /// Takes over changed zones.
     pub fn set_zones(&mut self, mut zones: Zones) {
         zones.apply(&self.settings.conntrack);
@@ -127,9 +136,24 @@ impl Tracking {
         }
     }
 
+    /// Gives back the memory of connections whose time is over, at most `budget` of them and as
+    /// many inside tunnels.
+    pub fn expire(
+        &mut self,
+        bucket: &mut Bucket,
+        budget: usize,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) {
+        bucket.connections.expire(budget, &mut self.context(now, counters));
+        if bucket.inside.is_some() {
+            self.expire_inside(bucket, budget, now, counters);
+        }
+    }
+
     /// Gives back the memory of connections inside tunnels whose time is over.
     #[cold]
-    pub fn expire_inside(
+    fn expire_inside(
         &mut self,
         bucket: &mut Bucket,
         budget: usize,
