@@ -73,7 +73,7 @@ impl PacketPath {
     }
 
     /// Sends off the buckets that leave, with all that this worker keeps for them.
-    pub(crate) fn send_departures(&mut self) {
+    pub(crate) fn send_departures(&mut self, now: Timestamp) {
         // Only now has everything of a departing bucket left this worker.
         while let Some(departure) = self.buckets.next_departure() {
             let Departure { bucket, to, mut content } = departure;
@@ -81,7 +81,7 @@ impl PacketPath {
             content.unsent = self.forwarder.take_unsent(bucket);
             self.tracking.surrender(&content);
             content.event_clock = self.tracking.subscribers.clock();
-            content.promises = self.syn_proxy.promises(self.now);
+            content.promises = self.syn_proxy.promises(now);
             match self.buckets.link(to.index()) {
                 Some(link) => link.stage_control(Item::Bucket(bucket, content)),
                 None => debug_assert!(false, "a bucket was ordered to a worker without rings"),

@@ -110,9 +110,8 @@ impl PacketPath {
             counters: Counters::default(),
             recent_drops: match time {
                 TimeSource::Turn => RecentDrops::latest(),
-                TimeSource::Frame => RecentDrops::All(Vec::new()),
+                TimeSource::Frame => RecentDrops::all(),
             },
-            now: Timestamp::ZERO,
             batch: Vec::with_capacity(2 * BATCH),
             upkeep: Upkeep::default(),
         }

@@ -41,7 +41,7 @@ pub mod zone_config;
 pub mod zone_rules;
 pub mod zones;
 
-use flow::{Counters, Timestamp};
+use flow::Counters;
 use netio::{Frame, FramePool};
 use steer::SteeringHasher;
 
@@ -68,24 +68,31 @@ pub enum TimeSource {
 }
 
 /// The packet path of one worker: the stages and what they own.
+///
+/// Its fields are for the files of this room. Others call its methods: [`turn`], [`peers`] and
+/// [`upkeep`] have those for the steps of a turn, [`changes`] those for commands, and [`answers`]
+/// those for questions.
 pub struct PacketPath {
+    /// How packets find their flow and bucket.
     hasher: SteeringHasher,
+    /// The protocols other than IP that pass.
     pass: PassList,
+    /// The clock that counts.
     time: TimeSource,
+    /// Steered packets that are not processed yet.
+    batch: Vec<Packet>,
+    buckets: Buckets,
     reassembly: Reassembly,
     tracking: Tracking,
     syn_proxy: SynProxy,
-    translator: Translator,
-    buckets: Buckets,
-    forwarder: Forwarder,
     /// The rules that judge packets.
     rules: Option<Box<WorkerRules>>,
+    translator: Translator,
+    forwarder: Forwarder,
+    /// Free buffers.
     pool: FramePool,
     counters: Counters,
     recent_drops: RecentDrops,
-    /// When the turn began.
-    now: Timestamp,
-    batch: Vec<Packet>,
     upkeep: Upkeep,
 }
 
@@ -100,7 +107,7 @@ impl PacketPath {
 
     pub(crate) fn drop_frame(&mut self, frame: Frame, why: DropCause) {
         self.counters.drop_packet(why.reason());
-        self.recent_drops.see(&frame, why, self.now, &self.tracking.zones);
+        self.recent_drops.see(&frame, why, &self.tracking.zones);
         self.pool.give_back(frame);
     }
 }

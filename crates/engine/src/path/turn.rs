@@ -12,8 +12,7 @@ use crate::path::recent_drops::RecentDrop;
 impl PacketPath {
     /// Begins a turn.
     pub(crate) fn begin_turn(&mut self, now: Timestamp) {
-        self.now = now;
-        self.recent_drops.begin();
+        self.recent_drops.begin(now);
     }
 
     /// Takes a batch of frames from a queue into free buffers.
@@ -46,11 +45,11 @@ impl PacketPath {
     }
 
     /// Sends everything that the turn leads to, and tells of packets that rules want in the log.
-    pub(crate) fn end_turn(&mut self, mut log: impl FnMut(LogId, Box<RecentDrop>)) {
-        self.remove_aliases(self.now);
+    pub(crate) fn end_turn(&mut self, now: Timestamp, mut log: impl FnMut(LogId, Box<RecentDrop>)) {
+        self.remove_aliases(now);
         self.forwarder.flush(&mut self.pool, &mut self.counters);
         self.drop_refused();
-        self.send_departures();
+        self.send_departures(now);
         self.tell_elements();
         if let Some(rules) = &mut self.rules {
             rules.logged.drain(..).for_each(|(id, line)| log(id, line));

@@ -103,7 +103,7 @@ impl Worker {
         }
         worked |= self.take_from_peers(now);
         worked |= self.take_from_queues(now);
-        self.end_turn();
+        self.end_turn(now);
         worked |= self.upkeep(now);
         if worked { Turn::Worked } else { Turn::Idle }
     }
@@ -180,9 +180,9 @@ impl Worker {
         self.notify(Notice::Failed(queue, error));
     }
 
-    fn end_turn(&mut self) {
+    fn end_turn(&mut self, now: Timestamp) {
         let Self { path, notices, .. } = self;
-        path.end_turn(|log, line| {
+        path.end_turn(now, |log, line| {
             // This fails only after the coordinator has gone.
             let _ = notices.send(Notice::Logged(log, line));
         });
