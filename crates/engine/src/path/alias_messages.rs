@@ -32,7 +32,7 @@ use crate::path::step::{End, Step, Wait, dropped};
 impl PacketPath {
     /// Keeps a packet until its bucket is here.
     #[inline]
-    pub(crate) fn find_bucket(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
+    pub(super) fn find_bucket(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
         match self.buckets.get(packet.bucket) {
             Some(_) => ControlFlow::Continue(()),
             None => ControlFlow::Break(End::Wait(Wait::Bucket)),
@@ -42,7 +42,7 @@ impl PacketPath {
     /// Sends a packet that has met an alias to the bucket that has its connection, and keeps a
     /// packet that has to wait for the alias of its connection.
     #[inline]
-    pub(crate) fn follow_alias(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn follow_alias(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let Some(bucket) = self.buckets.get(packet.bucket) else {
             return ControlFlow::Continue(());
         };
@@ -84,7 +84,7 @@ impl PacketPath {
         ControlFlow::Break(End::Steer(Some(from)))
     }
 
-    pub(crate) fn has_spoken(&mut self, bucket: BucketId) {
+    pub(super) fn has_spoken(&mut self, bucket: BucketId) {
         if let Some(bucket) = self.buckets.get_mut(bucket) {
             bucket.has_spoken = true;
         }
@@ -92,7 +92,7 @@ impl PacketPath {
 
     /// Makes packets of the key `alias` find their connection in `owner`, a bucket of this worker.
     /// The packets are steered to the bucket `home`. `None` if the answer comes later.
-    pub(crate) fn file_alias(
+    pub(super) fn file_alias(
         &mut self,
         owner: BucketId,
         connection: (KeyedPacket, u64),
@@ -156,7 +156,7 @@ impl PacketPath {
     }
 
     /// Removes the alias of a connection that has ended.
-    pub(crate) fn remove_alias(
+    pub(super) fn remove_alias(
         &mut self,
         owner: BucketId,
         alias: (KeyedPacket, u64),
@@ -179,7 +179,7 @@ impl PacketPath {
     }
 
     /// Takes a message to a bucket that is here or on its way here.
-    pub(crate) fn take_message(&mut self, to: BucketId, message: AliasMessage, now: Timestamp) {
+    pub(super) fn take_message(&mut self, to: BucketId, message: AliasMessage, now: Timestamp) {
         let Some(bucket) = self.buckets.get_mut(to) else {
             return self.buckets.keep_always(to, Kept::Message(message));
         };
@@ -246,7 +246,7 @@ impl PacketPath {
     }
 
     /// Drops the packets that wait for aliases, because the worker ends.
-    pub(crate) fn end_openings(&mut self) {
+    pub(super) fn end_openings(&mut self) {
         let waiting = self.buckets.owned_mut().flat_map(|bucket| bucket.openings.take_all());
         for packet in waiting.collect::<Vec<_>>() {
             let (Waiting::Opener(packet, ..) | Waiting::Follower(packet)) = packet;

@@ -30,7 +30,7 @@ impl PacketPath {
     }
 
     /// Takes a fence for a bucket that leaves.
-    pub(crate) fn take_fence(&mut self, bucket: BucketId, now: Timestamp) {
+    pub(super) fn take_fence(&mut self, bucket: BucketId, now: Timestamp) {
         self.remove_aliases(now);
         if let Some(departure) = self.buckets.fence(bucket) {
             self.depart(departure);
@@ -44,7 +44,7 @@ impl PacketPath {
     }
 
     /// Takes in a bucket that another worker gave away.
-    pub(crate) fn take_bucket(
+    pub(super) fn take_bucket(
         &mut self,
         bucket: BucketId,
         mut content: Box<Bucket>,
@@ -73,7 +73,7 @@ impl PacketPath {
     }
 
     /// Sends off the buckets that leave, with all that this worker keeps for them.
-    pub(crate) fn send_departures(&mut self, now: Timestamp) {
+    pub(super) fn send_departures(&mut self, now: Timestamp) {
         // Only now has everything of a departing bucket left this worker.
         while let Some(departure) = self.buckets.next_departure() {
             let Departure { bucket, to, mut content } = departure;

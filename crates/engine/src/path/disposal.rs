@@ -33,7 +33,7 @@ pub(crate) enum Next {
 impl PacketPath {
     /// Carries out the end of a packet.
     #[inline]
-    pub(crate) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
+    pub(super) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         if matches!(end, End::Wait(Wait::Datagram)) {
             // Reassembly has it, as it has most fragments.
             self.drop_discarded();
@@ -74,7 +74,7 @@ impl PacketPath {
 
     /// Carries out the end of a packet in front of all stages.
     #[cold]
-    pub(crate) fn end_at_once(&mut self, end: End, packet: &mut Packet, now: Timestamp) {
+    pub(super) fn end_at_once(&mut self, end: End, packet: &mut Packet, now: Timestamp) {
         let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
         let next = self.dispose(end, packet, &mut scratch);
         debug_assert_eq!(next, Next::Done, "the packet has not seen a stage that steers or tracks");
@@ -153,7 +153,7 @@ impl PacketPath {
     }
 
     /// Sends a frame, see [`crate::egress::forwarder::Forwarder::send`].
-    pub(crate) fn forward(
+    pub(super) fn forward(
         &mut self,
         frame: Frame,
         way: Option<Way>,
@@ -164,7 +164,7 @@ impl PacketPath {
     }
 
     /// Drops the frame of a packet, or the frames that it came in.
-    pub(crate) fn drop_frames(
+    pub(super) fn drop_frames(
         &mut self,
         frame: Frame,
         pieces: Option<Box<Pieces>>,
@@ -178,7 +178,7 @@ impl PacketPath {
     }
 
     /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
-    pub(crate) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
+    pub(super) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
         let course = exit.course.or_else(|| course_of(&mut self.forwarder, packet, packet.mark));
         let course = course.map(|course| (packet.bucket, course));
         let now_ns = now.as_nanos();
@@ -197,7 +197,7 @@ impl PacketPath {
 
     /// Sends a packet as it was recorded for its connection.
     #[inline]
-    pub(crate) fn send_recorded(
+    pub(super) fn send_recorded(
         &mut self,
         packet: &mut Packet,
         forwarding: Forwarding,

@@ -21,7 +21,7 @@ impl PacketPath {
     /// A replay does without: what gives way must not depend on which buckets share a
     /// worker.
     #[cold]
-    pub(crate) fn make_room_for(
+    pub(super) fn make_room_for(
         &mut self,
         packet: &Packet,
         mut tracked: Tracked,
@@ -50,7 +50,7 @@ impl PacketPath {
 
     /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
     /// that may, a bounded number of them.
-    pub(crate) fn settle_limits(&mut self, now: Timestamp) {
+    pub(super) fn settle_limits(&mut self, now: Timestamp) {
         self.make_room_inside(EVICT_AT_ONCE, now);
         for _ in 0..EVICT_AT_ONCE {
             if !self.tracking.limits.is_overdrawn() {

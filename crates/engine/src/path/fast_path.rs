@@ -37,7 +37,7 @@ impl PacketPath {
     /// Tracks and translates a packet as it was recorded for its connection, if that holds and
     /// nothing is unusual about the packet.
     #[inline]
-    pub(crate) fn take_fast_path(
+    pub(super) fn take_fast_path(
         &mut self,
         packet: &mut Packet,
         screening: Screening,
@@ -91,7 +91,7 @@ impl PacketPath {
     /// Counts a packet that has come to its bucket. Fragments were counted one by one before their
     /// datagram, and so was a packet that has met an alias.
     #[inline]
-    pub(crate) fn count_arrived(&mut self, packet: &Packet) {
+    pub(super) fn count_arrived(&mut self, packet: &Packet) {
         if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             bucket.packets += 1;
         }
@@ -125,7 +125,7 @@ impl PacketPath {
     /// Records the way that the stages have found for a packet, if they would find the same for
     /// each packet of its flow.
     #[inline]
-    pub(crate) fn record(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn record(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if scratch.tracked.class == Class::Established && !scratch.per_packet && is_usual(packet) {
             self.record_usual(packet, scratch);
         }

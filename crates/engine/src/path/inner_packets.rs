@@ -117,7 +117,7 @@ impl PacketPath {
     /// Has the rules judge the packet that a tunnel carries, after they have accepted the packet of
     /// the tunnel. The kernel judges a packet for the host.
     #[inline]
-    pub(crate) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let is_judged = packet.carries && self.rules.is_some();
         if !is_judged || scratch.exit.course == Some(Course::Host) {
             return ControlFlow::Continue(());
@@ -127,7 +127,7 @@ impl PacketPath {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn judge_inside(
+    pub(super) fn judge_inside(
         &mut self,
         packet: &Packet,
         outer: &mut Scratch,
@@ -247,7 +247,7 @@ impl PacketPath {
     }
 
     /// Has a connection inside some tunnel give way; false if none does.
-    pub(crate) fn evict_inside(&mut self, now: Timestamp) -> bool {
+    pub(super) fn evict_inside(&mut self, now: Timestamp) -> bool {
         let Self { buckets, tracking, counters, .. } = self;
         let Tracking { inside: Some(tracking), evict_at, .. } = tracking else { return false };
         let giver = tracking.limits.table_with_candidate(Shortage::Table, *evict_at);
@@ -264,7 +264,7 @@ impl PacketPath {
 
     /// Where nothing is left of the limit of the gateway, has connections inside tunnels give way
     /// that may, at most so many: those outside are not to give way to them.
-    pub(crate) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
+    pub(super) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
         if !self.tracking.inside.as_ref().is_some_and(|inside| inside.limits.is_used_up()) {
             return;
         }

@@ -99,13 +99,13 @@ pub struct PacketPath {
 impl PacketPath {
     /// Drops what no output takes.
     #[inline]
-    pub(crate) fn drop_refused(&mut self) {
+    fn drop_refused(&mut self) {
         while let Some((frame, reason)) = self.forwarder.take_refused() {
             self.drop_frame(frame, reason.into());
         }
     }
 
-    pub(crate) fn drop_frame(&mut self, frame: Frame, why: DropCause) {
+    fn drop_frame(&mut self, frame: Frame, why: DropCause) {
         self.counters.drop_packet(why.reason());
         self.recent_drops.see(&frame, why, &self.tracking.zones);
         self.pool.give_back(frame);

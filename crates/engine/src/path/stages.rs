@@ -22,7 +22,7 @@ use crate::path::{PacketPath, TimeSource};
 impl PacketPath {
     /// Tracks a batch: first the lines of the indices are asked for, then those
     /// of the entries, and when the first packet is looked at, its lines are near.
-    pub(crate) fn process_batch(&mut self, now: Timestamp) {
+    pub(super) fn process_batch(&mut self, now: Timestamp) {
         if self.batch.is_empty() {
             return;
         }
@@ -48,7 +48,7 @@ impl PacketPath {
     }
 
     /// Puts a packet into the batch, and processes the batch if it is full.
-    pub(crate) fn take_packet(&mut self, packet: Packet, now: Timestamp) {
+    pub(super) fn take_packet(&mut self, packet: Packet, now: Timestamp) {
         self.batch.push(packet);
         if self.batch.len() >= BATCH {
             self.process_batch(now);
@@ -57,7 +57,7 @@ impl PacketPath {
 
     /// Takes a packet through the stages, again if it is led to another bucket of this worker. It
     /// leaves its place.
-    pub(crate) fn process(&mut self, packet: &mut Packet, now: Timestamp) {
+    pub(super) fn process(&mut self, packet: &mut Packet, now: Timestamp) {
         while self.process_once(packet, now) == Next::Restart {}
     }
 
@@ -99,7 +99,7 @@ impl PacketPath {
     }
 
     /// All stages.
-    pub(crate) fn walk(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
+    pub(super) fn walk(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
         match self.stages_before_tracking(packet, scratch) {
             ControlFlow::Continue(()) => self.walk_from_tracking(packet, scratch),
             ControlFlow::Break(end) => end,

@@ -56,7 +56,7 @@ impl PacketPath {
     }
 
     /// Finds the flow and the bucket of a packet.
-    pub(crate) fn packet(
+    pub(super) fn packet(
         &self,
         frame: Frame,
         network: Network,
@@ -95,7 +95,7 @@ impl PacketPath {
     }
 
     /// Hands a packet to the owner of its bucket, another worker.
-    pub(crate) fn hand_over(&mut self, mut packet: Packet) {
+    pub(super) fn hand_over(&mut self, mut packet: Packet) {
         let Some(link) = self.buckets.link_of(packet.bucket) else {
             return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
         };

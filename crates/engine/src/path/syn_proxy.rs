@@ -67,7 +67,7 @@ impl SynProxy {
 
 impl PacketPath {
     /// Takes over the promises of another worker.
-    pub(crate) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
+    pub(super) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
         for (zone, promised) in promises {
             self.syn_proxy.pressure(zone).learn(promised);
             self.tracking.has_promised(promised);
@@ -77,7 +77,7 @@ impl PacketPath {
     /// Decides about a packet that would open a connection while too many are half open, or that
     /// may return a cookie. The packet goes on as it was tracked again, if it goes on.
     #[cold]
-    pub(crate) fn screen(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<Tracked> {
+    pub(super) fn screen(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<Tracked> {
         let now = scratch.now;
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
@@ -119,7 +119,7 @@ impl PacketPath {
 
     /// Answers a SYN that the rules have accepted while too many connections are half open.
     #[inline]
-    pub(crate) fn answer_accepted(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn answer_accepted(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !(scratch.proxy.answers && scratch.tracked.fresh) {
             return ControlFlow::Continue(());
         }
@@ -142,7 +142,7 @@ impl PacketPath {
     /// Decides about a packet that rules give to the proxy of this number. A SYN gets a promise,
     /// and a valid cookie opens a connection.
     #[cold]
-    pub(crate) fn take_by_rule(
+    pub(super) fn take_by_rule(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,
@@ -200,7 +200,7 @@ impl PacketPath {
     }
 
     /// True while the gateway answers SYNs in the zone in which a packet would open a connection.
-    pub(crate) fn answers(&mut self, packet: &Packet, now: Timestamp) -> bool {
+    pub(super) fn answers(&mut self, packet: &Packet, now: Timestamp) -> bool {
         let zone = packet.zones.map_or(packet.origin.zone, |zones| zones.original);
         let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
         if threshold == 0 {
@@ -216,7 +216,7 @@ impl PacketPath {
 
     /// Looks whether the proxy has opened the connection of a packet.
     #[inline(always)]
-    pub(crate) fn meet_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn meet_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.untracked
             && let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
             && let Some(bucket) = self.buckets.get(packet.bucket)
@@ -336,7 +336,7 @@ impl PacketPath {
 
     /// Does the last of the proxy's work on a packet that goes on.
     #[inline]
-    pub(crate) fn finish_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn finish_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if let Some(proxied) = scratch.proxy.opening {
             self.keep_proxied(packet, proxied);
         }
@@ -475,7 +475,7 @@ impl PacketPath {
     }
 
     /// Sends the answer to a packet in the place of the packet.
-    pub(crate) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &Scratch) {
+    pub(super) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &Scratch) {
         let back = scratch.proxy.back.and_then(|segment| self.make(packet, &segment));
         let along = scratch.proxy.along.and_then(|segment| self.make(packet, &segment));
         let way_back = self.way_back(packet);
@@ -544,7 +544,7 @@ impl PacketPath {
     }
 
     /// Changes the header of a segment, and of the fragment that it came in.
-    pub(crate) fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
+    pub(super) fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
         let Packet { frame, network, pieces, .. } = packet;
         let covers_all = !matches!(frame.offload.checksum, Checksum::Partial { .. });
         let Some(mut segment) = TcpEditor::new(frame.bytes_mut(), network, covers_all) else {

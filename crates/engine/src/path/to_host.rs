@@ -14,7 +14,7 @@ use crate::path::step::{End, Step};
 impl PacketPath {
     /// Leaves a packet to the host that is the host's whatever rules say.
     #[inline]
-    pub(crate) fn leave_known_to_host(
+    pub(super) fn leave_known_to_host(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,
@@ -29,7 +29,7 @@ impl PacketPath {
     /// Leaves the flow of a packet to the host from now on, even if the rules change. The kernel
     /// translates its own copies of the packets as the rule says.
     #[cold]
-    pub(crate) fn leave_to_host(&mut self, packet: &Packet, scratch: &Scratch) -> Step {
+    pub(super) fn leave_to_host(&mut self, packet: &Packet, scratch: &Scratch) -> Step {
         let Self { buckets, tracking, .. } = self;
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
             && let Some(bucket) = buckets.get_mut(packet.bucket)

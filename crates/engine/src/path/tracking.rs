@@ -238,7 +238,7 @@ impl Tracking {
 impl PacketPath {
     /// Says how a packet relates to the connections of its bucket. The SYN proxy looks at a packet
     /// that would open a connection while too many are half open.
-    pub(crate) fn relate(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn relate(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let mut tracked = match scratch.tracking {
             Progress::InFastPath(tracked) => tracked,
             _ if packet.untracked => Tracked::alone(Class::Untracked),
@@ -263,7 +263,7 @@ impl PacketPath {
 
     /// Tracks a packet; if there is no room for its connection, another may give way.
     #[inline]
-    pub(crate) fn track(
+    pub(super) fn track(
         &mut self,
         packet: &Packet,
         screening: Screening,
@@ -285,7 +285,7 @@ impl PacketPath {
 
 /// Whether the table has to verify the checksum of a packet's transport.
 #[inline]
-pub(crate) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
+pub(super) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
     match frame.offload.checksum {
         Checksum::Complete => conntrack::Checksum::Verify,
         Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,

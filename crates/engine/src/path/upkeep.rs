@@ -111,6 +111,12 @@ impl PacketPath {
         ended
     }
 
+    /// Gives up the datagrams that have timed out, and drops the others, because the capture ends.
+    pub(crate) fn end_capture(&mut self, now: Timestamp) {
+        while self.expire_datagrams(now) > 0 {}
+        self.end_datagrams();
+    }
+
     /// Drops everything that waits in this worker, because the worker ends.
     pub(crate) fn end(&mut self) {
         self.end_datagrams();

@@ -434,8 +434,7 @@ impl Lockstep {
         let mut totals = Counters::default();
         for index in 0..self.workers.len() {
             let now = Timestamp::from_nanos(self.clock.now());
-            while self.workers[index].path.expire_datagrams(now) > 0 {}
-            self.workers[index].path.end_datagrams();
+            self.workers[index].path.end_capture(now);
             totals.add(self.workers[index].path.counters());
             while self.workers[index].path.end_connections(EVENTS / 2, now) > 0 {
                 self.count_flows(report);
