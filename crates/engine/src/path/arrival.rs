@@ -18,7 +18,7 @@ impl PacketPath {
     /// behind tags.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
+    pub(super) fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
         let arrival = self.forwarder.packet_arrival(&frame, network.as_ref());
         self.end_arrival(frame, arrival, now);
     }
@@ -49,7 +49,7 @@ impl PacketPath {
     /// Notes where the sender of a frame is, before rules ask by which port an answer leaves, and
     /// tells the other workers. Only a bridge does.
     #[inline(always)]
-    pub(crate) fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
+    pub(super) fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
         if self.forwarder.learns() {
             self.learn_new_station(frame, now);
         }
@@ -73,13 +73,13 @@ impl PacketPath {
 
     /// Has a router look at the addresses and options of a packet, once.
     #[inline]
-    pub(crate) fn check_sender(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
+    pub(super) fn check_sender(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
         self.check_addresses(packet)
     }
 
     /// The same, for a packet that has no scratch area yet.
     #[inline]
-    pub(crate) fn check_addresses(&mut self, packet: &mut Packet) -> Step {
+    pub(super) fn check_addresses(&mut self, packet: &mut Packet) -> Step {
         if packet.is_checked || self.forwarder.router().is_none() {
             return ControlFlow::Continue(());
         }
@@ -103,7 +103,7 @@ impl PacketPath {
 
     /// Disposes of a frame that a router does not route.
     #[inline(never)]
-    pub(crate) fn end_arrival(&mut self, frame: Frame, arrival: Arrival, now: Timestamp) {
+    pub(super) fn end_arrival(&mut self, frame: Frame, arrival: Arrival, now: Timestamp) {
         match arrival {
             Arrival::Forward => self.pass_unjudged(frame, now),
             Arrival::Untag => self.steer_untagged(frame, now),

@@ -99,7 +99,7 @@ impl PacketPath {
     ///
     /// # Errors
     /// The reason to drop the packet: all ports are known to be used.
-    pub(crate) fn note_request(
+    pub(in crate::path) fn note_request(
         &mut self,
         request: &Request,
         packet: &Packet,
@@ -127,14 +127,14 @@ impl PacketPath {
     }
 
     /// Begins the search for another source of a connection, which a rule has requested or not.
-    pub(crate) fn search(&mut self, request: Option<Request>) -> Search {
+    pub(in crate::path) fn search(&mut self, request: Option<Request>) -> Search {
         Search::new(request, self.translator.seed())
     }
 
     /// Gives the connection that a packet opens another source, until replies find it. `None` if
     /// the answer comes later. The caller has to call [`Self::end_search`] with the answer.
     #[cold]
-    pub(crate) fn seek(
+    pub(in crate::path) fn seek(
         &mut self,
         packet: &Packet,
         search: &mut Search,
@@ -182,7 +182,7 @@ impl PacketPath {
     }
 
     /// Gives the packet the source that was found, and tells the subscribers about the outcome.
-    pub(crate) fn end_search(
+    pub(in crate::path) fn end_search(
         &mut self,
         packet: &mut Packet,
         search: &Search,

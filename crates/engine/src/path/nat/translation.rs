@@ -86,7 +86,7 @@ pub enum Half {
 impl PacketPath {
     /// Chooses a translation for a connection whose first packet is being judged.
     #[cold]
-    pub(crate) fn translate(
+    pub(in crate::path) fn translate(
         &mut self,
         wanted: &NatRequest,
         packet: &Packet,
@@ -102,7 +102,7 @@ impl PacketPath {
     /// Translates a new connection that a translated one has announced. True if it is such a
     /// connection; no rule is asked for its translation then.
     #[inline]
-    pub(crate) fn follow(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
+    pub(in crate::path) fn follow(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
         if !scratch.tracked.is_expected() {
             return ControlFlow::Continue(false);
         }
@@ -112,7 +112,7 @@ impl PacketPath {
     /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
     /// redirect has several ports, they see the first.
     #[cold]
-    pub(crate) fn redirect_to_host(&mut self, wanted: &NatRequest, packet: &mut Packet) {
+    pub(in crate::path) fn redirect_to_host(&mut self, wanted: &NatRequest, packet: &mut Packet) {
         let own = self
             .forwarder
             .router()
@@ -128,7 +128,11 @@ impl PacketPath {
     /// connections for which no rule has asked for a source. True if it may have translated the
     /// connection.
     #[inline]
-    pub(crate) fn settle_translation(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
+    pub(in crate::path) fn settle_translation(
+        &mut self,
+        packet: &Packet,
+        scratch: &Scratch,
+    ) -> Step<bool> {
         let bucket = self.buckets.get(packet.bucket);
         if !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
             return ControlFlow::Continue(false);
@@ -140,7 +144,7 @@ impl PacketPath {
     }
 
     /// Lets `choose` find a translation in the table of a packet's bucket.
-    pub(crate) fn choose<T: Default>(
+    pub(in crate::path) fn choose<T: Default>(
         &mut self,
         packet: &Packet,
         scratch: &Scratch,
@@ -167,7 +171,7 @@ impl PacketPath {
     }
 
     /// The block of ports that a bucket gives away.
-    pub(crate) fn block(&self, bucket: BucketId) -> Block {
+    pub(in crate::path) fn block(&self, bucket: BucketId) -> Block {
         let steer::PortRange { min, max } = self.hasher.translated().ports();
         let buckets = self.hasher.config().buckets.get() as u32;
         // A bucket gives no ports away while there is no range.
@@ -207,14 +211,14 @@ impl PacketPath {
 
     /// The changes that the translation of a packet's connection makes to it.
     #[inline]
-    pub(crate) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
+    pub(in crate::path) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
         let bucket = self.buckets.get(packet.bucket);
         bucket.map_or_else(Halves::default, |bucket| bucket.connections.translation(tracked))
     }
 
     /// Changes one or both ends of a packet, and the packet that an ICMP error quotes.
     #[inline]
-    pub(crate) fn readdress(&mut self, packet: &mut Packet, halves: &Halves, half: Half) {
+    pub(in crate::path) fn readdress(&mut self, packet: &mut Packet, halves: &Halves, half: Half) {
         let change = match half {
             Half::Destination => halves.before_routing(),
             Half::Source => halves.after_routing(),
@@ -225,7 +229,7 @@ impl PacketPath {
     }
 
     #[inline(never)]
-    pub(crate) fn readdress_by(&mut self, packet: &mut Packet, change: &Readdress) {
+    pub(in crate::path) fn readdress_by(&mut self, packet: &mut Packet, change: &Readdress) {
         let Packet { frame, network, pieces, .. } = packet;
         let before = Readdress {
             source: change.source.and_then(|_| place(network, true)),
@@ -268,7 +272,7 @@ impl PacketPath {
 
     /// Gives a packet the addresses back that it came with.
     #[cold]
-    pub(crate) fn restore_addresses(&mut self, packet: &mut Packet) {
+    pub(in crate::path) fn restore_addresses(&mut self, packet: &mut Packet) {
         let before = original_ends(&packet.frame);
         if before != Readdress::default() {
             self.readdress_by(packet, &before);
@@ -279,7 +283,11 @@ impl PacketPath {
     /// Makes sure that replies to a new connection find it. If another bucket has to answer first,
     /// the packet waits.
     #[inline]
-    pub(crate) fn direct_replies(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(in crate::path) fn direct_replies(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
         if !scratch.tracked.fresh {
             return ControlFlow::Continue(());
         }
@@ -296,7 +304,7 @@ impl PacketPath {
 
     /// Ends the connection that a packet belongs to.
     #[cold]
-    pub(crate) fn end_connection(&mut self, packet: &Packet, now: Timestamp) {
+    pub(in crate::path) fn end_connection(&mut self, packet: &Packet, now: Timestamp) {
         let Self { buckets, tracking, counters, .. } = self;
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
             && let Some(bucket) = buckets.get_mut(packet.bucket)
@@ -349,7 +357,7 @@ impl PacketPath {
     /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets
     /// of the originator are like `connection`. If there is a claimant, another connection with
     /// these replies may have to give way to it. `None` if the answer comes later.
-    pub(crate) fn direct(
+    pub(in crate::path) fn direct(
         &mut self,
         bucket: BucketId,
         connection: (flow::KeyedPacket, u64),
@@ -371,7 +379,7 @@ impl PacketPath {
 
     /// Ends the masqueraded connections whose address is gone. This is rare, so it is done in one
     /// go.
-    pub(crate) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
+    pub(in crate::path) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
         let Some(router) = self.forwarder.router() else { return };
         for (link, address) in router.lost_addresses(routing) {
             let Self { buckets, tracking, counters, .. } = self;
@@ -386,7 +394,7 @@ impl PacketPath {
 
     /// Removes the aliases of connections that have ended.
     #[inline]
-    pub(crate) fn remove_aliases(&mut self, now: Timestamp) {
+    pub(in crate::path) fn remove_aliases(&mut self, now: Timestamp) {
         if !self.tracking.ended.is_empty() {
             self.remove_aliases_slowly(now);
         }

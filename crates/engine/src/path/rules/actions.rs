@@ -19,7 +19,7 @@ use crate::path::step::{End, Reply};
 impl PacketPath {
     /// Carries out what rules ask for beside their verdict.
     #[cold]
-    pub(crate) fn carry_out(
+    pub(in crate::path) fn carry_out(
         &mut self,
         outcome: &Outcome,
         packet: &mut Packet,
@@ -76,7 +76,7 @@ impl PacketPath {
     }
 
     /// Notes a bounded number of packets that are to be logged.
-    pub(crate) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
+    pub(in crate::path) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
         let Self { rules: Some(rules), tracking, .. } = self else { return };
         let mut left = u64::from(outcome.logs.asked());
         for (log, rule) in outcome.logs.lines() {
@@ -95,7 +95,7 @@ impl PacketPath {
 
     /// The end of a packet that rules refuse.
     #[cold]
-    pub(crate) fn refusal(
+    pub(in crate::path) fn refusal(
         &self,
         decision: Decision,
         outcome: &Outcome,
@@ -130,7 +130,7 @@ impl PacketPath {
     }
 
     /// Tells the sender of a packet that it is refused.
-    pub(crate) fn reply(&mut self, reply: Reply, packet: &Packet, scratch: &Scratch) {
+    pub(in crate::path) fn reply(&mut self, reply: Reply, packet: &Packet, scratch: &Scratch) {
         match reply {
             Reply::Reset => self.reset(packet, scratch),
             Reply::Icmp(message) => self.tell(&packet.frame, message, scratch.now),
@@ -138,7 +138,7 @@ impl PacketPath {
     }
 
     /// Sends an ICMP error to the sender of a packet.
-    pub(crate) fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
+    pub(in crate::path) fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
         let Self { forwarder, pool, counters, .. } = self;
         forwarder.tell(frame, message, now.as_nanos(), pool, counters);
     }
@@ -174,7 +174,7 @@ impl PacketPath {
 impl PacketPath {
     /// Tells the other workers of the changes that rules have made in sets.
     #[inline]
-    pub(crate) fn tell_elements(&mut self) {
+    pub(in crate::path) fn tell_elements(&mut self) {
         let Self { rules: Some(rules), buckets, .. } = self else { return };
         let revision = rules.shared.revision;
         rules.state.take_updates(|update| {
