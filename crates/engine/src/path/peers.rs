@@ -1,4 +1,4 @@
-//! What a worker takes from the other workers.
+//! Items that come from the other workers.
 
 use flow::Timestamp;
 use steer::BucketId;

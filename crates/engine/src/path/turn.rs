@@ -1,5 +1,5 @@
-//! The steps of a turn: what its worker has the packet path do, between taking commands and
-//! answering questions.
+//! The steps of a turn. The worker takes them in their order, with its commands and queues in
+//! between. The other steps are in [`crate::path::peers`] and [`crate::path::upkeep`].
 
 use flow::{DropReason, Timestamp};
 use netio::{Frame, PortError, RxQueue};

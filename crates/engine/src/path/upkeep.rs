@@ -1,5 +1,5 @@
-//! Work that is done a little in each turn: time-outs, limits that others have to share in, and free
-//! memory. Replays do it at certain times of the capture instead.
+//! Work that is done a little in each turn: time-outs, limits that others share, and free memory. A
+//! replay does it at certain times of the capture instead. The end of a worker is here, too.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ use crate::{BATCH, Bucket};
 
 /// The parts that a worker is made from.
 pub struct Equipment {
-    /// What the packet path is made from.
+    /// The parts of its packet path.
     pub path: PathEquipment,
     /// Commands from the coordinator.
     pub inbox: Consumer<Command>,
