@@ -1,4 +1,4 @@
-//! How packets leave a worker: by the routes of a router, or by the stations of a bridge.
+//! The way out of a worker: by the routes of a router, or by the stations of a bridge.
 
 use std::sync::Arc;
 
