@@ -9,6 +9,7 @@ use steer::{SteeringHasher, WorkerId};
 use crate::Zones;
 use crate::control::config::Config;
 use crate::path::TimeSource;
+use crate::path::equipment::PathEquipment;
 use crate::rings::link::Wakeup;
 use crate::worker::Equipment;
 use crate::worker::command::{Command, Notice};
@@ -82,7 +83,7 @@ impl Blueprint {
                 defrag::Pools::new(&config.settings.defrag).memory(1),
             ),
         };
-        Equipment {
+        let path = PathEquipment {
             id,
             hasher: hasher.clone(),
             pass: config.pass.clone(),
@@ -97,10 +98,8 @@ impl Blueprint {
             tunnels: self.tunnels.clone(),
             fragment_memory,
             time: self.time,
-            inbox,
-            notices: self.notices.clone(),
-            wakeup: wakeup.clone(),
             resolver: None,
-        }
+        };
+        Equipment { path, inbox, notices: self.notices.clone(), wakeup: wakeup.clone() }
     }
 }

@@ -14,8 +14,8 @@ use steer::BucketId;
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::worker_handle::Unresponsive;
+use crate::path::selection::{Operation, Part, Selected, Selection};
 use crate::worker::command::Question;
-use crate::worker::selection::{Operation, Part, Selected, Selection};
 
 impl Coordinator {
     /// Ends the matching connections whose packets the kernel would take for its own, except those

@@ -21,7 +21,7 @@ use crate::egress::routing::Routing;
 use crate::path::TimeSource;
 use crate::path::rules::ruleset::Rules;
 use crate::worker::command::Command;
-use crate::worker::{Equipment, Turn, Worker};
+use crate::worker::{Turn, Worker};
 use crate::{Bucket, Zones};
 
 /// A worker of a gateway without threads, coordinator and kernel. Its routes stay as they were at
@@ -80,13 +80,12 @@ impl Unthreaded {
                 refuses_new: ports.refuse_new(),
                 workers: count as u32,
             };
-            let mut worker = Worker::new(Equipment {
-                resolver: match config.mode {
-                    Mode::Bridge => None,
-                    Mode::Routed => Some(Resolver::detached().map_err(StartError::Thread)?.0),
-                },
-                ..blueprint.equipment(config, post, (inbox, &handle.wakeup))
-            });
+            let mut equipment = blueprint.equipment(config, post, (inbox, &handle.wakeup));
+            equipment.path.resolver = match config.mode {
+                Mode::Bridge => None,
+                Mode::Routed => Some(Resolver::detached().map_err(StartError::Thread)?.0),
+            };
+            let mut worker = Worker::new(equipment);
             for bucket in table.buckets_of(id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));
             }
@@ -117,17 +116,16 @@ impl Unthreaded {
 
     /// True if this worker owns the bucket of such packets in zone 0.
     pub fn owns(&self, network: &Network) -> bool {
-        let steered = self.worker.path.hasher.steer(network, flow::Zone::default(), None);
-        self.worker.path.ownership.get(steered.bucket()).is_some()
+        self.worker.path.owns(network)
     }
 
     /// Its counters.
     pub fn counters(&self) -> &Counters {
-        &self.worker.path.counters
+        self.worker.path.counters()
     }
 
     /// The number of connections that it tracks.
     pub fn connections(&self) -> usize {
-        self.worker.path.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+        self.worker.path.connections()
     }
 }

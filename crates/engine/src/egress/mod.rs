@@ -3,6 +3,7 @@
 
 pub mod allowance;
 pub mod bridge;
+pub mod forwarder;
 pub mod icmp_errors;
 pub mod ip_options;
 pub mod martian;

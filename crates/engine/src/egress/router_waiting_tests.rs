@@ -108,7 +108,7 @@ fn what_waits_goes_with_its_bucket_and_nothing_else_does() {
         routers.crew.settle();
     }
     let waits = |worker: &crate::worker::Worker| {
-        let router = worker.path.router.as_ref().unwrap();
+        let router = worker.path.router().unwrap();
         router.waiting.values().map(|it| (it.frames.len(), it.bytes)).collect::<Vec<_>>()
     };
     let of_each: Vec<_> = routers.crew.workers.iter().map(waits).collect();

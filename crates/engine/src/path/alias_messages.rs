@@ -12,7 +12,7 @@
 //! A packet that follows an alias goes through two buckets. After the first bucket has moved, the
 //! packets that its new owner sends on must not overtake the packets that its old owner has sent
 //! on. The same holds for messages about aliases. So a bucket that has sent anything to other
-//! workers is *flushed* before it is given away ([`PacketPath::flush_bucket`]): its owner asks each
+//! workers is *flushed* before it is given away ([`crate::path::buckets::Buckets::next_departure`]): its owner asks each
 //! peer through the ring to say when the peer has come to this point, and waits for all answers.
 //! Nothing arrives for the bucket meanwhile: its fences are in, and its next owner keeps packets
 //! for it.
@@ -32,8 +32,8 @@ use crate::path::step::{End, Step, Wait, dropped};
 impl PacketPath {
     /// Keeps a packet until its bucket is here.
     #[inline]
-    pub(crate) fn find_bucket(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
-        match self.ownership.get(packet.bucket) {
+    pub(super) fn find_bucket(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
+        match self.buckets.get(packet.bucket) {
             Some(_) => ControlFlow::Continue(()),
             None => ControlFlow::Break(End::Wait(Wait::Bucket)),
         }
@@ -42,8 +42,8 @@ impl PacketPath {
     /// Sends a packet that has met an alias to the bucket that has its connection, and keeps a
     /// packet that has to wait for the alias of its connection.
     #[inline]
-    pub(crate) fn follow_alias(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let Some(bucket) = self.ownership.get(packet.bucket) else {
+    pub(super) fn follow_alias(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let Some(bucket) = self.buckets.get(packet.bucket) else {
             return ControlFlow::Continue(());
         };
         let is_plain = bucket.aliases.is_empty() && bucket.openings.is_empty();
@@ -55,7 +55,7 @@ impl PacketPath {
 
     #[cold]
     fn follow_alias_slowly(&mut self, packet: &mut Packet, now: Timestamp) -> Step {
-        let found = packet.looked_up().zip(self.ownership.get_mut(packet.bucket));
+        let found = packet.looked_up().zip(self.buckets.get_mut(packet.bucket));
         let Some(((keyed, hash), bucket)) = found else { return ControlFlow::Continue(()) };
         if bucket.openings.awaits(&keyed) {
             if !bucket.openings.has_room() {
@@ -84,15 +84,15 @@ impl PacketPath {
         ControlFlow::Break(End::Steer(Some(from)))
     }
 
-    pub(crate) fn has_spoken(&mut self, bucket: BucketId) {
-        if let Some(bucket) = self.ownership.get_mut(bucket) {
+    pub(super) fn has_spoken(&mut self, bucket: BucketId) {
+        if let Some(bucket) = self.buckets.get_mut(bucket) {
             bucket.has_spoken = true;
         }
     }
 
     /// Makes packets of the key `alias` find their connection in `owner`, a bucket of this worker.
     /// The packets are steered to the bucket `home`. `None` if the answer comes later.
-    pub(crate) fn file_alias(
+    pub(super) fn file_alias(
         &mut self,
         owner: BucketId,
         connection: (KeyedPacket, u64),
@@ -100,12 +100,12 @@ impl PacketPath {
         home: BucketId,
         now: Timestamp,
     ) -> Option<Filing> {
-        if self.ownership.get(home).is_some() {
+        if self.buckets.get(home).is_some() {
             return Some(self.file_here(home, owner, alias, claimant, now));
         }
         // Each message leads to another one when the connection ends, and none is refused, so the
         // packets that may wait limit them.
-        if self.ownership.get(owner).is_none_or(|owner| !owner.openings.has_room()) {
+        if self.buckets.get(owner).is_none_or(|owner| !owner.openings.has_room()) {
             return Some(Filing::Crowded);
         }
         let message = AliasMessage::File { alias, owner, connection, claimant };
@@ -125,7 +125,7 @@ impl PacketPath {
             self.make_way(home, owner, (key, hash), claimant, now);
         }
         let limit = self.tracking.settings.conntrack.max_entries as usize;
-        let Some(home) = self.ownership.get_mut(home) else { return Filing::Full };
+        let Some(home) = self.buckets.get_mut(home) else { return Filing::Full };
         if home.connections.has(&key, hash, now) {
             Filing::Taken
         } else {
@@ -143,20 +143,20 @@ impl PacketPath {
         claimant: Claimant,
         now: Timestamp,
     ) {
-        let Some(bucket) = self.ownership.get(home) else { return };
+        let Some(bucket) = self.buckets.get(home) else { return };
         let alias_to = bucket.aliases.owner(&key, hash).filter(|&other| other != owner);
-        let Self { ownership, tracking, counters, .. } = self;
+        let Self { buckets, tracking, counters, .. } = self;
         let mut context = tracking.context(now, counters);
-        let Some(holder) = ownership.get_mut(alias_to.unwrap_or(home)) else { return };
+        let Some(holder) = buckets.get_mut(alias_to.unwrap_or(home)) else { return };
         if holder.connections.give_way(&key, hash, &claimant, &mut context)
-            && let (Some(other), Some(bucket)) = (alias_to, ownership.get_mut(home))
+            && let (Some(other), Some(bucket)) = (alias_to, buckets.get_mut(home))
         {
             bucket.aliases.remove(&key, hash, other);
         }
     }
 
     /// Removes the alias of a connection that has ended.
-    pub(crate) fn remove_alias(
+    pub(super) fn remove_alias(
         &mut self,
         owner: BucketId,
         alias: (KeyedPacket, u64),
@@ -168,21 +168,20 @@ impl PacketPath {
 
     /// Sends a message in the name of the bucket `from` to the owner of the bucket `to`.
     fn tell_bucket(&mut self, from: BucketId, to: BucketId, message: AliasMessage, now: Timestamp) {
-        let owner = self.ownership.route(to);
-        if self.ownership.get(to).is_some() || owner == self.id {
+        if self.buckets.takes(to) {
             return self.take_message(to, message, now);
         }
         self.has_spoken(from);
-        match self.links.get_mut(owner.index()) {
-            Some(Some(link)) => link.stage_control(Item::Alias(to, message)),
-            _ => debug_assert!(false, "a bucket's owner has rings"),
+        match self.buckets.link_of(to) {
+            Some(link) => link.stage_control(Item::Alias(to, message)),
+            None => debug_assert!(false, "a bucket's owner has rings"),
         }
     }
 
     /// Takes a message to a bucket that is here or on its way here.
-    pub(crate) fn take_message(&mut self, to: BucketId, message: AliasMessage, now: Timestamp) {
-        let Some(bucket) = self.ownership.get_mut(to) else {
-            return self.ownership.keep_always(to, Kept::Message(message));
+    pub(super) fn take_message(&mut self, to: BucketId, message: AliasMessage, now: Timestamp) {
+        let Some(bucket) = self.buckets.get_mut(to) else {
+            return self.buckets.keep_always(to, Kept::Message(message));
         };
         match message {
             AliasMessage::File { alias, owner, connection, claimant } => {
@@ -208,7 +207,7 @@ impl PacketPath {
         filing: Filing,
         now: Timestamp,
     ) {
-        let Some(home) = self.ownership.get_mut(bucket) else { return };
+        let Some(home) = self.buckets.get_mut(bucket) else { return };
         let mut packets = home.openings.take(&key);
         let mut found = Some(filing);
         let mut taken = DropReason::AliasTaken;
@@ -221,7 +220,7 @@ impl PacketPath {
                 self.end_search(packet, search, filing, now);
             }
         }
-        let Some(home) = self.ownership.get_mut(bucket) else { return };
+        let Some(home) = self.buckets.get_mut(bucket) else { return };
         let refusal = match found {
             None => return home.openings.put_back(&key, packets),
             Some(Filing::Filed) => None,
@@ -247,13 +246,11 @@ impl PacketPath {
     }
 
     /// Drops the packets that wait for aliases, because the worker ends.
-    pub(crate) fn end_openings(&mut self) {
-        for index in 0..self.ownership.routes().len() {
-            let Some(bucket) = self.ownership.get_mut(BucketId(index as u16)) else { continue };
-            for packet in bucket.openings.take_all().collect::<Vec<_>>() {
-                let (Waiting::Opener(packet, ..) | Waiting::Follower(packet)) = packet;
-                self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
-            }
+    pub(super) fn end_openings(&mut self) {
+        let waiting = self.buckets.owned_mut().flat_map(|bucket| bucket.openings.take_all());
+        for packet in waiting.collect::<Vec<_>>() {
+            let (Waiting::Opener(packet, ..) | Waiting::Follower(packet)) = packet;
+            self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
         }
     }
 }

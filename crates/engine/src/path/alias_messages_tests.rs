@@ -93,7 +93,7 @@ impl Crew {
             Some(Filing::Filed) => worker.path.send(&mut packet, passed, NOW),
             Some(other) => panic!("{other:?}"),
             None => {
-                let bucket = worker.path.ownership.get_mut(away).unwrap();
+                let bucket = worker.path.buckets.get_mut(away).unwrap();
                 bucket
                     .openings
                     .push(&key, Waiting::Opener(packet.take(), passed, Search::new(None, 0)));
@@ -211,7 +211,7 @@ fn an_alias_that_leads_nowhere_goes_and_its_packet_is_judged_at_home() {
     let owner = crew.owners[away.index()].index();
     let worker = &mut crew.rig.workers[owner];
     let mut context = worker.path.tracking.context(NOW, &mut worker.path.counters);
-    worker.path.ownership.get_mut(away).unwrap().connections.end(&key, hash, &mut context);
+    worker.path.buckets.get_mut(away).unwrap().connections.end(&key, hash, &mut context);
     for _ in 0..3 {
         let frame = crew.frame(1);
         crew.inputs[0].0.lock().unwrap().push_back(frame);
@@ -241,7 +241,7 @@ fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     let passed = opened(&mut worker.path, &mut packet);
     let alias = (keyed, hash);
     assert_eq!(worker.path.file_alias(away, alias, (alias, None), home, NOW), None);
-    let bucket = worker.path.ownership.get_mut(away).unwrap();
+    let bucket = worker.path.buckets.get_mut(away).unwrap();
     bucket.openings.push(&keyed, Waiting::Opener(packet.take(), passed, Search::OVER));
     crew.settle();
     assert!(crew.bucket(home).aliases.is_empty());

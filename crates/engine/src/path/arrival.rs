@@ -18,14 +18,9 @@ impl PacketPath {
     /// behind tags.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
-        match &mut self.router {
-            Some(router) => {
-                let arrival = router.packet_arrival(&frame, network.as_ref());
-                self.end_arrival(frame, arrival, now);
-            }
-            None => self.pass_unjudged(frame, now),
-        }
+    pub(super) fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
+        let arrival = self.forwarder.packet_arrival(&frame, network.as_ref());
+        self.end_arrival(frame, arrival, now);
     }
 
     /// Steers a frame whose tags only have a priority without them.
@@ -47,15 +42,15 @@ impl PacketPath {
         self.learn_station(&frame, now);
         self.counters.softnet.processed += 1;
         self.counters.classify(Class::Untracked);
-        self.emit(frame, None, None, now.as_nanos());
+        self.forward(frame, None, None, now.as_nanos());
         self.drop_refused();
     }
 
     /// Notes where the sender of a frame is, before rules ask by which port an answer leaves, and
     /// tells the other workers. Only a bridge does.
     #[inline(always)]
-    pub(crate) fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
-        if self.router.is_none() && self.outputs.learns() {
+    pub(super) fn learn_station(&mut self, frame: &Frame, now: Timestamp) {
+        if self.forwarder.learns() {
             self.learn_new_station(frame, now);
         }
     }
@@ -66,32 +61,32 @@ impl PacketPath {
             TimeSource::Turn => now.as_nanos(),
             TimeSource::Frame => frame.timestamp,
         };
-        let Self { outputs, links, .. } = self;
-        outputs.learn(frame, now_ns, |heard| {
-            let takes_news = links.iter().flatten().all(|link| link.takes_news());
-            if takes_news {
-                links.iter_mut().flatten().for_each(|it| it.stage_control(Item::Station(heard)));
+        let Self { forwarder, buckets, .. } = self;
+        forwarder.learn(frame, now_ns, |heard| {
+            let take_news = buckets.take_news();
+            if take_news {
+                buckets.tell_all(|| Item::Station(heard));
             }
-            takes_news
+            take_news
         });
     }
 
     /// Has a router look at the addresses and options of a packet, once.
     #[inline]
-    pub(crate) fn check_sender(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
+    pub(super) fn check_sender(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
         self.check_addresses(packet)
     }
 
     /// The same, for a packet that has no scratch area yet.
     #[inline]
-    pub(crate) fn check_addresses(&mut self, packet: &mut Packet) -> Step {
-        let Some(router) = self.router.as_mut().filter(|_| !packet.is_checked) else {
+    pub(super) fn check_addresses(&mut self, packet: &mut Packet) -> Step {
+        if packet.is_checked || self.forwarder.router().is_none() {
             return ControlFlow::Continue(());
-        };
+        }
         packet.is_checked = true;
-        match router.packet_arrival(&packet.frame, Some(&packet.network)) {
+        match self.forwarder.packet_arrival(&packet.frame, Some(&packet.network)) {
             Arrival::Forward => {
-                packet.is_own = router.takes_own(&packet.network);
+                packet.is_own = self.forwarder.takes_own(&packet.network);
                 ControlFlow::Continue(())
             }
             // Steering has taken priority tags off.
@@ -108,7 +103,7 @@ impl PacketPath {
 
     /// Disposes of a frame that a router does not route.
     #[inline(never)]
-    pub(crate) fn end_arrival(&mut self, frame: Frame, arrival: Arrival, now: Timestamp) {
+    pub(super) fn end_arrival(&mut self, frame: Frame, arrival: Arrival, now: Timestamp) {
         match arrival {
             Arrival::Forward => self.pass_unjudged(frame, now),
             Arrival::Untag => self.steer_untagged(frame, now),

@@ -8,8 +8,7 @@ use netio::{Frame, PortId};
 use steer::BucketId;
 
 use crate::egress::bridge::Way;
-use crate::egress::outputs::Onward;
-use crate::egress::router::{Course, Exits, Router};
+use crate::egress::router::Course;
 use crate::path::PacketPath;
 use crate::path::alias_table::{Filing, Waiting};
 use crate::path::drop_cause::DropCause;
@@ -34,7 +33,7 @@ pub(crate) enum Next {
 impl PacketPath {
     /// Carries out the end of a packet.
     #[inline]
-    pub(crate) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
+    pub(super) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         if matches!(end, End::Wait(Wait::Datagram)) {
             // Reassembly has it, as it has most fragments.
             self.drop_discarded();
@@ -75,7 +74,7 @@ impl PacketPath {
 
     /// Carries out the end of a packet in front of all stages.
     #[cold]
-    pub(crate) fn end_at_once(&mut self, end: End, packet: &mut Packet, now: Timestamp) {
+    pub(super) fn end_at_once(&mut self, end: End, packet: &mut Packet, now: Timestamp) {
         let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
         let next = self.dispose(end, packet, &mut scratch);
         debug_assert_eq!(next, Next::Done, "the packet has not seen a stage that steers or tracks");
@@ -112,8 +111,7 @@ impl PacketPath {
         self.drop_discarded();
         // A bucket that is about to leave is processed here: its next owner gets packets from this
         // worker only after this one.
-        let to = packet.bucket;
-        if self.ownership.get(to).is_some() || self.ownership.route(to) == self.id {
+        if self.buckets.takes(packet.bucket) {
             return Next::Restart;
         }
         if let Some(from) = from {
@@ -130,7 +128,7 @@ impl PacketPath {
         let mut packet = packet.take();
         let keyed = packet.flow.map(|flow| flow.keyed.named(&packet.network));
         let search = scratch.search.take().unwrap_or(Search::new(None, 0));
-        let bucket = self.ownership.get_mut(packet.bucket);
+        let bucket = self.buckets.get_mut(packet.bucket);
         match bucket.zip(keyed).filter(|(bucket, _)| bucket.openings.has_room()) {
             Some((bucket, keyed)) => {
                 bucket.openings.push(&keyed, Waiting::Opener(packet, scratch.exit, search));
@@ -149,46 +147,24 @@ impl PacketPath {
         let bucket = packet.bucket;
         let packet = packet.take();
         let weight = packet.weight();
-        if let Err(Kept::Packet(packet)) = self.ownership.keep(bucket, Kept::Packet(packet), weight)
-        {
+        if let Err(Kept::Packet(packet)) = self.buckets.keep(bucket, Kept::Packet(packet), weight) {
             self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);
         }
     }
 
-    /// Sends a frame by the way that the bridge has chosen, or chooses now, or the router has found
-    /// for packets of its bucket.
-    pub(crate) fn emit(
+    /// Sends a frame, see [`crate::egress::forwarder::Forwarder::send`].
+    pub(super) fn forward(
         &mut self,
         frame: Frame,
         way: Option<Way>,
         course: Option<(BucketId, Course)>,
         now_ns: u64,
     ) {
-        let Self { router, outputs, pool, counters, .. } = self;
-        match (router, course, way) {
-            (Some(router), Some((bucket, course)), _) => {
-                let exits = &mut Exits { outputs, pool, counters };
-                router.forward(bucket, frame, course, now_ns, exits);
-            }
-            (_, _, Some(way)) => outputs.send(frame, way, now_ns, pool, counters),
-            _ => outputs.forward(frame, now_ns, pool, counters),
-        }
-    }
-
-    /// Has the router do something, if this is one, and drops what comes of it.
-    pub(crate) fn with_router(&mut self, act: impl FnOnce(&mut Router, &mut Exits<'_>)) {
-        let Self { router: Some(router), outputs, pool, counters, .. } = self else { return };
-        act(router, &mut Exits { outputs, pool, counters });
-        self.drop_refused();
-    }
-
-    /// Drops what waits for its next hop: the worker has come to its end.
-    pub(crate) fn end_waiting(&mut self) {
-        self.with_router(|router, exits| router.end(exits));
+        self.forwarder.send(frame, way, course, now_ns, &mut self.pool, &mut self.counters);
     }
 
     /// Drops the frame of a packet, or the frames that it came in.
-    pub(crate) fn drop_frames(
+    pub(super) fn drop_frames(
         &mut self,
         frame: Frame,
         pieces: Option<Box<Pieces>>,
@@ -202,23 +178,18 @@ impl PacketPath {
     }
 
     /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
-    pub(crate) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
-        let course = match &mut self.router {
-            None => None,
-            Some(router) => {
-                let course = exit.course.unwrap_or_else(|| course_of(router, packet, packet.mark));
-                Some((packet.bucket, course))
-            }
-        };
+    pub(super) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
+        let course = exit.course.or_else(|| course_of(&mut self.forwarder, packet, packet.mark));
+        let course = course.map(|course| (packet.bucket, course));
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);
         let Some(pieces) = packet.pieces.take() else {
-            self.emit(frame, exit.way, course, now_ns);
+            self.forward(frame, exit.way, course, now_ns);
             return self.drop_refused();
         };
         let mut frames = self.take_apart(frame, pieces);
         for frame in frames.drain(..) {
-            self.emit(frame, exit.way, course, now_ns);
+            self.forward(frame, exit.way, course, now_ns);
         }
         self.drop_refused();
         self.reassembly.loose = frames;
@@ -226,24 +197,16 @@ impl PacketPath {
 
     /// Sends a packet as it was recorded for its connection.
     #[inline]
-    pub(crate) fn send_recorded(
+    pub(super) fn send_recorded(
         &mut self,
         packet: &mut Packet,
         forwarding: Forwarding,
         now: Timestamp,
     ) {
         let frame = std::mem::take(&mut packet.frame);
-        let Self { router, outputs, pool, counters, .. } = self;
-        let output = PortId(forwarding.output);
-        match router.as_ref().map(|router| router.station(output)) {
-            Some(Some(from)) => {
-                let onward = Onward { from, to: forwarding.station, mtu: None };
-                outputs.send_fitting(output, frame, onward, pool, counters);
-            }
-            // The routes have changed since, which ends the generation: this does not happen.
-            Some(None) => pool.give_back(frame),
-            None => outputs.send(frame, Way::Port(output), now.as_nanos(), pool, counters),
-        }
+        let next = (PortId(forwarding.output), forwarding.station);
+        let Self { forwarder, pool, counters, .. } = self;
+        forwarder.send_recorded(frame, next, now.as_nanos(), pool, counters);
         self.drop_refused();
     }
 }

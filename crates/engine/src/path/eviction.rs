@@ -21,7 +21,7 @@ impl PacketPath {
     /// A replay does without: what gives way must not depend on which buckets share a
     /// worker.
     #[cold]
-    pub(crate) fn make_room_for(
+    pub(super) fn make_room_for(
         &mut self,
         packet: &Packet,
         mut tracked: Tracked,
@@ -36,7 +36,7 @@ impl PacketPath {
         if let Some(shortage) = shortage
             && self.time == TimeSource::Turn
             && self.evict_somewhere(shortage, now)
-            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+            && let Some(bucket) = self.buckets.get_mut(packet.bucket)
         {
             tracked = self.tracking.track(bucket, packet, Screening::Off, now, &mut self.counters);
         }
@@ -50,7 +50,7 @@ impl PacketPath {
 
     /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
     /// that may, a bounded number of them.
-    pub(crate) fn settle_limits(&mut self, now: Timestamp) {
+    pub(super) fn settle_limits(&mut self, now: Timestamp) {
         self.make_room_inside(EVICT_AT_ONCE, now);
         for _ in 0..EVICT_AT_ONCE {
             if !self.tracking.limits.is_overdrawn() {
@@ -77,14 +77,20 @@ impl PacketPath {
         if shortage == Shortage::Table && self.evict_inside(now) {
             return true;
         }
-        let Some(place) = self.tracking.limits.table_with_candidate(shortage, self.evict_at) else {
+        let Some(place) =
+            self.tracking.limits.table_with_candidate(shortage, self.tracking.evict_at)
+        else {
             return false;
         };
-        self.evict_at = place;
+        self.tracking.evict_at = place;
         let mut context = self.tracking.context(now, &mut self.counters);
-        let bucket = self.ownership.get_mut(BucketId(place));
+        let bucket = self.buckets.get_mut(BucketId(place));
         let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));
         debug_assert!(evicted, "{place} has said that it has somebody");
         evicted
     }
 }
+
+#[cfg(test)]
+#[path = "flood_tests.rs"]
+mod flood_tests;

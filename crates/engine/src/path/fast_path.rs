@@ -37,7 +37,7 @@ impl PacketPath {
     /// Tracks and translates a packet as it was recorded for its connection, if that holds and
     /// nothing is unusual about the packet.
     #[inline]
-    pub(crate) fn take_fast_path(
+    pub(super) fn take_fast_path(
         &mut self,
         packet: &mut Packet,
         screening: Screening,
@@ -54,8 +54,7 @@ impl PacketPath {
             self.count_arrived(packet);
             // The sender of the packet that was recorded was the same.
             packet.is_checked = true;
-            let router = self.router.as_ref();
-            packet.is_own = router.is_some_and(|router| router.takes_own(&packet.network));
+            packet.is_own = self.forwarder.takes_own(&packet.network);
             return FastPath::Tracked(tracked);
         }
         self.count_arrived(packet);
@@ -73,7 +72,7 @@ impl PacketPath {
     fn translate_recorded(&mut self, packet: &mut Packet, tracked: &Tracked) {
         let Packet { frame, network, .. } = packet;
         let keeps_identification = network.family == Family::V6 || network.dont_fragment;
-        let bucket = self.ownership.get(packet.bucket).filter(|_| keeps_identification);
+        let bucket = self.buckets.get(packet.bucket).filter(|_| keeps_identification);
         if let Some([source, destination]) =
             bucket.and_then(|it| it.connections.ends_behind(tracked))
         {
@@ -92,8 +91,8 @@ impl PacketPath {
     /// Counts a packet that has come to its bucket. Fragments were counted one by one before their
     /// datagram, and so was a packet that has met an alias.
     #[inline]
-    pub(crate) fn count_arrived(&mut self, packet: &Packet) {
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+    pub(super) fn count_arrived(&mut self, packet: &Packet) {
+        if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             bucket.packets += 1;
         }
         self.counters.softnet.processed += u64::from(packet.pieces.is_none() && !packet.judged);
@@ -103,8 +102,8 @@ impl PacketPath {
     #[inline]
     fn recorded(&mut self, packet: &Packet, now: Timestamp) -> Option<Forwarding> {
         let flow = packet.flow.as_ref().filter(|_| is_usual(packet))?;
-        let bucket = self.ownership.get_mut(packet.bucket)?;
-        bucket.connections.begin_generation(self.generation);
+        let bucket = self.buckets.get_mut(packet.bucket)?;
+        bucket.connections.begin_generation(self.tracking.generation);
         // Nobody has looked for the flow in the bucket that an alias leads to.
         let guess = match (packet.alias_in, flow.hash) {
             (Some(_), Some(hash)) => bucket.connections.guess(hash),
@@ -112,11 +111,11 @@ impl PacketPath {
         };
         let forwarding = bucket.connections.forwarding(guess, &flow.keyed, now)?;
         let goes_so = forwarding.input == packet.frame.port.0
-            && match self.router {
+            && match self.forwarder.router() {
                 Some(_) => !is_exceeded(forwarding.mtu, packet),
                 // Stations may have moved.
                 None => {
-                    let way = self.outputs.ways_of(&packet.frame, now.as_nanos());
+                    let way = self.forwarder.outputs().ways_of(&packet.frame, now.as_nanos());
                     way == Ok(Way::Port(PortId(forwarding.output)))
                 }
             };
@@ -126,7 +125,7 @@ impl PacketPath {
     /// Records the way that the stages have found for a packet, if they would find the same for
     /// each packet of its flow.
     #[inline]
-    pub(crate) fn record(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn record(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if scratch.tracked.class == Class::Established && !scratch.per_packet && is_usual(packet) {
             self.record_usual(packet, scratch);
         }
@@ -140,10 +139,10 @@ impl PacketPath {
             return;
         }
         let input = packet.frame.port.0;
-        let forwarding = match (&self.router, scratch.exit.course) {
+        let forwarding = match (self.forwarder.router(), scratch.exit.course) {
             (Some(router), Some(course)) if !router.routing.fib.asks_for_traffic_class() => {
                 let Some((port, station, of_route)) = router.adjacency(&course) else { return };
-                let mtu = self.outputs.mtu(port).into_iter().chain(of_route).min();
+                let mtu = self.forwarder.outputs().mtu(port).into_iter().chain(of_route).min();
                 let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX);
                 Forwarding { input, output: port.0, station, mtu }
             }
@@ -153,8 +152,8 @@ impl PacketPath {
             }
             _ => return,
         };
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
-            bucket.connections.begin_generation(self.generation);
+        if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
+            bucket.connections.begin_generation(self.tracking.generation);
             bucket.connections.record(&scratch.tracked, forwarding);
         }
     }

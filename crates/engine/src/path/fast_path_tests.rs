@@ -355,7 +355,7 @@ impl Side {
 
     fn forget(&mut self) {
         if self.is_slow {
-            self.crew.workers.iter_mut().for_each(|worker| worker.path.generation += 1);
+            self.crew.workers.iter_mut().for_each(|worker| worker.path.tracking.generation += 1);
         }
     }
 
@@ -454,7 +454,7 @@ impl Pair {
                 for side in &mut self.sides {
                     let now = side.crew.now;
                     for worker in &mut side.crew.workers {
-                        worker.end_connections(usize::MAX, now);
+                        worker.path.end_connections(usize::MAX, now);
                     }
                     side.crew.settle();
                 }

@@ -27,7 +27,7 @@ use crate::path::rules::connection::Asked;
 use crate::path::rules::hooks::packet_type;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{OrDrop, Step};
-use crate::path::tracking::checksum_of;
+use crate::path::tracking::{Tracking, checksum_of};
 use crate::path::{PacketPath, TimeSource};
 use std::ops::ControlFlow;
 
@@ -117,7 +117,7 @@ impl PacketPath {
     /// Has the rules judge the packet that a tunnel carries, after they have accepted the packet of
     /// the tunnel. The kernel judges a packet for the host.
     #[inline]
-    pub(crate) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let is_judged = packet.carries && self.rules.is_some();
         if !is_judged || scratch.exit.course == Some(Course::Host) {
             return ControlFlow::Continue(());
@@ -127,14 +127,14 @@ impl PacketPath {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn judge_inside(
+    pub(super) fn judge_inside(
         &mut self,
         packet: &Packet,
         outer: &mut Scratch,
     ) -> Result<(), DropCause> {
         let now = outer.now;
         let bytes = packet.frame.bytes();
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         // Whatever has no flow, or no place, was not judged.
         let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
         // Of a translated tunnel both directions have the key of the first.
@@ -178,8 +178,8 @@ impl PacketPath {
         bucket: BucketId,
         now: Timestamp,
     ) -> Option<(&mut Inside, Context<'_>)> {
-        let Self { ownership, tracking, counters, .. } = self;
-        let content = ownership.get_mut(bucket)?;
+        let Self { buckets, tracking, counters, .. } = self;
+        let content = buckets.get_mut(bucket)?;
         let tracking = tracking.inside.as_mut()?;
         let inside = content.inside.get_or_insert_with(|| {
             let mut inside = Box::new(Inside::new(now));
@@ -247,12 +247,12 @@ impl PacketPath {
     }
 
     /// Has a connection inside some tunnel give way; false if none does.
-    pub(crate) fn evict_inside(&mut self, now: Timestamp) -> bool {
-        let Self { ownership, tracking, counters, evict_at, .. } = self;
-        let Some(tracking) = &mut tracking.inside else { return false };
+    pub(super) fn evict_inside(&mut self, now: Timestamp) -> bool {
+        let Self { buckets, tracking, counters, .. } = self;
+        let Tracking { inside: Some(tracking), evict_at, .. } = tracking else { return false };
         let giver = tracking.limits.table_with_candidate(Shortage::Table, *evict_at);
         let Some((place, inside)) = giver.and_then(|place| {
-            let content = ownership.get_mut(BucketId(place))?;
+            let content = buckets.get_mut(BucketId(place))?;
             Some((place, content.inside.as_mut()?))
         }) else {
             return false;
@@ -264,7 +264,7 @@ impl PacketPath {
 
     /// Where nothing is left of the limit of the gateway, has connections inside tunnels give way
     /// that may, at most so many: those outside are not to give way to them.
-    pub(crate) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
+    pub(super) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
         if !self.tracking.inside.as_ref().is_some_and(|inside| inside.limits.is_used_up()) {
             return;
         }
@@ -295,7 +295,7 @@ impl PacketPath {
             return Ok(());
         }
         (scratch.output, scratch.mark) = (outer.output, outer.mark);
-        let inside = self.ownership.get(packet.bucket).and_then(|it| it.inside.as_ref());
+        let inside = self.buckets.get(packet.bucket).and_then(|it| it.inside.as_ref());
         let asked = inside
             .and_then(|inside| Asked::of(&inside.connections, inner.keyed.as_ref(), tracked, now));
         let bytes = packet.frame.bytes();

@@ -2,10 +2,16 @@
 
 pub mod alias_messages;
 pub mod alias_table;
+pub mod answers;
 pub mod arrival;
 pub mod bucket;
+pub mod bucket_moves;
+pub mod buckets;
+pub mod calls;
+pub mod changes;
 pub mod disposal;
 pub mod drop_cause;
+pub mod equipment;
 pub mod events;
 pub mod eviction;
 pub mod fast_path;
@@ -14,12 +20,14 @@ pub mod inner_packets;
 pub mod nat;
 pub mod packet;
 pub mod pass_list;
+pub mod peers;
 pub mod prefetch;
 pub mod reassembly;
 pub mod recent_drops;
 pub mod refragment;
 pub mod rules;
 pub mod scratch;
+pub mod selection;
 pub mod settings;
 pub mod stages;
 pub mod steering;
@@ -27,28 +35,28 @@ pub mod step;
 pub mod syn_proxy;
 pub mod to_host;
 pub mod tracking;
+pub mod turn;
+pub mod upkeep;
 pub mod zone_config;
 pub mod zone_rules;
 pub mod zones;
 
-use flow::{Counters, Timestamp};
+use flow::Counters;
 use netio::{Frame, FramePool};
-use ruleset::LogId;
-use steer::{SteeringHasher, WorkerId};
+use steer::SteeringHasher;
 
-use crate::egress::outputs::Outputs;
-use crate::egress::router::Router;
-use crate::path::bucket::Bucket;
+use crate::egress::forwarder::Forwarder;
+use crate::path::buckets::Buckets;
 use crate::path::drop_cause::DropCause;
 use crate::path::nat::translation::Translator;
-use crate::path::packet::{Kept, Link, Packet};
+use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
-use crate::path::recent_drops::{RecentDrop, RecentDrops};
+use crate::path::recent_drops::RecentDrops;
 use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
-use crate::rings::ownership::Ownership;
+use crate::path::upkeep::Upkeep;
 
 /// The time at which a packet is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,49 +68,46 @@ pub enum TimeSource {
 }
 
 /// The packet path of one worker: the stages and what they own.
+///
+/// Its fields are for the files of this room. Others call its methods: [`turn`], [`peers`] and
+/// [`upkeep`] have those for the steps of a turn, [`changes`] those for commands, and [`answers`]
+/// those for questions.
 pub struct PacketPath {
-    pub(crate) id: WorkerId,
-    pub(crate) hasher: SteeringHasher,
-    pub(crate) pass: PassList,
-    pub(crate) time: TimeSource,
-    pub(crate) reassembly: Reassembly,
-    pub(crate) tracking: Tracking,
-    pub(crate) syn_proxy: SynProxy,
-    pub(crate) translator: Translator,
-    pub(crate) ownership: Ownership<Box<Bucket>, Kept>,
-    pub(crate) outputs: Outputs,
-    /// `None` in a bridge.
-    pub(crate) router: Option<Box<Router>>,
+    /// How packets find their flow and bucket.
+    hasher: SteeringHasher,
+    /// The protocols other than IP that pass.
+    pass: PassList,
+    /// The clock that counts.
+    time: TimeSource,
+    /// Steered packets that are not processed yet.
+    batch: Vec<Packet>,
+    buckets: Buckets,
+    reassembly: Reassembly,
+    tracking: Tracking,
+    syn_proxy: SynProxy,
     /// The rules that judge packets.
-    pub(crate) rules: Option<Box<WorkerRules>>,
-    pub(crate) links: Vec<Option<Box<Link>>>,
-    pub(crate) pool: FramePool,
-    pub(crate) counters: Counters,
-    pub(crate) recent_drops: RecentDrops,
-    /// Packets that rules want in the log, until the worker hands them to the coordinator.
-    pub(crate) logged: Vec<(LogId, Box<RecentDrop>)>,
-    /// Names what recorded decisions were made from: no other worker has the same number, and
-    /// this one another after each change.
-    pub(crate) generation: u64,
-    /// When the turn began.
-    pub(crate) now: Timestamp,
-    pub(crate) batch: Vec<Packet>,
-    /// Which bucket was asked last to make room for another.
-    pub(crate) evict_at: u16,
+    rules: Option<Box<WorkerRules>>,
+    translator: Translator,
+    forwarder: Forwarder,
+    /// Free buffers.
+    pool: FramePool,
+    counters: Counters,
+    recent_drops: RecentDrops,
+    upkeep: Upkeep,
 }
 
 impl PacketPath {
     /// Drops what no output takes.
     #[inline]
-    pub(crate) fn drop_refused(&mut self) {
-        while let Some((frame, reason)) = self.outputs.take_refused() {
+    fn drop_refused(&mut self) {
+        while let Some((frame, reason)) = self.forwarder.take_refused() {
             self.drop_frame(frame, reason.into());
         }
     }
 
-    pub(crate) fn drop_frame(&mut self, frame: Frame, why: DropCause) {
+    fn drop_frame(&mut self, frame: Frame, why: DropCause) {
         self.counters.drop_packet(why.reason());
-        self.recent_drops.see(&frame, why, self.now, &self.tracking.zones);
+        self.recent_drops.see(&frame, why, &self.tracking.zones);
         self.pool.give_back(frame);
     }
 }

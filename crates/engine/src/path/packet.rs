@@ -8,7 +8,8 @@ use steer::{BucketId, SteeringHasher};
 use wire::{Network, Transport};
 
 use crate::Bucket;
-use crate::egress::router::{Course, Router};
+use crate::egress::forwarder::Forwarder;
+use crate::egress::router::Course;
 use crate::egress::stations::Heard;
 use crate::path::alias_table::AliasMessage;
 use crate::path::reassembly::Pieces;
@@ -80,9 +81,10 @@ impl Packet {
     }
 }
 
-/// The course of a packet with this mark.
-pub fn course_of(router: &mut Router, packet: &Packet, mark: u32) -> Course {
-    router.course(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
+/// The course of a packet with this mark. `None` in a bridge.
+#[inline]
+pub fn course_of(forwarder: &mut Forwarder, packet: &Packet, mark: u32) -> Option<Course> {
+    forwarder.course(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
 }
 
 /// The flow of a packet.

@@ -156,6 +156,11 @@ impl Reassembly {
         }
     }
 
+    /// Takes the share of one of this many workers of the memory for fragments.
+    pub fn share_limits(&mut self, workers: u32) {
+        self.memory.set_workers(workers);
+    }
+
     /// The datagrams and the memory that are held.
     pub fn status(&self) -> DatagramStatus {
         let memory = |family| DatagramMemory {
@@ -206,7 +211,7 @@ impl PacketPath {
 
     /// Takes in a fragment. When its datagram is complete, that takes its place.
     #[inline]
-    pub(crate) fn reassemble(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn reassemble(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         match Piece::of(&packet.network, packet.origin.realm()) {
             Some(piece) => self.take_piece(&piece, packet, scratch.now),
             None => ControlFlow::Continue(()),
@@ -260,8 +265,7 @@ impl PacketPath {
         *packet = self.packet(frame, network, origin, pieces);
         // All its fragments were checked on arrival.
         packet.is_checked = true;
-        let router = self.router.as_ref();
-        packet.is_own = router.is_some_and(|router| router.takes_own(&packet.network));
+        packet.is_own = self.forwarder.takes_own(&packet.network);
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }
@@ -270,7 +274,7 @@ impl PacketPath {
 
     /// Drops the fragments that reassembly has given up.
     #[inline]
-    pub(crate) fn drop_discarded(&mut self) {
+    pub(super) fn drop_discarded(&mut self) {
         while let Some((fragment, why)) = self.reassembly.discarded.pop() {
             self.drop_frame(fragment.frame, why.into());
         }
@@ -306,7 +310,7 @@ impl PacketPath {
         Ok(frame)
     }
 
-    pub(crate) fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
+    pub(super) fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
         self.pool.give_back(whole);
         let mut frames = std::mem::take(&mut self.reassembly.loose);
         frames.extend(pieces.fragments.drain(..).map(|fragment| fragment.frame));
@@ -315,12 +319,12 @@ impl PacketPath {
     }
 
     /// Gives up a bounded number of datagrams that have timed out. Returns how many it gave up.
-    pub(crate) fn expire_datagrams(&mut self, now: Timestamp) -> usize {
+    pub(super) fn expire_datagrams(&mut self, now: Timestamp) -> usize {
         self.with_datagrams(now, |queues, context| queues.expire(EXPIRE_DATAGRAMS, context))
     }
 
     /// Drops the incomplete datagrams, because the worker or the capture has ended.
-    pub(crate) fn end_datagrams(&mut self) {
+    pub(super) fn end_datagrams(&mut self) {
         let defrag = self.counters.defrag;
         let expire = |queues: &mut Reassembler<Fragment>, context: &mut Context<'_, Fragment>| {
             queues.expire(EXPIRE_DATAGRAMS, context)
@@ -343,14 +347,14 @@ impl PacketPath {
     }
 
     /// Takes out the datagrams of a bucket that leaves.
-    pub(crate) fn pack_datagrams(&mut self, bucket: BucketId) -> Option<Parcel<Fragment>> {
+    pub(super) fn pack_datagrams(&mut self, bucket: BucketId) -> Option<Parcel<Fragment>> {
         let Reassembly { queues, memory, .. } = &mut self.reassembly;
         let parcel = queues.extract(bucket.0, memory);
         (!parcel.is_empty()).then_some(parcel)
     }
 
     /// Takes over the datagrams of a bucket that has arrived.
-    pub(crate) fn unpack_datagrams(&mut self, parcel: Parcel<Fragment>, now: Timestamp) {
+    pub(super) fn unpack_datagrams(&mut self, parcel: Parcel<Fragment>, now: Timestamp) {
         self.with_datagrams(now, |queues, context| queues.adopt(parcel, context));
     }
 }

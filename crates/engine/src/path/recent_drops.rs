@@ -86,16 +86,23 @@ impl Inherited {
 
 /// The drops that a worker remembers.
 #[derive(Debug)]
-pub enum RecentDrops {
+pub struct RecentDrops {
+    /// When the turn began.
+    now: Timestamp,
+    kept: Kept,
+}
+
+#[derive(Debug)]
+enum Kept {
     /// The latest for each reason.
     Latest(Latest),
-    /// All drops until they are taken, in order, for a replay.
+    /// All drops until they are taken, in order.
     All(Vec<RecentDrop>),
 }
 
 /// The latest for each reason.
 #[derive(Debug)]
-pub struct Latest {
+struct Latest {
     /// [`DROPS_KEPT`] places for each reason.
     places: Box<[Option<RecentDrop>]>,
     /// The place that is overwritten next, by reason.
@@ -107,42 +114,49 @@ pub struct Latest {
 impl RecentDrops {
     /// Creates a memory for the latest drops of each reason.
     pub fn latest() -> Self {
-        Self::Latest(Latest {
+        let kept = Kept::Latest(Latest {
             places: vec![None; DropReason::COUNT * DROPS_KEPT].into_boxed_slice(),
             next: [0; DropReason::COUNT],
             left: 0,
-        })
+        });
+        Self { now: Timestamp::ZERO, kept }
+    }
+
+    /// Creates a memory for all drops of a replay.
+    pub fn all() -> Self {
+        Self { now: Timestamp::ZERO, kept: Kept::All(Vec::new()) }
     }
 
     /// Begins a turn.
-    pub fn begin(&mut self) {
-        if let Self::Latest(latest) = self {
+    pub fn begin(&mut self, now: Timestamp) {
+        self.now = now;
+        if let Kept::Latest(latest) = &mut self.kept {
             latest.left = KEPT_PER_TURN;
         }
     }
 
     /// Notes a packet that is about to be dropped.
-    pub fn see(&mut self, frame: &Frame, why: DropCause, now: Timestamp, zones: &Zones) {
-        match self {
-            Self::Latest(Latest { left: 0, .. }) => {}
-            Self::Latest(latest) => latest.keep(frame, why, now, zones),
-            Self::All(all) => all.push(RecentDrop::new(frame, why, now, zones)),
+    pub fn see(&mut self, frame: &Frame, why: DropCause, zones: &Zones) {
+        match &mut self.kept {
+            Kept::Latest(Latest { left: 0, .. }) => {}
+            Kept::Latest(latest) => latest.keep(frame, why, self.now, zones),
+            Kept::All(all) => all.push(RecentDrop::new(frame, why, self.now, zones)),
         }
     }
 
     /// Takes out the drops of a replay.
     pub fn take(&mut self) -> Vec<RecentDrop> {
-        match self {
-            Self::Latest(_) => Vec::new(),
-            Self::All(all) => std::mem::take(all),
+        match &mut self.kept {
+            Kept::Latest(_) => Vec::new(),
+            Kept::All(all) => std::mem::take(all),
         }
     }
 
     /// A copy of the kept drops.
     pub fn kept(&self) -> Vec<RecentDrop> {
-        match self {
-            Self::Latest(latest) => latest.places.iter().flatten().cloned().collect(),
-            Self::All(all) => all.clone(),
+        match &self.kept {
+            Kept::Latest(latest) => latest.places.iter().flatten().cloned().collect(),
+            Kept::All(all) => all.clone(),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use conntrack::syn_proxy::Screening;
 use flow::Timestamp;
 
+use crate::BATCH;
 use crate::path::disposal::Next;
 use crate::path::fast_path::FastPath;
 use crate::path::packet::Packet;
@@ -21,7 +22,7 @@ use crate::path::{PacketPath, TimeSource};
 impl PacketPath {
     /// Tracks a batch: first the lines of the indices are asked for, then those
     /// of the entries, and when the first packet is looked at, its lines are near.
-    pub(crate) fn process_batch(&mut self, now: Timestamp) {
+    pub(super) fn process_batch(&mut self, now: Timestamp) {
         if self.batch.is_empty() {
             return;
         }
@@ -29,13 +30,13 @@ impl PacketPath {
         for packet in &mut batch {
             let Some(flow) = &mut packet.flow else { continue };
             let hash = flow.table_hash(&self.hasher);
-            if let Some(bucket) = self.ownership.get(packet.bucket) {
+            if let Some(bucket) = self.buckets.get(packet.bucket) {
                 bucket.connections.prefetch_index(hash, Hardware);
             }
         }
         for packet in &mut batch {
             let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
-            if let (Some(hash), Some(bucket)) = (hash, self.ownership.get(packet.bucket)) {
+            if let (Some(hash), Some(bucket)) = (hash, self.buckets.get(packet.bucket)) {
                 packet.guess = bucket.connections.prefetch_entry(hash, Hardware);
             }
         }
@@ -46,9 +47,17 @@ impl PacketPath {
         self.batch = batch;
     }
 
+    /// Puts a packet into the batch, and processes the batch if it is full.
+    pub(super) fn take_packet(&mut self, packet: Packet, now: Timestamp) {
+        self.batch.push(packet);
+        if self.batch.len() >= BATCH {
+            self.process_batch(now);
+        }
+    }
+
     /// Takes a packet through the stages, again if it is led to another bucket of this worker. It
     /// leaves its place.
-    pub(crate) fn process(&mut self, packet: &mut Packet, now: Timestamp) {
+    pub(super) fn process(&mut self, packet: &mut Packet, now: Timestamp) {
         while self.process_once(packet, now) == Next::Restart {}
     }
 
@@ -90,7 +99,7 @@ impl PacketPath {
     }
 
     /// All stages.
-    pub(crate) fn walk(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
+    pub(super) fn walk(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
         match self.stages_before_tracking(packet, scratch) {
             ControlFlow::Continue(()) => self.walk_from_tracking(packet, scratch),
             ControlFlow::Break(end) => end,

@@ -21,9 +21,7 @@ impl PacketPath {
     /// called from two places: a frame is copied when it is handed to a function.
     #[inline(always)]
     pub(crate) fn steer(&mut self, mut frame: Frame, now: Timestamp) {
-        if let Some(router) = &self.router
-            && let arrival @ (Arrival::Host | Arrival::Drop(_)) = router.arrival(&frame)
-        {
+        if let arrival @ (Arrival::Host | Arrival::Drop(_)) = self.forwarder.arrival(&frame) {
             return self.end_arrival(frame, arrival, now);
         }
         let (network, vlan) = match wire::dissect(frame.bytes()) {
@@ -33,14 +31,15 @@ impl PacketPath {
         if !frame.admit_offload(network.as_ref()) {
             return self.drop_frame(frame, DropReason::OffloadMismatch.into());
         }
-        let Some(network) = network.filter(|it| it.offset == ETHERNET_LEN || self.router.is_none())
+        let Some(network) =
+            network.filter(|it| it.offset == ETHERNET_LEN || self.forwarder.router().is_none())
         else {
             return self.take_unrouted(frame, network, now);
         };
         self.learn_station(&frame, now);
         let origin = self.tracking.zones.origin(frame.port, vlan);
         let packet = self.packet(frame, network, origin, None);
-        if self.ownership.route(packet.bucket) == self.id {
+        if self.buckets.is_routed_here(packet.bucket) {
             self.batch.push(packet);
         } else {
             self.hand_over_checked(packet, now);
@@ -57,7 +56,7 @@ impl PacketPath {
     }
 
     /// Finds the flow and the bucket of a packet.
-    pub(crate) fn packet(
+    pub(super) fn packet(
         &self,
         frame: Frame,
         network: Network,
@@ -96,10 +95,8 @@ impl PacketPath {
     }
 
     /// Hands a packet to the owner of its bucket, another worker.
-    pub(crate) fn hand_over(&mut self, mut packet: Packet) {
-        let owner = self.ownership.route(packet.bucket);
-        // A worker without rings has left, and its buckets before it.
-        let Some(Some(link)) = self.links.get_mut(owner.index()) else {
+    pub(super) fn hand_over(&mut self, mut packet: Packet) {
+        let Some(link) = self.buckets.link_of(packet.bucket) else {
             return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
         };
         // Packets without a flow count as one flow for each bucket, and so do those of a tunnel, which

@@ -17,7 +17,6 @@ use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
 use wire::{TcpEditor, TcpFlags, TcpInfo, Transport};
 
 use crate::egress::original_ends::original_ends;
-use crate::egress::outputs::Manner;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
 use crate::path::nat::translation::Half;
@@ -68,7 +67,7 @@ impl SynProxy {
 
 impl PacketPath {
     /// Takes over the promises of another worker.
-    pub(crate) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
+    pub(super) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
         for (zone, promised) in promises {
             self.syn_proxy.pressure(zone).learn(promised);
             self.tracking.has_promised(promised);
@@ -78,7 +77,7 @@ impl PacketPath {
     /// Decides about a packet that would open a connection while too many are half open, or that
     /// may return a cookie. The packet goes on as it was tracked again, if it goes on.
     #[cold]
-    pub(crate) fn screen(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<Tracked> {
+    pub(super) fn screen(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<Tracked> {
         let now = scratch.now;
         let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
             (packet.flow, packet.network.transport)
@@ -120,7 +119,7 @@ impl PacketPath {
 
     /// Answers a SYN that the rules have accepted while too many connections are half open.
     #[inline]
-    pub(crate) fn answer_accepted(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn answer_accepted(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !(scratch.proxy.answers && scratch.tracked.fresh) {
             return ControlFlow::Continue(());
         }
@@ -143,7 +142,7 @@ impl PacketPath {
     /// Decides about a packet that rules give to the proxy of this number. A SYN gets a promise,
     /// and a valid cookie opens a connection.
     #[cold]
-    pub(crate) fn take_by_rule(
+    pub(super) fn take_by_rule(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,
@@ -168,7 +167,7 @@ impl PacketPath {
         match (has(TcpFlags::SYN), has(TcpFlags::ACK)) {
             (true, false) if is_whole => {
                 let Some(end) = self.promise(packet, scratch, &promise) else { return REFUSED };
-                if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+                if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
                     let zone = packet.origin.zone;
                     let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
                     bucket.connections.end_closed(&keyed.key, hash, &mut context);
@@ -194,14 +193,14 @@ impl PacketPath {
     fn picks_up(&self, packet: &Packet, tcp: &TcpInfo, now: Timestamp) -> bool {
         let zone = packet.origin.zone;
         let start = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         self.tracking.settings_of(zone).tcp.loose
             && packet.network.end > start
             && bucket.is_some_and(|bucket| now.since(bucket.born) < PICK_UP)
     }
 
     /// True while the gateway answers SYNs in the zone in which a packet would open a connection.
-    pub(crate) fn answers(&mut self, packet: &Packet, now: Timestamp) -> bool {
+    pub(super) fn answers(&mut self, packet: &Packet, now: Timestamp) -> bool {
         let zone = packet.zones.map_or(packet.origin.zone, |zones| zones.original);
         let threshold = self.tracking.settings_of(zone).syn_proxy.half_open;
         if threshold == 0 {
@@ -217,10 +216,10 @@ impl PacketPath {
 
     /// Looks whether the proxy has opened the connection of a packet.
     #[inline(always)]
-    pub(crate) fn meet_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn meet_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.untracked
             && let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = self.ownership.get(packet.bucket)
+            && let Some(bucket) = self.buckets.get(packet.bucket)
             && let Some((direction, proxied)) =
                 bucket.connections.proxied(&keyed, hash, scratch.now)
         {
@@ -337,7 +336,7 @@ impl PacketPath {
 
     /// Does the last of the proxy's work on a packet that goes on.
     #[inline]
-    pub(crate) fn finish_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn finish_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if let Some(proxied) = scratch.proxy.opening {
             self.keep_proxied(packet, proxied);
         }
@@ -444,7 +443,7 @@ impl PacketPath {
         // The client may be behind a link that takes shorter packets only. An ICMP error about a
         // longer segment would quote numbers that the server does not know.
         let headers = packet.network.offset.abs_diff(packet.network.transport_offset) + 20;
-        if let Some(mtu) = self.outputs.mtu(packet.frame.port) {
+        if let Some(mtu) = self.forwarder.outputs().mtu(packet.frame.port) {
             proxied.limit_segment_size(mtu.saturating_sub(headers.into()));
         }
         if let Some(flow) = packet.flow.filter(|_| !proxied.promise().by_rule) {
@@ -476,7 +475,7 @@ impl PacketPath {
     }
 
     /// Sends the answer to a packet in the place of the packet.
-    pub(crate) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &Scratch) {
+    pub(super) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &Scratch) {
         let back = scratch.proxy.back.and_then(|segment| self.make(packet, &segment));
         let along = scratch.proxy.along.and_then(|segment| self.make(packet, &segment));
         let way_back = self.way_back(packet);
@@ -496,8 +495,8 @@ impl PacketPath {
                 return self.end_at_once(end, &mut back, scratch.now);
             }
         }
-        let Self { outputs, pool, counters, .. } = self;
-        outputs.send_by(back.frame.port, back.frame, Manner::default(), pool, counters);
+        let Self { forwarder, pool, counters, .. } = self;
+        forwarder.send_made(back.frame.port, back.frame, pool, counters);
         if let Some(mut along) = along {
             self.counters.output.window_updates += 1;
             self.send(&mut along, scratch.exit, scratch.now);
@@ -524,7 +523,7 @@ impl PacketPath {
     /// The flow of packets in the direction opposite to a packet.
     fn way_back(&self, packet: &Packet) -> Option<TrackedFlow> {
         let TrackedFlow { keyed, hash: Some(hash) } = packet.flow? else { return None };
-        let bucket = self.ownership.get(packet.bucket)?;
+        let bucket = self.buckets.get(packet.bucket)?;
         let (keyed, hash) = bucket.connections.way_back(&keyed, hash)?;
         Some(TrackedFlow { keyed, hash: Some(hash) })
     }
@@ -545,7 +544,7 @@ impl PacketPath {
     }
 
     /// Changes the header of a segment, and of the fragment that it came in.
-    pub(crate) fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
+    pub(super) fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
         let Packet { frame, network, pieces, .. } = packet;
         let covers_all = !matches!(frame.offload.checksum, Checksum::Partial { .. });
         let Some(mut segment) = TcpEditor::new(frame.bytes_mut(), network, covers_all) else {
@@ -559,7 +558,7 @@ impl PacketPath {
 
     fn keep_proxied(&mut self, packet: &Packet, proxied: Proxied) {
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+            && let Some(bucket) = self.buckets.get_mut(packet.bucket)
         {
             bucket.connections.set_proxied(&keyed, hash, proxied);
         }
@@ -567,7 +566,7 @@ impl PacketPath {
 
     fn is_proxied(&self, packet: &Packet, now: Timestamp) -> bool {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return false };
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         bucket.is_some_and(|bucket| bucket.connections.proxied(&keyed, hash, now).is_some())
     }
 }

@@ -348,7 +348,7 @@ fn what_no_host_can_have_sent_is_not_asked_about() {
 #[test]
 fn a_server_sends_no_longer_segments_than_the_way_to_the_client_takes() {
     let mut scene = Scene::new(false, 1);
-    scene.rig.worker.path.outputs.set_mtus(&[Some(1300), Some(9000)]);
+    scene.rig.worker.path.forwarder.set_mtus(&[Some(1300), Some(9000)]);
     let answer = scene.knock(&OFFER);
     let [promised, _] = answer.stamps();
     let [_, syn] = scene.come_back(&answer, &stamped(5001, promised));

@@ -14,7 +14,7 @@ use crate::path::step::{End, Step};
 impl PacketPath {
     /// Leaves a packet to the host that is the host's whatever rules say.
     #[inline]
-    pub(crate) fn leave_known_to_host(
+    pub(super) fn leave_known_to_host(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,
@@ -29,10 +29,10 @@ impl PacketPath {
     /// Leaves the flow of a packet to the host from now on, even if the rules change. The kernel
     /// translates its own copies of the packets as the rule says.
     #[cold]
-    pub(crate) fn leave_to_host(&mut self, packet: &Packet, scratch: &Scratch) -> Step {
-        let Self { ownership, tracking, .. } = self;
+    pub(super) fn leave_to_host(&mut self, packet: &Packet, scratch: &Scratch) -> Step {
+        let Self { buckets, tracking, .. } = self;
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = ownership.get_mut(packet.bucket)
+            && let Some(bucket) = buckets.get_mut(packet.bucket)
         {
             let settings = tracking.settings_of(keyed.key.zone);
             let sign = Sign::of(&packet.network.transport);
@@ -44,7 +44,7 @@ impl PacketPath {
     /// True if a packet belongs to a flow that was left to the host.
     #[inline]
     fn is_left_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
-        let bucket = self.ownership.get(packet.bucket);
+        let bucket = self.buckets.get(packet.bucket);
         bucket.is_some_and(|bucket| !bucket.host_flows.is_empty())
             && self.is_known_to_host(packet, now)
     }
@@ -52,8 +52,8 @@ impl PacketPath {
     #[inline(never)]
     fn is_known_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
         let Some((keyed, hash)) = packet.looked_up() else { return false };
-        let Self { ownership, tracking, .. } = self;
-        let Some(bucket) = ownership.get_mut(packet.bucket) else { return false };
+        let Self { buckets, tracking, .. } = self;
+        let Some(bucket) = buckets.get_mut(packet.bucket) else { return false };
         let settings = tracking.settings_of(keyed.key.zone);
         let sign = Sign::of(&packet.network.transport);
         bucket.host_flows.take(&keyed, hash, sign, settings, now)
@@ -69,7 +69,7 @@ impl PacketPath {
     #[cold]
     fn may_be_translated(&self, packet: &Packet, now: Timestamp) -> bool {
         let Some((keyed, hash)) = packet.looked_up() else { return false };
-        let Some(bucket) = self.ownership.get(packet.bucket) else { return false };
+        let Some(bucket) = self.buckets.get(packet.bucket) else { return false };
         let is_asked = || {
             self.rules.as_ref().is_some_and(|rules| {
                 !rules.shared.program.is_empty(ruleset::Hook::DestinationNat)

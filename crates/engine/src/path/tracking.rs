@@ -47,6 +47,11 @@ pub struct Tracking {
     pub expectation_subscribers: Subscribers<ExpectationEvent>,
     /// Translated connections that have ended, until their aliases are removed.
     pub ended: Vec<Ended>,
+    /// Names what recorded decisions were made from: no other worker has the same number, and
+    /// this one another after each change.
+    pub generation: u64,
+    /// Which bucket was asked last to make room for another.
+    pub evict_at: u16,
 }
 
 impl Tracking {
@@ -57,6 +62,15 @@ impl Tracking {
             inside.apply(&settings.conntrack);
         }
         self.settings = settings;
+    }
+
+    /// Takes the share of one of this many workers of the limits.
+    pub fn share_limits(&mut self, workers: u32) {
+        self.limits.sources.set_workers(workers);
+        self.limits.share(workers);
+        if let Some(inside) = &mut self.inside {
+            inside.limits.follow();
+        }
     }
 
     /// Takes over changed zones.
@@ -122,9 +136,24 @@ impl Tracking {
         }
     }
 
+    /// Gives back the memory of connections whose time is over, at most `budget` of them and as
+    /// many inside tunnels.
+    pub fn expire(
+        &mut self,
+        bucket: &mut Bucket,
+        budget: usize,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) {
+        bucket.connections.expire(budget, &mut self.context(now, counters));
+        if bucket.inside.is_some() {
+            self.expire_inside(bucket, budget, now, counters);
+        }
+    }
+
     /// Gives back the memory of connections inside tunnels whose time is over.
     #[cold]
-    pub fn expire_inside(
+    fn expire_inside(
         &mut self,
         bucket: &mut Bucket,
         budget: usize,
@@ -209,7 +238,7 @@ impl Tracking {
 impl PacketPath {
     /// Says how a packet relates to the connections of its bucket. The SYN proxy looks at a packet
     /// that would open a connection while too many are half open.
-    pub(crate) fn relate(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn relate(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let mut tracked = match scratch.tracking {
             Progress::InFastPath(tracked) => tracked,
             _ if packet.untracked => Tracked::alone(Class::Untracked),
@@ -234,13 +263,13 @@ impl PacketPath {
 
     /// Tracks a packet; if there is no room for its connection, another may give way.
     #[inline]
-    pub(crate) fn track(
+    pub(super) fn track(
         &mut self,
         packet: &Packet,
         screening: Screening,
         now: Timestamp,
     ) -> Tracked {
-        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+        let Some(bucket) = self.buckets.get_mut(packet.bucket) else {
             debug_assert!(false, "only the owner of a bucket judges its packets");
             return Tracked::alone(Class::Untracked);
         };
@@ -256,7 +285,7 @@ impl PacketPath {
 
 /// Whether the table has to verify the checksum of a packet's transport.
 #[inline]
-pub(crate) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
+pub(super) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
     match frame.offload.checksum {
         Checksum::Complete => conntrack::Checksum::Verify,
         Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,

@@ -12,7 +12,7 @@ impl PacketPath {
     /// Puts a packet into the zone that a rule says. Its bucket is that of its flow in any zone.
     #[cold]
     #[inline(never)]
-    pub(crate) fn change_zone(&self, packet: &mut Packet, zones: ZonePair, now: Timestamp) {
+    pub(super) fn change_zone(&self, packet: &mut Packet, zones: ZonePair, now: Timestamp) {
         packet.zones = Some(zones).filter(|zones| !zones.is_one());
         let zone = self.zone_of(packet, zones, now).unwrap_or(zones.original);
         self.put_into(packet, zone);
@@ -33,7 +33,7 @@ impl PacketPath {
     /// A packet with a zone for each direction may have opened a connection where it was taken
     /// for a reply.
     #[inline]
-    pub(crate) fn stay_with(&self, packet: &mut Packet, tracked: &Tracked) {
+    pub(super) fn stay_with(&self, packet: &mut Packet, tracked: &Tracked) {
         if let (true, Some(zones)) = (tracked.fresh, packet.zones) {
             self.put_into(packet, zones.original);
         }
@@ -44,7 +44,7 @@ impl PacketPath {
         let zones = Some(zones).filter(|zones| !zones.is_one())?;
         packet.flow.as_mut()?.table_hash(&self.hasher);
         let (keyed, hash) = packet.looked_up()?;
-        let bucket = self.ownership.get(packet.bucket)?;
+        let bucket = self.buckets.get(packet.bucket)?;
         let found = bucket.connections.zone_of(zones, &keyed, hash, now).or_else(|| {
             let (reply, hash) = keyed.moved(hash, zones.reply);
             bucket.aliases.owner(&reply, hash).map(|_| zones.reply)

@@ -34,7 +34,7 @@ use crate::path::zones::Zones;
 use crate::replay::capture_clock::CaptureClock;
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
-use crate::worker::{Equipment, Turn, Worker};
+use crate::worker::{Turn, Worker};
 
 /// The secret of every replay. It is known, so that a run can be repeated.
 pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
@@ -313,10 +313,9 @@ impl Lockstep {
                 refuses_new: refuses_new.clone(),
                 workers: count.into(),
             };
-            workers.push(Worker::new(Equipment {
-                outputs: OUTPUTS,
-                ..blueprint.equipment(config, post, (inbox, &handle.wakeup))
-            }));
+            let mut equipment = blueprint.equipment(config, post, (inbox, &handle.wakeup));
+            equipment.path.outputs = OUTPUTS;
+            workers.push(Worker::new(equipment));
             for other in &mut handles {
                 introduce(other, &mut handle, &config.settings.steer)?;
             }
@@ -363,7 +362,7 @@ impl Lockstep {
         // workers does not show.
         let rules = unloaded.load(1, 1, now);
         for worker in &mut self.workers {
-            worker.set_rules(&rules);
+            worker.path.set_rules(&rules);
         }
         self.rules = Some(rules);
     }
@@ -385,7 +384,7 @@ impl Lockstep {
         self.start_rules(now);
         if now_ns >> 30 != self.tick {
             self.tick = now_ns >> 30;
-            self.workers.iter_mut().for_each(|worker| worker.expire_all(now));
+            self.workers.iter_mut().for_each(|worker| worker.path.expire_all(now));
         }
         let port = usize::from(frame.port.0).min(self.input.len() - 1);
         self.input[port].put([frame]);
@@ -405,7 +404,7 @@ impl Lockstep {
 
     fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) {
         for worker in &mut self.workers {
-            for dropped in worker.path.recent_drops.take() {
+            for dropped in worker.path.take_drops() {
                 tell(Seen::Dropped {
                     number: dropped.sequence + 1,
                     zone: dropped.zone,
@@ -435,10 +434,9 @@ impl Lockstep {
         let mut totals = Counters::default();
         for index in 0..self.workers.len() {
             let now = Timestamp::from_nanos(self.clock.now());
-            while self.workers[index].path.expire_datagrams(now) > 0 {}
-            self.workers[index].path.end_datagrams();
-            totals.add(&self.workers[index].path.counters);
-            while self.workers[index].end_connections(EVENTS / 2, now) > 0 {
+            self.workers[index].path.end_capture(now);
+            totals.add(self.workers[index].path.counters());
+            while self.workers[index].path.end_connections(EVENTS / 2, now) > 0 {
                 self.count_flows(report);
             }
         }

@@ -251,6 +251,14 @@ impl<B, P> Ownership<B, P> {
             Slot::Awaited { .. } | Slot::Elsewhere => None,
         })
     }
+
+    /// The buckets that are here, to be changed.
+    pub fn owned_mut(&mut self) -> impl Iterator<Item = &mut B> {
+        self.slots.iter_mut().filter_map(|slot| match slot {
+            Slot::Owned { content, .. } | Slot::Leaving { content, .. } => Some(content),
+            Slot::Awaited { .. } | Slot::Elsewhere => None,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::path::TimeSource;
 use crate::rings::ownership::Move;
 use crate::worker::command::{Command, Notice};
 use crate::worker::queue::{Queue, Received};
-use crate::worker::{Equipment, Turn, Worker};
+use crate::worker::{Turn, Worker};
 use crate::{Bucket, Config, Zones};
 
 #[derive(Clone, Default)]
@@ -96,10 +96,9 @@ impl Crew {
                 refuses_new: vec![false; ports],
                 workers: 1,
             };
-            let mut worker = Worker::new(Equipment {
-                resolver: routed.then(|| Resolver::for_test().0),
-                ..blueprint.equipment(config, post, (inbox, &handle.wakeup))
-            });
+            let mut equipment = blueprint.equipment(config, post, (inbox, &handle.wakeup));
+            equipment.path.resolver = routed.then(|| Resolver::for_test().0);
+            let mut worker = Worker::new(equipment);
             for bucket in config.buckets.iter().filter(|bucket| owners[bucket.index()] == id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));
             }
@@ -192,11 +191,12 @@ impl Crew {
 
     /// A bucket, from its owner. No bucket may be on its way.
     pub fn bucket(&self, bucket: BucketId) -> &Bucket {
-        self.workers[self.owners[bucket.index()].index()].path.ownership.get(bucket).unwrap()
+        let owner = &self.workers[self.owners[bucket.index()].index()];
+        owner.path.owned().find(|(id, _)| *id == bucket).unwrap().1
     }
 
     /// The number of packets that were dropped for any reason.
     pub fn dropped(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.path.counters.dropped_total()).sum()
+        self.workers.iter().map(|worker| worker.path.counters().dropped_total()).sum()
     }
 }

@@ -133,6 +133,6 @@ impl Rig {
     }
 
     pub fn connections(&self) -> usize {
-        self.worker.path.ownership.owned().map(|(_, bucket)| bucket.connections.len()).sum()
+        self.worker.path.connections()
     }
 }

@@ -18,12 +18,12 @@ use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::rules::ruleset::{RuleCounts, WorkerRules};
+use crate::path::selection::{Selected, Selection};
 use crate::path::settings::Settings;
 use crate::path::zones::Zones;
 use crate::rings::ownership::Move;
 use crate::worker::queue::Queue;
 use crate::worker::report::WorkerReport;
-use crate::worker::selection::{Selected, Selection};
 
 /// An order to a worker, taken between two batches.
 pub enum Command {

@@ -1,6 +1,5 @@
 //! The receive queues of a worker.
 
-use flow::{Counters, DropReason};
 use netio::{PortId, RxQueue};
 
 /// A receive queue.
@@ -18,12 +17,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Counts what has not become a frame since it was asked last.
-    pub fn count_missing(&mut self, counters: &mut Counters) {
+    /// Counts what has not become a frame since it was asked last. Returns how many frames were
+    /// dropped because they were too long.
+    pub fn count_missing(&mut self) -> u64 {
         self.received.lost += self.source.take_lost();
         let too_long = self.source.take_too_long();
         self.received.frames += too_long;
-        counters.drop_packets(DropReason::FrameTooLong, too_long);
+        too_long
     }
 }
 

@@ -46,27 +46,24 @@ pub struct BucketStatus {
 impl Worker {
     pub(crate) fn report(&mut self) -> WorkerReport {
         for queue in &mut self.queues {
-            queue.count_missing(&mut self.path.counters);
+            self.path.count_too_long(queue.count_missing());
         }
+        let worker = self.path.worker();
+        let buckets = self.path.owned().map(|(id, bucket)| BucketStatus {
+            id,
+            worker,
+            packets: bucket.packets,
+            connections: bucket.all_connections() as u64,
+        });
         WorkerReport {
-            counters: self.path.counters.clone(),
-            buckets: self
-                .path
-                .ownership
-                .owned()
-                .map(|(id, bucket)| BucketStatus {
-                    id,
-                    worker: self.path.id,
-                    packets: bucket.packets,
-                    connections: bucket.all_connections() as u64,
-                })
-                .collect(),
+            counters: self.path.counters().clone(),
+            buckets: buckets.collect(),
             queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),
-            sent: self.path.outputs.sent(),
-            backlog: self.path.links.iter().flatten().map(|link| link.from.slots() as u64).sum(),
+            sent: self.path.sent(),
+            backlog: self.path.backlog(),
             busy_ns: self.busy_ns,
-            datagrams: self.path.reassembly.status(),
-            zones: self.path.tracking.limits.zones().collect(),
+            datagrams: self.path.datagrams(),
+            zones: self.path.zones().collect(),
         }
     }
 }

@@ -21,7 +21,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// # Errors
 /// The system's error if it gives no thread.
 pub fn spawn(mut worker: Worker) -> std::io::Result<JoinHandle<WorkerReport>> {
-    let name = format!("worker-{}", worker.path.id.0);
+    let name = format!("worker-{}", worker.path.worker().0);
     std::thread::Builder::new().name(name).spawn(move || run(&mut worker))
 }
 
@@ -32,9 +32,7 @@ fn run(worker: &mut Worker) -> WorkerReport {
     loop {
         match worker.turn(Timestamp::from_nanos(now)) {
             Turn::Stopped => {
-                worker.path.end_datagrams();
-                worker.path.end_openings();
-                worker.path.end_waiting();
+                worker.path.end();
                 return worker.report();
             }
             Turn::Worked => {
@@ -62,7 +60,7 @@ fn pin(worker: &Worker, cpu: usize) {
     if let Err(error) = cpu::pin_current_thread(cpu) {
         tracing::warn!(
             "worker {} can not be pinned to CPU {cpu} and runs unpinned: {error}",
-            worker.path.id.0
+            worker.path.worker().0
         );
     }
 }

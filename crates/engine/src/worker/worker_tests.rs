@@ -14,7 +14,7 @@ fn packets_wait_for_one_question_at_most() {
     let mut frame = Vec::new();
     PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]).udp(1000, 2000, &[], &mut frame);
     assert_eq!(rig.pass([frame.clone()]), 1);
-    let before = rig.worker.path.counters.transmitted;
+    let before = rig.worker.path.counters().transmitted;
     let mut answers = Vec::new();
     for _ in 0..3 {
         let (reply, answer) = sync_channel(1);
@@ -24,7 +24,7 @@ fn packets_wait_for_one_question_at_most() {
     for answered in 1..=3 {
         rig.arrive(0, [frame.clone()]);
         assert_eq!(rig.worker.turn(rig.now), Turn::Worked);
-        assert_eq!(rig.worker.path.counters.transmitted, before + answered);
+        assert_eq!(rig.worker.path.counters().transmitted, before + answered);
         let seen = answers.iter().filter(|answer| answer.try_recv().is_ok()).count();
         assert_eq!(seen, 1, "one answer and one packet in turn {answered}");
     }

@@ -9,7 +9,7 @@ use crate::control::config::{StartError, SteerError, WorkerCount};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle, introduce};
 use crate::worker::command::{Command, Question};
 use crate::worker::report::WorkerReport;
-use crate::worker::{Equipment, Worker, thread};
+use crate::worker::{Worker, thread};
 
 /// Stations that a new worker gets with one command.
 const STATIONS_AT_ONCE: usize = 1024;
@@ -29,10 +29,10 @@ impl Coordinator {
             refuses_new: self.ports.refuse_new(),
             workers: u32::from(id.0) + 1,
         };
-        let mut worker = Worker::new(Equipment {
-            resolver: self.resolver.clone(),
-            ..self.blueprint.equipment(&self.config, post, (inbox, &handle.wakeup))
-        });
+        let tools = (inbox, &handle.wakeup);
+        let mut equipment = self.blueprint.equipment(&self.config, post, tools);
+        equipment.path.resolver = self.resolver.clone();
+        let mut worker = Worker::new(equipment);
         let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
         for bucket in self.table.buckets_of(id) {
             worker.install(bucket, Box::new(Bucket::new(now)));

@@ -18,8 +18,8 @@ impl PacketPath {
     /// Gives a packet of a connection with edited messages the sequence numbers as its sender means
     /// them, for tracking to see.
     #[inline]
-    pub(crate) fn shift_in(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let bucket = self.ownership.get(packet.bucket);
+    pub(in crate::path) fn shift_in(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        let bucket = self.buckets.get(packet.bucket);
         if bucket.is_some_and(|bucket| bucket.connections.has_adjustments()) && !packet.untracked {
             self.shift_in_edited(packet, scratch);
         }
@@ -28,7 +28,7 @@ impl PacketPath {
 
     #[cold]
     fn shift_in_edited(&mut self, packet: &mut Packet, scratch: &mut Scratch) {
-        let found = packet.looked_up().zip(self.ownership.get(packet.bucket));
+        let found = packet.looked_up().zip(self.buckets.get(packet.bucket));
         let Some((direction, adjustment)) = found.and_then(|((keyed, hash), bucket)| {
             bucket.connections.adjustment(&keyed, hash, scratch.now)
         }) else {
@@ -51,7 +51,11 @@ impl PacketPath {
 
     /// Gives a packet the sequence numbers that its receiver expects.
     #[inline]
-    pub(crate) fn shift_out(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(in crate::path) fn shift_out(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
         if let Some((direction, adjustment)) = scratch.shift {
             self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
         }
@@ -60,8 +64,8 @@ impl PacketPath {
 
     /// Edits the message of a packet that a helper has just read, if it has to change.
     #[cold]
-    pub(crate) fn edit_payload(&mut self, packet: &mut Packet) -> Step {
-        let Some(bucket) = self.ownership.get_mut(packet.bucket) else {
+    pub(in crate::path) fn edit_payload(&mut self, packet: &mut Packet) -> Step {
+        let Some(bucket) = self.buckets.get_mut(packet.bucket) else {
             return ControlFlow::Continue(());
         };
         let edits = bucket.connections.take_edits();

@@ -99,7 +99,7 @@ impl PacketPath {
     ///
     /// # Errors
     /// The reason to drop the packet: all ports are known to be used.
-    pub(crate) fn note_request(
+    pub(in crate::path) fn note_request(
         &mut self,
         request: &Request,
         packet: &Packet,
@@ -108,7 +108,7 @@ impl PacketPath {
         let (Some((name, _)), Some(id)) = (packet.looked_up(), scratch.tracked.connection) else {
             return Ok(());
         };
-        let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(()) };
+        let Some(bucket) = self.buckets.get(packet.bucket) else { return Ok(()) };
         if request.end != End::Source || !name.key.is_identified() {
             return Ok(());
         }
@@ -127,14 +127,14 @@ impl PacketPath {
     }
 
     /// Begins the search for another source of a connection, which a rule has requested or not.
-    pub(crate) fn search(&mut self, request: Option<Request>) -> Search {
+    pub(in crate::path) fn search(&mut self, request: Option<Request>) -> Search {
         Search::new(request, self.translator.seed())
     }
 
     /// Gives the connection that a packet opens another source, until replies find it. `None` if
     /// the answer comes later. The caller has to call [`Self::end_search`] with the answer.
     #[cold]
-    pub(crate) fn seek(
+    pub(in crate::path) fn seek(
         &mut self,
         packet: &Packet,
         search: &mut Search,
@@ -148,8 +148,8 @@ impl PacketPath {
         let block = self.block(packet.bucket);
         let mut last = None;
         while !search.is_over() {
-            let Self { ownership, hasher, tracking, counters, .. } = self;
-            let Some(bucket) = ownership.get_mut(packet.bucket) else { break };
+            let Self { buckets, hasher, tracking, counters, .. } = self;
+            let Some(bucket) = buckets.get_mut(packet.bucket) else { break };
             let hash_of = |key: &FlowKey| hasher.table_hash(key);
             let supply = Supply { block, seed: search.seed, hash: &hash_of };
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
@@ -182,7 +182,7 @@ impl PacketPath {
     }
 
     /// Gives the packet the source that was found, and tells the subscribers about the outcome.
-    pub(crate) fn end_search(
+    pub(in crate::path) fn end_search(
         &mut self,
         packet: &mut Packet,
         search: &Search,
@@ -193,8 +193,8 @@ impl PacketPath {
         if filing == Filing::Filed && search.source.is_some() {
             self.readdress_by(packet, &Readdress { source: search.source, destination: None });
         }
-        let Self { ownership, tracking, counters, .. } = self;
-        if let Some(bucket) = ownership.get(packet.bucket) {
+        let Self { buckets, tracking, counters, .. } = self;
+        if let Some(bucket) = buckets.get(packet.bucket) {
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
             bucket.connections.tell_again(&name, hash, &mut context);
         }

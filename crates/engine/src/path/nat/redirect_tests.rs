@@ -4,7 +4,7 @@ use conntrack::{Cursor, Filter};
 use ruleset::Forwarded;
 
 use super::*;
-use crate::worker::selection::Selection;
+use crate::path::selection::Selection;
 
 const LAN: [u8; 4] = [192, 0, 2, 254];
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -232,7 +232,7 @@ fn connections_whose_packets_the_host_is_to_get_end_by_the_piece_and_others_stay
     for bucket in crew.hasher.config().buckets.iter() {
         for worker in &mut crew.workers {
             let piece = Selection::led(&filter, &left, Cursor::default());
-            assert!(worker.select(bucket, &piece, now).rest.is_none());
+            assert!(worker.path.select(bucket, &piece, now).rest.is_none());
         }
     }
     assert_eq!(crew.connections(), 200);

@@ -86,7 +86,7 @@ pub enum Half {
 impl PacketPath {
     /// Chooses a translation for a connection whose first packet is being judged.
     #[cold]
-    pub(crate) fn translate(
+    pub(in crate::path) fn translate(
         &mut self,
         wanted: &NatRequest,
         packet: &Packet,
@@ -102,7 +102,7 @@ impl PacketPath {
     /// Translates a new connection that a translated one has announced. True if it is such a
     /// connection; no rule is asked for its translation then.
     #[inline]
-    pub(crate) fn follow(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
+    pub(in crate::path) fn follow(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
         if !scratch.tracked.is_expected() {
             return ControlFlow::Continue(false);
         }
@@ -112,10 +112,10 @@ impl PacketPath {
     /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
     /// redirect has several ports, they see the first.
     #[cold]
-    pub(crate) fn redirect_to_host(&mut self, wanted: &NatRequest, packet: &mut Packet) {
+    pub(in crate::path) fn redirect_to_host(&mut self, wanted: &NatRequest, packet: &mut Packet) {
         let own = self
-            .router
-            .as_ref()
+            .forwarder
+            .router()
             .and_then(|router| router.redirect_address(packet.frame.port, packet.network.family));
         let Some(place) = place(&packet.network, false) else { return };
         let address = own.map_or(place.address, wire::mapped);
@@ -128,8 +128,12 @@ impl PacketPath {
     /// connections for which no rule has asked for a source. True if it may have translated the
     /// connection.
     #[inline]
-    pub(crate) fn settle_translation(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
-        let bucket = self.ownership.get(packet.bucket);
+    pub(in crate::path) fn settle_translation(
+        &mut self,
+        packet: &Packet,
+        scratch: &Scratch,
+    ) -> Step<bool> {
+        let bucket = self.buckets.get(packet.bucket);
         if !bucket.is_some_and(|bucket| bucket.connections.has_translated()) {
             return ControlFlow::Continue(false);
         }
@@ -140,7 +144,7 @@ impl PacketPath {
     }
 
     /// Lets `choose` find a translation in the table of a packet's bucket.
-    pub(crate) fn choose<T: Default>(
+    pub(in crate::path) fn choose<T: Default>(
         &mut self,
         packet: &Packet,
         scratch: &Scratch,
@@ -153,9 +157,8 @@ impl PacketPath {
     ) -> Step<T> {
         let seed = self.translator.seed();
         let block = self.block(packet.bucket);
-        let Self { ownership, hasher, tracking, counters, .. } = self;
-        let (Some(bucket), Some(id)) =
-            (ownership.get_mut(packet.bucket), scratch.tracked.connection)
+        let Self { buckets, hasher, tracking, counters, .. } = self;
+        let (Some(bucket), Some(id)) = (buckets.get_mut(packet.bucket), scratch.tracked.connection)
         else {
             return ControlFlow::Continue(T::default());
         };
@@ -168,7 +171,7 @@ impl PacketPath {
     }
 
     /// The block of ports that a bucket gives away.
-    pub(crate) fn block(&self, bucket: BucketId) -> Block {
+    pub(in crate::path) fn block(&self, bucket: BucketId) -> Block {
         let steer::PortRange { min, max } = self.hasher.translated().ports();
         let buckets = self.hasher.config().buckets.get() as u32;
         // A bucket gives no ports away while there is no range.
@@ -196,7 +199,7 @@ impl PacketPath {
             ..Request::of(end)
         };
         if wanted.kind == NatKind::Masquerade {
-            let router = self.router.as_ref().zip(course);
+            let router = self.forwarder.router().zip(course);
             let (link, address) = router
                 .and_then(|(router, course)| router.masquerade(&course, &packet.network))
                 .ok_or(DropReason::NatNoAddress)?;
@@ -208,14 +211,14 @@ impl PacketPath {
 
     /// The changes that the translation of a packet's connection makes to it.
     #[inline]
-    pub(crate) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
-        let bucket = self.ownership.get(packet.bucket);
+    pub(in crate::path) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
+        let bucket = self.buckets.get(packet.bucket);
         bucket.map_or_else(Halves::default, |bucket| bucket.connections.translation(tracked))
     }
 
     /// Changes one or both ends of a packet, and the packet that an ICMP error quotes.
     #[inline]
-    pub(crate) fn readdress(&mut self, packet: &mut Packet, halves: &Halves, half: Half) {
+    pub(in crate::path) fn readdress(&mut self, packet: &mut Packet, halves: &Halves, half: Half) {
         let change = match half {
             Half::Destination => halves.before_routing(),
             Half::Source => halves.after_routing(),
@@ -226,7 +229,7 @@ impl PacketPath {
     }
 
     #[inline(never)]
-    pub(crate) fn readdress_by(&mut self, packet: &mut Packet, change: &Readdress) {
+    pub(in crate::path) fn readdress_by(&mut self, packet: &mut Packet, change: &Readdress) {
         let Packet { frame, network, pieces, .. } = packet;
         let before = Readdress {
             source: change.source.and_then(|_| place(network, true)),
@@ -269,7 +272,7 @@ impl PacketPath {
 
     /// Gives a packet the addresses back that it came with.
     #[cold]
-    pub(crate) fn restore_addresses(&mut self, packet: &mut Packet) {
+    pub(in crate::path) fn restore_addresses(&mut self, packet: &mut Packet) {
         let before = original_ends(&packet.frame);
         if before != Readdress::default() {
             self.readdress_by(packet, &before);
@@ -280,7 +283,11 @@ impl PacketPath {
     /// Makes sure that replies to a new connection find it. If another bucket has to answer first,
     /// the packet waits.
     #[inline]
-    pub(crate) fn direct_replies(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(in crate::path) fn direct_replies(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
         if !scratch.tracked.fresh {
             return ControlFlow::Continue(());
         }
@@ -297,10 +304,10 @@ impl PacketPath {
 
     /// Ends the connection that a packet belongs to.
     #[cold]
-    pub(crate) fn end_connection(&mut self, packet: &Packet, now: Timestamp) {
-        let Self { ownership, tracking, counters, .. } = self;
+    pub(in crate::path) fn end_connection(&mut self, packet: &Packet, now: Timestamp) {
+        let Self { buckets, tracking, counters, .. } = self;
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = ownership.get_mut(packet.bucket)
+            && let Some(bucket) = buckets.get_mut(packet.bucket)
         {
             let mut context = tracking.context(now, counters);
             bucket.connections.end(&keyed.named(&packet.network), hash, &mut context);
@@ -315,7 +322,7 @@ impl PacketPath {
         let (Some(id), now) = (scratch.tracked.connection, scratch.now) else { return Ok(()) };
         // This connection may have taken the place of others that have aliases.
         self.remove_aliases(now);
-        let Some(bucket) = self.ownership.get(packet.bucket) else { return Ok(()) };
+        let Some(bucket) = self.buckets.get(packet.bucket) else { return Ok(()) };
         if !bucket.connections.has_translated() && bucket.aliases.is_empty() {
             return Ok(());
         }
@@ -350,7 +357,7 @@ impl PacketPath {
     /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets
     /// of the originator are like `connection`. If there is a claimant, another connection with
     /// these replies may have to give way to it. `None` if the answer comes later.
-    pub(crate) fn direct(
+    pub(in crate::path) fn direct(
         &mut self,
         bucket: BucketId,
         connection: (flow::KeyedPacket, u64),
@@ -365,19 +372,18 @@ impl PacketPath {
             return self.file_alias(bucket, connection, (alias, claimant), home, now);
         }
         // With an alias here, the replies would follow it to another connection.
-        let aliases = &self.ownership.get(bucket)?.aliases;
+        let aliases = &self.buckets.get(bucket)?.aliases;
         let is_taken = !aliases.is_empty() && aliases.owner(&reply, hash()).is_some();
         Some(if is_taken { Filing::Taken } else { Filing::Filed })
     }
 
     /// Ends the masqueraded connections whose address is gone. This is rare, so it is done in one
     /// go.
-    pub(crate) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
-        let Some(router) = &self.router else { return };
+    pub(in crate::path) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
+        let Some(router) = self.forwarder.router() else { return };
         for (link, address) in router.lost_addresses(routing) {
-            for index in 0..self.ownership.routes().len() {
-                let Self { ownership, tracking, counters, .. } = self;
-                let Some(bucket) = ownership.get_mut(BucketId(index as u16)) else { continue };
+            let Self { buckets, tracking, counters, .. } = self;
+            for bucket in buckets.owned_mut() {
                 let mut context = tracking.context(now, counters);
                 let lost = (link.0, Some(address));
                 let from = conntrack::Cursor::default();
@@ -388,7 +394,7 @@ impl PacketPath {
 
     /// Removes the aliases of connections that have ended.
     #[inline]
-    pub(crate) fn remove_aliases(&mut self, now: Timestamp) {
+    pub(in crate::path) fn remove_aliases(&mut self, now: Timestamp) {
         if !self.tracking.ended.is_empty() {
             self.remove_aliases_slowly(now);
         }

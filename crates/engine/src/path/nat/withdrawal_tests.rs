@@ -54,7 +54,7 @@ fn told(policy: &str, config: Config, syns: u32) -> usize {
         }
     }
     crew.turn(1);
-    crew.workers[1].path.links[0].as_mut().unwrap().queued()
+    crew.workers[1].path.buckets.link(0).unwrap().queued()
 }
 
 #[test]

@@ -8,7 +8,6 @@ use wire::control_segment::{ControlSegment, MAX_FRAME};
 use wire::icmp_error::Message;
 use wire::{Family, Transport};
 
-use crate::egress::outputs::Manner;
 use crate::egress::router::Course;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
@@ -20,14 +19,14 @@ use crate::path::step::{End, Reply};
 impl PacketPath {
     /// Carries out what rules ask for beside their verdict.
     #[cold]
-    pub(crate) fn carry_out(
+    pub(in crate::path) fn carry_out(
         &mut self,
         outcome: &Outcome,
         packet: &mut Packet,
         scratch: &mut Scratch,
     ) {
         let (tracked, now) = (&mut scratch.tracked, scratch.now);
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+        if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             let table = &mut bucket.connections;
             let mut context =
                 self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);
@@ -59,12 +58,15 @@ impl PacketPath {
             SegmentSize::PathMtu => {
                 // The MTUs of both directions count, as in the kernel.
                 let ports = [Some(packet.frame.port), scratch.output_port];
-                let mtus = ports.into_iter().flatten().filter_map(|port| self.outputs.mtu(port));
+                let mtus = ports
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|port| self.forwarder.outputs().mtu(port));
                 let of_route = match scratch.exit.course {
                     Some(Course::By { mtu, .. }) => mtu,
                     _ => None,
                 };
-                let back = self.router.as_ref().and_then(|it| it.mtu_back(&packet.network));
+                let back = self.forwarder.router().and_then(|it| it.mtu_back(&packet.network));
                 let Some(mtu) = mtus.chain(of_route).chain(back).min() else { return };
                 let headers = if packet.network.family == Family::V4 { 40 } else { 60 };
                 u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX)
@@ -74,8 +76,8 @@ impl PacketPath {
     }
 
     /// Notes a bounded number of packets that are to be logged.
-    pub(crate) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
-        let Self { rules: Some(rules), logged, tracking, .. } = self else { return };
+    pub(in crate::path) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
+        let Self { rules: Some(rules), tracking, .. } = self else { return };
         let mut left = u64::from(outcome.logs.asked());
         for (log, rule) in outcome.logs.lines() {
             if !rules.lines.take(now.as_nanos()) {
@@ -86,14 +88,14 @@ impl PacketPath {
             let rule = rule.index() as u32;
             let why = DropCause::Rule { rule, revision, invalid: None };
             let line = RecentDrop::new(&packet.frame, why, now, &tracking.zones);
-            logged.push((log, Box::new(line)));
+            rules.logged.push((log, Box::new(line)));
         }
         rules.unwritten += left;
     }
 
     /// The end of a packet that rules refuse.
     #[cold]
-    pub(crate) fn refusal(
+    pub(in crate::path) fn refusal(
         &self,
         decision: Decision,
         outcome: &Outcome,
@@ -128,7 +130,7 @@ impl PacketPath {
     }
 
     /// Tells the sender of a packet that it is refused.
-    pub(crate) fn reply(&mut self, reply: Reply, packet: &Packet, scratch: &Scratch) {
+    pub(in crate::path) fn reply(&mut self, reply: Reply, packet: &Packet, scratch: &Scratch) {
         match reply {
             Reply::Reset => self.reset(packet, scratch),
             Reply::Icmp(message) => self.tell(&packet.frame, message, scratch.now),
@@ -136,9 +138,9 @@ impl PacketPath {
     }
 
     /// Sends an ICMP error to the sender of a packet.
-    pub(crate) fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
-        let Self { outputs, pool, counters, .. } = self;
-        outputs.tell(frame, message, now.as_nanos(), pool, counters);
+    pub(in crate::path) fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
+        let Self { forwarder, pool, counters, .. } = self;
+        forwarder.tell(frame, message, now.as_nanos(), pool, counters);
     }
 
     /// Sends a TCP reset in the name of the packet's receiver, and ends the connection.
@@ -148,7 +150,7 @@ impl PacketPath {
         let text = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
         let length = packet.network.end.saturating_sub(text);
         let Some(segment) = ControlSegment::reset(&tcp, length) else { return };
-        if let Some(bucket) = self.ownership.get_mut(packet.bucket) {
+        if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             // The timeouts are those of the originator's zone, even if a reply is reset.
             let zone = bucket.connections.zones(&scratch.tracked).original;
             let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
@@ -163,8 +165,8 @@ impl PacketPath {
             frame.port = port;
             frame.offload.checksum = Checksum::Verified;
             self.counters.output.tcp_resets += 1;
-            let Self { outputs, pool, counters, .. } = self;
-            outputs.send_by(port, frame, Manner::default(), pool, counters);
+            let Self { forwarder, pool, counters, .. } = self;
+            forwarder.send_made(port, frame, pool, counters);
         }
     }
 }
@@ -172,13 +174,11 @@ impl PacketPath {
 impl PacketPath {
     /// Tells the other workers of the changes that rules have made in sets.
     #[inline]
-    pub(crate) fn tell_elements(&mut self) {
-        let Self { rules: Some(rules), links, .. } = self else { return };
+    pub(in crate::path) fn tell_elements(&mut self) {
+        let Self { rules: Some(rules), buckets, .. } = self else { return };
         let revision = rules.shared.revision;
         rules.state.take_updates(|update| {
-            for link in links.iter_mut().flatten() {
-                link.stage_control(Item::Element(revision, update));
-            }
+            buckets.tell_all(|| Item::Element(revision, update));
         });
     }
 

@@ -76,7 +76,7 @@ impl Crew {
     fn open_connections(&self) -> usize {
         self.workers
             .iter()
-            .flat_map(|it| it.path.ownership.owned())
+            .flat_map(|it| it.path.buckets.owned())
             .map(|(_, it)| it.connections.len())
             .sum()
     }
@@ -180,12 +180,11 @@ fn a_flood_of_stations_fills_no_ring_and_hides_no_station_of_another_port() {
         let [a, b, c, d] = number.to_be_bytes();
         crew.arrive(0, &[&[0xff; 6][..], &[2, 9, a, b, c, d], &[8, 6], &[0; 46]].concat());
     }
-    let before = crew.workers[0].path.links.iter_mut().flatten().map(|link| link.queued()).max();
-    assert_eq!(before, Some(0));
+    let queued = |crew: &mut Crew, peer| crew.workers[0].path.buckets.link(peer).unwrap().queued();
+    assert_eq!([1, 2].map(|peer| queued(&mut crew, peer)), [0, 0]);
     // The others sleep meanwhile.
     while crew.turn(0) {
-        let waiting = crew.workers[0].path.links.iter_mut().flatten().map(|link| link.queued());
-        assert!(waiting.max().unwrap() <= CONTROL_RESERVE / 2);
+        assert!([1, 2].iter().all(|peer| queued(&mut crew, *peer) <= CONTROL_RESERVE / 2));
     }
     crew.arrive(2, &hello(HOSTS[2]));
     crew.leaves();

@@ -23,7 +23,11 @@ use crate::path::{PacketPath, TimeSource};
 
 impl PacketPath {
     /// Asks the rules in front of tracking. They may give the packet a zone, or leave it untracked.
-    pub(crate) fn ask_raw_rules(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(in crate::path) fn ask_raw_rules(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
         let Some(rules) = self.rules.as_ref().filter(|_| !packet.judged) else {
             return ControlFlow::Continue(());
         };
@@ -45,7 +49,11 @@ impl PacketPath {
     }
 
     /// Asks the rules before routing, and gives the packet its new destination.
-    pub(crate) fn find_destination(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(in crate::path) fn find_destination(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
         if scratch.tracked.is_translated() {
             scratch.set_halves(self.halves(packet, &scratch.tracked));
         }
@@ -75,17 +83,20 @@ impl PacketPath {
 
     /// Finds out by which port a packet goes on. Rules see it as it is sent on, with a hop less to
     /// live if this is a router.
-    pub(crate) fn find_route(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let port = match &mut self.router {
-            None => match self.outputs.ways_of(&packet.frame, scratch.now.as_nanos()) {
+    pub(in crate::path) fn find_route(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
+        let port = match course_of(&mut self.forwarder, packet, scratch.mark) {
+            None => match self.forwarder.outputs().ways_of(&packet.frame, scratch.now.as_nanos()) {
                 Ok(way) => {
                     scratch.exit.way = Some(way);
                     if let Way::Port(port) = way { Some(port) } else { None }
                 }
                 Err(reason) => return dropped(reason),
             },
-            Some(router) => {
-                let course = course_of(router, packet, scratch.mark);
+            Some(course) => {
                 scratch.exit.course = Some(course);
                 match course {
                     Course::Host if original_ends(&packet.frame).destination.is_some() => {
@@ -103,7 +114,7 @@ impl PacketPath {
                     Course::By { .. } if self.rules.is_none() => return ControlFlow::Continue(()),
                     Course::By { .. } => {
                         scratch.take_hop(&mut packet.frame);
-                        router.port_of(&course)
+                        self.forwarder.port_of(&course)
                     }
                 }
             }
@@ -116,7 +127,11 @@ impl PacketPath {
 
     /// Asks the rules behind routing, and gives the packet its new source: once, or for each port
     /// that a bridge copies it to.
-    pub(crate) fn find_source(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(in crate::path) fn find_source(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
         self.ask_behind_routing(packet, scratch)?;
         // No rule looks at it any more.
         scratch.give_hop(&mut packet.frame);
@@ -187,7 +202,7 @@ impl PacketPath {
     }
 
     /// Has the hooks that come see a packet that leaves by this port.
-    pub(crate) fn go_out_by(&self, port: PortId, scratch: &mut Scratch) {
+    pub(in crate::path) fn go_out_by(&self, port: PortId, scratch: &mut Scratch) {
         scratch.output = self.rules.as_ref().map_or(0, |rules| rules.interface(port));
         scratch.output_port = Some(port);
     }
@@ -264,7 +279,7 @@ impl PacketPath {
             return ControlFlow::Continue(Wanted::default());
         };
         let program = &rules.shared.program;
-        let table = self.ownership.get(packet.bucket).map(|bucket| &bucket.connections);
+        let table = self.buckets.get(packet.bucket).map(|bucket| &bucket.connections);
         let keyed = packet.flow.as_ref().map(|flow| &flow.keyed);
         let now = scratch.now;
         let asked = table.and_then(|table| Asked::of(table, keyed, &scratch.tracked, now));
@@ -311,14 +326,14 @@ impl PacketPath {
 
     /// Makes the connection visible to all, and has a helper read the packet. The packet goes on,
     /// unless the helper waits for the rest of it.
-    pub(crate) fn confirm(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(in crate::path) fn confirm(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let tracked = scratch.tracked;
         scratch.tracking = Progress::Confirmed;
         if !tracked.fresh && !tracked.has_helper() {
             return ControlFlow::Continue(());
         }
-        let Self { ownership, tracking, counters, .. } = self;
-        let Some(bucket) = ownership.get_mut(packet.bucket) else {
+        let Self { buckets, tracking, counters, .. } = self;
+        let Some(bucket) = buckets.get_mut(packet.bucket) else {
             return ControlFlow::Continue(());
         };
         let passed = tracking.pass(bucket, packet, tracked, scratch.now, counters);
@@ -329,9 +344,14 @@ impl PacketPath {
     }
 
     /// Withdraws the connection that a packet has opened.
-    pub(crate) fn withdraw(&mut self, packet: &Packet, tracked: &Tracked, now: flow::Timestamp) {
+    pub(in crate::path) fn withdraw(
+        &mut self,
+        packet: &Packet,
+        tracked: &Tracked,
+        now: flow::Timestamp,
+    ) {
         if let (true, Some(id)) = (tracked.fresh, tracked.connection)
-            && let Some(bucket) = self.ownership.get_mut(packet.bucket)
+            && let Some(bucket) = self.buckets.get_mut(packet.bucket)
         {
             let mut context = self.tracking.context(now, &mut self.counters);
             bucket.connections.withdraw(id, &mut context);
@@ -366,7 +386,7 @@ impl Wanted {
 }
 
 /// To whom the link carried a frame, as rules number it.
-pub(crate) fn packet_type(frame: &[u8]) -> u8 {
+pub(in crate::path) fn packet_type(frame: &[u8]) -> u8 {
     const TO_US: u8 = 0;
     const BROADCAST: u8 = 1;
     const MULTICAST: u8 = 2;

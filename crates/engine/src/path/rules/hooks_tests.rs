@@ -76,7 +76,7 @@ impl Rig {
 
     fn listed(&self) -> Vec<Entry> {
         let mut found = Vec::new();
-        for (_, bucket) in self.worker.path.ownership.owned() {
+        for (_, bucket) in self.worker.path.buckets.owned() {
             bucket.connections.list(Default::default(), 1000, self.now, |it| found.push(it));
         }
         found

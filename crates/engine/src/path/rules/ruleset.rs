@@ -9,7 +9,7 @@ use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use flow::{Timestamp, Zone};
 use netio::PortId;
 use ruleset::{
-    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, Need, Problem, Program,
+    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, LogId, Need, Problem, Program,
     RuleState, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations,
     ValidRuleset, name_bits,
 };
@@ -18,6 +18,7 @@ use wire::protocol;
 use crate::egress::Mode;
 use crate::egress::allowance::Allowance;
 use crate::path::drop_cause::DropCause;
+use crate::path::recent_drops::RecentDrop;
 
 /// Most log lines per second that one worker writes for rules.
 const LINES_PER_SECOND: u64 = 100;
@@ -235,6 +236,7 @@ impl Rules {
             state: RuleState::new(&self.program, &self.shared, self.loaded_at),
             shared: self.clone(),
             lines: Allowance::new(LINES_PER_SECOND, LINE_BURST),
+            logged: Vec::new(),
             unwritten: 0,
             resets: Allowance::new(RESETS_PER_SECOND, RESET_BURST),
         })
@@ -298,6 +300,8 @@ pub struct WorkerRules {
     pub state: RuleState,
     /// The log lines that may still be written.
     pub lines: Allowance,
+    /// Packets that are to be logged, until the end of the turn.
+    pub logged: Vec<(LogId, Box<RecentDrop>)>,
     /// Log lines that were not written, because too many were asked for.
     pub unwritten: u64,
     /// The TCP resets that may still be sent.

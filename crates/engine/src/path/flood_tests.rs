@@ -6,22 +6,18 @@ use flow::{DropReason, FlowKey, Zone};
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
-use steer::BucketCount;
+use steer::{BucketCount, WorkerId};
 
 use conntrack::Shortage;
 
 use super::*;
 use crate::testing::one_worker::Rig;
+use crate::worker::command::Command;
 use crate::{Config, REPLAY_SECRET, ZoneConfig};
 
 impl Rig {
     fn memory(&self) -> usize {
-        self.worker
-            .path
-            .ownership
-            .owned()
-            .map(|(_, bucket)| bucket.connections.memory_bytes())
-            .sum()
+        self.worker.path.buckets.owned().map(|(_, bucket)| bucket.connections.memory_bytes()).sum()
     }
 
     fn bucket_of(&self, frame: &[u8]) -> BucketId {
@@ -142,7 +138,6 @@ fn the_one_connection_that_gives_way_is_found_among_all_buckets() {
 #[test]
 fn a_bucket_that_leaves_is_not_asked_to_make_room() {
     use crate::rings::ownership::Move;
-    use crate::worker::command::Command;
 
     let mut rig = Rig::new(&config(256, 10));
     assert_eq!(rig.pass([syn(1)]), 1);
@@ -152,7 +147,7 @@ fn a_bucket_that_leaves_is_not_asked_to_make_room() {
     assert_eq!(giver(&rig), Some(bucket.0));
     // In the same turn, another packet may need room.
     let order = Move { bucket, from: WorkerId(0), to: WorkerId(1), workers: 1 };
-    rig.worker.obey(Command::Switch(vec![order]), rig.now);
+    rig.worker.path.switch(vec![order], rig.now);
     assert_eq!(giver(&rig), None);
 }
 

@@ -9,7 +9,7 @@ use ruleset::Forwarded;
 use steer::BucketId;
 use wire::protocol;
 
-use crate::worker::Worker;
+use crate::path::PacketPath;
 
 /// Places of a connection table that one question covers. They take about as long as a batch of
 /// packets, whether many or few connections match.
@@ -53,7 +53,7 @@ pub struct Selected {
     pub rest: Option<Cursor>,
 }
 
-impl Worker {
+impl PacketPath {
     pub(crate) fn select(
         &mut self,
         bucket: BucketId,
@@ -61,11 +61,11 @@ impl Worker {
         now: Timestamp,
     ) -> Selected {
         let mut selected = Selected::default();
-        let Some(bucket) = self.path.ownership.get_mut(bucket) else { return selected };
+        let Some(bucket) = self.buckets.get_mut(bucket) else { return selected };
         if selection.is_of_all() {
-            self.path.tracking.flush_inside(bucket, now, &mut self.path.counters);
+            self.tracking.flush_inside(bucket, now, &mut self.counters);
         }
-        let mut context = self.path.tracking.context(now, &mut self.path.counters);
+        let mut context = self.tracking.context(now, &mut self.counters);
         let Selection { filter, what, place } = selection;
         let mut led = Vec::new();
         let mut show = |connection| selected.shown.push(connection);
@@ -86,14 +86,14 @@ impl Worker {
         (selected.affected, selected.rest) = match place {
             Part::Piece(from) => connections.select(filter, action, (*from, PIECE), &mut context),
             Part::Flow(key) => {
-                let hash = self.path.hasher.table_hash(key);
+                let hash = self.hasher.table_hash(key);
                 let found = connections.select_flow(key, hash, filter, action, &mut context);
                 (found.into(), None)
             }
         };
         if let Operation::DeleteLed(_) = what {
             let mut delete = |key: &FlowKey| {
-                let hash = self.path.hasher.table_hash(key);
+                let hash = self.hasher.table_hash(key);
                 connections.select_flow(key, hash, filter, Action::Delete, &mut context)
             };
             selected.affected = led.iter().filter(|key| delete(key)).count() as u64;

@@ -3,24 +3,24 @@
 
 use flow::Timestamp;
 
-use crate::worker::Worker;
+use crate::path::PacketPath;
 
-impl Worker {
+impl PacketPath {
     /// Ends the connections of ended calls in the buckets of this worker. True if there were any.
     /// If a bucket moves meanwhile, its next owner ends them.
     #[inline]
     pub(crate) fn end_calls(&mut self, now: Timestamp) -> bool {
-        self.path.tracking.expectations.has_calls_over() && self.end_calls_slowly(now)
+        self.tracking.expectations.has_calls_over() && self.end_calls_slowly(now)
     }
 
     #[cold]
     fn end_calls_slowly(&mut self, now: Timestamp) -> bool {
         let mut worked = false;
-        for call in self.path.tracking.expectations.calls_over() {
-            let id = self.path.hasher.bucket_of_key(&call);
-            if let Some(bucket) = self.path.ownership.get_mut(id) {
-                let hash = self.path.hasher.table_hash(&call);
-                let mut context = self.path.tracking.context(now, &mut self.path.counters);
+        for call in self.tracking.expectations.calls_over() {
+            let id = self.hasher.bucket_of_key(&call);
+            if let Some(bucket) = self.buckets.get_mut(id) {
+                let hash = self.hasher.table_hash(&call);
+                let mut context = self.tracking.context(now, &mut self.counters);
                 bucket.connections.end_call(&call, hash, &mut context);
                 worked = true;
             }

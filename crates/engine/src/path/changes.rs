@@ -1,0 +1,135 @@
+//! Changes that the coordinator orders, between two batches.
+
+use std::sync::Arc;
+
+use conntrack::{Event, ExpectationEvent, LimitPools};
+use flow::Timestamp;
+use netio::{PortId, TxQueue};
+use steer::{Translated, WorkerId};
+
+use crate::egress::routing::Routing;
+use crate::egress::stations::Heard;
+use crate::path::PacketPath;
+use crate::path::events::EventSender;
+use crate::path::packet::{Item, Link};
+use crate::path::rules::ruleset::{Rules, WorkerRules};
+use crate::path::settings::Settings;
+use crate::path::zones::Zones;
+
+impl PacketPath {
+    /// Recorded decisions no longer hold, because something changes that they were made from.
+    pub(crate) fn forget_decisions(&mut self) {
+        self.tracking.generation += 1;
+    }
+
+    /// Uses these rings to another worker, or gives them up.
+    pub(crate) fn connect(&mut self, peer: WorkerId, link: Option<Box<Link>>) {
+        self.buckets.connect(peer, link);
+    }
+
+    /// Sends a marker to every other worker.
+    pub(crate) fn mark(&mut self, marker: u64) {
+        self.buckets.tell_all(|| Item::Marker(marker));
+    }
+
+    /// Sends through this queue of a port from now on. `None` closes the port.
+    pub(crate) fn set_output(&mut self, port: PortId, queue: Option<Box<dyn TxQueue>>) {
+        self.forwarder.set_output(port, queue);
+    }
+
+    /// Uses these MTUs of the ports, bytes behind the link header; `None`: no known limit.
+    pub(crate) fn set_mtus(&mut self, mtus: &[Option<u32>]) {
+        self.forwarder.set_mtus(mtus);
+    }
+
+    /// Uses these names of the ports, in the form in which rules compare them.
+    pub(crate) fn set_names(&mut self, names: Arc<[u128]>) {
+        if let Some(rules) = &mut self.rules {
+            rules.interfaces = names;
+        }
+    }
+
+    /// Uses these routes, neighbours and links. Masqueraded connections end whose address is gone,
+    /// and packets leave that have waited for their next hop.
+    pub(crate) fn set_routing(&mut self, routing: Arc<Routing>, now: Timestamp) {
+        self.end_masquerades(&routing, now);
+        let Self { forwarder, pool, counters, .. } = self;
+        forwarder.take_routing(routing, now.as_nanos(), pool, counters);
+        self.drop_refused();
+    }
+
+    /// Steers packets for these addresses by port.
+    pub(crate) fn set_translated(&mut self, translated: Translated) {
+        self.hasher.set_translated(translated);
+    }
+
+    /// Uses these tunables.
+    pub(crate) fn set_settings(&mut self, settings: Settings) {
+        self.buckets.set_limits(&settings.steer);
+        let translated = self.hasher.translated().with_ports(settings.steer.nat_ports());
+        self.hasher.set_translated(translated);
+        self.tracking.apply(settings);
+    }
+
+    /// Counts the connections of these zones, before any packet of them comes.
+    pub(crate) fn learn_zones(&mut self, pools: &LimitPools) {
+        self.tracking.limits.learn(pools);
+    }
+
+    /// Uses these zones and their settings.
+    pub(crate) fn set_zones(&mut self, zones: Zones) {
+        self.tracking.set_zones(zones);
+    }
+
+    /// Takes the share of one of this many workers of everything that is divided.
+    pub(crate) fn share_limits(&mut self, workers: u32) {
+        self.reassembly.share_limits(workers);
+        self.tracking.share_limits(workers);
+        self.syn_proxy.set_workers(workers);
+        self.translator.identifications.set_workers(workers);
+        if let Some(rules) = &mut self.rules {
+            rules.state.set_workers(workers as usize);
+        }
+    }
+
+    /// Judges packets by these rules, or by none. Returns the rules before.
+    pub(crate) fn exchange_rules(
+        &mut self,
+        rules: Option<Box<WorkerRules>>,
+    ) -> Option<Box<WorkerRules>> {
+        if rules.as_ref().is_some_and(|rules| rules.shared.translates()) {
+            self.forwarder.take_own();
+        }
+        std::mem::replace(&mut self.rules, rules)
+    }
+
+    /// Judges by these rules from now on, and tells the other workers of changes in sets. This is
+    /// for workers without a coordinator.
+    pub(crate) fn set_rules(&mut self, rules: &Arc<Rules>) {
+        let mut rules = rules.for_worker();
+        rules.state.set_alone(false);
+        self.rules = Some(rules);
+    }
+
+    /// Resets the quotas of the rules.
+    pub(crate) fn reset_quotas(&mut self) {
+        if let Some(rules) = &mut self.rules {
+            rules.state.reset_quotas();
+        }
+    }
+
+    /// Takes over what another worker knows of a station of a bridge.
+    pub(crate) fn learn_from_peer(&mut self, heard: Heard) {
+        self.forwarder.learn_from_peer(heard);
+    }
+
+    /// Sends events of connections to one more subscriber.
+    pub(crate) fn subscribe(&mut self, sender: EventSender<Event>) {
+        self.tracking.subscribers.add(sender);
+    }
+
+    /// Sends events of expectations to one more subscriber.
+    pub(crate) fn subscribe_expectations(&mut self, sender: EventSender<ExpectationEvent>) {
+        self.tracking.expectation_subscribers.add(sender);
+    }
+}
