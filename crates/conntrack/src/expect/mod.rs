@@ -224,7 +224,7 @@ impl Expectations {
     /// result is true then.
     ///
     /// # Errors
-    /// [`Full`] if that is no other source with more than the master's; nothing is filed then.
+    /// [`Full`] if that is no other source with more than the master's; nothing changes then.
     pub(crate) fn announce(
         &self,
         master: Master,
@@ -256,12 +256,10 @@ impl Expectations {
             same => same.as_ref(),
         };
         let replaced = replaced.copied().or_else(|| book.oldest_too_many(&master.flow.key));
-        if let Some(number) = replaced {
-            self.remove(&mut book, number, now, events);
-        }
-        let is_full = book.entries.len() as u64 >= limit;
-        if is_full {
-            let number = book.gives_way_to(&master).ok_or(Full)?;
+        let kept = book.entries.len() - usize::from(replaced.is_some());
+        let is_full = kept as u64 >= limit;
+        let victim = if is_full { Some(book.gives_way_to(&master).ok_or(Full)?) } else { None };
+        for number in replaced.into_iter().chain(victim) {
             self.remove(&mut book, number, now, events);
         }
         let timeout_s = announced.timeout_s.unwrap_or(class.timeout_s);
