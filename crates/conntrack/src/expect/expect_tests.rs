@@ -1,6 +1,8 @@
 use std::net::IpAddr;
 use std::thread;
 
+use wire::protocol;
+
 use super::*;
 
 const CLIENT: &str = "192.0.2.1";
