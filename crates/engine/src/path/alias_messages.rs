@@ -174,7 +174,7 @@ impl PacketPath {
         }
         self.has_spoken(from);
         match self.links.get_mut(owner.index()) {
-            Some(Some(link)) => link.stage_control(Item::Alias(to, message)),
+            Some(Some(link)) => link.stage(Item::Alias(to, message)),
             _ => debug_assert!(false, "a bucket's owner has rings"),
         }
     }

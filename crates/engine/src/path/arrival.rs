@@ -70,7 +70,7 @@ impl PacketPath {
         outputs.learn(frame, now_ns, |heard| {
             let takes_news = links.iter().flatten().all(|link| link.takes_news());
             if takes_news {
-                links.iter_mut().flatten().for_each(|it| it.stage_control(Item::Station(heard)));
+                links.iter_mut().flatten().for_each(|it| it.stage(Item::Station(heard)));
             }
             takes_news
         });

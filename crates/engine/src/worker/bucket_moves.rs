@@ -26,7 +26,7 @@ impl Worker {
         match self.path.ownership.switch(order) {
             Switched::SendFence => {
                 if let Some(Some(link)) = self.path.links.get_mut(order.from.index()) {
-                    link.stage_control(Item::Fence(order.bucket));
+                    link.stage(Item::Fence(order.bucket));
                 }
             }
             Switched::Leaving => {}
@@ -89,7 +89,7 @@ impl Worker {
             content.event_clock = self.path.tracking.subscribers.clock();
             content.promises = self.path.syn_proxy.promises(self.path.now);
             match self.path.links.get_mut(to.index()) {
-                Some(Some(link)) => link.stage_control(Item::Bucket(bucket, content)),
+                Some(Some(link)) => link.stage(Item::Bucket(bucket, content)),
                 _ => debug_assert!(false, "a bucket was ordered to a worker without rings"),
             }
         }
@@ -106,7 +106,7 @@ impl Worker {
         }
         let mut missing = 0;
         for link in self.path.links.iter_mut().flatten() {
-            link.stage_control(Item::Flush(departure.bucket));
+            link.stage(Item::Flush(departure.bucket));
             missing += 1;
         }
         self.flushing.push(Flushing { departure, missing });

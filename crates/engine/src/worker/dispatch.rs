@@ -107,7 +107,7 @@ impl Worker {
 
     fn mark(&mut self, marker: u64) {
         for link in self.path.links.iter_mut().flatten() {
-            link.stage_control(Item::Marker(marker));
+            link.stage(Item::Marker(marker));
         }
     }
 

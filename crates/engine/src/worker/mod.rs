@@ -332,7 +332,7 @@ impl Worker {
             Item::Alias(bucket, message) => self.path.take_message(bucket, message, now),
             Item::Flush(bucket) => {
                 if let Some(Some(link)) = self.path.links.get_mut(peer) {
-                    link.stage_control(Item::Flushed(bucket));
+                    link.stage(Item::Flushed(bucket));
                 }
             }
             Item::Flushed(bucket) => self.flushed(bucket),

@@ -177,7 +177,7 @@ impl PacketPath {
         let revision = rules.shared.revision;
         rules.state.take_updates(|update| {
             for link in links.iter_mut().flatten() {
-                link.stage_control(Item::Element(revision, update));
+                link.stage(Item::Element(revision, update));
             }
         });
     }
