@@ -11,7 +11,7 @@ use ruleset::{Options, import};
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::testing::many_workers::Line;
+use crate::testing::line::Line;
 use crate::{Config, Gateway, OpenPort, PortOpener, PortSetup};
 
 /// A port that receives the packets of a channel, and what it sends.

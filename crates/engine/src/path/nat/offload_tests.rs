@@ -163,7 +163,7 @@ fn a_router_that_masquerades_writes_checksums_hop_and_addresses_alone() {
             changes.push(40..42);
         }
         subject.try_all(&changes, |frame| {
-            crew.inputs[0].0.lock().unwrap().push_back(frame);
+            crew.inputs[0].put([frame]);
             crew.settle();
             crew.sent(1).pop()
         });
