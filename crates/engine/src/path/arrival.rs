@@ -9,7 +9,6 @@ use wire::Network;
 use crate::egress::bridge::is_never_forwarded;
 use crate::egress::router::Arrival;
 use crate::path::packet::{Item, Packet};
-use crate::path::scratch::Scratch;
 use crate::path::step::{End, Reply, Step, dropped};
 use crate::path::{PacketPath, TimeSource};
 
@@ -78,20 +77,14 @@ impl PacketPath {
 
     /// Has a router look at the addresses and options of a packet, once.
     #[inline]
-    pub(crate) fn check_sender(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
-        self.check_addresses(packet)
-    }
-
-    /// The same, for a packet that has no scratch area yet.
-    #[inline]
-    pub(crate) fn check_addresses(&mut self, packet: &mut Packet) -> Step {
+    pub(crate) fn check_sender(&mut self, packet: &mut Packet) -> Step {
         let Some(router) = self.router.as_mut().filter(|_| !packet.is_checked) else {
             return ControlFlow::Continue(());
         };
         packet.is_checked = true;
         match router.packet_arrival(&packet.frame, Some(&packet.network)) {
             Arrival::Forward => {
-                packet.is_own = router.takes_own(&packet.network);
+                packet.is_own = self.takes_own(&packet.network);
                 ControlFlow::Continue(())
             }
             // Steering has taken priority tags off.
@@ -104,6 +97,13 @@ impl PacketPath {
                 ControlFlow::Break(End::Drop(reason.into(), Some(Reply::Icmp(message))))
             }
         }
+    }
+
+    /// True in a router for a packet for an address of the host that may belong to a translated
+    /// connection.
+    #[inline]
+    pub(crate) fn takes_own(&self, network: &Network) -> bool {
+        self.router.as_ref().is_some_and(|router| router.takes_own(network))
     }
 
     /// Disposes of a frame that a router does not route.

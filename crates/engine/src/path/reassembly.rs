@@ -260,8 +260,7 @@ impl PacketPath {
         *packet = self.packet(frame, network, origin, pieces);
         // All its fragments were checked on arrival.
         packet.is_checked = true;
-        let router = self.router.as_ref();
-        packet.is_own = router.is_some_and(|router| router.takes_own(&packet.network));
+        packet.is_own = self.takes_own(&packet.network);
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }
