@@ -1,4 +1,4 @@
-//! How buckets leave a worker and arrive at it.
+//! Departures and arrivals of buckets.
 //!
 //! A bucket leaves at the end of a turn, when everything of it that this worker had in hand has
 //! left. A bucket that has sent packets or messages to other workers is flushed first: see

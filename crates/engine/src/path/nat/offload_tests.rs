@@ -1,5 +1,5 @@
-//! A sender says where others are to write a checksum. Whatever it says, what leaves is what was
-//! judged: only the checksum of a transport is written.
+//! A sender says where others are to write a checksum. Whatever it says, the packet leaves as it
+//! was judged: only the checksum of a transport is written.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
