@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::ops::{Deref, DerefMut};
 
-use flow::{Class, FlowKey, Verdict, Zone};
+use flow::{Class, FlowKey, HashKey, Verdict, Zone};
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect};
@@ -11,8 +11,8 @@ use wire::{TcpFlags, dissect};
 use super::*;
 use crate::helper::Kind;
 use crate::nat::Ends;
-use crate::testing::{self, SECRET, usual_packet};
-use crate::{Connection, Tracked};
+use crate::testing::{self, usual_packet};
+use crate::{Connection, Tracked, TrackedPacket};
 
 #[path = "expected_translation_sip_tests.rs"]
 mod sip;
@@ -21,6 +21,8 @@ const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
 /// The gateway's address towards the outside.
 const OUTSIDE: [u8; 4] = [203, 0, 113, 9];
+/// The secret of the table. With four ports, it decides which ports are chosen.
+const SECRET: HashKey = HashKey(7, 8);
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
@@ -109,7 +111,8 @@ impl Lab {
             let mut editor = wire::TcpEditor::new(&mut frame, &mut network, true).unwrap();
             adjustment.before_tracking(direction, &mut editor);
         }
-        let packet = usual_packet(&network, &frame, &keyed);
+        let packet =
+            TrackedPacket { hash: hash(&keyed.key), ..usual_packet(&network, &frame, &keyed) };
         let (tracked, halves) = self.run(|table, context| {
             let tracked = table.track(&packet, context);
             if let (true, Some(id)) = (tracked.fresh, tracked.connection)

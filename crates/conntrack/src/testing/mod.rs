@@ -15,7 +15,7 @@ use crate::{
     Limits, Settings, Table, Tracked, TrackedPacket,
 };
 
-pub const SECRET: HashKey = HashKey(7, 8);
+pub const SECRET: HashKey = HashKey(3, 4);
 
 /// A table with its surroundings.
 pub struct Lab {
