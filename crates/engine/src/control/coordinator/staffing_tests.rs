@@ -175,7 +175,13 @@ fn a_worker_that_can_not_be_introduced_to_all_ends() {
             handle.tell(Command::Mark(0)).unwrap();
         }
     };
-    fill(&mut gateway.shared.lock().workers[1]);
+    let mut coordinator = gateway.shared.lock();
+    let second = &mut coordinator.workers[1];
+    fill(second);
+    // One command leaves the inbox, and waits outside.
+    sleep_while(|| !second.has_room());
+    fill(second);
+    drop(coordinator);
     assert!(matches!(gateway.set_workers(3), Err(SteerError::Start(_))));
     // The system lists a thread for a moment after it was joined.
     let begin = Instant::now();
