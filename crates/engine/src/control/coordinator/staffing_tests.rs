@@ -87,6 +87,7 @@ fn interpose(gateway: &Gateway, passes: impl Fn(&Command) -> bool + Send + 'stat
             match inbox.pop() {
                 Ok(command) if passes(&command) => {
                     is_over = matches!(command, Command::Stop);
+                    sleep_while(|| commands.is_full());
                     assert!(commands.push(command).is_ok());
                     wakeup.ring();
                 }
