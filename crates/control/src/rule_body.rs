@@ -1,6 +1,6 @@
 //! Reading a ruleset that is being sent, in bounded memory.
 //!
-//! Whoever may use the control socket may send 256 MiB by each connection, and stop before the end.
+//! A user of the control socket may send 256 MiB by each connection, and stop before the end.
 //! So one long ruleset is read at a time, and only if there is memory to load it: that is asked with
 //! the length that the sender tells before anything of it is read.
 

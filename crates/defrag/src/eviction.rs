@@ -143,13 +143,14 @@ fn least_promising(
         // At least a microsecond, so that a datagram whose fragments came in one batch has a
         // pace too.
         let age_us = now.since(identity.created).as_micros().max(1);
-        (u128::from(state.tally.received), age_us, u128::from(state.tally.idle_us(now)))
+        (u128::from(state.tally.received), age_us)
     };
-    let (old_bytes, old_age, old_idle) = pace(oldest);
-    let (young_bytes, young_age, _) = pace(youngest);
-    let gaps = u128::from(queues[oldest].state.tally.pieces.max(2) - 1);
-    let active = old_age.saturating_sub(old_idle);
-    let is_idle = old_idle.saturating_sub(BATCH_US) * gaps > active * HALTED;
+    let (old_bytes, old_age) = pace(oldest);
+    let (young_bytes, young_age) = pace(youngest);
+    let tally = &queues[oldest].state.tally;
+    let gaps = u128::from(tally.pieces.max(2) - 1);
+    let active = u128::from(tally.active_us);
+    let is_idle = old_age.saturating_sub(active + BATCH_US) * gaps > active * HALTED;
     let is_slow = old_bytes * young_age * HALTED < young_bytes * old_age;
     if is_idle || is_slow { oldest } else { youngest }
 }

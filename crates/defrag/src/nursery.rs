@@ -183,7 +183,7 @@ impl<F> Nursery<F> {
         self.vacate(seat);
         let young = &mut self[seat];
         let Young { key, created, bucket, touched, mut tally, starts, ends, .. } = *young;
-        tally.touch(touched);
+        tally.touch(created, touched);
         let phase = young.phase();
         young.tally.pieces = 0;
         let pieces = usize::from(tally.pieces).min(HELD);

@@ -340,7 +340,7 @@ impl<F: Buffer> Reassembler<F> {
         state.cover(piece);
         state.tally.note(piece);
         state.tally.charge(bytes as u32, source_count);
-        state.tally.touch(context.now);
+        state.tally.touch(identity.created, context.now);
         let (phase, charged) = (identity.phase, state.tally.charged.into());
         let shelf = &mut self.shelves[family_index(family)];
         match phase {

@@ -20,8 +20,9 @@ pub(crate) struct Tally {
     pub reach: u16,
     /// End of the datagram in bytes, 0 until the last fragment has come.
     pub total: u16,
-    /// Arrival of the latest fragment, microseconds modulo 2^32.
-    pub touched: u32,
+    /// Time from the first fragment to the latest, microseconds; the largest number stands for
+    /// 71 minutes and more.
+    pub active_us: u32,
     /// [`Piece::header`] of the fragment at offset 0, 0 until it has come.
     pub header: u16,
     pub ecn: EcnSeen,
@@ -98,13 +99,13 @@ impl Tally {
         received: 0,
         reach: 0,
         total: 0,
-        touched: 0,
+        active_us: 0,
         header: 0,
         ecn: EcnSeen { bits: 0 },
         in_order: true,
     };
 
-    /// The sums for one fragment, without the time of its arrival.
+    /// The sums for one fragment.
     #[inline]
     pub fn of(piece: &Piece, charged: u32, source_count: u32) -> Self {
         let (is_first, end) = (piece.offset == 0, piece.end());
@@ -115,7 +116,7 @@ impl Tally {
             received: piece.length,
             reach: end,
             total: select_unpredictable(piece.more, 0, end),
-            touched: 0,
+            active_us: 0,
             header: select_unpredictable(is_first, piece.header, 0),
             ecn: EcnSeen::of(piece),
             in_order: true,
@@ -209,15 +210,11 @@ impl Tally {
         self.source_count = source_count;
     }
 
-    /// Records the arrival of the latest fragment.
+    /// Records the arrival of the latest fragment of a datagram that began at `created`.
     #[inline]
-    pub fn touch(&mut self, now: Timestamp) {
-        self.touched = microseconds(now);
-    }
-
-    /// Time between the latest fragment and `now`, microseconds; below 2^32.
-    pub fn idle_us(&self, now: Timestamp) -> u32 {
-        microseconds(now).wrapping_sub(self.touched)
+    pub fn touch(&mut self, created: Timestamp, now: Timestamp) {
+        let active_us = now.as_nanos().saturating_sub(created.as_nanos()) / 1000;
+        self.active_us = active_us.min(u32::MAX.into()) as u32;
     }
 
     pub fn summary(&self) -> Summary {
@@ -227,11 +224,4 @@ impl Tally {
             ecn: self.ecn.merged(),
         }
     }
-}
-
-/// The low 32 bits of a time in microseconds, which wrap round after 71 minutes. With the default
-/// timeouts no datagram lives that long; with longer ones a wrong idle time only affects the
-/// choice of the datagram that makes room.
-pub(crate) fn microseconds(time: Timestamp) -> u32 {
-    (time.as_nanos() / 1000) as u32
 }

@@ -1,4 +1,4 @@
-//! What a sender has left to whoever sends its frame on: a checksum, and cutting.
+//! Work that a sender has left to the next one who sends its frame: a checksum, and cutting.
 
 use wire::segment::{Segments, SuperPacket, inner_transport};
 use wire::{ChecksumCovers, Family, Network, checksum, dissect, protocol};

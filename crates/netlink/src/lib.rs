@@ -8,6 +8,7 @@
 
 mod master;
 mod mirror;
+mod news;
 pub mod nf_tables;
 mod reading;
 mod stacked;

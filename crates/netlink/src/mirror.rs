@@ -19,6 +19,7 @@ use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
+use crate::news::{self, News};
 use crate::reading::{self, Beside, NeighbourNews};
 use crate::{Link, LinkId, Picture};
 
@@ -30,8 +31,6 @@ const MAX_ATTEMPTS: usize = 8;
 /// Multicast groups (rtnetlink.h): links, neighbours, and for each family addresses, routes
 /// and rules.
 const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
-/// The buffer for news is full, and some are lost.
-pub(crate) const ENOBUFS: i32 = 105;
 
 /// The reasons why the kernel could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -123,23 +122,14 @@ impl Mirror {
     /// ([`Mirror::is_doubtful`]).
     pub fn refresh(&mut self) -> Result<bool, Error> {
         let mut any = self.is_doubtful();
-        loop {
-            match self.news.recv_from_full() {
-                Ok((bytes, from)) => {
-                    // Any process may send to the socket; only the kernel has port 0.
-                    if from.port_number() == 0 {
-                        any = true;
-                        self.hear(&bytes)?;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(ENOBUFS) => {
-                    any = true;
+        while let Some(news) = news::next(&self.news)? {
+            any = true;
+            match news {
+                News::Said(bytes) => self.hear(&bytes)?,
+                News::Lost => {
                     self.doubts = Doubts::ALL;
                     self.picture.overruns += 1;
                 }
-                Err(error) => return Err(error.into()),
             }
         }
         self.settle()?;

@@ -7,8 +7,8 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-use crate::mirror::{ENOBUFS, dump};
-use crate::{Error, LinkId};
+use crate::mirror::dump;
+use crate::{Error, LinkId, news};
 
 /// Multicast group: links (rtnetlink.h).
 const LINKS: u32 = 1;
@@ -48,14 +48,8 @@ impl Stacked {
     /// # Errors
     /// [`Error`]. The next call tries again then.
     pub fn refresh(&mut self) -> Result<(), Error> {
-        loop {
-            match self.news.recv_from_full() {
-                Ok(_) => self.is_doubtful = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(ENOBUFS) => self.is_doubtful = true,
-                Err(error) => return Err(error.into()),
-            }
+        while news::next(&self.news)?.is_some() {
+            self.is_doubtful = true;
         }
         if self.is_doubtful {
             let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
@@ -99,3 +93,7 @@ fn below(message: RouteNetlinkMessage) -> Option<(LinkId, LinkId)> {
     }
     Some((LinkId(message.header.index), below.filter(|_| stands)?))
 }
+
+#[cfg(test)]
+#[path = "stacked_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! How long the super-packets of an interface are.
+//! The length of the super-packets of an interface.
 
 use fib::LinkId;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkPayload, Nla};

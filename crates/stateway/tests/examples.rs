@@ -1,4 +1,4 @@
-//! The examples are right: whoever copies one has something that runs.
+//! The examples are right: a copy of one runs.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests are tests too")]
 
 use std::fs;

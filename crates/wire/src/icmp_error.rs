@@ -71,19 +71,9 @@ impl Message {
 /// 4443 section 2.4 (c) allow.
 ///
 /// Returns the length, at most [`MAX_FRAME`]; `None` if `out` is too short, if `from` is of the
-/// other family, or if no error may be sent (RFC 1812 section 4.3.2.7, RFC 4443 section 2.4
-/// (e)): about an ICMP error or redirect, about a later fragment, to or from a group, a
-/// broadcast address or no single host. RFC 4443 would allow "packet too big" for groups; but
-/// then every link that a packet was copied to would answer it. MPLS labels lead one way only,
-/// so nothing goes back along them.
+/// other family, or if no error may be sent ([`network_of_answered`]).
 pub fn write(frame: &[u8], message: Message, from: IpAddr, out: &mut [u8]) -> Option<usize> {
-    let Ok(Dissected { network: Some(network), ethertype, .. }) = dissect(frame) else {
-        return None;
-    };
-    let is_labelled = matches!(ethertype, ethertype::MPLS | ethertype::MPLS_UPSTREAM);
-    if is_labelled || !is_answered(frame, &network) {
-        return None;
-    }
+    let network = network_of_answered(frame)?;
     let start = usize::from(network.offset);
     let header_len = IpHeader::length(network.family);
     let (protocol, traffic_class, longest) = match network.family {
@@ -109,6 +99,17 @@ pub fn write(frame: &[u8], message: Message, from: IpAddr, out: &mut [u8]) -> Op
     let error = dissect(out).ok()?.network?;
     checksum::fill_transport(out, &error);
     Some(length)
+}
+
+/// The network header of a packet about which an error may be sent. `None` for others (RFC 1812
+/// section 4.3.2.7, RFC 4443 section 2.4 (e)): an ICMP error or redirect, a later fragment, a
+/// packet to or from a group, a broadcast address or no single host. RFC 4443 would allow "packet
+/// too big" for groups; but then every link that a packet was copied to would answer it. MPLS
+/// labels lead one way only, so nothing goes back along them.
+pub fn network_of_answered(frame: &[u8]) -> Option<Network> {
+    let Dissected { network, ethertype, .. } = dissect(frame).ok()?;
+    let is_labelled = matches!(ethertype, ethertype::MPLS | ethertype::MPLS_UPSTREAM);
+    network.filter(|network| !is_labelled && is_answered(frame, network))
 }
 
 fn is_answered(frame: &[u8], network: &Network) -> bool {

@@ -1,6 +1,8 @@
 use std::net::IpAddr;
 use std::thread;
 
+use wire::protocol;
+
 use super::*;
 
 const CLIENT: &str = "192.0.2.1";
@@ -437,4 +439,18 @@ fn one_place_for_two_classes_is_one_expectation() {
     assert!(ports(&expectations, over).contains(&6000));
     let packet = flow(protocol::UDP, 0, (SERVER, 4000), (CLIENT, 6000));
     assert!(expectations.take(&packet, over).is_some());
+}
+
+/// The operator may lower the limit below the number of expectations.
+#[test]
+fn an_announcement_that_is_refused_removes_none() {
+    let expectations = Expectations::new(HashKey(1, 2));
+    for port in 2000..2003 {
+        expectations.add(port, data(port)).unwrap();
+    }
+    let again = |limit| expectations.announce(master(2001), data(2001), limit, start(), &mut None);
+    assert_eq!(again(2), Err(Full));
+    assert_eq!(ports(&expectations, start()), [2000, 2001, 2002]);
+    assert_eq!(again(3), Ok(false), "the earlier announcement makes room for its successor");
+    assert_eq!(ports(&expectations, start()), [2000, 2002, 2001]);
 }

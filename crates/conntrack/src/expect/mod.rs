@@ -6,31 +6,33 @@
 //! a new flow, so all workers share one table. Expectations name the master by its key, so it
 //! makes no difference where master and child are or move to.
 //!
-//! Only packets that open connections ask the table. A worker takes the lock only if [the
-//! filter](destination_filter) say that something is expected at the packet's destination: a new connection
-//! reads one word while nothing is expected, and two while something is. The announcing packet
+//! Only packets that open connections ask the table, and [claim](claims) an expectation. A worker
+//! takes the lock only if [the filter](destination_filter) says that something is expected at the
+//! packet's destination: a new connection reads one word while nothing is expected, and two while
+//! something is. The announcing packet
 //! leaves only after the announcement is filed, so a flow that reacts to it is expected.
 
 mod announced_ports;
 mod announcer;
 mod call_ids;
 mod calls;
+mod claims;
 mod destination_filter;
 mod passage;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
-use wire::{Family, mapped, protocol};
+use wire::{Family, mapped};
 
 pub(crate) use self::announcer::{Announcer, Measure, put_together};
 use self::call_ids::CallIds;
 use self::calls::Calls;
+pub(crate) use self::claims::Claim;
 use self::destination_filter::DestinationFilter;
 pub(crate) use self::passage::Passage;
 use crate::Direction;
@@ -117,20 +119,6 @@ pub(crate) struct Expectation {
     pub master: Master,
     pub announced: Announced,
     pub deadline: Timestamp,
-}
-
-/// A connection's claim on an expectation while the connection is being opened. The expectation
-/// stays in the book, so that it can end with its master, but no other packet finds it. The
-/// holder of the claim must settle it with [`Expectations::fulfil`] or
-/// [`Expectations::release`].
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct Claim {
-    /// The expectation as it was announced.
-    pub expectation: Expectation,
-    /// The expectations that the connection uses up: the claimed one and all that equal it.
-    /// Empty if it is permanent.
-    numbers: Vec<u64>,
 }
 
 /// The limit of expectations is reached, and no other source has more than this one.
@@ -224,7 +212,7 @@ impl Expectations {
     /// result is true then.
     ///
     /// # Errors
-    /// [`Full`] if that is no other source with more than the master's; nothing is filed then.
+    /// [`Full`] if that is no other source with more than the master's; nothing changes then.
     pub(crate) fn announce(
         &self,
         master: Master,
@@ -256,12 +244,10 @@ impl Expectations {
             same => same.as_ref(),
         };
         let replaced = replaced.copied().or_else(|| book.oldest_too_many(&master.flow.key));
-        if let Some(number) = replaced {
-            self.remove(&mut book, number, now, events);
-        }
-        let is_full = book.entries.len() as u64 >= limit;
-        if is_full {
-            let number = book.gives_way_to(&master).ok_or(Full)?;
+        let kept = book.entries.len() - usize::from(replaced.is_some());
+        let is_full = kept as u64 >= limit;
+        let victim = if is_full { Some(book.gives_way_to(&master).ok_or(Full)?) } else { None };
+        for number in replaced.into_iter().chain(victim) {
             self.remove(&mut book, number, now, events);
         }
         let timeout_s = announced.timeout_s.unwrap_or(class.timeout_s);
@@ -299,101 +285,6 @@ impl Expectations {
                 book.report(EventKind::New, &expectation, now, events);
             }
             book.entries.insert(number, expectation);
-        }
-    }
-
-    /// The expectation that a packet fulfils by opening a connection. Unless it is permanent,
-    /// only this packet has it until the claim is settled.
-    ///
-    /// Several connections may have announced one destination. The most precise announcement
-    /// wins, and among equally precise ones the oldest; the others go on waiting. Only
-    /// announcements that equal it are used up with it. A destination has one listener, so such
-    /// an announcement is of the same call heard on another path, or of a dead connection. The
-    /// kernel differs: it refuses the later announcement and drops its packet (a SIP message
-    /// passes), so a host that announces a destination first keeps others from it, even after
-    /// it has died.
-    #[inline]
-    pub(crate) fn claim(
-        &self,
-        packet: &KeyedPacket,
-        now: Timestamp,
-        events: &mut Listener<'_>,
-    ) -> Option<Box<Claim>> {
-        if self.shared.filter.any() { self.claim_if_any(packet, now, events) } else { None }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn claim_if_any(
-        &self,
-        packet: &KeyedPacket,
-        now: Timestamp,
-        events: &mut Listener<'_>,
-    ) -> Option<Box<Claim>> {
-        let KeyedPacket { key, sender } = packet;
-        let to = key.endpoint(sender.opposite());
-        let is_worth_a_look = self.shared.filter.any_at(key.zone, key.protocol, &to);
-        if is_worth_a_look { self.claim_slowly(packet, now, events) } else { None }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn claim_slowly(
-        &self,
-        packet: &KeyedPacket,
-        now: Timestamp,
-        events: &mut Listener<'_>,
-    ) -> Option<Box<Claim>> {
-        let mut book = self.book();
-        self.forget_expired(&mut book, now, events);
-        let destination = Destination::of(packet);
-        let source = packet.key.endpoint(packet.sender);
-        let waiting = |book: &Book, admits: &dyn Fn(&Announced) -> bool| {
-            let range = book.by_destination.range((destination, 0)..=(destination, u64::MAX));
-            let numbers = range.map(|&(_, number)| number);
-            let fits = |number: &u64| {
-                let expectation = &book.entries[number];
-                let announced = &expectation.announced;
-                expectation.deadline > now && !announced.waits && admits(announced)
-            };
-            numbers.filter(fits).collect::<Vec<_>>()
-        };
-        let fitting = waiting(&book, &|announced| announced.admits(&source));
-        let vague = |number: &u64| book.entries[number].announced.vagueness();
-        let number = fitting.into_iter().min_by_key(vague)?;
-        let expectation = book.entries.get(&number)?.clone();
-        let mut numbers = Vec::new();
-        if !expectation.announced.permanent {
-            let like_it = |it: &Announced| !it.permanent && it.equals(&expectation.announced);
-            numbers = waiting(&book, &like_it);
-        }
-        for &number in &numbers {
-            self.withhold(&mut book, &destination, number);
-        }
-        Some(Box::new(Claim { expectation, numbers }))
-    }
-
-    /// Ends a claim whose connection was opened.
-    pub(crate) fn fulfil(&self, claim: &Claim, now: Timestamp, events: &mut Listener<'_>) {
-        let mut book = self.book();
-        if let Some(call) = claim.expectation.call() {
-            self.begin_call(&mut book, claim, &call, now, events);
-        }
-        for &number in &claim.numbers {
-            // The expectation may be gone with its master, or the master may have announced it
-            // anew.
-            self.remove(&mut book, number, now, events);
-        }
-    }
-
-    /// Ends a claim whose connection could not be opened. The connection is expected as before,
-    /// unless the master has ended or the expectation has expired.
-    pub(crate) fn release(&self, claim: &Claim) {
-        let mut book = self.book();
-        for number in &claim.numbers {
-            if book.entries.contains_key(number) {
-                self.offer(&mut book, &claim.expectation.destination(), *number);
-            }
         }
     }
 
@@ -570,20 +461,6 @@ impl Expectation {
 }
 
 impl Announced {
-    /// GRE packets do not carry the number in the place of their sender's port.
-    fn admits(&self, source: &Endpoint) -> bool {
-        let any_port = self.protocol == protocol::GRE;
-        let address = Ipv6Addr::from(source.address).to_canonical();
-        self.source.is_none_or(|address| mapped(address) == source.address)
-            && self.source_network.is_none_or(|it| it.contains(address))
-            && (any_port || self.source_port.is_none_or(|port| port == source.port))
-    }
-
-    /// How many of the sender's address and port an announcement leaves open, 0 to 2.
-    fn vagueness(&self) -> usize {
-        usize::from(self.source.is_none()) + usize::from(self.source_port.is_none())
-    }
-
     /// True if both announce the same connection.
     fn equals(&self, other: &Self) -> bool {
         let connections = |it: &Self| {

@@ -1,30 +1,24 @@
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
+use flow::{FlowKey, Verdict, Zone};
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, Transport, dissect, protocol};
 
 use super::*;
 use crate::format::Listed;
 use crate::helper::Kind;
-use crate::syn_proxy::Screening;
 use crate::testing::pptp::Says;
-use crate::{Checksum, Connection, Direction, Expectations, KnownTunnels, Limits, Settings};
+use crate::testing::{self, SECRET, usual_packet};
+use crate::{Connection, Direction, Limits};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
-const SECRET: HashKey = HashKey(7, 8);
 const CONTROL: u16 = 40000;
 
 /// A table in which only announced connections may be opened towards the server.
 struct Lab {
-    table: Table,
-    now: Timestamp,
-    settings: Settings,
-    limits: Limits,
-    counters: ConntrackCounters,
-    expectations: Expectations,
-    tunnels: KnownTunnels,
+    lab: testing::Lab,
     /// Next sequence numbers of the control connection.
     next: [u32; 2],
     /// The client's port of the control connection.
@@ -34,23 +28,25 @@ struct Lab {
 
 use Direction::{Original as There, Reply as Back};
 
+impl Deref for Lab {
+    type Target = testing::Lab;
+
+    fn deref(&self) -> &testing::Lab {
+        &self.lab
+    }
+}
+
+impl DerefMut for Lab {
+    fn deref_mut(&mut self) -> &mut testing::Lab {
+        &mut self.lab
+    }
+}
+
 impl Lab {
     fn new() -> Self {
-        let now = Timestamp::from_secs(1000);
-        let mut settings = Settings::default();
-        settings.helpers.attach(Kind::Pptp, 1723).unwrap();
-        Self {
-            table: Table::new(now),
-            now,
-            settings,
-            limits: Limits::alone(1000, SECRET),
-            counters: ConntrackCounters::default(),
-            expectations: Expectations::new(SECRET),
-            tunnels: KnownTunnels::new(SECRET),
-            next: [0; 2],
-            port: CONTROL,
-            server_may_open: true,
-        }
+        let mut lab = testing::Lab::with_room_for(1000);
+        lab.settings.helpers.attach(Kind::Pptp, 1723).unwrap();
+        Self { lab, next: [0; 2], port: CONTROL, server_may_open: true }
     }
 
     /// A table with a control connection on which calls are possible.
@@ -71,21 +67,6 @@ impl Lab {
         self.say(Back, Says::Started(1));
     }
 
-    fn run<T>(&mut self, act: impl FnOnce(&mut Table, &mut Context<'_>) -> T) -> T {
-        let mut context = Context {
-            now: self.now,
-            settings: &self.settings,
-            limits: &mut self.limits,
-            counters: &mut self.counters,
-            expectations: &self.expectations,
-            tunnels: &self.tunnels,
-            events: None,
-            expectation_events: None,
-            ended: None,
-        };
-        act(&mut self.table, &mut context)
-    }
-
     fn frame(from: Direction, write: impl FnOnce(PacketBuilder, &mut Vec<u8>)) -> Vec<u8> {
         let ends = [CLIENT, SERVER];
         let builder = PacketBuilder::v4(ends[from.index()], ends[from.reversed().index()]);
@@ -103,17 +84,8 @@ impl Lab {
             _ => FlowKey::of_packet(&network, Zone(0)).unwrap(),
         };
         let packet = TrackedPacket {
-            network: &network,
-            frame,
-            keyed: &keyed,
-            hash: keyed.key.hash(SECRET),
-            guess: crate::Guess::NONE,
-            checksum: Checksum::Verify,
-            segments: 1,
             may_open: from == There || self.server_may_open,
-            screening: Screening::Off,
-            map_epoch: 0,
-            zones: None,
+            ..usual_packet(&network, frame, &keyed)
         };
         self.run(|table, context| table.track_unjudged(&packet, context))
     }

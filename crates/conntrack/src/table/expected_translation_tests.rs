@@ -1,18 +1,18 @@
 //! FTP and other protocols through translated connections: the addresses that both ends see.
 
 use std::net::Ipv4Addr;
+use std::ops::{Deref, DerefMut};
 
-use flow::{Class, ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
+use flow::{Class, FlowKey, HashKey, Verdict, Zone};
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect};
 
 use super::*;
-use crate::Expectations;
 use crate::helper::Kind;
 use crate::nat::Ends;
-use crate::syn_proxy::Screening;
-use crate::{Checksum, Connection, KnownTunnels, Limits, Settings, Tracked, TrackedPacket};
+use crate::testing::{self, usual_packet};
+use crate::{Connection, Tracked, TrackedPacket};
 
 #[path = "expected_translation_sip_tests.rs"]
 mod sip;
@@ -21,6 +21,7 @@ const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
 /// The gateway's address towards the outside.
 const OUTSIDE: [u8; 4] = [203, 0, 113, 9];
+/// The secret of the table. With four ports, it decides which ports are chosen.
 const SECRET: HashKey = HashKey(7, 8);
 const SYN: u8 = 2;
 const ACK: u8 = 16;
@@ -44,13 +45,20 @@ fn one(address: [u8; 4]) -> Option<Addresses> {
     Some(Addresses::one(Ipv4Addr::from(address).into()))
 }
 
-struct Lab {
-    table: Table,
-    settings: Settings,
-    limits: Limits,
-    counters: ConntrackCounters,
-    expectations: Expectations,
-    tunnels: KnownTunnels,
+struct Lab(testing::Lab);
+
+impl Deref for Lab {
+    type Target = testing::Lab;
+
+    fn deref(&self) -> &testing::Lab {
+        &self.0
+    }
+}
+
+impl DerefMut for Lab {
+    fn deref_mut(&mut self) -> &mut testing::Lab {
+        &mut self.0
+    }
 }
 
 /// The result for a packet.
@@ -63,33 +71,10 @@ struct Sent {
 
 impl Lab {
     fn new(helper: Kind, port: u16) -> Self {
-        let mut settings = Settings::default();
-        settings.helpers.attach(helper, port).unwrap();
-        let mut table = Table::new(Timestamp::from_secs(1000));
-        table.set_block(block());
-        Self {
-            table,
-            settings,
-            limits: Limits::alone(100, SECRET),
-            counters: ConntrackCounters::default(),
-            expectations: Expectations::new(SECRET),
-            tunnels: KnownTunnels::new(SECRET),
-        }
-    }
-
-    fn run<T>(&mut self, act: impl FnOnce(&mut Table, &mut Context<'_>) -> T) -> T {
-        let mut context = Context {
-            now: Timestamp::from_secs(1000),
-            settings: &self.settings,
-            limits: &mut self.limits,
-            counters: &mut self.counters,
-            expectations: &self.expectations,
-            tunnels: &self.tunnels,
-            events: None,
-            expectation_events: None,
-            ended: None,
-        };
-        act(&mut self.table, &mut context)
+        let mut lab = testing::Lab::with_room_for(100);
+        lab.settings.helpers.attach(helper, port).unwrap();
+        lab.table.set_block(block());
+        Self(lab)
     }
 
     /// Takes a segment through the table as the engine does, or a datagram if there are no
@@ -121,24 +106,13 @@ impl Lab {
         }
         let mut network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
-        let before = self.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000));
+        let before = self.table.adjustment(&keyed, hash(&keyed.key), self.now);
         if let Some((direction, adjustment)) = before {
             let mut editor = wire::TcpEditor::new(&mut frame, &mut network, true).unwrap();
             adjustment.before_tracking(direction, &mut editor);
         }
-        let packet = TrackedPacket {
-            network: &network,
-            frame: &frame,
-            keyed: &keyed,
-            hash: hash(&keyed.key),
-            guess: crate::Guess::NONE,
-            checksum: Checksum::Verify,
-            segments: 1,
-            may_open: true,
-            screening: Screening::Off,
-            map_epoch: 0,
-            zones: None,
-        };
+        let packet =
+            TrackedPacket { hash: hash(&keyed.key), ..usual_packet(&network, &frame, &keyed) };
         let (tracked, halves) = self.run(|table, context| {
             let tracked = table.track(&packet, context);
             if let (true, Some(id)) = (tracked.fresh, tracked.connection)
@@ -184,8 +158,7 @@ impl Lab {
 
     fn connections(&self) -> Vec<Connection> {
         let mut found = Vec::new();
-        let now = Timestamp::from_secs(1000);
-        self.table.list(Default::default(), 1000, now, |connection| found.push(connection));
+        self.table.list(Default::default(), 1000, self.now, |connection| found.push(connection));
         found
     }
 }
@@ -396,7 +369,7 @@ proptest! {
                 let sent = lab.send(ends, Some(ACK), (sequence, 8), payload.as_bytes(), &[]);
                 prop_assert_eq!(sent.tracked.class, Class::Established);
                 let keyed = lab.table.original(0);
-                let seen_as = match lab.table.adjustment(&keyed, hash(&keyed.key), Timestamp::from_secs(1000)) {
+                let seen_as = match lab.table.adjustment(&keyed, hash(&keyed.key), lab.now) {
                     Some((_, adjustment)) => adjustment.sequences[0].seen(sequence),
                     None => sequence,
                 };

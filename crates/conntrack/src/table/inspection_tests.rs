@@ -1,31 +1,21 @@
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use flow::{Class, ConntrackCounters, DropReason, FlowKey, HashKey, Timestamp};
-use flow::{Verdict, Zone};
+use flow::{Class, DropReason, FlowKey, Verdict, Zone};
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect, protocol};
 
 use crate::helper::Kind;
-use crate::syn_proxy::Screening;
-use crate::{
-    Changes, Checksum, Connection, Context, Expectations, KnownTunnels, Limits, Settings, Table,
-    Tracked, TrackedPacket,
-};
+use crate::testing::{self, SECRET, usual_packet};
+use crate::{Changes, Connection, Limits, Settings, Tracked, TrackedPacket};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
-const SECRET: HashKey = HashKey(7, 8);
 const CONTROL: u16 = 40000;
 
 /// A table in which only announced connections may be opened towards the client.
 struct Lab {
-    table: Table,
-    now: Timestamp,
-    settings: Settings,
-    limits: Limits,
-    counters: ConntrackCounters,
-    expectations: Expectations,
-    tunnels: KnownTunnels,
+    lab: testing::Lab,
     from_client_may_open: bool,
     /// True if the rules refuse packets that open connections.
     refuses: bool,
@@ -48,42 +38,34 @@ struct Sent<'a> {
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
+impl Deref for Lab {
+    type Target = testing::Lab;
+
+    fn deref(&self) -> &testing::Lab {
+        &self.lab
+    }
+}
+
+impl DerefMut for Lab {
+    fn deref_mut(&mut self) -> &mut testing::Lab {
+        &mut self.lab
+    }
+}
+
 impl Lab {
     fn new(helpers: &[(Kind, u16)]) -> Self {
-        let now = Timestamp::from_secs(1000);
-        let mut settings = Settings::default();
+        let mut lab = testing::Lab::with_room_for(100);
         for &(kind, port) in helpers {
-            settings.helpers.attach(kind, port).unwrap();
+            lab.settings.helpers.attach(kind, port).unwrap();
         }
         Self {
-            table: Table::new(now),
-            now,
-            settings,
-            limits: Limits::alone(100, SECRET),
-            counters: ConntrackCounters::default(),
-            expectations: Expectations::new(SECRET),
-            tunnels: KnownTunnels::new(SECRET),
+            lab,
             from_client_may_open: true,
             refuses: false,
             client: CLIENT,
             server: SERVER,
             group: false,
         }
-    }
-
-    fn run<T>(&mut self, act: impl FnOnce(&mut Table, &mut Context<'_>) -> T) -> T {
-        let mut context = Context {
-            now: self.now,
-            settings: &self.settings,
-            limits: &mut self.limits,
-            counters: &mut self.counters,
-            expectations: &self.expectations,
-            tunnels: &self.tunnels,
-            events: None,
-            expectation_events: None,
-            ended: None,
-        };
-        act(&mut self.table, &mut context)
     }
 
     fn send(&mut self, sent: Sent<'_>) -> Tracked {
@@ -111,17 +93,8 @@ impl Lab {
         let network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let packet = TrackedPacket {
-            network: &network,
-            frame: &frame,
-            keyed: &keyed,
-            hash: keyed.key.hash(SECRET),
-            guess: crate::Guess::NONE,
-            checksum: Checksum::Verify,
-            segments: 1,
             may_open: from_client && self.from_client_may_open,
-            screening: Screening::Off,
-            map_epoch: 0,
-            zones: None,
+            ..usual_packet(&network, &frame, &keyed)
         };
         let refuses = self.refuses;
         self.run(|table, context| {

@@ -1,17 +1,14 @@
 //! A dialogue of two ends through a table, for tests of trackers.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
+use flow::{Class, FlowKey, KeyedPacket, Zone};
 use wire::{Network, build::PacketBuilder, dissect};
 
-use crate::syn_proxy::Screening;
-use crate::{
-    Checksum, Connection, Context, Direction, DropCause, Expectations, KnownTunnels, Limits,
-    Settings, Table, Tracked, TrackedPacket,
-};
+use crate::testing::{Lab, SECRET, usual_packet};
+use crate::{Connection, Direction, DropCause, Tracked, TrackedPacket};
 
-const SECRET: HashKey = HashKey(5, 6);
 /// The client's port in the first dialogue.
 const FIRST_PORT: u16 = 5000;
 const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
@@ -19,18 +16,24 @@ const ADDRESSES: [[u8; 4]; 2] = [[192, 0, 2, 1], [198, 51, 100, 2]];
 /// A dialogue of one protocol between two ends.
 pub struct Dialogue {
     protocol: u8,
-    table: Table,
-    now: Timestamp,
-    pub settings: Settings,
-    limits: Limits,
-    counters: ConntrackCounters,
-    expectations: Expectations,
-    tunnels: KnownTunnels,
+    lab: Lab,
     last: Option<FlowKey>,
-    /// The epoch of the packets.
-    pub map_epoch: u16,
     /// The reason why the last packet was refused.
     pub why: Option<DropCause>,
+}
+
+impl Deref for Dialogue {
+    type Target = Lab;
+
+    fn deref(&self) -> &Lab {
+        &self.lab
+    }
+}
+
+impl DerefMut for Dialogue {
+    fn deref_mut(&mut self) -> &mut Lab {
+        &mut self.lab
+    }
 }
 
 impl Dialogue {
@@ -39,20 +42,7 @@ impl Dialogue {
     }
 
     pub fn with_room_for(connections: u64, protocol: u8) -> Self {
-        let now = Timestamp::from_secs(1000);
-        Self {
-            protocol,
-            table: Table::new(now),
-            now,
-            settings: Settings::default(),
-            limits: Limits::alone(connections, SECRET),
-            counters: ConntrackCounters::default(),
-            expectations: Expectations::new(SECRET),
-            tunnels: KnownTunnels::new(SECRET),
-            last: None,
-            map_epoch: 0,
-            why: None,
-        }
+        Self { protocol, lab: Lab::with_room_for(connections), last: None, why: None }
     }
 
     /// Tracks a packet whose first four bytes are replaced by the ports. Returns its class or
@@ -98,31 +88,9 @@ impl Dialogue {
     }
 
     fn track(&mut self, frame: &[u8], network: &Network, keyed: &KeyedPacket) -> Tracked {
-        let packet = TrackedPacket {
-            network,
-            frame,
-            keyed,
-            hash: keyed.key.hash(SECRET),
-            guess: crate::Guess::NONE,
-            checksum: Checksum::Verify,
-            segments: 1,
-            may_open: true,
-            screening: Screening::Off,
-            map_epoch: self.map_epoch,
-            zones: None,
-        };
-        let mut context = Context {
-            now: self.now,
-            settings: &self.settings,
-            limits: &mut self.limits,
-            counters: &mut self.counters,
-            expectations: &self.expectations,
-            tunnels: &self.tunnels,
-            events: None,
-            expectation_events: None,
-            ended: None,
-        };
-        self.table.track_unjudged(&packet, &mut context)
+        let map_epoch = self.map_epoch;
+        let packet = TrackedPacket { map_epoch, ..usual_packet(network, frame, keyed) };
+        self.run(|table, context| table.track_unjudged(&packet, context))
     }
 
     pub fn connection(&self) -> Option<Connection> {

@@ -84,17 +84,11 @@ impl Lab {
         let keyed = keyed(network);
         let hash = keyed.key.hash(SECRET);
         let packet = TrackedPacket {
-            network,
-            frame: &[],
-            keyed: &keyed,
-            hash,
             guess: self.guess(hash),
             checksum: Checksum::Trust,
             segments: self.segments,
-            may_open: true,
-            screening: Screening::Off,
             map_epoch: self.map_epoch,
-            zones: None,
+            ..usual_packet(network, &[], &keyed)
         };
         self.run(|table, context| track(table, &packet, context))
     }
@@ -129,6 +123,27 @@ impl Lab {
 
     pub fn kinds(&self) -> Vec<EventKind> {
         self.events.iter().map(|event| event.kind).collect()
+    }
+}
+
+/// A packet that may open a connection and has nothing unusual, for a table of a [`Lab`].
+pub fn usual_packet<'a>(
+    network: &'a Network,
+    frame: &'a [u8],
+    keyed: &'a KeyedPacket,
+) -> TrackedPacket<'a> {
+    TrackedPacket {
+        network,
+        frame,
+        keyed,
+        hash: keyed.key.hash(SECRET),
+        guess: Guess::NONE,
+        checksum: Checksum::Verify,
+        segments: 1,
+        may_open: true,
+        screening: Screening::Off,
+        map_epoch: 0,
+        zones: None,
     }
 }
 

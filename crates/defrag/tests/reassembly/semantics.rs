@@ -1,6 +1,6 @@
 //! Rules one by one.
 
-use defrag::{DatagramKey, Ecn, Outcome, Piece, Realm, Settings};
+use defrag::{DatagramKey, Ecn, Outcome, Phase, Piece, Realm, Settings};
 use flow::{DropReason, Zone};
 use wire::{Family, FragmentInfo, Network, Transport};
 
@@ -353,4 +353,28 @@ fn a_slow_sender_gets_through_a_flood_of_large_datagrams_that_never_end() {
         );
         worker.check_books();
     }
+}
+
+/// The clock of idle datagrams does not begin anew after 2^32 microseconds, which are 71.6 minutes.
+#[test]
+fn a_datagram_that_was_idle_for_72_minutes_has_come_to_a_halt() {
+    let mut settings = Settings::default();
+    settings.v4.time = 3 * 3600;
+    // Room for four fragments. Any datagram in progress makes room for a newcomer.
+    settings.v4.high_thresh = 10_000;
+    settings.v4.low_thresh = 0;
+    let mut worker = Worker::new(&settings);
+    let [old, young, newcomer] = [1, 2, 3].map(|id| key(Family::V4, id as u8, id));
+    for key in [old, young] {
+        worker.send(&fragment(key, 0, &[0; 8], true));
+        worker.pass(1.0);
+        worker.send(&fragment(key, 16, &[0; 8], true));
+        worker.pass(30.0 * 60.0);
+    }
+    // The second datagram has been idle for 42 minutes now.
+    worker.pass(12.0 * 60.0);
+    worker.send(&fragment(newcomer, 0, &[0; 8], true));
+    assert_eq!(worker.stage_of(&old), Some(Phase::Dead(DropReason::FragEvictedProgress)));
+    assert_eq!(worker.stage_of(&young), Some(Phase::Progress));
+    worker.check_books();
 }

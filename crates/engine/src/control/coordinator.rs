@@ -328,12 +328,12 @@ impl Coordinator {
         })?;
         match released {
             Notice::Released(queue) => {
+                self.ports.take_back(queue);
                 for _ in 1..self.workers.len() {
                     self.await_notice(
                         |notice| matches!(notice, Notice::Marker(m) if *m == marker),
                     )?;
                 }
-                self.ports.unassign(queue);
             }
             failed => self.waiting.push_back(failed),
         }
@@ -396,13 +396,16 @@ impl Coordinator {
         while let Ok(notice) = self.notices.recv_timeout(Duration::ZERO) {
             self.waiting.push_back(notice);
         }
-        // An error about one notice must not lose the notices behind it.
+        // An error about one notice must not lose the notices behind it, and one notice may have to
+        // wait for another.
         let mut failed = Ok(());
-        for notice in std::mem::take(&mut self.waiting) {
+        while let Some(notice) = self.waiting.pop_front() {
             match notice {
                 Notice::Failed(queue, error) => {
                     failed = failed.and(self.port_failed(queue, &error));
                 }
+                // The worker gave it back after the wait for it was over.
+                Notice::Released(queue) => self.ports.take_back(queue),
                 Notice::Freed => netio::return_free_memory(),
                 Notice::Logged(log, line) => self.write_log_line(log, &line),
                 Notice::Rules(worker, before) => self.rule_exchange.has_taken(worker, before),
@@ -467,15 +470,15 @@ impl Coordinator {
         error: &netio::PortError,
     ) -> Result<(), SteerError> {
         let port = queue.port;
-        if self.ports.close_queue(queue, error) {
-            // The other queues of a failed port are of no use.
-            for id in self.ports.queues_of(port) {
-                self.release_queue(id)?;
-            }
-            self.ports.discard(port);
-            self.tell_all(|| Command::SetOutput(port, None))?;
+        if !self.ports.close_queue(queue, error) {
+            return Ok(());
         }
-        Ok(())
+        // The other queues of a failed port are of no use.
+        let queues = self.ports.queues_of(port).into_iter();
+        let released = queues.map(|id| self.release_queue(id)).fold(Ok(()), Result::and);
+        self.ports.discard(port);
+        self.tell_all(|| Command::SetOutput(port, None))?;
+        released
     }
 }
 

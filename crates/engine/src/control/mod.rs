@@ -1,5 +1,5 @@
-//! What is not on the packet path: the gateway as the rest of the program sees it, and the
-//! coordinator, which decides who owns what.
+//! The side of the engine that no packet passes: the gateway as the rest of the program sees it,
+//! and the coordinator, which gives buckets and queues to workers.
 
 pub mod balance;
 pub mod blueprint;

@@ -255,10 +255,13 @@ impl PortBook {
         self.pollers.insert(queue.id, (queue.port, worker));
     }
 
-    /// Takes back a queue that is no longer polled.
-    pub fn unassign(&mut self, queue: Queue) {
-        self.pollers.remove(&queue.id);
-        self.unassigned.push(queue);
+    /// Takes back a queue that is no longer polled. If its port was closed before it came back,
+    /// only its counters are of use.
+    pub fn take_back(&mut self, queue: Queue) {
+        match self.pollers.remove(&queue.id) {
+            Some(_) => self.unassigned.push(queue),
+            None => self.add_received(queue.port, &queue.received),
+        }
     }
 
     /// The worker that polls a queue.
@@ -280,11 +283,12 @@ impl PortBook {
 
     /// Closes a queue that failed. True if its port was up until now.
     pub fn close_queue(&mut self, queue: Queue, error: &PortError) -> bool {
-        self.pollers.remove(&queue.id);
+        let is_known = self.pollers.remove(&queue.id).is_some();
         let entry = &mut self.ports[usize::from(queue.port.0)];
         entry.closed.add(&queue.received);
-        // A source that has come to its end is no failure, and it never comes back.
-        if matches!(error, PortError::Finished) {
+        // The port may be open again. A source that has come to its end is no failure, and it
+        // never comes back.
+        if !is_known || matches!(error, PortError::Finished) {
             return false;
         }
         if entry.up {
@@ -300,8 +304,9 @@ impl PortBook {
         std::mem::replace(&mut entry.up, false)
     }
 
-    /// Closes the queues of a port that nobody polls.
+    /// Closes the queues of a port. One that a worker still has is closed when it comes back.
     pub fn discard(&mut self, port: PortId) {
+        self.pollers.retain(|_, (of, _)| *of != port);
         let (gone, kept) = std::mem::take(&mut self.unassigned)
             .into_iter()
             .partition(|queue: &Queue| queue.port == port);

@@ -24,6 +24,10 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 /// routes of a routing daemon, are taken over together.
 const GATHER: Duration = Duration::from_millis(5);
 
+/// Log lines that are remembered. If there are more, those about routes that are gone are
+/// forgotten, so a routing daemon does not fill the memory.
+const MOST_SAID: usize = 1024;
+
 /// The log line about lost news. It is written once, and the status counts them.
 const OVERRUN: &str = "the kernel lost news because too much changed at once, so all routes are \
     listed again; the status counts this as route_overruns";
@@ -67,7 +71,8 @@ pub struct RouteKeeper {
     wanted: Receiver<(LinkId, IpAddr)>,
     waker: Waker,
     resolver: Resolver,
-    /// Log lines that were written already: about unsupported routes and about failures.
+    /// Log lines that were written already: about unsupported routes and about failures. See
+    /// [`MOST_SAID`].
     said: std::collections::BTreeSet<String>,
     /// The states that workers may still use. The last one to drop a state frees its routes, which
     /// takes milliseconds if there are many. So this thread keeps each state until it is the last.
@@ -123,6 +128,9 @@ impl RouteKeeper {
     pub fn routing(&mut self) -> Arc<Routing> {
         self.take_ports();
         let picture = self.mirror.picture();
+        if self.said.len() > MOST_SAID {
+            self.said.retain(|line| picture.unsupported.contains(line));
+        }
         for what in &picture.unsupported {
             if self.said.insert(what.clone()) {
                 tracing::warn!("routing: {what}");
@@ -131,6 +139,8 @@ impl RouteKeeper {
         if picture.overruns > 0 && self.said.insert(OVERRUN.to_owned()) {
             tracing::warn!("routing: {OVERRUN}");
         }
+        // An interface that comes later may get the same index.
+        self.kernels.retain(|link, _| self.ports.contains(&Some(*link)));
         let mut routing = Routing::new(picture, &self.ports);
         routing.set_checks(|port, link| {
             let name = || picture.links.get(&link).map_or("", |link| &link.name);
@@ -207,3 +217,7 @@ impl RouteKeeper {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "route_keeper_tests.rs"]
+mod tests;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use netio::{Frame, FramePool, PortId};
 use wire::icmp_error::{self, Message};
-use wire::{Dissected, Family, Readdress};
+use wire::{Family, Readdress};
 
 use crate::egress::allowance::Allowance;
 use crate::egress::original_ends::original_ends;
@@ -61,8 +61,7 @@ impl IcmpAnswers {
             pool.give_back(sent);
             return answer;
         }
-        let dissected = wire::dissect(frame.bytes()).ok()?;
-        let Dissected { network: Some(network), .. } = dissected else { return None };
+        let network = icmp_error::network_of_answered(frame.bytes())?;
         let from = match &self.names {
             None => network.destination_ip(),
             Some(names) => names.get(usize::from(frame.port.0))?.of(network.family)?,
@@ -98,3 +97,7 @@ impl Names {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "icmp_errors_tests.rs"]
+mod tests;

@@ -1,5 +1,5 @@
-//! How packets leave: routes and next hops, the stations of a bridge, one queue of frames for each
-//! port, and what a sender is told about a packet that does not leave.
+//! The way out: routes and next hops, the stations of a bridge, one queue of frames for each
+//! port, and the errors for senders of packets that do not leave.
 
 pub mod allowance;
 pub mod bridge;

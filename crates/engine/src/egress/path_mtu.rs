@@ -1,5 +1,5 @@
-//! What happens to a frame that is longer than the link ahead takes: it is cut, or
-//! its sender is told (RFC 1191, RFC 8201).
+//! Frames that are longer than the link ahead takes: they are cut, or their senders are told
+//! (RFC 1191, RFC 8201).
 
 use flow::DropReason;
 use netio::{Checksum, Frame, FramePool, Segmentation};

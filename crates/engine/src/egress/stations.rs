@@ -1,4 +1,4 @@
-//! Which station is behind which port of a bridge.
+//! The stations behind the ports of a bridge.
 //!
 //! A sender can pretend to be any number of stations. So each port has a limit of its own, and a
 //! new station takes the place of the one that has been silent for the longest: behind its own

@@ -1,5 +1,5 @@
-//! How workers file and remove aliases, and how packets follow them. [`crate::path::alias_table`] tells what
-//! an alias is.
+//! Workers file and remove aliases, and packets follow them. [`crate::path::alias_table`] explains
+//! the term.
 //!
 //! The second key of a connection may be steered to another bucket. The owner of the connection
 //! then asks the owner of that bucket to file an alias. The packets of the connection wait until
@@ -173,7 +173,7 @@ impl PacketPath {
         }
         self.has_spoken(from);
         match self.buckets.link_of(to) {
-            Some(link) => link.stage_control(Item::Alias(to, message)),
+            Some(link) => link.stage(Item::Alias(to, message)),
             None => debug_assert!(false, "a bucket's owner has rings"),
         }
     }

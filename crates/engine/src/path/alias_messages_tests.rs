@@ -145,7 +145,7 @@ proptest! {
                 }
                 1 | 2 => {
                     let frame = crew.frame(a % FLOWS);
-                    crew.inputs[0].0.lock().unwrap().push_back(frame);
+                    crew.inputs[0].put([frame]);
                 }
                 _ => {
                     crew.turn(usize::from(a % WORKERS));
@@ -214,7 +214,7 @@ fn an_alias_that_leads_nowhere_goes_and_its_packet_is_judged_at_home() {
     worker.path.buckets.get_mut(away).unwrap().connections.end(&key, hash, &mut context);
     for _ in 0..3 {
         let frame = crew.frame(1);
-        crew.inputs[0].0.lock().unwrap().push_back(frame);
+        crew.inputs[0].put([frame]);
         crew.settle();
         assert!(crew.bucket(home).aliases.is_empty());
         assert!(crew.bucket(home).connections.has(&key, hash, NOW));
@@ -227,7 +227,7 @@ fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
     let mut crew = Crew::new();
     // The flow is tracked in the bucket that it is steered to.
     let frame = crew.frame(2);
-    crew.inputs[0].0.lock().unwrap().push_back(frame);
+    crew.inputs[0].put([frame]);
     crew.settle();
     let frame = crew.frame(2);
     let mut packet = crew.packet(frame);

@@ -9,7 +9,6 @@ use wire::Network;
 use crate::egress::bridge::is_never_forwarded;
 use crate::egress::router::Arrival;
 use crate::path::packet::{Item, Packet};
-use crate::path::scratch::Scratch;
 use crate::path::step::{End, Reply, Step, dropped};
 use crate::path::{PacketPath, TimeSource};
 
@@ -73,13 +72,7 @@ impl PacketPath {
 
     /// Has a router look at the addresses and options of a packet, once.
     #[inline]
-    pub(super) fn check_sender(&mut self, packet: &mut Packet, _: &mut Scratch) -> Step {
-        self.check_addresses(packet)
-    }
-
-    /// The same, for a packet that has no scratch area yet.
-    #[inline]
-    pub(super) fn check_addresses(&mut self, packet: &mut Packet) -> Step {
+    pub(super) fn check_sender(&mut self, packet: &mut Packet) -> Step {
         if packet.is_checked || self.forwarder.router().is_none() {
             return ControlFlow::Continue(());
         }

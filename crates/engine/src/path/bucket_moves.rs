@@ -83,7 +83,7 @@ impl PacketPath {
             content.event_clock = self.tracking.subscribers.clock();
             content.promises = self.syn_proxy.promises(now);
             match self.buckets.link(to.index()) {
-                Some(link) => link.stage_control(Item::Bucket(bucket, content)),
+                Some(link) => link.stage(Item::Bucket(bucket, content)),
                 None => debug_assert!(false, "a bucket was ordered to a worker without rings"),
             }
         }

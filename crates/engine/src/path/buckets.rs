@@ -140,7 +140,7 @@ impl Buckets {
     /// Tells all peers something, and returns how many there are.
     pub fn tell_all(&mut self, item: impl Fn() -> Item) -> usize {
         let links = self.links.iter_mut().flatten();
-        links.map(|link| link.stage_control(item())).count()
+        links.map(|link| link.stage(item())).count()
     }
 
     /// True if all rings have room for news that may be told later.
@@ -173,7 +173,7 @@ impl Buckets {
         match self.ownership.switch(order) {
             Switched::SendFence => {
                 if let Some(link) = self.link(order.from.index()) {
-                    link.stage_control(Item::Fence(order.bucket));
+                    link.stage(Item::Fence(order.bucket));
                 }
                 None
             }

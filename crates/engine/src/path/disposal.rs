@@ -34,12 +34,13 @@ impl PacketPath {
     /// Carries out the end of a packet.
     #[inline]
     pub(super) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
-        if matches!(end, End::Wait(Wait::Datagram)) {
+        let next = match end {
             // Reassembly has it, as it has most fragments.
-            self.drop_discarded();
-            return Next::Done;
-        }
-        self.dispose_of_one(end, packet, scratch)
+            End::Wait(Wait::Datagram) => Next::Done,
+            end => self.dispose_of_one(end, packet, scratch),
+        };
+        self.drop_discarded();
+        next
     }
 
     fn dispose_of_one(&mut self, mut end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
@@ -68,7 +69,6 @@ impl PacketPath {
             }
             End::Answer(answer) => self.answer(answer, packet, scratch),
         }
-        self.drop_discarded();
         Next::Done
     }
 
@@ -108,7 +108,6 @@ impl PacketPath {
 
     /// Begins again with a packet for another bucket, or hands it to the owner of that.
     fn steer_again(&mut self, packet: &mut Packet, from: Option<BucketId>) -> Next {
-        self.drop_discarded();
         // A bucket that is about to leave is processed here: its next owner gets packets from this
         // worker only after this one.
         if self.buckets.takes(packet.bucket) {

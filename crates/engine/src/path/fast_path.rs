@@ -1,10 +1,10 @@
-//! The short way of packets of established flows: what was decided for one of them is recorded
-//! with its connection and done again with the next.
+//! The short way of packets of established flows: the decision for one of them is recorded with
+//! its connection and holds for the next.
 //!
 //! A packet that takes it is tracked as any other, so windows, timers and counts are the same.
-//! It is asked no rule, route or neighbour. Whatever these say is recorded only if they would
-//! say the same of every packet of the flow in its direction, and holds only until anything
-//! changes that it was decided from (`Command::changes_decisions`). All other packets take
+//! It is asked no rule, route or neighbour. Their decision is recorded only if it would be the same
+//! for every packet of the flow in its direction. It holds only until anything changes that it
+//! depends on (`Command::changes_decisions`). All other packets take
 //! the stages one after the other, and the last of them records what they have decided.
 
 use std::ops::ControlFlow;

@@ -3,7 +3,7 @@
 //! The tunnel's packet has been judged as any other and goes on. Now the rules of the forward stage
 //! judge the packet inside, and all they can do is refuse both: nothing inside is changed, nobody is
 //! answered, and the rates, quotas and sets of the rules stay as they are. The connections inside
-//! lie [apart](Inside), and what they would announce is expected nowhere.
+//! lie [apart](Inside), and nothing that they announce is expected anywhere.
 
 use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;

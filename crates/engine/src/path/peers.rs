@@ -61,7 +61,7 @@ impl PacketPath {
             Item::Alias(bucket, message) => self.take_message(bucket, message, now),
             Item::Flush(bucket) => {
                 if let Some(link) = self.buckets.link(peer) {
-                    link.stage_control(Item::Flushed(bucket));
+                    link.stage(Item::Flushed(bucket));
                 }
             }
             Item::Flushed(bucket) => self.buckets.flushed(bucket),

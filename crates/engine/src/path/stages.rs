@@ -120,7 +120,8 @@ impl PacketPath {
         let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones());
         if scratch.tracking == Progress::Untracked {
             self.stage(Stage::Bucket, packet, scratch, Self::find_bucket)?;
-            self.stage(Stage::Sender, packet, scratch, Self::check_sender)?;
+            // It is asked in front of the stages too, where a packet has no scratch area.
+            self.stage(Stage::Sender, packet, scratch, |path, it, _| path.check_sender(it))?;
             if !sets_zones {
                 self.stage(Stage::Alias, packet, scratch, Self::follow_alias)?;
             }

@@ -49,7 +49,7 @@ impl PacketPath {
     /// Hands a packet that has just arrived to the owner of its bucket.
     #[inline(never)]
     fn hand_over_checked(&mut self, mut packet: Packet, now: Timestamp) {
-        match self.check_addresses(&mut packet) {
+        match self.check_sender(&mut packet) {
             ControlFlow::Continue(()) => self.hand_over(packet),
             ControlFlow::Break(end) => self.end_at_once(end, &mut packet, now),
         }

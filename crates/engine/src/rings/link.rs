@@ -52,7 +52,7 @@ impl Wakeup {
 
 /// An entry of a ring.
 pub trait Freight {
-    /// How many packets it counts as where a limit bounds how many may wait.
+    /// How many packets it counts as where a limit bounds how many may wait, at least 1.
     fn weight(&self) -> usize;
 
     /// Calls `each` for every frame that it carries.
@@ -141,20 +141,15 @@ impl<I: Freight> Link<I> {
         items + self.extra
     }
 
-    /// Stages a packet that was admitted.
-    pub fn stage(&mut self, packet: I) {
-        let extra = packet.weight() - 1;
+    /// Stages a packet that was admitted, or a control item. A control item is never refused: a
+    /// ring has [`CONTROL_RESERVE`] slots that packets can not use, and what does not fit stays
+    /// staged, in order, until it does.
+    pub fn stage(&mut self, item: I) {
+        let extra = item.weight() - 1;
         if extra > 0 {
             self.heavy.push_back((self.next, extra));
             self.extra += extra;
         }
-        self.stage_control(packet);
-    }
-
-    /// Stages a control item. It is never refused: a ring has
-    /// [`CONTROL_RESERVE`] slots that packets can not use, and what does not fit
-    /// stays staged, in order, until it does.
-    pub fn stage_control(&mut self, item: I) {
         self.next += 1;
         self.staged.push(item);
     }

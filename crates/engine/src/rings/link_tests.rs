@@ -112,7 +112,7 @@ fn a_datagram_takes_as_much_of_the_backlog_as_its_fragments() {
             waits.push_back(fragments.max(1));
         }
         if round % 7 == 0 {
-            to_owner.stage_control(Item::Marker(0));
+            to_owner.stage(Item::Marker(0));
             waits.push_back(1);
         }
         fullest = fullest.max(waits.iter().sum());

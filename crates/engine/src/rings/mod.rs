@@ -1,5 +1,5 @@
-//! What joins a worker to the others: the rings, the doorbell that wakes a worker, and the account
-//! of which worker owns which bucket.
+//! The ties between workers: the rings, the doorbell that wakes a worker, and the account of which
+//! worker owns which bucket.
 
 pub mod doorbell;
 pub mod link;

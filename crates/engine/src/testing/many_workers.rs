@@ -1,12 +1,10 @@
 //! For tests: several workers on one thread between ports, which take their turns in any
 //! order while buckets move.
 
-use std::collections::VecDeque;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex};
 
 use flow::Timestamp;
-use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
+use netio::{Frame, FramePool, PortId};
 use steer::{BucketId, SteeringHasher, WorkerId};
 
 use crate::control::blueprint::{Blueprint, Post};
@@ -14,43 +12,11 @@ use crate::control::worker_handle::{WorkerHandle, introduce};
 use crate::egress::resolver::Resolver;
 use crate::path::TimeSource;
 use crate::rings::ownership::Move;
+use crate::testing::line::Line;
 use crate::worker::command::{Command, Notice};
 use crate::worker::queue::{Queue, Received};
 use crate::worker::{Turn, Worker};
 use crate::{Bucket, Config, Zones};
-
-#[derive(Clone, Default)]
-pub struct Line(pub Arc<Mutex<VecDeque<Frame>>>);
-
-impl RxQueue for Line {
-    fn receive(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        max: usize,
-        _: &mut FramePool,
-    ) -> Result<usize, PortError> {
-        let mut waiting = self.0.lock().unwrap();
-        let count = max.min(waiting.len());
-        frames.extend(waiting.drain(..count));
-        Ok(count)
-    }
-
-    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl TxQueue for Line {
-    fn transmit(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        _: &mut FramePool,
-    ) -> Result<TxReport, PortError> {
-        let report = TxReport { sent: frames.len() as u64, ..TxReport::default() };
-        self.0.lock().unwrap().extend(frames.drain(..));
-        Ok(report)
-    }
-}
 
 /// Workers between ports. If there are enough workers, each port's queue has a poller of its own.
 pub struct Crew {
@@ -181,12 +147,12 @@ impl Crew {
     /// Lets one of the ports receive a frame.
     pub fn arrive(&self, port: usize, bytes: &[u8]) {
         let frame = FramePool::new(0, 0).copy_of(bytes).unwrap();
-        self.inputs[port].0.lock().unwrap().push_back(frame);
+        self.inputs[port].put([frame]);
     }
 
     /// The frames that a port has sent.
     pub fn sent(&self, port: usize) -> Vec<Frame> {
-        self.outputs[port].0.lock().unwrap().drain(..).collect()
+        self.outputs[port].take_all()
     }
 
     /// A bucket, from its owner. No bucket may be on its way.

@@ -1,56 +1,21 @@
 //! For tests: one worker between ports in memory, with a clock that the test moves.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use flow::Timestamp;
-use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
+use netio::{Frame, FramePool, PortId, Waker};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteeringHasher, WorkerId};
 
 use crate::control::blueprint::{Blueprint, Post};
 use crate::path::TimeSource;
 use crate::rings::link::Wakeup;
+use crate::testing::line::Line;
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
 use crate::worker::{Turn, Worker};
 use crate::{Bucket, Config, Zones};
-
-/// Frames on their way into the worker or out of it. A received frame is a copy without the fields
-/// that a card adds.
-#[derive(Clone, Default)]
-pub struct Wire(Arc<Mutex<VecDeque<Frame>>>);
-
-impl RxQueue for Wire {
-    fn receive(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        max: usize,
-        pool: &mut FramePool,
-    ) -> Result<usize, PortError> {
-        let mut waiting = self.0.lock().unwrap();
-        let count = max.min(waiting.len());
-        frames.extend(waiting.drain(..count).map(|frame| pool.duplicate(&frame).unwrap()));
-        Ok(count)
-    }
-
-    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl TxQueue for Wire {
-    fn transmit(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        _: &mut FramePool,
-    ) -> Result<TxReport, PortError> {
-        let report = TxReport { sent: frames.len() as u64, ..TxReport::default() };
-        self.0.lock().unwrap().extend(frames.drain(..));
-        Ok(report)
-    }
-}
 
 /// A worker that is alone between two ports, as a bridge. `owner` has all buckets.
 pub fn alone(config: &Config, inbox: Consumer<Command>, owner: WorkerId) -> Worker {
@@ -73,7 +38,7 @@ pub struct Rig {
     pub commands: Producer<Command>,
     pub now: Timestamp,
     /// The frames that each port receives, and those that it has sent.
-    ports: [(Wire, Wire); 2],
+    ports: [(Line, Line); 2],
 }
 
 impl Rig {
@@ -84,7 +49,7 @@ impl Rig {
         for bucket in config.buckets.iter() {
             worker.install(bucket, Box::new(Bucket::new(now)));
         }
-        let ports: [(Wire, Wire); 2] = Default::default();
+        let ports: [(Line, Line); 2] = Default::default();
         for (port, (input, output)) in (0..).map(PortId).zip(&ports) {
             let queue = Queue {
                 id: port.0.into(),
@@ -105,16 +70,16 @@ impl Rig {
         port: usize,
         frames: impl IntoIterator<Item = Frame>,
     ) -> [Vec<Frame>; 2] {
-        self.ports[port].0.0.lock().unwrap().extend(frames);
+        self.ports[port].0.put(frames);
         while self.worker.turn(self.now) == Turn::Worked {}
-        [0, 1].map(|port: usize| self.ports[port].1.0.lock().unwrap().drain(..).collect())
+        [0, 1].map(|port: usize| self.ports[port].1.take_all())
     }
 
     /// Lets a port receive frames in the next turn.
     pub fn arrive(&mut self, port: usize, frames: impl IntoIterator<Item = Vec<u8>>) {
         let mut pool = FramePool::new(0, 0);
         let frames = frames.into_iter().map(|bytes| pool.copy_of(&bytes).unwrap());
-        self.ports[port].0.0.lock().unwrap().extend(frames);
+        self.ports[port].0.put(frames);
     }
 
     /// Lets the first port receive frames. Returns how many the second port sent.

@@ -1,4 +1,4 @@
-//! Which chains the kernel has.
+//! The chains that the kernel has.
 
 use std::io;
 

@@ -13,10 +13,12 @@ pub(crate) struct Table {
     seed: u64,
 }
 
+/// The multiplier of Fibonacci hashing (Knuth, The Art of Computer Programming 6.4). It is odd.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Mixes a key with a secret, so that a sender can not choose keys that collide.
 #[inline]
 fn hash(key: &[u64], seed: u64) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     key.iter().fold(seed, |hash, &word| {
         let product = u128::from(hash ^ word) * u128::from(ODD ^ seed);
         (product >> 64) as u64 ^ product as u64
@@ -32,7 +34,8 @@ impl Table {
             keys: Vec::with_capacity(stride * count),
             slots,
             values: Vec::new(),
-            seed: seed | 1,
+            // An even seed leaves the multiplier odd. It would be 0 for one of the odd seeds.
+            seed: seed & !1,
         }
     }
 
@@ -129,3 +132,7 @@ impl<T: Copy + Ord + Into<u128>> Ranges<T> {
         (key <= self.ends[at]).then(|| self.values[at])
     }
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

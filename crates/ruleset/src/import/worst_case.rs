@@ -1,4 +1,4 @@
-//! How many rules one packet can meet at worst, so that no ruleset stops a worker.
+//! The most rules that one packet can meet, so that no ruleset stops a worker.
 //!
 //! A few chains that each jump several times to the next lead a packet through the last of them
 //! more often than anybody waits.

@@ -39,11 +39,27 @@ impl Coordinator {
         }
         let thread = thread::spawn(worker).map_err(StartError::Thread)?;
         handle.set_thread(thread);
-        if let Some(cpu) = cpu {
+        if let Err(error) = self.introduce_to_all(&mut handle) {
+            let forgotten = self.tell_all(|| Command::Disconnect(id));
+            if let Err(error) = forgotten.and(handle.stop()) {
+                tracing::error!("{error}");
+            }
+            return Err(error.into());
+        }
+        self.workers.push(handle);
+        self.give_rules(id)?;
+        self.share_limits()?;
+        Ok(self.give_elements(id)?)
+    }
+
+    /// Connects a new worker to the others, and tells it what they know of the gateway.
+    fn introduce_to_all(&mut self, handle: &mut WorkerHandle) -> Result<(), Unresponsive> {
+        let id = handle.id;
+        if let Some(cpu) = handle.cpu {
             handle.tell(Command::Pin(cpu))?;
         }
         for other in &mut self.workers {
-            introduce(other, &mut handle, &self.config.settings.steer)?;
+            introduce(other, handle, &self.config.settings.steer)?;
         }
         for sender in self.subscriptions.iter().filter_map(|reader| reader.connect(id)) {
             handle.tell(Command::Subscribe(sender))?;
@@ -58,10 +74,7 @@ impl Coordinator {
         for (port, queue) in self.ports.transmit_queues(id) {
             handle.tell(Command::SetOutput(port, Some(queue)))?;
         }
-        self.workers.push(handle);
-        self.give_rules(id)?;
-        self.share_limits()?;
-        Ok(self.give_elements(id)?)
+        Ok(())
     }
 
     /// Gives a new worker the stations that the others know, before it gets packets: it would flood

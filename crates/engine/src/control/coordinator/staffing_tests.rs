@@ -1,3 +1,4 @@
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -5,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use flow::HashKey;
 use netio::memory::{ChannelRx, ChannelTx, channel};
-use netio::{FramePool, PortError, PortId, RxQueue, TxQueue};
+use netio::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue};
 use ruleset::{Options, import};
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::testing::many_workers::Line;
+use crate::testing::line::Line;
 use crate::{Config, Gateway, OpenPort, PortOpener, PortSetup};
 
 /// A port that receives the packets of a channel, and what it sends.
@@ -28,8 +29,8 @@ impl PortOpener for Port {
     }
 }
 
-/// Two workers whose rules count the packets of the channel.
-fn gateway() -> (Gateway, ChannelTx) {
+/// Two workers whose rules count the packets of two channels. Each worker polls one of them.
+fn gateway() -> (Gateway, [ChannelTx; 2]) {
     let document = br#"{"nftables":[{"table":{"family":"inet","name":"t","handle":1}},
         {"chain":{"family":"inet","table":"t","name":"c","handle":2,"type":"filter",
             "hook":"forward","prio":0,"policy":"accept"}},
@@ -42,10 +43,12 @@ fn gateway() -> (Gateway, ChannelTx) {
         rules: Some(Arc::new(ruleset)),
         ..Config::new(HashKey(5, 6))
     };
-    let (lan, packets) = channel(PortId(0), 1 << 10).unwrap();
-    let ports = [("lan0", Some(packets)), ("wan0", None)];
-    let ports = ports.map(|(name, packets)| PortSetup::new(name, Port(packets, Line::default())));
-    (Gateway::start(config, Vec::from(ports)).unwrap(), lan)
+    let (lan, from_lan) = channel(PortId(0), 1 << 10).unwrap();
+    let (wan, from_wan) = channel(PortId(1), 1 << 10).unwrap();
+    let ports = [("lan0", from_lan), ("wan0", from_wan)];
+    let port = |packets| Port(Some(packets), Line::default());
+    let ports = ports.map(|(name, packets)| PortSetup::new(name, port(packets)));
+    (Gateway::start(config, Vec::from(ports)).unwrap(), [lan, wan])
 }
 
 const FLOWS: u16 = 100;
@@ -73,38 +76,51 @@ fn wait_for(gateway: &Gateway, count: u64) {
     }
 }
 
-/// Withholds from the second worker the last question that a leaving worker is asked, while the
-/// returned flag is set.
-fn interpose(gateway: &Gateway) -> Arc<AtomicBool> {
+/// Passes on to the second worker the commands that `passes` lets by.
+fn interpose(gateway: &Gateway, passes: impl Fn(&Command) -> bool + Send + 'static) {
     let mut coordinator = gateway.shared.lock();
     let handle = &mut coordinator.workers[1];
     let ((mut inbox, mut commands), wakeup) = (handle.interpose(), handle.wakeup.clone());
-    let keeps = Arc::new(AtomicBool::new(false));
-    let is_told = keeps.clone();
     thread::spawn(move || {
         let mut is_over = false;
         while !is_over {
             match inbox.pop() {
-                Ok(Command::Ask(Question::RecentDrops(_))) if is_told.load(Ordering::Relaxed) => {}
-                Ok(command) => {
+                Ok(command) if passes(&command) => {
                     is_over = matches!(command, Command::Stop);
+                    sleep_while(|| commands.is_full());
                     assert!(commands.push(command).is_ok());
                     wakeup.ring();
                 }
+                Ok(_) => {}
                 Err(_) => thread::sleep(Duration::from_micros(100)),
             }
         }
     });
-    keeps
+}
+
+/// A flag that is set, and what the other thread asks.
+fn flag() -> (Arc<AtomicBool>, impl Fn() -> bool) {
+    let flag = Arc::new(AtomicBool::new(true));
+    let asked = flag.clone();
+    (flag, move || asked.load(Ordering::Relaxed))
+}
+
+fn sleep_while(is_so: impl Fn() -> bool) {
+    while is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
 fn a_worker_that_hangs_when_it_is_to_leave_keeps_its_rules() {
-    let (gateway, mut lan) = gateway();
+    let (gateway, [mut lan, _wan]) = gateway();
     send(&mut lan);
     wait_for(&gateway, FLOWS.into());
-    let keeps = interpose(&gateway);
-    keeps.store(true, Ordering::Relaxed);
+    // The last question that a leaving worker is asked.
+    let (keeps, is_kept) = flag();
+    interpose(&gateway, move |command| {
+        !(matches!(command, Command::Ask(Question::RecentDrops(_))) && is_kept())
+    });
     let refused = gateway.set_workers(1);
     assert!(matches!(refused, Err(SteerError::Unresponsive(Unresponsive(WorkerId(1))))));
     assert_eq!(counted(&gateway), u64::from(FLOWS), "nothing is counted twice");
@@ -114,6 +130,134 @@ fn a_worker_that_hangs_when_it_is_to_leave_keeps_its_rules() {
     keeps.store(false, Ordering::Relaxed);
     gateway.set_workers(1).unwrap();
     assert_eq!(counted(&gateway), 2 * u64::from(FLOWS));
+    gateway.stop().unwrap();
+}
+
+#[test]
+fn a_queue_that_a_worker_gives_back_late_is_polled_again() {
+    let (gateway, [_lan, mut wan]) = gateway();
+    send(&mut wan);
+    wait_for(&gateway, FLOWS.into());
+    let (hangs, is_hanging) = flag();
+    interpose(&gateway, move |command| {
+        sleep_while(|| matches!(command, Command::ReleaseQueue { .. }) && is_hanging());
+        true
+    });
+    assert!(matches!(gateway.set_workers(1), Err(SteerError::Stuck)));
+    hangs.store(false, Ordering::Relaxed);
+    // It has given the queue back when it answers.
+    gateway.shared.lock().reports().unwrap();
+    send(&mut wan);
+    wait_for(&gateway, 2 * u64::from(FLOWS));
+    gateway.set_workers(1).unwrap();
+    gateway.stop().unwrap();
+}
+
+/// The threads of this process that run a third worker. No other test here has one.
+fn third_workers() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |thread: std::io::Result<std::fs::DirEntry>| {
+        // A thread that ends meanwhile has no name any more.
+        std::fs::read_to_string(thread.unwrap().path().join("comm")).unwrap_or_default()
+    };
+    threads.map(name).filter(|name| name.trim() == "worker-2").count()
+}
+
+#[test]
+fn a_worker_that_can_not_be_introduced_to_all_ends() {
+    let (gateway, [mut lan, _wan]) = gateway();
+    let (hangs, is_hanging) = flag();
+    interpose(&gateway, move |_| {
+        sleep_while(&is_hanging);
+        true
+    });
+    let fill = |handle: &mut WorkerHandle| {
+        while handle.has_room() {
+            handle.tell(Command::Mark(0)).unwrap();
+        }
+    };
+    let mut coordinator = gateway.shared.lock();
+    let second = &mut coordinator.workers[1];
+    fill(second);
+    // One command leaves the inbox, and waits outside.
+    sleep_while(|| !second.has_room());
+    fill(second);
+    drop(coordinator);
+    assert!(matches!(gateway.set_workers(3), Err(SteerError::Start(_))));
+    // The system lists a thread for a moment after it was joined.
+    let begin = Instant::now();
+    sleep_while(|| third_workers() > 0 && begin.elapsed() < Duration::from_secs(20));
+    assert_eq!(third_workers(), 0);
+    hangs.store(false, Ordering::Relaxed);
+    gateway.set_workers(3).unwrap();
+    assert_eq!(third_workers(), 1);
+    send(&mut lan);
+    wait_for(&gateway, FLOWS.into());
+    gateway.stop().unwrap();
+}
+
+/// A port with two receive queues. Those of its first opening fail together.
+struct Failing {
+    fails: Arc<AtomicBool>,
+    opened: usize,
+}
+
+struct FailingQueue(Option<Arc<AtomicBool>>);
+
+impl PortOpener for Failing {
+    fn open(&mut self, _: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
+        let fails = Some(self.fails.clone()).filter(|_| self.opened == 0);
+        self.opened += 1;
+        let rx = (0..2).map(|_| Box::new(FailingQueue(fails.clone())) as Box<dyn RxQueue>);
+        let tx = (0..tx_queues).map(|_| self.open_tx());
+        Ok(OpenPort { rx: rx.collect(), tx: tx.collect::<Result<_, _>>()? })
+    }
+
+    fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
+        Ok(Box::new(Line::default()))
+    }
+}
+
+impl RxQueue for FailingQueue {
+    fn receive(
+        &mut self,
+        _: &mut Vec<Frame>,
+        _: usize,
+        _: &mut FramePool,
+    ) -> Result<usize, PortError> {
+        match &self.0 {
+            Some(fails) if fails.load(Ordering::Relaxed) => {
+                Err(PortError::Gone { interface: "lan0".into() })
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+#[test]
+fn a_port_whose_queues_fail_together_is_opened_again() {
+    let config = Config {
+        workers: WorkerCount::fixed(2).unwrap(),
+        pin: false,
+        ..Config::new(HashKey(5, 6))
+    };
+    let fails = Arc::new(AtomicBool::new(false));
+    let port = PortSetup::new("lan0", Failing { fails: fails.clone(), opened: 0 });
+    let other = PortSetup::new("wan0", Port(None, Line::default()));
+    let gateway = Gateway::start(config, vec![port, other]).unwrap();
+    // Both have failed before the coordinator looks.
+    let mut coordinator = gateway.shared.lock();
+    fails.store(true, Ordering::Relaxed);
+    while coordinator.reports().unwrap().iter().any(|report| !report.queues.is_empty()) {}
+    coordinator.tend().unwrap();
+    let [status, _] = &coordinator.ports.statuses()[..] else { panic!("two ports") };
+    assert_eq!((status.up, status.reopened), (true, 1));
+    assert_eq!(coordinator.ports.queues_of(PortId(0)).len(), 2);
+    drop(coordinator);
     gateway.stop().unwrap();
 }
 

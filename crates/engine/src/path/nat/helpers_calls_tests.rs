@@ -203,7 +203,7 @@ fn a_super_packet_is_edited_whole() {
             checksum: Checksum::Partial { start: 34, offset: 16 },
             segmentation: Some(Segmentation { kind: 1, header_length: 54, segment_size: 1400 }),
         };
-        net.crew.inputs[0].0.lock().unwrap().push_back(frame);
+        net.crew.inputs[0].put([frame]);
         net.crew.settle();
         let sent = net.crew.sent(1);
         assert_eq!(sent.len(), 1, "dropped: {:?}", net.crew.reasons());

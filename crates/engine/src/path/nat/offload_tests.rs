@@ -1,5 +1,5 @@
-//! A sender says where others are to write a checksum. Whatever it says, what leaves is what was
-//! judged: only the checksum of a transport is written.
+//! A sender says where others are to write a checksum. Whatever it says, the packet leaves as it
+//! was judged: only the checksum of a transport is written.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -163,7 +163,7 @@ fn a_router_that_masquerades_writes_checksums_hop_and_addresses_alone() {
             changes.push(40..42);
         }
         subject.try_all(&changes, |frame| {
-            crew.inputs[0].0.lock().unwrap().push_back(frame);
+            crew.inputs[0].put([frame]);
             crew.settle();
             crew.sent(1).pop()
         });

@@ -20,7 +20,8 @@
 //! [`inside`] and [`outside`] are a router's addresses. [`with_config`] is for a configuration that
 //! the program may refuse. [`Segment`] has three hosts in one subnet, for a bridge with three ports.
 //! Where single frames count, `cables` has a gateway between two cables, and a program that plays
-//! the hosts. `trackers` sends the same packets through the kernel's tracker and ours.
+//! the hosts. `trackers` sends the same packets through the kernel's tracker and ours. `own_table` is
+//! our table alone.
 //!
 //! **Rules.** Tests write rules in nft's syntax: [`load`] exchanges those of a gateway that runs,
 //! [`ruleset_file`] writes a file for the command or the configuration.
@@ -46,6 +47,7 @@ pub mod cables;
 mod frames;
 mod gateways;
 pub mod h323;
+pub mod own_table;
 pub mod pptp;
 mod readings;
 mod rules;

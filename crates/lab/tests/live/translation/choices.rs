@@ -10,21 +10,17 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use conntrack::nat::{Addresses, Block, End, Ports, Request, Supply};
-use conntrack::syn_proxy::Screening;
-use conntrack::{
-    Checksum, Connection, Context, Expectations, Limits, Settings, Table, TrackedPacket,
-    TupleTransport,
-};
-use flow::{ConntrackCounters, DropReason, FlowKey, HashKey, Timestamp, Zone};
+use conntrack::{Connection, Settings, TupleTransport};
+use flow::DropReason;
 use lab::{Random, Result};
+use wire::TcpFlags;
 use wire::build::Tcp;
-use wire::{TcpFlags, dissect};
 
 use crate::scenario::cables::{forwarding_namespace, player};
+use crate::scenario::own_table::{NOW, OwnTable, hash};
 use crate::scenario::trackers::dialogue::packet;
 use crate::scenario::{alone, hex};
 
-const SECRET: HashKey = HashKey(0x6e, 0x61);
 /// The destination port of the first rule. Each rule has its own port.
 const PORT: u16 = 1000;
 
@@ -194,62 +190,31 @@ fn read(line: &str) -> Option<(Name, Reply)> {
 }
 
 fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
-    let now = Timestamp::from_secs(1);
     // The kernel limits no source and evicts no connection for a port.
-    let settings = Settings { nat_source_share: 100, ..Settings::default() };
-    let mut table = Table::new(now);
-    let mut limits = Limits::alone(1 << 20, SECRET);
-    let mut counters = ConntrackCounters::default();
-    let expectations = Expectations::new(SECRET);
-    let tunnels = conntrack::KnownTunnels::new(SECRET);
-    let hash = |key: &FlowKey| key.hash(SECRET);
-    let mut context = Context {
-        now,
-        settings: &settings,
-        limits: &mut limits,
-        counters: &mut counters,
-        expectations: &expectations,
-        tunnels: &tunnels,
-        events: None,
-        expectation_events: None,
-        ended: None,
-    };
+    let mut own = OwnTable::new(Settings { nat_source_share: 100, ..Settings::default() });
     for (number, first) in firsts.iter().enumerate() {
-        let network = dissect(&first.frame).unwrap().network.unwrap();
-        let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
-        let packet = TrackedPacket {
-            network: &network,
-            frame: &first.frame,
-            keyed: &keyed,
-            hash: hash(&keyed.key),
-            guess: conntrack::Guess::NONE,
-            checksum: Checksum::Verify,
-            segments: 1,
-            may_open: true,
-            screening: Screening::Off,
-            map_epoch: 0,
-            zones: None,
-        };
-        let tracked = table.track(&packet, &mut context);
-        let id = tracked.connection.expect("there is room");
         let supply = Supply { block: Block::ALL, seed: number as u64 * 7919, hash: &hash };
         let rule = &rules[first.rule];
         let is_echo = first.name.0 == 1;
         let meant = |part: &Option<(&'static str, Request)>| {
             part.map(|(_, request)| request).filter(|it| !is_echo || it.ports.is_none())
         };
-        let mut judged = Ok(());
-        for request in [meant(&rule.destination), meant(&rule.source)].into_iter().flatten() {
-            judged = judged.and_then(|()| table.translate(id, &request, supply, &mut context));
-        }
-        match judged.and_then(|()| table.settle(id, supply, &mut context)) {
-            Ok(()) => table.confirm(id, &mut context).unwrap(),
-            Err(DropReason::PortPoolFull) => table.withdraw(id, &mut context),
-            Err(reason) => panic!("{reason}"),
-        }
+        let requests = [meant(&rule.destination), meant(&rule.source)];
+        own.offer(&first.frame, |table, tracked, _, context| {
+            let id = tracked.connection.expect("there is room");
+            let mut judged = Ok(());
+            for request in requests.into_iter().flatten() {
+                judged = judged.and_then(|()| table.translate(id, &request, supply, context));
+            }
+            match judged.and_then(|()| table.settle(id, supply, context)) {
+                Ok(()) => table.confirm(id, context).unwrap(),
+                Err(DropReason::PortPoolFull) => table.withdraw(id, context),
+                Err(reason) => panic!("{reason}"),
+            }
+        });
     }
     let mut replies = BTreeMap::new();
-    table.list(Default::default(), u32::MAX, now, |connection| {
+    own.table.list(Default::default(), u32::MAX, NOW, |connection| {
         let Connection { protocol, original, reply, .. } = connection;
         let ports = |transport| match transport {
             TupleTransport::Ports { source, destination } => (source, destination),

@@ -5,19 +5,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 
+use conntrack::Settings;
 use conntrack::helper::Kind;
 use conntrack::nat::{Addresses, Block, End, Request, Supply};
-use conntrack::syn_proxy::Screening;
-use conntrack::{Checksum, Context, Expectations, Limits, Settings, Table, TrackedPacket};
-use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Verdict, Zone};
+use flow::Verdict;
 use lab::{Error, Random, Result};
-use wire::dissect;
 
 use crate::scenario::cables::{forwarding_namespace, player};
+use crate::scenario::own_table::{OwnTable, hash};
 use crate::scenario::trackers::dialogue::packet;
 use crate::scenario::{bytes, hex, payload, seeds};
 
-const SECRET: HashKey = HashKey(0x73, 0x69);
 const CALLS: u64 = 150;
 /// The number of calls that are played together. Each has its own ports.
 const AT_ONCE: usize = 500;
@@ -270,53 +268,23 @@ fn kernels(calls: &[Call]) -> Result<Vec<Option<String>>> {
 
 /// The messages that come out of our table.
 fn ours(call: &Call) -> Vec<Option<String>> {
-    let now = Timestamp::from_secs(1);
-    let (mut table, mut settings) = (Table::new(now), Settings::default());
+    let mut settings = Settings::default();
     settings.helpers.attach(Kind::Sip, SIP).unwrap();
-    table.set_block(Block::ALL);
-    let mut limits = Limits::alone(1 << 20, SECRET);
-    let mut counters = ConntrackCounters::default();
-    let expectations = Expectations::new(SECRET);
-    let tunnels = conntrack::KnownTunnels::new(SECRET);
-    let hash = |key: &FlowKey| key.hash(SECRET);
-    let mut context = Context {
-        now,
-        settings: &settings,
-        limits: &mut limits,
-        counters: &mut counters,
-        expectations: &expectations,
-        tunnels: &tunnels,
-        events: None,
-        expectation_events: None,
-        ended: None,
-    };
+    let mut own = OwnTable::new(settings);
+    own.table.set_block(Block::ALL);
     let outside = Addresses::one(OUTSIDE.parse().unwrap());
     let masquerade = Request { addresses: Some(outside), ..Request::of(End::Source) };
     let each = call.messages.iter().map(|Message { frame, .. }| {
-        let network = dissect(frame).unwrap().network.unwrap();
-        let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
-        let packet = TrackedPacket {
-            network: &network,
-            frame,
-            keyed: &keyed,
-            hash: hash(&keyed.key),
-            guess: conntrack::Guess::NONE,
-            checksum: Checksum::Verify,
-            segments: 1,
-            may_open: true,
-            screening: Screening::Off,
-            map_epoch: 0,
-            zones: None,
-        };
-        let tracked = table.track(&packet, &mut context);
-        if let Some(id) = tracked.connection.filter(|_| tracked.fresh) {
-            let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
-            table.translate(id, &masquerade, supply, &mut context).unwrap();
-            table.settle(id, supply, &mut context).unwrap();
-        }
-        let passed = table.pass(tracked, &packet, &mut context);
+        let passed = own.offer(frame, |table, tracked, packet, context| {
+            if let Some(id) = tracked.connection.filter(|_| tracked.fresh) {
+                let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
+                table.translate(id, &masquerade, supply, context).unwrap();
+                table.settle(id, supply, context).unwrap();
+            }
+            table.pass(tracked, packet, context)
+        });
         let mut text = payload(frame);
-        for edit in table.take_edits().into_iter().rev() {
+        for edit in own.table.take_edits().into_iter().rev() {
             text.splice(edit.place, edit.text);
         }
         let is_lost = matches!(passed.verdict, Verdict::Drop(_));
