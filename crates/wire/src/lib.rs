@@ -16,6 +16,7 @@ mod dissect;
 mod dissected;
 mod extension;
 pub mod fragment;
+mod headers;
 mod hop;
 mod icmp;
 pub mod icmp_error;
@@ -41,6 +42,7 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, mapped, protocol,
 };
+pub use headers::headers_end;
 pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;
 pub use ip_option::{RefusedOption, Waypoint, check_options, has_ipv4_options, record_waypoint};

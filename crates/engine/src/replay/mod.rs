@@ -202,7 +202,9 @@ impl ReplayReport {
 
 /// Fills an IPv4 header checksum that is still zero, and marks the transport checksum as verified.
 fn trust_checksums(frame: &mut Frame) {
-    frame.offload.checksum = Checksum::Verified;
+    if frame.offload.checksum != Checksum::Cut {
+        frame.offload.checksum = Checksum::Verified;
+    }
     if wire::dissect(frame.bytes()) != Err(wire::Malformed::Ipv4Header) {
         return;
     }

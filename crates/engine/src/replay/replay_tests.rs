@@ -220,3 +220,104 @@ proptest! {
         }
     }
 }
+
+/// Writes frames as a capture of which every packet was cut off behind `snap_length` bytes.
+fn cut_capture(directory: &Path, snap_length: usize, frames: &[Vec<u8>]) -> std::path::PathBuf {
+    let path = directory.join("cut.pcap");
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, snap_length as u32, 1u32] {
+        file.extend(word.to_le_bytes());
+    }
+    for (index, frame) in frames.iter().enumerate() {
+        let kept = &frame[..frame.len().min(snap_length)];
+        for word in [1_700_000_000, index as u32 * 1000, kept.len() as u32, frame.len() as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(kept);
+    }
+    std::fs::write(&path, file).unwrap();
+    path
+}
+
+#[test]
+fn packets_that_the_capture_has_cut_are_judged_by_their_headers() {
+    let directory = tempfile::tempdir().unwrap();
+    let (ack, payload) = (TcpFlags::ACK, [7; 1000]);
+    let mut frames = Vec::new();
+    for port in 0..50 {
+        let (mut sequence, mut acknowledgment) = (100, 500);
+        let mut add = |from_client, flags, bytes: &[u8]| {
+            let ports = if from_client { (40_000 + port, 80) } else { (80, 40_000 + port) };
+            let (source, destination) =
+                if from_client { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+            let numbers =
+                if from_client { (sequence, acknowledgment) } else { (acknowledgment, sequence) };
+            let header = Tcp {
+                source_port: ports.0,
+                destination_port: ports.1,
+                sequence: numbers.0,
+                acknowledgment: numbers.1,
+                flags,
+                window: 65_535,
+                ..Tcp::default()
+            };
+            let mut frame = Vec::new();
+            PacketBuilder::v4(source, destination).tcp(&header, bytes, &mut frame);
+            frames.push(frame);
+            let grown = if from_client { &mut sequence } else { &mut acknowledgment };
+            *grown += bytes.len() as u32 + u32::from(flags.contains(TcpFlags::SYN));
+        };
+        add(true, TcpFlags::SYN, &[]);
+        add(false, TcpFlags::SYN.with(ack), &[]);
+        for _ in 0..4 {
+            add(true, ack, &payload);
+            add(false, ack, &payload);
+        }
+    }
+    for snap_length in [54, 68, 96, 2000] {
+        let path = cut_capture(directory.path(), snap_length, &frames);
+        for verify_checksums in [false, true] {
+            let options = ReplayOptions { verify_checksums, ..ReplayOptions::default() };
+            let (report, _) = play(&path, &config(), options);
+            let is_cut = snap_length < 1054;
+            assert_eq!((report.packets, report.passed), (500, 500), "{snap_length}");
+            assert_eq!(report.truncated, if is_cut { 400 } else { 0 });
+            assert_eq!(report.flows, BTreeMap::from([((6, "ESTABLISHED"), 50)]));
+        }
+    }
+    // Where a header is cut, nobody guesses the rest.
+    let (report, _) = play(&cut_capture(directory.path(), 53, &frames), &config(), with_workers(1));
+    assert_eq!(report.counters.dropped(flow::DropReason::MalformedIpv4), 500);
+}
+
+#[test]
+fn no_helper_reads_a_packet_that_the_capture_has_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    // A request of TFTP is answered from another port, which only the helper expects.
+    let (mut request, mut answer) = (Vec::new(), Vec::new());
+    let name = [b"\x00\x01", &b"x".repeat(60)[..], b"\0octet\0"].concat();
+    PacketBuilder::v4(CLIENT, SERVER).udp(5000, 69, &name, &mut request);
+    PacketBuilder::v4(SERVER, CLIENT).udp(6000, 5000, b"\0\x03\0\x01data", &mut answer);
+    let mut config = config();
+    config.settings.conntrack.helpers.attach(conntrack::helper::Kind::Tftp, 69).unwrap();
+    for (snap_length, related) in [(200, 1), (70, 0)] {
+        let frames = [request.clone(), answer.clone()];
+        let path = cut_capture(directory.path(), snap_length, &frames);
+        let (report, _) = play(&path, &config, with_workers(2));
+        assert_eq!((report.passed, report.counters.classes[2]), (2, related), "{snap_length}");
+    }
+}
+
+#[test]
+fn fragments_that_the_capture_has_cut_become_a_datagram_of_their_length() {
+    let directory = tempfile::tempdir().unwrap();
+    let builder = PacketBuilder::v4(CLIENT, SERVER).id(7);
+    let mut whole = Vec::new();
+    builder.udp(5000, 53, &[7; 4000], &mut whole);
+    let frames = builder.fragments(protocol::UDP, &whole[34..], 1480);
+    let path = cut_capture(directory.path(), 60, &frames);
+    let (report, _) = play(&path, &config(), with_workers(2));
+    assert_eq!((report.packets, report.passed), (3, 3));
+    assert_eq!(report.counters.defrag.reasm_oks, 1);
+    assert_eq!(report.flows, BTreeMap::from([((17, ""), 1)]));
+}

@@ -6,7 +6,6 @@ use std::io::{self, BufReader, Read};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use super::link::ETHERNET_HEADER;
 use super::pcap::Pcap;
 use super::pcapng::{PcapNg, SECTION_HEADER};
 use super::{Problem, Record, fill};
@@ -20,6 +19,10 @@ const READ_BYTES: usize = 256 << 10;
 /// Every packet becomes an Ethernet frame: raw IP and Linux cooked captures get a
 /// header in front. The sequence number of a frame is its position in the file,
 /// from 0; time stamps are those of the capture.
+///
+/// A packet of IP that was cut off behind its headers gets its length back: zeros stand for the
+/// bytes that are missing, and its checksum is [`Checksum::Cut`](crate::Checksum::Cut). Every
+/// other packet that was cut off is as long as it was captured.
 pub struct CaptureReader {
     file: String,
     port: PortId,
@@ -124,22 +127,24 @@ impl CaptureReader {
     fn frame(&mut self, record: &Record, pool: &mut FramePool) -> Result<Frame, Problem> {
         let packet = &self.buffer[record.range.clone()];
         let (header, payload) = record.link.split(packet).map_err(Problem::Damaged)?;
+        let header = header.as_ref().map_or(&[][..], |header| header);
+        let cut = (record.original_length as usize).saturating_sub(packet.len());
+        let captured = header.len() + payload.len();
         let too_long = || Problem::Damaged("is longer than any frame".into());
-        let mut frame = match header {
-            None => pool.copy_of(payload).ok_or_else(too_long)?,
-            Some(header) => {
-                let mut frame = pool.take(ETHERNET_HEADER + payload.len()).ok_or_else(too_long)?;
-                let (start, rest) = frame.bytes_mut().split_at_mut(ETHERNET_HEADER);
-                start.copy_from_slice(&header);
-                rest.copy_from_slice(payload);
-                frame
-            }
-        };
+        let mut frame = pool.take(captured + cut).ok_or_else(too_long)?;
+        let (start, rest) = frame.bytes_mut().split_at_mut(header.len());
+        let (middle, missing) = rest.split_at_mut(payload.len());
+        start.copy_from_slice(header);
+        middle.copy_from_slice(payload);
+        if cut > 0 {
+            missing.fill(0);
+            frame.note_cut(captured);
+        }
         frame.port = record.port.unwrap_or(self.port);
         frame.timestamp = record.timestamp;
         frame.sequence = self.packets;
         self.packets += 1;
-        self.truncated += u64::from((packet.len() as u64) < u64::from(record.original_length));
+        self.truncated += u64::from(cut > 0);
         Ok(frame)
     }
 }
