@@ -24,6 +24,7 @@ mod ip;
 mod ip_option;
 mod ip_writer;
 mod link;
+mod mend;
 mod payload;
 mod readdress;
 mod rewrite;
@@ -49,6 +50,7 @@ pub use ip_option::{RefusedOption, Waypoint, check_options, has_ipv4_options, re
 pub use link::{
     ETHERNET_LEN, FIRST_ETHERTYPE, LinkProtocol, is_read_behind, priority_tags, vlan_of,
 };
+pub use mend::mend_headers;
 pub use payload::edit_payload;
 pub use readdress::{ChecksumCovers, Place, Readdress};
 pub use rewrite::rewrite_ends;

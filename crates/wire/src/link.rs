@@ -52,6 +52,7 @@ pub(crate) struct Link {
 }
 
 /// An IP packet inside a frame.
+#[derive(Clone, Copy)]
 pub(crate) struct IpPlace {
     pub(crate) family: Family,
     pub(crate) offset: u16,

@@ -11,8 +11,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conntrack::EventKind;
-use flow::{Counters, HashKey, Timestamp, Zone};
-use netio::capture::{CaptureReader, CaptureWriter};
+use flow::{Counters, DropReason, HashKey, Timestamp, Zone};
+use netio::capture::{CaptureReader, CaptureWriter, Captured};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use ruleset::ValidRuleset;
 use steer::{
@@ -53,6 +53,11 @@ pub struct ReplayReport {
     pub bytes: u64,
     /// Packets that the capturing program had cut off.
     pub truncated: u64,
+    /// Packets whose headers of IP were mended, see [`wire::mend_headers`].
+    pub mended: u64,
+    /// Packets that were not played, because their link type is not read, by its name. No other
+    /// number counts them, except [`ReplayReport::truncated`].
+    pub foreign: BTreeMap<String, u64>,
     /// Packets that came in by no port of the gateway.
     pub elsewhere: u64,
     /// Packets that passed.
@@ -101,8 +106,9 @@ pub enum Seen {
 pub struct ReplayOptions {
     /// The number of workers. The result is the same for any number.
     pub workers: u16,
-    /// Judge packets by their checksums. Off by default: on the sending machine, packets are
-    /// captured before the interface has filled the checksums in.
+    /// Judge packets by their checksums, and by their headers as they are. Off by default: on the
+    /// sending machine, packets are captured before the interface has filled the checksums in, and
+    /// the lengths of packets that it cuts. Where they are wrong, they are written then.
     pub verify_checksums: bool,
     /// True for each port of the gateway that accepts no new connections. Packets of the port
     /// behind the last one came in by another interface.
@@ -142,9 +148,19 @@ pub fn replay(
     lockstep.prepare_rules(config, &options.interfaces)?;
     let mut report = ReplayReport::default();
     let mut first = None;
+    if !options.verify_checksums {
+        input = input.with_headers_mended();
+    }
     while report.output_problem.is_none() {
-        let mut frame = match input.next_frame(&mut lockstep.pool) {
-            Ok(Some(frame)) => frame,
+        let mut frame = match input.next_packet(&mut lockstep.pool) {
+            Ok(Some(Captured::Frame(frame))) => frame,
+            Ok(Some(Captured::TooLong(length))) => {
+                report.packets += 1;
+                report.bytes += length;
+                lockstep.refuse_long(input.packets(), length, tell);
+                continue;
+            }
+            Ok(Some(Captured::Foreign)) => continue,
             Ok(None) => break,
             Err(error) => {
                 report.problem = Some(error.to_string());
@@ -155,7 +171,7 @@ pub fn replay(
         report.bytes += frame.len() as u64;
         report.elsewhere += u64::from(usize::from(frame.port.0) >= options.refuses_new.len());
         if !options.verify_checksums {
-            trust_checksums(&mut frame);
+            trust_checksum(&mut frame);
         }
         lockstep.play(frame);
         let now_ns = lockstep.clock.now();
@@ -177,6 +193,8 @@ pub fn replay(
         }
     }
     report.truncated = input.truncated();
+    report.mended = input.mended();
+    report.foreign = input.foreign().collect();
     report.counters = lockstep.finish(&mut report);
     lockstep.tell_dropped(tell);
     tell(Seen::Packets(report.packets));
@@ -200,27 +218,10 @@ impl ReplayReport {
     }
 }
 
-/// Fills an IPv4 header checksum that is still zero, and marks the transport checksum as verified.
-fn trust_checksums(frame: &mut Frame) {
+/// Marks a transport checksum as verified.
+fn trust_checksum(frame: &mut Frame) {
     if frame.offload.checksum != Checksum::Cut {
         frame.offload.checksum = Checksum::Verified;
-    }
-    if wire::dissect(frame.bytes()) != Err(wire::Malformed::Ipv4Header) {
-        return;
-    }
-    let bytes = frame.bytes_mut();
-    // The start of a header that can not be read is not known. Almost always it is right behind a
-    // plain Ethernet header.
-    const ETHERNET: usize = 14;
-    if let Some(header) = bytes.get_mut(ETHERNET..)
-        && header.len() >= 20
-        && header[0] >> 4 == 4
-        && header[10..12] == [0, 0]
-    {
-        let length = usize::from(header[0] & 15) * 4;
-        if let Some(header) = header.get_mut(..length.max(20)) {
-            wire::checksum::fill_ipv4_header(header);
-        }
     }
 }
 
@@ -403,6 +404,21 @@ impl Lockstep {
 
     pub(crate) fn take_passed(&self) -> Vec<Frame> {
         self.passed.take()
+    }
+
+    /// Drops a packet whose frame no worker takes.
+    fn refuse_long(&mut self, number: u64, length: u64, tell: &mut dyn FnMut(Seen)) {
+        let reason = DropReason::FrameTooLong;
+        self.workers[0].path.counters.drop_packet(reason);
+        tell(Seen::Dropped {
+            number,
+            zone: Zone::default(),
+            vlan: 0,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            why: reason.into(),
+            refused_by: None,
+            summary: format!("a frame of {length} bytes"),
+        });
     }
 
     fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) {

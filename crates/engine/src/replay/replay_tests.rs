@@ -321,3 +321,44 @@ fn fragments_that_the_capture_has_cut_become_a_datagram_of_their_length() {
     assert_eq!(report.counters.defrag.reasm_oks, 1);
     assert_eq!(report.flows, BTreeMap::from([((17, ""), 1)]));
 }
+
+#[test]
+fn headers_that_an_interface_would_fill_in_are_mended_and_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut tagged, mut tunnel, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+    let ack = Tcp { source_port: 1, destination_port: 2, flags: TcpFlags::ACK, ..Tcp::default() };
+    PacketBuilder::v4(CLIENT, SERVER).vlan(5).tcp(&ack, &[7; 3000], &mut tagged);
+    PacketBuilder::v4(CLIENT, SERVER).tcp(&ack, &[7; 300], &mut whole);
+    PacketBuilder::v4(SERVER, CLIENT).raw(4, &whole[14..], &mut tunnel);
+    // A super-packet behind a tag, and a tunnel both of whose headers are wrong.
+    tagged[20..22].fill(0);
+    tagged[28..30].fill(0);
+    for at in [24, 44] {
+        tunnel[at..at + 2].copy_from_slice(&[0x12, 0x34]);
+    }
+    let path = capture(directory.path(), &[tagged, tunnel, whole]);
+    let (report, _) = play(&path, &config(), with_workers(2));
+    assert_eq!((report.packets, report.passed, report.mended), (3, 3, 2));
+    let strict = ReplayOptions { verify_checksums: true, ..ReplayOptions::default() };
+    let (report, _) = play(&path, &config(), strict);
+    assert_eq!((report.packets, report.passed, report.mended), (3, 1, 0));
+    assert_eq!(report.counters.dropped(flow::DropReason::MalformedIpv4), 2);
+}
+
+#[test]
+fn a_frame_that_is_too_long_is_dropped_and_the_replay_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let frames = [udp(1, 1, false), vec![2; 100_000], udp(1, 2, false)];
+    let path = cut_capture(directory.path(), 200_000, &frames);
+    let input = CaptureReader::open(&path, PortId(0)).unwrap();
+    let mut dropped = Vec::new();
+    let mut tell = |seen| {
+        if let Seen::Dropped { number, why, length, .. } = seen {
+            dropped.push((number, why.reason(), length));
+        }
+    };
+    let report = replay(input, None, &config(), with_workers(2), &mut tell).unwrap();
+    assert_eq!((report.packets, report.passed, report.problem), (3, 2, None));
+    assert_eq!(report.counters.dropped(flow::DropReason::FrameTooLong), 1);
+    assert_eq!(dropped, [(2, flow::DropReason::FrameTooLong, 100_000)]);
+}

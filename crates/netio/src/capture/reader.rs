@@ -1,11 +1,13 @@
 //! A capture as a receive queue.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use super::link::{Link, named};
 use super::pcap::Pcap;
 use super::pcapng::{PcapNg, SECTION_HEADER};
 use super::{Problem, Record, fill};
@@ -16,8 +18,8 @@ const READ_BYTES: usize = 256 << 10;
 
 /// Reads a capture in pcap or pcapng format, whichever it is.
 ///
-/// Every packet becomes an Ethernet frame: raw IP and Linux cooked captures get a
-/// header in front. The sequence number of a frame is its position in the file,
+/// Every packet becomes an Ethernet frame: packets of other link types get a header in front, and
+/// those whose link type is not read are counted ([`CaptureReader::foreign`]). The sequence number of a frame is its position in the file,
 /// from 0; time stamps are those of the capture.
 ///
 /// A packet of IP that was cut off behind its headers gets its length back: zeros stand for the
@@ -31,8 +33,40 @@ pub struct CaptureReader {
     buffer: Vec<u8>,
     packets: u64,
     truncated: u64,
+    /// How many packets were not read, by their link type.
+    foreign: BTreeMap<u16, u64>,
+    mends: bool,
+    mended: u64,
+    /// The packet that was read last.
+    last: Option<Record>,
     /// The error to report once the frames before it have been delivered.
     end: Option<PortError>,
+}
+
+/// A packet of a capture.
+#[derive(Debug)]
+pub enum Captured {
+    /// As a frame of Ethernet.
+    Frame(Frame),
+    /// Its frame was longer than [`MAX_FRAME`](crate::MAX_FRAME): this many bytes.
+    TooLong(u64),
+    /// It is of a link type that is not read.
+    Foreign,
+}
+
+/// A packet as the capture holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapturedPacket<'a> {
+    /// The bytes that were captured, the link header included.
+    pub bytes: &'a [u8],
+    /// The number of its link type.
+    pub link_type: u16,
+    /// The name of its interface, empty if the capture does not tell it.
+    pub interface: &'a str,
+    /// Nanoseconds since the Unix epoch.
+    pub timestamp: u64,
+    /// Bytes that it had before the capture cut it off.
+    pub original_length: u32,
 }
 
 enum Format {
@@ -72,8 +106,28 @@ impl CaptureReader {
             Problem::Damaged(problem) => PortError::NoCapture { file: file.clone(), problem },
             Problem::Io(source) => read_error(&file, source),
         })?;
-        let input = Box::new(input);
-        Ok(Self { file, port, input, format, buffer, packets: 0, truncated: 0, end: None })
+        Ok(Self {
+            file,
+            port,
+            input: Box::new(input),
+            format,
+            buffer,
+            packets: 0,
+            truncated: 0,
+            foreign: BTreeMap::new(),
+            mends: false,
+            mended: 0,
+            last: None,
+            end: None,
+        })
+    }
+
+    /// Has the headers of IP mended that an interface would have filled in behind the capture, see
+    /// [`wire::mend_headers`].
+    #[must_use]
+    pub fn with_headers_mended(mut self) -> Self {
+        self.mends = true;
+        self
     }
 
     /// Gives packets of the interfaces with these names the ports 0, 1, and so on. All other
@@ -97,55 +151,106 @@ impl CaptureReader {
         self.truncated
     }
 
-    /// The next frame; `None` at the end.
+    /// Number of packets whose headers were mended.
+    pub fn mended(&self) -> u64 {
+        self.mended
+    }
+
+    /// How many packets were not read because of their link type, by its number and name.
+    pub fn foreign(&self) -> impl Iterator<Item = (String, u64)> + '_ {
+        self.foreign.iter().map(|(&link_type, &packets)| (named(link_type), packets))
+    }
+
+    /// The packet that was read last, as it was captured.
+    pub fn last_packet(&self) -> Option<CapturedPacket<'_>> {
+        let record = self.last.as_ref()?;
+        let interface = match &self.format {
+            Format::PcapNg(section) => section.interface_name(record.interface),
+            Format::Pcap(_) | Format::Ended => "",
+        };
+        Some(CapturedPacket {
+            bytes: self.buffer.get(record.range.clone())?,
+            link_type: record.link_type,
+            interface,
+            timestamp: record.timestamp,
+            original_length: record.original_length,
+        })
+    }
+
+    /// The next frame, without the packets that are none; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`CaptureReader::next_packet`].
+    pub fn next_frame(&mut self, pool: &mut FramePool) -> Result<Option<Frame>, PortError> {
+        loop {
+            match self.next_packet(pool)? {
+                Some(Captured::Frame(frame)) => return Ok(Some(frame)),
+                Some(Captured::TooLong(_) | Captured::Foreign) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The next packet; `None` at the end.
     ///
     /// # Errors
     /// [`PortError::Capture`] where the file is damaged or ends too early, and
     /// [`PortError::System`] when it can not be read. The capture ends with either.
-    pub fn next_frame(&mut self, pool: &mut FramePool) -> Result<Option<Frame>, PortError> {
+    pub fn next_packet(&mut self, pool: &mut FramePool) -> Result<Option<Captured>, PortError> {
         let record = match &mut self.format {
             Format::Pcap(pcap) => pcap.next(&mut self.input, &mut self.buffer),
             Format::PcapNg(section) => section.next(&mut self.input, &mut self.buffer),
             Format::Ended => Ok(None),
         };
-        let frame = match record {
-            Ok(Some(record)) => self.frame(&record, pool).map(Some),
-            Ok(None) => Ok(None),
-            Err(problem) => Err(problem),
-        };
-        if !matches!(frame, Ok(Some(_))) {
-            self.format = Format::Ended;
-        }
-        frame.map_err(|problem| match problem {
-            Problem::Io(source) => read_error(&self.file, source),
-            Problem::Damaged(problem) => {
-                PortError::Capture { file: self.file.clone(), packet: self.packets + 1, problem }
+        match record {
+            Ok(Some(record)) => {
+                let captured = self.captured(&record, pool);
+                self.last = Some(record);
+                self.packets += 1;
+                Ok(Some(captured))
             }
-        })
+            end => {
+                self.format = Format::Ended;
+                self.last = None;
+                end.map(|_| None).map_err(|problem| match problem {
+                    Problem::Io(source) => read_error(&self.file, source),
+                    Problem::Damaged(problem) => {
+                        let (file, packet) = (self.file.clone(), self.packets + 1);
+                        PortError::Capture { file, packet, problem }
+                    }
+                })
+            }
+        }
     }
 
-    fn frame(&mut self, record: &Record, pool: &mut FramePool) -> Result<Frame, Problem> {
+    fn captured(&mut self, record: &Record, pool: &mut FramePool) -> Captured {
         let packet = &self.buffer[record.range.clone()];
-        let (header, payload) = record.link.split(packet).map_err(Problem::Damaged)?;
-        let header = header.as_ref().map_or(&[][..], |header| header);
         let cut = (record.original_length as usize).saturating_sub(packet.len());
+        self.truncated += u64::from(cut > 0);
+        let Some(link) = Link::from_number(record.link_type) else {
+            *self.foreign.entry(record.link_type).or_default() += 1;
+            return Captured::Foreign;
+        };
+        // A packet that ends within its link header has no header that anybody could read.
+        let (header, payload) = link.split(packet).unwrap_or_default();
+        let header = header.as_ref().map_or(&[][..], |header| header);
         let captured = header.len() + payload.len();
-        let too_long = || Problem::Damaged("is longer than any frame".into());
-        let mut frame = pool.take(captured + cut).ok_or_else(too_long)?;
+        let Some(mut frame) = pool.take(captured + cut) else {
+            return Captured::TooLong((captured + cut) as u64);
+        };
         let (start, rest) = frame.bytes_mut().split_at_mut(header.len());
         let (middle, missing) = rest.split_at_mut(payload.len());
         start.copy_from_slice(header);
         middle.copy_from_slice(payload);
+        missing.fill(0);
+        self.mended += u64::from(self.mends && wire::mend_headers(frame.bytes_mut()));
         if cut > 0 {
-            missing.fill(0);
             frame.note_cut(captured);
         }
         frame.port = record.port.unwrap_or(self.port);
         frame.timestamp = record.timestamp;
         frame.sequence = self.packets;
-        self.packets += 1;
-        self.truncated += u64::from(cut > 0);
-        Ok(frame)
+        Captured::Frame(frame)
     }
 }
 
