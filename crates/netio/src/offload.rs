@@ -102,7 +102,7 @@ impl Frame {
             Checksum::Partial { start, offset } => (start, Some(usize::from(offset))),
             Checksum::Complete | Checksum::Verified | Checksum::Cut => {
                 (outer.transport_offset, None)
-            },
+            }
         };
         let is_outermost = start == outer.transport_offset;
         let found = match is_outermost {

@@ -6,7 +6,8 @@ const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
 
 fn tcp(builder: &PacketBuilder) -> Vec<u8> {
-    let header = Tcp { source_port: 1, destination_port: 2, flags: TcpFlags::ACK, ..Tcp::default() };
+    let header =
+        Tcp { source_port: 1, destination_port: 2, flags: TcpFlags::ACK, ..Tcp::default() };
     let mut frame = Vec::new();
     builder.tcp(&header, &[7; 3000], &mut frame);
     frame

@@ -5,6 +5,7 @@
 //! workers, and a replay can be repeated exactly.
 
 pub mod capture_clock;
+mod passed_packets;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -32,6 +33,7 @@ use crate::path::events::{EventStream, Subscription};
 use crate::path::rules::ruleset::{Rules, Unloaded};
 use crate::path::zones::Zones;
 use crate::replay::capture_clock::CaptureClock;
+use crate::replay::passed_packets::PassedPackets;
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
 use crate::worker::{Equipment, Turn, Worker};
@@ -128,8 +130,8 @@ impl Default for ReplayOptions {
     }
 }
 
-/// Plays a capture through the pipeline and writes the packets that pass to `output`. It reports
-/// through `tell` meanwhile.
+/// Plays a capture through the pipeline and writes the packets that pass to `output`, as the
+/// capture holds them. It reports through `tell` meanwhile.
 ///
 /// A damaged capture is played up to the damage. If the output can not be written, the replay ends
 /// there. The report tells of both.
@@ -138,7 +140,7 @@ impl Default for ReplayOptions {
 /// [`StartError`] if there are no workers, or no memory or descriptor for them.
 pub fn replay(
     mut input: CaptureReader,
-    mut output: Option<CaptureWriter>,
+    output: Option<CaptureWriter>,
     config: &Config,
     options: ReplayOptions,
     tell: &mut dyn FnMut(Seen),
@@ -147,6 +149,7 @@ pub fn replay(
     let mut lockstep = Lockstep::new(config, options.workers, &options.refuses_new)?;
     lockstep.prepare_rules(config, &options.interfaces)?;
     let mut report = ReplayReport::default();
+    let mut output = output.map(PassedPackets::new);
     let mut first = None;
     if !options.verify_checksums {
         input = input.with_headers_mended();
@@ -176,17 +179,16 @@ pub fn replay(
         lockstep.play(frame);
         let now_ns = lockstep.clock.now();
         report.span_ns = now_ns - *first.get_or_insert(now_ns);
-        for frame in lockstep.take_passed() {
-            report.passed += 1;
-            if let Some(writer) = &mut output
-                && let Err(error) = writer.write(&frame, "")
-            {
-                report.note_output(Err(error));
-                output = None;
-            }
-            lockstep.pool.give_back(frame);
+        let dropped = lockstep.tell_dropped(tell);
+        let mut passed = lockstep.take_passed();
+        report.passed += passed.len() as u64;
+        if let Some(writer) = &mut output
+            && let Err(error) = writer.settle(&input, &passed, &dropped)
+        {
+            report.note_output(Err(error));
+            output = None;
         }
-        lockstep.tell_dropped(tell);
+        passed.drain(..).for_each(|frame| lockstep.pool.give_back(frame));
         lockstep.count_flows(&mut report);
         if report.packets.is_multiple_of(PROGRESS_EVERY) {
             tell(Seen::Packets(report.packets));
@@ -421,9 +423,12 @@ impl Lockstep {
         });
     }
 
-    fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) {
+    /// Reports the packets that were dropped since the last call; returns their positions.
+    fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) -> Vec<u64> {
+        let mut positions = Vec::new();
         for worker in &mut self.workers {
             for dropped in worker.path.recent_drops.take() {
+                positions.push(dropped.sequence);
                 tell(Seen::Dropped {
                     number: dropped.sequence + 1,
                     zone: dropped.zone,
@@ -435,6 +440,7 @@ impl Lockstep {
                 });
             }
         }
+        positions
     }
 
     /// Counts the flows that have ended.

@@ -34,8 +34,8 @@ pub(super) fn play(
     options: ReplayOptions,
 ) -> (ReplayReport, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("out.pcap");
-    let output = CaptureWriter::create(&out, &["out"]).unwrap();
+    let out = directory.path().join("out.pcapng");
+    let output = CaptureWriter::create_for_captured(&out).unwrap();
     let input = CaptureReader::open(path, PortId(0)).unwrap();
     let report = replay(input, Some(output), config, options, &mut |_| {}).unwrap();
     (report, std::fs::read(&out).unwrap())
@@ -361,4 +361,32 @@ fn a_frame_that_is_too_long_is_dropped_and_the_replay_goes_on() {
     assert_eq!((report.packets, report.passed, report.problem), (3, 2, None));
     assert_eq!(report.counters.dropped(flow::DropReason::FrameTooLong), 1);
     assert_eq!(dropped, [(2, flow::DropReason::FrameTooLong, 100_000)]);
+}
+
+#[test]
+fn what_passes_is_written_as_it_was_captured() {
+    let directory = tempfile::tempdir().unwrap();
+    let builder = PacketBuilder::v4(CLIENT, SERVER).id(7);
+    let (mut whole, mut unfilled) = (Vec::new(), Vec::new());
+    builder.udp(5000, 53, &[7; 4000], &mut whole);
+    PacketBuilder::v4(SERVER, CLIENT).udp(53, 5000, &[7; 900], &mut unfilled);
+    unfilled[24..26].fill(0);
+    let mut frames = builder.fragments(protocol::UDP, &whole[34..], 1480);
+    // A fragment whose datagram stays incomplete, and a packet that is dropped at once.
+    frames.insert(1, builder.id(8).fragments(protocol::UDP, &whole[34..], 1480).remove(0));
+    frames.insert(2, tcp(true, TcpFlags::SYN.with(TcpFlags::FIN), 100, 0));
+    frames.push(unfilled);
+    let path = cut_capture(directory.path(), 60, &frames);
+    let (report, output) = play(&path, &config(), with_workers(2));
+    assert_eq!((report.packets, report.passed, report.written), (6, 4, Some(4)));
+    frames.drain(1..3);
+    std::fs::write(directory.path().join("out.pcap"), output).unwrap();
+    let mut reader = CaptureReader::open(&directory.path().join("out.pcap"), PortId(0)).unwrap();
+    let (mut pool, mut seen) = (FramePool::new(1, 1), Vec::new());
+    while reader.next_packet(&mut pool).unwrap().is_some() {
+        let packet = reader.last_packet().unwrap();
+        seen.push((packet.bytes.to_vec(), packet.original_length as usize));
+    }
+    let expected = frames.iter().map(|frame| (frame[..60].to_vec(), frame.len()));
+    assert_eq!(seen, expected.collect::<Vec<_>>());
 }

@@ -1,5 +1,5 @@
 use std::borrow::Cow;
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, Endianness, TsResolution};
 use proptest::prelude::*;
 
-use super::{CaptureReader, CaptureWriter, Captured};
+use super::{CaptureReader, CaptureWriter, Captured, CapturedPacket};
 use crate::{Frame, FramePool, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
 
 const PORT: PortId = PortId(3);
@@ -101,7 +101,10 @@ fn files_that_are_no_captures_are_named() {
         (vec![], "the file is empty"),
         (vec![0xd4, 0xc3], "it has only 2 bytes"),
         (b"GET / HTTP".to_vec(), "it begins with [47, 45, 54, 20], as neither pcap nor"),
-        (wireless, "its packets are of link type 105 (IEEE 802.11), which can not be read; known are Eth"),
+        (
+            wireless,
+            "its packets are of link type 105 (IEEE 802.11), which can not be read; known are Eth",
+        ),
         (vec![0xd4, 0xc3, 0xb2, 0xa1, 2], "19 of 20 bytes of the file header are missing"),
         (b"\x0a\x0d\x0d\x0a\x1c\0\0\0junk".to_vec(), "is not the byte order mark of a pcapng"),
         (b"\x0a\x0d\x0d\x0a\x1d\0\0\0\x4d\x3c\x2b\x1a".to_vec(), "block length 29 is not"),
@@ -279,6 +282,30 @@ fn a_packet_that_ends_in_its_link_header_is_an_empty_frame() {
     assert_eq!(frames.iter().map(Frame::len).collect::<Vec<_>>(), [0]);
 }
 
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(bytes).unwrap();
+    packer.finish().unwrap()
+}
+
+#[test]
+fn a_capture_in_gzip_is_read() {
+    let packets = [(SECOND, &b"one"[..]), (2 * SECOND, &[7; 60_000][..]), (3 * SECOND, b"three")];
+    let file = pcap(Endianness::Little, TsResolution::NanoSecond, 1, &packets);
+    let (first, second) = file.split_at(100);
+    for packed in [packed(&file), [packed(first), packed(second)].concat()] {
+        let frames: Vec<_> = open(packed.clone()).unwrap().map(Result::unwrap).collect();
+        let seen: Vec<_> = frames.iter().map(|frame| (frame.timestamp, frame.bytes())).collect();
+        assert_eq!(seen, packets);
+        let message = error(packed[..packed.len() - 20].to_vec());
+        assert!(message.contains("x.pcap") && !message.contains("panic"), "{message}");
+    }
+    let message = error(packed(b"GET / HTTP"));
+    assert!(message.contains("it begins with [47, 45, 54, 20]"), "{message}");
+    let message = error(b"\x28\xb5\x2f\xfd....".to_vec());
+    assert!(message.ends_with("it is packed with zstd: unzstd it first"), "{message}");
+}
+
 fn frame(port: u16, timestamp: u64, bytes: &[u8]) -> Frame {
     let mut frame = FramePool::new(0, 0).copy_of(bytes).unwrap();
     (frame.port, frame.timestamp) = (PortId(port), timestamp);
@@ -328,6 +355,58 @@ fn comments_and_interfaces_are_readable_by_others() {
     assert_eq!(packets[0].options, [comment]);
     assert_eq!((packets[1].interface_id, packets[1].options.len()), (1, 0));
     assert_eq!(reader.interfaces().len(), 2);
+}
+
+/// The packets of a file as it holds them.
+fn held(path: &Path) -> Vec<(Vec<u8>, u16, String, u64, u32)> {
+    let (mut reader, mut pool) = (CaptureReader::open(path, PORT).unwrap(), FramePool::new(0, 0));
+    let mut held = Vec::new();
+    while reader.next_packet(&mut pool).unwrap().is_some() {
+        let packet = reader.last_packet().unwrap();
+        let CapturedPacket { bytes, link_type, interface, timestamp, original_length } = packet;
+        held.push((bytes.to_vec(), link_type, interface.to_owned(), timestamp, original_length));
+    }
+    held
+}
+
+#[test]
+fn packets_of_a_capture_are_written_as_it_holds_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let late = (u64::from(u32::MAX) + 1) * SECOND;
+    let packet = |link_type, interface, timestamp| CapturedPacket {
+        bytes: b"\x45 cut",
+        link_type,
+        interface,
+        timestamp,
+        original_length: 1500,
+    };
+    let path = folder.path().join("all.pcapng");
+    let mut writer = CaptureWriter::create_for_captured(&path).unwrap();
+    let packets = [packet(101, "tun0", 7), packet(1, "", late), packet(101, "tun1", late)];
+    for packet in packets.iter().chain(&packets) {
+        writer.write_captured(packet, "").unwrap();
+    }
+    writer.finish().unwrap();
+    let expected = packets.map(|it| {
+        let bytes = it.bytes.to_vec();
+        (bytes, it.link_type, it.interface.to_owned(), it.timestamp, it.original_length)
+    });
+    assert_eq!(held(&path), [&expected[..], &expected[..]].concat());
+
+    for (second, problem) in [
+        (packet(101, "", late), "was captured after 2106, and a pcap file has no such time"),
+        (packet(1, "", 7), "is of link type 1 (Ethernet), and a pcap file of link type 101 (raw"),
+    ] {
+        let path = folder.path().join("some.pcap");
+        let mut writer = CaptureWriter::create_for_captured(&path).unwrap();
+        writer.write_captured(&packet(101, "", late - 1), "").unwrap();
+        let refused = writer.write_captured(&second, "").unwrap_err().to_string();
+        assert!(refused.contains(&format!("some.pcap: packet 2: {problem}")), "{refused}");
+        assert!(refused.ends_with("write to a file whose name ends in .pcapng"), "{refused}");
+        assert!(writer.write_captured(&packet(101, "", 7), "").is_err());
+        drop(writer);
+        assert_eq!(held(&path), [(b"\x45 cut".to_vec(), 101, String::new(), late - 1, 1500)]);
+    }
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::link::{Link, named};
-use super::{Fields, MAX_PACKET, Order, Problem, Record, damaged, fill, fill_all};
+use super::{CapturedPacket, Fields, MAX_PACKET, Order, Problem, Record, damaged, fill, fill_all};
 
 /// Magic number of files with microseconds.
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
@@ -96,23 +96,23 @@ impl Pcap {
     }
 }
 
-/// A file header for Ethernet frames with nanoseconds.
-pub(super) fn write_header(output: &mut Vec<u8>) {
+/// A file header with nanoseconds.
+pub(super) fn write_header(output: &mut Vec<u8>, link_type: u16) {
     output.extend(NANOSECONDS.to_ne_bytes());
     output.extend(2_u16.to_ne_bytes());
     output.extend(4_u16.to_ne_bytes());
     output.extend([0; 8]);
     output.extend((MAX_PACKET as u32).to_ne_bytes());
-    output.extend(1_u32.to_ne_bytes());
+    output.extend(u32::from(link_type).to_ne_bytes());
 }
 
-/// One packet.
-pub(super) fn write_packet(output: &mut Vec<u8>, timestamp: u64, packet: &[u8]) {
-    let seconds = timestamp / 1_000_000_000;
-    let nanoseconds = timestamp % 1_000_000_000;
-    let length = packet.len() as u32;
-    for field in [seconds as u32, nanoseconds as u32, length, length] {
+/// One packet. `None` if its time is after what 32 bits of seconds hold.
+pub(super) fn write_packet(output: &mut Vec<u8>, packet: &CapturedPacket<'_>) -> Option<()> {
+    let seconds = u32::try_from(packet.timestamp / 1_000_000_000).ok()?;
+    let nanoseconds = (packet.timestamp % 1_000_000_000) as u32;
+    for field in [seconds, nanoseconds, packet.bytes.len() as u32, packet.original_length] {
         output.extend(field.to_ne_bytes());
     }
-    output.extend(packet);
+    output.extend(packet.bytes);
+    Some(())
 }

@@ -2,7 +2,10 @@
 
 use std::io::Read;
 
-use super::{Fields, MAX_BLOCK_BYTES, MAX_PACKET, Order, Problem, Record, damaged, fill, fill_all};
+use super::{
+    CapturedPacket, Fields, MAX_BLOCK_BYTES, MAX_PACKET, Order, Problem, Record, damaged, fill,
+    fill_all,
+};
 use crate::PortId;
 
 /// Type of the block that begins a section; it reads the same in both byte orders.
@@ -147,7 +150,8 @@ impl PcapNg {
             return damaged(format!("the section has more than {MAX_INTERFACES} interfaces"));
         }
         let mut fields = Fields { order: self.order, rest: body };
-        let (Some(link_type), Some(_), Some(snap_length)) = (fields.u16(), fields.u16(), fields.u32())
+        let (Some(link_type), Some(_), Some(snap_length)) =
+            (fields.u16(), fields.u16(), fields.u32())
         else {
             return damaged("the interface block is too short for its fields");
         };
@@ -239,7 +243,9 @@ impl PcapNg {
 /// The place of the packet in its block.
 fn range(start: usize, length: usize, body: &[u8]) -> Result<std::ops::Range<usize>, Problem> {
     if length > MAX_PACKET {
-        return damaged(format!("claims {length} bytes, and no packet is longer than {MAX_PACKET}"));
+        return damaged(format!(
+            "claims {length} bytes, and no packet is longer than {MAX_PACKET}"
+        ));
     }
     if length > body.len() - start {
         return damaged(format!(
@@ -298,8 +304,8 @@ fn end_of_options(output: &mut Vec<u8>) {
     output.extend([0; 4]);
 }
 
-/// A section of Ethernet interfaces with nanoseconds.
-pub(super) fn write_header(output: &mut Vec<u8>, interfaces: &[&str]) {
+/// The beginning of a section.
+pub(super) fn write_header(output: &mut Vec<u8>) {
     block(output, SECTION_HEADER, |output| {
         output.extend(BYTE_ORDER.to_ne_bytes());
         output.extend(1_u16.to_ne_bytes());
@@ -308,32 +314,37 @@ pub(super) fn write_header(output: &mut Vec<u8>, interfaces: &[&str]) {
         option(output, OPTION_SECTION_PROGRAM, b"stateway");
         end_of_options(output);
     });
-    for name in interfaces {
-        block(output, INTERFACE, |output| {
-            output.extend(1_u16.to_ne_bytes());
-            output.extend(0_u16.to_ne_bytes());
-            output.extend((MAX_PACKET as u32).to_ne_bytes());
-            option(output, OPTION_INTERFACE_NAME, name.as_bytes());
-            option(output, OPTION_INTERFACE_RESOLUTION, &[9]);
-            end_of_options(output);
-        });
-    }
 }
 
-/// One packet, with a comment if it is not empty.
+/// An interface with nanoseconds. An empty name is left out.
+pub(super) fn write_interface(output: &mut Vec<u8>, name: &str, link_type: u16) {
+    block(output, INTERFACE, |output| {
+        output.extend(link_type.to_ne_bytes());
+        output.extend(0_u16.to_ne_bytes());
+        output.extend((MAX_PACKET as u32).to_ne_bytes());
+        if !name.is_empty() {
+            option(output, OPTION_INTERFACE_NAME, name.as_bytes());
+        }
+        option(output, OPTION_INTERFACE_RESOLUTION, &[9]);
+        end_of_options(output);
+    });
+}
+
+/// One packet of an interface, with a comment if it is not empty.
 pub(super) fn write_packet(
     output: &mut Vec<u8>,
     interface: u32,
-    timestamp: u64,
-    packet: &[u8],
+    packet: &CapturedPacket<'_>,
     comment: &str,
 ) {
     block(output, ENHANCED_PACKET, |output| {
-        let length = packet.len() as u32;
-        for field in [interface, (timestamp >> 32) as u32, timestamp as u32, length, length] {
+        let time = packet.timestamp;
+        let length = packet.bytes.len() as u32;
+        let fields = [interface, (time >> 32) as u32, time as u32, length, packet.original_length];
+        for field in fields {
             output.extend(field.to_ne_bytes());
         }
-        padded(output, packet);
+        padded(output, packet.bytes);
         if !comment.is_empty() {
             option(output, OPTION_COMMENT, comment.as_bytes());
             end_of_options(output);

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
 
 use super::link::{Link, named};
 use super::pcap::Pcap;
@@ -13,10 +15,12 @@ use super::pcapng::{PcapNg, SECTION_HEADER};
 use super::{Problem, Record, fill};
 use crate::{Frame, FramePool, PortError, PortId, RxQueue};
 
+/// The beginning of a file that is packed with gzip.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// Reads a capture in pcap or pcapng format, whichever it is.
+/// Reads a capture in pcap or pcapng format, whichever it is, also in gzip.
 ///
 /// Every packet becomes an Ethernet frame: packets of other link types get a header in front, and
 /// those whose link type is not read are counted ([`CaptureReader::foreign`]). The sequence number of a frame is its position in the file,
@@ -98,18 +102,20 @@ impl CaptureReader {
     /// As [`CaptureReader::open`].
     pub fn new(
         file: String,
-        mut input: impl Read + Send + 'static,
+        input: impl Read + Send + 'static,
         port: PortId,
     ) -> Result<Self, PortError> {
         let mut buffer = Vec::new();
-        let format = open_format(&mut input, &mut buffer).map_err(|problem| match problem {
+        let problem = |problem| match problem {
             Problem::Damaged(problem) => PortError::NoCapture { file: file.clone(), problem },
             Problem::Io(source) => read_error(&file, source),
-        })?;
+        };
+        let mut input = unpacked(input).map_err(problem)?;
+        let format = open_format(&mut input, &mut buffer).map_err(problem)?;
         Ok(Self {
             file,
             port,
-            input: Box::new(input),
+            input,
             format,
             buffer,
             packets: 0,
@@ -306,6 +312,18 @@ impl fmt::Debug for CaptureReader {
     }
 }
 
+/// The capture in a file, which may be packed with gzip (RFC 1952), in one part or several.
+fn unpacked(mut input: impl Read + Send + 'static) -> Result<Box<dyn Read + Send>, Problem> {
+    let mut magic = [0; GZIP.len()];
+    let filled = fill(&mut input, &mut magic)?;
+    let input = Cursor::new(magic).take(filled as u64).chain(input);
+    if magic != GZIP {
+        return Ok(Box::new(input));
+    }
+    let unpacked = MultiGzDecoder::new(input);
+    Ok(Box::new(BufReader::with_capacity(READ_BYTES, unpacked)))
+}
+
 fn open_format(input: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Format, Problem> {
     let mut magic = [0; 4];
     let problem = match fill(input, &mut magic)? {
@@ -313,13 +331,28 @@ fn open_format(input: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Format, Pr
         4 if u32::from_le_bytes(magic) == SECTION_HEADER => {
             return PcapNg::open(input, buffer).map(Format::PcapNg);
         }
-        4 => match Pcap::open(magic, input)? {
-            Some(pcap) => return Ok(Format::Pcap(pcap)),
-            None => format!("it begins with {magic:02x?}, as neither pcap nor pcapng files do"),
+        4 => match (Pcap::open(magic, input)?, packing(magic)) {
+            (Some(pcap), _) => return Ok(Format::Pcap(pcap)),
+            (None, Some((name, unpack))) => format!("it is packed with {name}: {unpack} it first"),
+            (None, None) => {
+                format!("it begins with {magic:02x?}, as neither pcap nor pcapng files do")
+            }
         },
         filled => format!("it has only {filled} bytes"),
     };
     Err(Problem::Damaged(problem))
+}
+
+/// How a file is packed that begins so, and the command that unpacks it.
+fn packing(magic: [u8; 4]) -> Option<(&'static str, &'static str)> {
+    match magic {
+        [0x28, 0xb5, 0x2f, 0xfd] => Some(("zstd", "unzstd")),
+        [0xfd, b'7', b'z', b'X'] => Some(("xz", "unxz")),
+        [b'B', b'Z', b'h', _] => Some(("bzip2", "bunzip2")),
+        [b'P', b'K', 3, 4] => Some(("zip", "unzip")),
+        [0x04, 0x22, 0x4d, 0x18] => Some(("lz4", "unlz4")),
+        _ => None,
+    }
 }
 
 fn read_error(file: &str, source: io::Error) -> PortError {
