@@ -15,6 +15,7 @@ pub mod dccp;
 mod dissect;
 mod dissected;
 mod extension;
+mod fault;
 pub mod fragment;
 mod headers;
 mod hop;
@@ -43,6 +44,7 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, mapped, protocol,
 };
+pub use fault::fault;
 pub use headers::headers_end;
 pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;
