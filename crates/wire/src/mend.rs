@@ -1,4 +1,4 @@
-//! What a sender leaves to its interface in the headers of IP, and a capture on its host lacks.
+//! Headers of IP that a sender leaves unfinished for its interface, in captures on its host.
 
 use crate::{
     Dissected, Family, checksum, dissect,

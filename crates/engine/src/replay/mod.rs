@@ -5,6 +5,7 @@
 //! workers, and a replay can be repeated exactly.
 
 pub mod capture_clock;
+pub mod fates;
 mod passed_packets;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ use crate::path::events::{EventStream, Subscription};
 use crate::path::rules::ruleset::{Rules, Unloaded};
 use crate::path::zones::Zones;
 use crate::replay::capture_clock::CaptureClock;
+use crate::replay::fates::{Classes, Fate};
 use crate::replay::passed_packets::PassedPackets;
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
@@ -84,6 +86,21 @@ pub struct ReplayReport {
 pub enum Seen {
     /// This many packets were played.
     Packets(u64),
+    /// A packet passed; told if [`ReplayOptions::tells_packets`] is set.
+    Passed {
+        /// Its number in the capture, from 1.
+        number: u64,
+        /// Its zone.
+        zone: Zone,
+        /// Its outermost VLAN, 0 for none.
+        vlan: u16,
+        /// Its length, bytes.
+        length: u32,
+        /// How tracking saw it.
+        fate: Fate,
+        /// Its headers in one line.
+        summary: String,
+    },
     /// A packet was dropped.
     Dropped {
         /// Its number in the capture, from 1.
@@ -96,8 +113,11 @@ pub enum Seen {
         length: u32,
         /// The reason.
         why: DropCause,
-        /// The rule or policy that refused it, by its place in the ruleset.
+        /// The rule or policy that refused it, by its place in the ruleset, or the check that its
+        /// headers failed.
         refused_by: Option<String>,
+        /// How tracking saw it; known if [`ReplayOptions::tells_packets`] is set.
+        fate: Fate,
         /// Its headers in one line.
         summary: String,
     },
@@ -117,6 +137,8 @@ pub struct ReplayOptions {
     pub refuses_new: Vec<bool>,
     /// Names of these ports, for rules that ask for interfaces.
     pub interfaces: Vec<String>,
+    /// Tell of each packet how tracking saw it, also in comments of a pcapng that is written.
+    pub tells_packets: bool,
 }
 
 impl Default for ReplayOptions {
@@ -126,6 +148,7 @@ impl Default for ReplayOptions {
             verify_checksums: false,
             refuses_new: Vec::new(),
             interfaces: Vec::new(),
+            tells_packets: false,
         }
     }
 }
@@ -176,14 +199,18 @@ pub fn replay(
         if !options.verify_checksums {
             trust_checksum(&mut frame);
         }
+        let before = options.tells_packets.then(|| lockstep.classes());
+        let number = frame.sequence;
         lockstep.play(frame);
         let now_ns = lockstep.clock.now();
         report.span_ns = now_ns - *first.get_or_insert(now_ns);
-        let dropped = lockstep.tell_dropped(tell);
+        let dropped = lockstep.tell_dropped(before.map(|classes| (number, classes)), tell);
         let mut passed = lockstep.take_passed();
         report.passed += passed.len() as u64;
+        let comment = before.map(|before| lockstep.tell_passed(&passed, before, tell));
+        let comment = comment.unwrap_or_default();
         if let Some(writer) = &mut output
-            && let Err(error) = writer.settle(&input, &passed, &dropped)
+            && let Err(error) = writer.settle(&input, &passed, &comment, &dropped)
         {
             report.note_output(Err(error));
             output = None;
@@ -198,7 +225,7 @@ pub fn replay(
     report.mended = input.mended();
     report.foreign = input.foreign().collect();
     report.counters = lockstep.finish(&mut report);
-    lockstep.tell_dropped(tell);
+    lockstep.tell_dropped(None, tell);
     tell(Seen::Packets(report.packets));
     if let Some(output) = output {
         report.note_output(output.finish());
@@ -419,28 +446,75 @@ impl Lockstep {
             length: u32::try_from(length).unwrap_or(u32::MAX),
             why: reason.into(),
             refused_by: None,
+            fate: Fate::default(),
             summary: format!("a frame of {length} bytes"),
         });
     }
 
-    /// Reports the packets that were dropped since the last call; returns their positions.
-    fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) -> Vec<u64> {
-        let mut positions = Vec::new();
-        for worker in &mut self.workers {
-            for dropped in worker.path.recent_drops.take() {
-                positions.push(dropped.sequence);
-                tell(Seen::Dropped {
-                    number: dropped.sequence + 1,
-                    zone: dropped.zone,
-                    vlan: dropped.vlan,
-                    length: dropped.length,
-                    why: dropped.why,
-                    refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
-                    summary: Summary { frame: &dropped.bytes() }.to_string(),
-                });
-            }
+    /// Reports the packets that were dropped since the last call; returns their positions. `played`
+    /// is the position of the last packet, and the classes before it, if fates are to be told.
+    fn tell_dropped(
+        &mut self,
+        played: Option<(u64, Classes)>,
+        tell: &mut dyn FnMut(Seen),
+    ) -> Vec<u64> {
+        let take = |worker: &mut Worker| worker.path.recent_drops.take();
+        let drops: Vec<_> = self.workers.iter_mut().flat_map(take).collect();
+        for dropped in &drops {
+            let bytes = dropped.bytes();
+            // The classes say nothing of fragments that have waited too long.
+            let before =
+                played.map(|(number, classes)| (number == dropped.sequence).then_some(classes));
+            let fate = before.map(|before| self.fate(before, [(dropped.port, &bytes[..])]));
+            tell(Seen::Dropped {
+                number: dropped.sequence + 1,
+                zone: dropped.zone,
+                vlan: dropped.vlan,
+                length: dropped.length,
+                why: dropped.why,
+                refused_by: self.refused_by(&dropped.why, &bytes),
+                fate: fate.unwrap_or_default(),
+                summary: Summary { frame: &bytes }.to_string(),
+            });
         }
-        positions
+        drops.iter().map(|dropped| dropped.sequence).collect()
+    }
+
+    /// The rule or policy that refused a packet, or the check that its headers failed.
+    fn refused_by(&self, why: &DropCause, packet: &[u8]) -> Option<String> {
+        let rules = self.rules.as_ref();
+        rules.and_then(|rules| rules.tell(why)).or_else(|| match why.reason() {
+            DropReason::MalformedLink
+            | DropReason::MalformedIpv4
+            | DropReason::MalformedIpv6
+            | DropReason::MalformedExtension
+            | DropReason::MalformedTcp
+            | DropReason::MalformedUdp
+            | DropReason::MalformedIcmp
+            | DropReason::MalformedSctp
+            | DropReason::MalformedDccp
+            | DropReason::MalformedGre => wire::fault(packet),
+            _ => None,
+        })
+    }
+
+    /// Reports the packets that passed when the last packet was played; returns what there is to
+    /// say of them.
+    fn tell_passed(&self, passed: &[Frame], before: Classes, tell: &mut dyn FnMut(Seen)) -> String {
+        let fate = self.fate(Some(before), passed.iter().map(|it| (it.port, it.bytes())));
+        for frame in passed {
+            let vlan = wire::vlan_of(frame.bytes());
+            let zones = &self.workers[0].path.tracking.zones;
+            tell(Seen::Passed {
+                number: frame.sequence + 1,
+                zone: zones.origin(frame.port, vlan).zone,
+                vlan,
+                length: frame.len() as u32,
+                fate: fate.clone(),
+                summary: Summary { frame: frame.bytes() }.to_string(),
+            });
+        }
+        fate.to_string()
     }
 
     /// Counts the flows that have ended.

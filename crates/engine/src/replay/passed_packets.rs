@@ -31,12 +31,13 @@ impl PassedPackets {
     }
 
     /// Notes what became of packets after the last one of `input` was played: the frames that
-    /// passed then, and the positions of those that were dropped. Frames that the gateway has made,
+    /// passed then, with a comment, and the positions of those that were dropped. Frames that the gateway has made,
     /// such as resets, are not written: no capture holds them.
     pub fn settle(
         &mut self,
         input: &CaptureReader,
         passed: &[Frame],
+        comment: &str,
         dropped: &[u64],
     ) -> Result<(), PortError> {
         let Some(last) = input.last_packet() else { return Ok(()) };
@@ -48,10 +49,10 @@ impl PassedPackets {
         for frame in passed {
             if frame.sequence == number {
                 if std::mem::take(&mut is_open) {
-                    self.writer.write_captured(&last, "")?;
+                    self.writer.write_captured(&last, comment)?;
                 }
             } else if let Some(packet) = self.waiting.remove(&frame.sequence) {
-                self.writer.write_captured(&packet.captured(), "")?;
+                self.writer.write_captured(&packet.captured(), comment)?;
             }
         }
         if is_open {

@@ -390,3 +390,51 @@ fn what_passes_is_written_as_it_was_captured() {
     let expected = frames.iter().map(|frame| (frame[..60].to_vec(), frame.len()));
     assert_eq!(seen, expected.collect::<Vec<_>>());
 }
+
+#[test]
+fn each_packet_is_told_with_its_class_direction_and_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let builder = PacketBuilder::v4([192, 0, 2, 9], SERVER).id(7);
+    let (mut whole, mut error) = (Vec::new(), Vec::new());
+    builder.udp(5000, 53, &[7; 2000], &mut whole);
+    let question = udp(1, 5000, false);
+    PacketBuilder::v4(SERVER, CLIENT).icmp_error(3, 3, [0; 4], &question[14..], &mut error);
+    let mut frames = builder.fragments(protocol::UDP, &whole[34..], 1480);
+    frames.extend([question, udp(1, 5000, true), error]);
+    frames.push(tcp(true, TcpFlags::SYN.with(TcpFlags::FIN), 100, 0));
+    frames.push(b"no IP at all\x08\x06but ARP".to_vec());
+    let path = capture(directory.path(), &frames);
+    let (flow, fragments) =
+        ("udp 192.0.2.1:5000 > 198.51.100.2:53", "udp 192.0.2.9:5000 > 198.51.100.2:53");
+    let expected = [
+        format!("1 passed: new, original direction of {fragments}"),
+        format!("2 passed: new, original direction of {fragments}"),
+        format!("3 passed: new, original direction of {flow}"),
+        format!("4 passed: established, reply direction of {flow}"),
+        format!("5 passed: related, reply direction of {flow}"),
+        "6 tcp_flags: invalid".to_owned(),
+        "7 passed: untracked".to_owned(),
+    ];
+    for workers in [1, 3] {
+        let mut told = Vec::new();
+        let mut tell = |seen| match seen {
+            Seen::Passed { number, fate, .. } => told.push(format!("{number} passed: {fate}")),
+            Seen::Dropped { number, why, fate, .. } => {
+                told.push(format!("{number} {}: {fate}", why.reason().name()));
+            }
+            Seen::Packets(_) => {}
+        };
+        let options = ReplayOptions { tells_packets: true, ..with_workers(workers) };
+        let out = directory.path().join("out.pcapng");
+        let output = CaptureWriter::create_for_captured(&out).unwrap();
+        let input = CaptureReader::open(&path, PortId(0)).unwrap();
+        replay(input, Some(output), &config(), options, &mut tell).unwrap();
+        assert_eq!(told, expected);
+        // The comments of the output say the same.
+        let file = std::fs::read(&out).unwrap();
+        for told in expected.iter().filter_map(|it| it.split_once(" passed: ")) {
+            let mut windows = file.windows(told.1.len());
+            assert!(windows.any(|bytes| bytes == told.1.as_bytes()), "{}", told.1);
+        }
+    }
+}

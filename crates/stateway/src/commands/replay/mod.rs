@@ -1,13 +1,14 @@
 //! `stateway replay`
 
 mod files;
+mod packets;
 mod report;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
-use engine::{Mode, REPLAY_SECRET, ReplayOptions, Seen};
+use engine::{Mode, REPLAY_SECRET, ReplayOptions, ReplayReport, Seen};
 use indicatif::{ProgressBar, ProgressStyle};
 use netio::PortId;
 
@@ -25,6 +26,7 @@ Examples:
   stateway replay traffic.pcapng -c gateway.toml    as that gateway would have judged it
   stateway replay traffic.pcap --explain            every dropped packet, and the check that
                                                     decided, with its numbers
+  stateway replay traffic.pcap --packets            class, direction and connection of each
   stateway replay traffic.pcap --json | jq .drops
   tcpdump -i wan0 -w - | stateway replay -            as a stream; it ends with the stream
   stateway replay traffic.pcap -w - | tcpdump -r -    the report goes to standard error then
@@ -43,6 +45,16 @@ gateway would have made itself.
 The time is that of the capture. The result does not depend on the number of workers. A
 capture that is damaged is played up to the damage, and an output that can not be written
 ends the replay; the report then covers the packets that were played, and the exit code is 1.
+
+Keys of a packet with --packets --json:
+  schema, number    version of this form; place in the capture, from 1
+  outcome           passed or dropped
+  reason, why       why it was dropped, or null: the reason, and the check that decided
+  class             of tracking, or null if it has not judged the packet
+  connection        by the addresses and ports of its first packet, or null
+  direction         of the packet in it: original or reply, or null
+  packet, length    its headers in one line, and its bytes
+  zone, vlan        0 for none
 
 Keys of the report with --json:
   schema, input     version of this form, and the capture
@@ -83,6 +95,10 @@ pub struct Args {
     /// lines before the report.
     #[arg(short, long)]
     explain: bool,
+    /// Show each packet with its class, its direction and its connection; a pcapng that is written
+    /// has the same in comments. With `--json`: one object for each, on lines before the report.
+    #[arg(short, long)]
+    packets: bool,
     /// Judge packets by their checksums and by their IP headers as they are. Without it, checksums
     /// are ignored, and wrong ones and lengths of 0 in IP headers are filled in: on the machine that
     /// sends them, packets are captured before the interface has done that.
@@ -103,6 +119,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         verify_checksums: args.verify_checksums,
         refuses_new: config.interfaces.iter().map(|i| i.refuses_new).collect(),
         interfaces: names.clone(),
+        tells_packets: args.packets,
     };
     let port = port(args.interface.as_deref(), &names)?;
     let asks_for_interfaces = asks_for_interfaces(&config);
@@ -136,12 +153,16 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     let progress = progress_bar();
     let mut explained = Ok(());
+    let as_json = args.json.json;
     let result = engine::replay(input, output, &config, options, &mut |seen| match seen {
         Seen::Packets(packets) => progress.set_position(packets),
-        dropped if args.explain && explained.is_ok() => {
-            explained = progress.suspend(|| report::explain(&dropped, args.json.json, out));
+        packet if args.packets && explained.is_ok() => {
+            explained = progress.suspend(|| packets::tell(&packet, as_json, out));
         }
-        Seen::Dropped { .. } => {}
+        dropped if args.explain && explained.is_ok() => {
+            explained = progress.suspend(|| report::explain(&dropped, as_json, out));
+        }
+        Seen::Dropped { .. } | Seen::Passed { .. } => {}
     });
     progress.finish_and_clear();
     explained?;
@@ -155,21 +176,26 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             report.packets
         );
     }
-    let shown = Report::new(&args.input, &report);
+    conclude(args, &report, out)
+}
+
+/// Shows the report. An error if the capture or the output is not complete.
+fn conclude(args: &Args, report: &ReplayReport, out: &mut Output) -> anyhow::Result<()> {
+    let shown = Report::new(&args.input, report);
     if args.json.json {
         out.json(&shown)?
     } else {
         shown.print(out)?
     }
     out.flush()?;
-    if let Some(problem) = report.output_problem {
+    if let Some(problem) = &report.output_problem {
         let written = report.written.unwrap_or(0);
         bail!(
             "the output is not complete, {written} of {} packets were written: {problem}",
             report.passed
         );
     }
-    if let Some(problem) = report.problem {
+    if let Some(problem) = &report.problem {
         bail!("the capture is damaged; the packets before the damage were played: {problem}");
     }
     Ok(())

@@ -60,7 +60,7 @@ struct Dropped<'a> {
 
 /// Shows a dropped packet and the check that decided.
 pub fn explain(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let Seen::Dropped { number, zone, vlan, length, why, refused_by, summary } = seen else {
+    let Seen::Dropped { number, zone, vlan, length, why, refused_by, summary, .. } = seen else {
         return Ok(());
     };
     let (zone, vlan) = (zone.0, *vlan);
