@@ -122,3 +122,28 @@ fn each_packet_is_told_in_text_and_as_json() {
         assert!(keys.split_whitespace().any(is_it), "{key} is not explained:\n{keys}");
     }
 }
+
+/// A question about a packet means the number that other programs give it too.
+#[test]
+fn packets_of_a_foreign_link_type_keep_their_numbers_in_questions() {
+    let directory = TempDir::new().unwrap();
+    let mut frame = Vec::new();
+    there().udp(7, 9, b"x", &mut frame);
+    let path = directory.path().join("in.pcapng");
+    let mut writer = CaptureWriter::create_for_captured(&path).unwrap();
+    for link_type in [127, 1] {
+        let (interface, timestamp, original_length) = ("", 0, frame.len() as u32);
+        let bytes = &frame[..];
+        let packet = CapturedPacket { bytes, link_type, interface, timestamp, original_length };
+        writer.write_captured(&packet, "").unwrap();
+    }
+    writer.finish().unwrap();
+    let rules = written(&directory, "ruleset.json", b"{\"nftables\": []}");
+    let ask = |number: u8| {
+        let question = format!("@{}:{number}", path.display());
+        stateway(&["rules", "explain", "--file", &rules, &question])
+    };
+    assert!(stdout(&ask(2)).contains("192.0.2.1:7 > 198.51.100.2:9"), "{}", stderr(&ask(2)));
+    assert!(stderr(&ask(1)).contains("packet 1 is of a link type that is not read"));
+    assert!(stderr(&ask(3)).contains("there is no packet 3, only 2"), "{}", stderr(&ask(3)));
+}
