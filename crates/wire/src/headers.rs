@@ -1,4 +1,4 @@
-//! Where the headers of a packet end.
+//! Where the headers of a packet end, and packets of which only the beginning is known.
 
 use crate::{Family, Network, Transport, tail};
 
@@ -44,5 +44,31 @@ const fn quoted_header(family: Family) -> usize {
     match family {
         Family::V4 => 20,
         Family::V6 => 40,
+    }
+}
+
+/// Gives the packet `network` of `frame` a readable end, if only the first `captured` bytes of the
+/// frame are known and the rest is zero: behind the chunks of SCTP whose headers are known, padding
+/// (RFC 4820) stands for all others.
+pub fn cover_missing(frame: &mut [u8], network: &Network, captured: usize) {
+    const COMMON_HEADER: usize = 12;
+    const CHUNK_HEADER: usize = 4;
+    const PAD: u8 = 0x84;
+    let end = network.end as usize;
+    let mut at = usize::from(network.transport_offset) + COMMON_HEADER;
+    if !matches!(network.transport, Transport::Sctp { .. }) {
+        return;
+    }
+    while let Some(&mut [ref mut kind, ref mut flags, ref mut l0, ref mut l1]) =
+        frame.get_mut(..end).and_then(|packet| packet.get_mut(at..)?.first_chunk_mut())
+    {
+        if at + CHUNK_HEADER <= captured {
+            let length = usize::from(u16::from_be_bytes([*l0, *l1]));
+            at += length.max(CHUNK_HEADER).next_multiple_of(4);
+        } else {
+            (*kind, *flags) = (PAD, 0);
+            [*l0, *l1] = u16::try_from(end - at).unwrap_or(u16::MAX).to_be_bytes();
+            return;
+        }
     }
 }

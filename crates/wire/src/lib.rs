@@ -45,7 +45,7 @@ pub use dissected::{
     QuotedTransport, TcpFlags, TcpInfo, Transport, mapped, protocol,
 };
 pub use fault::fault;
-pub use headers::headers_end;
+pub use headers::{cover_missing, headers_end};
 pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;
 pub use ip_option::{RefusedOption, Waypoint, check_options, has_ipv4_options, record_waypoint};

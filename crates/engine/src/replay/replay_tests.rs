@@ -438,3 +438,32 @@ fn each_packet_is_told_with_its_class_direction_and_connection() {
         }
     }
 }
+
+#[test]
+fn chunks_that_the_capture_has_cut_do_not_matter() {
+    use wire::build::sctp::{chunk, init, packet};
+    let directory = tempfile::tempdir().unwrap();
+    // COOKIE ECHO, and then two chunks of data behind one another.
+    let data = || chunk(0, 3, &[7; 300]);
+    let sent = |from_client: bool, sctp: &[u8]| {
+        let (from, to) = if from_client { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+        let ports: [u8; 4] = if from_client { [0, 7, 0, 9] } else { [0, 9, 0, 7] };
+        let mut frame = Vec::new();
+        let sctp = [&ports[..], &sctp[4..]].concat();
+        PacketBuilder::v4(from, to).raw(protocol::SCTP, &sctp, &mut frame);
+        frame
+    };
+    let frames = [
+        sent(true, &init(0, 1, 11)),
+        sent(false, &init(11, 2, 22)),
+        sent(true, &packet(22, &[chunk(10, 0, &[1; 40]), data(), data()])),
+        sent(false, &packet(11, &[chunk(11, 0, &[]), data(), data()])),
+        sent(true, &packet(22, &[data(), data()])),
+    ];
+    for snap_length in [66, 68, 70, 96, 98, 2000] {
+        let path = cut_capture(directory.path(), snap_length, &frames);
+        let (report, _) = play(&path, &config(), with_workers(1));
+        assert_eq!(report.passed, 5, "{snap_length}: {:?}", report.counters.classes);
+        assert_eq!(report.flows, BTreeMap::from([((132, "ESTABLISHED"), 1)]), "{snap_length}");
+    }
+}
