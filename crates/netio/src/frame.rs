@@ -73,7 +73,7 @@ impl Frame {
     }
 
     /// Notes that only the first `captured` bytes of the frame are known, and zeros stand for the
-    /// rest, or padding does. If its headers can not be read without the rest, the frame ends there instead.
+    /// rest. If its headers can not be read without the rest, the frame ends there instead.
     pub(crate) fn note_cut(&mut self, captured: usize) {
         let dissected = wire::dissect(self.bytes()).ok();
         let network = dissected.and_then(|dissected| dissected.network);

@@ -200,12 +200,13 @@ pub fn replay(
             trust_checksum(&mut frame);
         }
         let before = options.tells_packets.then(|| lockstep.classes());
-        let number = frame.sequence;
+        let number = input.packets();
+        frame.sequence = number;
         lockstep.play(frame);
         let now_ns = lockstep.clock.now();
         report.span_ns = now_ns - *first.get_or_insert(now_ns);
         let dropped = lockstep.tell_dropped(before.map(|classes| (number, classes)), tell);
-        let mut passed = lockstep.take_passed();
+        let mut passed = lockstep.take_captured();
         report.passed += passed.len() as u64;
         let comment = before.map(|before| lockstep.tell_passed(&passed, before, tell));
         let comment = comment.unwrap_or_default();
@@ -435,6 +436,16 @@ impl Lockstep {
         self.passed.take()
     }
 
+    /// The same without frames that the gateway has made, such as resets. It numbers none of them,
+    /// and the packets of a capture have numbers from 1.
+    fn take_captured(&mut self) -> Vec<Frame> {
+        let is_captured = |frame: &Frame| frame.sequence > 0;
+        let (captured, made): (Vec<_>, Vec<_>) =
+            self.take_passed().into_iter().partition(is_captured);
+        made.into_iter().for_each(|frame| self.pool.give_back(frame));
+        captured
+    }
+
     /// Drops a packet whose frame no worker takes.
     fn refuse_long(&mut self, number: u64, length: u64, tell: &mut dyn FnMut(Seen)) {
         let reason = DropReason::FrameTooLong;
@@ -451,8 +462,8 @@ impl Lockstep {
         });
     }
 
-    /// Reports the packets that were dropped since the last call; returns their positions. `played`
-    /// is the position of the last packet, and the classes before it, if fates are to be told.
+    /// Reports the packets that were dropped since the last call; returns their numbers. `played`
+    /// is the number of the last packet, and the classes before it, if fates are to be told.
     fn tell_dropped(
         &mut self,
         played: Option<(u64, Classes)>,
@@ -467,7 +478,7 @@ impl Lockstep {
                 played.map(|(number, classes)| (number == dropped.sequence).then_some(classes));
             let fate = before.map(|before| self.fate(before, [(dropped.port, &bytes[..])]));
             tell(Seen::Dropped {
-                number: dropped.sequence + 1,
+                number: dropped.sequence,
                 zone: dropped.zone,
                 vlan: dropped.vlan,
                 length: dropped.length,
@@ -506,7 +517,7 @@ impl Lockstep {
             let vlan = wire::vlan_of(frame.bytes());
             let zones = &self.workers[0].path.tracking.zones;
             tell(Seen::Passed {
-                number: frame.sequence + 1,
+                number: frame.sequence,
                 zone: zones.origin(frame.port, vlan).zone,
                 vlan,
                 length: frame.len() as u32,

@@ -10,7 +10,7 @@ use netio::{Frame, PortError};
 #[derive(Debug)]
 pub struct PassedPackets {
     writer: CaptureWriter,
-    /// Packets that were neither passed nor dropped yet, by their position in the capture.
+    /// Packets that were neither passed nor dropped yet, by their number in the capture.
     waiting: BTreeMap<u64, Waiting>,
 }
 
@@ -31,8 +31,7 @@ impl PassedPackets {
     }
 
     /// Notes what became of packets after the last one of `input` was played: the frames that
-    /// passed then, with a comment, and the positions of those that were dropped. Frames that the gateway has made,
-    /// such as resets, are not written: no capture holds them.
+    /// passed then, with a comment, and the numbers of those that were dropped.
     pub fn settle(
         &mut self,
         input: &CaptureReader,
@@ -41,7 +40,7 @@ impl PassedPackets {
         dropped: &[u64],
     ) -> Result<(), PortError> {
         let Some(last) = input.last_packet() else { return Ok(()) };
-        let number = input.packets().saturating_sub(1);
+        let number = input.packets();
         for number in dropped {
             self.waiting.remove(number);
         }
