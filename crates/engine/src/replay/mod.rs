@@ -439,11 +439,11 @@ impl Lockstep {
     /// The same without frames that the gateway has made, such as resets. It numbers none of them,
     /// and the packets of a capture have numbers from 1.
     fn take_captured(&mut self) -> Vec<Frame> {
-        let is_captured = |frame: &Frame| frame.sequence > 0;
-        let (captured, made): (Vec<_>, Vec<_>) =
-            self.take_passed().into_iter().partition(is_captured);
-        made.into_iter().for_each(|frame| self.pool.give_back(frame));
-        captured
+        let mut passed = self.take_passed();
+        for made in passed.extract_if(.., |frame| frame.sequence == 0) {
+            self.pool.give_back(made);
+        }
+        passed
     }
 
     /// Drops a packet whose frame no worker takes.

@@ -110,8 +110,7 @@ impl CaptureReader {
             Problem::Damaged(problem) => PortError::NoCapture { file: file.clone(), problem },
             Problem::Io(source) => read_error(&file, source),
         };
-        let mut input = unpacked(input).map_err(problem)?;
-        let format = open_format(&mut input, &mut buffer).map_err(problem)?;
+        let (input, format) = open_packed(input, &mut buffer).map_err(problem)?;
         Ok(Self {
             file,
             port,
@@ -313,20 +312,31 @@ impl fmt::Debug for CaptureReader {
 }
 
 /// The capture in a file, which may be packed with gzip (RFC 1952), in one part or several.
-fn unpacked(mut input: impl Read + Send + 'static) -> Result<Box<dyn Read + Send>, Problem> {
-    let mut magic = [0; GZIP.len()];
-    let filled = fill(&mut input, &mut magic)?;
-    let input = Cursor::new(magic).take(filled as u64).chain(input);
-    if magic != GZIP {
-        return Ok(Box::new(input));
+fn open_packed(
+    mut input: impl Read + Send + 'static,
+    buffer: &mut Vec<u8>,
+) -> Result<(Box<dyn Read + Send>, Format), Problem> {
+    let mut start = [0; 4];
+    let filled = fill(&mut input, &mut start)?;
+    if !start.starts_with(&GZIP) {
+        let format = open_format(start, filled, &mut input, buffer)?;
+        return Ok((Box::new(input), format));
     }
-    let unpacked = MultiGzDecoder::new(input);
-    Ok(Box::new(BufReader::with_capacity(READ_BYTES, unpacked)))
+    let packed = Cursor::new(start).take(filled as u64).chain(input);
+    let mut input = BufReader::with_capacity(READ_BYTES, MultiGzDecoder::new(packed));
+    let filled = fill(&mut input, &mut start)?;
+    let format = open_format(start, filled, &mut input, buffer)?;
+    Ok((Box::new(input), format))
 }
 
-fn open_format(input: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Format, Problem> {
-    let mut magic = [0; 4];
-    let problem = match fill(input, &mut magic)? {
+/// Reads the beginning of a capture behind its first four bytes, of which `filled` are there.
+fn open_format(
+    magic: [u8; 4],
+    filled: usize,
+    input: &mut impl Read,
+    buffer: &mut Vec<u8>,
+) -> Result<Format, Problem> {
+    let problem = match filled {
         0 => "the file is empty".into(),
         4 if u32::from_le_bytes(magic) == SECTION_HEADER => {
             return PcapNg::open(input, buffer).map(Format::PcapNg);
