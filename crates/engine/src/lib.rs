@@ -48,6 +48,7 @@ pub use path::zone_config::{
     LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, TimeoutPolicy, ZoneConfig, ZoneError,
 };
 pub use path::zones::{MOST_ZONES, Zones, ZonesError};
+pub use replay::fates::Fate;
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
 pub use worker::queue::Received;
 pub use worker::report::BucketStatus;

@@ -30,6 +30,9 @@ pub enum Checksum {
     Complete,
     /// Verified by the interface (VIRTIO_NET_HDR_F_DATA_VALID).
     Verified,
+    /// The end of the packet was not captured and is zero here: nobody can verify the checksum,
+    /// and nobody may read the payload.
+    Cut,
     /// Only the pseudo header is summed; whoever sends the frame out of the
     /// machine completes it (VIRTIO_NET_HDR_F_NEEDS_CSUM).
     Partial {
@@ -45,7 +48,7 @@ impl Checksum {
     pub const fn covers(self) -> ChecksumCovers {
         match self {
             Self::Partial { .. } => ChecksumCovers::PseudoHeader,
-            Self::Complete | Self::Verified => ChecksumCovers::All,
+            Self::Complete | Self::Verified | Self::Cut => ChecksumCovers::All,
         }
     }
 }
@@ -97,7 +100,9 @@ impl Frame {
     fn offload_fits(&mut self, outer: &Network) -> bool {
         let (start, field) = match self.offload.checksum {
             Checksum::Partial { start, offset } => (start, Some(usize::from(offset))),
-            Checksum::Complete | Checksum::Verified => (outer.transport_offset, None),
+            Checksum::Complete | Checksum::Verified | Checksum::Cut => {
+                (outer.transport_offset, None)
+            }
         };
         let is_outermost = start == outer.transport_offset;
         let found = match is_outermost {

@@ -13,6 +13,9 @@ use tempfile::TempDir;
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
+#[path = "replay/captures.rs"]
+mod captures;
+
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
 const PCAP_HEADER: usize = 24;
@@ -218,8 +221,7 @@ fn each_dropped_packet_is_explained() {
         [
             "2: tcp_state: ACK in original direction is not possible in SYN_SENT",
             "    192.0.2.1:0 > 198.51.100.2:0 TCP ACK seq 101 ack 0 window 1000 length 0",
-            "3: malformed_link: Ethernet, VLAN, PPPoE or MPLS header cut short, or a PPPoE session \
-             frame with wrong fields.",
+            "3: malformed_link: an Ethernet header has 14 bytes, and 5 are there",
             "    ababababab",
         ]
     );
@@ -466,16 +468,6 @@ fn a_disk_that_fills_up_keeps_what_was_written() {
     // All of them are there. The half-written packet behind them does not count.
     let (_, _, kept) = replay(&[output]);
     assert!(kept["packets"].as_u64().unwrap() >= written, "{kept}");
-}
-
-#[test]
-fn the_input_is_not_overwritten() {
-    let directory = TempDir::new().unwrap();
-    let bytes = pcap(&traffic(1));
-    let input = written(&directory, "in.pcap", &bytes);
-    let output = stateway(&["replay", &input, "-w", &input]);
-    assert_eq!(output.status.code(), Some(2));
-    assert_eq!(fs::read(&input).unwrap(), bytes);
 }
 
 #[test]

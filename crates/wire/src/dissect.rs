@@ -113,11 +113,24 @@ pub fn inside(frame: &[u8], outer: &Network) -> Option<Network> {
 
 fn place_inside(frame: &[u8], outer: &Network) -> Option<IpPlace> {
     let Load { what, is_numbered } = transport::load(frame, outer)?;
-    match what {
-        _ if is_numbered => None,
+    if is_numbered { None } else { place_of(&what, frame, outer) }
+}
+
+fn place_of(what: &Loaded, frame: &[u8], outer: &Network) -> Option<IpPlace> {
+    match *what {
         Loaded::Packet(place) => Some(place),
         Loaded::Frame(start) => link::read(&frame[..outer.end as usize], start).ok()?.ip,
     }
+}
+
+/// The place of the packet inside the packet of a tunnel at `place`, whether its receiver wants
+/// all packets in order or not.
+#[cold]
+pub(crate) fn place_within(frame: &[u8], place: &IpPlace) -> Option<IpPlace> {
+    let mut outer = None;
+    network(frame, place, &mut outer).ok()?;
+    let outer = outer?;
+    place_of(&transport::load(frame, &outer)?.what, frame, &outer)
 }
 
 /// The payload of a tunnel's packet, see [`carried`].

@@ -15,7 +15,9 @@ pub mod dccp;
 mod dissect;
 mod dissected;
 mod extension;
+mod fault;
 pub mod fragment;
+mod headers;
 mod hop;
 mod icmp;
 pub mod icmp_error;
@@ -23,6 +25,7 @@ mod ip;
 mod ip_option;
 mod ip_writer;
 mod link;
+mod mend;
 mod payload;
 mod readdress;
 mod rewrite;
@@ -41,12 +44,15 @@ pub use dissected::{
     Dissected, Family, FragmentInfo, IcmpError, IcmpQuery, Malformed, Network, QueryKind, Quoted,
     QuotedTransport, TcpFlags, TcpInfo, Transport, mapped, protocol,
 };
+pub use fault::fault;
+pub use headers::{cover_missing, headers_end};
 pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;
 pub use ip_option::{RefusedOption, Waypoint, check_options, has_ipv4_options, record_waypoint};
 pub use link::{
     ETHERNET_LEN, FIRST_ETHERTYPE, LinkProtocol, is_read_behind, priority_tags, vlan_of,
 };
+pub use mend::mend_headers;
 pub use payload::edit_payload;
 pub use readdress::{ChecksumCovers, Place, Readdress};
 pub use rewrite::rewrite_ends;

@@ -52,6 +52,7 @@ pub(crate) struct Link {
 }
 
 /// An IP packet inside a frame.
+#[derive(Clone, Copy)]
 pub(crate) struct IpPlace {
     pub(crate) family: Family,
     pub(crate) offset: u16,
@@ -115,7 +116,7 @@ fn untagged(frame: &[u8], start: u16) -> Result<Header, Malformed> {
     Ok(Header { ethertype, vlan: 0, end: advance(start, ETHERNET_LEN)? })
 }
 
-const fn is_tag(ethertype: u16) -> bool {
+pub(crate) const fn is_tag(ethertype: u16) -> bool {
     matches!(ethertype, ethertype::VLAN | ethertype::SERVICE_VLAN | ethertype::OLD_QINQ)
 }
 

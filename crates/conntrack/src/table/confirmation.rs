@@ -2,7 +2,7 @@
 
 use flow::{DropReason, Verdict};
 
-use super::{Table, report};
+use super::{Checksum, Table, report};
 use crate::connection::Status;
 use crate::{ConnectionId, Context, EventKind, Tracked, TrackedPacket};
 
@@ -48,7 +48,11 @@ impl Table {
         {
             return tracked.dropped(reason);
         }
-        if tracked.has_helper() { self.inspect(tracked, packet, context) } else { tracked }
+        if tracked.has_helper() && packet.checksum != Checksum::Cut {
+            self.inspect(tracked, packet, context)
+        } else {
+            tracked
+        }
     }
 
     /// Confirms a connection, because the packet that opened it passes: the connection becomes

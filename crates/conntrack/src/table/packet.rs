@@ -17,6 +17,9 @@ pub enum Checksum {
     Verify,
     /// The device has verified it, or the sender is on this host and has not filled it in.
     Trust,
+    /// The end of the packet is missing, in a capture: nobody can verify it, and no helper reads
+    /// the packet.
+    Cut,
 }
 
 /// The slot in which the connection of a flow most likely is.

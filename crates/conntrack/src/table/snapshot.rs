@@ -9,6 +9,12 @@ use crate::view::{seconds_left, zone_number};
 use crate::{Connection, Direction, Tuple};
 
 impl Connection {
+    /// The direction of a packet whose key is that of the connection.
+    pub fn direction_of(&self, packet: &KeyedPacket) -> Direction {
+        let sent = Tuple::of(&packet.key, packet.sender, Direction::Original);
+        if sent == self.original { Direction::Original } else { Direction::Reply }
+    }
+
     /// The connection in a slot.
     pub(crate) fn of(slab: &Slab, slot: u32, now: Timestamp) -> Self {
         let Entry { head, body } = &slab[slot];

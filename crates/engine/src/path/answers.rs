@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use conntrack::Connection;
 use defrag::QueueView;
-use flow::{Counters, KeyedPacket, Timestamp, Zone};
+use flow::{Counters, DropReason, FlowKey, KeyedPacket, Timestamp, Zone};
+use netio::PortId;
 use ruleset::ElementUpdate;
 use steer::{BucketId, WorkerId};
 use wire::Network;
@@ -127,6 +129,22 @@ impl PacketPath {
         let hash = self.hasher.table_hash(&keyed.key);
         let bucket = self.buckets.get(bucket);
         bucket.is_some_and(|it| it.host_flows.knows(keyed, hash, sign, now))
+    }
+
+    /// The zone of packets that arrive on a port with this VLAN tag, 0 without one.
+    pub(crate) fn link_zone(&self, port: PortId, vlan: u16) -> Zone {
+        self.tracking.zones.origin(port, vlan).zone
+    }
+
+    /// The connection of packets with this key, if it is here.
+    pub(crate) fn connection(&self, key: &FlowKey, now: Timestamp) -> Option<Connection> {
+        let bucket = self.buckets.get(self.hasher.bucket_of_key(key))?;
+        bucket.connections.get(key, self.hasher.table_hash(key), now)
+    }
+
+    /// Counts a packet that did not get as far as the worker.
+    pub(crate) fn count_drop(&mut self, reason: DropReason) {
+        self.counters.drop_packet(reason);
     }
 
     /// The packets that were dropped last, each with the time since the drop.

@@ -304,7 +304,10 @@ impl PacketPath {
         debug_assert!(rest.is_empty(), "the pieces of a complete datagram leave no gap");
         frame.port = first.port;
         frame.sequence = first.sequence;
-        if first.offload.checksum != Checksum::Complete {
+        let is_cut = |it: &Fragment| it.frame.offload.checksum == Checksum::Cut;
+        if pieces.fragments.iter().any(is_cut) {
+            frame.offload.checksum = Checksum::Cut;
+        } else if first.offload.checksum != Checksum::Complete {
             frame.offload.checksum = Checksum::Verified;
         }
         Ok(frame)

@@ -289,6 +289,7 @@ pub(super) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
     match frame.offload.checksum {
         Checksum::Complete => conntrack::Checksum::Verify,
         Checksum::Verified | Checksum::Partial { .. } => conntrack::Checksum::Trust,
+        Checksum::Cut => conntrack::Checksum::Cut,
     }
 }
 

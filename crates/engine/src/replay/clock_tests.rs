@@ -69,6 +69,14 @@ fn connections_end_and_limits_recover_when_the_clock_of_a_capture_was_set_back()
     assert_eq!(passed(four(BEGIN).chain(four(BEGIN - HOUR)).collect()), 5 + 18);
 }
 
+#[test]
+fn answers_of_the_gateway_are_no_packets_of_the_capture() {
+    let reject = r#"{"reject": {"type": "icmp", "expr": "port-unreachable"}}"#;
+    let report = questions(&[BEGIN, BEGIN + HOUR], Some(rule(reject)));
+    assert_eq!((report.packets, report.passed, report.written), (2, 0, Some(0)));
+    assert_eq!(report.counters.dropped_total(), 2);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 

@@ -5,14 +5,16 @@
 //! workers, and a replay can be repeated exactly.
 
 pub mod capture_clock;
+pub mod fates;
+mod passed_packets;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use conntrack::EventKind;
-use flow::{Counters, HashKey, Timestamp, Zone};
-use netio::capture::{CaptureReader, CaptureWriter};
+use flow::{Counters, DropReason, HashKey, Timestamp, Zone};
+use netio::capture::{CaptureReader, CaptureWriter, Captured};
 use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
 use ruleset::ValidRuleset;
 use steer::{
@@ -32,6 +34,8 @@ use crate::path::events::{EventStream, Subscription};
 use crate::path::rules::ruleset::{Rules, Unloaded};
 use crate::path::zones::Zones;
 use crate::replay::capture_clock::CaptureClock;
+use crate::replay::fates::{Classes, Fate};
+use crate::replay::passed_packets::PassedPackets;
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
 use crate::worker::{Turn, Worker};
@@ -53,6 +57,11 @@ pub struct ReplayReport {
     pub bytes: u64,
     /// Packets that the capturing program had cut off.
     pub truncated: u64,
+    /// Packets whose headers of IP were mended, see [`wire::mend_headers`].
+    pub mended: u64,
+    /// Packets that were not played, because their link type is not read, by its name. No other
+    /// number counts them, except [`ReplayReport::truncated`].
+    pub foreign: BTreeMap<String, u64>,
     /// Packets that came in by no port of the gateway.
     pub elsewhere: u64,
     /// Packets that passed.
@@ -77,6 +86,21 @@ pub struct ReplayReport {
 pub enum Seen {
     /// This many packets were played.
     Packets(u64),
+    /// A packet passed; told if [`ReplayOptions::tells_packets`] is set.
+    Passed {
+        /// Its number in the capture, from 1.
+        number: u64,
+        /// Its zone.
+        zone: Zone,
+        /// Its outermost VLAN, 0 for none.
+        vlan: u16,
+        /// Its length, bytes.
+        length: u32,
+        /// How tracking saw it.
+        fate: Fate,
+        /// Its headers in one line.
+        summary: String,
+    },
     /// A packet was dropped.
     Dropped {
         /// Its number in the capture, from 1.
@@ -89,8 +113,11 @@ pub enum Seen {
         length: u32,
         /// The reason.
         why: DropCause,
-        /// The rule or policy that refused it, by its place in the ruleset.
+        /// The rule or policy that refused it, by its place in the ruleset, or the check that its
+        /// headers failed.
         refused_by: Option<String>,
+        /// How tracking saw it; known if [`ReplayOptions::tells_packets`] is set.
+        fate: Fate,
         /// Its headers in one line.
         summary: String,
     },
@@ -101,14 +128,17 @@ pub enum Seen {
 pub struct ReplayOptions {
     /// The number of workers. The result is the same for any number.
     pub workers: u16,
-    /// Judge packets by their checksums. Off by default: on the sending machine, packets are
-    /// captured before the interface has filled the checksums in.
+    /// Judge packets by their checksums, and by their headers as they are. Off by default: on the
+    /// sending machine, packets are captured before the interface has filled the checksums in, and
+    /// the lengths of packets that it cuts. Where they are wrong, they are written then.
     pub verify_checksums: bool,
     /// True for each port of the gateway that accepts no new connections. Packets of the port
     /// behind the last one came in by another interface.
     pub refuses_new: Vec<bool>,
     /// Names of these ports, for rules that ask for interfaces.
     pub interfaces: Vec<String>,
+    /// Tell of each packet how tracking saw it, also in comments of a pcapng that is written.
+    pub tells_packets: bool,
 }
 
 impl Default for ReplayOptions {
@@ -118,12 +148,13 @@ impl Default for ReplayOptions {
             verify_checksums: false,
             refuses_new: Vec::new(),
             interfaces: Vec::new(),
+            tells_packets: false,
         }
     }
 }
 
-/// Plays a capture through the pipeline and writes the packets that pass to `output`. It reports
-/// through `tell` meanwhile.
+/// Plays a capture through the pipeline and writes the packets that pass to `output`, as the
+/// capture holds them. It reports through `tell` meanwhile.
 ///
 /// A damaged capture is played up to the damage. If the output can not be written, the replay ends
 /// there. The report tells of both.
@@ -132,7 +163,7 @@ impl Default for ReplayOptions {
 /// [`StartError`] if there are no workers, or no memory or descriptor for them.
 pub fn replay(
     mut input: CaptureReader,
-    mut output: Option<CaptureWriter>,
+    output: Option<CaptureWriter>,
     config: &Config,
     options: ReplayOptions,
     tell: &mut dyn FnMut(Seen),
@@ -141,10 +172,21 @@ pub fn replay(
     let mut lockstep = Lockstep::new(config, options.workers, &options.refuses_new)?;
     lockstep.prepare_rules(config, &options.interfaces)?;
     let mut report = ReplayReport::default();
+    let mut output = output.map(PassedPackets::new);
     let mut first = None;
+    if !options.verify_checksums {
+        input = input.with_headers_mended();
+    }
     while report.output_problem.is_none() {
-        let mut frame = match input.next_frame(&mut lockstep.pool) {
-            Ok(Some(frame)) => frame,
+        let mut frame = match input.next_packet(&mut lockstep.pool) {
+            Ok(Some(Captured::Frame(frame))) => frame,
+            Ok(Some(Captured::TooLong(length))) => {
+                report.packets += 1;
+                report.bytes += length;
+                lockstep.refuse_long(input.packets(), length, tell);
+                continue;
+            }
+            Ok(Some(Captured::Foreign)) => continue,
             Ok(None) => break,
             Err(error) => {
                 report.problem = Some(error.to_string());
@@ -155,30 +197,36 @@ pub fn replay(
         report.bytes += frame.len() as u64;
         report.elsewhere += u64::from(usize::from(frame.port.0) >= options.refuses_new.len());
         if !options.verify_checksums {
-            trust_checksums(&mut frame);
+            trust_checksum(&mut frame);
         }
+        let before = options.tells_packets.then(|| lockstep.classes());
+        let number = input.packets();
+        frame.sequence = number;
         lockstep.play(frame);
         let now_ns = lockstep.clock.now();
         report.span_ns = now_ns - *first.get_or_insert(now_ns);
-        for frame in lockstep.take_passed() {
-            report.passed += 1;
-            if let Some(writer) = &mut output
-                && let Err(error) = writer.write(&frame, "")
-            {
-                report.note_output(Err(error));
-                output = None;
-            }
-            lockstep.pool.give_back(frame);
+        let dropped = lockstep.tell_dropped(before.map(|classes| (number, classes)), tell);
+        let mut passed = lockstep.take_captured();
+        report.passed += passed.len() as u64;
+        let comment = before.map(|before| lockstep.tell_passed(&passed, before, tell));
+        let comment = comment.unwrap_or_default();
+        if let Some(writer) = &mut output
+            && let Err(error) = writer.settle(&input, &passed, &comment, &dropped)
+        {
+            report.note_output(Err(error));
+            output = None;
         }
-        lockstep.tell_dropped(tell);
+        passed.drain(..).for_each(|frame| lockstep.pool.give_back(frame));
         lockstep.count_flows(&mut report);
         if report.packets.is_multiple_of(PROGRESS_EVERY) {
             tell(Seen::Packets(report.packets));
         }
     }
     report.truncated = input.truncated();
+    report.mended = input.mended();
+    report.foreign = input.foreign().collect();
     report.counters = lockstep.finish(&mut report);
-    lockstep.tell_dropped(tell);
+    lockstep.tell_dropped(None, tell);
     tell(Seen::Packets(report.packets));
     if let Some(output) = output {
         report.note_output(output.finish());
@@ -200,25 +248,10 @@ impl ReplayReport {
     }
 }
 
-/// Fills an IPv4 header checksum that is still zero, and marks the transport checksum as verified.
-fn trust_checksums(frame: &mut Frame) {
-    frame.offload.checksum = Checksum::Verified;
-    if wire::dissect(frame.bytes()) != Err(wire::Malformed::Ipv4Header) {
-        return;
-    }
-    let bytes = frame.bytes_mut();
-    // The start of a header that can not be read is not known. Almost always it is right behind a
-    // plain Ethernet header.
-    const ETHERNET: usize = 14;
-    if let Some(header) = bytes.get_mut(ETHERNET..)
-        && header.len() >= 20
-        && header[0] >> 4 == 4
-        && header[10..12] == [0, 0]
-    {
-        let length = usize::from(header[0] & 15) * 4;
-        if let Some(header) = header.get_mut(..length.max(20)) {
-            wire::checksum::fill_ipv4_header(header);
-        }
+/// Marks a transport checksum as verified.
+fn trust_checksum(frame: &mut Frame) {
+    if frame.offload.checksum != Checksum::Cut {
+        frame.offload.checksum = Checksum::Verified;
     }
 }
 
@@ -402,20 +435,95 @@ impl Lockstep {
         self.passed.take()
     }
 
-    fn tell_dropped(&mut self, tell: &mut dyn FnMut(Seen)) {
-        for worker in &mut self.workers {
-            for dropped in worker.path.take_drops() {
-                tell(Seen::Dropped {
-                    number: dropped.sequence + 1,
-                    zone: dropped.zone,
-                    vlan: dropped.vlan,
-                    length: dropped.length,
-                    why: dropped.why,
-                    refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
-                    summary: Summary { frame: &dropped.bytes() }.to_string(),
-                });
-            }
+    /// The same without frames that the gateway has made, such as resets. It numbers none of them,
+    /// and the packets of a capture have numbers from 1.
+    fn take_captured(&mut self) -> Vec<Frame> {
+        let mut passed = self.take_passed();
+        for made in passed.extract_if(.., |frame| frame.sequence == 0) {
+            self.pool.give_back(made);
         }
+        passed
+    }
+
+    /// Drops a packet whose frame no worker takes.
+    fn refuse_long(&mut self, number: u64, length: u64, tell: &mut dyn FnMut(Seen)) {
+        let reason = DropReason::FrameTooLong;
+        self.workers[0].path.count_drop(reason);
+        tell(Seen::Dropped {
+            number,
+            zone: Zone::default(),
+            vlan: 0,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            why: reason.into(),
+            refused_by: None,
+            fate: Fate::default(),
+            summary: format!("a frame of {length} bytes"),
+        });
+    }
+
+    /// Reports the packets that were dropped since the last call; returns their numbers. `played`
+    /// is the number of the last packet, and the classes before it, if fates are to be told.
+    fn tell_dropped(
+        &mut self,
+        played: Option<(u64, Classes)>,
+        tell: &mut dyn FnMut(Seen),
+    ) -> Vec<u64> {
+        let take = |worker: &mut Worker| worker.path.take_drops();
+        let drops: Vec<_> = self.workers.iter_mut().flat_map(take).collect();
+        for dropped in &drops {
+            let bytes = dropped.bytes();
+            // The classes say nothing of fragments that have waited too long.
+            let before =
+                played.map(|(number, classes)| (number == dropped.sequence).then_some(classes));
+            let fate = before.map(|before| self.fate(before, [(dropped.port, &bytes[..])]));
+            tell(Seen::Dropped {
+                number: dropped.sequence,
+                zone: dropped.zone,
+                vlan: dropped.vlan,
+                length: dropped.length,
+                why: dropped.why,
+                refused_by: self.refused_by(&dropped.why, &bytes),
+                fate: fate.unwrap_or_default(),
+                summary: Summary { frame: &bytes }.to_string(),
+            });
+        }
+        drops.iter().map(|dropped| dropped.sequence).collect()
+    }
+
+    /// The rule or policy that refused a packet, or the check that its headers failed.
+    fn refused_by(&self, why: &DropCause, packet: &[u8]) -> Option<String> {
+        let rules = self.rules.as_ref();
+        rules.and_then(|rules| rules.tell(why)).or_else(|| match why.reason() {
+            DropReason::MalformedLink
+            | DropReason::MalformedIpv4
+            | DropReason::MalformedIpv6
+            | DropReason::MalformedExtension
+            | DropReason::MalformedTcp
+            | DropReason::MalformedUdp
+            | DropReason::MalformedIcmp
+            | DropReason::MalformedSctp
+            | DropReason::MalformedDccp
+            | DropReason::MalformedGre => wire::fault(packet),
+            _ => None,
+        })
+    }
+
+    /// Reports the packets that passed when the last packet was played; returns what there is to
+    /// say of them.
+    fn tell_passed(&self, passed: &[Frame], before: Classes, tell: &mut dyn FnMut(Seen)) -> String {
+        let fate = self.fate(Some(before), passed.iter().map(|it| (it.port, it.bytes())));
+        for frame in passed {
+            let vlan = wire::vlan_of(frame.bytes());
+            tell(Seen::Passed {
+                number: frame.sequence,
+                zone: self.workers[0].path.link_zone(frame.port, vlan),
+                vlan,
+                length: frame.len() as u32,
+                fate: fate.clone(),
+                summary: Summary { frame: frame.bytes() }.to_string(),
+            });
+        }
+        fate.to_string()
     }
 
     /// Counts the flows that have ended.

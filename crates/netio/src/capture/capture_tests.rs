@@ -1,5 +1,5 @@
 use std::borrow::Cow;
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, Endianness, TsResolution};
 use proptest::prelude::*;
 
-use super::{CaptureReader, CaptureWriter};
-use crate::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue};
+use super::{CaptureReader, CaptureWriter, Captured, CapturedPacket};
+use crate::{Frame, FramePool, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
 
 const PORT: PortId = PortId(3);
 const SECOND: u64 = 1_000_000_000;
@@ -21,6 +21,7 @@ fn pcap(order: Endianness, unit: TsResolution, link: u32, packets: &[(u64, &[u8]
         endianness: order,
         ts_resolution: unit,
         datalink: DataLink::from(link),
+        snaplen: 262_144,
         ..PcapHeader::default()
     };
     let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();
@@ -68,11 +69,22 @@ fn what_is_not_ethernet_gets_a_header() {
     let v4 = [&[0; 12][..], &[0x08, 0x00], b"\x45v4"].concat();
     let v6 = [&[0; 12][..], &[0x86, 0xdd], b"\x60v6"].concat();
     let cooked = [&[0; 6][..], &[1, 2, 3, 4, 5, 6, 0x08, 0x06], b"arp"].concat();
+    let ppp = [&[0; 12][..], &[0x88, 0x0b], b"\xc0\x21lcp"].concat();
+    let other = [&[0; 12][..], &[0xff, 0xff], b"other"].concat();
     let sll1 = b"\0\0\0\x01\0\x06\x01\x02\x03\x04\x05\x06\0\0\x08\x06arp";
     let sll2 = b"\x08\x06\0\0\0\0\0\x02\0\x01\0\x06\x01\x02\x03\x04\x05\x06\0\0arp";
     for (link, packet, expected) in [
         (101, &b"\x45v4"[..], &v4),
         (101, b"\x60v6", &v6),
+        (0, b"\x02\0\0\0\x45v4", &v4),
+        (0, b"\0\0\0\x02\x45v4", &v4),
+        (0, b"\x1e\0\0\0\x60v6", &v6),
+        (108, b"\0\0\0\x18\x60v6", &v6),
+        (0, b"\x07\0\0\0other", &other),
+        (9, b"\0\x21\x45v4", &v4),
+        (9, b"\xff\x03\0\x57\x60v6", &v6),
+        (50, b"\xff\x03\x21\x45v4", &v4),
+        (9, b"\xff\x03\xc0\x21lcp", &ppp),
         (113, sll1, &cooked),
         (276, sll2, &cooked),
     ] {
@@ -89,7 +101,10 @@ fn files_that_are_no_captures_are_named() {
         (vec![], "the file is empty"),
         (vec![0xd4, 0xc3], "it has only 2 bytes"),
         (b"GET / HTTP".to_vec(), "it begins with [47, 45, 54, 20], as neither pcap nor"),
-        (wireless, "link type 105 (IEEE 802.11) can not be read; known are Ethernet (1)"),
+        (
+            wireless,
+            "its packets are of link type 105 (IEEE 802.11), which can not be read; known are Eth",
+        ),
         (vec![0xd4, 0xc3, 0xb2, 0xa1, 2], "19 of 20 bytes of the file header are missing"),
         (b"\x0a\x0d\x0d\x0a\x1c\0\0\0junk".to_vec(), "is not the byte order mark of a pcapng"),
         (b"\x0a\x0d\x0d\x0a\x1d\0\0\0\x4d\x3c\x2b\x1a".to_vec(), "block length 29 is not"),
@@ -211,19 +226,84 @@ fn damage_in_pcapng_is_named() {
     ends(block(false, 6, &[0; 8]), "the block is too short for its fields");
     ends(block(false, 6, &words(false, &[1, 0, 0, 0, 0])), "interface 1, which is not described");
     ends(block(false, 6, &words(false, &[0, 0, 0, 4, 4])), "claims 4 bytes, and its block holds");
-    ends(block(false, 3, &words(false, &[100_000])), "claims 100000 bytes, and no frame is");
+    ends(block(false, 3, &words(false, &[300_000])), "claims 300000 bytes, and no packet is");
     let mut uneven = block(false, 6, &[0; 20]);
     uneven[28] ^= 4;
     ends(uneven, "differs from the first one");
-    let foreign = [
-        block(false, 1, &[105, 0, 0, 0, 0, 0, 0, 0]),
-        block(false, 6, &{
-            let mut body = words(false, &[1, 0, 0, 4, 4]);
-            body.extend([0; 4]);
-            body
-        }),
+}
+
+#[test]
+fn packets_of_a_foreign_link_type_are_skipped_and_named() {
+    let of = |interface| {
+        let fields = words(false, &[interface, 0, 0, 6, 6]);
+        block(false, 6, &[fields, b"packet..".to_vec()].concat())
+    };
+    let mut file = [section(false), interface(false, 0, [0; 8])].concat();
+    for link in [127, 105, 60_000] {
+        file.extend(block(false, 1, &words(false, &[link, 0])));
+    }
+    for interface in [1, 0, 2, 1, 0, 3] {
+        file.extend(of(interface));
+    }
+    let mut reader = open(file).unwrap();
+    let numbers: Vec<_> = reader.by_ref().map(|frame| frame.unwrap().sequence).collect();
+    assert_eq!(numbers, [1, 4], "numbers are those of the capture");
+    let foreign: Vec<_> = reader.foreign().collect();
+    let expected = [
+        ("link type 105 (IEEE 802.11)", 1),
+        ("link type 127 (IEEE 802.11 with radiotap header)", 2),
+        ("link type 60000", 1),
     ];
-    ends(foreign.concat(), "link type 105 (IEEE 802.11)");
+    assert_eq!(foreign, expected.map(|(name, packets)| (name.to_owned(), packets)));
+}
+
+#[test]
+fn a_frame_that_is_too_long_is_no_damage() {
+    let long = vec![0; MAX_FRAME + 1];
+    let packets = [(0, &long[..]), (0, &long[1..]), (0, b"after")];
+    let file = pcap(Endianness::Little, TsResolution::MicroSecond, 1, &packets);
+    let (mut reader, mut pool) = (open(file).unwrap(), FramePool::new(1, 1));
+    let mut lengths = Vec::new();
+    while let Some(captured) = reader.next_packet(&mut pool).unwrap() {
+        lengths.push(match captured {
+            Captured::Frame(frame) => Ok(frame.len()),
+            Captured::TooLong(length) => Err(length),
+            Captured::Foreign => unreachable!(),
+        });
+    }
+    assert_eq!(lengths, [Err(MAX_FRAME as u64 + 1), Ok(MAX_FRAME), Ok(5)]);
+}
+
+#[test]
+fn a_packet_that_ends_in_its_link_header_is_an_empty_frame() {
+    let sll2 = &b"\x08\0\0\0\0\0\0\x02\0\x01\0\x06\x01\x02\x03\x04\x05\x06\0"[..];
+    let file = pcap(Endianness::Little, TsResolution::MicroSecond, 276, &[(0, sll2)]);
+    let frames: Vec<_> = open(file).unwrap().map(Result::unwrap).collect();
+    assert_eq!(frames.iter().map(Frame::len).collect::<Vec<_>>(), [0]);
+}
+
+fn packed(bytes: &[u8]) -> Vec<u8> {
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(bytes).unwrap();
+    packer.finish().unwrap()
+}
+
+#[test]
+fn a_capture_in_gzip_is_read() {
+    let packets = [(SECOND, &b"one"[..]), (2 * SECOND, &[7; 60_000][..]), (3 * SECOND, b"three")];
+    let file = pcap(Endianness::Little, TsResolution::NanoSecond, 1, &packets);
+    let (first, second) = file.split_at(100);
+    for packed in [packed(&file), [packed(first), packed(second)].concat()] {
+        let frames: Vec<_> = open(packed.clone()).unwrap().map(Result::unwrap).collect();
+        let seen: Vec<_> = frames.iter().map(|frame| (frame.timestamp, frame.bytes())).collect();
+        assert_eq!(seen, packets);
+        let message = error(packed[..packed.len() - 20].to_vec());
+        assert!(message.contains("x.pcap") && !message.contains("panic"), "{message}");
+    }
+    let message = error(packed(b"GET / HTTP"));
+    assert!(message.contains("it begins with [47, 45, 54, 20]"), "{message}");
+    let message = error(b"\x28\xb5\x2f\xfd....".to_vec());
+    assert!(message.ends_with("it is packed with zstd: unzstd it first"), "{message}");
 }
 
 fn frame(port: u16, timestamp: u64, bytes: &[u8]) -> Frame {
@@ -275,6 +355,58 @@ fn comments_and_interfaces_are_readable_by_others() {
     assert_eq!(packets[0].options, [comment]);
     assert_eq!((packets[1].interface_id, packets[1].options.len()), (1, 0));
     assert_eq!(reader.interfaces().len(), 2);
+}
+
+/// The packets of a file as it holds them.
+fn held(path: &Path) -> Vec<(Vec<u8>, u16, String, u64, u32)> {
+    let (mut reader, mut pool) = (CaptureReader::open(path, PORT).unwrap(), FramePool::new(0, 0));
+    let mut held = Vec::new();
+    while reader.next_packet(&mut pool).unwrap().is_some() {
+        let packet = reader.last_packet().unwrap();
+        let CapturedPacket { bytes, link_type, interface, timestamp, original_length } = packet;
+        held.push((bytes.to_vec(), link_type, interface.to_owned(), timestamp, original_length));
+    }
+    held
+}
+
+#[test]
+fn packets_of_a_capture_are_written_as_it_holds_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let late = (u64::from(u32::MAX) + 1) * SECOND;
+    let packet = |link_type, interface, timestamp| CapturedPacket {
+        bytes: b"\x45 cut",
+        link_type,
+        interface,
+        timestamp,
+        original_length: 1500,
+    };
+    let path = folder.path().join("all.pcapng");
+    let mut writer = CaptureWriter::create_for_captured(&path).unwrap();
+    let packets = [packet(101, "tun0", 7), packet(1, "", late), packet(101, "tun1", late)];
+    for packet in packets.iter().chain(&packets) {
+        writer.write_captured(packet, "").unwrap();
+    }
+    writer.finish().unwrap();
+    let expected = packets.map(|it| {
+        let bytes = it.bytes.to_vec();
+        (bytes, it.link_type, it.interface.to_owned(), it.timestamp, it.original_length)
+    });
+    assert_eq!(held(&path), [&expected[..], &expected[..]].concat());
+
+    for (second, problem) in [
+        (packet(101, "", late), "was captured after 2106, and a pcap file has no such time"),
+        (packet(1, "", 7), "is of link type 1 (Ethernet), and a pcap file of link type 101 (raw"),
+    ] {
+        let path = folder.path().join("some.pcap");
+        let mut writer = CaptureWriter::create_for_captured(&path).unwrap();
+        writer.write_captured(&packet(101, "", late - 1), "").unwrap();
+        let refused = writer.write_captured(&second, "").unwrap_err().to_string();
+        assert!(refused.contains(&format!("some.pcap: packet 2: {problem}")), "{refused}");
+        assert!(refused.ends_with("write to a file whose name ends in .pcapng"), "{refused}");
+        assert!(writer.write_captured(&packet(101, "", 7), "").is_err());
+        drop(writer);
+        assert_eq!(held(&path), [(b"\x45 cut".to_vec(), 101, String::new(), late - 1, 1500)]);
+    }
 }
 
 proptest! {

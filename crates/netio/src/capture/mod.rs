@@ -10,7 +10,7 @@ mod pcapng;
 mod reader;
 mod writer;
 
-pub use reader::CaptureReader;
+pub use reader::{CaptureReader, Captured, CapturedPacket};
 pub use writer::CaptureWriter;
 
 use std::io::{self, Read};
@@ -68,10 +68,17 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// The longest packet that a capture can hold, in bytes: the longest snap length of capturing
+/// programs. A longer one is a sign of a damaged file.
+const MAX_PACKET: usize = 262_144;
+
 /// One packet of a capture; its bytes are `range` of the reader's buffer.
 struct Record {
     range: std::ops::Range<usize>,
-    link: link::Link,
+    /// The number of its link type.
+    link_type: u16,
+    /// The number of its interface in its section; 0 in a file without interfaces.
+    interface: usize,
     /// The port by which it came, if the capture names it.
     port: Option<crate::PortId>,
     /// Nanoseconds since the Unix epoch.

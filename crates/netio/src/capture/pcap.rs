@@ -2,9 +2,8 @@
 
 use std::io::Read;
 
-use super::link::Link;
-use super::{Fields, Order, Problem, Record, damaged, fill, fill_all};
-use crate::MAX_FRAME;
+use super::link::{Link, named};
+use super::{CapturedPacket, Fields, MAX_PACKET, Order, Problem, Record, damaged, fill, fill_all};
 
 /// Magic number of files with microseconds.
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
@@ -18,7 +17,7 @@ pub(super) const RECORD_HEADER: usize = 16;
 /// The properties of a file in its header.
 pub(super) struct Pcap {
     order: Order,
-    link: Link,
+    link_type: u16,
     /// Nanoseconds of one unit of the fraction of a second.
     unit: u64,
 }
@@ -41,9 +40,15 @@ impl Pcap {
             return damaged(format!("version {major} of the pcap format is not known, only 2"));
         }
         // The upper half holds the length of frame check sequences.
-        let number = (order.u32([a, b, c, d]) & 0xffff) as u16;
-        let link = Link::from_number(number).map_err(Problem::Damaged)?;
-        Ok(Some(Self { order, link, unit }))
+        let link_type = (order.u32([a, b, c, d]) & 0xffff) as u16;
+        if Link::from_number(link_type).is_none() {
+            return damaged(format!(
+                "its packets are of {}, which can not be read; known are Ethernet (1), loopback \
+                 (0, 108), PPP (9, 50), raw IP (101, 228, 229) and Linux cooked (113, 276)",
+                named(link_type)
+            ));
+        }
+        Ok(Some(Self { order, link_type, unit }))
     }
 
     /// The next record, its bytes in `buffer`; `None` at the end.
@@ -71,9 +76,9 @@ impl Pcap {
             return damaged("the packet header is too short");
         };
         let length = length as usize;
-        if length > MAX_FRAME {
+        if length > MAX_PACKET {
             return damaged(format!(
-                "claims {length} bytes, and no frame is longer than {MAX_FRAME}; the file is \
+                "claims {length} bytes, and no packet is longer than {MAX_PACKET}; the file is \
                  damaged here"
             ));
         }
@@ -82,7 +87,8 @@ impl Pcap {
         let timestamp = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.unit;
         Ok(Some(Record {
             range: 0..length,
-            link: self.link,
+            link_type: self.link_type,
+            interface: 0,
             port: None,
             timestamp,
             original_length,
@@ -90,23 +96,23 @@ impl Pcap {
     }
 }
 
-/// A file header for Ethernet frames with nanoseconds.
-pub(super) fn write_header(output: &mut Vec<u8>) {
+/// A file header with nanoseconds.
+pub(super) fn write_header(output: &mut Vec<u8>, link_type: u16) {
     output.extend(NANOSECONDS.to_ne_bytes());
     output.extend(2_u16.to_ne_bytes());
     output.extend(4_u16.to_ne_bytes());
     output.extend([0; 8]);
-    output.extend((MAX_FRAME as u32).to_ne_bytes());
-    output.extend(1_u32.to_ne_bytes());
+    output.extend((MAX_PACKET as u32).to_ne_bytes());
+    output.extend(u32::from(link_type).to_ne_bytes());
 }
 
-/// One packet.
-pub(super) fn write_packet(output: &mut Vec<u8>, timestamp: u64, packet: &[u8]) {
-    let seconds = timestamp / 1_000_000_000;
-    let nanoseconds = timestamp % 1_000_000_000;
-    let length = packet.len() as u32;
-    for field in [seconds as u32, nanoseconds as u32, length, length] {
+/// One packet. `None` if its time is after what 32 bits of seconds hold.
+pub(super) fn write_packet(output: &mut Vec<u8>, packet: &CapturedPacket<'_>) -> Option<()> {
+    let seconds = u32::try_from(packet.timestamp / 1_000_000_000).ok()?;
+    let nanoseconds = (packet.timestamp % 1_000_000_000) as u32;
+    for field in [seconds, nanoseconds, packet.bytes.len() as u32, packet.original_length] {
         output.extend(field.to_ne_bytes());
     }
-    output.extend(packet);
+    output.extend(packet.bytes);
+    Some(())
 }

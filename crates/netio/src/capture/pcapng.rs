@@ -2,9 +2,11 @@
 
 use std::io::Read;
 
-use super::link::Link;
-use super::{Fields, MAX_BLOCK_BYTES, Order, Problem, Record, damaged, fill, fill_all};
-use crate::{MAX_FRAME, PortId};
+use super::{
+    CapturedPacket, Fields, MAX_BLOCK_BYTES, MAX_PACKET, Order, Problem, Record, damaged, fill,
+    fill_all,
+};
+use crate::PortId;
 
 /// Type of the block that begins a section; it reads the same in both byte orders.
 pub(super) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -36,8 +38,9 @@ pub(super) struct PcapNg {
 struct Interface {
     /// The port of that name.
     port: Option<PortId>,
-    /// The link type, or the reason why packets from here can not be read.
-    link: Result<Link, String>,
+    link_type: u16,
+    /// Empty if the capture does not name it.
+    name: String,
     /// The option if_tsresol: negative power of 10, or of 2 with the upper bit set.
     resolution: u8,
     /// Seconds to be added to time stamps.
@@ -147,12 +150,19 @@ impl PcapNg {
             return damaged(format!("the section has more than {MAX_INTERFACES} interfaces"));
         }
         let mut fields = Fields { order: self.order, rest: body };
-        let (Some(link), Some(_), Some(snap_length)) = (fields.u16(), fields.u16(), fields.u32())
+        let (Some(link_type), Some(_), Some(snap_length)) =
+            (fields.u16(), fields.u16(), fields.u32())
         else {
             return damaged("the interface block is too short for its fields");
         };
-        let link = Link::from_number(link);
-        let mut interface = Interface { port: None, link, resolution: 6, offset: 0, snap_length };
+        let mut interface = Interface {
+            port: None,
+            link_type,
+            name: String::new(),
+            resolution: 6,
+            offset: 0,
+            snap_length,
+        };
         while let (Some(code), Some(length)) = (fields.u16(), fields.u16()) {
             let length = usize::from(length);
             let Some(value) = fields.bytes(length) else {
@@ -162,6 +172,7 @@ impl PcapNg {
                 (OPTION_INTERFACE_NAME, name) => {
                     let port = self.ports.iter().position(|port| port.as_bytes() == name);
                     interface.port = port.map(|port| PortId(port as u16));
+                    interface.name = String::from_utf8_lossy(name).into_owned();
                 }
                 (OPTION_INTERFACE_RESOLUTION, &[resolution]) => interface.resolution = resolution,
                 (OPTION_INTERFACE_OFFSET, value) => {
@@ -182,12 +193,16 @@ impl PcapNg {
         Ok(())
     }
 
-    fn interface(&self, number: usize) -> Result<(&Interface, Link), Problem> {
-        let Some(interface) = self.interfaces.get(number) else {
-            return damaged(format!("belongs to interface {number}, which is not described"));
-        };
-        let link = interface.link.clone().map_err(Problem::Damaged)?;
-        Ok((interface, link))
+    fn interface(&self, number: usize) -> Result<&Interface, Problem> {
+        match self.interfaces.get(number) {
+            Some(interface) => Ok(interface),
+            None => damaged(format!("belongs to interface {number}, which is not described")),
+        }
+    }
+
+    /// The name of an interface; empty if the capture does not tell it.
+    pub(super) fn interface_name(&self, number: usize) -> &str {
+        self.interfaces.get(number).map_or("", |interface| &interface.name)
     }
 
     fn packet(&self, kind: u32, body: &[u8]) -> Result<Option<Record>, Problem> {
@@ -204,28 +219,33 @@ impl PcapNg {
         else {
             return Ok(None);
         };
-        let (interface, link) = self.interface(number as usize)?;
+        let number = number as usize;
+        let interface = self.interface(number)?;
         let range = range(body.len() - fields.rest.len(), length as usize, body)?;
         let timestamp = interface.nanoseconds(u64::from(high) << 32 | u64::from(low));
-        let port = interface.port;
-        Ok(Some(Record { range, link, port, timestamp, original_length }))
+        let &Interface { link_type, port, .. } = interface;
+        let interface = number;
+        Ok(Some(Record { range, link_type, interface, port, timestamp, original_length }))
     }
 
     fn simple_packet(&self, body: &[u8]) -> Result<Option<Record>, Problem> {
         let mut fields = Fields { order: self.order, rest: body };
         let Some(original_length) = fields.u32() else { return Ok(None) };
-        let (interface, link) = self.interface(0)?;
+        let interface = self.interface(0)?;
         let limit = if interface.snap_length == 0 { u32::MAX } else { interface.snap_length };
         let range = range(4, original_length.min(limit) as usize, body)?;
-        let port = interface.port;
-        Ok(Some(Record { range, link, port, timestamp: 0, original_length }))
+        let &Interface { link_type, port, .. } = interface;
+        let (interface, timestamp) = (0, 0);
+        Ok(Some(Record { range, link_type, interface, port, timestamp, original_length }))
     }
 }
 
 /// The place of the packet in its block.
 fn range(start: usize, length: usize, body: &[u8]) -> Result<std::ops::Range<usize>, Problem> {
-    if length > MAX_FRAME {
-        return damaged(format!("claims {length} bytes, and no frame is longer than {MAX_FRAME}"));
+    if length > MAX_PACKET {
+        return damaged(format!(
+            "claims {length} bytes, and no packet is longer than {MAX_PACKET}"
+        ));
     }
     if length > body.len() - start {
         return damaged(format!(
@@ -284,8 +304,8 @@ fn end_of_options(output: &mut Vec<u8>) {
     output.extend([0; 4]);
 }
 
-/// A section of Ethernet interfaces with nanoseconds.
-pub(super) fn write_header(output: &mut Vec<u8>, interfaces: &[&str]) {
+/// The beginning of a section.
+pub(super) fn write_header(output: &mut Vec<u8>) {
     block(output, SECTION_HEADER, |output| {
         output.extend(BYTE_ORDER.to_ne_bytes());
         output.extend(1_u16.to_ne_bytes());
@@ -294,32 +314,37 @@ pub(super) fn write_header(output: &mut Vec<u8>, interfaces: &[&str]) {
         option(output, OPTION_SECTION_PROGRAM, b"stateway");
         end_of_options(output);
     });
-    for name in interfaces {
-        block(output, INTERFACE, |output| {
-            output.extend(1_u16.to_ne_bytes());
-            output.extend(0_u16.to_ne_bytes());
-            output.extend((MAX_FRAME as u32).to_ne_bytes());
-            option(output, OPTION_INTERFACE_NAME, name.as_bytes());
-            option(output, OPTION_INTERFACE_RESOLUTION, &[9]);
-            end_of_options(output);
-        });
-    }
 }
 
-/// One packet, with a comment if it is not empty.
+/// An interface with nanoseconds. An empty name is left out.
+pub(super) fn write_interface(output: &mut Vec<u8>, name: &str, link_type: u16) {
+    block(output, INTERFACE, |output| {
+        output.extend(link_type.to_ne_bytes());
+        output.extend(0_u16.to_ne_bytes());
+        output.extend((MAX_PACKET as u32).to_ne_bytes());
+        if !name.is_empty() {
+            option(output, OPTION_INTERFACE_NAME, name.as_bytes());
+        }
+        option(output, OPTION_INTERFACE_RESOLUTION, &[9]);
+        end_of_options(output);
+    });
+}
+
+/// One packet of an interface, with a comment if it is not empty.
 pub(super) fn write_packet(
     output: &mut Vec<u8>,
     interface: u32,
-    timestamp: u64,
-    packet: &[u8],
+    packet: &CapturedPacket<'_>,
     comment: &str,
 ) {
     block(output, ENHANCED_PACKET, |output| {
-        let length = packet.len() as u32;
-        for field in [interface, (timestamp >> 32) as u32, timestamp as u32, length, length] {
+        let time = packet.timestamp;
+        let length = packet.bytes.len() as u32;
+        let fields = [interface, (time >> 32) as u32, time as u32, length, packet.original_length];
+        for field in fields {
             output.extend(field.to_ne_bytes());
         }
-        padded(output, packet);
+        padded(output, packet.bytes);
         if !comment.is_empty() {
             option(output, OPTION_COMMENT, comment.as_bytes());
             end_of_options(output);

@@ -1,25 +1,34 @@
 //! A capture as a receive queue.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use super::link::ETHERNET_HEADER;
+use flate2::read::MultiGzDecoder;
+
+use super::link::{Link, named};
 use super::pcap::Pcap;
 use super::pcapng::{PcapNg, SECTION_HEADER};
 use super::{Problem, Record, fill};
 use crate::{Frame, FramePool, PortError, PortId, RxQueue};
 
+/// The beginning of a file that is packed with gzip.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// Reads a capture in pcap or pcapng format, whichever it is.
+/// Reads a capture in pcap or pcapng format, whichever it is, also in gzip.
 ///
-/// Every packet becomes an Ethernet frame: raw IP and Linux cooked captures get a
-/// header in front. The sequence number of a frame is its position in the file,
+/// Every packet becomes an Ethernet frame: packets of other link types get a header in front, and
+/// those whose link type is not read are counted ([`CaptureReader::foreign`]). The sequence number of a frame is its position in the file,
 /// from 0; time stamps are those of the capture.
+///
+/// A packet of IP that was cut off behind its headers gets its length back: zeros stand for the
+/// bytes that are missing, and its checksum is [`Checksum::Cut`](crate::Checksum::Cut). Every
+/// other packet that was cut off is as long as it was captured.
 pub struct CaptureReader {
     file: String,
     port: PortId,
@@ -28,8 +37,40 @@ pub struct CaptureReader {
     buffer: Vec<u8>,
     packets: u64,
     truncated: u64,
+    /// How many packets were not read, by their link type.
+    foreign: BTreeMap<u16, u64>,
+    mends: bool,
+    mended: u64,
+    /// The packet that was read last.
+    last: Option<Record>,
     /// The error to report once the frames before it have been delivered.
     end: Option<PortError>,
+}
+
+/// A packet of a capture.
+#[derive(Debug)]
+pub enum Captured {
+    /// As a frame of Ethernet.
+    Frame(Frame),
+    /// Its frame was longer than [`MAX_FRAME`](crate::MAX_FRAME): this many bytes.
+    TooLong(u64),
+    /// It is of a link type that is not read.
+    Foreign,
+}
+
+/// A packet as the capture holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapturedPacket<'a> {
+    /// The bytes that were captured, the link header included.
+    pub bytes: &'a [u8],
+    /// The number of its link type.
+    pub link_type: u16,
+    /// The name of its interface, empty if the capture does not tell it.
+    pub interface: &'a str,
+    /// Nanoseconds since the Unix epoch.
+    pub timestamp: u64,
+    /// Bytes that it had before the capture cut it off.
+    pub original_length: u32,
 }
 
 enum Format {
@@ -61,16 +102,37 @@ impl CaptureReader {
     /// As [`CaptureReader::open`].
     pub fn new(
         file: String,
-        mut input: impl Read + Send + 'static,
+        input: impl Read + Send + 'static,
         port: PortId,
     ) -> Result<Self, PortError> {
         let mut buffer = Vec::new();
-        let format = open_format(&mut input, &mut buffer).map_err(|problem| match problem {
+        let problem = |problem| match problem {
             Problem::Damaged(problem) => PortError::NoCapture { file: file.clone(), problem },
             Problem::Io(source) => read_error(&file, source),
-        })?;
-        let input = Box::new(input);
-        Ok(Self { file, port, input, format, buffer, packets: 0, truncated: 0, end: None })
+        };
+        let (input, format) = open_packed(input, &mut buffer).map_err(problem)?;
+        Ok(Self {
+            file,
+            port,
+            input,
+            format,
+            buffer,
+            packets: 0,
+            truncated: 0,
+            foreign: BTreeMap::new(),
+            mends: false,
+            mended: 0,
+            last: None,
+            end: None,
+        })
+    }
+
+    /// Has the headers of IP mended that an interface would have filled in behind the capture, see
+    /// [`wire::mend_headers`].
+    #[must_use]
+    pub fn with_headers_mended(mut self) -> Self {
+        self.mends = true;
+        self
     }
 
     /// Gives packets of the interfaces with these names the ports 0, 1, and so on. All other
@@ -94,53 +156,106 @@ impl CaptureReader {
         self.truncated
     }
 
-    /// The next frame; `None` at the end.
+    /// Number of packets whose headers were mended.
+    pub fn mended(&self) -> u64 {
+        self.mended
+    }
+
+    /// How many packets were not read because of their link type, by its number and name.
+    pub fn foreign(&self) -> impl Iterator<Item = (String, u64)> + '_ {
+        self.foreign.iter().map(|(&link_type, &packets)| (named(link_type), packets))
+    }
+
+    /// The packet that was read last, as it was captured.
+    pub fn last_packet(&self) -> Option<CapturedPacket<'_>> {
+        let record = self.last.as_ref()?;
+        let interface = match &self.format {
+            Format::PcapNg(section) => section.interface_name(record.interface),
+            Format::Pcap(_) | Format::Ended => "",
+        };
+        Some(CapturedPacket {
+            bytes: self.buffer.get(record.range.clone())?,
+            link_type: record.link_type,
+            interface,
+            timestamp: record.timestamp,
+            original_length: record.original_length,
+        })
+    }
+
+    /// The next frame, without the packets that are none; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`CaptureReader::next_packet`].
+    pub fn next_frame(&mut self, pool: &mut FramePool) -> Result<Option<Frame>, PortError> {
+        loop {
+            match self.next_packet(pool)? {
+                Some(Captured::Frame(frame)) => return Ok(Some(frame)),
+                Some(Captured::TooLong(_) | Captured::Foreign) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The next packet; `None` at the end.
     ///
     /// # Errors
     /// [`PortError::Capture`] where the file is damaged or ends too early, and
     /// [`PortError::System`] when it can not be read. The capture ends with either.
-    pub fn next_frame(&mut self, pool: &mut FramePool) -> Result<Option<Frame>, PortError> {
+    pub fn next_packet(&mut self, pool: &mut FramePool) -> Result<Option<Captured>, PortError> {
         let record = match &mut self.format {
             Format::Pcap(pcap) => pcap.next(&mut self.input, &mut self.buffer),
             Format::PcapNg(section) => section.next(&mut self.input, &mut self.buffer),
             Format::Ended => Ok(None),
         };
-        let frame = match record {
-            Ok(Some(record)) => self.frame(&record, pool).map(Some),
-            Ok(None) => Ok(None),
-            Err(problem) => Err(problem),
-        };
-        if !matches!(frame, Ok(Some(_))) {
-            self.format = Format::Ended;
-        }
-        frame.map_err(|problem| match problem {
-            Problem::Io(source) => read_error(&self.file, source),
-            Problem::Damaged(problem) => {
-                PortError::Capture { file: self.file.clone(), packet: self.packets + 1, problem }
+        match record {
+            Ok(Some(record)) => {
+                let captured = self.captured(&record, pool);
+                self.last = Some(record);
+                self.packets += 1;
+                Ok(Some(captured))
             }
-        })
+            end => {
+                self.format = Format::Ended;
+                self.last = None;
+                end.map(|_| None).map_err(|problem| match problem {
+                    Problem::Io(source) => read_error(&self.file, source),
+                    Problem::Damaged(problem) => {
+                        let (file, packet) = (self.file.clone(), self.packets + 1);
+                        PortError::Capture { file, packet, problem }
+                    }
+                })
+            }
+        }
     }
 
-    fn frame(&mut self, record: &Record, pool: &mut FramePool) -> Result<Frame, Problem> {
+    fn captured(&mut self, record: &Record, pool: &mut FramePool) -> Captured {
         let packet = &self.buffer[record.range.clone()];
-        let (header, payload) = record.link.split(packet).map_err(Problem::Damaged)?;
-        let too_long = || Problem::Damaged("is longer than any frame".into());
-        let mut frame = match header {
-            None => pool.copy_of(payload).ok_or_else(too_long)?,
-            Some(header) => {
-                let mut frame = pool.take(ETHERNET_HEADER + payload.len()).ok_or_else(too_long)?;
-                let (start, rest) = frame.bytes_mut().split_at_mut(ETHERNET_HEADER);
-                start.copy_from_slice(&header);
-                rest.copy_from_slice(payload);
-                frame
-            }
+        let cut = (record.original_length as usize).saturating_sub(packet.len());
+        self.truncated += u64::from(cut > 0);
+        let Some(link) = Link::from_number(record.link_type) else {
+            *self.foreign.entry(record.link_type).or_default() += 1;
+            return Captured::Foreign;
         };
+        // A packet that ends within its link header has no header that anybody could read.
+        let (header, payload) = link.split(packet).unwrap_or_default();
+        let header = header.as_ref().map_or(&[][..], |header| header);
+        let captured = header.len() + payload.len();
+        let Some(mut frame) = pool.take(captured + cut) else {
+            return Captured::TooLong((captured + cut) as u64);
+        };
+        let (start, rest) = frame.bytes_mut().split_at_mut(header.len());
+        let (middle, missing) = rest.split_at_mut(payload.len());
+        start.copy_from_slice(header);
+        middle.copy_from_slice(payload);
+        missing.fill(0);
+        self.mended += u64::from(self.mends && wire::mend_headers(frame.bytes_mut()));
+        if cut > 0 {
+            frame.note_cut(captured);
+        }
         frame.port = record.port.unwrap_or(self.port);
         frame.timestamp = record.timestamp;
         frame.sequence = self.packets;
-        self.packets += 1;
-        self.truncated += u64::from((packet.len() as u64) < u64::from(record.original_length));
-        Ok(frame)
+        Captured::Frame(frame)
     }
 }
 
@@ -196,20 +311,58 @@ impl fmt::Debug for CaptureReader {
     }
 }
 
-fn open_format(input: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Format, Problem> {
-    let mut magic = [0; 4];
-    let problem = match fill(input, &mut magic)? {
+/// The capture in a file, which may be packed with gzip (RFC 1952), in one part or several.
+fn open_packed(
+    mut input: impl Read + Send + 'static,
+    buffer: &mut Vec<u8>,
+) -> Result<(Box<dyn Read + Send>, Format), Problem> {
+    let mut start = [0; 4];
+    let filled = fill(&mut input, &mut start)?;
+    if !start.starts_with(&GZIP) {
+        let format = open_format(start, filled, &mut input, buffer)?;
+        return Ok((Box::new(input), format));
+    }
+    let packed = Cursor::new(start).take(filled as u64).chain(input);
+    let mut input = BufReader::with_capacity(READ_BYTES, MultiGzDecoder::new(packed));
+    let filled = fill(&mut input, &mut start)?;
+    let format = open_format(start, filled, &mut input, buffer)?;
+    Ok((Box::new(input), format))
+}
+
+/// Reads the beginning of a capture behind its first four bytes, of which `filled` are there.
+fn open_format(
+    magic: [u8; 4],
+    filled: usize,
+    input: &mut impl Read,
+    buffer: &mut Vec<u8>,
+) -> Result<Format, Problem> {
+    let problem = match filled {
         0 => "the file is empty".into(),
         4 if u32::from_le_bytes(magic) == SECTION_HEADER => {
             return PcapNg::open(input, buffer).map(Format::PcapNg);
         }
-        4 => match Pcap::open(magic, input)? {
-            Some(pcap) => return Ok(Format::Pcap(pcap)),
-            None => format!("it begins with {magic:02x?}, as neither pcap nor pcapng files do"),
+        4 => match (Pcap::open(magic, input)?, packing(magic)) {
+            (Some(pcap), _) => return Ok(Format::Pcap(pcap)),
+            (None, Some((name, unpack))) => format!("it is packed with {name}: {unpack} it first"),
+            (None, None) => {
+                format!("it begins with {magic:02x?}, as neither pcap nor pcapng files do")
+            }
         },
         filled => format!("it has only {filled} bytes"),
     };
     Err(Problem::Damaged(problem))
+}
+
+/// How a file is packed that begins so, and the command that unpacks it.
+fn packing(magic: [u8; 4]) -> Option<(&'static str, &'static str)> {
+    match magic {
+        [0x28, 0xb5, 0x2f, 0xfd] => Some(("zstd", "unzstd")),
+        [0xfd, b'7', b'z', b'X'] => Some(("xz", "unxz")),
+        [b'B', b'Z', b'h', _] => Some(("bzip2", "bunzip2")),
+        [b'P', b'K', 3, 4] => Some(("zip", "unzip")),
+        [0x04, 0x22, 0x4d, 0x18] => Some(("lz4", "unlz4")),
+        _ => None,
+    }
 }
 
 fn read_error(file: &str, source: io::Error) -> PortError {

@@ -8,7 +8,7 @@ mod units;
 mod worker_table;
 
 use std::fmt;
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 
 use flow::Shown;
 use serde::Serialize;
@@ -45,9 +45,9 @@ impl fmt::Display for Place {
     }
 }
 
-/// Standard output.
+/// Standard output, or standard error where something else has standard output.
 pub struct Output {
-    writer: BufWriter<StdoutLock<'static>>,
+    writer: BufWriter<Box<dyn Write>>,
     /// True to set titles in bold.
     bold_titles: bool,
     /// True if the screen can be cleared.
@@ -60,8 +60,14 @@ impl Output {
     pub fn stdout() -> Self {
         let terminal = io::stdout().is_terminal();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let writer = BufWriter::new(io::stdout().lock());
+        let writer = BufWriter::new(Box::new(io::stdout().lock()) as Box<dyn Write>);
         Self { writer, bold_titles: terminal && !no_color, terminal }
+    }
+
+    /// Standard error, in place of standard output.
+    pub fn stderr() -> Self {
+        let writer = BufWriter::new(Box::new(io::stderr()) as Box<dyn Write>);
+        Self { writer, bold_titles: false, terminal: false }
     }
 
     /// The writer for text that is not escaped.

@@ -1,15 +1,16 @@
 //! `stateway replay`
 
+mod files;
+mod packets;
 mod report;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
-use engine::{Mode, REPLAY_SECRET, ReplayOptions, Seen};
+use engine::{Mode, REPLAY_SECRET, ReplayOptions, ReplayReport, Seen};
 use indicatif::{ProgressBar, ProgressStyle};
 use netio::PortId;
-use netio::capture::{CaptureReader, CaptureWriter};
 
 use super::remote::Json;
 use crate::config::Configuration;
@@ -25,23 +26,44 @@ Examples:
   stateway replay traffic.pcapng -c gateway.toml    as that gateway would have judged it
   stateway replay traffic.pcap --explain            every dropped packet, and the check that
                                                     decided, with its numbers
+  stateway replay traffic.pcap --packets            class, direction and connection of each
   stateway replay traffic.pcap --json | jq .drops
+  tcpdump -i wan0 -w - | stateway replay -            as a stream; it ends with the stream
+  stateway replay traffic.pcap -w - | tcpdump -r -    the report goes to standard error then
 
 A replay follows the configuration, except for settings that need the machine or other hosts:
 the SYN proxy and limits of half-open connections, rps_cpus, balance and [control]. A pcapng
 that names its interfaces, or --interface, tells by which interface a packet came in. Without
 either, new_connections and zones that name some interfaces do not apply.
 
+Packets of IP that were cut off behind their headers are judged by these, as long as they were;
+no helper reads them. Headers of IP that an interface would have filled in behind the capture are
+taken as it would have sent them, unless --verify-checksums is given. Packets of link types that
+are not read are skipped. The output holds packets as they were captured, and none that the
+gateway would have made itself.
+
 The time is that of the capture. The result does not depend on the number of workers. A
 capture that is damaged is played up to the damage, and an output that can not be written
 ends the replay; the report then covers the packets that were played, and the exit code is 1.
+
+Keys of a packet with --packets --json:
+  schema, number    version of this form; place in the capture, from 1
+  outcome           passed or dropped
+  reason, why       why it was dropped, or null: the reason, and the check that decided
+  class             of tracking, or null if it has not judged the packet
+  connection        by the addresses and ports of its first packet, or null
+  direction         of the packet in it: original or reply, or null
+  packet, length    its headers in one line, and its bytes
+  zone, vlan        0 for none
 
 Keys of the report with --json:
   schema, input     version of this form, and the capture
   packets, bytes    read, link headers included; of these packets
   truncated           had been cut off when they were captured
+  mended              IP headers that an interface would have filled in were written
   elsewhere           came in by none of the interfaces of the configuration, as far as the
                       capture tells: all, without a configuration
+  skipped           packets that were not played, by link type; no number above counts them
   passed, dropped     went on, and did not
   written             are in the output for sure; null without -w
   span_ns           from the first to the last packet, nanoseconds
@@ -53,9 +75,10 @@ Keys of the report with --json:
   problem           why the capture could not be read to its end, or null
   output_problem    why the output is not complete, or null")]
 pub struct Args {
-    /// The capture: pcap or pcapng.
+    /// The capture: pcap or pcapng, also in gzip. `-` is standard input.
     input: PathBuf,
-    /// Write the packets that pass to a capture; pcapng if the name ends so.
+    /// Write the packets that pass to a capture; pcapng if the name ends so. `-` is standard
+    /// output, as pcapng; the report goes to standard error then.
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
     /// The configuration of the gateway.
@@ -72,8 +95,13 @@ pub struct Args {
     /// lines before the report.
     #[arg(short, long)]
     explain: bool,
-    /// Judge packets by their checksums. Without it they are ignored: on the machine that sends
-    /// them, packets are captured before the interface has filled the checksums in.
+    /// Show each packet with its class, its direction and its connection; a pcapng that is written
+    /// has the same in comments. With `--json`: one object for each, on lines before the report.
+    #[arg(short, long)]
+    packets: bool,
+    /// Judge packets by their checksums and by their IP headers as they are. Without it, checksums
+    /// are ignored, and wrong ones and lengths of 0 in IP headers are filled in: on the machine that
+    /// sends them, packets are captured before the interface has done that.
     #[arg(long)]
     verify_checksums: bool,
     #[command(flatten)]
@@ -91,9 +119,11 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         verify_checksums: args.verify_checksums,
         refuses_new: config.interfaces.iter().map(|i| i.refuses_new).collect(),
         interfaces: names.clone(),
+        tells_packets: args.packets,
     };
     let port = port(args.interface.as_deref(), &names)?;
     let asks_for_interfaces = asks_for_interfaces(&config);
+    let rules_file = config.rules.as_ref().map(|rules| rules.path.clone());
     let rules = config.load_rules(Some(config.mode), 0)?;
     if let Some(rule) = rules.iter().flat_map(|book| book.obstacles(Mode::Bridge)).next() {
         let rule = rule.rule.unwrap_or(rule.message);
@@ -109,22 +139,30 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     // A known secret, so that a run can be repeated.
     let secret = config.secret.unwrap_or(REPLAY_SECRET);
     let config = engine::Config { secret, rules, ..config.engine()? };
-    let input = CaptureReader::open(&args.input, port)?.with_ports(names);
-    let output = match &args.write {
-        Some(path) => {
-            refuse_same_file(&args.input, path)?;
-            Some(CaptureWriter::create(path, &["passed"])?)
-        }
-        None => None,
+    let input = files::input(&args.input, port)?.with_ports(names);
+    let mut read = vec![args.input.as_path()];
+    read.extend(args.config.as_deref());
+    read.extend(rules_file.as_deref());
+    let output = args.write.as_ref().map(|path| files::output(path, &read)).transpose()?;
+    let mut beside;
+    let out = if args.write.as_ref().is_some_and(|path| files::is_stream(path)) {
+        beside = Output::stderr();
+        &mut beside
+    } else {
+        out
     };
     let progress = progress_bar();
     let mut explained = Ok(());
+    let as_json = args.json.json;
     let result = engine::replay(input, output, &config, options, &mut |seen| match seen {
         Seen::Packets(packets) => progress.set_position(packets),
-        dropped if args.explain && explained.is_ok() => {
-            explained = progress.suspend(|| report::explain(&dropped, args.json.json, out));
+        packet if args.packets && explained.is_ok() => {
+            explained = progress.suspend(|| packets::tell(&packet, as_json, out));
         }
-        Seen::Dropped { .. } => {}
+        dropped if args.explain && explained.is_ok() => {
+            explained = progress.suspend(|| report::explain(&dropped, as_json, out));
+        }
+        Seen::Dropped { .. } | Seen::Passed { .. } => {}
     });
     progress.finish_and_clear();
     explained?;
@@ -138,21 +176,26 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             report.packets
         );
     }
-    let shown = Report::new(&args.input, &report);
+    conclude(args, &report, out)
+}
+
+/// Shows the report. An error if the capture or the output is not complete.
+fn conclude(args: &Args, report: &ReplayReport, out: &mut Output) -> anyhow::Result<()> {
+    let shown = Report::new(&args.input, report);
     if args.json.json {
         out.json(&shown)?
     } else {
         shown.print(out)?
     }
     out.flush()?;
-    if let Some(problem) = report.output_problem {
+    if let Some(problem) = &report.output_problem {
         let written = report.written.unwrap_or(0);
         bail!(
             "the output is not complete, {written} of {} packets were written: {problem}",
             report.passed
         );
     }
-    if let Some(problem) = report.problem {
+    if let Some(problem) = &report.problem {
         bail!("the capture is damaged; the packets before the damage were played: {problem}");
     }
     Ok(())
@@ -173,20 +216,6 @@ fn port(interface: Option<&str>, names: &[String]) -> Result<PortId, UsageError>
 fn asks_for_interfaces(config: &Configuration) -> bool {
     config.interfaces.iter().any(|interface| interface.refuses_new)
         || config.zones.iter().any(|zone| zone.ports().is_some())
-}
-
-/// Refuses to write to the input, which would destroy it.
-fn refuse_same_file(input: &Path, output: &Path) -> anyhow::Result<()> {
-    let same = match (input.canonicalize(), output.canonicalize()) {
-        (Ok(input), Ok(output)) => input == output,
-        // A file that does not exist yet is not the input.
-        _ => false,
-    };
-    if same {
-        let what = format!("{} is the input; write to another file", output.display());
-        return Err(UsageError(what).into());
-    }
-    Ok(())
 }
 
 /// Draws on standard error, and only if that is a terminal.

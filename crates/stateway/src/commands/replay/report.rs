@@ -1,5 +1,6 @@
 //! The report of a replay, for people and as JSON. It does not depend on the number of workers.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,6 +20,10 @@ pub struct Report {
     bytes: u64,
     /// Packets that the capturing program had cut off.
     truncated: u64,
+    /// Packets whose headers were filled in.
+    mended: u64,
+    /// Packets that were not played, by the name of their link type.
+    skipped: BTreeMap<String, u64>,
     span_ns: u64,
     /// Packets that came in by no interface of the configuration.
     elsewhere: u64,
@@ -55,7 +60,7 @@ struct Dropped<'a> {
 
 /// Shows a dropped packet and the check that decided.
 pub fn explain(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
-    let Seen::Dropped { number, zone, vlan, length, why, refused_by, summary } = seen else {
+    let Seen::Dropped { number, zone, vlan, length, why, refused_by, summary, .. } = seen else {
         return Ok(());
     };
     let (zone, vlan) = (zone.0, *vlan);
@@ -97,6 +102,8 @@ impl Report {
             packets: report.packets,
             bytes: report.bytes,
             truncated: report.truncated,
+            mended: report.mended,
+            skipped: report.foreign.clone(),
             span_ns: report.span_ns,
             elsewhere: report.elsewhere,
             passed: report.passed,
@@ -123,6 +130,15 @@ impl Report {
         out.line(format_args!("dropped  {}", count(self.dropped)))?;
         if self.truncated > 0 {
             out.line(format_args!("cut off  {} when they were captured", count(self.truncated)))?;
+        }
+        if self.mended > 0 {
+            out.line(format_args!(
+                "mended   {}, whose IP headers an interface would have filled in",
+                count(self.mended)
+            ))?;
+        }
+        for (link_type, &packets) in &self.skipped {
+            out.line(format_args!("skipped  {} of {link_type}", count(packets)))?;
         }
         let fragments = self.defrag.get("reasm_reqds");
         if fragments > 0 {

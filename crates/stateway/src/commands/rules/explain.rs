@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use control::schema::{AskRules, ExplainedStage, ExplainedStep, Explanation, RuleObject};
 use control::{RuleBook, RulesRefused};
-use netio::capture::CaptureReader;
-use netio::{FramePool, PortError, PortId, RxQueue};
+use netio::capture::{CaptureReader, Captured};
+use netio::{FramePool, PortId};
 use ruleset::Options;
 use ruleset::probe::Probe;
 
@@ -97,29 +97,24 @@ fn probe(question: &str) -> anyhow::Result<(Probe, String)> {
 
 /// A packet of a capture, counted from 1.
 fn frame_of(file: &Path, number: u64) -> anyhow::Result<Vec<u8>> {
-    /// Packets that one call reads.
-    const BATCH: usize = 64;
-    let mut capture = CaptureReader::open(file, PortId(0))?;
-    let mut pool = FramePool::new(BATCH, BATCH);
-    let (mut seen, mut frames) = (0, Vec::new());
-    loop {
-        let ended = capture.receive(&mut frames, BATCH, &mut pool);
-        for frame in &frames {
-            seen += 1;
-            if seen == number {
-                return Ok(frame.bytes().to_vec());
+    let mut capture = CaptureReader::open(file, PortId(0))?.with_headers_mended();
+    let mut pool = FramePool::new(1, 1);
+    while let Some(captured) = capture.next_packet(&mut pool)? {
+        let is_it = capture.packets() == number;
+        let why = match captured {
+            Captured::Frame(frame) if is_it => return Ok(frame.bytes().to_vec()),
+            Captured::Frame(frame) => {
+                pool.give_back(frame);
+                continue;
             }
-        }
-        frames.clear();
-        match ended {
-            Ok(_) => {}
-            Err(PortError::Finished) => {
-                let what = format!("{}: there is no packet {number}, only {seen}", file.display());
-                return Err(UsageError(what).into());
-            }
-            Err(error) => return Err(error.into()),
-        }
+            _ if !is_it => continue,
+            Captured::TooLong(length) => format!("has {length} bytes, more than any frame"),
+            Captured::Foreign => "is of a link type that is not read".to_owned(),
+        };
+        return Err(UsageError(format!("{}: packet {number} {why}", file.display())).into());
     }
+    let (file, seen) = (file.display(), capture.packets());
+    Err(UsageError(format!("{file}: there is no packet {number}, only {seen}")).into())
 }
 
 pub(super) fn print(explanation: &Explanation, out: &mut Output) -> anyhow::Result<()> {

@@ -1,0 +1,69 @@
+//! The files of a replay: its input and output, which may be streams.
+
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use netio::PortId;
+use netio::capture::{CaptureReader, CaptureWriter};
+
+use crate::errors::UsageError;
+
+/// The name of standard input and standard output.
+const STREAM: &str = "-";
+/// Bytes read from standard input at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// True if a name stands for standard input or standard output.
+pub fn is_stream(path: &Path) -> bool {
+    path.as_os_str() == STREAM
+}
+
+/// Opens the capture that is played.
+pub fn input(path: &Path, port: PortId) -> anyhow::Result<CaptureReader> {
+    if !is_stream(path) {
+        return Ok(CaptureReader::open(path, port)?);
+    }
+    let input = BufReader::with_capacity(READ_BYTES, io::stdin());
+    Ok(CaptureReader::new("standard input".to_owned(), input, port)?)
+}
+
+/// Creates the capture that is written. It must be none of the files that are read.
+pub fn output(path: &Path, read: &[&Path]) -> anyhow::Result<CaptureWriter> {
+    if !is_stream(path) {
+        for read in read {
+            refuse_same_file(read, path)?;
+        }
+        return Ok(CaptureWriter::create_for_captured(path)?);
+    }
+    if io::stdout().is_terminal() {
+        let what = "-w -: standard output is a terminal; send it to a file or a program";
+        return Err(UsageError(what.to_owned()).into());
+    }
+    // Unlike the handle of the library, the file is not flushed at each end of a line.
+    let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    Ok(CaptureWriter::new("standard output".to_owned(), stdout, true)?)
+}
+
+/// Refuses to write to a file that is read, by whatever name: that would destroy it.
+fn refuse_same_file(read: &Path, output: &Path) -> anyhow::Result<()> {
+    let read_file = if is_stream(read) {
+        io::stdin().as_fd().try_clone_to_owned().and_then(|stdin| File::from(stdin).metadata())
+    } else {
+        read.metadata()
+    };
+    // A file that does not exist yet is not the input.
+    let (Ok(read_file), Ok(output_file)) = (read_file, output.metadata()) else { return Ok(()) };
+    let is_same = (read_file.dev(), read_file.ino()) == (output_file.dev(), output_file.ino());
+    if is_same && output_file.is_file() {
+        let what = format!(
+            "{} is {}, which this replay reads; write to another file",
+            output.display(),
+            if is_stream(read) { "standard input".into() } else { read.display().to_string() }
+        );
+        return Err(UsageError(what).into());
+    }
+    Ok(())
+}
