@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn everything_that_is_counted_runs_and_goes_where_it_should() {
+fn every_subject_runs_and_its_frames_go_where_they_should() {
     for subject in all() {
         let units = run(subject.kind.name(), subject.name)
             .unwrap_or_else(|error| panic!("{subject}: {error}"));

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_no_cpu_for_itself_is_told() {
+    fn a_measurement_without_a_cpu_of_its_own_warns() {
         assert_eq!(Noise::of(1.0), None);
         assert_eq!(Noise::of(0.9), None);
         let warning = Noise::of(0.634).unwrap().to_string();

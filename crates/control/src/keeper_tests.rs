@@ -44,7 +44,7 @@ fn active(keeper: &Keeper) -> Option<usize> {
 }
 
 #[test]
-fn what_is_tried_goes_unless_it_is_confirmed() {
+fn a_ruleset_on_trial_is_rolled_back_unless_it_is_confirmed() {
     let (keeper, judge, now) = (Keeper::new(None), Witness::default(), Instant::now());
     let number = keeper.load(&judge, book(1), MINUTE, now).unwrap().unwrap();
     assert_eq!(keeper.active(now).1, MINUTE);
@@ -77,7 +77,7 @@ fn the_end_of_one_trial_does_not_end_the_next() {
 }
 
 #[test]
-fn what_the_gateway_refuses_changes_nothing() {
+fn a_ruleset_that_the_gateway_refuses_changes_nothing() {
     let (keeper, judge, now) = (Keeper::new(Some(book(5))), Witness::default(), Instant::now());
     judge.refuses.set(true);
     assert!(matches!(keeper.load(&judge, book(1), MINUTE, now), Err(TryError::Load(_))));

@@ -12,7 +12,7 @@ fn refused(document: &[u8]) -> String {
 }
 
 #[test]
-fn what_is_no_json_is_told_what_to_do() {
+fn a_document_that_is_no_json_is_refused_with_advice() {
     assert!(refused(b"table inet t {\n}\n").contains("unshare --net sh -c 'nft -f RULES.nft"));
     assert!(refused(b"#!/usr/sbin/nft -f\n").contains("unshare --net"));
     assert!(refused(b" \n").contains("it is empty"));
@@ -23,7 +23,7 @@ fn what_is_no_json_is_told_what_to_do() {
 }
 
 #[test]
-fn what_a_gateway_refuses_inside_a_tunnel_is_explained_as_refused() {
+fn inner_packets_that_a_gateway_refuses_are_explained_as_refused() {
     let document: &[u8] = br#"{"nftables": [
         {"table": {"family": "inet", "name": "t", "handle": 1}},
         {"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2, "type": "filter",

@@ -17,7 +17,7 @@ fn a_socket_is_for_owner_and_group_and_goes_with_its_gateway() {
 }
 
 #[test]
-fn what_others_put_in_place_of_the_socket_stays() {
+fn files_that_others_put_in_place_of_the_socket_stay() {
     let directory = tempfile::tempdir().unwrap();
     let (path, file) = (directory.path().join("gateway.sock"), directory.path().join("notes"));
     std::fs::write(&file, "precious").unwrap();
@@ -113,7 +113,7 @@ fn a_lock_that_is_a_link_or_a_directory_is_left_alone() {
 }
 
 #[test]
-fn what_somebody_else_puts_in_the_way_is_set_aside_and_not_lost() {
+fn files_of_another_user_in_the_way_are_set_aside_and_not_lost() {
     if netio::user_id() != ROOT {
         println!("SKIPPED: only root can act for another user");
         return;

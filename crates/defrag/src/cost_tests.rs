@@ -94,7 +94,7 @@ fn a_piece_costs_the_same_however_many_there_are() {
 /// are `others` datagrams that an overlap sent there at once, within the time that a datagram
 /// may stay in the nursery.
 #[test]
-fn who_settles_late_does_not_look_for_its_place_among_all_that_are_younger() {
+fn a_datagram_that_settles_late_does_not_search_all_younger_ones_for_its_place() {
     // Steps. The index takes up to 512 of them to split one of its segments.
     const MOST: u64 = 700;
     for others in [10, 100, 1000, 4000] {

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_at_a_time_follows_workers_and_limits() {
+    fn the_size_of_a_lease_follows_workers_and_limits() {
         const KIB: u64 = 1 << 10;
         let mut settings = Settings::default();
         settings.v4.high_thresh = 1024 * KIB;

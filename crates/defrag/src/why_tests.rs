@@ -94,7 +94,7 @@ fn limits_are_told() {
 /// All fragments of a datagram share the explanation for one of them; a later fragment is
 /// explained by the end of its datagram.
 #[test]
-fn what_comes_later_is_told_what_came_before() {
+fn a_later_fragment_is_explained_by_the_end_of_its_datagram() {
     let pieces = [piece(1, 0, 16, true), piece(1, 8, 16, true), piece(1, 32, 8, true)];
     let told = told(&pieces, &Settings::default(), 5);
     assert_eq!(told[0], told[1]);
@@ -106,7 +106,7 @@ fn what_comes_later_is_told_what_came_before() {
 }
 
 #[test]
-fn what_can_not_come_any_more_is_not_waited_for() {
+fn an_unfinished_datagram_is_incomplete_at_the_end() {
     let progress = Progress { pieces: 2, received: 16, total: 48 };
     let why = Why::Unfinished { reason: DropReason::FragTimeout, progress, waited_ms: 7 };
     assert_eq!(why.at_the_end().reason(), DropReason::FragIncomplete);

@@ -149,7 +149,7 @@ fn the_host_gets_its_share_when_a_worker_that_hung_has_the_rules() {
 }
 
 #[test]
-fn only_who_has_loaded_rules_waits_for_what_the_host_is_to_get() {
+fn only_the_call_that_loads_rules_waits_for_the_host() {
     let guard = Arc::new(Listener::default());
     let gateway = gateway(guard.clone(), [Silent, Silent]);
     let hangs = guard.works.lock().unwrap();

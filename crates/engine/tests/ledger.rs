@@ -187,7 +187,7 @@ fn played(mtus: &[u32]) -> (Status, Vec<Port>) {
 }
 
 #[test]
-fn what_came_in_and_was_made_went_out_or_was_dropped() {
+fn every_packet_received_or_made_is_sent_or_dropped() {
     for mtus in [&[9000, 1500][..], &[9000, 1500, 600]] {
         let (status, ports) = played(mtus);
         let totals = status.totals();

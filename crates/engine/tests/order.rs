@@ -344,7 +344,7 @@ fn datagrams_in_fragments_keep_their_order_in_the_ordered_mode() {
 }
 
 #[test]
-fn what_a_backlog_refuses_is_counted_and_nothing_else_is_lost() {
+fn packets_that_a_backlog_refuses_are_counted_and_no_others_are_lost() {
     // More packets are under way than the limits admit. Some are lost, but every one is counted.
     let (gateway, shared) = start(3, 2, 50_000);
     gateway.set_tunable("netdev_max_backlog", 16).unwrap();

@@ -184,7 +184,7 @@ fn rulesets_are_exchanged_under_load_without_a_loss_or_a_mixture() {
 }
 
 #[test]
-fn what_workers_have_counted_is_summed_and_stays_when_they_go() {
+fn counts_of_workers_are_summed_and_stay_when_the_workers_go() {
     let traffic = Traffic::default();
     let gateway = gateway(&traffic, 3);
     let so_far = || traffic.taken.load(Ordering::SeqCst);

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_pockets_hold_is_inside_the_cap() {
+    fn two_leases_together_stay_inside_the_cap() {
         let pool = LeasePool::new(10);
         let (mut a, mut b) = (pool.lease(8), pool.lease(8));
         assert!(a.spend(1) && b.spend(1));

@@ -9,7 +9,7 @@ fn shown(text: &str) -> String {
 }
 
 #[test]
-fn what_a_terminal_obeys_is_escaped() {
+fn characters_that_a_terminal_obeys_are_escaped() {
     for (text, expected) in [
         ("plain\ttext \\ 100 %", "plain\ttext \\ 100 %"),
         ("Zürich 東京 🙂", "Zürich 東京 🙂"),

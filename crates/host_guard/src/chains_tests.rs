@@ -35,7 +35,7 @@ fn by(numbers: &[u128]) -> Match {
 }
 
 #[test]
-fn what_comes_back_with_a_known_name_and_is_not_known_is_dropped() {
+fn packets_of_an_unknown_interface_with_a_known_name_are_dropped() {
     let called = |names: &[&str]| {
         Match::one_of(Field::InputName, names.iter().map(|name| Field::name(name)))
     };
@@ -74,7 +74,7 @@ fn the_kernel_forwards_nothing_from_what_stands_on_an_interface() {
 }
 
 #[test]
-fn what_rules_say_of_a_name_is_gone_for_an_interface_that_had_it() {
+fn rules_for_an_interface_name_end_when_the_interface_is_renamed() {
     let named = Some(Interval::one(name_bits("wan0").unwrap()));
     let mut all = filter([]);
     all.forwarded.push(Forwarded { interfaces: named, ..port(443) });
@@ -121,7 +121,7 @@ fn ports_that_rules_name_are_kept_out_beside_the_range_and_stay_so() {
 }
 
 #[test]
-fn what_may_be_led_to_the_host_is_let_through_and_looked_at_behind_the_translation() {
+fn packets_that_may_be_redirected_pass_and_are_checked_after_the_translation() {
     let has_chain = |filter: &HostFilter, name: &str| {
         filter.table("t".to_owned()).chains.iter().any(|chain| chain.name == name)
     };

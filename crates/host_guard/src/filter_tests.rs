@@ -9,7 +9,7 @@ fn filter(ports: impl IntoIterator<Item = u16>) -> HostFilter {
 }
 
 #[test]
-fn what_was_forwarded_is_remembered_until_it_is_again_and_no_longer_than_there_is_room() {
+fn former_forwards_are_remembered_until_they_return_or_the_room_ends() {
     let first = filter([80, 443]);
     let second = filter([443]).after(&first);
     assert_eq!(

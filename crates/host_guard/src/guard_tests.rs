@@ -65,7 +65,7 @@ fn from_host<T>(number: u16, say: impl FnOnce(&FromHost<'_>) -> T) -> T {
 }
 
 #[test]
-fn what_has_failed_leaves_all_as_it_was_and_is_tried_again_in_time() {
+fn a_failed_change_leaves_the_filter_as_it_was_and_is_tried_again_later() {
     let kernel = Kernel::default();
     let mut actual = Actual::new(Box::new(kernel.clone()), filter(22)).unwrap();
     assert!(kernel.drops(22));
@@ -154,7 +154,7 @@ fn the_kernel_is_told_which_interfaces_there_are_now() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing_and_what_holds_and_fails_is_said() {
+fn a_refused_request_changes_nothing_and_a_failed_change_is_reported() {
     let kernel = Kernel::default();
     let guard = Guard::with(kernel.clone(), lan0()).unwrap();
     let handle = guard.handle();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_frames_are_read_back() {
         let mut capture = Capture::new();
         capture.push(Duration::ZERO, b"one");
         capture.push(Duration::from_nanos(1_000_000_001), b"three");

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_state_or_no_reply_is_read() {
+    fn lines_without_a_state_or_a_reply_are_read() {
         let line = "udp      17 29 src=2001:db8::1 dst=2001:db8::2 sport=1 dport=2 [UNREPLIED] \
             src=2001:db8::2 dst=2001:db8::1 sport=2 dport=1 mark=0 use=1";
         let read = ConntrackLine::parse(line).unwrap();

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_frames_are_read_back() {
         for (pair, id) in [(["192.0.2.1", "192.0.2.2"], 0xabcd), (["2001:db8::1", "::1"], 1 << 31)]
         {
             let [source, destination] = pair.map(|address| address.parse().unwrap());

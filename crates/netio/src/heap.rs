@@ -251,7 +251,7 @@ mod tests {
 
     /// This is one test, because two at once would see each other's memory.
     #[test]
-    fn what_is_free_is_returned() {
+    fn free_memory_is_returned_to_the_system() {
         // Free blocks in front of a used one: small ones if the allocator is known to return them,
         // and blocks in regions.
         let small = cfg!(target_env = "gnu").then_some(1500);

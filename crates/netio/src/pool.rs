@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_burst_left_goes_and_what_is_used_stays() {
+    fn unused_buffers_of_a_burst_go_and_used_buffers_stay() {
         let mut pool = FramePool::new(4096, 8);
         let burst: Vec<_> = (0..5000).map(|_| pool.take(60).unwrap()).collect();
         burst.into_iter().for_each(|frame| pool.give_back(frame));

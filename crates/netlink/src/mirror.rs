@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_again_lists_nothing_and_a_link_that_went_down_does() {
+    fn a_link_that_goes_down_causes_a_new_listing_and_repeated_news_cause_none() {
         let mut mirror = Mirror::open().unwrap();
         let header = NetlinkHeader::default();
         let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());

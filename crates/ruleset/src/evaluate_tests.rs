@@ -484,7 +484,7 @@ fn marks_change_what_later_rules_see() {
 }
 
 #[test]
-fn what_a_worker_adds_to_a_set_the_others_are_told() {
+fn an_element_that_a_worker_adds_reaches_the_other_workers() {
     let add = json!({"set": {"op": "add", "elem": {"elem": {"val": payload("ip", "saddr"), "timeout": 10}},
         "set": "@seen"}});
     let program = one_rule(&json!([add, {"drop": null}]));

@@ -193,7 +193,7 @@ fn timeouts_are_of_states_that_their_protocol_has() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_place() {
+fn mistakes_in_a_ruleset_are_named_with_their_place() {
     let wrong = document(&[
         forward(),
         json!({"set": {"family": "inet", "table": "t", "name": "s", "handle": 3,
@@ -283,7 +283,7 @@ fn base_chains_of_one_priority_are_asked_the_last_first() {
 }
 
 #[test]
-fn what_only_the_host_reaches_is_left_to_the_kernel() {
+fn rules_that_only_packets_for_the_host_reach_are_left_to_the_kernel() {
     let input = json!({"chain": {"family": "inet", "table": "t", "name": "i", "handle": 2,
         "type": "filter", "hook": "input", "prio": 0}});
     let unknown = json!([{"match": {"op": "==", "left": {"socket": {"key": "wildcard"}},
@@ -426,7 +426,7 @@ proptest! {
 }
 
 #[test]
-fn what_some_nft_print_oddly_is_understood() {
+fn values_that_are_printed_oddly_are_understood() {
     let matching =
         |left: Value, right: Value| json!({"match": {"op": "==", "left": left, "right": right}});
     let kind = |name: &str| matching(json!({"meta": {"key": "iiftype"}}), json!(name));

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn what_is_damaged_is_written_somehow() {
+fn damaged_rulesets_are_listed_without_a_panic() {
     for rule in [
         json!({"expr": [{"match": {}}, {"vmap": 3}, {"set": null}, {"reject": null}, 7, null]}),
         json!({"expr": [{"match": {"left": {"&": []}, "right": {"set": [[1], [1, 2, 3]]}}}]}),

@@ -50,7 +50,7 @@ fn tuples_are_packets() {
 }
 
 #[test]
-fn what_is_not_understood_is_explained() {
+fn mistakes_in_a_question_are_explained() {
     insta::assert_snapshot!(
         [
             "tcp 192.0.2.1",

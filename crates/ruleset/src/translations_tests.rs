@@ -147,7 +147,7 @@ fn a_rule_that_names_no_address_and_no_port_is_told_only_if_it_takes_all() {
 }
 
 #[test]
-fn what_may_end_at_the_host_is_known_before_there_is_a_packet() {
+fn translations_that_may_end_at_the_host_are_known_in_advance() {
     let own = |text: &'static str| {
         move |_: Family, interval: Interval| (interval.low..=interval.high).contains(&v4(text))
     };

@@ -59,7 +59,7 @@ fn rules_behind_a_translation_see_what_it_has_made() {
 }
 
 #[test]
-fn only_what_opens_a_connection_is_translated() {
+fn only_packets_that_open_a_connection_are_translated() {
     let question = "tcp 192.0.2.1 198.51.100.2:80 in wan0 state established";
     let (program, walk) = walked(forwarding(80), question);
     assert_eq!(handles(&program, &walk), [11]);
@@ -108,7 +108,7 @@ impl Tracked for Forwarded<'_> {
 }
 
 #[test]
-fn what_is_for_the_host_is_left_to_it_unless_it_is_translated() {
+fn packets_for_the_host_are_left_to_it_unless_they_are_translated() {
     let imported = import_value(&forwarding(80), Options::default()).expect("it is right");
     let options = CompileOptions { index: true, seed: 1 };
     let program = Program::compile(imported.ruleset, options).expect("it is small");

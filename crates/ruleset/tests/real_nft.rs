@@ -225,7 +225,7 @@ fn ten_thousand_elements() {
 }
 
 #[test]
-fn everything_that_is_not_supported_is_told_at_once() {
+fn every_unsupported_part_of_a_ruleset_is_told_at_once() {
     on(include_str!("unsupported.nft"), |json| {
         let Err(Refused { problems }) = import(json, Options::default()) else {
             panic!("it is loaded");

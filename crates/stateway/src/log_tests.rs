@@ -33,7 +33,7 @@ fn told_lost(line: &str) -> Option<u64> {
 }
 
 #[test]
-fn what_a_stalled_reader_misses_is_counted_where_it_is_missing() {
+fn lines_that_a_stalled_reader_misses_are_counted_where_they_are_missing() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let queue = queue_to(writer);
     // No reader takes anything, and yet this ends.

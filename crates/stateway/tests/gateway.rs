@@ -56,7 +56,7 @@ fn every_command_says_so_when_no_gateway_runs() {
 }
 
 #[test]
-fn what_can_not_be_said_changes_no_exit_code() {
+fn a_message_that_can_not_be_written_changes_no_exit_code() {
     let directory = TempDir::new().unwrap();
     let socket = directory.path().join("none.sock");
     for args in [&["status"][..], &["run", "-c", "/dev/null"], &["check", "-c", "/dev/null"]] {
@@ -70,7 +70,7 @@ fn what_can_not_be_said_changes_no_exit_code() {
 }
 
 #[test]
-fn what_is_no_socket_of_a_gateway_is_named() {
+fn a_path_that_is_no_socket_of_a_gateway_is_named() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("notes.txt");
     std::fs::write(&file, "precious").unwrap();
@@ -144,7 +144,7 @@ fn a_missing_interface_is_told_with_its_line() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_in_one_go() {
+fn all_errors_of_a_configuration_are_told_in_one_go() {
     let directory = TempDir::new().unwrap();
     let config = directory.path().join("gw.toml");
     let rule = r#"{"rule": {"family": "ip", "table": "t", "chain": "n", "handle": 3,

@@ -144,7 +144,7 @@ fn ftp() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_a_capture_announces_is_related() {
+fn connections_announced_in_a_capture_are_related() {
     let directory = TempDir::new().unwrap();
     let input = written(&directory, "ftp.pcap", &pcap(&ftp()));
     let config = written(&directory, "gateway.toml", b"[[helper]]\nname = \"ftp\"\n");
@@ -350,7 +350,7 @@ fn the_result_is_the_same_on_real_captures() {
 }
 
 #[test]
-fn what_passes_is_written_unchanged() {
+fn packets_that_pass_are_written_unchanged() {
     let directory = TempDir::new().unwrap();
     let mut frames = traffic(3);
     let input = written(&directory, "in.pcap", &pcap(&frames));
@@ -387,7 +387,7 @@ fn a_capture_that_is_cut_is_played_up_to_the_cut() {
 }
 
 #[test]
-fn what_is_no_capture_is_refused() {
+fn a_file_that_is_no_capture_is_refused() {
     let directory = TempDir::new().unwrap();
     let garbage = written(&directory, "garbage", &[0x5a; 1000]);
     let nothing = written(&directory, "nothing", b"");
@@ -499,7 +499,7 @@ fn captured(directory: &TempDir, name: &str, frames: &[(u16, Vec<u8>)]) -> Strin
 }
 
 #[test]
-fn what_comes_in_by_an_interface_is_judged_as_the_gateway_would() {
+fn a_replay_judges_packets_by_their_interface_as_the_gateway_does() {
     const WAN: u16 = 0;
     const LAN: u16 = 1;
     let directory = TempDir::new().unwrap();

@@ -96,7 +96,7 @@ fn a_ruleset_in_order_is_summed_up() {
 }
 
 #[test]
-fn all_that_is_not_supported_is_told_at_once() {
+fn all_unsupported_rules_are_told_at_once() {
     let cpu = json!({"match": {"op": "==", "left": {"meta": {"key": "cpu"}}, "right": 1}});
     let skuid = json!({"match": {"op": "==", "left": {"meta": {"key": "skuid"}}, "right": 0}});
     let file = File::new(&ruleset(&[
@@ -122,7 +122,7 @@ fn all_that_is_not_supported_is_told_at_once() {
 }
 
 #[test]
-fn what_no_gateway_does_is_told_before_it_is_loaded() {
+fn rules_that_no_gateway_supports_are_told_before_they_are_loaded() {
     let nat = json!({"chain": {"family": "inet", "table": "t", "name": "n", "handle": 3,
         "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}});
     let rule_of = |handle: u64, statement: &Value| {
@@ -166,7 +166,7 @@ fn what_no_gateway_does_is_told_before_it_is_loaded() {
 }
 
 #[test]
-fn what_the_kernel_has_to_carry_out_is_told_to_programs_too() {
+fn the_report_for_programs_lists_the_rules_that_the_kernel_carries_out() {
     let nat = json!({"chain": {"family": "inet", "table": "t", "name": "n", "handle": 3,
         "type": "nat", "hook": "prerouting", "prio": -100, "policy": "accept"}});
     let rule_of = |handle: u64, statement: &Value| {
@@ -280,7 +280,7 @@ fn frames_come_as_digits_and_from_captures() {
 }
 
 #[test]
-fn what_can_not_be_loaded_is_refused_with_its_place() {
+fn a_ruleset_that_can_not_be_loaded_is_refused_with_the_place() {
     let jump = |to: &str| json!([{"jump": {"target": to}}]);
     let in_chain = |name: &str, handle: u64, expr: &Value| {
         let mut rule = rule(handle, expr);
@@ -326,7 +326,7 @@ fn what_can_not_be_loaded_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_is_no_file_or_too_long_is_refused() {
+fn a_ruleset_that_is_no_file_or_too_long_is_refused() {
     let file = File::new(b"");
     let huge = fs::File::options().write(true).open(&file.path).unwrap();
     // A hole, which takes no space on disk.
@@ -392,7 +392,7 @@ fn no_damage_makes_the_command_panic() {
 }
 
 #[test]
-fn what_a_tunnel_carries_is_explained_too() {
+fn inner_packets_of_tunnels_are_explained_too() {
     let rules = File::new(HOME_ROUTER.as_bytes());
     let wrap = |length: usize| {
         let (mut inner, mut frame) = (Vec::new(), Vec::new());

@@ -34,7 +34,7 @@ fn plan(table: &IndirectionTable, work: &[u64], unit: f64, workers: usize) -> Pl
 }
 
 #[test]
-fn what_is_even_stays() {
+fn even_load_moves_no_bucket() {
     let table = spread(256, 4);
     let plan = plan(&table, &[1; 256], 0.01, 4);
     assert_eq!(plan.moves, []);

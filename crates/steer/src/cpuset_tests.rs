@@ -39,7 +39,7 @@ fn texts_are_read_as_the_table_says() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_column() {
+fn mistakes_in_a_cpu_set_are_named_with_their_column() {
     for (text, expected) in [
         ("3g", "column 2: 'g' in a hexadecimal mask; expected digits 0-9 and a-f"),
         ("0x3 4", "column 4: ' ' in a hexadecimal mask; expected digits 0-9 and a-f"),

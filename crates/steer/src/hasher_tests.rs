@@ -322,7 +322,7 @@ fn tunnelled(flags: u8, words: usize, flow: u16, back: bool) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_tunnel_carries_chooses_the_bucket_and_nothing_else() {
+fn the_inner_flow_of_a_tunnel_chooses_the_bucket_and_not_the_key() {
     const NUMBERED: (u8, usize) = (0x10, 1);
     for kind in [HashKind::Sip, HashKind::ToeplitzSymmetric] {
         let inner = SteeringConfig { buckets: BucketCount::DEFAULT, ..*hasher(kind).config() };

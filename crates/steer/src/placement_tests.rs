@@ -41,7 +41,7 @@ fn cpus_without_a_worker_are_ignored() {
 }
 
 #[test]
-fn what_can_not_be_satisfied_is_explained() {
+fn a_placement_that_is_impossible_is_explained() {
     let error =
         |interfaces: &[_], cpus: &[_]| place_text(interfaces, cpus).unwrap_err().to_string();
     insta::assert_snapshot!(error(&[], &[]), @"there are no workers; start at least one");

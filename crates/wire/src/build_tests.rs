@@ -48,7 +48,7 @@ fn an_icmp_error_quotes_as_much_as_it_may() {
 type Writer = fn(&PacketBuilder, &[u8], &mut Vec<u8>);
 
 #[test]
-fn what_is_too_long_is_cut() {
+fn payloads_that_are_too_long_are_cut() {
     let long = vec![0; 70_000];
     for builder in [
         PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]),

@@ -42,7 +42,7 @@ proptest! {
     /// those it came in and than the MTU, under the same identification, each as long as
     /// possible. If the largest that came must not be cut, they must not be cut either.
     #[test]
-    fn what_leaves_is_no_longer_than_what_came(
+    fn fragments_that_leave_are_no_longer_than_those_that_came(
         v6: bool,
         id: u16,
         lengths in vec((1usize..180, any::<bool>()), 2..6),

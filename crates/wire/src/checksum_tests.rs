@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_filled_verifies_and_a_flipped_bit_does_not(
+    fn filled_checksums_verify_and_a_flipped_bit_breaks_them(
         protocol in prop_oneof![Just(1u8), Just(6), Just(17), Just(33), Just(58), Just(132), Just(136)],
         v6: bool,
         body in proptest::collection::vec(any::<u8>(), 40..90),

@@ -208,7 +208,7 @@ fn inside_of(frame: &[u8]) -> Option<Network> {
 }
 
 #[test]
-fn what_comes_back_is_the_outermost_packet_and_inside_is_as_deep_as_it_goes() {
+fn a_dissection_shows_the_outermost_packet_and_the_innermost_one() {
     assert_eq!(inside_of(&nested(0)), None);
     for depth in 1..=6 {
         let frame = nested(depth);
@@ -221,7 +221,7 @@ fn what_comes_back_is_the_outermost_packet_and_inside_is_as_deep_as_it_goes() {
 }
 
 #[test]
-fn what_is_wrong_inside_is_no_fault_of_the_tunnel() {
+fn a_malformed_inner_packet_is_no_fault_of_the_tunnel() {
     let frame = nested(1);
     // Cut short inside the UDP header, so that only the addresses are known, and in front of
     // it.
@@ -267,7 +267,7 @@ fn a_piece_of_a_tunnel_packet_is_not_looked_into() {
 }
 
 #[test]
-fn what_a_tunnel_carries_is_read_one_level_deep_and_only_where_it_is_right() {
+fn inner_packets_are_read_one_level_deep_and_only_if_they_are_valid() {
     let read = |frame: &[u8]| carried(frame, &dissect(frame).unwrap().network.unwrap());
     let gre = |flags: u8, words: usize, ethertype: u16, load: &[u8]| {
         let mut frame = Vec::new();

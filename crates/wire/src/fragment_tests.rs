@@ -274,7 +274,7 @@ fn the_first_fragment_of_ipv6_holds_all_headers() {
 }
 
 #[test]
-fn what_is_not_ip_is_not_cut() {
+fn frames_without_ip_are_not_cut() {
     let mut frame = vec![0xff; 2000];
     frame[12..14].copy_from_slice(&[0x08, 0x06]);
     let how = Cut { mtu: 1500, ..Cut::default() };

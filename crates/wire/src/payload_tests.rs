@@ -110,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn what_can_not_be_is_refused() {
+fn impossible_edits_are_refused() {
     let model = Model { v6: false, vlan: false, kind: Kind::Tcp };
     let frame = model.frame(&[7; 100]);
     let network = network_of(&frame);

@@ -51,7 +51,7 @@ fn a_packet_with_one_segment_or_no_payload_is_one_segment() {
 }
 
 #[test]
-fn what_would_have_to_change_in_an_unknown_way_is_refused() {
+fn packets_whose_segments_would_change_in_unknown_ways_are_refused() {
     let builder = PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]);
     let mut good = Vec::new();
     builder.udp(7, 9, &[5; 2500], &mut good);

@@ -70,7 +70,7 @@ fn an_icmp_error_is_said_with_what_it_is_about() {
 }
 
 #[test]
-fn what_can_not_be_read_is_shown_as_it_is() {
+fn unreadable_frames_are_shown_as_they_are() {
     let mut arp = vec![0; 60];
     arp[12..14].copy_from_slice(&[8, 6]);
     assert_eq!(summary(&arp), "EtherType 0x0806");

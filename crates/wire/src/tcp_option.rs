@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_ends_the_list() {
+    fn a_truncated_option_ends_the_list() {
         for bytes in [&[8, 10, 1][..], &[3], &[3, 1, 4, 2], &[3, 0, 4, 2], &[0, 4, 2]] {
             assert_eq!(TcpOptions::new(bytes).next(), None, "{bytes:?}");
         }

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_comes_back_as_the_next_segment() {
+    fn a_segment_that_leaves_comes_back_as_the_next_one() {
         let (mut control, mut input, mut output) = connect(2, 1, 1, 1, Stack::NONE);
         let (mut rx, mut tx) = (input.0.remove(0), output.0.remove(0));
         let (mut pool, mut frames) = (FramePool::new(8, 0), Vec::new());

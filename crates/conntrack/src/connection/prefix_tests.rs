@@ -16,7 +16,7 @@ fn prefixes_choose_by_their_leading_bits() {
 }
 
 #[test]
-fn what_is_mapped_into_ipv6_is_ipv4() {
+fn a_prefix_mapped_into_ipv6_is_an_ipv4_prefix() {
     assert!(inside("::ffff:192.0.2.7", "192.0.2.7"));
     assert!(inside("::ffff:192.0.2.0/120", "192.0.2.9"));
     assert!(!inside("::ffff:192.0.2.0/120", "192.0.3.9"));
@@ -39,7 +39,7 @@ fn a_network_has_no_bits_behind_its_length() {
 }
 
 #[test]
-fn what_is_no_prefix_is_refused_with_the_text() {
+fn a_text_that_is_no_prefix_is_refused_and_quoted() {
     for text in ["", "192.0.2", "192.0.2.0/33", "192.0.2.0/", "2001:db8::/129", "a/24"] {
         assert_eq!(text.parse::<Prefix>(), Err(PrefixError { given: text.into() }));
     }

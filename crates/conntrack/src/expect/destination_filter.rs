@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_in_a_zone_leaves_others_cold() {
+    fn expectations_in_a_zone_leave_other_zones_cold() {
         // A client has as many ports of its address expected as it may.
         let expected = || (0..1024).map(|port| place(7, 1, 1024 + port));
         let elsewhere = |number: u32| place(8, 1, 1024 + number as u16);

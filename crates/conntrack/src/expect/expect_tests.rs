@@ -231,7 +231,7 @@ fn the_addresses_of_an_ipv6_network_are_one_source_and_those_of_another_zone_are
 }
 
 #[test]
-fn what_a_connection_announced_ends_with_it() {
+fn expectations_end_with_their_connection() {
     let expectations = Expectations::new(HashKey(1, 2));
     expectations.add(5000, data(2000)).unwrap();
     expectations.add(5001, data(2001)).unwrap();
@@ -277,7 +277,7 @@ fn nobody_keeps_others_from_a_place_by_naming_it_first() {
 }
 
 #[test]
-fn what_two_connections_announce_alike_is_one_connection() {
+fn an_expectation_that_two_connections_announce_admits_one_connection() {
     let expectations = Expectations::new(HashKey(1, 2));
     let other = Announced { source_port: Some(20), ..data(2001) };
     for master in [5000, 5001] {
@@ -297,7 +297,7 @@ fn what_two_connections_announce_alike_is_one_connection() {
 }
 
 #[test]
-fn what_is_claimed_ends_with_its_master_and_with_its_time() {
+fn a_claimed_expectation_ends_with_its_master_and_with_its_time() {
     // A worker claims it and finds no room for the connection. Meanwhile another worker ends
     // the master or announces the same again.
     let expectations = Expectations::new(HashKey(1, 2));

@@ -3,7 +3,7 @@ use crate::helper::Kind;
 use crate::testing::conversation::{CLIENT, CLIENT_PORT, Talk};
 
 #[test]
-fn what_goes_to_all_may_be_answered_by_anybody() {
+fn any_host_may_answer_a_broadcast() {
     for (kind, seconds) in [(Kind::Snmp, 30), (Kind::NetbiosNs, 3)] {
         let mut talk = Talk::new(kind, protocol::UDP);
         assert!(talk.say(Direction::Original, b"who?").is_empty(), "{kind:?} to one host");

@@ -186,7 +186,7 @@ fn ipv6_has_the_extended_commands() {
 }
 
 #[test]
-fn what_is_no_command_announces_nothing() {
+fn a_malformed_command_or_reply_announces_nothing() {
     for text in [
         "PORT 192,0,2,1,78\r\n",
         "PORT 192,0,2,1,78,256\r\n",
@@ -444,7 +444,7 @@ fn a_reply_counts_once_for_each_request() {
 }
 
 #[test]
-fn what_is_encrypted_is_not_read() {
+fn encrypted_control_connections_are_not_read() {
     let begin = [(BACK, "220 ready\r\n"), (THERE, "AUTH TLS\r\n"), (THERE, COMMAND)];
     for (reply, left, announced) in
         [("234 go on\r\n", true, 0), ("334 more\r\n", false, 0), ("502 what?\r\n", false, 1)]

@@ -51,7 +51,7 @@ fn offers_announce_where_the_client_listens() {
 }
 
 #[test]
-fn what_is_no_offer_of_the_own_address_announces_nothing() {
+fn a_message_without_an_offer_of_the_own_address_announces_nothing() {
     let foreign = OWN + 1;
     for other in [
         &format!("PRIVMSG bob :\x01DCC SEND file {foreign} 5000 1\x01\r\n"),

@@ -228,7 +228,7 @@ proptest! {
 
     /// Only announced calls end, and the helper remembers nothing else, for any messages.
     #[test]
-    fn only_what_was_announced_ends(said in prop::collection::vec(any_word(), 0..200)) {
+    fn only_announced_calls_end(said in prop::collection::vec(any_word(), 0..200)) {
         let mut announced = std::collections::HashSet::new();
         for request in opened(&said).split("end ").enumerate() {
             let (number, text) = request;

@@ -70,7 +70,7 @@ fn other_replies_announce_nothing() {
 }
 
 #[test]
-fn what_is_sent_again_does_not_count_twice() {
+fn a_repeated_request_does_not_count_twice() {
     let mut talk = begun();
     let numbers = talk.numbers;
     assert!(talk.announced(THERE, [&STARTS[..4]]).is_empty());

@@ -115,7 +115,7 @@ fn a_message_that_began_before_does_not_begin_in_what_comes_again_with_other_byt
 }
 
 #[test]
-fn what_comes_again_or_late_is_read_by_itself() {
+fn repeated_and_late_segments_are_read_by_themselves() {
     let mut reader = Reader::default();
     let (one, two, three) = (message(4, 1), message(6, 2), message(3, 3));
     reader.segment(100, &one);
@@ -233,7 +233,7 @@ fn a_helper_leaves_a_conversation_whose_very_beginning_gave_way() {
 }
 
 #[test]
-fn what_comes_again_begins_with_a_message_only_where_one_began() {
+fn a_repeated_segment_begins_with_a_message_only_where_one_began() {
     let mut reader = Reader::default();
     let inner = message(3, 9);
     // A message inside another: the receiver has acknowledged what is in front of it.

@@ -9,7 +9,7 @@ use super::*;
 proptest! {
     /// A search that continues finds the remaining candidates in the same order.
     #[test]
-    fn what_is_behind_a_place_is_the_rest(
+    fn a_continued_search_finds_the_remaining_candidates(
         (own, first, count) in (1..u16::MAX, 1..60_000_u16, 1..300_u16),
         (bucket, buckets) in (0..16_u32, 0..5_u32),
         (has_range, hosts, random) in (any::<bool>(), 0..4_u8, any::<bool>()),

@@ -74,7 +74,7 @@ fn the_numbers_that_decide_about_a_tcp_segment_are_named() {
 }
 
 #[test]
-fn what_a_state_does_not_allow_is_named_with_the_state() {
+fn a_packet_that_a_state_does_not_allow_is_named_with_the_state() {
     assert_eq!(
         explained(protocol::TCP, &[(Original, tcp(SYN, 1, 0)), (Original, tcp(ACK, 2, 0))]),
         "tcp_state: ACK in original direction is not possible in SYN_SENT"

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_is_no_flood() {
+    fn clients_that_return_their_cookies_are_no_flood() {
         let mut pressure = Pressure::default();
         pressure.answers(1000, 1000, at(640));
         for second in 640..768 {

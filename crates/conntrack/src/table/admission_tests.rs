@@ -263,7 +263,7 @@ proptest! {
 
     /// Handshakes in any order, at two workers by turns.
     #[test]
-    fn what_is_half_open_is_counted_by_zone(
+    fn half_open_connections_are_counted_by_zone(
         segments in prop::collection::vec((0u16..3, 0u16..6, 0usize..5, any::<bool>()), 1..200),
     ) {
         let pools = limits_of(1000, Reserve::default(), &[]);

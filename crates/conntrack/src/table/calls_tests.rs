@@ -188,7 +188,7 @@ fn an_announced_call_is_one_connection_of_both_ends() {
 }
 
 #[test]
-fn what_nobody_announced_is_new_in_each_direction() {
+fn an_unannounced_call_is_new_in_each_direction() {
     let mut lab = Lab::new();
     for (from, id) in [(There, 9), (Back, 5), (There, 9), (Back, 5), (Back, 9)] {
         assert_eq!(lab.gre(from, id), "new");
@@ -259,7 +259,7 @@ fn a_call_ends_before_its_owner_has_looked() {
 }
 
 #[test]
-fn what_was_not_opened_yet_is_expected_no_longer() {
+fn a_call_that_ends_before_it_was_opened_is_expected_no_longer() {
     let mut lab = Lab::open();
     lab.server_may_open = false;
     lab.call(5, 9);
@@ -304,7 +304,7 @@ fn calls_end_with_their_control_connection() {
 }
 
 #[test]
-fn who_announces_a_call_again_ends_it() {
+fn the_last_connection_that_announced_a_call_ends_it() {
     let mut lab = Lab::open();
     lab.server_may_open = false;
     lab.call(5, 9);

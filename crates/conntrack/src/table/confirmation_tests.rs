@@ -74,7 +74,7 @@ proptest! {
     /// Compared with a table in which the packets that are refused here may not open a
     /// connection at all.
     #[test]
-    fn what_is_withdrawn_leaves_nothing(
+    fn a_withdrawn_connection_leaves_nothing(
         steps in prop::collection::vec((0u8..5, 1u8..5, 0u16..4, any::<bool>(), 0u64..40), 1..150),
     ) {
         let (mut ours, mut model) = (Lab::new(), Lab::new());
@@ -103,7 +103,7 @@ proptest! {
 
     /// Compared with a table that never sees these packets, and with hardly any room.
     #[test]
-    fn what_the_proxy_answers_takes_no_room(
+    fn a_syn_that_the_proxy_answers_takes_no_room(
         steps in prop::collection::vec((0u8..5, 1u8..5, 0u16..4, any::<bool>(), 0u64..40), 1..150),
     ) {
         let (mut ours, mut model) = (Lab::with_room_for(3), Lab::with_room_for(3));

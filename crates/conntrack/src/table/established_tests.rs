@@ -30,7 +30,7 @@ fn left(lab: &Lab, packet: &Network) -> u64 {
 }
 
 #[test]
-fn what_is_settled_is_counted_on() {
+fn packets_on_an_established_connection_are_counted() {
     let mut lab = Lab::new();
     lab.settings.set("nf_conntrack_acct", 1).unwrap();
     shake_hands(&mut lab);

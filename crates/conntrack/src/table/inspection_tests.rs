@@ -330,7 +330,7 @@ fn many_may_answer_what_goes_to_all() {
 }
 
 #[test]
-fn what_is_expected_is_still_expected_when_there_was_no_room() {
+fn an_expectation_remains_when_its_connection_found_no_room() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
     lab.limits = Limits::alone(1, SECRET);
     lab.control(21);

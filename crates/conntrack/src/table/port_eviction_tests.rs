@@ -101,7 +101,7 @@ impl Gateway {
 }
 
 #[test]
-fn who_gives_way_is_of_the_source_with_most_ports_and_waits_longest() {
+fn the_longest_waiting_connection_of_the_source_with_most_ports_gives_way() {
     let mut gateway = Gateway::new(8);
     // The first client has five connections, of which three are answered; the second has two,
     // the third one.
@@ -146,7 +146,7 @@ fn nobody_gives_way_to_who_has_more() {
 }
 
 #[test]
-fn what_was_answered_gives_way_to_who_has_less_than_half() {
+fn an_answered_connection_gives_way_to_a_source_with_less_than_half_as_many() {
     for (own, gives_way) in [(0, true), (1, true), (2, false)] {
         let mut gateway = Gateway::new(10);
         // The first client has at least twice as many as the second, or not.
@@ -163,7 +163,7 @@ fn what_was_answered_gives_way_to_who_has_less_than_half() {
 }
 
 #[test]
-fn what_may_still_be_answered_gives_way_to_its_own_source_alone() {
+fn a_connection_that_may_still_be_answered_gives_way_to_its_own_source_alone() {
     let mut gateway = Gateway::new(8);
     gateway.pause = Duration::ZERO;
     gateway.open_all(1, 1..=8);
@@ -177,7 +177,7 @@ fn what_may_still_be_answered_gives_way_to_its_own_source_alone() {
 }
 
 #[test]
-fn what_closes_gives_way_to_equals_and_not_to_who_has_more() {
+fn a_closing_connection_gives_way_to_equal_sources_and_not_to_larger_ones() {
     const ACK: u8 = TcpFlags::ACK.0;
     let mut gateway = Gateway::new(4);
     let segment = |client, port, flags, numbers| {
@@ -233,7 +233,7 @@ fn a_source_that_has_its_part_established_is_refused() {
 }
 
 #[test]
-fn what_is_counted_goes_with_its_table_and_ends_with_its_connection() {
+fn counted_ports_move_with_their_table_and_end_with_their_connection() {
     let mut gateway = Gateway::new(50);
     gateway.open_all(1, 0..20);
     gateway.open_all(2, 0..10);

@@ -210,7 +210,7 @@ fn icmp_errors_are_related_to_the_flow_they_quote() {
 }
 
 #[test]
-fn what_names_no_flow_has_a_class_of_its_own() {
+fn packets_without_a_flow_are_untracked_or_invalid() {
     let class =
         |family, transport| class_without_flow(&network(family, 1, 2, protocol::ICMP, transport));
     let other = |kind| Transport::IcmpOther { kind, code: 0 };
@@ -251,7 +251,7 @@ fn accounting_and_timestamps_are_kept_on_demand() {
 }
 
 #[test]
-fn what_ends_a_connection_is_counted_before() {
+fn the_last_counters_include_the_packet_that_ends_a_connection() {
     let mut lab = Lab::new();
     lab.settings.set("nf_conntrack_acct", 1).unwrap();
     const SYN: u8 = TcpFlags::SYN.0;

@@ -437,7 +437,7 @@ fn a_network_is_mapped_host_by_host() {
 }
 
 #[test]
-fn what_is_not_changed_costs_nothing() {
+fn an_identity_translation_takes_no_memory() {
     let mut lab = Lab::new();
     let packet = udp(Family::V4, (1, 6), (2, 53));
     let own = Some(Addresses::one(host(Family::V4, 1)));
@@ -557,7 +557,7 @@ fn filters_choose_by_what_was_translated() {
 }
 
 #[test]
-fn what_has_borrowed_an_address_ends_with_it() {
+fn masqueraded_connections_end_with_the_address_they_borrowed() {
     let mut lab = Lab::new();
     let masquerade = |last, interface| Request {
         addresses: Some(Addresses::one(host(Family::V4, last))),

@@ -121,7 +121,7 @@ fn labels_are_shown_where_the_tool_shows_them() {
 }
 
 #[test]
-fn what_is_optional_stands_where_the_tool_puts_it() {
+fn optional_fields_stand_where_the_tool_puts_them() {
     let counts = |packets, bytes| Counts { packets, bytes };
     let watched = Connection { helper: Some("ftp"), ..connection() };
     assert!(Listed(&watched).to_string().ends_with("[ASSURED] mark=0 helper=ftp use=1"));

@@ -223,7 +223,7 @@ fn a_dropped_packet_is_shown_with_the_check_that_decided() {
 }
 
 #[test]
-fn what_a_worker_has_dropped_is_shown_after_it_has_left() {
+fn drops_of_a_worker_are_shown_after_it_has_left() {
     let mut running = Running::start();
     let syn_ack = TcpFlags::SYN.with(TcpFlags::ACK);
     let frames = (0..40).map(|port| {
@@ -439,7 +439,7 @@ fn events_are_told_as_they_happen() {
 }
 
 #[test]
-fn what_is_announced_is_told_and_what_is_expected_no_more() {
+fn subscribers_hear_of_new_and_ended_expectations() {
     let mut running = Running::start();
     let socket = running.socket.clone();
     let (told, events) = std::sync::mpsc::channel();
@@ -531,7 +531,7 @@ fn changes_are_made_and_mistakes_are_refused() {
 }
 
 #[test]
-fn what_is_no_request_does_no_harm() {
+fn bytes_that_are_no_request_do_no_harm() {
     let running = Running::start();
     let garbage: [&[u8]; 4] =
         [&[0; 4], b"GET / HTTP/9.9\r\n\r\n", b"GET /v1/status", &[0xff; 9000]];

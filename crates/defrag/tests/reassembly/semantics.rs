@@ -33,7 +33,7 @@ fn the_largest_datagram_arrives_in_every_order() {
 }
 
 #[test]
-fn what_a_piece_contradicts_decides_the_reason_and_later_pieces_share_it() {
+fn a_contradictory_fragment_decides_the_reason_that_later_ones_share() {
     let id = |family| key(family, 1, 1);
     let with_ecn = |mut cut: Cut, ecn| {
         cut.piece.ecn = ecn;

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_allowed_is_rationed() {
+    fn an_allowance_bounds_the_burst_and_the_rate() {
         const PER_SECOND: u64 = 1000;
         const BURST: u64 = 50;
         let mut allowance = Allowance::new(PER_SECOND, BURST);

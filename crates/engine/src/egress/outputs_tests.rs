@@ -32,7 +32,7 @@ impl TxQueue for Breaks {
 }
 
 #[test]
-fn what_left_before_a_port_broke_counts_as_sent() {
+fn frames_that_left_before_a_port_broke_count_as_sent() {
     let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
     let (mut pool, mut counters) = (FramePool::new(8, 0), Counters::default());
     outputs.set(PortId(1), Some(Box::new(Breaks { after: 3 })));

@@ -107,7 +107,7 @@ fn a_datagram_is_cut_with_a_complete_checksum() {
 }
 
 #[test]
-fn who_forbids_cutting_is_told() {
+fn a_sender_that_forbids_fragmentation_is_told() {
     let mut bench = Bench::new();
     for (builder, expected) in [
         (v4().dont_fragment(), (3, 4, 1500)),
@@ -127,7 +127,7 @@ fn who_forbids_cutting_is_told() {
 }
 
 #[test]
-fn what_is_not_ip_is_too_long() {
+fn a_long_frame_without_ip_is_refused_as_too_long() {
     let mut bench = Bench::new();
     let mut frame = bench.datagram(&v4(), 4000);
     frame.bytes_mut()[12..14].copy_from_slice(&[0x88, 0xb5]);

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_some_port_accepts_is_accepted_and_the_last_says_why_not() {
+    fn a_set_keeps_the_ports_that_accept_or_the_reason_of_the_last() {
         let even = |port: PortId| if port.0.is_multiple_of(2) { Ok(()) } else { Err(port.0) };
         assert_eq!(set(&[1, 2, 3, 200]).accepted(0, even), Ok(set(&[2, 200])));
         assert_eq!(set(&[1, 3, 77]).accepted(0, even), Err(77));

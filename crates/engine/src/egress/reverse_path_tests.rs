@@ -105,7 +105,7 @@ fn routes_that_change_are_followed() {
 
 /// A rule asks for the destination, so the source has no single answer.
 #[test]
-fn what_depends_on_more_than_the_source_is_not_remembered() {
+fn a_check_that_depends_on_the_destination_is_not_remembered() {
     let mut bench = Bench::new(ReversePath::Strict.check(0));
     let hops = Hops::one(NextHop::new(LinkId(10), Some(ip("192.0.2.7"))));
     bench.learn(|picture| {

@@ -190,7 +190,7 @@ fn a_neighbour_that_does_not_answer_is_told_and_asked_for_again() {
 }
 
 #[test]
-fn what_waits_is_bounded_and_nothing_of_it_is_lost_uncounted() {
+fn waiting_packets_are_bounded_and_each_loss_is_counted() {
     let mut bench = Bench::new();
     for _ in 0..MAX_WAITING + 2 {
         bench.forward([198, 51, 100, 7], 0, 0);
@@ -204,7 +204,7 @@ fn what_waits_is_bounded_and_nothing_of_it_is_lost_uncounted() {
 }
 
 #[test]
-fn what_the_kernel_has_given_up_is_told_to_all_that_wait_at_once() {
+fn the_senders_of_all_waiting_packets_hear_at_once_that_the_kernel_gave_up() {
     let mut bench = Bench::new();
     for number in 0..3 {
         bench.forward([198, 51, 100, 7], number, 0);
@@ -230,7 +230,7 @@ fn a_neighbour_that_had_failed_gets_its_time_whatever_else_changes() {
 }
 
 #[test]
-fn who_sends_to_nobody_does_not_keep_packets_from_other_next_hops() {
+fn a_sender_to_absent_hosts_does_not_block_packets_to_other_next_hops() {
     let mut bench = Bench::new();
     for host in 0..MAX_AWAITED as u8 {
         bench.forward([198, 51, 100, 100 + host], 0, 0);
@@ -260,7 +260,7 @@ fn super_packets_that_wait_are_bounded_by_their_bytes() {
 
 /// The kernel may have been told to forget its neighbours while it looked for one.
 #[test]
-fn who_is_waited_for_is_asked_for_again_soon() {
+fn a_next_hop_that_packets_wait_for_is_asked_for_again_soon() {
     // One packet waits, or many.
     for packets in [1, 40] {
         let mut bench = Bench::new();
@@ -288,7 +288,7 @@ fn a_stale_neighbour_is_used_and_asked_for_once_in_a_while() {
 }
 
 #[test]
-fn where_there_is_no_way_the_sender_hears_why() {
+fn the_sender_of_a_packet_without_a_route_hears_why() {
     let mut bench = Bench::new();
     bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
     bench.learn(0, |picture| {
@@ -343,7 +343,7 @@ fn a_link_without_addresses_speaks_in_the_name_of_another() {
 }
 
 #[test]
-fn only_what_is_for_the_router_and_not_for_its_host_is_routed() {
+fn only_packets_for_the_router_and_not_for_its_host_are_routed() {
     let mut bench = Bench::new();
     let mut arrival = |from: [u8; 4], to: [u8; 4], station: HardwareAddress| {
         let mut bytes = Vec::new();
@@ -476,7 +476,7 @@ fn all_fragments_of_a_datagram_take_one_way() {
 }
 
 #[test]
-fn what_is_longer_than_its_route_allows_is_cut_or_refused() {
+fn packets_longer_than_their_route_allows_are_cut_or_refused() {
     let mut bench = Bench::new();
     bench.learn(0, |picture| {
         let hops = Hops::one(NextHop::new(LinkId(11), Some(ip("198.51.100.2")))).with_mtu(600);

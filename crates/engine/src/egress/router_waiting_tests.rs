@@ -70,7 +70,7 @@ impl Routers {
 
 proptest! {
     #[test]
-    fn what_waits_for_its_next_hop_stays_in_order_while_buckets_move(
+    fn packets_that_wait_for_their_next_hop_stay_in_order_while_buckets_move(
         steps in prop::collection::vec((0..8_u8, any::<u16>(), any::<u16>()), 50..500),
     ) {
         let mut routers = Routers::new();
@@ -99,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn what_waits_goes_with_its_bucket_and_nothing_else_does() {
+fn waiting_packets_move_with_their_bucket_and_leave_nothing_behind() {
     let mut routers = Routers::new();
     (0..FLOWS).for_each(|flow| routers.arrive(flow));
     routers.crew.settle();

@@ -116,7 +116,7 @@ fn stations_of_other_ports_stay_known_while_one_floods() {
 }
 
 #[test]
-fn where_two_ports_flood_the_third_gets_its_places() {
+fn a_third_port_gets_its_places_while_two_ports_flood() {
     let mut table = Stations::new(3, StationLimits::default(), KEY);
     for number in 0..100_000 {
         table.learn(station(1 << 31 | number), PortId(1 + (number % 2) as u16), 0, |_| true);
@@ -132,7 +132,7 @@ fn where_two_ports_flood_the_third_gets_its_places() {
 }
 
 #[test]
-fn who_talks_on_stays_known_behind_a_port_that_floods() {
+fn an_active_station_stays_known_behind_a_port_that_floods() {
     let mut table = Stations::new(3, StationLimits::default(), KEY);
     for number in 0..100_000 {
         table.learn(station(1 << 31 | number), PortId(2), 0, |_| true);

@@ -130,7 +130,7 @@ proptest! {
     /// Worker 0 receives all packets, and hands on those of other workers. So each flow goes
     /// through two buckets that move.
     #[test]
-    fn what_follows_aliases_stays_in_order_while_buckets_move(
+    fn packets_that_follow_aliases_stay_in_order_while_buckets_move(
         steps in prop::collection::vec((0..6_u8, any::<u16>(), any::<u16>()), 100..1500),
     ) {
         let mut crew = Crew::new();
@@ -223,7 +223,7 @@ fn an_alias_that_leads_nowhere_goes_and_its_packet_is_judged_at_home() {
 }
 
 #[test]
-fn a_key_that_is_in_use_gets_no_alias_and_what_waits_is_dropped() {
+fn a_key_that_is_in_use_gets_no_alias_and_waiting_packets_are_dropped() {
     let mut crew = Crew::new();
     // The flow is tracked in the bucket that it is steered to.
     let frame = crew.frame(2);

@@ -270,7 +270,7 @@ fn one_source_is_stopped_at_its_limit_of_half_open_connections() {
 }
 
 #[test]
-fn what_makes_room_in_its_zone_and_finds_none_in_the_table_is_counted() {
+fn a_packet_that_makes_room_in_its_zone_and_finds_none_in_the_table_is_counted() {
     let mut config = config(64, 4);
     config.zones = vec![tenant(1, 10, 1)];
     config.reserve.sources = vec!["10.0.0.1".parse().unwrap()];

@@ -128,7 +128,7 @@ fn a_connection_that_is_opened_again_is_another() {
 }
 
 #[test]
-fn where_there_is_no_room_who_has_the_least_time_left_gives_way() {
+fn the_flow_with_the_least_time_left_gives_way_when_there_is_no_room() {
     let mut rig = Rig::new();
     let port = |way: usize| 5000 + way as u16;
     for way in 0..WAYS {

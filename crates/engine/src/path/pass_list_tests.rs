@@ -127,7 +127,7 @@ fn a_bridge_passes_arp_and_spanning_tree_and_what_is_named() {
 }
 
 #[test]
-fn what_ends_at_a_bridge_by_rule_keeps_its_reason() {
+fn a_link_local_frame_that_a_bridge_drops_keeps_its_reason() {
     let mut rig = rig();
     let mut frame = other(&[0x88, 0xcc]);
     frame[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x0e]);

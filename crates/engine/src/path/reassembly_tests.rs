@@ -86,7 +86,7 @@ fn a_datagram_whose_checksum_is_wrong_is_dropped_with_all_its_fragments() {
 }
 
 #[test]
-fn what_stays_incomplete_is_counted_and_never_sent() {
+fn incomplete_datagrams_are_counted_and_never_sent() {
     let mut frames = cut(&v4(), 7, &udp(&v4(), 4000), 1000);
     frames.remove(2);
     let (passed, report) = play(&frames, &config(), 1);

@@ -91,7 +91,7 @@ fn counted(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_grew_leaves_in_fragments_as_long_as_those_that_came() {
+fn a_datagram_that_grew_leaves_in_fragments_as_long_as_those_that_came() {
     let mut bench = Bench::new();
     let pieces = bench.pieces(&v4(), 2000, 800);
     let mut whole = bench.whole(&v4(), 2100);
@@ -151,7 +151,7 @@ fn ipv6_keeps_its_identification_and_may_fill_what_every_link_takes() {
 }
 
 #[test]
-fn what_fits_now_leaves_whole_with_the_tags_that_came() {
+fn a_datagram_that_fits_now_leaves_whole_with_the_tags_that_came() {
     for builder in [v4(), v6()] {
         let mut bench = Bench::new();
         let pieces = bench.pieces(&builder.clone().vlan(5), 2000, 1000);

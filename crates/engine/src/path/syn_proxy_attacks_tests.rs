@@ -60,7 +60,7 @@ impl Scene {
 }
 
 #[test]
-fn who_guesses_cookies_opens_nothing_and_honest_clients_are_served() {
+fn guessed_cookies_open_no_connection_and_honest_clients_are_served() {
     for mut scene in Scene::both(1) {
         // Soon after the start of a gateway, data may belong to an older connection.
         scene.rig.wait(Duration::from_secs(301));
@@ -132,7 +132,7 @@ fn handshakes_with_a_silent_server_take_the_room_of_each_other() {
 }
 
 #[test]
-fn who_hurries_or_closes_its_window_costs_the_server_no_more_than_a_syn_each() {
+fn early_data_or_a_closed_window_costs_the_server_at_most_a_syn_per_packet() {
     for mut scene in Scene::both(1) {
         let answer = scene.knock(&[]);
         let acknowledgment = answer.tcp.sequence.wrapping_add(1);
@@ -184,7 +184,7 @@ fn resets_behind_cookies_leave_nothing() {
 /// An attacker knows the ends of a connection and none of its numbers. It sends in the name of
 /// either end while the server has not answered.
 #[test]
-fn who_sees_nothing_ends_no_connection_that_is_being_opened() {
+fn a_blind_attacker_ends_no_connection_that_is_being_opened() {
     for mut scene in Scene::both(1) {
         let answer = scene.knock(&[]);
         scene.come_back(&answer, &[]);

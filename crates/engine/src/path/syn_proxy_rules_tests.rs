@@ -102,7 +102,7 @@ fn a_rule_has_its_connections_opened_and_says_what_is_promised() {
 }
 
 #[test]
-fn only_what_the_rule_has_promised_opens_a_connection() {
+fn only_a_cookie_of_the_rule_opens_a_connection() {
     let mut scene = Scene::ruled(false, 0, FULL);
     let answer = scene.knock(&[]);
     let mut forged = answer.clone();

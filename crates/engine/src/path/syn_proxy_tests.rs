@@ -313,7 +313,7 @@ fn an_answer_is_no_promise_without_timestamps() {
 }
 
 #[test]
-fn what_returns_no_cookie_is_dropped_and_counted() {
+fn an_ack_without_a_valid_cookie_is_dropped_and_counted() {
     let mut scene = Scene::new(false, 1);
     let mut answer = scene.knock(&[]);
     answer.tcp.sequence ^= 1 << 20;
@@ -329,7 +329,7 @@ fn what_returns_no_cookie_is_dropped_and_counted() {
 }
 
 #[test]
-fn what_no_host_can_have_sent_is_not_asked_about() {
+fn a_syn_that_no_host_can_have_sent_is_not_answered() {
     let mut scene = Scene::new(false, 1);
     let syn = Tcp { sequence: 1, flags: SYN, window: 9, ..Tcp::default() };
     for source in [[127, 0, 0, 1], [224, 0, 0, 5], [0, 0, 0, 0]] {

@@ -123,7 +123,7 @@ fn a_connection_that_nobody_proxied_stays_as_it_is() {
 }
 
 #[test]
-fn what_was_promised_holds_when_the_proxy_is_switched_off() {
+fn cookies_stay_valid_when_the_proxy_is_switched_off() {
     for (from, to) in [(1, 0), (2, 0), (1, 1000)] {
         for mut scene in Scene::both(from) {
             if from > 1 {
@@ -211,7 +211,7 @@ impl Scene {
 }
 
 #[test]
-fn what_is_answered_takes_the_room_of_nobody_and_needs_none() {
+fn answered_syns_need_no_room_and_evict_no_connection() {
     for mut scene in Scene::both_with(&FULL_TABLE) {
         scene.fill();
         let before = scene.rig.worker.path.counters.conntrack;
@@ -226,7 +226,7 @@ fn what_is_answered_takes_the_room_of_nobody_and_needs_none() {
 }
 
 #[test]
-fn what_is_answered_does_not_count_for_its_source() {
+fn an_answered_syn_does_not_count_for_its_source() {
     let tunables = [("stateway_syn_proxy_half_open", 1), ("stateway_half_open_per_source", 1)];
     for mut scene in Scene::both_with(&tunables) {
         let answer = scene.knock(&[]);
@@ -248,7 +248,7 @@ fn what_is_answered_does_not_count_for_its_source() {
 }
 
 #[test]
-fn what_rules_refuse_is_not_answered_and_takes_the_room_of_nobody() {
+fn syns_that_rules_refuse_are_not_answered_and_evict_no_connection() {
     let mut scene = Scene::with(&FULL_TABLE);
     scene.fill();
     let before = scene.rig.worker.path.counters.conntrack;

@@ -125,7 +125,7 @@ impl Scene {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
     #[test]
-    fn what_rules_put_into_zones_stays_in_order_while_buckets_move(
+    fn packets_that_rules_put_into_zones_stay_in_order_while_buckets_move(
         steps in prop::collection::vec((0..7_u8, any::<u16>(), any::<u16>()), 100..1000),
     ) {
         let mut scene = Scene::new();

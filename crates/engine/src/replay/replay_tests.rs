@@ -364,7 +364,7 @@ fn a_frame_that_is_too_long_is_dropped_and_the_replay_goes_on() {
 }
 
 #[test]
-fn what_passes_is_written_as_it_was_captured() {
+fn packets_that_pass_are_written_as_they_were_captured() {
     let directory = tempfile::tempdir().unwrap();
     let builder = PacketBuilder::v4(CLIENT, SERVER).id(7);
     let (mut whole, mut unfilled) = (Vec::new(), Vec::new());

@@ -33,7 +33,7 @@ fn a_large_buffer_is_paid_back_with_a_large_buffer() {
 }
 
 #[test]
-fn what_can_not_be_paid_back_does_not_add_up() {
+fn buffers_that_can_not_be_returned_do_not_add_up() {
     const SLOTS: usize = 8;
     let (mut receiver, mut owner) = pair(SLOTS);
     let (mut receiver_pool, mut owner_pool) = (FramePool::new(1000, 0), FramePool::new(1000, 0));

@@ -173,7 +173,7 @@ fn packets_beyond_the_limit_are_refused_and_handed_back() {
 }
 
 #[test]
-fn what_waits_is_bounded_by_its_weight_over_all_buckets() {
+fn waiting_packets_are_bounded_by_their_weight_over_all_buckets() {
     let (a, b) = (BucketId(0), BucketId(1));
     let mut ownership: Ownership<(), u32> = Ownership::new(WorkerId(0), vec![WorkerId(0); 2], 10);
     assert_eq!(ownership.keep(a, 1, 9), Ok(()));

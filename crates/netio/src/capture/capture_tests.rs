@@ -65,7 +65,7 @@ fn both_byte_orders_and_units_of_pcap() {
 }
 
 #[test]
-fn what_is_not_ethernet_gets_a_header() {
+fn packets_of_other_links_get_an_ethernet_header() {
     let v4 = [&[0; 12][..], &[0x08, 0x00], b"\x45v4"].concat();
     let v6 = [&[0; 12][..], &[0x86, 0xdd], b"\x60v6"].concat();
     let cooked = [&[0; 6][..], &[1, 2, 3, 4, 5, 6, 0x08, 0x06], b"arp"].concat();
@@ -413,7 +413,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_written_is_read_by_us_and_by_others(
+    fn written_captures_are_read_by_us_and_by_others(
         packets in prop::collection::vec(
             (0..u64::from(u32::MAX) * SECOND, prop::collection::vec(any::<u8>(), 0..100), ".{0,9}"),
             0..20,

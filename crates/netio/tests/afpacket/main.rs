@@ -230,8 +230,8 @@ fn a_super_packet_that_can_not_be_cut_up_takes_no_other_with_it() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_and_the_rest_goes_on() {
-    isolated("what_is_too_long_is_refused_and_the_rest_goes_on", || {
+fn frames_that_are_too_long_are_refused_and_the_rest_are_sent() {
+    isolated("frames_that_are_too_long_are_refused_and_the_rest_are_sent", || {
         cable();
         let (mut a, mut b, mut pool) =
             (open("here").unwrap(), open("there").unwrap(), FramePool::new(512, 8));
@@ -504,8 +504,8 @@ fn frames_sent_from_the_ring_keep_their_bytes() {
 }
 
 #[test]
-fn what_came_before_an_interface_went_is_delivered() {
-    isolated("what_came_before_an_interface_went_is_delivered", || {
+fn frames_that_came_before_an_interface_went_are_delivered() {
+    isolated("frames_that_came_before_an_interface_went_are_delivered", || {
         cable();
         let (mut a, mut b, mut pool) =
             (open("here").unwrap(), open("there").unwrap(), FramePool::new(16, 8));

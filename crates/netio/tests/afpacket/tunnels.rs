@@ -63,8 +63,8 @@ fn sequence_and_length(frame: &Frame) -> (u32, usize) {
 }
 
 #[test]
-fn what_is_left_to_do_in_a_tunnel_is_done_in_order() {
-    isolated("tunnels::what_is_left_to_do_in_a_tunnel_is_done_in_order", || {
+fn offloads_inside_a_tunnel_are_carried_out_in_order() {
+    isolated("tunnels::offloads_inside_a_tunnel_are_carried_out_in_order", || {
         cable();
         let (mut a, mut b, mut pool) =
             (open("here").unwrap(), open("there").unwrap(), FramePool::new(512, 8));

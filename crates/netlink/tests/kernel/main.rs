@@ -346,8 +346,8 @@ fn packets_go_where_the_kernel_sends_them() {
 }
 
 #[test]
-fn what_is_put_in_front_of_others_is_asked_and_replaced_first() {
-    isolated("what_is_put_in_front_of_others_is_asked_and_replaced_first", || {
+fn a_prepended_route_is_looked_up_and_replaced_before_others() {
+    isolated("a_prepended_route_is_looked_up_and_replaced_before_others", || {
         set_up();
         let mut mirror = Mirror::open().unwrap();
         let mut kernel = Kernel::open();

@@ -62,7 +62,7 @@ fn at_once(program: &Program) -> Vec<CtState> {
 }
 
 #[test]
-fn what_belongs_to_a_connection_passes_at_once_where_rules_begin_so() {
+fn packets_of_a_connection_pass_at_once_if_the_rules_begin_by_accepting_them() {
     let established = state("in", &json!(["established", "related"]), &[json!({"accept": null})]);
     let invalid = state("in", &json!("invalid"), &[json!({"drop": null})]);
     let counted = state(
@@ -105,7 +105,7 @@ fn rule() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn what_passes_at_once_is_what_the_rules_would_accept(
+    fn rules_would_accept_all_packets_that_pass_at_once(
         chains in prop::collection::vec(
             (any::<bool>(), prop::collection::vec(rule(), 0..5)), 0..3),
     ) {

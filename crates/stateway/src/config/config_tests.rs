@@ -14,7 +14,7 @@ pub(super) fn problems(text: &str) -> String {
 }
 
 #[test]
-fn everything_that_can_be_said_is_understood() {
+fn every_key_of_the_configuration_is_understood() {
     let config = parse(
         r#"
         [gateway]
@@ -150,7 +150,7 @@ fn an_empty_file_has_the_defaults() {
 }
 
 #[test]
-fn what_tunnels_carry_is_judged_where_one_worker_sees_both_directions_of_it() {
+fn inner_packets_are_judged_only_if_one_worker_sees_both_directions() {
     let config = parse("[gateway]\ntunnels = \"judged\"").unwrap();
     assert_eq!(config.engine().unwrap().tunnels, TunnelSteering::Judged);
     assert_eq!(
@@ -223,7 +223,7 @@ port = 9630
 }
 
 #[test]
-fn what_is_not_built_yet_is_refused_and_not_ignored() {
+fn settings_that_are_not_built_yet_are_refused_and_not_ignored() {
     insta::assert_snapshot!(problems(
         r#"
 [[interface]]

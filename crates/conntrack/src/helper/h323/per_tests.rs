@@ -25,7 +25,7 @@ fn whole_numbers_take_the_room_of_their_range() {
 }
 
 #[test]
-fn what_is_out_of_range_or_not_there_is_unreadable() {
+fn missing_values_and_values_out_of_range_are_unreadable() {
     assert_eq!(all(&[0b1110_0000]).whole(0, 4), Err(Unreadable));
     assert_eq!(all(&[1]).whole(0, 256), Err(Unreadable));
     assert_eq!(all(&[]).whole(0, 1), Err(Unreadable));

@@ -170,7 +170,7 @@ fn ipv6_works_alike() {
 }
 
 #[test]
-fn who_registers_can_be_called_as_long_as_it_is_registered() {
+fn an_endpoint_can_be_called_as_long_as_it_is_registered() {
     let (there, back) = (Direction::Original, Direction::Reply);
     let calls = "tcp 192.0.2.1 1722 Q.931 any number";
     let confirmed = |seconds: u32| {
@@ -254,7 +254,7 @@ fn only_the_configurable_helpers_have_ports() {
 }
 
 #[test]
-fn what_a_message_announces_has_a_limit() {
+fn the_channels_that_a_message_announces_are_limited() {
     let (channel, empty) = (bytes(vectors::OPEN_ACK), bytes(vectors::ROUND_TRIP));
     let mut said = q931::Said::default();
     for _ in 0..40 {

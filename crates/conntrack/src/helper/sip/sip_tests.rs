@@ -320,7 +320,7 @@ fn contacts_come_in_many_forms() {
 }
 
 #[test]
-fn what_breaks_the_rules_announces_nothing() {
+fn a_malformed_message_announces_nothing() {
     let body = audio(CLIENT, 6000);
     let invite = String::from_utf8(request("INVITE", 1, "", &body)).unwrap();
     for broken in [
@@ -386,7 +386,7 @@ fn the_body_of_a_web_request_is_no_message() {
 }
 
 #[test]
-fn who_has_opened_a_connection_speaks_first() {
+fn the_client_of_a_connection_speaks_first() {
     let mut talk = Talk::new(Kind::Sip, protocol::TCP);
     said(&mut talk, BACK, &response(200, "1 INVITE", "", &audio(SERVER, 7000)));
     assert!(talk.left);
@@ -421,7 +421,7 @@ fn a_request_has_the_form_of_one() {
 }
 
 #[test]
-fn what_is_no_message_keeps_the_signalling_too() {
+fn a_keepalive_without_a_message_keeps_the_signalling_too() {
     for protocol in PROTOCOLS {
         for direction in [THERE, BACK] {
             let asked = Talk::new(Kind::Sip, protocol).say(direction, b"\r\n\r\n");

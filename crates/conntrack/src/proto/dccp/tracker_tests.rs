@@ -167,7 +167,7 @@ fn malformed_headers_change_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn what_is_invalid_changes_nothing(
+    fn invalid_packets_change_nothing(
         packets in proptest::collection::vec((any::<bool>(), 0usize..10, 0u64..3), 1..60),
     ) {
         let mut dialogue = Dialogue::of(protocol::DCCP);

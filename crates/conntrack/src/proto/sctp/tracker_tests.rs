@@ -314,7 +314,7 @@ fn any_packet() -> impl Strategy<Value = (bool, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn what_is_invalid_changes_nothing(
+    fn invalid_packets_change_nothing(
         packets in proptest::collection::vec(any_packet(), 1..60),
     ) {
         let mut dialogue = Dialogue::of(protocol::SCTP);

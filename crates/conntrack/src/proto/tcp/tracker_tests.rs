@@ -374,7 +374,7 @@ fn fins_outside_the_windows_from_both_sides_cap_the_timer() {
 }
 
 #[test]
-fn what_the_table_forbids_is_explained() {
+fn a_segment_that_the_table_forbids_is_explained() {
     assert_eq!(
         opened().refuses(Original, &segment(ACK, 101, 0)),
         "ACK in original direction is not possible in SYN_SENT"

@@ -110,7 +110,7 @@ fn rules_judge_what_a_tunnel_carries_where_the_operator_says_so() {
 }
 
 #[test]
-fn what_is_refused_inside_leaves_no_tunnel() {
+fn a_refused_inner_packet_leaves_no_tunnel() {
     let mut crew = judging(2);
     assert_eq!(crew.offer(0, &out(&opening((2000, 22))[0])), None);
     assert_eq!((crew.connections(), inside(&crew)), (0, 0));
@@ -238,7 +238,7 @@ fn without_rules_nothing_inside_a_tunnel_is_judged() {
 }
 
 #[test]
-fn what_can_not_be_read_to_its_ports_is_refused() {
+fn an_inner_packet_without_readable_ports_is_refused() {
     let outer = from_inside(CLIENT, PEER);
     let [syn, _] = opening((2000, 80));
     let datagram = PacketBuilder::v4(NEAR, FAR).fragments(protocol::TCP, &[0; 64], 32);

@@ -161,7 +161,7 @@ fn a_packet_is_changed_twice_at_most_whatever_was_tried() {
 }
 
 #[test]
-fn what_a_rule_has_asked_for_is_forgotten_with_the_rule() {
+fn a_rule_with_one_port_serves_flows_to_many_servers() {
     let named = r#"{"snat":{"addr":"198.51.100.254","port":2000}}"#;
     let protocol = r#"{"match":{"op":"==","left":{"meta":{"key":"l4proto"}},"right":"udp"}},"#;
     let rules = RULES.replace(r#"{"masquerade":null}"#, &format!("{protocol}{named}"));

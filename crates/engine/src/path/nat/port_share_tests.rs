@@ -114,7 +114,7 @@ fn served(crew: &mut Crew, greed: Greed) -> usize {
 }
 
 #[test]
-fn what_nobody_answers_gives_way_before_anybody_is_refused() {
+fn unanswered_connections_give_way_before_any_client_is_refused() {
     for (workers, ports, mut crew) in routers() {
         // There are so many clients that none has more than its part.
         let wanted =
@@ -129,7 +129,7 @@ fn what_nobody_answers_gives_way_before_anybody_is_refused() {
 }
 
 #[test]
-fn what_is_established_gives_way_to_nobody() {
+fn established_connections_give_way_to_nobody() {
     for (workers, ports, mut crew) in routers() {
         let connected: Vec<_> = (0..ports + 500)
             .map(|number| ((number % 40) as u8 + 1, 10_000 + number))

@@ -103,7 +103,7 @@ impl Crew {
 }
 
 #[test]
-fn what_is_redirected_is_left_to_the_host_and_leaves_no_connection() {
+fn redirected_packets_are_left_to_the_host_and_leave_no_connection() {
     for workers in [1, 3] {
         let mut crew = crew_with(workers, &rules(""));
         for port in 5000..5010 {
@@ -128,7 +128,7 @@ fn what_is_redirected_is_left_to_the_host_and_leaves_no_connection() {
 }
 
 #[test]
-fn what_is_translated_to_an_address_of_the_host_is_left_to_it() {
+fn packets_translated_to_an_address_of_the_host_are_left_to_it() {
     let mut crew = crew_with(2, &rules(""));
     for port in 5000..5010 {
         for (to, own_port) in [(OWN, 443), (OWN, 22), (LAN, 22), (OWN, 445)] {
@@ -148,7 +148,7 @@ fn what_is_translated_to_an_address_of_the_host_is_left_to_it() {
 }
 
 #[test]
-fn what_is_inside_a_tunnel_is_not_redirected() {
+fn packets_inside_a_tunnel_are_not_redirected() {
     let mut crew = crew_with(2, &rules(""));
     let inner = tcp(&from_inside(CLIENT, SERVER), (5000, 80), SYN, (1, 0));
     let mut outer = Vec::new();
@@ -199,7 +199,7 @@ fn an_error_about_what_the_host_has_answered_is_the_hosts() {
 }
 
 #[test]
-fn what_a_flow_was_led_to_moves_with_its_bucket() {
+fn the_redirection_of_a_flow_moves_with_its_bucket() {
     let mut crew = crew_with(2, &rules(""));
     let web = |port: u16, flags: u8| tcp(&from_inside(CLIENT, SERVER), (port, 80), flags, (1, 1));
     let ports = 5000..5040;

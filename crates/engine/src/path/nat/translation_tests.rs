@@ -193,7 +193,7 @@ impl Crew {
 }
 
 #[test]
-fn what_is_masqueraded_leaves_from_the_routers_address_and_its_answers_come_back() {
+fn masqueraded_packets_leave_from_the_routers_address_and_their_answers_come_back() {
     let mut crew = crew(3);
     let (client, server) = ([192, 0, 2, 1], SERVER);
     let mut ports = HashSet::new();
@@ -302,7 +302,7 @@ fn a_masquerade_ends_with_the_address_that_it_has() {
 }
 
 #[test]
-fn what_is_for_the_host_stays_its_own_and_leaves_nothing() {
+fn packets_for_the_host_go_to_it_and_leave_no_connection() {
     let mut crew = crew(2);
     for (count, bytes) in [
         tcp(&from_outside(SERVER, OWN), (4000, 22), 2, (1, 0)),

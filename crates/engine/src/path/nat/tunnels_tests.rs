@@ -149,7 +149,7 @@ fn a_masquerade_changes_the_tunnel_and_nothing_inside() {
 }
 
 #[test]
-fn what_the_far_end_says_first_is_let_in_only_as_an_answer() {
+fn packets_from_the_far_end_of_a_tunnel_are_let_in_only_as_answers() {
     for kind in KINDS {
         let mut crew = gateway(3);
         let near = |flow| wrap(kind, &from_inside(CLIENT, PEER), &inner(kind, flow, false));

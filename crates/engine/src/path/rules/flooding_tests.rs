@@ -152,7 +152,7 @@ fn all_fragments_of_a_flooded_datagram_leave_by_the_ports_that_take_it() {
 }
 
 #[test]
-fn what_rules_accept_by_the_port_of_its_station_is_sent_whichever_worker_has_heard_of_it() {
+fn packets_accepted_by_their_output_port_are_sent_whichever_worker_knows_the_station() {
     let to_dmz =
         format!(r#"{},{},{{"accept":null}}"#, by("iifname", "wan0"), by("oifname", "dmz0"));
     for workers in 1..=4 {

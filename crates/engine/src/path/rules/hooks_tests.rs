@@ -100,7 +100,7 @@ fn tcp_of(frame: &Frame) -> wire::TcpInfo {
 }
 
 #[test]
-fn what_a_rule_rejects_is_answered_and_leaves_nothing() {
+fn a_rejected_packet_is_answered_and_leaves_no_connection() {
     let reject = format!(
         r#"{PORT_22},{{"counter":{{"packets":0,"bytes":0}}}},{{"reject":{{"type":"tcp reset"}}}}"#
     );
@@ -152,7 +152,7 @@ fn icmp_is_sent_for_its_family_and_code() {
 }
 
 #[test]
-fn what_ends_its_connection_is_asked_about_whose_it_was() {
+fn rules_see_the_connection_that_a_packet_ends() {
     let whose = |direction, end, address| {
         format!(
             r#"{{"match":{{"op":"==","left":{{"ct":{{"key":"ip {end}","dir":"{direction}"}}}},
@@ -183,7 +183,7 @@ fn a_policy_lets_only_known_connections_back() {
 }
 
 #[test]
-fn what_is_invalid_is_for_the_rules_to_drop() {
+fn rules_decide_whether_invalid_packets_are_dropped() {
     let mut open = rig(one_chain("forward", 0, "accept", &[]));
     let rule =
         r#"{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":"invalid"}},{"drop":null}"#;
@@ -200,7 +200,7 @@ fn what_is_invalid_is_for_the_rules_to_drop() {
 }
 
 #[test]
-fn what_is_not_to_be_tracked_is_not() {
+fn a_notrack_rule_leaves_packets_untracked() {
     let rule = format!(r#"{PORT_22},{{"notrack":null}}"#);
     let mut rig = rig(one_chain("prerouting", -300, "accept", &[&rule]));
     assert!(rig.passes(false, 22, SYN, (100, 0)));

@@ -29,7 +29,7 @@ fn received(gateway: &Stateway, port: usize) -> Result<u64> {
 }
 
 #[test]
-fn what_honest_hosts_say_is_not_flooded_to_who_makes_up_stations() {
+fn an_attacker_that_makes_up_stations_receives_no_unicast_of_others() {
     alone(|| {
         let binary = stateway_binary()?;
         let segment = Segment::new(PORTS)?;

@@ -137,7 +137,7 @@ fn rules_that_ask_for_the_output_hold_on_three_ports_as_on_a_bridge_of_the_kerne
 }
 
 #[test]
-fn what_is_allowed_by_its_output_is_answered_whichever_worker_it_comes_to() {
+fn pings_allowed_by_their_output_port_are_answered_whichever_worker_receives_them() {
     const OPEN_TO_DMZ: &str = "
         chain forward {
             type filter hook forward priority 0; policy drop;

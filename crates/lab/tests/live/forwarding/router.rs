@@ -32,7 +32,7 @@ fn every_client_through_a_router_with_two_workers() {
 }
 
 #[test]
-fn what_is_for_the_host_reaches_the_host_once() {
+fn packets_for_the_host_reach_it_once() {
     alone(|| {
         let mut lab = router(2)?;
         for family in FAMILIES {

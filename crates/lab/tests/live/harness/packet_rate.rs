@@ -24,7 +24,7 @@ fn stand_in(lab: &Lab) -> Result<PathBuf> {
 }
 
 #[test]
-fn what_the_stand_in_sends_is_counted_behind_the_kernel() {
+fn packets_of_the_stand_in_generator_are_counted_behind_the_kernel() {
     alone(|| {
         for gateway in [Gateway::KernelBridge, Gateway::KernelForwarding(Tracking::Conntrack)] {
             let tracked = matches!(gateway, Gateway::KernelForwarding(_));

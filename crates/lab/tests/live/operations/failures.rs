@@ -243,7 +243,7 @@ fn the_host_is_kept_from_a_new_address_with_all_descriptors_in_use() {
 }
 
 #[test]
-fn that_descriptors_are_used_up_is_told_once_and_not_whenever_one_is_free_in_between() {
+fn a_lack_of_descriptors_is_told_once_and_not_whenever_one_is_free() {
     alone(|| {
         let mut lab = router(1)?;
         let (gateway, _) = gateway_and_children(&lab)?;

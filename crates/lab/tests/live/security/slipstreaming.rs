@@ -112,7 +112,7 @@ fn post(lab: &Lab, port: &str, path: &str) -> Result<(String, String)> {
 }
 
 #[test]
-fn what_a_web_page_posts_opens_nothing() {
+fn posts_of_a_web_page_open_no_port() {
     alone(|| {
         let mut lab = guarded_bridge(2, HELPERS)?;
         let script = lab.client().write_file("host.py", HOST.as_bytes())?;

@@ -300,6 +300,6 @@ fn compare() -> Result<()> {
 }
 
 #[test]
-fn what_rules_translate_is_what_the_kernel_translates() {
+fn rules_choose_the_same_translations_as_in_the_kernel() {
     alone(compare);
 }

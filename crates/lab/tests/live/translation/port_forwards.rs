@@ -45,7 +45,7 @@ print(answers)
 ";
 
 #[test]
-fn what_is_forwarded_gets_in_and_outlives_its_rule() {
+fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
     alone(|| {
         let mut lab = edge_router(2, "", "")?;
         let mut gone = String::new();

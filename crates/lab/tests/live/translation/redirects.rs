@@ -327,7 +327,7 @@ except OSError:
 ";
 
 #[test]
-fn what_is_forwarded_beside_redirects_arrives_once() {
+fn packets_forwarded_beside_redirects_arrive_once() {
     alone(|| {
         let mut all = Rig::new(2)?;
         // The rules decide about redirects by more properties than the gateway's table in the

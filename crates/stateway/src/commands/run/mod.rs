@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_told_with_the_line_of_the_interface_by_either_of_its_names() {
+    fn a_port_error_shows_the_line_of_the_interface_under_either_of_its_names() {
         let text = "[[interface]]\nname = \"wan0\"\n[[interface]]\nname = \"lan-port\"\n";
         let file = Path::new("gateway.toml");
         let mut config = Configuration::parse(file, text, &CpuSet::first(4)).unwrap();

@@ -29,7 +29,7 @@ fn with_helpers(kinds: &[Kind], comparison: &Comparison) {
 }
 
 #[test]
-fn what_is_announced_is_expected_as_by_the_kernel() {
+fn data_connections_of_ftp_are_expected_as_by_the_kernel() {
     with_helpers(&[Kind::Ftp], &ftp::FTP);
 }
 
@@ -39,12 +39,12 @@ fn files_by_tftp_are_expected_as_by_the_kernel() {
 }
 
 #[test]
-fn what_calls_announce_is_expected_as_by_the_kernel() {
+fn connections_of_sip_calls_are_expected_as_by_the_kernel() {
     with_helpers(&[Kind::Sip], &sip::SIP);
 }
 
 #[test]
-fn what_irc_clients_offer_is_expected_as_by_the_kernel() {
+fn connections_offered_by_irc_clients_are_expected_as_by_the_kernel() {
     with_helpers(&[Kind::Irc], &irc::IRC);
 }
 
@@ -69,13 +69,13 @@ fn answers_to_questions_of_everybody_are_expected_as_by_the_kernel() {
 }
 
 #[test]
-fn what_gatekeepers_and_endpoints_say_is_announced_as_by_the_kernel() {
+fn gatekeepers_and_endpoints_announce_the_same_as_with_the_kernel() {
     with_helpers(&[Kind::Ras], &ras::RAS);
     with_helpers(&[Kind::Ras], &ras::DOUBTED);
 }
 
 #[test]
-fn what_calls_say_is_translated_as_by_the_kernel() {
+fn messages_of_sip_calls_are_translated_as_by_the_kernel() {
     alone(sip_messages::compare);
 }
 

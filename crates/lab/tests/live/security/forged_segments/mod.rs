@@ -203,7 +203,7 @@ fn print(table: &BTreeMap<(State, Forgery), Counts>) {
 }
 
 #[test]
-fn what_is_forged_against_a_connection_does_no_more_than_with_the_kernel() {
+fn forged_segments_harm_a_connection_no_more_than_with_the_kernel() {
     alone(|| {
         let flows = flows();
         let router = Router::new()?;
