@@ -58,9 +58,9 @@ impl Query {
     }
 }
 
-/// The way that a packet goes.
+/// The answer of the routes for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RouteResult {
     /// To the next hop.
     Forward(NextHop),
     /// To the host itself.
@@ -88,9 +88,9 @@ pub(crate) enum Answered<'a> {
     /// this hop on.
     Hop(&'a NextHop, &'a [Route]),
     /// It is for the host, or for several.
-    Host(Way),
+    Host(RouteResult),
     /// It goes nowhere.
-    Nobody(Way),
+    Nobody(RouteResult),
 }
 
 /// Rules and tables.
@@ -178,15 +178,15 @@ impl Fib {
         asked
     }
 
-    /// Finds the way of a packet.
-    pub fn way(&self, query: &Query) -> Way {
+    /// Finds the route of a packet.
+    pub fn look_up(&self, query: &Query) -> RouteResult {
         match self.answer(query) {
-            Answered::Hop(hop, _) => Way::Forward(*hop),
-            Answered::Host(way) | Answered::Nobody(way) => way,
+            Answered::Hop(hop, _) => RouteResult::Forward(*hop),
+            Answered::Host(result) | Answered::Nobody(result) => result,
         }
     }
 
-    /// True if packets of one flow may go different ways because of their traffic class.
+    /// True if packets of one flow may go different route_cache because of their traffic class.
     pub fn asks_for_traffic_class(&self) -> bool {
         self.asks.iter().any(|asks| asks.traffic_class)
             || self.has_types_of_service.iter().any(|has| *has)
@@ -214,12 +214,12 @@ impl Fib {
                     at = if exists { at.max(target) } else { at };
                 }
                 RuleAction::Nop => {}
-                RuleAction::Blackhole => return Answered::Nobody(Way::Blackhole),
-                RuleAction::Unreachable => return Answered::Nobody(Way::Unreachable),
-                RuleAction::Prohibit => return Answered::Nobody(Way::Prohibited),
+                RuleAction::Blackhole => return Answered::Nobody(RouteResult::Blackhole),
+                RuleAction::Unreachable => return Answered::Nobody(RouteResult::Unreachable),
+                RuleAction::Prohibit => return Answered::Nobody(RouteResult::Prohibited),
             }
         }
-        Answered::Nobody(Way::NoRoute)
+        Answered::Nobody(RouteResult::NoRoute)
     }
 
     #[inline]
@@ -228,13 +228,13 @@ impl Fib {
         let answer = match answer {
             Answer::Forward(hop, routes) => Answered::Hop(hop, routes),
             Answer::Ends(action) => match action {
-                Action::Local => Answered::Host(Way::Local),
-                Action::Broadcast => Answered::Host(Way::Broadcast),
-                Action::Multicast => Answered::Host(Way::Multicast),
-                Action::Blackhole => return Some(Answered::Nobody(Way::Blackhole)),
-                Action::Unreachable => return Some(Answered::Nobody(Way::Unreachable)),
-                Action::Prohibit => return Some(Answered::Nobody(Way::Prohibited)),
-                Action::Unsupported => Answered::Nobody(Way::Unsupported),
+                Action::Local => Answered::Host(RouteResult::Local),
+                Action::Broadcast => Answered::Host(RouteResult::Broadcast),
+                Action::Multicast => Answered::Host(RouteResult::Multicast),
+                Action::Blackhole => return Some(Answered::Nobody(RouteResult::Blackhole)),
+                Action::Unreachable => return Some(Answered::Nobody(RouteResult::Unreachable)),
+                Action::Prohibit => return Some(Answered::Nobody(RouteResult::Prohibited)),
+                Action::Unsupported => Answered::Nobody(RouteResult::Unsupported),
                 Action::Throw | Action::Forward(_) => return None,
             },
         };

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Hops, LinkSelector, Selector, Ways};
+use crate::{Hops, LinkSelector, RouteCache, Selector};
 
 /// Few addresses, so that prefixes, rules and packets meet: the top bits of a byte count.
 fn address(v6: bool, byte: u8) -> IpAddr {
@@ -107,7 +107,7 @@ struct Model {
 }
 
 impl Model {
-    fn agrees(&self, query: &Query, way: Way) -> bool {
+    fn agrees(&self, query: &Query, result: RouteResult) -> bool {
         let mut from = 0;
         for (index, rule) in self.rules.iter().enumerate() {
             if index < from || selects(&rule.selector, query) == rule.invert {
@@ -118,22 +118,22 @@ impl Model {
                     None | Some(Route { action: Action::Throw, .. }) => {}
                     Some(route) => {
                         let ends = match route.action {
-                            Action::Blackhole => Some(Way::Blackhole),
-                            Action::Unreachable => Some(Way::Unreachable),
-                            Action::Prohibit => Some(Way::Prohibited),
+                            Action::Blackhole => Some(RouteResult::Blackhole),
+                            Action::Unreachable => Some(RouteResult::Unreachable),
+                            Action::Prohibit => Some(RouteResult::Prohibited),
                             _ => None,
                         };
                         if let Some(ends) = ends {
-                            return way == ends;
+                            return result == ends;
                         }
                         if suppress.is_some_and(|bits| route.destination.prefix_len() <= bits) {
                             continue;
                         }
-                        return match (&route.action, way) {
-                            (Action::Forward(hops), Way::Forward(hop)) => {
+                        return match (&route.action, result) {
+                            (Action::Forward(hops), RouteResult::Forward(hop)) => {
                                 hop.alive && hops.all().contains(&hop)
                             }
-                            (Action::Local, way) => way == Way::Local,
+                            (Action::Local, result) => result == RouteResult::Local,
                             _ => false,
                         };
                     }
@@ -142,11 +142,11 @@ impl Model {
                     let target = self.rules.iter().position(|rule| rule.priority == priority);
                     from = target.unwrap_or(0);
                 }
-                RuleAction::Prohibit => return way == Way::Prohibited,
+                RuleAction::Prohibit => return result == RouteResult::Prohibited,
                 _ => {}
             }
         }
-        way == Way::NoRoute
+        result == RouteResult::NoRoute
     }
 
     fn route(&self, table: TableId, query: &Query) -> Option<&Route> {
@@ -236,15 +236,15 @@ proptest! {
             }
         }
         let snapshot = fib.clone();
-        let ways = |fib: &Fib| queries.iter().map(|query| format!("{:?}", fib.way(query))).collect::<Vec<_>>();
-        let before = ways(&snapshot);
+        let route_cache = |fib: &Fib| queries.iter().map(|query| format!("{:?}", fib.look_up(query))).collect::<Vec<_>>();
+        let before = route_cache(&snapshot);
         for query in &queries {
-            prop_assert!(model.agrees(query, fib.way(query)), "{query:?}: {:?}", fib.way(query));
+            prop_assert!(model.agrees(query, fib.look_up(query)), "{query:?}: {:?}", fib.look_up(query));
         }
-        // A cache of ways gives the same answers, whether there is a place for each or not.
-        let mut remembered = Ways::new(4);
+        // A cache of route_cache gives the same answers, whether there is a place for each or not.
+        let mut remembered = RouteCache::new(4);
         for query in queries.iter().chain(&queries) {
-            prop_assert_eq!(remembered.way(&fib, query), fib.way(query), "{:?}", query);
+            prop_assert_eq!(remembered.look_up(&fib, query), fib.look_up(query), "{:?}", query);
         }
         for index in removed {
             let Some((table, route)) = routes.get(index) else { continue };
@@ -261,11 +261,11 @@ proptest! {
         }
         remembered.forget();
         for query in &queries {
-            prop_assert!(model.agrees(query, fib.way(query)), "{query:?}: {:?}", fib.way(query));
-            prop_assert_eq!(remembered.way(&fib, query), fib.way(query), "{:?}", query);
+            prop_assert!(model.agrees(query, fib.look_up(query)), "{query:?}: {:?}", fib.look_up(query));
+            prop_assert_eq!(remembered.look_up(&fib, query), fib.look_up(query), "{:?}", query);
         }
         // Later changes do not reach a clone.
-        prop_assert_eq!(ways(&snapshot), before);
+        prop_assert_eq!(route_cache(&snapshot), before);
     }
 }
 
@@ -294,12 +294,12 @@ fn a_replaced_route_is_one_route() {
     fib.replace(TableId::MAIN, route(2));
     fib.insert(TableId::MAIN, route(3));
     let query = Query::new(address(false, 1), address(false, 9), LinkId(9));
-    assert_eq!(fib.way(&query), Way::Forward(NextHop::new(LinkId(2), None)));
+    assert_eq!(fib.look_up(&query), RouteResult::Forward(NextHop::new(LinkId(2), None)));
     assert!(fib.remove(TableId::MAIN, &route(2)));
-    assert_eq!(fib.way(&query), Way::Forward(NextHop::new(LinkId(3), None)));
+    assert_eq!(fib.look_up(&query), RouteResult::Forward(NextHop::new(LinkId(3), None)));
     assert!(!fib.remove(TableId::MAIN, &route(2)));
     fib.clear(false);
-    assert_eq!(fib.way(&query), Way::NoRoute);
+    assert_eq!(fib.look_up(&query), RouteResult::NoRoute);
 }
 
 #[test]
@@ -308,5 +308,5 @@ fn goto_never_goes_back() {
     let rule = |priority, action| Rule { action, ..Rule::ask(priority, TableId::MAIN) };
     fib.set_rules(false, vec![rule(1, RuleAction::Goto(1)), rule(2, RuleAction::Prohibit)]);
     let query = Query::new(address(false, 1), address(false, 9), LinkId(9));
-    assert_eq!(fib.way(&query), Way::Prohibited);
+    assert_eq!(fib.look_up(&query), RouteResult::Prohibited);
 }

@@ -5,14 +5,14 @@
 //! thread that follows the kernel changes its own, and hands clones to the workers.
 //!
 //! ```
-//! use fib::{Action, Fib, Hops, LinkId, NextHop, Query, Route, TableId, Way};
+//! use fib::{Action, Fib, Hops, LinkId, NextHop, Query, Route, TableId, RouteResult};
 //!
 //! let mut fib = Fib::default();
 //! let wan = LinkId(2);
 //! let hop = NextHop::new(wan, Some("192.0.2.1".parse()?));
 //! fib.insert(TableId::MAIN, Route::new("0.0.0.0/0".parse()?, Action::Forward(Hops::one(hop))));
 //! let query = Query::new("198.51.100.7".parse()?, "203.0.113.9".parse()?, LinkId(1));
-//! assert_eq!(fib.way(&query), Way::Forward(hop));
+//! assert_eq!(fib.look_up(&query), RouteResult::Forward(hop));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -20,17 +20,17 @@ mod back;
 mod fib;
 mod neighbour;
 mod route;
+mod route_cache;
 mod rule;
 mod table;
-mod ways;
 
 pub use back::Back;
-pub use fib::{Fib, Query, Way};
+pub use fib::{Fib, Query, RouteResult};
 pub use neighbour::{HardwareAddress, Neighbour, Neighbours};
 pub use route::{Action, Hops, NextHop, Route};
+pub use route_cache::RouteCache;
 pub use rule::{LinkSelector, Rule, RuleAction, Selector};
 pub use table::Table;
-pub use ways::Ways;
 
 /// An interface, by the kernel's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

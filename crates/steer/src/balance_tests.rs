@@ -12,7 +12,7 @@ fn loads(table: &IndirectionTable, work: &[u64], unit: f64) -> Vec<f64> {
     loads
 }
 
-fn carry_out(table: &mut IndirectionTable, plan: &Plan) {
+fn order_moves(table: &mut IndirectionTable, plan: &Plan) {
     for step in &plan.moves {
         assert_eq!(table.owner(step.change.bucket), step.change.from);
         table.set_owner(step.change.bucket, step.change.to);
@@ -108,7 +108,7 @@ fn buckets_leave_a_worker_that_may_own_none() {
             Sample { table: &table, bucket_work: &[1; 32], worker_load: &worker_load, allowed };
         let plan = balancer.plan(&sample);
         balancer.finish_round(&plan.moves);
-        carry_out(&mut table, &plan);
+        order_moves(&mut table, &plan);
     }
     assert_eq!(table.owners(), allowed);
     assert_eq!(table.buckets_of(WorkerId(0)).count(), 16);
@@ -131,7 +131,7 @@ fn a_bucket_that_moved_rests() {
         };
         let plan = balancer.plan(&sample);
         balancer.finish_round(&plan.moves);
-        carry_out(&mut table, &plan);
+        order_moves(&mut table, &plan);
         seen.extend(plan.moves.iter().map(|step| (step.change.bucket, round)));
         for (index, work) in work.iter_mut().enumerate() {
             *work = if table.owner(BucketId(index as u16)) == WorkerId(round & 1) { 3 } else { 1 };
@@ -210,7 +210,7 @@ proptest! {
             }
             let squares = |spread: &Spread| spread.loads.iter().map(|&(_, load)| load * load).sum::<f64>();
             prop_assert!(squares(&plan.after) < squares(&plan.before));
-            carry_out(&mut table, &plan);
+            order_moves(&mut table, &plan);
             // The planned loads are the ones measured afterwards.
             let measured = loads(&table, &work, unit);
             for &(worker, load) in &plan.after.loads {
@@ -226,7 +226,7 @@ proptest! {
         let unit = 0.8 / work.iter().sum::<u64>() as f64;
         for _ in 0..32 {
             let plan = plan(&table, &work, unit, workers);
-            carry_out(&mut table, &plan);
+            order_moves(&mut table, &plan);
         }
         let plan = plan(&table, &work, unit, workers);
         prop_assert_eq!(&plan.moves, &vec![]);
@@ -247,7 +247,7 @@ proptest! {
             let plan = balancer.plan(&sample);
             prop_assert!(plan.moves.iter().all(|step| allowed.contains(step.change.to)));
             balancer.finish_round(&plan.moves);
-            carry_out(&mut table, &plan);
+            order_moves(&mut table, &plan);
         }
         prop_assert_eq!(table.owners().difference(allowed), WorkerSet::EMPTY);
     }

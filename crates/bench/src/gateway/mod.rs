@@ -248,7 +248,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    fn crew(setup: Setup) -> Result<Vec<Self>, Error> {
+    fn with_flows(setup: Setup) -> Result<Vec<Self>, Error> {
         let Setup { case, workers, flows, .. } = setup;
         let mut config = Config::new(SECRET);
         let mut set = |name: &str, value: u64| {
@@ -273,7 +273,7 @@ impl Gateway {
             ..PortSetup::new(*name, Lines(lines.clone()))
         });
         let workers =
-            Unthreaded::crew(&config, ports.collect(), &world::kernel()?, Timestamp::ZERO)?;
+            Unthreaded::gateway(&config, ports.collect(), &world::kernel()?, Timestamp::ZERO)?;
         let [inside, outside] = lines;
         let lines = inside.into_iter().zip(outside).map(<[Line; 2]>::from);
         let turns = (setup.time == Time::Turns).then_some(Timestamp::ZERO);
@@ -287,8 +287,8 @@ impl Gateway {
     /// # Errors
     /// [`Error`].
     pub fn established(setup: Setup) -> Result<Vec<Self>, Error> {
-        let mut crew = Self::crew(setup)?;
-        for gateway in &mut crew {
+        let mut gateway = Self::with_flows(setup)?;
+        for gateway in &mut gateway {
             let own = gateway.own(setup, |flow| flow.request().swap_remove(0))?;
             let requests: Vec<_> = own.iter().flat_map(|flow| flow.request()).collect();
             let arrived = gateway.pass_checked(setup, 0, &requests)?;
@@ -299,7 +299,7 @@ impl Gateway {
             gateway.lines[0].play(requests, usize::MAX);
             gateway.lines[1].play(answers, usize::MAX);
         }
-        Ok(crew)
+        Ok(gateway)
     }
 
     /// Workers whose clients open connections, and give each up when [`LAG`] others were
@@ -308,8 +308,8 @@ impl Gateway {
     /// # Errors
     /// [`Error`].
     pub fn churning(setup: Setup) -> Result<Vec<Self>, Error> {
-        let mut crew = Self::crew(setup)?;
-        for gateway in &mut crew {
+        let mut gateway = Self::with_flows(setup)?;
+        for gateway in &mut gateway {
             let own = gateway.own(setup, Flow::open)?;
             let frames = churn(&own)?;
             let last = &own[own.len() - LAG..];
@@ -319,7 +319,7 @@ impl Gateway {
             gateway.fate = Fate::Pass { connections: LAG, more: 1 };
             gateway.lines[0].play(frames, usize::MAX);
         }
-        Ok(crew)
+        Ok(gateway)
     }
 
     /// Workers whose clients try in vain to open connections.
@@ -327,13 +327,13 @@ impl Gateway {
     /// # Errors
     /// [`Error`].
     pub fn refusing(setup: Setup) -> Result<Vec<Self>, Error> {
-        let mut crew = Self::crew(setup)?;
-        for gateway in &mut crew {
+        let mut gateway = Self::with_flows(setup)?;
+        for gateway in &mut gateway {
             let own = gateway.own(setup, Flow::open)?;
             gateway.fate = Fate::Refused;
             gateway.lines[0].play(own.iter().map(|flow| flow.open()).collect(), usize::MAX);
         }
-        Ok(crew)
+        Ok(gateway)
     }
 
     /// The flows that are this worker's, by their first frames.

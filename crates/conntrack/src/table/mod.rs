@@ -157,7 +157,7 @@ impl Table {
             return invalid(DropReason::BadChecksum.into(), context);
         }
         if matches!(packet.network.transport, Transport::IcmpError(_)) {
-            return self.relate(packet, context);
+            return self.track_error(packet, context);
         }
         let found = match packet.zones {
             None => match self.guessed(packet.guess, packet.keyed) {
@@ -318,7 +318,7 @@ impl Table {
 
     /// Finds the connection of an ICMP error: it belongs to the flow that it quotes, and goes
     /// to the sender of the quoted packet. It changes nothing.
-    fn relate(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
+    fn track_error(&mut self, packet: &TrackedPacket<'_>, context: &mut Context<'_>) -> Tracked {
         let sender = packet.keyed.sender;
         // It travels in the direction of an answer to the quoted packet.
         let answer = KeyedPacket { sender: sender.opposite(), ..*packet.keyed };

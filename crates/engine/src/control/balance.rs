@@ -52,7 +52,7 @@ impl Coordinator {
         });
         if !dry_run {
             let moves: Vec<BucketMove> = plan.moves.iter().map(|step| step.change).collect();
-            self.carry_out(&moves)?;
+            self.order_moves(&moves)?;
             self.balance.balancer.finish_round(&plan.moves);
             self.balance.at_ns = now_ns;
             self.balance.packets = packets;

@@ -295,7 +295,7 @@ impl Coordinator {
     }
 
     /// Moves buckets, a bounded number at a time, and waits until each has arrived.
-    pub fn carry_out(&mut self, moves: &[BucketMove]) -> Result<(), SteerError> {
+    pub fn order_moves(&mut self, moves: &[BucketMove]) -> Result<(), SteerError> {
         let workers = self.workers.len() as u16;
         for chunk in moves.chunks(MOVES_AT_ONCE) {
             let orders: Vec<Move> = chunk

@@ -446,6 +446,6 @@ impl Coordinator {
             return Err(SteerError::NoSuchWorker { given: to.0, count: workers });
         }
         let from = self.table.owner(bucket);
-        if from == to { Ok(()) } else { self.carry_out(&[BucketMove { bucket, from, to }]) }
+        if from == to { Ok(()) } else { self.order_moves(&[BucketMove { bucket, from, to }]) }
     }
 }

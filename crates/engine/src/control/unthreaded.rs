@@ -40,7 +40,7 @@ impl Unthreaded {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn crew(
+    pub fn gateway(
         config: &Config,
         ports: Vec<PortSetup>,
         kernel: &Picture,
@@ -69,7 +69,7 @@ impl Unthreaded {
         hasher.set_translated(Translated::new(translated, config.settings.steer.nat_ports()));
         let blueprint = Blueprint::new(config, channel().0, TimeSource::Turn)?;
         let zones = Zones::new(&config.zones, ports.len())?;
-        let mut crew = Vec::<Self>::new();
+        let mut gateway = Vec::<Self>::new();
         for id in (0..count as u16).map(WorkerId) {
             let (mut handle, inbox) = WorkerHandle::new(id, None).map_err(StartError::Thread)?;
             let post = Post {
@@ -89,7 +89,7 @@ impl Unthreaded {
             for bucket in table.buckets_of(id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));
             }
-            for other in &mut crew {
+            for other in &mut gateway {
                 introduce(&mut other._handle, &mut handle, &config.settings.steer)?;
             }
             handle.tell(Command::Routing(routing.clone()))?;
@@ -98,14 +98,14 @@ impl Unthreaded {
             for (port, queue) in ports.transmit_queues(id) {
                 handle.tell(Command::SetOutput(port, Some(queue)))?;
             }
-            crew.push(Self { worker, _handle: handle });
+            gateway.push(Self { worker, _handle: handle });
         }
         while let Some(queue) = ports.take_unassigned() {
             let poller = ports.least_loaded(count);
             ports.assign(&queue, poller);
-            crew[poller.index()]._handle.tell(Command::AddQueue(queue))?;
+            gateway[poller.index()]._handle.tell(Command::AddQueue(queue))?;
         }
-        Ok(crew)
+        Ok(gateway)
     }
 
     /// Takes the frames that wait at its queues, up to a batch of each, processes and sends them.

@@ -12,11 +12,11 @@ use crate::egress::stations::{Heard, StationLimits, Stations};
 
 /// The ports that a frame leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum OutputPorts {
     /// That of its station.
-    Port(PortId),
+    One(PortId),
     /// These, because nobody knows its station or it is for many.
-    Ports(PortSet),
+    Many(PortSet),
 }
 
 /// Where a frame goes.

@@ -9,10 +9,11 @@ use steer::BucketId;
 use wire::Network;
 use wire::icmp_error::Message;
 
-use crate::egress::bridge::Way;
+use crate::egress::bridge::OutputPorts;
 use crate::egress::outputs::{Manner, Onward, Outputs};
 use crate::egress::resolver::Resolver;
-use crate::egress::router::{Arrival, Course, Exits, NextStation, Router, Unsent};
+use crate::egress::route_decision::RouteDecision;
+use crate::egress::router::{Arrival, Exits, NextStation, Router, Unsent};
 use crate::egress::routing::Routing;
 use crate::egress::stations::Heard;
 
@@ -63,45 +64,45 @@ impl Forwarder {
         self.router.as_ref().is_some_and(|router| router.takes_own(network))
     }
 
-    /// The course of a packet through a router, see [`Router::course`]. `None` in a bridge.
+    /// The route of a packet through a router, see [`Router::route`]. `None` in a bridge.
     #[inline]
-    pub fn course(
+    pub fn route(
         &mut self,
         network: &Network,
         port: PortId,
         mark: u32,
         whole: bool,
-    ) -> Option<Course> {
-        Some(self.router.as_mut()?.course(network, port, mark, whole))
+    ) -> Option<RouteDecision> {
+        Some(self.router.as_mut()?.route(network, port, mark, whole))
     }
 
-    /// The port by which packets of this course leave. `None` if they do not leave.
+    /// The port by which packets of this route leave. `None` if they do not leave.
     #[inline]
-    pub fn port_of(&self, course: &Course) -> Option<PortId> {
-        self.router.as_ref()?.port_of(course)
+    pub fn port_of(&self, route: &RouteDecision) -> Option<PortId> {
+        self.router.as_ref()?.port_of(route)
     }
 }
 
 /// Frames.
 impl Forwarder {
-    /// Sends a frame by the course that the router has found for packets of its bucket, or by the
+    /// Sends a frame by the route that the router has found for packets of its bucket, or by the
     /// way that the bridge has chosen or chooses now.
     pub fn send(
         &mut self,
         frame: Frame,
-        way: Option<Way>,
-        course: Option<(BucketId, Course)>,
+        ports: Option<OutputPorts>,
+        route: Option<(BucketId, RouteDecision)>,
         now_ns: u64,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
         let Self { router, outputs } = self;
-        match (router, course, way) {
-            (Some(router), Some((bucket, course)), _) => {
+        match (router, route, ports) {
+            (Some(router), Some((bucket, route)), _) => {
                 let exits = &mut Exits { outputs, pool, counters };
-                router.forward(bucket, frame, course, now_ns, exits);
+                router.forward(bucket, frame, route, now_ns, exits);
             }
-            (_, _, Some(way)) => outputs.send(frame, way, now_ns, pool, counters),
+            (_, _, Some(ports)) => outputs.send(frame, ports, now_ns, pool, counters),
             _ => outputs.forward(frame, now_ns, pool, counters),
         }
     }
@@ -125,7 +126,7 @@ impl Forwarder {
             }
             // The routes have changed since, which ends the generation: this does not happen.
             Some(None) => pool.give_back(frame),
-            None => outputs.send(frame, Way::Port(port), now_ns, pool, counters),
+            None => outputs.send(frame, OutputPorts::One(port), now_ns, pool, counters),
         }
     }
 

@@ -13,6 +13,7 @@ pub mod path_mtu;
 pub mod port_set;
 pub mod resolver;
 pub mod reverse_path;
+pub mod route_decision;
 pub mod router;
 pub mod routing;
 pub mod stations;

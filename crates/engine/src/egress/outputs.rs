@@ -6,7 +6,7 @@ use flow::{Counters, DropReason, HashKey};
 use netio::{Frame, FramePool, PortError, PortId, TxQueue};
 use wire::icmp_error::Message;
 
-use crate::egress::bridge::{Bridge, Egress, Way};
+use crate::egress::bridge::{Bridge, Egress, OutputPorts};
 use crate::egress::icmp_errors::{IcmpAnswers, Names};
 use crate::egress::path_mtu::{self, Refused};
 use crate::egress::port_set::PortSet;
@@ -135,8 +135,8 @@ impl Outputs {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        match self.ways_of(&frame, now_ns) {
-            Ok(way) => self.send(frame, way, now_ns, pool, counters),
+        match self.output_ports(&frame, now_ns) {
+            Ok(ports) => self.send(frame, ports, now_ns, pool, counters),
             Err(reason) => self.refused.push((frame, reason)),
         }
     }
@@ -146,17 +146,17 @@ impl Outputs {
     pub fn send(
         &mut self,
         frame: Frame,
-        way: Way,
+        ports: OutputPorts,
         now_ns: u64,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        match way {
-            Way::Port(port) => {
+        match ports {
+            OutputPorts::One(port) => {
                 let manner = Manner { answer_ns: Some(now_ns), onward: None };
                 self.queue(port, frame, manner, pool, counters);
             }
-            Way::Ports(ports) => self.flood(frame, ports, pool, counters),
+            OutputPorts::Many(ports) => self.flood(frame, ports, pool, counters),
         }
     }
 
@@ -223,16 +223,20 @@ impl Outputs {
     /// # Errors
     /// Why it goes nowhere.
     #[inline]
-    pub fn ways_of(&self, frame: &Frame, now_ns: u64) -> Result<Way, DropReason> {
+    pub fn output_ports(&self, frame: &Frame, now_ns: u64) -> Result<OutputPorts, DropReason> {
         match self.bridge.egress(frame, now_ns) {
-            Egress::Port(port) => Ok(Way::Port(port)),
+            Egress::Port(port) => Ok(OutputPorts::One(port)),
             Egress::Flood => {
                 let ports = (0..).map(PortId).zip(&self.ports);
                 let is_meant = |(port, output): &(PortId, &Output)| {
                     *port != frame.port && output.queue.is_some()
                 };
                 let ports: PortSet = ports.filter(is_meant).map(|(port, _)| port).collect();
-                if ports.is_empty() { Err(DropReason::NoOutputPort) } else { Ok(Way::Ports(ports)) }
+                if ports.is_empty() {
+                    Err(DropReason::NoOutputPort)
+                } else {
+                    Ok(OutputPorts::Many(ports))
+                }
             }
             Egress::Drop(reason) => Err(reason),
         }

@@ -1,6 +1,6 @@
 //! Checks whether the source of a packet fits the link that it came in by (RFC 3704).
 
-use fib::{Back, Query, Way};
+use fib::{Back, Query, RouteResult};
 use flow::DropReason;
 use netio::PortId;
 use wire::{Family, Network};
@@ -73,7 +73,7 @@ pub fn kernels(interface: &str) -> u8 {
 
 /// The parts of a packet that its answer depends on, as long as no routing rule asks for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
+struct SourceKey {
     source: [u8; 16],
     family: Family,
     traffic_class: u8,
@@ -81,12 +81,12 @@ struct Asked {
 }
 
 /// The parts of a packet, and the reason to drop it if its source is wrong.
-type Known = (Asked, Option<DropReason>);
+type CachedCheck = (SourceKey, Option<DropReason>);
 
 /// The last sources that a worker has seen. Each source has one place, and a later source may take
 /// it over.
 pub(crate) struct Sources {
-    places: Box<[Option<Known>]>,
+    places: Box<[Option<CachedCheck>]>,
 }
 
 impl Default for Sources {
@@ -102,7 +102,7 @@ impl Sources {
     }
 
     #[inline]
-    fn place(&mut self, asked: &Asked) -> &mut Option<Known> {
+    fn place(&mut self, asked: &SourceKey) -> &mut Option<CachedCheck> {
         let bits = u128::from_be_bytes(asked.source);
         let folded = (bits >> 64) as u64 ^ bits as u64 ^ u64::from(asked.port.0) << 32;
         // Fibonacci hashing spreads neighbouring addresses by the highest bits of the product
@@ -118,7 +118,7 @@ impl Router {
     pub(crate) fn source_fault(&mut self, port: PortId, network: &Network) -> Option<DropReason> {
         let Network { source, family, traffic_class, .. } = *network;
         // The ECN bits choose no route.
-        let asked = Asked { source, family, traffic_class: traffic_class & !3, port };
+        let asked = SourceKey { source, family, traffic_class: traffic_class & !3, port };
         match self.sources.place(&asked) {
             Some((known, fault)) if *known == asked => *fault,
             _ => self.look_back(&asked, network),
@@ -126,8 +126,8 @@ impl Router {
     }
 
     #[inline(never)]
-    fn look_back(&mut self, asked: &Asked, network: &Network) -> Option<DropReason> {
-        let Asked { port, family, .. } = *asked;
+    fn look_back(&mut self, asked: &SourceKey, network: &Network) -> Option<DropReason> {
+        let SourceKey { port, family, .. } = *asked;
         let known = self.routing.port(port)?;
         let (link, check) = (known.link, known.check);
         let is_plain = self.routing.fib.is_back_plain(family == Family::V6);
@@ -137,8 +137,8 @@ impl Router {
             let query = query(network, link, true);
             let out = match is_plain {
                 true => None,
-                false => match self.ways.way(&self.routing.fib, &query) {
-                    Way::Forward(hop) => Some(hop.link),
+                false => match self.route_cache.look_up(&self.routing.fib, &query) {
+                    RouteResult::Forward(hop) => Some(hop.link),
                     _ => None,
                 },
             };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fib::{HardwareAddress, LinkId, Neighbour, Query, Way, Ways};
+use fib::{HardwareAddress, LinkId, Neighbour, Query, RouteCache, RouteResult};
 use flow::{Counters, DropReason};
 use ipnet::IpNet;
 use netio::{Frame, FramePool, PortId};
@@ -18,10 +18,11 @@ use crate::egress::martian::{is_no_destination, is_no_source, stays_on_link};
 use crate::egress::outputs::{Manner, Onward, Outputs};
 use crate::egress::resolver::Resolver;
 use crate::egress::reverse_path::Sources;
+use crate::egress::route_decision::{OUT_OF_TIME, RouteDecision};
 use crate::egress::routing::Routing;
 
-/// Most pairs of addresses whose way a worker remembers, about 100 bytes each.
-const WAYS: usize = 2048;
+/// Most pairs of addresses whose route a worker remembers, about 100 bytes each.
+const ROUTES: usize = 2048;
 /// Most next hops that packets wait for.
 const MAX_AWAITED: usize = 64;
 /// Most packets that wait for one next hop.
@@ -57,35 +58,11 @@ pub enum Arrival {
     Refuse(DropReason, Message),
 }
 
-/// The way of a packet, which is looked up once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
-    /// It leaves by a link to a neighbour.
-    By {
-        /// The link and the neighbour.
-        next: NextStation,
-        /// The longest packet that the route allows, bytes; `None`: the route has no limit.
-        mtu: Option<u32>,
-    },
-    /// To the host, which has its own copy.
-    Host,
-    /// It is dropped.
-    Refuse {
-        /// The reason.
-        reason: DropReason,
-        /// The ICMP error for its sender, if one is due.
-        told: Option<Message>,
-    },
-}
-
-const OUT_OF_TIME: Course =
-    Course::Refuse { reason: DropReason::TtlExceeded, told: Some(Message::TimeExceeded) };
-
 /// The routing part of a worker.
 pub struct Router {
     pub(crate) routing: Arc<Routing>,
     /// Recent results of route look-ups.
-    pub(crate) ways: Ways,
+    pub(crate) route_cache: RouteCache,
     /// Recent results of source checks.
     pub(crate) sources: Sources,
     /// Connections may be translated, so packets for the host may be for another host.
@@ -135,8 +112,8 @@ pub struct Exits<'a> {
 }
 
 impl Exits<'_> {
-    fn refuse(&mut self, frame: Frame, reason: DropReason, told: Option<(Message, u64)>) {
-        self.outputs.refuse(frame, reason, told, self.pool, self.counters);
+    fn refuse(&mut self, frame: Frame, reason: DropReason, icmp: Option<(Message, u64)>) {
+        self.outputs.refuse(frame, reason, icmp, self.pool, self.counters);
     }
 }
 
@@ -145,7 +122,7 @@ impl Router {
     pub fn new(resolver: Resolver) -> Self {
         Self {
             routing: Arc::default(),
-            ways: Ways::new(WAYS),
+            route_cache: RouteCache::new(ROUTES),
             sources: Sources::default(),
             translates: false,
             resolver,
@@ -220,10 +197,10 @@ impl Router {
             && !self.routing.is_own(network.source_ip())
     }
 
-    /// The address that a masquerade gives to a packet of this course, and the link that has the
+    /// The address that a masquerade gives to a packet of this route, and the link that has the
     /// address.
-    pub fn masquerade(&self, course: &Course, network: &Network) -> Option<(LinkId, IpAddr)> {
-        let Course::By { next: (link, next_hop), .. } = *course else { return None };
+    pub fn masquerade(&self, route: &RouteDecision, network: &Network) -> Option<(LinkId, IpAddr)> {
+        let RouteDecision::Forward { next: (link, next_hop), .. } = *route else { return None };
         let address = self.routing.masquerade(link, next_hop, network.destination_ip())?;
         Some((link, address))
     }
@@ -244,62 +221,73 @@ impl Router {
         self.routing.lost_addresses(now)
     }
 
-    /// The course of the packet of a frame that came in by `port`. `network` describes it. `whole`
+    /// The route of the packet of a frame that came in by `port`. `network` describes it. `whole`
     /// is false if it came in fragments.
-    pub fn course(&mut self, network: &Network, port: PortId, mark: u32, whole: bool) -> Course {
+    pub fn route(
+        &mut self,
+        network: &Network,
+        port: PortId,
+        mark: u32,
+        whole: bool,
+    ) -> RouteDecision {
         let Some(link) = self.routing.port(port).map(|port| port.link) else {
-            return Course::Refuse { reason: DropReason::NoOutputPort, told: None };
+            return RouteDecision::Refuse { reason: DropReason::NoOutputPort, icmp: None };
         };
         let refuse = |reason, v4, v6| {
             let code = if network.family == Family::V4 { v4 } else { v6 };
-            Course::Refuse { reason, told: Some(Message::Unreachable { code }) }
+            RouteDecision::Refuse { reason, icmp: Some(Message::Unreachable { code }) }
         };
         let query = Query { mark, ..query(network, link, whole) };
-        let hop = match self.ways.way(&self.routing.fib, &query) {
-            Way::Forward(hop) => hop,
-            Way::Local | Way::Broadcast | Way::Multicast => return Course::Host,
-            Way::NoRoute => return refuse(DropReason::NoRoute, NET, NO_ROUTE),
-            Way::Unreachable => return refuse(DropReason::NoRoute, HOST, NO_ROUTE),
-            Way::Prohibited => {
+        let hop = match self.route_cache.look_up(&self.routing.fib, &query) {
+            RouteResult::Forward(hop) => hop,
+            RouteResult::Local | RouteResult::Broadcast | RouteResult::Multicast => {
+                return RouteDecision::Host;
+            }
+            RouteResult::NoRoute => return refuse(DropReason::NoRoute, NET, NO_ROUTE),
+            RouteResult::Unreachable => return refuse(DropReason::NoRoute, HOST, NO_ROUTE),
+            RouteResult::Prohibited => {
                 return refuse(DropReason::RouteProhibited, PROHIBITED_V4, PROHIBITED_V6);
             }
-            Way::Blackhole => {
-                return Course::Refuse { reason: DropReason::RouteBlackhole, told: None };
+            RouteResult::Blackhole => {
+                return RouteDecision::Refuse { reason: DropReason::RouteBlackhole, icmp: None };
             }
-            Way::Unsupported => {
-                return Course::Refuse { reason: DropReason::RouteUnsupported, told: None };
+            RouteResult::Unsupported => {
+                return RouteDecision::Refuse { reason: DropReason::RouteUnsupported, icmp: None };
             }
         };
         if network.ttl <= 1 {
             return OUT_OF_TIME;
         }
         let address = hop.gateway.unwrap_or_else(|| network.destination_ip());
-        Course::By { next: (hop.link, address), mtu: hop.mtu }
+        RouteDecision::Forward { next: (hop.link, address), mtu: hop.mtu }
     }
 
     /// The longest packet that the route to the sender of a packet allows, bytes. `None` if the
     /// route has no limit.
     pub fn mtu_back(&self, network: &Network) -> Option<u32> {
         let (from, to) = (network.destination_ip(), network.source_ip());
-        match self.routing.fib.way(&Query::new(from, to, LinkId(0))) {
-            Way::Forward(hop) => hop.mtu,
+        match self.routing.fib.look_up(&Query::new(from, to, LinkId(0))) {
+            RouteResult::Forward(hop) => hop.mtu,
             _ => None,
         }
     }
 
-    /// The port by which packets of this course leave; `None` if they do not leave.
-    pub fn port_of(&self, course: &Course) -> Option<PortId> {
-        match course {
-            Course::By { next: (link, _), .. } => self.routing.port_of(*link),
-            Course::Host | Course::Refuse { .. } => None,
+    /// The port by which packets of this route leave; `None` if they do not leave.
+    pub fn port_of(&self, route: &RouteDecision) -> Option<PortId> {
+        match route {
+            RouteDecision::Forward { next: (link, _), .. } => self.routing.port_of(*link),
+            RouteDecision::Host | RouteDecision::Refuse { .. } => None,
         }
     }
 
-    /// The port by which packets of this course leave, the station of their next hop, and the
-    /// longest packet that the route allows, bytes. `None` for a course without a next hop, and
+    /// The port by which packets of this route leave, the station of their next hop, and the
+    /// longest packet that the route allows, bytes. `None` for a route without a next hop, and
     /// while the kernel has to be asked about the next hop.
-    pub fn adjacency(&self, course: &Course) -> Option<(PortId, HardwareAddress, Option<u32>)> {
-        let Course::By { next: (link, address), mtu } = *course else { return None };
+    pub fn adjacency(
+        &self,
+        route: &RouteDecision,
+    ) -> Option<(PortId, HardwareAddress, Option<u32>)> {
+        let RouteDecision::Forward { next: (link, address), mtu } = *route else { return None };
         match self.routing.neighbours.get(link, address)? {
             Neighbour::Known { station, is_fresh: true } => {
                 Some((self.routing.port_of(link)?, *station, mtu))
@@ -319,30 +307,30 @@ impl Router {
         &mut self,
         bucket: BucketId,
         mut frame: Frame,
-        course: Course,
+        route: RouteDecision,
         now_ns: u64,
         exits: &mut Exits<'_>,
     ) {
-        match course {
+        match route {
             // A later fragment may have fewer hops left than the first one.
-            Course::By { .. } if !has_hop(&frame) => {
+            RouteDecision::Forward { .. } if !has_hop(&frame) => {
                 self.refuse(OUT_OF_TIME, frame, now_ns, exits);
             }
-            Course::By { next, mtu } => {
+            RouteDecision::Forward { next, mtu } => {
                 self.enter_options(&mut frame, next);
                 self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
             }
-            Course::Host => {
+            RouteDecision::Host => {
                 exits.counters.output.to_host += 1;
                 exits.pool.give_back(frame);
             }
-            Course::Refuse { .. } => self.refuse(course, frame, now_ns, exits),
+            RouteDecision::Refuse { .. } => self.refuse(route, frame, now_ns, exits),
         }
     }
 
-    fn refuse(&self, course: Course, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
-        if let Course::Refuse { reason, told } = course {
-            exits.refuse(frame, reason, told.map(|message| (message, now_ns)));
+    fn refuse(&self, route: RouteDecision, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        if let RouteDecision::Refuse { reason, icmp } = route {
+            exits.refuse(frame, reason, icmp.map(|message| (message, now_ns)));
         }
     }
 
@@ -457,7 +445,7 @@ impl Router {
     pub fn take(&mut self, routing: Arc<Routing>, now_ns: u64, exits: &mut Exits<'_>) {
         exits.outputs.set_names(routing.names());
         self.routing = routing;
-        self.ways.forget();
+        self.route_cache.forget();
         self.sources.forget();
         let routing = self.routing.clone();
         let is_dead = |next: NextStation, waiting: &Waiting| {

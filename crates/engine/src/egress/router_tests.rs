@@ -59,8 +59,8 @@ pub fn picture() -> Picture {
 /// Sends a frame on as a worker does.
 fn forward(router: &mut Router, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
     let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
-    let course = router.course(&network, frame.port, 0, true);
-    router.forward(BUCKET, frame, course, now_ns, exits);
+    let route = router.route(&network, frame.port, 0, true);
+    router.forward(BUCKET, frame, route, now_ns, exits);
 }
 
 struct Bench {

@@ -10,7 +10,7 @@ use super::tests::{CLIENT, ROUTER, SERVER, ip, picture};
 use super::*;
 use crate::Config;
 use crate::egress::Mode;
-use crate::testing::many_workers::Crew;
+use crate::testing::many_workers::TestGateway;
 use crate::worker::command::Command;
 
 const WORKERS: u16 = 3;
@@ -18,7 +18,7 @@ const BUCKETS: u16 = 8;
 const FLOWS: u16 = 6;
 
 struct Routers {
-    crew: Crew,
+    gateway: TestGateway,
     /// Packets of each flow that were sent.
     sent: [u8; FLOWS as usize],
 }
@@ -28,10 +28,10 @@ impl Routers {
         let mut config = Config::new(HashKey(5, 6));
         config.mode = Mode::Routed;
         config.buckets = BucketCount::new(BUCKETS.into()).unwrap();
-        let crew = Crew::new(&config, WORKERS, true);
-        let mut routers = Self { crew, sent: [0; FLOWS as usize] };
+        let gateway = TestGateway::new(&config, WORKERS, true);
+        let mut routers = Self { gateway, sent: [0; FLOWS as usize] };
         routers.learn(None);
-        routers.crew.settle();
+        routers.gateway.run_until_idle();
         routers
     }
 
@@ -45,7 +45,7 @@ impl Routers {
             &picture,
             &["eth0", "eth1"].map(|name| picture.link_named(name)),
         ));
-        for handle in &mut self.crew.handles {
+        for handle in &mut self.gateway.handles {
             handle.tell(Command::Routing(routing.clone())).unwrap();
         }
     }
@@ -62,7 +62,7 @@ impl Routers {
                 &[flow as u8, *number],
                 &mut bytes,
             );
-            self.crew.arrive(0, &bytes);
+            self.gateway.arrive(0, &bytes);
             *number += 1;
         }
     }
@@ -77,24 +77,24 @@ proptest! {
         let known = Neighbour::Known { station: SERVER, is_fresh: true };
         for (step, a, b) in steps {
             match step {
-                0 => routers.crew.start_move(a, b),
+                0 => routers.gateway.start_move(a, b),
                 1 => routers.learn((b % 3 == 0).then_some(known)),
                 2 | 3 => routers.arrive(a % FLOWS),
-                _ => drop(routers.crew.turn(usize::from(a % WORKERS))),
+                _ => drop(routers.gateway.turn(usize::from(a % WORKERS))),
             }
         }
-        routers.crew.settle();
+        routers.gateway.run_until_idle();
         // All packets wait until now, in the buckets where they are.
         routers.learn(Some(known));
-        routers.crew.settle();
+        routers.gateway.run_until_idle();
         let mut seen = [0; FLOWS as usize];
-        for frame in routers.crew.sent(1) {
+        for frame in routers.gateway.sent(1) {
             let &[.., flow, number] = frame.bytes() else { panic!("no payload") };
             prop_assert_eq!(number, seen[usize::from(flow)], "flow {}", flow);
             seen[usize::from(flow)] += 1;
         }
         prop_assert_eq!(seen, routers.sent);
-        prop_assert_eq!(routers.crew.dropped(), 0);
+        prop_assert_eq!(routers.gateway.dropped(), 0);
     }
 }
 
@@ -102,16 +102,16 @@ proptest! {
 fn waiting_packets_move_with_their_bucket_and_leave_nothing_behind() {
     let mut routers = Routers::new();
     (0..FLOWS).for_each(|flow| routers.arrive(flow));
-    routers.crew.settle();
+    routers.gateway.run_until_idle();
     for bucket in 0..BUCKETS {
-        routers.crew.start_move(bucket, 1);
-        routers.crew.settle();
+        routers.gateway.start_move(bucket, 1);
+        routers.gateway.run_until_idle();
     }
     let waits = |worker: &crate::worker::Worker| {
         let router = worker.path.router().unwrap();
         router.waiting.values().map(|it| (it.frames.len(), it.bytes)).collect::<Vec<_>>()
     };
-    let of_each: Vec<_> = routers.crew.workers.iter().map(waits).collect();
+    let of_each: Vec<_> = routers.gateway.workers.iter().map(waits).collect();
     let bytes = usize::from(FLOWS) * (14 + 20 + 8 + 2);
     assert_eq!(of_each, [vec![], vec![(usize::from(FLOWS), bytes)], vec![]]);
 }

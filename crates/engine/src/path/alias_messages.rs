@@ -213,7 +213,7 @@ impl PacketPath {
         let mut taken = DropReason::AliasTaken;
         if let Some(Waiting::Opener(packet, _, search)) = packets.front_mut() {
             if filing == Filing::Taken {
-                found = self.seek(packet, search, now);
+                found = self.search_port(packet, search, now);
                 taken = search.refusal();
             }
             if let Some(filing) = found {

@@ -12,7 +12,7 @@ use super::*;
 use crate::path::nat::port_search::Search;
 use crate::path::packet::TrackedFlow;
 use crate::path::scratch::{Exit, Progress};
-use crate::testing::many_workers::Crew as Rig;
+use crate::testing::many_workers::TestGateway as Rig;
 use crate::{Config, REPLAY_SECRET};
 
 const WORKERS: u16 = 3;
@@ -20,14 +20,14 @@ const BUCKETS: u16 = 16;
 const FLOWS: u16 = 12;
 const NOW: Timestamp = Timestamp::from_secs(1000);
 
-/// A crew with numbered flows.
-struct Crew {
+/// A gateway with numbered flows.
+struct TestGateway {
     rig: Rig,
     /// Packets of each flow that were sent.
     sent: [u32; FLOWS as usize],
 }
 
-impl std::ops::Deref for Crew {
+impl std::ops::Deref for TestGateway {
     type Target = Rig;
 
     fn deref(&self) -> &Rig {
@@ -35,13 +35,13 @@ impl std::ops::Deref for Crew {
     }
 }
 
-impl std::ops::DerefMut for Crew {
+impl std::ops::DerefMut for TestGateway {
     fn deref_mut(&mut self) -> &mut Rig {
         &mut self.rig
     }
 }
 
-impl Crew {
+impl TestGateway {
     fn new() -> Self {
         let mut config = Config::new(REPLAY_SECRET);
         config.buckets = BucketCount::new(BUCKETS.into()).unwrap();
@@ -133,31 +133,31 @@ proptest! {
     fn packets_that_follow_aliases_stay_in_order_while_buckets_move(
         steps in prop::collection::vec((0..6_u8, any::<u16>(), any::<u16>()), 100..1500),
     ) {
-        let mut crew = Crew::new();
-        let homes: Vec<_> = (0..FLOWS).map(|flow| crew.open(flow)).collect();
-        crew.settle();
+        let mut gateway = TestGateway::new();
+        let homes: Vec<_> = (0..FLOWS).map(|flow| gateway.open(flow)).collect();
+        gateway.run_until_idle();
         for (step, a, b) in steps {
             match step {
                 0 => {
                     // Mostly the buckets of a flow move.
                     let (away, home, ..) = homes[usize::from(a) % homes.len()];
-                    crew.start_move(if b & 4 == 0 { home.0 } else { away.0 }, b % WORKERS);
+                    gateway.start_move(if b & 4 == 0 { home.0 } else { away.0 }, b % WORKERS);
                 }
                 1 | 2 => {
-                    let frame = crew.frame(a % FLOWS);
-                    crew.inputs[0].put([frame]);
+                    let frame = gateway.frame(a % FLOWS);
+                    gateway.inputs[0].put([frame]);
                 }
                 _ => {
-                    crew.turn(usize::from(a % WORKERS));
+                    gateway.turn(usize::from(a % WORKERS));
                 }
             }
         }
-        crew.settle();
+        gateway.run_until_idle();
         for (away, home, key, hash) in homes {
-            prop_assert_eq!(crew.bucket(home).aliases.owner(&key, hash), Some(away));
-            prop_assert!(!crew.bucket(home).connections.has(&key, hash, NOW));
+            prop_assert_eq!(gateway.bucket(home).aliases.owner(&key, hash), Some(away));
+            prop_assert!(!gateway.bucket(home).connections.has(&key, hash, NOW));
         }
-        crew.check();
+        gateway.check();
     }
 
     /// Aliases are asked for while buckets move. Packets of a connection without its alias wait
@@ -166,86 +166,87 @@ proptest! {
     fn openings_wait_for_their_aliases_in_order_while_buckets_move(
         steps in prop::collection::vec((0..6_u8, any::<u16>(), any::<u16>()), 100..800),
     ) {
-        let mut crew = Crew::new();
+        let mut gateway = TestGateway::new();
         let mut homes: Vec<Option<(BucketId, BucketId, KeyedPacket, u64)>> = vec![None; usize::from(FLOWS)];
         for (step, a, b) in steps {
             let flow = a % FLOWS;
             match (step, homes[usize::from(flow)]) {
-                (0, _) => crew.start_move(a, b),
+                (0, _) => gateway.start_move(a, b),
                 // Nobody can open a connection in a bucket that is between two workers.
                 (1, None) => {
-                    let frame = crew.frame(flow);
-                    crew.sent[usize::from(flow)] -= 1;
-                    let home = crew.packet(frame).bucket;
+                    let frame = gateway.frame(flow);
+                    gateway.sent[usize::from(flow)] -= 1;
+                    let home = gateway.packet(frame).bucket;
                     let away = BucketId((home.0 + 1 + flow % (BUCKETS - 1)) % BUCKETS);
-                    if crew.moving != Some(away) {
-                        homes[usize::from(flow)] = Some(crew.open(flow));
+                    if gateway.moving != Some(away) {
+                        homes[usize::from(flow)] = Some(gateway.open(flow));
                     }
                 }
                 // The packet has the first key, so it goes to the bucket of the connection.
-                (2, Some((away, ..))) if crew.moving != Some(away) => {
-                    let frame = crew.frame(flow);
-                    let mut packet = Packet { bucket: away, ..crew.packet(frame) };
-                    let owner = crew.owners[away.index()].index();
-                    crew.workers[owner].path.process(&mut packet, NOW);
+                (2, Some((away, ..))) if gateway.moving != Some(away) => {
+                    let frame = gateway.frame(flow);
+                    let mut packet = Packet { bucket: away, ..gateway.packet(frame) };
+                    let owner = gateway.owners[away.index()].index();
+                    gateway.workers[owner].path.process(&mut packet, NOW);
                 }
                 _ => {
-                    crew.turn(usize::from(a % WORKERS));
+                    gateway.turn(usize::from(a % WORKERS));
                 }
             }
         }
-        crew.settle();
+        gateway.run_until_idle();
         for (away, home, key, hash) in homes.into_iter().flatten() {
-            prop_assert_eq!(crew.bucket(home).aliases.owner(&key, hash), Some(away));
-            prop_assert!(crew.bucket(away).openings.is_empty());
+            prop_assert_eq!(gateway.bucket(home).aliases.owner(&key, hash), Some(away));
+            prop_assert!(gateway.bucket(away).openings.is_empty());
         }
-        crew.check();
+        gateway.check();
     }
 }
 
 #[test]
 fn an_alias_that_leads_nowhere_goes_and_its_packet_is_judged_at_home() {
-    let mut crew = Crew::new();
-    let (away, home, key, hash) = crew.open(1);
-    crew.settle();
-    let owner = crew.owners[away.index()].index();
-    let worker = &mut crew.rig.workers[owner];
+    let mut gateway = TestGateway::new();
+    let (away, home, key, hash) = gateway.open(1);
+    gateway.run_until_idle();
+    let owner = gateway.owners[away.index()].index();
+    let worker = &mut gateway.rig.workers[owner];
     let mut context = worker.path.tracking.context(NOW, &mut worker.path.counters);
     worker.path.buckets.get_mut(away).unwrap().connections.end(&key, hash, &mut context);
     for _ in 0..3 {
-        let frame = crew.frame(1);
-        crew.inputs[0].put([frame]);
-        crew.settle();
-        assert!(crew.bucket(home).aliases.is_empty());
-        assert!(crew.bucket(home).connections.has(&key, hash, NOW));
+        let frame = gateway.frame(1);
+        gateway.inputs[0].put([frame]);
+        gateway.run_until_idle();
+        assert!(gateway.bucket(home).aliases.is_empty());
+        assert!(gateway.bucket(home).connections.has(&key, hash, NOW));
     }
-    crew.check();
+    gateway.check();
 }
 
 #[test]
 fn a_key_that_is_in_use_gets_no_alias_and_waiting_packets_are_dropped() {
-    let mut crew = Crew::new();
+    let mut gateway = TestGateway::new();
     // The flow is tracked in the bucket that it is steered to.
-    let frame = crew.frame(2);
-    crew.inputs[0].put([frame]);
-    crew.settle();
-    let frame = crew.frame(2);
-    let mut packet = crew.packet(frame);
+    let frame = gateway.frame(2);
+    gateway.inputs[0].put([frame]);
+    gateway.run_until_idle();
+    let frame = gateway.frame(2);
+    let mut packet = gateway.packet(frame);
     let home = packet.bucket;
-    let other = crew.owners.iter().position(|owner| *owner != crew.owners[home.index()]).unwrap();
+    let other =
+        gateway.owners.iter().position(|owner| *owner != gateway.owners[home.index()]).unwrap();
     let away = BucketId(other as u16);
     packet.bucket = away;
     let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { panic!("a flow") };
-    let owner = crew.owners[other].index();
-    let worker = &mut crew.workers[owner];
+    let owner = gateway.owners[other].index();
+    let worker = &mut gateway.workers[owner];
     let passed = opened(&mut worker.path, &mut packet);
     let alias = (keyed, hash);
     assert_eq!(worker.path.file_alias(away, alias, (alias, None), home, NOW), None);
     let bucket = worker.path.buckets.get_mut(away).unwrap();
     bucket.openings.push(&keyed, Waiting::Opener(packet.take(), passed, Search::OVER));
-    crew.settle();
-    assert!(crew.bucket(home).aliases.is_empty());
-    assert_eq!(crew.bucket(away).connections.len(), 0);
-    let dropped = crew.workers.iter().map(|it| it.path.counters.dropped(DropReason::AliasTaken));
+    gateway.run_until_idle();
+    assert!(gateway.bucket(home).aliases.is_empty());
+    assert_eq!(gateway.bucket(away).connections.len(), 0);
+    let dropped = gateway.workers.iter().map(|it| it.path.counters.dropped(DropReason::AliasTaken));
     assert_eq!(dropped.sum::<u64>(), 1);
 }

@@ -31,7 +31,7 @@ fn packet(timestamp: u64) -> Packet {
         origin: crate::path::zones::Origin::default(),
         zones: None,
         mark: 0,
-        judged: false,
+        passed_raw: false,
         untracked: false,
         carries: false,
         pieces: None,

@@ -7,13 +7,13 @@ use flow::{DropReason, Timestamp};
 use netio::{Frame, PortId};
 use steer::BucketId;
 
-use crate::egress::bridge::Way;
-use crate::egress::router::Course;
+use crate::egress::bridge::OutputPorts;
+use crate::egress::route_decision::RouteDecision;
 use crate::path::PacketPath;
 use crate::path::alias_table::{Filing, Waiting};
 use crate::path::drop_cause::DropCause;
 use crate::path::nat::port_search::Search;
-use crate::path::packet::{Kept, Packet, course_of};
+use crate::path::packet::{Kept, Packet, route_of};
 use crate::path::reassembly::Pieces;
 use crate::path::scratch::{Exit, Progress, Scratch};
 use crate::path::step::{Answer, End, Wait};
@@ -48,7 +48,7 @@ impl PacketPath {
         match end {
             End::Forward => self.send(packet, scratch.exit, scratch.now),
             End::Host => {
-                let exit = Exit { course: Some(Course::Host), way: None };
+                let exit = Exit { route: Some(RouteDecision::Host), ports: None };
                 self.send(packet, exit, scratch.now);
             }
             End::Drop(why, _) => {
@@ -155,11 +155,11 @@ impl PacketPath {
     pub(super) fn forward(
         &mut self,
         frame: Frame,
-        way: Option<Way>,
-        course: Option<(BucketId, Course)>,
+        ports: Option<OutputPorts>,
+        route: Option<(BucketId, RouteDecision)>,
         now_ns: u64,
     ) {
-        self.forwarder.send(frame, way, course, now_ns, &mut self.pool, &mut self.counters);
+        self.forwarder.send(frame, ports, route, now_ns, &mut self.pool, &mut self.counters);
     }
 
     /// Drops the frame of a packet, or the frames that it came in.
@@ -178,17 +178,17 @@ impl PacketPath {
 
     /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
     pub(super) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
-        let course = exit.course.or_else(|| course_of(&mut self.forwarder, packet, packet.mark));
-        let course = course.map(|course| (packet.bucket, course));
+        let route = exit.route.or_else(|| route_of(&mut self.forwarder, packet, packet.mark));
+        let route = route.map(|route| (packet.bucket, route));
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);
         let Some(pieces) = packet.pieces.take() else {
-            self.forward(frame, exit.way, course, now_ns);
+            self.forward(frame, exit.ports, route, now_ns);
             return self.drop_refused();
         };
         let mut frames = self.take_apart(frame, pieces);
         for frame in frames.drain(..) {
-            self.forward(frame, exit.way, course, now_ns);
+            self.forward(frame, exit.ports, route, now_ns);
         }
         self.drop_refused();
         self.reassembly.loose = frames;

@@ -15,7 +15,7 @@ use flow::{Class, Endpoint, Timestamp, Verdict};
 use netio::PortId;
 use wire::{Family, Network, Place, TcpFlags, Transport, protocol};
 
-use crate::egress::bridge::Way;
+use crate::egress::bridge::OutputPorts;
 use crate::egress::path_mtu;
 use crate::path::PacketPath;
 use crate::path::nat::translation::Half;
@@ -95,7 +95,7 @@ impl PacketPath {
         if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             bucket.packets += 1;
         }
-        self.counters.softnet.processed += u64::from(packet.pieces.is_none() && !packet.judged);
+        self.counters.softnet.processed += u64::from(packet.pieces.is_none() && !packet.passed_raw);
     }
 
     /// The way of a packet, if it is recorded, holds and is for such a packet.
@@ -115,8 +115,9 @@ impl PacketPath {
                 Some(_) => !is_exceeded(forwarding.mtu, packet),
                 // Stations may have moved.
                 None => {
-                    let way = self.forwarder.outputs().ways_of(&packet.frame, now.as_nanos());
-                    way == Ok(Way::Port(PortId(forwarding.output)))
+                    let ports =
+                        self.forwarder.outputs().output_ports(&packet.frame, now.as_nanos());
+                    ports == Ok(OutputPorts::One(PortId(forwarding.output)))
                 }
             };
         goes_so.then_some(forwarding)
@@ -139,15 +140,15 @@ impl PacketPath {
             return;
         }
         let input = packet.frame.port.0;
-        let forwarding = match (self.forwarder.router(), scratch.exit.course) {
-            (Some(router), Some(course)) if !router.routing.fib.asks_for_traffic_class() => {
-                let Some((port, station, of_route)) = router.adjacency(&course) else { return };
+        let forwarding = match (self.forwarder.router(), scratch.exit.route) {
+            (Some(router), Some(route)) if !router.routing.fib.asks_for_traffic_class() => {
+                let Some((port, station, of_route)) = router.adjacency(&route) else { return };
                 let mtu = self.forwarder.outputs().mtu(port).into_iter().chain(of_route).min();
                 let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX);
                 Forwarding { input, output: port.0, station, mtu }
             }
             (None, _) => {
-                let Some(Way::Port(output)) = scratch.exit.way else { return };
+                let Some(OutputPorts::One(output)) = scratch.exit.ports else { return };
                 Forwarding { input, output: output.0, station: [0; 6], mtu: u16::MAX }
             }
             _ => return,

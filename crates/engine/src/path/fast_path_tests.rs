@@ -21,7 +21,7 @@ use crate::egress::Mode;
 use crate::egress::reverse_path::ReversePath;
 use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
-use crate::testing::many_workers::Crew;
+use crate::testing::many_workers::TestGateway;
 use crate::worker::command::Command;
 
 thread_local! {
@@ -315,7 +315,7 @@ const FLOWS: [Flow; 6] = [
 
 /// A gateway of two workers.
 struct Side {
-    crew: Crew,
+    gateway: TestGateway,
     /// No recorded decision holds.
     is_slow: bool,
 }
@@ -325,22 +325,22 @@ impl Side {
         let mut config = Config::new(HashKey(3, 4));
         config.mode = Mode::Routed;
         config.buckets = BucketCount::new(16).unwrap();
-        let mut crew = Crew::new(&config, 2, true);
+        let mut gateway = TestGateway::new(&config, 2, true);
         let own = std::net::Ipv4Addr::from(OWN).to_ipv6_mapped().octets();
         let ports = config.settings.steer.nat_ports();
         let translated = steer::Translated::new([own..=own], ports);
-        crew.hasher.set_translated(translated.clone());
-        for handle in &mut crew.handles {
+        gateway.hasher.set_translated(translated.clone());
+        for handle in &mut gateway.handles {
             handle.tell(Command::Translated(translated.clone())).unwrap();
         }
-        Self { crew, is_slow }
+        Self { gateway, is_slow }
     }
 
     fn tell(&mut self, command: impl Fn() -> Command) {
-        for handle in &mut self.crew.handles {
+        for handle in &mut self.gateway.handles {
             handle.tell(command()).unwrap();
         }
-        self.crew.settle();
+        self.gateway.run_until_idle();
     }
 
     fn load(&mut self, rules: Option<&str>, revision: u32) {
@@ -348,22 +348,22 @@ impl Side {
         let rules = rules.map(|text| {
             let ruleset = import(text.as_bytes(), Options::default()).unwrap().ruleset;
             let unloaded = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-            unloaded.load(revision, 2, self.crew.now)
+            unloaded.load(revision, 2, self.gateway.now)
         });
         self.tell(|| Command::Rules(rules.as_ref().map(Rules::for_worker)));
     }
 
     fn forget(&mut self) {
         if self.is_slow {
-            self.crew.workers.iter_mut().for_each(|worker| worker.path.tracking.generation += 1);
+            self.gateway.workers.iter_mut().for_each(|worker| worker.path.tracking.generation += 1);
         }
     }
 
     fn pass(&mut self, port: usize, bytes: &[u8]) -> [Vec<Frame>; 2] {
         self.forget();
-        self.crew.arrive(port, bytes);
-        self.crew.settle();
-        [0, 1].map(|port| self.crew.sent(port))
+        self.gateway.arrive(port, bytes);
+        self.gateway.run_until_idle();
+        [0, 1].map(|port| self.gateway.sent(port))
     }
 
     /// Its counters, except the number of wake-ups by other workers.
@@ -372,13 +372,13 @@ impl Side {
             let counters = &worker.path.counters;
             let dropped: Vec<_> =
                 DropReason::ALL.iter().map(|reason| counters.dropped(*reason)).collect();
-            let rules = worker.path.rules.as_ref().map(|rules| rules.counts(0, self.crew.now));
+            let rules = worker.path.rules.as_ref().map(|rules| rules.counts(0, self.gateway.now));
             format!(
                 "{:?} {dropped:?} {rules:?} {:?} {}",
                 counters.conntrack, counters.output, counters.softnet.processed
             )
         };
-        self.crew.workers.iter().map(of).collect()
+        self.gateway.workers.iter().map(of).collect()
     }
 }
 
@@ -439,24 +439,24 @@ impl Pair {
             Event::Mtu(mtu) => self.tell(|| Command::SetMtus(vec![mtu; 2])),
             Event::Move(bucket, to) => {
                 for side in &mut self.sides {
-                    side.crew.start_move(bucket, to);
-                    side.crew.settle();
+                    side.gateway.start_move(bucket, to);
+                    side.gateway.run_until_idle();
                 }
             }
             Event::Wait(seconds) => {
                 for side in &mut self.sides {
-                    side.crew.now = side.crew.now.after(Duration::from_secs(seconds));
-                    side.crew.settle();
+                    side.gateway.now = side.gateway.now.after(Duration::from_secs(seconds));
+                    side.gateway.run_until_idle();
                 }
                 self.compare_sent();
             }
             Event::Flush => {
                 for side in &mut self.sides {
-                    let now = side.crew.now;
-                    for worker in &mut side.crew.workers {
+                    let now = side.gateway.now;
+                    for worker in &mut side.gateway.workers {
                         worker.path.end_connections(usize::MAX, now);
                     }
-                    side.crew.settle();
+                    side.gateway.run_until_idle();
                 }
             }
         }
@@ -469,7 +469,7 @@ impl Pair {
 
     /// Compares the frames that a change has released.
     fn compare_sent(&mut self) {
-        let [fast, slow] = self.sides.each_mut().map(|it| [0, 1].map(|port| it.crew.sent(port)));
+        let [fast, slow] = self.sides.each_mut().map(|it| [0, 1].map(|port| it.gateway.sent(port)));
         assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
     }
 

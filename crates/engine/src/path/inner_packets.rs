@@ -19,11 +19,11 @@ use steer::BucketId;
 use wire::{Carried, IcmpError, Network, Transport, carried};
 
 use crate::Bucket;
-use crate::egress::bridge::Way;
-use crate::egress::router::Course;
+use crate::egress::bridge::OutputPorts;
+use crate::egress::route_decision::RouteDecision;
 use crate::path::drop_cause::DropCause;
 use crate::path::packet::Packet;
-use crate::path::rules::connection::Asked;
+use crate::path::rules::connection::ConnectionDetails;
 use crate::path::rules::hooks::packet_type;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{OrDrop, Step};
@@ -119,7 +119,7 @@ impl PacketPath {
     #[inline]
     pub(super) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let is_judged = packet.carries && self.rules.is_some();
-        if !is_judged || scratch.exit.course == Some(Course::Host) {
+        if !is_judged || scratch.exit.route == Some(RouteDecision::Host) {
             return ControlFlow::Continue(());
         }
         self.judge_inside(packet, scratch).or_drop()
@@ -152,13 +152,13 @@ impl PacketPath {
         };
         let inner = inner.ok_or(DropReason::InsideUnreadable)?;
         let mut tracked = self.track_inside(packet, &inner, now)?;
-        let judged = match outer.exit.way {
-            Some(Way::Ports(ports)) => ports
+        let judged = match outer.exit.ports {
+            Some(OutputPorts::Many(ports)) => ports
                 .accepted(DropReason::InsideRefused.into(), |port| {
                     self.go_out_by(port, outer);
                     self.consult_rules(packet, &inner, &mut tracked, outer, now)
                 })
-                .map(|ports| outer.exit.way = Some(Way::Ports(ports))),
+                .map(|ports| outer.exit.ports = Some(OutputPorts::Many(ports))),
             _ => self.consult_rules(packet, &inner, &mut tracked, outer, now),
         };
         if let (Some(id), Some((bucket, mut context))) =
@@ -296,8 +296,9 @@ impl PacketPath {
         }
         (scratch.output, scratch.mark) = (outer.output, outer.mark);
         let inside = self.buckets.get(packet.bucket).and_then(|it| it.inside.as_ref());
-        let asked = inside
-            .and_then(|inside| Asked::of(&inside.connections, inner.keyed.as_ref(), tracked, now));
+        let asked = inside.and_then(|inside| {
+            ConnectionDetails::of(&inside.connections, inner.keyed.as_ref(), tracked, now)
+        });
         let bytes = packet.frame.bytes();
         let zones = ZonePair::both(packet.origin.zone);
         let view = PacketView {

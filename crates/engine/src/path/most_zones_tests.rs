@@ -3,7 +3,7 @@
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::testing::many_workers::Crew;
+use crate::testing::many_workers::TestGateway;
 use crate::{Config, REPLAY_SECRET};
 
 /// Most connections of each zone.
@@ -23,9 +23,9 @@ fn config() -> Config {
 }
 
 /// Connections by zone, of all workers together.
-fn connections(crew: &Crew) -> Vec<u64> {
+fn connections(gateway: &TestGateway) -> Vec<u64> {
     let mut all = vec![0; MOST_ZONES];
-    for worker in &crew.workers {
+    for worker in &gateway.workers {
         for (zone, connections) in worker.path.tracking.limits.zones() {
             all[usize::from(zone.0) - 1] += connections;
         }
@@ -35,7 +35,7 @@ fn connections(crew: &Crew) -> Vec<u64> {
 
 #[test]
 fn each_of_the_most_zones_gets_its_limit_and_no_more() {
-    let mut crew = Crew::new(&config(), 3, false);
+    let mut gateway = TestGateway::new(&config(), 3, false);
     let [client, server] = [[192, 0, 2, 1], [198, 51, 100, 2]];
     let stations = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
     for round in 0..3 * LIMIT as u16 {
@@ -52,14 +52,14 @@ fn each_of_the_most_zones_gets_its_limit_and_no_more() {
                     .macs(stations[port], stations[1 - port])
                     .vlan(zone)
                     .udp(ports.0, ports.1, b"x", &mut frame);
-                crew.arrive(port, &frame);
+                gateway.arrive(port, &frame);
             }
         }
-        crew.settle();
-        let most = connections(&crew).into_iter().max();
+        gateway.run_until_idle();
+        let most = connections(&gateway).into_iter().max();
         assert!(most <= Some(LIMIT), "{most:?}");
     }
-    assert_eq!(connections(&crew), vec![LIMIT; MOST_ZONES]);
+    assert_eq!(connections(&gateway), vec![LIMIT; MOST_ZONES]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use wire::{Network, Transport};
 
 use crate::Bucket;
 use crate::egress::forwarder::Forwarder;
-use crate::egress::router::Course;
+use crate::egress::route_decision::RouteDecision;
 use crate::egress::stations::Heard;
 use crate::path::alias_table::AliasMessage;
 use crate::path::reassembly::Pieces;
@@ -38,7 +38,7 @@ pub struct Packet {
     /// The mark that rules have given it before tracking.
     pub mark: u32,
     /// Rules in front of tracking have been asked: it is in its zone.
-    pub judged: bool,
+    pub passed_raw: bool,
     /// A rule in front of tracking has to see every packet of its flow.
     pub per_packet: bool,
     /// Rules have said that it is not to be tracked.
@@ -81,10 +81,10 @@ impl Packet {
     }
 }
 
-/// The course of a packet with this mark. `None` in a bridge.
+/// The route of a packet with this mark. `None` in a bridge.
 #[inline]
-pub fn course_of(forwarder: &mut Forwarder, packet: &Packet, mark: u32) -> Option<Course> {
-    forwarder.course(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
+pub fn route_of(forwarder: &mut Forwarder, packet: &Packet, mark: u32) -> Option<RouteDecision> {
+    forwarder.route(&packet.network, packet.frame.port, mark, packet.pieces.is_none())
 }
 
 /// The flow of a packet.

@@ -10,8 +10,8 @@ use ruleset::{Connection, CtState, Details, Known};
 use wire::ETHERNET_LEN;
 use wire::control_segment::ControlSegment;
 
-use crate::egress::bridge::Way;
-use crate::egress::router::Course;
+use crate::egress::bridge::OutputPorts;
+use crate::egress::route_decision::RouteDecision;
 use crate::path::nat::port_search::Search;
 use crate::path::packet::Packet;
 
@@ -26,10 +26,10 @@ const DESTINATION_TRANSLATED: u32 = 1 << 5;
 /// How a packet leaves, as far as that is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exit {
-    /// The course that a router has found.
-    pub course: Option<Course>,
+    /// The route that a router has found.
+    pub route: Option<RouteDecision>,
     /// The ports that a bridge has chosen.
-    pub way: Option<Way>,
+    pub ports: Option<OutputPorts>,
 }
 
 /// The scratch area of a packet.

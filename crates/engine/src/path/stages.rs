@@ -136,7 +136,7 @@ impl PacketPath {
             self.stage(Stage::Alias, packet, scratch, Self::follow_alias)?;
             self.stage(Stage::Host, packet, scratch, Self::leave_known_to_host)?;
         }
-        self.stage(Stage::Proxied, packet, scratch, Self::meet_proxied)
+        self.stage(Stage::Proxied, packet, scratch, Self::proxied)
     }
 
     fn stages_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {

@@ -84,7 +84,7 @@ impl PacketPath {
             pieces,
             zones: None,
             mark: 0,
-            judged: false,
+            passed_raw: false,
             per_packet: false,
             untracked: false,
             carries,

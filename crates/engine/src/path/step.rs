@@ -15,7 +15,7 @@ pub type Step<T = ()> = ControlFlow<End, T>;
 /// carries it out ([`PacketPath::dispose`](crate::path::PacketPath::dispose)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It leaves by the course or ports in its scratch area.
+    /// It leaves by the route or ports in its scratch area.
     Forward,
     /// It is for the host, which has its own copy. Nothing that it has opened stays.
     Host,

@@ -216,7 +216,7 @@ impl PacketPath {
 
     /// Looks whether the proxy has opened the connection of a packet.
     #[inline(always)]
-    pub(super) fn meet_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.untracked
             && let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
             && let Some(bucket) = self.buckets.get(packet.bucket)

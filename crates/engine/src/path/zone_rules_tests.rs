@@ -8,7 +8,7 @@ use wire::build::PacketBuilder;
 
 use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
-use crate::testing::many_workers::Crew;
+use crate::testing::many_workers::TestGateway;
 use crate::worker::command::Command;
 use crate::{Config, REPLAY_SECRET};
 
@@ -58,7 +58,7 @@ fn rules() -> String {
 }
 
 struct Scene {
-    crew: Crew,
+    gateway: TestGateway,
     /// Packets of each flow that were sent, there and back.
     sent: [[u32; FLOWS as usize]; 2],
 }
@@ -67,16 +67,16 @@ impl Scene {
     fn new() -> Self {
         let mut config = Config::new(REPLAY_SECRET);
         config.buckets = BucketCount::new(BUCKETS.into()).unwrap();
-        let mut crew = Crew::new(&config, WORKERS, false);
+        let mut gateway = TestGateway::new(&config, WORKERS, false);
         let ruleset = import(rules().as_bytes(), Options::default()).unwrap().ruleset;
         let unloaded = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap();
-        let rules = unloaded.load(1, WORKERS.into(), crew.now);
+        let rules = unloaded.load(1, WORKERS.into(), gateway.now);
         assert_eq!(rules.zones().len(), 9, "{:?}", rules.zones());
-        for handle in &mut crew.handles {
+        for handle in &mut gateway.handles {
             handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
         }
-        crew.settle();
-        Self { crew, sent: Default::default() }
+        gateway.run_until_idle();
+        Self { gateway, sent: Default::default() }
     }
 
     fn send(&mut self, flow: u16, back: bool) {
@@ -90,14 +90,14 @@ impl Scene {
         }
         let mut bytes = Vec::new();
         PacketBuilder::v4(ends[0], ends[1]).udp(ports[0], ports[1], &payload, &mut bytes);
-        self.crew.arrive(usize::from(back), &bytes);
+        self.gateway.arrive(usize::from(back), &bytes);
     }
 
     /// Checks that all packets came out in their order.
     fn check(&self) {
         for (out, sent) in [(1, &self.sent[0]), (0, &self.sent[1])] {
             let mut seen = [0; FLOWS as usize];
-            for frame in self.crew.sent(out) {
+            for frame in self.gateway.sent(out) {
                 let payload = &frame.bytes()[42..];
                 let flow = usize::from(u16::from_be_bytes(payload[..2].try_into().unwrap()));
                 let number = u32::from_be_bytes(payload[2..6].try_into().unwrap());
@@ -106,7 +106,7 @@ impl Scene {
             }
             assert_eq!(&seen, sent);
         }
-        assert_eq!(self.crew.dropped(), 0);
+        assert_eq!(self.gateway.dropped(), 0);
     }
 
     /// The bucket that has the connection of a flow: the bucket of its key in its zone.
@@ -115,7 +115,7 @@ impl Scene {
         let ports = (FIRST_PORT + flow, 53);
         PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]).udp(ports.0, ports.1, b"", &mut bytes);
         let network = wire::dissect(&bytes).unwrap().network.unwrap();
-        match self.crew.hasher.steer(&network, zones_of(flow).original, None) {
+        match self.gateway.hasher.steer(&network, zones_of(flow).original, None) {
             Steered::Flow { keyed, bucket, .. } => (keyed.key, bucket),
             _ => panic!("a flow"),
         }
@@ -131,34 +131,34 @@ proptest! {
         let mut scene = Scene::new();
         for flow in 0..FLOWS {
             scene.send(flow, false);
-            scene.crew.settle();
+            scene.gateway.run_until_idle();
         }
         for (step, a, b) in steps {
             match step {
-                0 => scene.crew.start_move(a, b),
+                0 => scene.gateway.start_move(a, b),
                 1 | 2 => scene.send(a % FLOWS, false),
                 3 => scene.send(a % FLOWS, true),
                 _ => {
-                    scene.crew.turn(usize::from(a % WORKERS));
+                    scene.gateway.turn(usize::from(a % WORKERS));
                 }
             }
         }
         for flow in 0..FLOWS {
             scene.send(flow, true);
         }
-        scene.crew.settle();
+        scene.gateway.run_until_idle();
         scene.check();
         for flow in 0..FLOWS {
             let (key, home) = scene.home(flow);
             let mut found = Vec::new();
-            let connections = &scene.crew.bucket(home).connections;
+            let connections = &scene.gateway.bucket(home).connections;
             connections.list(Default::default(), u32::MAX, Timestamp::ZERO, |it| found.push(it));
             let own: Vec<_> = found.iter().filter(|it| it.key == key).collect();
             prop_assert_eq!(own.len(), 1);
             prop_assert_eq!((own[0].zones(), own[0].seen_reply), (zones_of(flow), true));
         }
         let all: usize = (0..BUCKETS)
-            .map(|bucket| scene.crew.bucket(BucketId(bucket)).connections.len())
+            .map(|bucket| scene.gateway.bucket(BucketId(bucket)).connections.len())
             .sum();
         prop_assert_eq!(all, usize::from(FLOWS));
     }

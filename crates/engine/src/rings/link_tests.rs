@@ -82,7 +82,7 @@ fn datagram(fragments: usize) -> Packet {
         origin: crate::path::zones::Origin::default(),
         zones: None,
         mark: 0,
-        judged: false,
+        passed_raw: false,
         untracked: false,
         carries: false,
         pieces,

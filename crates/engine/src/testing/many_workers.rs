@@ -19,7 +19,7 @@ use crate::worker::{Turn, Worker};
 use crate::{Bucket, Config, Zones};
 
 /// Workers between ports. If there are enough workers, each port's queue has a poller of its own.
-pub struct Crew {
+pub struct TestGateway {
     pub workers: Vec<Worker>,
     pub handles: Vec<WorkerHandle>,
     pub inputs: Vec<Line>,
@@ -34,8 +34,8 @@ pub struct Crew {
     next_turn: usize,
 }
 
-impl Crew {
-    /// Creates a crew of `count` workers, which are routers if `routed`.
+impl TestGateway {
+    /// Creates a gateway of `count` workers, which are routers if `routed`.
     pub fn new(config: &Config, count: u16, routed: bool) -> Self {
         Self::between(2, config, count, routed)
     }
@@ -91,7 +91,7 @@ impl Crew {
         for handle in &mut handles {
             handle.tell(Command::ShareLimits(count.into())).unwrap();
         }
-        let mut crew = Self {
+        let mut gateway = Self {
             workers,
             handles,
             inputs,
@@ -103,8 +103,8 @@ impl Crew {
             notices,
             next_turn: 0,
         };
-        crew.settle();
-        crew
+        gateway.run_until_idle();
+        gateway
     }
 
     /// Lets one worker take its turn.
@@ -119,7 +119,7 @@ impl Crew {
     }
 
     /// Lets all workers work until nothing is left to do.
-    pub fn settle(&mut self) {
+    pub fn run_until_idle(&mut self) {
         let mut idle = 0;
         while idle < 3 * self.workers.len() {
             self.next_turn += 1;

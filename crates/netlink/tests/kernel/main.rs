@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 use asking::Kernel;
-use fib::{Neighbour, NextHop, Query, Table, TableId, Way};
+use fib::{Neighbour, NextHop, Query, RouteResult, Table, TableId};
 use namespace::isolated;
 use netlink::{LinkId, Mirror};
 
@@ -218,16 +218,16 @@ fn packet(random: &mut Random, v6: bool, mirror: &Mirror) -> Query {
 /// All ways that flows with the same fields as a packet may take.
 fn ways(mirror: &Mirror, query: &Query) -> BTreeSet<String> {
     let flow = |number: u32| Query { flow_hash: number.wrapping_mul(0x9e37_79b1), ..*query };
-    (0..64).map(|number| shown(mirror.picture().fib.way(&flow(number)))).collect()
+    (0..64).map(|number| shown(mirror.picture().fib.look_up(&flow(number)))).collect()
 }
 
-fn shown(way: Way) -> String {
+fn shown(way: RouteResult) -> String {
     match way {
-        Way::Forward(NextHop { link: LinkId(link), gateway, mtu, .. }) => {
+        RouteResult::Forward(NextHop { link: LinkId(link), gateway, mtu, .. }) => {
             format!("link {link} gateway {gateway:?} mtu {mtu:?}")
         }
         // The kernel reports one error for both, or two, depending on the family.
-        Way::NoRoute | Way::Unreachable => "unreachable".to_owned(),
+        RouteResult::NoRoute | RouteResult::Unreachable => "unreachable".to_owned(),
         other => format!("{other:?}"),
     }
 }

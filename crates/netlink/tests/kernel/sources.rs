@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fib::{Back, Query, Way};
+use fib::{Back, Query, RouteResult};
 use netlink::Mirror;
 
 use super::asking::Kernel;
@@ -14,7 +14,7 @@ fn refuses(mirror: &Mirror, query: &Query, strict: bool) -> BTreeSet<bool> {
     let fib = &mirror.picture().fib;
     let flow = |number: u32| Query { flow_hash: number.wrapping_mul(0x9e37_79b1), ..*query };
     let refuses = |query: Query| {
-        let Way::Forward(hop) = fib.way(&query) else { panic!("{query:?} has a way") };
+        let RouteResult::Forward(hop) = fib.look_up(&query) else { panic!("{query:?} has a way") };
         match fib.back(&query, Some(hop.link)) {
             Back::Here => false,
             Back::Elsewhere { .. } => strict,
@@ -35,8 +35,8 @@ fn compare(
     let (mut asked, mut refused) = (0, 0);
     for _ in 0..PACKETS {
         let query = packet(random, false, mirror);
-        let way = mirror.picture().fib.way(&query);
-        if !matches!(way, Way::Forward(_)) {
+        let way = mirror.picture().fib.look_up(&query);
+        if !matches!(way, RouteResult::Forward(_)) {
             continue;
         }
         // The kernel has one error for all reasons to refuse.

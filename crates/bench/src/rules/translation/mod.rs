@@ -59,13 +59,13 @@ fn wrong(problem: String) -> Error {
 }
 
 /// A variant with its workers.
-enum Crew {
+enum TestGateway {
     Gateway(Vec<Gateway>),
     Tables(Vec<Lane>),
     Makers(Vec<Maker>),
 }
 
-impl Crew {
+impl TestGateway {
     fn of_case(case: Case, traffic: Traffic, workers: usize) -> Result<Self, Error> {
         let setup = |flows| Setup { case, style: Style::Ipv4, time: Time::Real, workers, flows };
         Ok(Self::Gateway(match traffic {
@@ -118,21 +118,25 @@ pub fn run(options: Options, cpus: &[usize]) -> Result<Vec<Measured>, Error> {
     let schedule = Schedule::of(options);
     let mut all = Vec::new();
     for traffic in [Traffic::Established, Traffic::Churn] {
-        let mut crews = Vec::new();
+        let mut gateways = Vec::new();
         for workers in 1..=cpus.len().min(2) {
             for (case, name) in CASES {
-                crews.push((name, workers, Crew::of_case(case, traffic, workers)?));
+                gateways.push((name, workers, TestGateway::of_case(case, traffic, workers)?));
             }
             for design in Design::ALL {
-                crews.push((design.name(), workers, Crew::of_design(design, traffic, workers)?));
+                gateways.push((
+                    design.name(),
+                    workers,
+                    TestGateway::of_design(design, traffic, workers)?,
+                ));
             }
-            crews.push((MAKING, workers, Crew::making(traffic, workers)?));
+            gateways.push((MAKING, workers, TestGateway::making(traffic, workers)?));
         }
-        let turns = rounds(schedule, crews.len(), |at| {
-            turn(&mut crews[at].2.works(), cpus, schedule.turn)
+        let turns = rounds(schedule, gateways.len(), |at| {
+            turn(&mut gateways[at].2.works(), cpus, schedule.turn)
         })?;
-        for ((what, workers, crew), turns) in crews.into_iter().zip(turns) {
-            crew.check()?;
+        for ((what, workers, gateway), turns) in gateways.into_iter().zip(turns) {
+            gateway.check()?;
             all.push(Measured { traffic, what, workers, turns });
         }
     }

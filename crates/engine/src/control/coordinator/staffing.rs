@@ -120,7 +120,7 @@ impl Coordinator {
         }
         self.allowed = allowed;
         let moves = self.table.moves_to(allowed)?;
-        self.carry_out(&moves)?;
+        self.order_moves(&moves)?;
         if count < self.workers.len() {
             self.move_queues_below(count)?;
             while self.workers.len() > count {

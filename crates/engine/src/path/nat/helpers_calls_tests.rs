@@ -10,8 +10,8 @@ const SIP: u16 = 5060;
 fn phones(workers: u16) -> Net {
     let mut config = Config::new(HashKey(3, 4));
     config.settings.conntrack.helpers.attach(Kind::Sip, SIP).unwrap();
-    let crew = crew_of(workers, RULES, routing(), OWN.into(), config);
-    Net { crew, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
+    let gateway = gateway_of(workers, RULES, routing(), OWN.into(), config);
+    Net { gateway, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
 }
 
 impl Net {
@@ -24,10 +24,10 @@ impl Net {
     ) -> (Host, Host, String) {
         let station = [INSIDE, OUTSIDE][port];
         let packet = builder(from.0, to.0).macs(station, STATIONS[port]);
-        self.crew.arrive(port, &udp(&packet, (from.1, to.1), text.as_bytes()));
-        self.crew.settle();
-        let sent = self.crew.sent(1 - port);
-        assert_eq!(sent.len(), 1, "dropped: {:?}", self.crew.reasons());
+        self.gateway.arrive(port, &udp(&packet, (from.1, to.1), text.as_bytes()));
+        self.gateway.run_until_idle();
+        let sent = self.gateway.sent(1 - port);
+        assert_eq!(sent.len(), 1, "dropped: {:?}", self.gateway.reasons());
         let network = seen(&sent[0]);
         let [from, to] = ends(&network);
         let start = usize::from(network.transport_offset) + 8;
@@ -70,7 +70,7 @@ fn sound_finds_its_way_whoever_owns_its_ports() {
             let back = |net: &mut Net| {
                 assert_eq!(net.datagram(1, (far, known), "x"), (far, near, "x".to_owned()));
             };
-            let connections = net.crew.connections();
+            let connections = net.gateway.connections();
             if round.is_multiple_of(2) {
                 there(&mut net)
             } else {
@@ -78,9 +78,9 @@ fn sound_finds_its_way_whoever_owns_its_ports() {
             }
             back(&mut net);
             there(&mut net);
-            assert_eq!(net.crew.connections(), connections + 1, "one for both directions");
+            assert_eq!(net.gateway.connections(), connections + 1, "one for both directions");
         }
-        assert_eq!((net.crew.reasons(), net.crew.to_host()), (vec![], 0));
+        assert_eq!((net.gateway.reasons(), net.gateway.to_host()), (vec![], 0));
     }
 }
 
@@ -107,7 +107,7 @@ fn the_next_call_between_two_places_goes_on_with_the_flows_of_the_last() {
             known.push(told);
         }
         known.dedup();
-        assert_eq!((known.len(), net.crew.reasons()), (1, vec![]));
+        assert_eq!((known.len(), net.gateway.reasons()), (1, vec![]));
     }
 }
 
@@ -116,10 +116,10 @@ fn a_message_that_outgrows_the_next_link_is_cut_or_refused_as_any() {
     const MTU: u32 = 1500;
     for may_be_cut in [true, false] {
         let mut net = phones(2);
-        for handle in &mut net.crew.handles {
+        for handle in &mut net.gateway.handles {
             handle.tell(Command::SetMtus(vec![Some(MTU); 2])).unwrap();
         }
-        net.crew.settle();
+        net.gateway.run_until_idle();
         let (phone, server) = ((net.inside, 40000), (net.outside, SIP));
         let short = invite(phone, 6000);
         // The text is as long as a packet that is not edited may be.
@@ -129,11 +129,11 @@ fn a_message_that_outgrows_the_next_link_is_cut_or_refused_as_any() {
         let packet = if may_be_cut { packet } else { packet.dont_fragment() };
         let bytes = udp(&packet, (phone.1, server.1), text.as_bytes());
         assert_eq!(bytes.len(), 14 + MTU as usize);
-        net.crew.arrive(0, &bytes);
-        net.crew.settle();
-        let (sent, told) = (net.crew.sent(1), net.crew.sent(0));
+        net.gateway.arrive(0, &bytes);
+        net.gateway.run_until_idle();
+        let (sent, told) = (net.gateway.sent(1), net.gateway.sent(0));
         if may_be_cut {
-            assert_eq!((sent.len(), told.len()), (2, 0), "{:?}", net.crew.reasons());
+            assert_eq!((sent.len(), told.len()), (2, 0), "{:?}", net.gateway.reasons());
             let heard: Vec<u8> =
                 sent.iter().flat_map(|it| it.bytes()[34..].iter().copied()).skip(8).collect();
             let heard = String::from_utf8(heard).unwrap();
@@ -141,7 +141,7 @@ fn a_message_that_outgrows_the_next_link_is_cut_or_refused_as_any() {
             assert!(heard.contains("198.51.100.254") && !heard.contains("192.0.2.10"), "{heard}");
             continue;
         }
-        assert_eq!((sent.len(), told.len()), (0, 1), "{:?}", net.crew.reasons());
+        assert_eq!((sent.len(), told.len()), (0, 1), "{:?}", net.gateway.reasons());
         let network = seen(&told[0]);
         assert_eq!(network.destination_ip(), phone.0);
         let Transport::IcmpError(error) = network.transport else { panic!("{network:?}") };
@@ -158,21 +158,21 @@ fn a_session_goes_on_while_its_buckets_move() {
     let mut control = Control::open(&mut net, 0, client, server);
     for data in 40001..40007 {
         for bucket in 0..16 {
-            net.crew.start_move(bucket, bucket + data);
-            net.crew.settle();
+            net.gateway.start_move(bucket, bucket + data);
+            net.gateway.run_until_idle();
         }
         let place = (net.inside, data);
         let told = of_six(&control.say(&mut net, 0, &format!("PORT {}\r\n", six(place))));
         control.say(&mut net, 1, "200 I see\r\n");
         for bucket in 0..16 {
-            net.crew.start_move(bucket, bucket + data + 1);
-            net.crew.settle();
+            net.gateway.start_move(bucket, bucket + data + 1);
+            net.gateway.run_until_idle();
         }
         assert_eq!(net.open(1, (net.outside, 20), told), (place, (net.outside, 20)));
         control.say(&mut net, 1, "226 That was all\r\n");
         control.say(&mut net, 0, "NOOP\r\n");
     }
-    assert_eq!((net.crew.reasons(), net.expected()), (vec![], 0));
+    assert_eq!((net.gateway.reasons(), net.expected()), (vec![], 0));
 }
 
 /// The sum of addresses, protocol and length. A segment has it in place of a checksum that is
@@ -203,10 +203,10 @@ fn a_super_packet_is_edited_whole() {
             checksum: Checksum::Partial { start: 34, offset: 16 },
             segmentation: Some(Segmentation { kind: 1, header_length: 54, segment_size: 1400 }),
         };
-        net.crew.inputs[0].put([frame]);
-        net.crew.settle();
-        let sent = net.crew.sent(1);
-        assert_eq!(sent.len(), 1, "dropped: {:?}", net.crew.reasons());
+        net.gateway.inputs[0].put([frame]);
+        net.gateway.run_until_idle();
+        let sent = net.gateway.sent(1);
+        assert_eq!(sent.len(), 1, "dropped: {:?}", net.gateway.reasons());
         let (from, to) = control.speaks[1];
         let network = dissect(sent[0].bytes()).unwrap().network.unwrap();
         assert_eq!(ends(&network), [to, from]);

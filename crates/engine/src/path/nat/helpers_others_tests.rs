@@ -6,17 +6,17 @@ use super::*;
 fn net(kind: Kind, control: u16, rules: &str) -> Net {
     let mut config = Config::new(HashKey(3, 4));
     config.settings.conntrack.helpers.attach(kind, control).unwrap();
-    let crew = crew_of(3, rules, routing(), OWN.into(), config);
-    Net { crew, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
+    let gateway = gateway_of(3, rules, routing(), OWN.into(), config);
+    Net { gateway, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
 }
 
 /// Sends a packet in by a port. Returns the ends and the payload of the packet that leaves by the
 /// other port.
 fn pass(net: &mut Net, port: usize, bytes: &[u8]) -> ([Host; 2], Vec<u8>) {
-    net.crew.arrive(port, bytes);
-    net.crew.settle();
-    let sent = net.crew.sent(1 - port);
-    assert_eq!(sent.len(), 1, "dropped: {:?}", net.crew.reasons());
+    net.gateway.arrive(port, bytes);
+    net.gateway.run_until_idle();
+    let sent = net.gateway.sent(1 - port);
+    assert_eq!(sent.len(), 1, "dropped: {:?}", net.gateway.reasons());
     let network = seen(&sent[0]);
     let header = match network.transport {
         Transport::Tcp(tcp) => usize::from(tcp.header_len),
@@ -64,7 +64,7 @@ fn a_client_behind_the_router_gets_the_picture_of_a_scanner() {
         assert_eq!(net.expected(), 1);
         let (real, shown) = net.open(0, (net.inside, client_port + 1), (net.outside, 40001));
         assert_eq!((real, shown.0), ((net.outside, 40001), net.own));
-        assert_eq!((net.expected(), net.crew.dropped()), (0, 0));
+        assert_eq!((net.expected(), net.gateway.dropped()), (0, 0));
     }
 }
 
@@ -80,7 +80,7 @@ fn a_scanner_behind_the_router_is_reached_at_the_port_that_it_names() {
         let from = (net.outside, client_port + 1);
         let (real, shown) = net.open(1, from, (net.own, picture));
         assert_eq!((real, shown), ((net.inside, picture), from));
-        assert_eq!((net.expected(), net.crew.dropped()), (0, 0));
+        assert_eq!((net.expected(), net.gateway.dropped()), (0, 0));
     }
 }
 
@@ -128,7 +128,7 @@ fn a_backup_server_behind_the_router_reaches_the_ports_it_is_told() {
             let (real, shown) = net.open(0, (net.inside, asks + number as u16), place);
             assert_eq!((real, shown.0), (place, net.own));
         }
-        assert_eq!((net.expected(), net.crew.dropped()), (0, 0));
+        assert_eq!((net.expected(), net.gateway.dropped()), (0, 0));
     }
 }
 
@@ -147,6 +147,6 @@ fn a_client_of_backups_behind_the_router_is_reached_at_ports_of_the_router() {
             let (real, shown) = net.open(1, from, (net.own, known));
             assert_eq!((real, shown), ((net.inside, port), from));
         }
-        assert_eq!((net.expected(), net.crew.dropped()), (0, 0));
+        assert_eq!((net.expected(), net.gateway.dropped()), (0, 0));
     }
 }

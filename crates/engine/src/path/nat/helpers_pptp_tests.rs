@@ -12,8 +12,8 @@ fn net(workers: u16) -> Net {
     config.settings.conntrack.helpers.attach(Kind::Pptp, PPTP).unwrap();
     let rules = RULES.replace(r#""right":8080"#, r#""right":1723"#);
     let rules = rules.replace(r#""port":80"#, r#""port":1723"#);
-    let crew = crew_of(workers, &rules, routing(), OWN.into(), config);
-    Net { crew, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
+    let gateway = gateway_of(workers, &rules, routing(), OWN.into(), config);
+    Net { gateway, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
 }
 
 /// A control message (RFC 2637 section 2) with these words behind its header.
@@ -59,10 +59,10 @@ impl Control {
         let port = self.side(who);
         let numbers = (self.said[who], self.said[1 - who]);
         let bytes = net.segment(port, self.speaks[who], PSH_ACK, numbers, text);
-        net.crew.arrive(port, &bytes);
-        net.crew.settle();
-        let sent = net.crew.sent(1 - port);
-        assert_eq!(sent.len(), 1, "dropped: {:?}", net.crew.reasons());
+        net.gateway.arrive(port, &bytes);
+        net.gateway.run_until_idle();
+        let sent = net.gateway.sent(1 - port);
+        assert_eq!(sent.len(), 1, "dropped: {:?}", net.gateway.reasons());
         let network = seen(&sent[0]);
         let (from, to) = self.speaks[1 - who];
         assert_eq!(ends(&network), [to, from]);
@@ -94,9 +94,9 @@ impl Control {
         let station = [INSIDE, OUTSIDE][port];
         let packet = builder(from, to).macs(station, STATIONS[port]);
         packet.transport(protocol::GRE, &gre, &mut bytes);
-        net.crew.arrive(port, &bytes);
-        net.crew.settle();
-        let sent = net.crew.sent(1 - port);
+        net.gateway.arrive(port, &bytes);
+        net.gateway.run_until_idle();
+        let sent = net.gateway.sent(1 - port);
         let network = seen(sent.first()?);
         let ((from, _), (to, _)) = self.speaks[1 - who];
         assert_eq!([network.source_ip(), network.destination_ip()], [to, from]);
@@ -108,7 +108,12 @@ impl Control {
     fn check(&self, net: &mut Net, first: usize, call: &[(u16, u16); 2]) {
         for who in [first, 1 - first, first] {
             let heard = self.frame(net, who, call);
-            assert_eq!(heard, Some(call[1 - who].0), "{call:?}, dropped: {:?}", net.crew.reasons());
+            assert_eq!(
+                heard,
+                Some(call[1 - who].0),
+                "{call:?}, dropped: {:?}",
+                net.gateway.reasons()
+            );
         }
     }
 }
@@ -136,7 +141,10 @@ fn hosts_behind_one_address_call_one_server_with_the_same_ids() {
         let known: HashSet<u16> = calls.iter().map(|(_, call)| call[0].1).collect();
         assert_eq!(known.len(), 8, "{calls:?}");
         // Each call is a connection, beside the four control connections.
-        assert_eq!((net.crew.connections(), net.crew.reasons(), net.expected()), (12, vec![], 0));
+        assert_eq!(
+            (net.gateway.connections(), net.gateway.reasons(), net.expected()),
+            (12, vec![], 0)
+        );
     }
 }
 
@@ -158,8 +166,8 @@ fn a_call_ends_when_its_end_says_so_and_others_go_on() {
         let cleared = control.say(&mut net, 0, &message(12, &[call[0].0]));
         assert_eq!(words(&cleared)[0], call[0].1, "the server knows it by this");
         control.say(&mut net, 1, &message(13, &[call[1].0]));
-        net.crew.settle();
-        assert_eq!(net.crew.connections(), 5);
+        net.gateway.run_until_idle();
+        assert_eq!(net.gateway.connections(), 5);
         for (at, (control, call)) in controls.iter().enumerate() {
             if at != 1 {
                 control.check(&mut net, first, call);
@@ -185,7 +193,7 @@ fn a_server_behind_the_router_takes_calls() {
                 let call = control.call(&mut net, id, id ^ 1);
                 control.check(&mut net, first, &call);
             }
-            assert_eq!((net.crew.connections(), net.crew.reasons()), (3, vec![]));
+            assert_eq!((net.gateway.connections(), net.gateway.reasons()), (3, vec![]));
         }
     }
 }
@@ -215,10 +223,10 @@ fn an_error_about_a_call_finds_the_host_behind_the_router() {
             let router = ip("198.51.100.2");
             let length = wire::icmp_error::write(&onward, message, router, &mut error).unwrap();
             wire::set_stations(&mut error, OUTSIDE, STATIONS[1]);
-            net.crew.arrive(1, &error[..length]);
-            net.crew.settle();
-            let told = net.crew.sent(0);
-            assert_eq!(told.len(), 1, "dropped: {:?}", net.crew.reasons());
+            net.gateway.arrive(1, &error[..length]);
+            net.gateway.run_until_idle();
+            let told = net.gateway.sent(0);
+            assert_eq!(told.len(), 1, "dropped: {:?}", net.gateway.reasons());
             let network = seen(&told[0]);
             assert_eq!(network.destination_ip(), client);
             let Transport::IcmpError(error) = network.transport else { panic!("{network:?}") };
@@ -237,18 +245,18 @@ fn calls_stay_while_their_buckets_move() {
         let mut control = Control::open(&mut net, 0, client, server);
         let call = control.call(&mut net, 6, host);
         for bucket in 0..16 {
-            net.crew.start_move(bucket, bucket + host);
-            net.crew.settle();
+            net.gateway.start_move(bucket, bucket + host);
+            net.gateway.run_until_idle();
         }
         control.check(&mut net, usize::from(host) % 2, &call);
         calls.push((control, call));
         for bucket in 0..16 {
-            net.crew.start_move(bucket, bucket + host + 1);
-            net.crew.settle();
+            net.gateway.start_move(bucket, bucket + host + 1);
+            net.gateway.run_until_idle();
         }
         calls.iter().for_each(|(control, call)| control.check(&mut net, 0, call));
     }
-    assert_eq!((net.crew.connections(), net.crew.reasons()), (8, vec![]));
+    assert_eq!((net.gateway.connections(), net.gateway.reasons()), (8, vec![]));
 }
 
 #[test]
@@ -263,7 +271,7 @@ fn ids_that_are_given_anew_end_the_call_that_had_them() {
             let call = control.call(&mut net, 6, 100);
             control.check(&mut net, first, &call);
         }
-        net.crew.settle();
-        assert_eq!((net.crew.connections(), net.crew.reasons()), (3, vec![]));
+        net.gateway.run_until_idle();
+        assert_eq!((net.gateway.connections(), net.gateway.reasons()), (3, vec![]));
     }
 }

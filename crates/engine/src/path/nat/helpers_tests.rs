@@ -15,7 +15,7 @@ type Host = (IpAddr, u16);
 
 /// Addresses of one family.
 struct Net {
-    crew: Crew,
+    gateway: TestGateway,
     inside: IpAddr,
     outside: IpAddr,
     own: IpAddr,
@@ -23,15 +23,15 @@ struct Net {
 
 impl Net {
     fn v4(workers: u16, control: u16) -> Self {
-        let crew = crew_of(workers, RULES, routing(), OWN.into(), config(control));
-        Self { crew, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
+        let gateway = gateway_of(workers, RULES, routing(), OWN.into(), config(control));
+        Self { gateway, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
     }
 
     fn v6(workers: u16, control: u16) -> Self {
         let rules = RULES.replace(r#""ip""#, r#""ip6""#).replace("192.0.2.10", "2001:db8:1::10");
         let own = ip("2001:db8:2::fe");
-        let crew = crew_of(workers, &rules, routing_v6(), own, config(control));
-        Self { crew, inside: ip("2001:db8:1::10"), outside: ip("2001:db8:2::7"), own }
+        let gateway = gateway_of(workers, &rules, routing_v6(), own, config(control));
+        Self { gateway, inside: ip("2001:db8:1::10"), outside: ip("2001:db8:2::7"), own }
     }
 
     /// A segment on its way out of `port`.
@@ -62,14 +62,14 @@ impl Net {
     /// from which they seem to come.
     fn open(&mut self, port: usize, from: Host, to: Host) -> (Host, Host) {
         let syn = self.segment(port, (from, to), SYN, (100, 0), b"");
-        let [seen, server] = ends(&self.crew.pass(port, &syn));
+        let [seen, server] = ends(&self.gateway.pass(port, &syn));
         let answer = self.segment(1 - port, (server, seen), SYN_ACK, (500, 101), b"");
-        assert_eq!(ends(&self.crew.pass(1 - port, &answer)), [to, from]);
+        assert_eq!(ends(&self.gateway.pass(1 - port, &answer)), [to, from]);
         (server, seen)
     }
 
     fn expected(&self) -> usize {
-        self.crew.workers[0].path.tracking.expectations.len()
+        self.gateway.workers[0].path.tracking.expectations.len()
     }
 }
 
@@ -179,10 +179,10 @@ impl Control {
     }
 
     fn check(&self, net: &mut Net, who: usize, port: usize, bytes: &[u8]) -> String {
-        net.crew.arrive(port, bytes);
-        net.crew.settle();
-        let sent = net.crew.sent(1 - port);
-        assert_eq!(sent.len(), 1, "dropped: {:?}", net.crew.reasons());
+        net.gateway.arrive(port, bytes);
+        net.gateway.run_until_idle();
+        let sent = net.gateway.sent(1 - port);
+        assert_eq!(sent.len(), 1, "dropped: {:?}", net.gateway.reasons());
         let network = seen(&sent[0]);
         let (from, to) = self.speaks[1 - who];
         assert_eq!(ends(&network), [to, from]);
@@ -223,7 +223,7 @@ fn a_server_reaches_the_clients_that_have_told_it_where() {
                 control.say(&mut net, 1, "226 That was all\r\n");
             }
             // No packet was dropped or left to the host.
-            assert_eq!((net.crew.reasons(), net.crew.to_host()), (vec![], 0));
+            assert_eq!((net.gateway.reasons(), net.gateway.to_host()), (vec![], 0));
         }
     }
 }
@@ -245,7 +245,7 @@ fn a_client_that_asks_for_a_port_comes_from_the_routers_address_there_too() {
             assert_eq!(net.expected(), 1);
             let (to, from) = net.open(0, (net.inside, data), place);
             assert_eq!((to, from.0), (place, net.own));
-            assert_eq!((net.expected(), net.crew.dropped()), (0, 0));
+            assert_eq!((net.expected(), net.gateway.dropped()), (0, 0));
         }
     }
 }
@@ -272,7 +272,10 @@ fn a_server_behind_a_port_of_the_router_says_where_clients_reach_it() {
             let (to, from) = net.open(1, (net.outside, client_port + 1), told);
             assert_eq!((to, from), (place, (net.outside, client_port + 1)));
             control.say(&mut net, 1, "226 Done\r\n");
-            assert_eq!((net.expected(), net.crew.reasons(), net.crew.to_host()), (0, vec![], 0));
+            assert_eq!(
+                (net.expected(), net.gateway.reasons(), net.gateway.to_host()),
+                (0, vec![], 0)
+            );
         }
     }
 }
@@ -284,16 +287,16 @@ fn a_port_that_nobody_has_announced_is_the_hosts() {
     let mut control = Control::open(&mut net, 0, client, server);
     let text = format!("PORT {}\r\n", six((net.inside, 5000)));
     let told = of_six(&control.say(&mut net, 0, &text));
-    let before = net.crew.connections();
+    let before = net.gateway.connections();
     // The connection comes from another server, or goes to another port.
     for (from, to) in [((ip("203.0.113.9"), 20), told), ((net.outside, 20), (told.0, told.1 ^ 1))] {
-        let to_host = net.crew.to_host();
+        let to_host = net.gateway.to_host();
         let syn = net.segment(1, (from, to), SYN, (1, 0), b"");
-        net.crew.arrive(1, &syn);
-        net.crew.settle();
-        assert_eq!((net.crew.sent(0).len(), net.crew.to_host()), (0, to_host + 1));
+        net.gateway.arrive(1, &syn);
+        net.gateway.run_until_idle();
+        assert_eq!((net.gateway.sent(0).len(), net.gateway.to_host()), (0, to_host + 1));
     }
-    assert_eq!((net.crew.connections(), net.expected()), (before, 1));
+    assert_eq!((net.gateway.connections(), net.expected()), (before, 1));
 }
 
 #[test]
@@ -301,20 +304,20 @@ fn without_rules_the_connections_that_were_go_on() {
     let mut net = Net::v4(2, 21);
     let (client, server) = ((net.inside, 40000), (net.outside, 21));
     let mut control = Control::open(&mut net, 0, client, server);
-    for handle in &mut net.crew.handles {
+    for handle in &mut net.gateway.handles {
         handle.tell(Command::Rules(None)).unwrap();
     }
-    net.crew.settle();
+    net.gateway.run_until_idle();
     for data in [5000, 5001] {
         let place = (net.inside, data);
         let heard = control.say(&mut net, 0, &format!("PORT {}\r\n", six(place)));
         let told = of_six(&heard);
         assert_eq!(told.0, net.own);
-        let to_host = net.crew.to_host();
+        let to_host = net.gateway.to_host();
         let stranger = net.segment(1, ((ip("203.0.113.9"), 20), told), SYN, (1, 0), b"");
-        net.crew.arrive(1, &stranger);
-        net.crew.settle();
-        assert_eq!((net.crew.sent(0).len(), net.crew.to_host()), (0, to_host + 1));
+        net.gateway.arrive(1, &stranger);
+        net.gateway.run_until_idle();
+        assert_eq!((net.gateway.sent(0).len(), net.gateway.to_host()), (0, to_host + 1));
         assert_eq!(net.open(1, (net.outside, 20), told), (place, (net.outside, 20)));
         control.say(&mut net, 1, "226 Done\r\n");
         control.say(&mut net, 0, "PASV\r\n");
@@ -323,7 +326,7 @@ fn without_rules_the_connections_that_were_go_on() {
         let (_, from) = net.open(0, (net.inside, 6000), (net.outside, data));
         assert_eq!(from.0, net.own);
     }
-    assert_eq!(net.crew.reasons(), []);
+    assert_eq!(net.gateway.reasons(), []);
 }
 
 #[test]
@@ -340,11 +343,11 @@ fn a_message_that_came_in_fragments_leaves_in_others() {
         let whole = net.segment(0, control.speaks[0], PSH_ACK, numbers, text.as_bytes());
         let pieces = builder(client.0, server.0).macs(INSIDE, STATIONS[0]).id(9 + round as u32);
         for piece in pieces.fragments(protocol::TCP, &whole[34..], 32) {
-            net.crew.arrive(0, &piece);
+            net.gateway.arrive(0, &piece);
         }
-        net.crew.settle();
-        let sent = net.crew.sent(1);
-        assert!(sent.len() > 1, "{:?}", net.crew.reasons());
+        net.gateway.run_until_idle();
+        let sent = net.gateway.sent(1);
+        assert!(sent.len() > 1, "{:?}", net.gateway.reasons());
         let mut payload = Vec::new();
         let mut ids = HashSet::new();
         for frame in &sent {
@@ -385,17 +388,17 @@ fn an_error_about_a_shifted_segment_quotes_what_was_sent() {
     assert_ne!(control.said[0], control.heard[1], "{heard:?} is longer");
     let numbers = (control.said[0], control.heard[0]);
     let bytes = net.segment(0, control.speaks[0], PSH_ACK, numbers, b"NOOP\r\n");
-    net.crew.arrive(0, &bytes);
-    net.crew.settle();
-    let mut onward = net.crew.sent(1).remove(0).bytes().to_vec();
+    net.gateway.arrive(0, &bytes);
+    net.gateway.run_until_idle();
+    let mut onward = net.gateway.sent(1).remove(0).bytes().to_vec();
     wire::set_stations(&mut onward, STATIONS[1], OUTSIDE);
     let mut error = [0; wire::icmp_error::MAX_FRAME];
     let message = wire::icmp_error::Message::Unreachable { code: 1 };
     let length = wire::icmp_error::write(&onward, message, ip("198.51.100.2"), &mut error).unwrap();
     wire::set_stations(&mut error, OUTSIDE, STATIONS[1]);
-    net.crew.arrive(1, &error[..length]);
-    net.crew.settle();
-    let told = net.crew.sent(0).remove(0);
+    net.gateway.arrive(1, &error[..length]);
+    net.gateway.run_until_idle();
+    let told = net.gateway.sent(0).remove(0);
     seen(&told);
     // The quoted segment is behind the headers of link, network and error, and of the quoted
     // network.

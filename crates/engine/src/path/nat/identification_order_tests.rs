@@ -4,16 +4,16 @@ use super::*;
 
 /// The identification of a datagram that a client sends to a server.
 fn identification(
-    crew: &mut Crew,
+    gateway: &mut TestGateway,
     client: u8,
     server: [u8; 4],
     more: fn(PacketBuilder) -> PacketBuilder,
 ) -> u16 {
     let builder = more(from_inside([192, 0, 2, client], server).id(7));
-    crew.arrive(0, &udp(&builder, (2000, 53), b"ask"));
-    crew.settle();
-    let sent = crew.sent(1);
-    assert_eq!(sent.len(), 1, "dropped: {:?}", crew.reasons());
+    gateway.arrive(0, &udp(&builder, (2000, 53), b"ask"));
+    gateway.run_until_idle();
+    let sent = gateway.sent(1);
+    assert_eq!(sent.len(), 1, "dropped: {:?}", gateway.reasons());
     let header = &sent[0].bytes()[14..];
     u16::from_be_bytes([header[4], header[5]])
 }
@@ -23,7 +23,7 @@ const OTHER_SERVER: [u8; 4] = [203, 0, 113, 200];
 #[test]
 fn identifications_of_one_client_say_nothing_of_another() {
     for workers in 1..4 {
-        let [mut quiet, mut busy] = [crew(workers), crew(workers)];
+        let [mut quiet, mut busy] = [gateway(workers), gateway(workers)];
         let mut steps = Vec::new();
         let mut last = None;
         for number in 0..200_u32 {
@@ -46,8 +46,8 @@ fn identifications_of_one_client_say_nothing_of_another() {
 
 #[test]
 fn a_datagram_that_can_not_be_cut_keeps_the_identification_of_its_sender() {
-    let mut crew = crew(2);
+    let mut gateway = gateway(2);
     for client in 1..5 {
-        assert_eq!(identification(&mut crew, client, SERVER, PacketBuilder::dont_fragment), 7);
+        assert_eq!(identification(&mut gateway, client, SERVER, PacketBuilder::dont_fragment), 7);
     }
 }

@@ -44,17 +44,22 @@ fn accepting(rules: &[&str]) -> String {
     document + "]}"
 }
 
-fn gateway_of(workers: u16, tunnels: TunnelSteering, rules: &[&str], most: u64) -> Crew {
+fn gateway_with_tunnels(
+    workers: u16,
+    tunnels: TunnelSteering,
+    rules: &[&str],
+    most: u64,
+) -> TestGateway {
     let mut config = Config::new(HashKey(3, 4));
     config.tunnels = tunnels;
     config.settings.set("nf_conntrack_max", most).unwrap();
-    crew_of(workers, &accepting(rules), routing(), OWN.into(), config)
+    gateway_of(workers, &accepting(rules), routing(), OWN.into(), config)
 }
 
 const RULES_INSIDE: [&str; 3] = [KNOWN, TUNNELS, PORT_80];
 
-fn judging(workers: u16) -> Crew {
-    gateway_of(workers, TunnelSteering::Judged, &RULES_INSIDE, 1 << 16)
+fn judging(workers: u16) -> TestGateway {
+    gateway_with_tunnels(workers, TunnelSteering::Judged, &RULES_INSIDE, 1 << 16)
 }
 
 /// A segment inside, from the client of a web server or back.
@@ -80,30 +85,30 @@ fn back(inner: &[u8]) -> Vec<u8> {
 }
 
 /// Connections inside tunnels.
-fn inside(crew: &Crew) -> usize {
-    let all = (0..16).map(|bucket| crew.bucket(BucketId(bucket)).all_connections());
-    all.sum::<usize>() - crew.connections()
+fn inside(gateway: &TestGateway) -> usize {
+    let all = (0..16).map(|bucket| gateway.bucket(BucketId(bucket)).all_connections());
+    all.sum::<usize>() - gateway.connections()
 }
 
 #[test]
 fn rules_judge_what_a_tunnel_carries_where_the_operator_says_so() {
     for kind in [Kind::Ipip, Kind::Gre, Kind::GreWithKey(7)] {
         for mode in [TunnelSteering::Inner, TunnelSteering::Outer, TunnelSteering::Judged] {
-            let mut crew = gateway_of(3, mode, &RULES_INSIDE, 1 << 16);
+            let mut gateway = gateway_with_tunnels(3, mode, &RULES_INSIDE, 1 << 16);
             for flow in 2000..2030 {
                 let [allowed, closed] = [80, 22]
                     .map(|port| wrap(kind, &from_inside(CLIENT, PEER), &opening((flow, port))[0]));
-                let sent = crew.offer(0, &allowed).expect("it goes on");
+                let sent = gateway.offer(0, &allowed).expect("it goes on");
                 assert_eq!(sent[34..], allowed[34..], "{kind:?}: the inside is as it was");
                 let is_judged = mode == TunnelSteering::Judged;
-                assert_eq!(crew.offer(0, &closed).is_none(), is_judged, "{kind:?} {mode:?}");
+                assert_eq!(gateway.offer(0, &closed).is_none(), is_judged, "{kind:?} {mode:?}");
             }
             match mode {
                 TunnelSteering::Judged => {
-                    assert_eq!(crew.reasons(), [DropReason::InsideRefused]);
-                    assert_eq!(inside(&crew), 30, "and nothing stays of what was refused");
+                    assert_eq!(gateway.reasons(), [DropReason::InsideRefused]);
+                    assert_eq!(inside(&gateway), 30, "and nothing stays of what was refused");
                 }
-                _ => assert_eq!((crew.reasons(), inside(&crew)), (vec![], 0)),
+                _ => assert_eq!((gateway.reasons(), inside(&gateway)), (vec![], 0)),
             }
         }
     }
@@ -111,60 +116,60 @@ fn rules_judge_what_a_tunnel_carries_where_the_operator_says_so() {
 
 #[test]
 fn a_refused_inner_packet_leaves_no_tunnel() {
-    let mut crew = judging(2);
-    assert_eq!(crew.offer(0, &out(&opening((2000, 22))[0])), None);
-    assert_eq!((crew.connections(), inside(&crew)), (0, 0));
+    let mut gateway = judging(2);
+    assert_eq!(gateway.offer(0, &out(&opening((2000, 22))[0])), None);
+    assert_eq!((gateway.connections(), inside(&gateway)), (0, 0));
     // A packet that the rules refuse outside is refused for that.
     let closed = udp(&from_inside(CLIENT, PEER), (2000, 53), b"x");
-    assert_eq!(crew.offer(0, &closed), None);
-    assert_eq!(crew.reasons(), [DropReason::PolicyRefused, DropReason::InsideRefused]);
+    assert_eq!(gateway.offer(0, &closed), None);
+    assert_eq!(gateway.reasons(), [DropReason::PolicyRefused, DropReason::InsideRefused]);
 }
 
 #[test]
 fn an_answer_is_established_in_its_own_tunnel_and_nowhere_else() {
-    let mut crew = judging(3);
+    let mut gateway = judging(3);
     for flow in 2000..2030 {
         let [syn, answer] = opening((flow, 80));
         // Tunnels by themselves are open from both ends.
-        assert_eq!(crew.offer(0, &out(&answer)), None, "an answer to nothing");
-        assert!(crew.offer(0, &out(&syn)).is_some());
-        assert!(crew.offer(1, &back(&answer)).is_some(), "{:?}", crew.reasons());
+        assert_eq!(gateway.offer(0, &out(&answer)), None, "an answer to nothing");
+        assert!(gateway.offer(0, &out(&syn)).is_some());
+        assert!(gateway.offer(1, &back(&answer)).is_some(), "{:?}", gateway.reasons());
         let data = segment(false, (flow, 80), ACK, (2, 2));
-        assert!(crew.offer(0, &out(&data)).is_some());
+        assert!(gateway.offer(0, &out(&data)).is_some());
         // The same from the end of another tunnel, with another key, in another VLAN inside.
         let other = from_inside(CLIENT, OTHER_PEER);
         for kind in [Kind::Ipip, Kind::Gre, Kind::GreWithKey(flow.into())] {
-            assert_eq!(crew.offer(0, &wrap(kind, &other, &answer)), None, "{kind:?}");
+            assert_eq!(gateway.offer(0, &wrap(kind, &other, &answer)), None, "{kind:?}");
         }
     }
-    assert_eq!(crew.reasons(), [DropReason::InsideRefused]);
+    assert_eq!(gateway.reasons(), [DropReason::InsideRefused]);
 }
 
 #[test]
 fn flows_inside_and_outside_are_never_one() {
-    let mut crew = judging(3);
+    let mut gateway = judging(3);
     let ports = (2000, 80);
     let syn = tcp(&from_inside(CLIENT, PEER), ports, SYN, (1, 0));
-    assert!(crew.offer(0, &syn).is_some());
+    assert!(gateway.offer(0, &syn).is_some());
     // As client and server name it, wrapped between the very same two.
     let answer = tcp(&PacketBuilder::v4(PEER, CLIENT), (80, 2000), SYN | ACK, (1, 2));
-    assert_eq!(crew.offer(0, &out(&answer)), None);
+    assert_eq!(gateway.offer(0, &out(&answer)), None);
     let data = tcp(&PacketBuilder::v4(CLIENT, PEER), (2000, 23), ACK, (2, 2));
-    assert_eq!(crew.offer(0, &out(&data)), None);
+    assert_eq!(gateway.offer(0, &out(&data)), None);
     // And what is known inside is not outside.
     let [syn, _] = opening((3000, 80));
-    assert!(crew.offer(0, &out(&syn)).is_some());
+    assert!(gateway.offer(0, &out(&syn)).is_some());
     let answer = tcp(&from_inside(FAR, NEAR), (80, 3000), SYN | ACK, (1, 2));
-    assert_eq!(crew.offer(0, &answer), None);
-    assert_eq!(crew.reasons(), [DropReason::PolicyRefused, DropReason::InsideRefused]);
+    assert_eq!(gateway.offer(0, &answer), None);
+    assert_eq!(gateway.reasons(), [DropReason::PolicyRefused, DropReason::InsideRefused]);
 }
 
 #[test]
 fn an_error_inside_is_related_to_the_flow_inside() {
-    let mut crew = judging(3);
+    let mut gateway = judging(3);
     for flow in 2000..2030 {
         let [syn, _] = opening((flow, 80));
-        assert!(crew.offer(0, &out(&syn)).is_some());
+        assert!(gateway.offer(0, &out(&syn)).is_some());
         for (quoted, is_known) in [(&syn, true), (&opening((flow, 81))[0], false)] {
             let mut error = Vec::new();
             PacketBuilder::v4([10, 0, 0, 9], NEAR).icmp_error(
@@ -174,7 +179,7 @@ fn an_error_inside_is_related_to_the_flow_inside() {
                 &quoted[14..],
                 &mut error,
             );
-            assert_eq!(crew.offer(1, &back(&error)).is_some(), is_known);
+            assert_eq!(gateway.offer(1, &back(&error)).is_some(), is_known);
         }
     }
 }
@@ -187,7 +192,7 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     use crate::path::packet::Packet;
     use crate::path::scratch::{Progress, Scratch};
 
-    let mut crew = judging(2);
+    let mut gateway = judging(2);
     let frame = netio::FramePool::new(0, 0).copy_of(&out(&opening((2000, 80))[0])).unwrap();
     let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let keyed = flow::FlowKey::of_packet(&network, flow::Zone(0)).unwrap();
@@ -199,7 +204,7 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
         origin: crate::path::zones::Origin::default(),
         zones: None,
         mark: 0,
-        judged: false,
+        passed_raw: false,
         untracked: false,
         carries: true,
         pieces: None,
@@ -209,11 +214,11 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
         guess: Guess::NONE,
         alias_in: None,
     };
-    let (now, own) = (crew.now, usize::from(crew.owners[0].0));
+    let (now, own) = (gateway.now, usize::from(gateway.owners[0].0));
     let mut judge = |worker: usize, packet: &Packet| {
         let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
         scratch.set_tracked(Tracked::alone(flow::Class::Untracked));
-        crew.workers[worker].path.judge_inside(packet, &mut scratch).map_err(DropCause::reason)
+        gateway.workers[worker].path.judge_inside(packet, &mut scratch).map_err(DropCause::reason)
     };
     assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
     packet.flow = Some(crate::path::packet::TrackedFlow { keyed, hash: None });
@@ -226,15 +231,15 @@ fn without_rules_nothing_inside_a_tunnel_is_judged() {
     let datagram = PacketBuilder::v4(NEAR, FAR).fragments(protocol::TCP, &[0; 64], 32);
     let [syn, _] = opening((2000, 22));
     let nested = wrap(Kind::Gre, &PacketBuilder::v4(NEAR, FAR), &syn);
-    let mut crew = judging(2);
-    for handle in &mut crew.handles {
+    let mut gateway = judging(2);
+    for handle in &mut gateway.handles {
         handle.tell(crate::worker::command::Command::Rules(None)).unwrap();
     }
-    crew.settle();
+    gateway.run_until_idle();
     for frame in [out(&datagram[0]), out(&nested), out(&syn)] {
-        assert!(crew.offer(0, &frame).is_some(), "{:?}", crew.reasons());
+        assert!(gateway.offer(0, &frame).is_some(), "{:?}", gateway.reasons());
     }
-    assert_eq!(inside(&crew), 0);
+    assert_eq!(inside(&gateway), 0);
 }
 
 #[test]
@@ -264,62 +269,67 @@ fn an_inner_packet_without_readable_ports_is_refused() {
     let arp = gre(0x6558, &[&[2; 12][..], &[8, 6], &[0; 28]].concat());
     for mode in [TunnelSteering::Inner, TunnelSteering::Judged] {
         let is_judged = mode == TunnelSteering::Judged;
-        let mut crew = gateway_of(2, mode, &RULES_INSIDE, 1 << 16);
+        let mut gateway = gateway_with_tunnels(2, mode, &RULES_INSIDE, 1 << 16);
         for (number, frame) in unreadable.iter().enumerate() {
-            assert_eq!(crew.offer(0, frame).is_none(), is_judged, "number {number}, {mode:?}");
+            assert_eq!(gateway.offer(0, frame).is_none(), is_judged, "number {number}, {mode:?}");
         }
         let expected: &[DropReason] = if is_judged { &[DropReason::InsideUnreadable] } else { &[] };
-        assert_eq!(crew.reasons(), expected);
-        assert_eq!(crew.offer(0, &closed).is_none(), is_judged);
-        assert!(crew.offer(0, &bridged).is_some());
-        assert!(crew.offer(0, &arp).is_some());
+        assert_eq!(gateway.reasons(), expected);
+        assert_eq!(gateway.offer(0, &closed).is_none(), is_judged);
+        assert!(gateway.offer(0, &bridged).is_some());
+        assert!(gateway.offer(0, &arp).is_some());
     }
 }
 
 #[test]
 fn rules_that_are_exchanged_judge_what_was_there_before() {
-    let mut crew = judging(2);
+    let mut gateway = judging(2);
     let [syn, answer] = opening((2000, 80));
-    assert!(crew.offer(0, &out(&syn)).is_some());
+    assert!(gateway.offer(0, &out(&syn)).is_some());
     for (revision, rules, passes) in
         [(2, &[TUNNELS, PORT_80][..], false), (3, &RULES_INSIDE[..], true)]
     {
         let ruleset = import(accepting(rules).as_bytes(), Options::default()).unwrap().ruleset;
         let names = ["lan0".to_owned(), "wan0".to_owned()];
         let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-        let rules = rules.load(revision, 2, crew.now);
-        for handle in &mut crew.handles {
+        let rules = rules.load(revision, 2, gateway.now);
+        for handle in &mut gateway.handles {
             handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
         }
-        crew.settle();
-        assert_eq!(crew.offer(1, &back(&answer)).is_some(), passes, "{:?}", crew.reasons());
+        gateway.run_until_idle();
+        assert_eq!(gateway.offer(1, &back(&answer)).is_some(), passes, "{:?}", gateway.reasons());
     }
-    assert_eq!((crew.reasons(), inside(&crew)), (vec![DropReason::InsideRefused], 1));
+    assert_eq!((gateway.reasons(), inside(&gateway)), (vec![DropReason::InsideRefused], 1));
 }
 
 #[test]
 fn connections_inside_count_in_the_limit_of_the_gateway_and_give_way() {
     const MOST: u64 = 100;
-    let mut crew = gateway_of(1, TunnelSteering::Judged, &RULES_INSIDE, MOST);
+    let mut gateway = gateway_with_tunnels(1, TunnelSteering::Judged, &RULES_INSIDE, MOST);
     let passed =
-        (2000..2300).filter(|&flow| crew.offer(0, &out(&opening((flow, 80))[0])).is_some());
-    assert_eq!(passed.count(), 300, "half-open ones give way to one another: {:?}", crew.reasons());
-    let all = |crew: &Crew| crew.connections() + inside(crew);
-    assert!(all(&crew) <= MOST as usize, "{}", all(&crew));
+        (2000..2300).filter(|&flow| gateway.offer(0, &out(&opening((flow, 80))[0])).is_some());
+    assert_eq!(
+        passed.count(),
+        300,
+        "half-open ones give way to one another: {:?}",
+        gateway.reasons()
+    );
+    let all = |gateway: &TestGateway| gateway.connections() + inside(gateway);
+    assert!(all(&gateway) <= MOST as usize, "{}", all(&gateway));
     // Those outside find room.
     for flow in 2000..2060 {
         let syn = tcp(&from_inside(CLIENT, SERVER), (flow, 80), SYN, (1, 0));
-        assert!(crew.offer(0, &syn).is_some(), "{:?}", crew.reasons());
+        assert!(gateway.offer(0, &syn).is_some(), "{:?}", gateway.reasons());
     }
-    assert!(crew.connections() >= 60 && all(&crew) <= MOST as usize);
+    assert!(gateway.connections() >= 60 && all(&gateway) <= MOST as usize);
     // All of it is given back in time.
-    crew.now = crew.now.after(std::time::Duration::from_secs(1_000_000));
+    gateway.now = gateway.now.after(std::time::Duration::from_secs(1_000_000));
     for _ in 0..200 {
-        crew.settle();
-        crew.turn(0);
+        gateway.run_until_idle();
+        gateway.turn(0);
     }
-    assert_eq!(all(&crew), 0);
-    assert!((0..16).all(|bucket| crew.bucket(BucketId(bucket)).inside.is_none()));
+    assert_eq!(all(&gateway), 0);
+    assert!((0..16).all(|bucket| gateway.bucket(BucketId(bucket)).inside.is_none()));
 }
 
 /// One packet of a sequence: of which tunnel, or none, and what it carries.
@@ -400,16 +410,16 @@ proptest! {
         moves in prop::collection::vec((any::<u16>(), any::<u16>()), 0..8),
     ) {
         let rules = [KNOWN, KNOCK, KNOCKED, TUNNELS, PORT_80];
-        let mut without = gateway_of(workers, TunnelSteering::Inner, &rules, 1 << 16);
-        let mut with = gateway_of(workers, TunnelSteering::Judged, &rules, 1 << 16);
+        let mut without = gateway_with_tunnels(workers, TunnelSteering::Inner, &rules, 1 << 16);
+        let mut with = gateway_with_tunnels(workers, TunnelSteering::Judged, &rules, 1 << 16);
         let mut moves = moves.into_iter();
         for (number, sample) in samples.iter().enumerate() {
             if number % 8 == 0
                 && let Some((bucket, to)) = moves.next()
             {
-                for crew in [&mut without, &mut with] {
-                    crew.start_move(bucket, to);
-                    crew.settle();
+                for gateway in [&mut without, &mut with] {
+                    gateway.start_move(bucket, to);
+                    gateway.run_until_idle();
                 }
             }
             let frame = sample.frame();
@@ -430,18 +440,18 @@ proptest! {
     fn flows_inside_go_on_while_buckets_move(
         moves in prop::collection::vec((any::<u16>(), any::<u16>(), 0..6u16), 20..80),
     ) {
-        let mut crew = judging(3);
+        let mut gateway = judging(3);
         for flow in 2000..2006 {
             let [syn, answer] = opening((flow, 80));
-            prop_assert!(crew.offer(0, &out(&syn)).is_some());
-            prop_assert!(crew.offer(1, &back(&answer)).is_some());
+            prop_assert!(gateway.offer(0, &out(&syn)).is_some());
+            prop_assert!(gateway.offer(1, &back(&answer)).is_some());
         }
         for (bucket, to, flow) in moves {
-            crew.start_move(bucket, to);
-            crew.settle();
+            gateway.start_move(bucket, to);
+            gateway.run_until_idle();
             let data = segment(true, (2000 + flow, 80), ACK, (2, 2));
-            prop_assert!(crew.offer(1, &back(&data)).is_some(), "{:?}", crew.reasons());
+            prop_assert!(gateway.offer(1, &back(&data)).is_some(), "{:?}", gateway.reasons());
         }
-        prop_assert_eq!(inside(&crew), 6);
+        prop_assert_eq!(inside(&gateway), 6);
     }
 }

@@ -1,5 +1,5 @@
 //! A sender says where others are to write a checksum. Whatever it says, the packet leaves as it
-//! was judged: only the checksum of a transport is written.
+//! was passed_raw: only the checksum of a transport is written.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -148,7 +148,7 @@ fn a_bridge_writes_nothing_but_the_checksum_of_a_transport() {
 #[test]
 fn a_router_that_masquerades_writes_checksums_hop_and_addresses_alone() {
     for subject in plain() {
-        let mut crew = crew(1);
+        let mut gateway = gateway(1);
         // Stations; identification; hop and the header's checksum; source.
         let mut changes = vec![0..12, 18..20, 22..23, 24..26, 26..30];
         let has_ports = ["tcp", "udp", "sctp", "vxlan", "ip in tcp"].contains(&subject.name);
@@ -163,9 +163,9 @@ fn a_router_that_masquerades_writes_checksums_hop_and_addresses_alone() {
             changes.push(40..42);
         }
         subject.try_all(&changes, |frame| {
-            crew.inputs[0].put([frame]);
-            crew.settle();
-            crew.sent(1).pop()
+            gateway.inputs[0].put([frame]);
+            gateway.run_until_idle();
+            gateway.sent(1).pop()
         });
     }
 }

@@ -134,7 +134,7 @@ impl PacketPath {
     /// Gives the connection that a packet opens another source, until replies find it. `None` if
     /// the answer comes later. The caller has to call [`Self::end_search`] with the answer.
     #[cold]
-    pub(in crate::path) fn seek(
+    pub(in crate::path) fn search_port(
         &mut self,
         packet: &Packet,
         search: &mut Search,

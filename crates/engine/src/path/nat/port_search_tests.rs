@@ -9,7 +9,7 @@ use crate::worker::Worker;
 const FIRST: u16 = 2000;
 
 /// A router that masquerades to this many ports.
-fn crew_with(workers: u16, ports: u16) -> Crew {
+fn gateway_with(workers: u16, ports: u16) -> TestGateway {
     let protocol = r#"{"match":{"op":"==","left":{"meta":{"key":"l4proto"}},"right":"udp"}},"#;
     let range = format!(r#"{{"port":{{"range":[{FIRST},{}]}}}}"#, FIRST + ports - 1);
     let rules =
@@ -17,22 +17,27 @@ fn crew_with(workers: u16, ports: u16) -> Crew {
     let mut config = Config::new(HashKey(3, 4));
     // One client may have all ports.
     config.settings.set("stateway_nat_source_share", 100).unwrap();
-    crew_of(workers, &rules, routing(), OWN.into(), config)
+    gateway_of(workers, &rules, routing(), OWN.into(), config)
 }
 
 /// The flows that get through to a server: their source ports at the server, by the sender's
 /// ports.
-fn flows(crew: &mut Crew, server: [u8; 4], count: u16, at_once: usize) -> HashMap<u16, u16> {
+fn flows(
+    gateway: &mut TestGateway,
+    server: [u8; 4],
+    count: u16,
+    at_once: usize,
+) -> HashMap<u16, u16> {
     let mut sources = HashMap::new();
     let ports: Vec<u16> = (10_000..10_000 + count).collect();
     for some in ports.chunks(at_once) {
         for port in some {
             let bytes =
                 udp(&from_inside([192, 0, 2, 10], server), (*port, 53), &port.to_be_bytes());
-            crew.arrive(0, &bytes);
+            gateway.arrive(0, &bytes);
         }
-        crew.settle();
-        for frame in crew.sent(1) {
+        gateway.run_until_idle();
+        for frame in gateway.sent(1) {
             let network = seen(&frame);
             let [from, to] = ends(&network);
             assert_eq!((from.0, to), (OWN.into(), (server.into(), 53)));
@@ -49,22 +54,22 @@ fn all_ports_of_a_range_are_given_away_whoever_has_them() {
     for (workers, ports, at_once) in
         [(1, 256, 1), (2, 256, 1), (3, 256, 50), (2, 8, 1), (3, 8, 20), (1, 1, 1), (2, 300, 600)]
     {
-        let mut crew = crew_with(workers, ports);
+        let mut gateway = gateway_with(workers, ports);
         for server in [SERVER, [203, 0, 113, 8]] {
-            let sources = flows(&mut crew, server, 600, at_once);
+            let sources = flows(&mut gateway, server, 600, at_once);
             let used: HashSet<u16> = sources.values().copied().collect();
             assert_eq!((sources.len(), used.len()), (ports.into(), ports.into()), "{workers}");
             assert!(used.iter().all(|port| (FIRST..FIRST + ports).contains(port)));
             for (own, source) in sources {
                 let answer = udp(&from_outside(server, OWN), (53, source), b"x");
-                let network = crew.pass(1, &answer);
+                let network = gateway.pass(1, &answer);
                 assert_eq!(ends(&network)[1], (ip("192.0.2.10"), own));
             }
         }
-        let refused = crew.reasons();
+        let refused = gateway.reasons();
         assert!(refused.iter().all(|&reason| reason == DropReason::PortPoolFull), "{refused:?}");
-        assert_eq!(crew.connections(), 2 * usize::from(ports));
-        assert_eq!(crew.dropped(), 2 * (600 - u64::from(ports)));
+        assert_eq!(gateway.connections(), 2 * usize::from(ports));
+        assert_eq!(gateway.dropped(), 2 * (600 - u64::from(ports)));
     }
 }
 
@@ -74,38 +79,39 @@ fn a_client_port_that_two_addresses_lead_to_gets_two_sources() {
     // would see one flow.
     for workers in 1..4 {
         let rules = RULES.replace(r#""right":8080"#, r#""right":{"range":[8080,8083]}"#);
-        let mut crew = crew_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+        let mut gateway =
+            gateway_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
         let mut sources = HashSet::new();
         for port in 8080..8084 {
             let syn = tcp(&from_outside(SERVER, OWN), (40000, port), 2, (1, 0));
-            let network = crew.pass(1, &syn);
+            let network = gateway.pass(1, &syn);
             let [from, to] = ends(&network);
             assert_eq!((from.0, to), (SERVER.into(), (ip("192.0.2.10"), 80)));
             assert!(sources.insert(from.1));
             let answer = tcp(&from_inside([192, 0, 2, 10], SERVER), (80, from.1), 0x12, (1, 2));
-            let network = crew.pass(0, &answer);
+            let network = gateway.pass(0, &answer);
             assert_eq!(ends(&network), [(OWN.into(), port), (SERVER.into(), 40000)]);
         }
-        assert_eq!((crew.reasons(), crew.connections()), (vec![], 4));
+        assert_eq!((gateway.reasons(), gateway.connections()), (vec![], 4));
     }
 }
 
-/// Subscribes to the events of a crew's connections.
-fn subscribe(crew: &mut Crew) -> EventStream {
+/// Subscribes to the events of a gateway's connections.
+fn subscribe(gateway: &mut TestGateway) -> EventStream {
     let (subscription, stream) = Subscription::new(1 << 16);
-    for handle in &mut crew.handles {
+    for handle in &mut gateway.handles {
         let sender = subscription.connect(handle.id).unwrap();
         handle.tell(Command::Subscribe(sender)).unwrap();
     }
-    crew.settle();
+    gateway.run_until_idle();
     stream
 }
 
-fn listed(crew: &Crew) -> HashMap<flow::FlowKey, Connection> {
+fn listed(gateway: &TestGateway) -> HashMap<flow::FlowKey, Connection> {
     let mut all = HashMap::new();
     for bucket in 0..16 {
-        let table = &crew.bucket(BucketId(bucket)).connections;
-        let end = table.list(Cursor::default(), u32::MAX, crew.now, |connection| {
+        let table = &gateway.bucket(BucketId(bucket)).connections;
+        let end = table.list(Cursor::default(), u32::MAX, gateway.now, |connection| {
             all.insert(connection.key, connection);
         });
         assert_eq!(end, None);
@@ -116,9 +122,9 @@ fn listed(crew: &Crew) -> HashMap<flow::FlowKey, Connection> {
 #[test]
 fn listeners_know_each_connection_as_it_is_in_the_table() {
     for (workers, ports, at_once) in [(1, 64, 1), (2, 64, 1), (2, 64, 30), (3, 300, 200)] {
-        let mut crew = crew_with(workers, ports);
-        let mut events = subscribe(&mut crew);
-        let sources = flows(&mut crew, SERVER, ports + 50, at_once);
+        let mut gateway = gateway_with(workers, ports);
+        let mut events = subscribe(&mut gateway);
+        let sources = flows(&mut gateway, SERVER, ports + 50, at_once);
         assert_eq!(sources.len(), usize::from(ports));
         let mut known: HashMap<flow::FlowKey, Connection> = HashMap::new();
         let mut again = 0;
@@ -137,7 +143,7 @@ fn listeners_know_each_connection_as_it_is_in_the_table() {
             known.insert(connection.key, connection);
         }
         assert!(again > 50, "{again} have ended or changed their source");
-        let listed = listed(&crew);
+        let listed = listed(&gateway);
         assert_eq!(listed.len(), known.len(), "{workers} workers");
         for (key, connection) in listed {
             assert_eq!(known[&key].reply, connection.reply);
@@ -148,14 +154,14 @@ fn listeners_know_each_connection_as_it_is_in_the_table() {
 #[test]
 fn a_packet_is_changed_twice_at_most_whatever_was_tried() {
     for workers in 1..3 {
-        let mut crew = crew_with(workers, 200);
-        let total = |crew: &Crew| {
+        let mut gateway = gateway_with(workers, 200);
+        let total = |gateway: &TestGateway| {
             let of_worker = |worker: &Worker| worker.path.translator.identifications.total();
-            crew.workers.iter().map(of_worker).fold(0, u32::wrapping_add)
+            gateway.workers.iter().map(of_worker).fold(0, u32::wrapping_add)
         };
-        let before = total(&crew);
-        assert_eq!(flows(&mut crew, SERVER, 250, 1).len(), 200);
-        let given = total(&crew).wrapping_sub(before);
+        let before = total(&gateway);
+        assert_eq!(flows(&mut gateway, SERVER, 250, 1).len(), 200);
+        let given = total(&gateway).wrapping_sub(before);
         assert!((200..=450).contains(&given), "{given} identifications for 250 packets");
     }
 }
@@ -165,10 +171,10 @@ fn a_rule_with_one_port_serves_flows_to_many_servers() {
     let named = r#"{"snat":{"addr":"198.51.100.254","port":2000}}"#;
     let protocol = r#"{"match":{"op":"==","left":{"meta":{"key":"l4proto"}},"right":"udp"}},"#;
     let rules = RULES.replace(r#"{"masquerade":null}"#, &format!("{protocol}{named}"));
-    let mut crew = crew_of(2, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+    let mut gateway = gateway_of(2, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
     for port in 10_000..10_040 {
         let ask = udp(&from_inside([192, 0, 2, 10], [203, 0, 113, port as u8]), (port, 53), b"x");
-        let network = crew.pass(0, &ask);
+        let network = gateway.pass(0, &ask);
         assert_eq!(ends(&network)[0], (OWN.into(), 2000));
     }
 }

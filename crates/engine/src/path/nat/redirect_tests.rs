@@ -56,17 +56,17 @@ fn rules(more: &str) -> String {
         + behind
 }
 
-fn crew_with(workers: u16, rules: &str) -> Crew {
-    crew_of(workers, rules, routing(), OWN.into(), Config::new(HashKey(3, 4)))
+fn gateway_with(workers: u16, rules: &str) -> TestGateway {
+    gateway_of(workers, rules, routing(), OWN.into(), Config::new(HashKey(3, 4)))
 }
 
-impl Crew {
+impl TestGateway {
     /// Sends packets in by a port, and checks that each is left to the host.
     fn leave(&mut self, port: usize, packets: &[Vec<u8>]) {
         for bytes in packets {
             let before = self.to_host();
             self.arrive(port, bytes);
-            self.settle();
+            self.run_until_idle();
             let sent = [self.sent(0).len(), self.sent(1).len()];
             assert_eq!((self.to_host() - before, sent), (1, [0, 0]), "{:?}", self.reasons());
         }
@@ -83,7 +83,7 @@ impl Crew {
             let own = rules.as_ref().map(|rules| rules.for_worker());
             handle.tell(Command::Rules(own)).unwrap();
         }
-        self.settle();
+        self.run_until_idle();
     }
 
     /// The packets that counters have seen, by handle of their rules.
@@ -105,84 +105,85 @@ impl Crew {
 #[test]
 fn redirected_packets_are_left_to_the_host_and_leave_no_connection() {
     for workers in [1, 3] {
-        let mut crew = crew_with(workers, &rules(""));
+        let mut gateway = gateway_with(workers, &rules(""));
         for port in 5000..5010 {
             let web = from_inside(CLIENT, SERVER);
-            crew.leave(0, &[SYN, ACK, ACK, FIN].map(|flags| tcp(&web, (port, 80), flags, (1, 1))));
+            gateway
+                .leave(0, &[SYN, ACK, ACK, FIN].map(|flags| tcp(&web, (port, 80), flags, (1, 1))));
             let name = udp(&from_inside(CLIENT, SERVER), (port, 53), b"ask");
-            crew.leave(0, &[name.clone(), name]);
+            gateway.leave(0, &[name.clone(), name]);
             // Packets to the host's own address are redirected too.
-            crew.leave(
+            gateway.leave(
                 0,
                 &[SYN, ACK].map(|flags| tcp(&from_inside(CLIENT, LAN), (port, 80), flags, (1, 1))),
             );
         }
-        assert_eq!((crew.connections(), crew.aliases(), crew.reasons()), (0, 0, vec![]));
+        assert_eq!((gateway.connections(), gateway.aliases(), gateway.reasons()), (0, 0, vec![]));
         // Other packets are sent on, and so are packets that come in by another interface.
-        let out = crew.pass(0, &tcp(&from_inside(CLIENT, SERVER), (5000, 81), SYN, (1, 0)));
+        let out = gateway.pass(0, &tcp(&from_inside(CLIENT, SERVER), (5000, 81), SYN, (1, 0)));
         assert_eq!(ends(&out)[1], (SERVER.into(), 81));
         // Rules after the translation count the first packet of each flow as the kernel leads it.
-        let counted = crew.counted();
+        let counted = gateway.counted();
         assert_eq!([counted[&80], counted[&53], counted[&31]], [20, 10, 20]);
     }
 }
 
 #[test]
 fn packets_translated_to_an_address_of_the_host_are_left_to_it() {
-    let mut crew = crew_with(2, &rules(""));
+    let mut gateway = gateway_with(2, &rules(""));
     for port in 5000..5010 {
         for (to, own_port) in [(OWN, 443), (OWN, 22), (LAN, 22), (OWN, 445)] {
             let packets = [SYN, ACK, FIN]
                 .map(|flags| tcp(&from_outside(SERVER, to), (port, own_port), flags, (1, 1)));
-            crew.leave(1, &packets);
+            gateway.leave(1, &packets);
         }
     }
-    assert_eq!((crew.connections(), crew.aliases(), crew.reasons()), (0, 0, vec![]));
+    assert_eq!((gateway.connections(), gateway.aliases(), gateway.reasons()), (0, 0, vec![]));
     // The kernel may choose another address than the gateway, so the packet is not left to it.
     for client in 1..20 {
         let client = [203, 0, 113, client];
-        crew.arrive(1, &tcp(&from_outside(client, OWN), (5000, 444), SYN, (1, 0)));
-        crew.settle();
+        gateway.arrive(1, &tcp(&from_outside(client, OWN), (5000, 444), SYN, (1, 0)));
+        gateway.run_until_idle();
     }
-    assert_eq!(crew.reasons(), [DropReason::NatToHost]);
+    assert_eq!(gateway.reasons(), [DropReason::NatToHost]);
 }
 
 #[test]
 fn packets_inside_a_tunnel_are_not_redirected() {
-    let mut crew = crew_with(2, &rules(""));
+    let mut gateway = gateway_with(2, &rules(""));
     let inner = tcp(&from_inside(CLIENT, SERVER), (5000, 80), SYN, (1, 0));
     let mut outer = Vec::new();
     from_inside(CLIENT, SERVER).transport(protocol::IPIP, &inner[14..], &mut outer);
-    let sent = crew.pass(0, &outer);
-    assert_eq!((sent.destination_ip(), crew.to_host()), (SERVER.into(), 0));
+    let sent = gateway.pass(0, &outer);
+    assert_eq!((sent.destination_ip(), gateway.to_host()), (SERVER.into(), 0));
 }
 
 #[test]
 fn a_flow_stays_where_it_was_led_whatever_rules_say_later() {
-    let mut crew = crew_with(2, &rules(""));
+    let mut gateway = gateway_with(2, &rules(""));
     let web = |port: u16, flags: u8| tcp(&from_inside(CLIENT, SERVER), (port, 80), flags, (1, 1));
-    crew.leave(0, &[web(5000, SYN), web(5000, ACK)]);
+    gateway.leave(0, &[web(5000, SYN), web(5000, ACK)]);
     // The next rules redirect nothing, and then there are no rules.
     for (revision, rules) in [(2, Some(RULES)), (3, None)] {
-        crew.set_rules(rules, revision);
-        crew.leave(0, &[web(5000, ACK)]);
+        gateway.set_rules(rules, revision);
+        gateway.leave(0, &[web(5000, ACK)]);
         let port = 5000 + revision as u16;
-        assert_eq!(ends(&crew.pass(0, &web(port, SYN)))[1], (SERVER.into(), 80));
+        assert_eq!(ends(&gateway.pass(0, &web(port, SYN)))[1], (SERVER.into(), 80));
     }
     // A flow that was opened meanwhile goes on as before.
-    crew.set_rules(Some(&rules("")), 4);
+    gateway.set_rules(Some(&rules("")), 4);
     for port in [5002, 5003] {
-        assert_eq!(ends(&crew.pass(0, &web(port, SYN)))[1], (SERVER.into(), 80));
+        assert_eq!(ends(&gateway.pass(0, &web(port, SYN)))[1], (SERVER.into(), 80));
     }
-    crew.leave(0, &[web(5000, ACK), web(5000, FIN), web(5004, SYN)]);
+    gateway.leave(0, &[web(5000, ACK), web(5000, FIN), web(5004, SYN)]);
     // A client that closes its connection and opens another one is judged anew.
-    crew.set_rules(Some(RULES), 5);
-    assert_eq!(ends(&crew.pass(0, &web(5000, SYN)))[1], (SERVER.into(), 80));
+    gateway.set_rules(Some(RULES), 5);
+    assert_eq!(ends(&gateway.pass(0, &web(5000, SYN)))[1], (SERVER.into(), 80));
 }
 
 #[test]
 fn an_error_about_what_the_host_has_answered_is_the_hosts() {
-    let mut crew = crew_with(2, &rules(""));
+    let mut gateway = gateway_with(2, &rules(""));
     let ask = udp(&from_inside(CLIENT, SERVER), (5000, 53), b"ask");
     let answer = udp(&from_outside(SERVER, CLIENT), (53, 5000), b"answer");
     let error = |answer: &[u8]| {
@@ -190,55 +191,55 @@ fn an_error_about_what_the_host_has_answered_is_the_hosts() {
         from_inside(CLIENT, SERVER).icmp_error(3, 3, [0; 4], &answer[14..], &mut bytes);
         bytes
     };
-    crew.leave(0, &[ask, error(&answer)]);
+    gateway.leave(0, &[ask, error(&answer)]);
     // An error about another flow is not.
     let other = udp(&from_outside(SERVER, CLIENT), (53, 5001), b"answer");
-    crew.arrive(0, &error(&other));
-    crew.settle();
-    assert_eq!(crew.to_host(), 2);
+    gateway.arrive(0, &error(&other));
+    gateway.run_until_idle();
+    assert_eq!(gateway.to_host(), 2);
 }
 
 #[test]
 fn the_redirection_of_a_flow_moves_with_its_bucket() {
-    let mut crew = crew_with(2, &rules(""));
+    let mut gateway = gateway_with(2, &rules(""));
     let web = |port: u16, flags: u8| tcp(&from_inside(CLIENT, SERVER), (port, 80), flags, (1, 1));
     let ports = 5000..5040;
     for port in ports.clone() {
-        crew.leave(0, &[web(port, SYN)]);
+        gateway.leave(0, &[web(port, SYN)]);
     }
-    crew.set_rules(Some(RULES), 2);
+    gateway.set_rules(Some(RULES), 2);
     for bucket in 0..16 {
-        crew.start_move(bucket, 1 - bucket % 2);
-        crew.settle();
+        gateway.start_move(bucket, 1 - bucket % 2);
+        gateway.run_until_idle();
     }
     for port in ports {
-        crew.leave(0, &[web(port, ACK)]);
+        gateway.leave(0, &[web(port, ACK)]);
     }
 }
 
 #[test]
 fn connections_whose_packets_the_host_is_to_get_end_by_the_piece_and_others_stay() {
-    let mut crew = crew_with(3, RULES);
+    let mut gateway = gateway_with(3, RULES);
     let ask = |port: u16, to: u16| udp(&from_inside(CLIENT, SERVER), (port, to), b"ask");
     for port in 5000..5100 {
-        crew.pass(0, &ask(port, 53));
-        crew.pass(0, &ask(port, 54));
-        crew.pass(0, &tcp(&from_inside(CLIENT, SERVER), (port, 53), SYN, (1, 0)));
+        gateway.pass(0, &ask(port, 53));
+        gateway.pass(0, &ask(port, 54));
+        gateway.pass(0, &tcp(&from_inside(CLIENT, SERVER), (port, 53), SYN, (1, 0)));
     }
-    assert_eq!(crew.connections(), 300);
+    assert_eq!(gateway.connections(), 300);
     let names = Forwarded { ports: Some((53, 53)), ..Forwarded::default() };
     let (filter, left) = (Arc::new(Filter::default()), Arc::from([names]));
-    let now = crew.now;
-    for bucket in crew.hasher.config().buckets.iter() {
-        for worker in &mut crew.workers {
+    let now = gateway.now;
+    for bucket in gateway.hasher.config().buckets.iter() {
+        for worker in &mut gateway.workers {
             let piece = Selection::led(&filter, &left, Cursor::default());
             assert!(worker.path.select(bucket, &piece, now).rest.is_none());
         }
     }
-    assert_eq!(crew.connections(), 200);
+    assert_eq!(gateway.connections(), 200);
     // The next packet of an ended connection is judged anew, and other connections go on.
-    crew.set_rules(Some(&rules("")), 2);
-    crew.leave(0, &[ask(5000, 53)]);
-    crew.pass(0, &ask(5000, 54));
-    assert_eq!(crew.connections(), 200);
+    gateway.set_rules(Some(&rules("")), 2);
+    gateway.leave(0, &[ask(5000, 53)]);
+    gateway.pass(0, &ask(5000, 54));
+    assert_eq!(gateway.connections(), 200);
 }

@@ -19,7 +19,7 @@ use wire::Transport;
 use wire::{Dissected, Family, Network, Place, Readdress};
 
 use crate::egress::original_ends::{keep_original_ends, original_ends};
-use crate::egress::router::Course;
+use crate::egress::route_decision::RouteDecision;
 use crate::egress::routing::Routing;
 use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
@@ -92,7 +92,7 @@ impl PacketPath {
         packet: &Packet,
         scratch: &mut Scratch,
     ) -> Step {
-        let request = self.request(wanted, packet, scratch.exit.course).or_drop()?;
+        let request = self.request(wanted, packet, scratch.exit.route).or_drop()?;
         self.choose(packet, scratch, |table, id, supply, context| {
             table.translate(id, &request, supply, context)
         })?;
@@ -184,7 +184,7 @@ impl PacketPath {
         &self,
         wanted: &NatRequest,
         packet: &Packet,
-        course: Option<Course>,
+        route: Option<RouteDecision>,
     ) -> Result<Request, DropReason> {
         let end = match wanted.kind {
             NatKind::Source | NatKind::Masquerade => End::Source,
@@ -199,9 +199,9 @@ impl PacketPath {
             ..Request::of(end)
         };
         if wanted.kind == NatKind::Masquerade {
-            let router = self.forwarder.router().zip(course);
+            let router = self.forwarder.router().zip(route);
             let (link, address) = router
-                .and_then(|(router, course)| router.masquerade(&course, &packet.network))
+                .and_then(|(router, route)| router.masquerade(&route, &packet.network))
                 .ok_or(DropReason::NatNoAddress)?;
             request.addresses = Some(Addresses::one(address));
             request.interface = Some(link.0);
@@ -339,7 +339,7 @@ impl PacketPath {
         }
         let mut search = self.search(scratch.request.take());
         if filing == Some(Filing::Taken) {
-            filing = self.seek(packet, &mut search, now);
+            filing = self.search_port(packet, &mut search, now);
         }
         if let Some(filing) = filing {
             self.end_search(packet, &search, filing, now);

@@ -18,7 +18,7 @@ use crate::Config;
 use crate::egress::Mode;
 use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
-use crate::testing::many_workers::Crew;
+use crate::testing::many_workers::TestGateway;
 use crate::worker::command::Command;
 
 const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -83,38 +83,38 @@ fn routing_with(outside: &str) -> Arc<Routing> {
 }
 
 /// A router with these rules, this many workers and 16 buckets.
-fn crew(workers: u16) -> Crew {
-    crew_of(workers, RULES, routing(), OWN.into(), Config::new(HashKey(3, 4)))
+fn gateway(workers: u16) -> TestGateway {
+    gateway_of(workers, RULES, routing(), OWN.into(), Config::new(HashKey(3, 4)))
 }
 
 /// A router with this address outside and settings of its own.
-fn crew_of(
+fn gateway_of(
     workers: u16,
     rules: &str,
     routing: Arc<Routing>,
     own: IpAddr,
     mut config: Config,
-) -> Crew {
+) -> TestGateway {
     config.mode = Mode::Routed;
     config.buckets = BucketCount::new(16).unwrap();
-    let mut crew = Crew::new(&config, workers, true);
+    let mut gateway = TestGateway::new(&config, workers, true);
     let names = ["lan0".to_owned(), "wan0".to_owned()];
     let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
     let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-    let rules = rules.load(1, workers.into(), crew.now);
+    let rules = rules.load(1, workers.into(), gateway.now);
     let mapped = match own {
         IpAddr::V4(own) => own.to_ipv6_mapped().octets(),
         IpAddr::V6(own) => own.octets(),
     };
     let translated = steer::Translated::new([mapped..=mapped], config.settings.steer.nat_ports());
-    crew.hasher.set_translated(translated.clone());
-    for handle in &mut crew.handles {
+    gateway.hasher.set_translated(translated.clone());
+    for handle in &mut gateway.handles {
         handle.tell(Command::Translated(translated.clone())).unwrap();
         handle.tell(Command::Routing(routing.clone())).unwrap();
         handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
     }
-    crew.settle();
-    crew
+    gateway.run_until_idle();
+    gateway
 }
 
 fn from_inside(source: [u8; 4], destination: [u8; 4]) -> PacketBuilder {
@@ -163,11 +163,11 @@ fn ends(network: &Network) -> [(IpAddr, u16); 2] {
     [(network.source_ip(), ports[0]), (network.destination_ip(), ports[1])]
 }
 
-impl Crew {
+impl TestGateway {
     /// Sends a packet in by a port. Returns the packet that leaves by the other port.
     fn pass(&mut self, port: usize, bytes: &[u8]) -> Network {
         self.arrive(port, bytes);
-        self.settle();
+        self.run_until_idle();
         let sent = self.sent(1 - port);
         assert_eq!(sent.len(), 1, "dropped: {:?}", self.reasons());
         seen(&sent[0])
@@ -194,51 +194,52 @@ impl Crew {
 
 #[test]
 fn masqueraded_packets_leave_from_the_routers_address_and_their_answers_come_back() {
-    let mut crew = crew(3);
+    let mut gateway = gateway(3);
     let (client, server) = ([192, 0, 2, 1], SERVER);
     let mut ports = HashSet::new();
     for client_port in 2000..2100 {
-        let out = crew.pass(1 - 1, &udp(&from_inside(client, server), (client_port, 53), b"ask"));
+        let out =
+            gateway.pass(1 - 1, &udp(&from_inside(client, server), (client_port, 53), b"ask"));
         let [(source, port), to] = ends(&out);
         assert_eq!((source, to), (OWN.into(), (server.into(), 53)));
         assert!((1024..=32767).contains(&port) && ports.insert(port), "{port}");
-        let back = crew.pass(1, &udp(&from_outside(server, OWN), (53, port), b"answer"));
+        let back = gateway.pass(1, &udp(&from_outside(server, OWN), (53, port), b"answer"));
         assert_eq!(ends(&back), [(server.into(), 53), (client.into(), client_port)]);
     }
-    assert_eq!(crew.connections(), 100);
-    let syn = crew.pass(0, &tcp(&from_inside(client, server), (5000, 443), 2, (100, 0)));
+    assert_eq!(gateway.connections(), 100);
+    let syn = gateway.pass(0, &tcp(&from_inside(client, server), (5000, 443), 2, (100, 0)));
     let [(source, port), _] = ends(&syn);
     assert_eq!(source, IpAddr::from(OWN));
     let answer = tcp(&from_outside(server, OWN), (443, port), 0x12, (500, 101));
-    assert_eq!(ends(&crew.pass(1, &answer))[1], (client.into(), 5000));
-    assert_eq!((crew.dropped(), crew.aliases()), (0, 0));
+    assert_eq!(ends(&gateway.pass(1, &answer))[1], (client.into(), 5000));
+    assert_eq!((gateway.dropped(), gateway.aliases()), (0, 0));
 }
 
 #[test]
 fn a_port_that_others_reach_leads_to_the_host_behind_it() {
-    let mut crew = crew(3);
+    let mut gateway = gateway(3);
     let host: IpAddr = [192, 0, 2, 10].into();
     for port in 3000..3050 {
         let client = SERVER;
         let syn = tcp(&from_outside(client, OWN), (port, 8080), 2, (100, 0));
-        assert_eq!(ends(&crew.pass(1, &syn)), [(client.into(), port), (host, 80)]);
+        assert_eq!(ends(&gateway.pass(1, &syn)), [(client.into(), port), (host, 80)]);
         let answer = tcp(&from_inside([192, 0, 2, 10], client), (80, port), 0x12, (500, 101));
-        assert_eq!(ends(&crew.pass(0, &answer)), [(OWN.into(), 8080), (client.into(), port)]);
+        assert_eq!(ends(&gateway.pass(0, &answer)), [(OWN.into(), 8080), (client.into(), port)]);
         let ack = tcp(&from_outside(client, OWN), (port, 8080), 0x10, (101, 501));
-        assert_eq!(ends(&crew.pass(1, &ack))[1], (host, 80));
+        assert_eq!(ends(&gateway.pass(1, &ack))[1], (host, 80));
     }
-    assert_eq!((crew.connections(), crew.dropped(), crew.to_host()), (50, 0, 0));
-    assert!(crew.aliases() > 20, "most replies hash to another bucket");
+    assert_eq!((gateway.connections(), gateway.dropped(), gateway.to_host()), (50, 0, 0));
+    assert!(gateway.aliases() > 20, "most replies hash to another bucket");
     // Closed connections leave no aliases.
     for port in 3000..3050 {
         let reset = tcp(&from_outside(SERVER, OWN), (port, 8080), 4, (101, 0));
-        crew.pass(1, &reset);
+        gateway.pass(1, &reset);
     }
-    crew.now = crew.now.after(std::time::Duration::from_secs(600));
+    gateway.now = gateway.now.after(std::time::Duration::from_secs(600));
     for _ in 0..20 {
-        crew.settle();
+        gateway.run_until_idle();
     }
-    assert_eq!((crew.connections(), crew.aliases()), (0, 0));
+    assert_eq!((gateway.connections(), gateway.aliases()), (0, 0));
 }
 
 /// A gateway lets in only connections that a rule has forwarded, and counts both translated ends.
@@ -269,17 +270,17 @@ fn rules_see_which_ends_of_a_connection_are_translated() {
         rule("last", "dnat", ""),
     ];
     let rules = RULES.strip_suffix("]}").unwrap().to_owned() + "," + &more.join(",") + "]}";
-    let mut crew = crew_of(1, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+    let mut gateway = gateway_of(1, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
     let syn = tcp(&from_outside(SERVER, OWN), (3000, 8080), 2, (100, 0));
-    crew.pass(1, &syn);
+    gateway.pass(1, &syn);
     let answer = tcp(&from_inside([192, 0, 2, 10], SERVER), (80, 3000), 0x12, (500, 101));
-    crew.pass(0, &answer);
-    crew.pass(1, &tcp(&from_outside(SERVER, OWN), (3000, 8080), 0x10, (101, 501)));
+    gateway.pass(0, &answer);
+    gateway.pass(1, &tcp(&from_outside(SERVER, OWN), (3000, 8080), 0x10, (101, 501)));
     // A packet that will be masqueraded is not yet translated in the forward chain.
-    crew.arrive(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
-    crew.settle();
-    assert_eq!((crew.sent(1).len(), crew.reasons()), (0, vec![DropReason::PolicyRefused]));
-    let counts = crew.workers[0].path.rules.as_ref().unwrap().counts(0, crew.now).counters;
+    gateway.arrive(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
+    gateway.run_until_idle();
+    assert_eq!((gateway.sent(1).len(), gateway.reasons()), (0, vec![DropReason::PolicyRefused]));
+    let counts = gateway.workers[0].path.rules.as_ref().unwrap().counts(0, gateway.now).counters;
     let packets: Vec<u64> = counts.iter().map(|counted| counted.packets).collect();
     // As in the kernel, the first packet is not translated yet before the translation.
     assert_eq!(packets, [2, 0, 0, 3, 0, 3]);
@@ -287,23 +288,23 @@ fn rules_see_which_ends_of_a_connection_are_translated() {
 
 #[test]
 fn a_masquerade_ends_with_the_address_that_it_has() {
-    let mut crew = crew(2);
-    crew.pass(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
-    crew.pass(1, &tcp(&from_outside(SERVER, OWN), (4000, 8080), 2, (1, 0)));
-    assert_eq!(crew.connections(), 2);
+    let mut gateway = gateway(2);
+    gateway.pass(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
+    gateway.pass(1, &tcp(&from_outside(SERVER, OWN), (4000, 8080), 2, (1, 0)));
+    assert_eq!(gateway.connections(), 2);
     for (address, left) in [("198.51.100.254", 2), ("198.51.100.253", 1)] {
         let routing = routing_with(address);
-        for handle in &mut crew.handles {
+        for handle in &mut gateway.handles {
             handle.tell(Command::Routing(routing.clone())).unwrap();
         }
-        crew.settle();
-        assert_eq!(crew.connections(), left, "{address}");
+        gateway.run_until_idle();
+        assert_eq!(gateway.connections(), left, "{address}");
     }
 }
 
 #[test]
 fn packets_for_the_host_go_to_it_and_leave_no_connection() {
-    let mut crew = crew(2);
+    let mut gateway = gateway(2);
     for (count, bytes) in [
         tcp(&from_outside(SERVER, OWN), (4000, 22), 2, (1, 0)),
         tcp(&from_outside(SERVER, OWN), (4000, 2222), 2, (1, 0)),
@@ -315,22 +316,22 @@ fn packets_for_the_host_go_to_it_and_leave_no_connection() {
     .iter()
     .enumerate()
     {
-        crew.arrive(usize::from(count < 4), bytes);
-        crew.settle();
-        assert_eq!(crew.to_host(), count as u64 + 1, "packet {count}");
-        assert_eq!((crew.sent(0).len(), crew.sent(1).len()), (0, 0), "packet {count}");
+        gateway.arrive(usize::from(count < 4), bytes);
+        gateway.run_until_idle();
+        assert_eq!(gateway.to_host(), count as u64 + 1, "packet {count}");
+        assert_eq!((gateway.sent(0).len(), gateway.sent(1).len()), (0, 0), "packet {count}");
     }
-    assert_eq!((crew.connections(), crew.dropped()), (0, 0));
+    assert_eq!((gateway.connections(), gateway.dropped()), (0, 0));
 }
 
 #[test]
 fn errors_are_about_what_their_receiver_has_sent() {
-    let mut crew = crew(3);
+    let mut gateway = gateway(3);
     let client = [192, 0, 2, 1];
     for client_port in 2000..2020 {
-        crew.arrive(0, &udp(&from_inside(client, SERVER), (client_port, 53), b"ask"));
-        crew.settle();
-        let sent = crew.sent(1).remove(0);
+        gateway.arrive(0, &udp(&from_inside(client, SERVER), (client_port, 53), b"ask"));
+        gateway.run_until_idle();
+        let sent = gateway.sent(1).remove(0);
         // A router on the way quotes the packet as it came there.
         let mut error = [0; wire::icmp_error::MAX_FRAME];
         let router = ip("198.51.100.2");
@@ -339,7 +340,7 @@ fn errors_are_about_what_their_receiver_has_sent() {
         wire::set_stations(&mut onward, STATIONS[1], OUTSIDE);
         let length = wire::icmp_error::write(&onward, message, router, &mut error).unwrap();
         wire::set_stations(&mut error, OUTSIDE, STATIONS[1]);
-        let told = crew.pass(1, &error[..length]);
+        let told = gateway.pass(1, &error[..length]);
         assert_eq!((told.source_ip(), told.destination_ip()), (router, client.into()));
         let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = told.transport
         else {
@@ -349,22 +350,22 @@ fn errors_are_about_what_their_receiver_has_sent() {
         assert_eq!(quoted.transport, port);
         assert_eq!(quoted.source, Ipv4Addr::from(client).to_ipv6_mapped().octets());
     }
-    assert_eq!(crew.dropped(), 0);
+    assert_eq!(gateway.dropped(), 0);
 }
 
 #[test]
 fn the_router_itself_speaks_of_packets_as_they_came() {
-    let mut crew = crew(2);
-    for handle in &mut crew.handles {
+    let mut gateway = gateway(2);
+    for handle in &mut gateway.handles {
         handle.tell(Command::SetMtus(vec![Some(1500), Some(600)])).unwrap();
     }
-    crew.settle();
+    gateway.run_until_idle();
     let client = [192, 0, 2, 1];
     let builder = from_inside(client, SERVER).dont_fragment();
-    crew.arrive(0, &udp(&builder, (2000, 53), &[7; 900]));
-    crew.settle();
-    let told = crew.sent(0);
-    assert_eq!((told.len(), crew.sent(1).len()), (1, 0));
+    gateway.arrive(0, &udp(&builder, (2000, 53), &[7; 900]));
+    gateway.run_until_idle();
+    let told = gateway.sent(0);
+    assert_eq!((told.len(), gateway.sent(1).len()), (1, 0));
     let told = seen(&told[0]);
     assert_eq!(told.destination_ip(), IpAddr::from(client));
     let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = told.transport else {
@@ -379,7 +380,7 @@ fn the_router_itself_speaks_of_packets_as_they_came() {
 
 #[test]
 fn fragments_are_translated_one_by_one_and_have_an_identification_of_their_own() {
-    let mut crew = crew(3);
+    let mut gateway = gateway(3);
     let mut ids = HashSet::new();
     for number in 0..40_u16 {
         let client = [192, 0, 2, 1 + (number % 4) as u8];
@@ -397,10 +398,10 @@ fn fragments_are_translated_one_by_one_and_have_an_identification_of_their_own()
                 &datagram[offset.into()..end],
                 &mut bytes,
             );
-            crew.arrive(0, &bytes);
-            crew.settle();
+            gateway.arrive(0, &bytes);
+            gateway.run_until_idle();
         }
-        let sent = crew.sent(1);
+        let sent = gateway.sent(1);
         assert_eq!(sent.len(), 2);
         let pieces: Vec<_> =
             sent.iter().map(|frame| dissect(frame.bytes()).unwrap().network.unwrap()).collect();
@@ -416,7 +417,7 @@ fn fragments_are_translated_one_by_one_and_have_an_identification_of_their_own()
         from_inside(OWN, SERVER).udp(source_port, 53, &[number as u8; 40], &mut again);
         assert_eq!(payload, again[34..], "checksum included");
     }
-    assert_eq!(crew.dropped(), 0);
+    assert_eq!(gateway.dropped(), 0);
 }
 
 proptest! {
@@ -428,17 +429,17 @@ proptest! {
     fn translated_flows_stay_apart_and_in_order_while_buckets_move(
         steps in prop::collection::vec((0..8_u8, any::<u16>(), any::<u16>()), 50..400),
     ) {
-        let mut crew = crew(3);
+        let mut gateway = gateway(3);
         // By flow: the packets that were sent and heard, and the port that the server has seen.
         let mut asked: HashMap<u16, (u32, u32)> = HashMap::new();
         let mut outside: HashMap<(IpAddr, u16), u16> = HashMap::new();
         let (mut at_server, mut at_client) = (HashMap::<u16, u32>::new(), HashMap::<u16, u32>::new());
-        let hear = |crew: &mut Crew,
+        let hear = |gateway: &mut TestGateway,
                         asked: &mut HashMap<u16, (u32, u32)>,
                         outside: &mut HashMap<(IpAddr, u16), u16>,
                         at_server: &mut HashMap<u16, u32>,
                         at_client: &mut HashMap<u16, u32>| {
-            for frame in crew.sent(1) {
+            for frame in gateway.sent(1) {
                 let network = seen(&frame);
                 let payload = &frame.bytes()[42..];
                 let flow = u16::from_be_bytes([payload[0], payload[1]]);
@@ -451,11 +452,11 @@ proptest! {
                 *next += 1;
                 let IpAddr::V4(server) = server else { panic!("IPv4") };
                 let answer = udp(&from_outside(server.octets(), OWN), (53, source.1), payload);
-                crew.arrive(1, &answer);
+                gateway.arrive(1, &answer);
                 let (_, answered) = asked.get_mut(&flow).unwrap();
                 *answered += 1;
             }
-            for frame in crew.sent(0) {
+            for frame in gateway.sent(0) {
                 let network = seen(&frame);
                 let payload = &frame.bytes()[42..];
                 let flow = u16::from_be_bytes([payload[0], payload[1]]);
@@ -468,26 +469,26 @@ proptest! {
         };
         for (step, a, b) in steps {
             match step {
-                0 => crew.start_move(a, b),
+                0 => gateway.start_move(a, b),
                 1..=3 => {
                     let flow = a % 40;
                     let (number, _) = asked.entry(flow).or_default();
                     let payload = [&flow.to_be_bytes()[..], &number.to_be_bytes()].concat();
                     *number += 1;
                     let client = [192, 0, 2, 1 + (flow % 5) as u8];
-                    crew.arrive(0, &udp(&from_inside(client, SERVER), (2000 + flow, 53), &payload));
+                    gateway.arrive(0, &udp(&from_inside(client, SERVER), (2000 + flow, 53), &payload));
                 }
-                4 => hear(&mut crew, &mut asked, &mut outside, &mut at_server, &mut at_client),
+                4 => hear(&mut gateway, &mut asked, &mut outside, &mut at_server, &mut at_client),
                 _ => {
-                    crew.turn(usize::from(a % 3));
+                    gateway.turn(usize::from(a % 3));
                 }
             }
         }
         for _ in 0..4 {
-            crew.settle();
-            hear(&mut crew, &mut asked, &mut outside, &mut at_server, &mut at_client);
+            gateway.run_until_idle();
+            hear(&mut gateway, &mut asked, &mut outside, &mut at_server, &mut at_client);
         }
-        prop_assert_eq!(crew.reasons(), []);
+        prop_assert_eq!(gateway.reasons(), []);
         for (flow, (sent, answered)) in asked {
             prop_assert_eq!((at_server[&flow], at_client[&flow]), (sent, answered));
         }
@@ -498,12 +499,12 @@ proptest! {
     fn forwarded_flows_stay_in_order_while_buckets_move(
         steps in prop::collection::vec((0..8_u8, any::<u16>(), any::<u16>()), 50..400),
     ) {
-        let mut crew = crew(3);
+        let mut gateway = gateway(3);
         let mut sent: HashMap<u16, [u32; 2]> = HashMap::new();
         let mut heard: HashMap<u16, [u32; 2]> = HashMap::new();
-        let hear = |crew: &mut Crew, heard: &mut HashMap<u16, [u32; 2]>| {
+        let hear = |gateway: &mut TestGateway, heard: &mut HashMap<u16, [u32; 2]>| {
             for port in [0, 1] {
-                for frame in crew.sent(port) {
+                for frame in gateway.sent(port) {
                     let Transport::Tcp(tcp) = seen(&frame).transport else { panic!("TCP") };
                     let flow = if port == 0 { tcp.source_port } else { tcp.destination_port };
                     let next = &mut heard.entry(flow).or_default()[port];
@@ -518,7 +519,7 @@ proptest! {
             let flow = 3000 + a % 30;
             let counts = sent.entry(flow).or_default();
             match step {
-                0 => crew.start_move(a, b),
+                0 => gateway.start_move(a, b),
                 1..=3 => {
                     let flags = if counts[0] == 0 { 2 } else { 0x10 };
                     let to = counts[0];
@@ -527,11 +528,11 @@ proptest! {
                         // All segments except the SYN are empty.
                         let numbers = (100 + to, 500 + from.saturating_sub(1).max(1));
                         let segment = tcp(&from_outside(SERVER, OWN), (flow, 8080), flags, numbers);
-                        crew.arrive(1, &segment);
+                        gateway.arrive(1, &segment);
                         counts[0] += 1;
                     }
                 }
-                4 => hear(&mut crew, &mut heard),
+                4 => hear(&mut gateway, &mut heard),
                 5 => {
                     // The host answers only after it has got a packet.
                     if heard.get(&flow).is_some_and(|heard| heard[0] > 0) {
@@ -539,18 +540,18 @@ proptest! {
                         let flags = if from == 0 { 0x12 } else { 0x10 };
                         let numbers = (500 + from, 100 + (to - 1).max(1));
                         let host = from_inside([192, 0, 2, 10], SERVER);
-                        crew.arrive(0, &tcp(&host, (80, flow), flags, numbers));
+                        gateway.arrive(0, &tcp(&host, (80, flow), flags, numbers));
                         counts[1] += 1;
                     }
                 }
                 _ => {
-                    crew.turn(usize::from(a % 3));
+                    gateway.turn(usize::from(a % 3));
                 }
             }
         }
-        crew.settle();
-        hear(&mut crew, &mut heard);
-        prop_assert_eq!((crew.reasons(), crew.to_host()), (vec![], 0));
+        gateway.run_until_idle();
+        hear(&mut gateway, &mut heard);
+        prop_assert_eq!((gateway.reasons(), gateway.to_host()), (vec![], 0));
         for (flow, counts) in sent {
             prop_assert_eq!(heard.get(&flow).copied().unwrap_or_default(), counts, "flow {}", flow);
         }

@@ -19,15 +19,16 @@ fn a_packet_that_is_refused_takes_no_alias_of_another_connection() {
     // Both forwards have the same replies, and with 16 buckets also the same owner.
     let rules = with_another_forward(8096);
     for (workers, port) in [1, 2].into_iter().flat_map(|it| (3000..3032).map(move |at| (it, at))) {
-        let mut crew = crew_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
-        crew.pass(1, &tcp(&from_outside(SERVER, OWN), (port, 8080), 2, (100, 0)));
+        let mut gateway =
+            gateway_of(workers, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+        gateway.pass(1, &tcp(&from_outside(SERVER, OWN), (port, 8080), 2, (100, 0)));
         let from_server = from_inside([192, 0, 2, 10], SERVER);
-        crew.pass(0, &tcp(&from_server, (80, port), 0x12, (500, 101)));
+        gateway.pass(0, &tcp(&from_server, (80, port), 0x12, (500, 101)));
         // The packet has the client's address, goes to the other port, and has no hop left.
-        crew.arrive(1, &tcp(&from_outside(SERVER, OWN).ttl(1), (port, 8096), 2, (7, 0)));
-        crew.settle();
-        crew.sent(1);
-        let data = crew.pass(0, &tcp(&from_server, (80, port), 0x10, (501, 101)));
+        gateway.arrive(1, &tcp(&from_outside(SERVER, OWN).ttl(1), (port, 8096), 2, (7, 0)));
+        gateway.run_until_idle();
+        gateway.sent(1);
+        let data = gateway.pass(0, &tcp(&from_server, (80, port), 0x10, (501, 101)));
         assert_eq!(ends(&data), [(OWN.into(), 8080), (SERVER.into(), port)], "{workers} workers");
     }
 }
@@ -42,19 +43,19 @@ fn told(policy: &str, config: Config, syns: u32) -> usize {
     let rules = RULES.strip_suffix("]}").unwrap().to_owned() + &chain;
     // Packets for this port are steered to all buckets.
     let rules = rules.replace("8080", "81");
-    let mut crew = crew_of(2, &rules, routing(), OWN.into(), config);
+    let mut gateway = gateway_of(2, &rules, routing(), OWN.into(), config);
     for number in 0..syns {
         let source = (0xcb00_0000 + number).to_be_bytes();
         let syn = tcp(&from_outside(source, OWN), (3000, 81), 2, (100, 0));
-        if crew.hasher.bucket_of_key(&keyed_of(&syn)).0 % 2 == 1 {
-            crew.arrive(1, &syn);
+        if gateway.hasher.bucket_of_key(&keyed_of(&syn)).0 % 2 == 1 {
+            gateway.arrive(1, &syn);
         }
         if number % 64 == 63 {
-            crew.turn(1);
+            gateway.turn(1);
         }
     }
-    crew.turn(1);
-    crew.workers[1].path.buckets.link(0).unwrap().queued()
+    gateway.turn(1);
+    gateway.workers[1].path.buckets.link(0).unwrap().queued()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use wire::control_segment::{ControlSegment, MAX_FRAME};
 use wire::icmp_error::Message;
 use wire::{Family, Transport};
 
-use crate::egress::router::Course;
+use crate::egress::route_decision::RouteDecision;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
 use crate::path::packet::{Item, Packet};
@@ -19,7 +19,7 @@ use crate::path::step::{End, Reply};
 impl PacketPath {
     /// Carries out what rules ask for beside their verdict.
     #[cold]
-    pub(in crate::path) fn carry_out(
+    pub(in crate::path) fn apply_outcome(
         &mut self,
         outcome: &Outcome,
         packet: &mut Packet,
@@ -62,8 +62,8 @@ impl PacketPath {
                     .into_iter()
                     .flatten()
                     .filter_map(|port| self.forwarder.outputs().mtu(port));
-                let of_route = match scratch.exit.course {
-                    Some(Course::By { mtu, .. }) => mtu,
+                let of_route = match scratch.exit.route {
+                    Some(RouteDecision::Forward { mtu, .. }) => mtu,
                     _ => None,
                 };
                 let back = self.forwarder.router().and_then(|it| it.mtu_back(&packet.network));

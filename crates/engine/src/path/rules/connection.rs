@@ -6,8 +6,8 @@ use ruleset::{Details, Tuple, name_bits};
 use wire::{Place, mapped};
 
 /// A connection as rules see it.
-pub(crate) enum Asked<'a> {
-    Lives(&'a Table, ConnectionId, Timestamp),
+pub(crate) enum ConnectionDetails<'a> {
+    Live(&'a Table, ConnectionId, Timestamp),
     /// The packet has ended it, such as a reset that answers a SYN. Its ends are still known.
     Ended {
         original: Tuple,
@@ -15,7 +15,7 @@ pub(crate) enum Asked<'a> {
     },
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ConnectionDetails<'a> {
     /// The connection of a packet of this flow that was just tracked, if it has one.
     pub fn of(
         table: &'a Table,
@@ -24,7 +24,7 @@ impl<'a> Asked<'a> {
         now: Timestamp,
     ) -> Option<Self> {
         if let Some(id) = tracked.connection {
-            return Some(Self::Lives(table, id, now));
+            return Some(Self::Live(table, id, now));
         }
         let (direction, KeyedPacket { key, sender }) = (tracked.direction?, *keyed?);
         let (from, to) = (key.end(sender), key.end(sender.opposite()));
@@ -42,7 +42,7 @@ impl<'a> Asked<'a> {
 
     fn connection(&self) -> Option<conntrack::Connection> {
         match self {
-            Self::Lives(table, id, now) => table.connection(*id, *now),
+            Self::Live(table, id, now) => table.connection(*id, *now),
             Self::Ended { .. } => None,
         }
     }
@@ -57,7 +57,7 @@ fn tuple(source: Endpoint, destination: Endpoint) -> Tuple {
     }
 }
 
-impl Details for Asked<'_> {
+impl Details for ConnectionDetails<'_> {
     fn tuple(&self, reply: bool) -> Tuple {
         if let Self::Ended { original, reply: back } = self {
             return if reply { *back } else { *original };

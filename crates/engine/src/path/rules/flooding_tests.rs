@@ -10,7 +10,7 @@ use crate::Config;
 use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::rings::link::CONTROL_RESERVE;
-use crate::testing::many_workers::Crew;
+use crate::testing::many_workers::TestGateway;
 use crate::testing::rules::one_chain;
 use crate::worker::Worker;
 use crate::worker::command::Command;
@@ -28,16 +28,16 @@ fn by(key: &str, name: &str) -> String {
     )
 }
 
-fn crew(workers: u16, ruleset: ValidRuleset) -> Crew {
-    let mut crew = Crew::between(3, &Config::new(HashKey(1, 2)), workers, false);
+fn gateway(workers: u16, ruleset: ValidRuleset) -> TestGateway {
+    let mut gateway = TestGateway::between(3, &Config::new(HashKey(1, 2)), workers, false);
     let names = NAMES.map(str::to_owned);
     let rules = Rules::prepare(ruleset, Mode::Bridge, 7, &names).unwrap();
-    let rules = rules.load(3, workers.into(), crew.now);
-    for handle in &mut crew.handles {
+    let rules = rules.load(3, workers.into(), gateway.now);
+    for handle in &mut gateway.handles {
         handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
     }
-    crew.settle();
-    crew
+    gateway.run_until_idle();
+    gateway
 }
 
 fn station(host: u8) -> [u8; 6] {
@@ -66,10 +66,10 @@ fn hello(host: u8) -> Vec<u8> {
     [&[0xff; 6][..], &station(host), &[8, 6], &[0; 46]].concat()
 }
 
-impl Crew {
+impl TestGateway {
     /// How many frames each port sends.
     fn leaves(&mut self) -> [usize; 3] {
-        self.settle();
+        self.run_until_idle();
         [0, 1, 2].map(|port| self.sent(port).len())
     }
 
@@ -101,14 +101,15 @@ fn a_flooded_packet_leaves_by_the_ports_for_which_rules_accept_it() {
     let from_wan = format!(r#"{},{{"accept":null}}"#, by("iifname", "wan0"));
     for workers in 1..=3 {
         for to in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1], station(9)] {
-            let mut crew = crew(workers, one_chain("forward", 0, "drop", &[&to_dmz, &from_wan]));
-            (0..FLOWS).for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 2, flow, to)));
+            let mut gateway =
+                gateway(workers, one_chain("forward", 0, "drop", &[&to_dmz, &from_wan]));
+            (0..FLOWS).for_each(|flow| gateway.arrive(0, &opener(HOSTS[0], 2, flow, to)));
             let flows = usize::from(FLOWS);
-            assert_eq!(crew.leaves(), [0, flows, 0], "{workers} workers, to {to:?}");
-            assert_eq!((crew.open_connections(), crew.dropped()), (flows, 0));
+            assert_eq!(gateway.leaves(), [0, flows, 0], "{workers} workers, to {to:?}");
+            assert_eq!((gateway.open_connections(), gateway.dropped()), (flows, 0));
             // Each is asked about once for each port.
             let flows = u64::from(FLOWS);
-            assert_eq!(crew.counted_by_all(), [2 * flows, flows, flows]);
+            assert_eq!(gateway.counted_by_all(), [2 * flows, flows, flows]);
         }
     }
 }
@@ -116,26 +117,26 @@ fn a_flooded_packet_leaves_by_the_ports_for_which_rules_accept_it() {
 #[test]
 fn a_flooded_packet_that_no_port_takes_is_refused_once_and_leaves_nothing() {
     let reject = format!(r#"{},{{"reject":{{"type":"tcp reset"}}}}"#, by("iifname", "wan0"));
-    let mut crew = crew(2, one_chain("forward", 0, "accept", &[&reject]));
-    (0..FLOWS).for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 2, flow, station(9))));
+    let mut gateway = gateway(2, one_chain("forward", 0, "accept", &[&reject]));
+    (0..FLOWS).for_each(|flow| gateway.arrive(0, &opener(HOSTS[0], 2, flow, station(9))));
     let flows = usize::from(FLOWS);
-    assert_eq!(crew.leaves(), [flows, 0, 0], "each is answered once");
-    assert_eq!(crew.open_connections(), 0);
-    assert_eq!(crew.dropped_for(DropReason::RuleRefused), u64::from(FLOWS));
+    assert_eq!(gateway.leaves(), [flows, 0, 0], "each is answered once");
+    assert_eq!(gateway.open_connections(), 0);
+    assert_eq!(gateway.dropped_for(DropReason::RuleRefused), u64::from(FLOWS));
     // One that some port takes is not answered.
     let to_dmz = format!(r#"{},{{"reject":{{"type":"tcp reset"}}}}"#, by("oifname", "dmz0"));
-    let mut crew = self::crew(2, one_chain("forward", 0, "accept", &[&to_dmz]));
-    (0..FLOWS).for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 2, flow, station(9))));
-    assert_eq!((crew.leaves(), crew.dropped()), ([0, flows, 0], 0));
+    let mut gateway = self::gateway(2, one_chain("forward", 0, "accept", &[&to_dmz]));
+    (0..FLOWS).for_each(|flow| gateway.arrive(0, &opener(HOSTS[0], 2, flow, station(9))));
+    assert_eq!((gateway.leaves(), gateway.dropped()), ([0, flows, 0], 0));
 }
 
 #[test]
 fn all_fragments_of_a_flooded_datagram_leave_by_the_ports_that_take_it() {
     let to_dmz = format!(r#"{},{{"drop":null}}"#, by("oifname", "dmz0"));
-    let mut crew = crew(2, one_chain("forward", 0, "accept", &[&to_dmz]));
+    let mut gateway = gateway(2, one_chain("forward", 0, "accept", &[&to_dmz]));
     // A station that is known, for the fragments behind the first.
-    crew.arrive(2, &hello(HOSTS[2]));
-    crew.leaves();
+    gateway.arrive(2, &hello(HOSTS[2]));
+    gateway.leaves();
     let builder = PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 3]).macs(station(1), station(9));
     let mut datagram = vec![0x55; 2008];
     datagram[4..6].copy_from_slice(&2008_u16.to_be_bytes());
@@ -144,9 +145,9 @@ fn all_fragments_of_a_flooded_datagram_leave_by_the_ports_that_take_it() {
         if number > 0 {
             fragment[..6].copy_from_slice(&station(HOSTS[2]));
         }
-        crew.arrive(0, &fragment);
+        gateway.arrive(0, &fragment);
     }
-    let [wan, lan, dmz] = crew.leaves();
+    let [wan, lan, dmz] = gateway.leaves();
     assert_eq!((wan, dmz), (0, 0));
     assert!(lan >= 2, "{lan}");
 }
@@ -156,38 +157,43 @@ fn packets_accepted_by_their_output_port_are_sent_whichever_worker_knows_the_sta
     let to_dmz =
         format!(r#"{},{},{{"accept":null}}"#, by("iifname", "wan0"), by("oifname", "dmz0"));
     for workers in 1..=4 {
-        let mut crew = crew(workers, one_chain("forward", 0, "drop", &[&to_dmz]));
+        let mut gateway = gateway(workers, one_chain("forward", 0, "drop", &[&to_dmz]));
         // Rules refuse the packet, but the station is there.
-        crew.arrive(2, &opener(HOSTS[2], 1, 0, station(1)));
-        assert_eq!(crew.leaves(), [0; 3]);
-        (0..FLOWS).for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 3, flow, station(HOSTS[2]))));
-        assert_eq!(crew.leaves(), [0, 0, usize::from(FLOWS)], "{workers} workers");
-        let flooded: u64 = crew.workers.iter().map(|it| it.path.counters.output.flood_copies).sum();
+        gateway.arrive(2, &opener(HOSTS[2], 1, 0, station(1)));
+        assert_eq!(gateway.leaves(), [0; 3]);
+        (0..FLOWS)
+            .for_each(|flow| gateway.arrive(0, &opener(HOSTS[0], 3, flow, station(HOSTS[2]))));
+        assert_eq!(gateway.leaves(), [0, 0, usize::from(FLOWS)], "{workers} workers");
+        let flooded: u64 =
+            gateway.workers.iter().map(|it| it.path.counters.output.flood_copies).sum();
         assert_eq!(flooded, 0, "every worker knows where the station is");
         // It moves, and all know.
-        crew.arrive(1, &hello(HOSTS[2]));
-        crew.leaves();
-        (0..FLOWS)
-            .for_each(|flow| crew.arrive(0, &opener(HOSTS[0], 3, 100 + flow, station(HOSTS[2]))));
-        assert_eq!(crew.leaves(), [0; 3], "nothing is allowed there");
+        gateway.arrive(1, &hello(HOSTS[2]));
+        gateway.leaves();
+        (0..FLOWS).for_each(|flow| {
+            gateway.arrive(0, &opener(HOSTS[0], 3, 100 + flow, station(HOSTS[2])))
+        });
+        assert_eq!(gateway.leaves(), [0; 3], "nothing is allowed there");
     }
 }
 
 #[test]
 fn a_flood_of_stations_fills_no_ring_and_hides_no_station_of_another_port() {
-    let mut crew = Crew::between(3, &Config::new(HashKey(1, 2)), 3, false);
+    let mut gateway = TestGateway::between(3, &Config::new(HashKey(1, 2)), 3, false);
     for number in 0..50_000_u32 {
         let [a, b, c, d] = number.to_be_bytes();
-        crew.arrive(0, &[&[0xff; 6][..], &[2, 9, a, b, c, d], &[8, 6], &[0; 46]].concat());
+        gateway.arrive(0, &[&[0xff; 6][..], &[2, 9, a, b, c, d], &[8, 6], &[0; 46]].concat());
     }
-    let queued = |crew: &mut Crew, peer| crew.workers[0].path.buckets.link(peer).unwrap().queued();
-    assert_eq!([1, 2].map(|peer| queued(&mut crew, peer)), [0, 0]);
+    let queued = |gateway: &mut TestGateway, peer| {
+        gateway.workers[0].path.buckets.link(peer).unwrap().queued()
+    };
+    assert_eq!([1, 2].map(|peer| queued(&mut gateway, peer)), [0, 0]);
     // The others sleep meanwhile.
-    while crew.turn(0) {
-        assert!([1, 2].iter().all(|peer| queued(&mut crew, *peer) <= CONTROL_RESERVE / 2));
+    while gateway.turn(0) {
+        assert!([1, 2].iter().all(|peer| queued(&mut gateway, *peer) <= CONTROL_RESERVE / 2));
     }
-    crew.arrive(2, &hello(HOSTS[2]));
-    crew.leaves();
-    (0..FLOWS).for_each(|flow| crew.arrive(1, &opener(HOSTS[1], 3, flow, station(HOSTS[2]))));
-    assert_eq!(crew.leaves(), [0, 0, usize::from(FLOWS)]);
+    gateway.arrive(2, &hello(HOSTS[2]));
+    gateway.leaves();
+    (0..FLOWS).for_each(|flow| gateway.arrive(1, &opener(HOSTS[1], 3, flow, station(HOSTS[2]))));
+    assert_eq!(gateway.leaves(), [0, 0, usize::from(FLOWS)]);
 }

@@ -10,13 +10,13 @@ use flow::{DropReason, ZonePair};
 use netio::PortId;
 use ruleset::{Decision, Hook, NatKind, NatRequest, Outcome, PacketView, evaluate};
 
-use crate::egress::bridge::Way;
+use crate::egress::bridge::OutputPorts;
 use crate::egress::original_ends::original_ends;
 use crate::egress::port_set::PortSet;
-use crate::egress::router::Course;
+use crate::egress::route_decision::RouteDecision;
 use crate::path::nat::translation::Half;
-use crate::path::packet::{Packet, course_of};
-use crate::path::rules::connection::Asked;
+use crate::path::packet::{Packet, route_of};
+use crate::path::rules::connection::ConnectionDetails;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{End, Reply, Step, dropped};
 use crate::path::{PacketPath, TimeSource};
@@ -28,7 +28,7 @@ impl PacketPath {
         packet: &mut Packet,
         scratch: &mut Scratch,
     ) -> Step {
-        let Some(rules) = self.rules.as_ref().filter(|_| !packet.judged) else {
+        let Some(rules) = self.rules.as_ref().filter(|_| !packet.passed_raw) else {
             return ControlFlow::Continue(());
         };
         if rules.shared.program.is_empty(Hook::Untracked) {
@@ -41,7 +41,7 @@ impl PacketPath {
         scratch.priority = 0;
         let wanted = asked?;
         packet.untracked = wanted.notrack;
-        packet.judged = true;
+        packet.passed_raw = true;
         if let Some(zones) = wanted.zone {
             self.change_zone(packet, zones, scratch.now);
         }
@@ -64,12 +64,14 @@ impl PacketPath {
         if scratch.tracked.fresh {
             scratch.follows = self.follow(packet, scratch)?;
             match self.ask_for_destination(packet, scratch)? {
-                Led::Redirected => {
+                DestinationChange::Redirected => {
                     self.ask(Hook::PreroutingTranslated, packet, scratch)?;
                     return self.leave_to_host(packet, scratch);
                 }
-                Led::Elsewhere => scratch.set_halves(self.halves(packet, &scratch.tracked)),
-                Led::Onward => {}
+                DestinationChange::Translated => {
+                    scratch.set_halves(self.halves(packet, &scratch.tracked))
+                }
+                DestinationChange::None => {}
             }
         }
         if scratch.is_hosts && scratch.halves.destination.is_none() {
@@ -88,33 +90,37 @@ impl PacketPath {
         packet: &mut Packet,
         scratch: &mut Scratch,
     ) -> Step {
-        let port = match course_of(&mut self.forwarder, packet, scratch.mark) {
-            None => match self.forwarder.outputs().ways_of(&packet.frame, scratch.now.as_nanos()) {
-                Ok(way) => {
-                    scratch.exit.way = Some(way);
-                    if let Way::Port(port) = way { Some(port) } else { None }
+        let port = match route_of(&mut self.forwarder, packet, scratch.mark) {
+            None => {
+                match self.forwarder.outputs().output_ports(&packet.frame, scratch.now.as_nanos()) {
+                    Ok(ports) => {
+                        scratch.exit.ports = Some(ports);
+                        if let OutputPorts::One(port) = ports { Some(port) } else { None }
+                    }
+                    Err(reason) => return dropped(reason),
                 }
-                Err(reason) => return dropped(reason),
-            },
-            Some(course) => {
-                scratch.exit.course = Some(course);
-                match course {
-                    Course::Host if original_ends(&packet.frame).destination.is_some() => {
+            }
+            Some(route) => {
+                scratch.exit.route = Some(route);
+                match route {
+                    RouteDecision::Host if original_ends(&packet.frame).destination.is_some() => {
                         if !scratch.is_determined {
                             return dropped(DropReason::NatToHost);
                         }
                         return self.leave_to_host(packet, scratch);
                     }
-                    Course::Host => return ControlFlow::Continue(()),
-                    Course::Refuse { reason, told } => {
-                        let end = End::Drop(reason.into(), told.map(Reply::Icmp));
+                    RouteDecision::Host => return ControlFlow::Continue(()),
+                    RouteDecision::Refuse { reason, icmp } => {
+                        let end = End::Drop(reason.into(), icmp.map(Reply::Icmp));
                         return ControlFlow::Break(end);
                     }
                     // Only rules look at the packet before it is sent.
-                    Course::By { .. } if self.rules.is_none() => return ControlFlow::Continue(()),
-                    Course::By { .. } => {
+                    RouteDecision::Forward { .. } if self.rules.is_none() => {
+                        return ControlFlow::Continue(());
+                    }
+                    RouteDecision::Forward { .. } => {
                         scratch.take_hop(&mut packet.frame);
-                        self.forwarder.port_of(&course)
+                        self.forwarder.port_of(&route)
                     }
                 }
             }
@@ -139,9 +145,9 @@ impl PacketPath {
     }
 
     fn ask_behind_routing(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        match (scratch.exit.course, scratch.exit.way) {
-            (Some(Course::Host), _) => ControlFlow::Continue(()),
-            (_, Some(Way::Ports(ports))) if self.rules.is_some() => {
+        match (scratch.exit.route, scratch.exit.ports) {
+            (Some(RouteDecision::Host), _) => ControlFlow::Continue(()),
+            (_, Some(OutputPorts::Many(ports))) if self.rules.is_some() => {
                 self.ask_for_each_port(packet, scratch, ports)
             }
             _ => {
@@ -194,7 +200,7 @@ impl PacketPath {
         }
         match accepted {
             Ok(ports) => {
-                scratch.exit.way = Some(Way::Ports(ports));
+                scratch.exit.ports = Some(OutputPorts::Many(ports));
                 ControlFlow::Continue(())
             }
             Err(why) => ControlFlow::Break(End::Drop(why, reply)),
@@ -222,22 +228,26 @@ impl PacketPath {
     }
 
     /// Asks the hook that translates destinations about a packet that has opened a connection.
-    fn ask_for_destination(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<Led> {
+    fn ask_for_destination(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step<DestinationChange> {
         if scratch.follows {
-            return ControlFlow::Continue(Led::Elsewhere);
+            return ControlFlow::Continue(DestinationChange::Translated);
         }
         let Some(request) = self.ask(Hook::DestinationNat, packet, scratch)?.nat else {
-            return ControlFlow::Continue(Led::Onward);
+            return ControlFlow::Continue(DestinationChange::None);
         };
         if request.kind == NatKind::Redirect {
             self.redirect_to_host(&request, packet);
             scratch.set_redirected();
-            return ControlFlow::Continue(Led::Redirected);
+            return ControlFlow::Continue(DestinationChange::Redirected);
         }
         scratch.is_determined =
             request.address.is_none_or(|addresses| addresses.is_one() || request.netmap);
         self.translate(&request, packet, scratch)?;
-        ControlFlow::Continue(Led::Elsewhere)
+        ControlFlow::Continue(DestinationChange::Translated)
     }
 
     /// Asks the hook that translates sources about a packet that has opened a connection. True
@@ -259,12 +269,17 @@ impl PacketPath {
 
     /// Asks one hook, and does what it decides.
     #[inline]
-    fn ask(&mut self, hook: Hook, packet: &mut Packet, scratch: &mut Scratch) -> Step<Wanted> {
+    fn ask(
+        &mut self,
+        hook: Hook,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step<RuleRequests> {
         match &self.rules {
             Some(rules) if !rules.shared.program.accepts_at_once(hook, scratch.state) => {
                 self.ask_rules(hook, packet, scratch)
             }
-            _ => ControlFlow::Continue(Wanted::default()),
+            _ => ControlFlow::Continue(RuleRequests::default()),
         }
     }
 
@@ -274,15 +289,16 @@ impl PacketPath {
         hook: Hook,
         packet: &mut Packet,
         scratch: &mut Scratch,
-    ) -> Step<Wanted> {
+    ) -> Step<RuleRequests> {
         let Some(rules) = &mut self.rules else {
-            return ControlFlow::Continue(Wanted::default());
+            return ControlFlow::Continue(RuleRequests::default());
         };
         let program = &rules.shared.program;
         let table = self.buckets.get(packet.bucket).map(|bucket| &bucket.connections);
         let keyed = packet.flow.as_ref().map(|flow| &flow.keyed);
         let now = scratch.now;
-        let asked = table.and_then(|table| Asked::of(table, keyed, &scratch.tracked, now));
+        let asked =
+            table.and_then(|table| ConnectionDetails::of(table, keyed, &scratch.tracked, now));
         let zones = match table {
             Some(table) if scratch.tracked.is_translated() => table.zones(&scratch.tracked),
             _ => ZonePair::both(packet.origin.zone),
@@ -312,13 +328,13 @@ impl PacketPath {
             || outcome.segment_size.is_some()
             || outcome.logs.asked() > 0;
         if has_effects {
-            self.carry_out(&outcome, packet, scratch);
+            self.apply_outcome(&outcome, packet, scratch);
         }
         match outcome.decision {
-            Decision::Accept => ControlFlow::Continue(Wanted::of(&outcome)),
+            Decision::Accept => ControlFlow::Continue(RuleRequests::of(&outcome)),
             // A capture holds no cookies.
             Decision::SynProxy(_) if self.time == TimeSource::Frame => {
-                ControlFlow::Continue(Wanted::of(&outcome))
+                ControlFlow::Continue(RuleRequests::of(&outcome))
             }
             refused => ControlFlow::Break(self.refusal(refused, &outcome, packet, scratch)),
         }
@@ -359,26 +375,26 @@ impl PacketPath {
     }
 }
 
-/// The way that rules have led a packet that has opened a connection.
+/// The destination that rules have given a packet that has opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Led {
-    /// To its destination.
-    Onward,
-    /// To the destination that its connection is translated to.
-    Elsewhere,
-    /// To the address of the interface that it came in by.
+enum DestinationChange {
+    /// It keeps its destination.
+    None,
+    /// It goes to the destination that its connection is translated to.
+    Translated,
+    /// It goes to the address of the interface that it came in by.
     Redirected,
 }
 
 /// The wishes of rules for a packet that goes on, except those that are met at once.
 #[derive(Default)]
-struct Wanted {
+struct RuleRequests {
     nat: Option<NatRequest>,
     zone: Option<ZonePair>,
     notrack: bool,
 }
 
-impl Wanted {
+impl RuleRequests {
     #[inline]
     const fn of(outcome: &Outcome) -> Self {
         Self { nat: outcome.nat, zone: outcome.zone, notrack: outcome.notrack }
