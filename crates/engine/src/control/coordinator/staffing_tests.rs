@@ -167,21 +167,20 @@ fn third_workers() -> usize {
 fn a_worker_that_can_not_be_introduced_to_all_ends() {
     let (gateway, [mut lan, _wan]) = gateway();
     let (hangs, is_hanging) = flag();
+    let (first_waits, is_first_inside) = flag();
     interpose(&gateway, move |_| {
+        first_waits.store(false, Ordering::Relaxed);
         sleep_while(&is_hanging);
         true
     });
-    let fill = |handle: &mut WorkerHandle| {
-        while handle.has_room() {
-            handle.tell(Command::Mark(0)).unwrap();
-        }
-    };
     let mut coordinator = gateway.shared.lock();
     let second = &mut coordinator.workers[1];
-    fill(second);
-    // One command leaves the inbox, and waits outside.
-    sleep_while(|| !second.has_room());
-    fill(second);
+    // The first command leaves the inbox, and waits outside. Those behind it fill the inbox.
+    second.tell(Command::Mark(0)).unwrap();
+    sleep_while(is_first_inside);
+    while second.has_room() {
+        second.tell(Command::Mark(0)).unwrap();
+    }
     drop(coordinator);
     assert!(matches!(gateway.set_workers(3), Err(SteerError::Start(_))));
     // The system lists a thread for a moment after it was joined.
