@@ -136,6 +136,10 @@ fn a_phone_that_speaks_from_another_port_does_not_take_the_one_where_it_listens(
     let sent = signalling.sound((CLIENT, 6002), (SERVER, 7000));
     assert_eq!(sent.0, Class::Related);
     assert_ne!(sent.1, (OUTSIDE, port));
+    // The block has four ports.
+    for other in [6004, 6006] {
+        assert_ne!(signalling.sound((CLIENT, other), (SERVER, 7000)).1, (OUTSIDE, port));
+    }
     let heard = signalling.sound((SERVER, 7000), (OUTSIDE, port));
     assert_eq!((heard.0, heard.2), (Class::Related, (CLIENT, 6000)));
 }

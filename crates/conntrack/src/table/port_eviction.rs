@@ -218,7 +218,7 @@ impl Table {
 }
 
 /// The replies to packets that leave as `leaves_as`.
-const fn reply_to(leaves_as: KeyedPacket) -> KeyedPacket {
+pub(super) const fn reply_to(leaves_as: KeyedPacket) -> KeyedPacket {
     KeyedPacket { sender: leaves_as.sender.opposite(), ..leaves_as }
 }
 

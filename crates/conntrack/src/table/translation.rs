@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use flow::{DropReason, Endpoint, KeyedPacket, Prefetch};
 use wire::{Place, mapped};
 
-use super::port_eviction::Claimant;
+use super::port_eviction::{Claimant, reply_to};
 use super::slab::SECOND;
 use super::{Cursor, Table, report};
 use crate::nat::Translation;
@@ -78,14 +78,20 @@ impl Table {
         let subject = Subject { key: original.key, hash: self.whole_hash(slot), ends };
         let mut wanted = Candidates::new(0, request, &subject, supply);
         if request.end == End::Source {
-            let mut free = None;
+            let (mut free, mut announced) = (None, None);
             for (_, ends) in wanted.take(SOURCE_TRIES) {
                 let leaves_as = ends.keyed(&outside);
-                if let Some(hash) = self.free(slot, &leaves_as, supply, context) {
+                let Some(hash) = self.free(slot, &leaves_as, supply, context) else { continue };
+                // A source takes the port that a helper has announced for another only if there is
+                // no other port.
+                let is_own = ends.source == subject.ends.source;
+                if is_own || !context.expectations.may_expect(&reply_to(leaves_as)) {
                     free = Some((leaves_as, hash));
                     break;
                 }
+                announced.get_or_insert((leaves_as, hash));
             }
+            let free = free.or(announced);
             let (granted, pool) = self.grant(slot, request, free, supply, context)?;
             return self.file(slot, granted, (request.interface, pool), context);
         }
