@@ -10,6 +10,7 @@ mod config;
 mod errors;
 mod log;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -45,7 +46,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|mut error| {
+    let cli = Cli::try_parse_from(words()).unwrap_or_else(|mut error| {
         if error.kind() == ErrorKind::UnknownArgument {
             // It advises to give a mistyped option as a value, and no value of ours begins so.
             error.remove(ContextKind::Suggested);
@@ -62,6 +63,15 @@ fn main() -> ExitCode {
     let code = errors::exit_code(result);
     log::end();
     code
+}
+
+/// The words of the command line, those of `stateway conntrack` in the order of this program.
+fn words() -> Vec<OsString> {
+    let words = std::env::args_os().collect();
+    match Cli::command().find_subcommand("conntrack") {
+        Some(conntrack) => commands::conntrack::in_order(words, conntrack),
+        None => words,
+    }
 }
 
 /// Commands of the kernel's tool that `stateway conntrack` does not have.
@@ -95,5 +105,31 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+    #[test]
+    fn the_commands_of_conntrack_stand_anywhere_among_its_options() {
+        let parsed = |words: &[&str]| {
+            let words = ["stateway", "conntrack"].iter().chain(words).map(OsString::from).collect();
+            let cli = Cli::command();
+            let conntrack = cli.find_subcommand("conntrack").unwrap();
+            Cli::try_parse_from(commands::conntrack::in_order(words, conntrack))
+                .map(|cli| format!("{cli:?}"))
+                .map_err(|error| error.to_string())
+        };
+        for (any, first) in [
+            (&["-f", "ipv4", "-L"][..], &["-L", "-f", "ipv4"][..]),
+            (&["-p", "tcp", "--dport", "443", "-L"], &["-L", "-p", "tcp", "--dport", "443"]),
+            (&["-o", "extended", "-L", "expect"], &["-L", "-o", "extended", "expect"]),
+            (&["-o", "extended", "--dump"], &["--dump", "-o", "extended"]),
+            (&["-s", "192.0.2.7", "-D", "-p", "udp"], &["-D", "-s", "192.0.2.7", "-p", "udp"]),
+            (&["-e", "NEW", "-E"], &["events", "-e", "NEW"]),
+            (&["-m", "1", "-U", "-s", "192.0.2.7"], &["-U", "-m", "1", "-s", "192.0.2.7"]),
+        ] {
+            assert!(parsed(first).is_ok(), "{first:?}: {:?}", parsed(first));
+            assert_eq!(parsed(any), parsed(first));
+        }
+        assert!(parsed(&["-p", "tcp"]).is_err());
+        assert!(parsed(&["list", "-p", "tcp", "-L"]).is_err());
+        assert!(parsed(&["-L", "-D"]).is_err(), "one command at a time");
     }
 }

@@ -3,7 +3,7 @@
 #[cfg(feature = "bench")]
 mod bench;
 mod check;
-mod conntrack;
+pub mod conntrack;
 mod defrag;
 #[cfg(feature = "demo")]
 mod demo;

@@ -1,5 +1,6 @@
 //! `stateway conntrack`
 
+mod argument_order;
 mod expect;
 mod filter;
 mod output;
@@ -12,6 +13,7 @@ use control::schema::{Count, Counters, Done, Event, Names, Status};
 use super::remote::{Json, Remote, Watch};
 use crate::errors::UsageError;
 use crate::print::{Align, Output, Table, count, things};
+pub use argument_order::in_order;
 use filter::FilterArgs;
 use output::{Format, FormatArgs};
 use rows::{ConnectionRows, EventRows};
