@@ -186,7 +186,7 @@ impl Fib {
         }
     }
 
-    /// True if packets of one flow may go different route_cache because of their traffic class.
+    /// True if packets of one flow may take different routes because of their traffic class.
     pub fn asks_for_traffic_class(&self) -> bool {
         self.asks.iter().any(|asks| asks.traffic_class)
             || self.has_types_of_service.iter().any(|has| *has)

@@ -236,12 +236,12 @@ proptest! {
             }
         }
         let snapshot = fib.clone();
-        let route_cache = |fib: &Fib| queries.iter().map(|query| format!("{:?}", fib.look_up(query))).collect::<Vec<_>>();
-        let before = route_cache(&snapshot);
+        let answers = |fib: &Fib| queries.iter().map(|query| format!("{:?}", fib.look_up(query))).collect::<Vec<_>>();
+        let before = answers(&snapshot);
         for query in &queries {
             prop_assert!(model.agrees(query, fib.look_up(query)), "{query:?}: {:?}", fib.look_up(query));
         }
-        // A cache of route_cache gives the same answers, whether there is a place for each or not.
+        // A cache of routes gives the same answers, whether there is a place for each or not.
         let mut remembered = RouteCache::new(4);
         for query in queries.iter().chain(&queries) {
             prop_assert_eq!(remembered.look_up(&fib, query), fib.look_up(query), "{:?}", query);
@@ -265,7 +265,7 @@ proptest! {
             prop_assert_eq!(remembered.look_up(&fib, query), fib.look_up(query), "{:?}", query);
         }
         // Later changes do not reach a clone.
-        prop_assert_eq!(route_cache(&snapshot), before);
+        prop_assert_eq!(answers(&snapshot), before);
     }
 }
 

@@ -125,7 +125,7 @@ impl Forwarder {
                 outputs.send_fitting(port, frame, onward, pool, counters);
             }
             // The routes have changed since, which ends the generation: this does not happen.
-            Some(None) => pool.give_back(frame),
+            Some(None) => outputs.refuse(frame, DropReason::NoOutputPort, None, pool, counters),
             None => outputs.send(frame, OutputPorts::One(port), now_ns, pool, counters),
         }
     }

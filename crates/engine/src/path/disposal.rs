@@ -84,14 +84,14 @@ impl PacketPath {
     /// connection that it has opened unless it goes on.
     #[inline]
     fn settle(&mut self, end: &mut End, packet: &mut Packet, scratch: &mut Scratch) {
+        if scratch.is_hosts {
+            // The host's kernel judges its own copy, and nobody else answers for it.
+            *end = End::Host;
+        }
         if let End::Drop(_, Some(reply)) = *end {
             self.reply(reply, packet, scratch);
         }
         scratch.give_hop(&mut packet.frame);
-        if scratch.is_hosts {
-            // The host's kernel judges its own copy.
-            *end = End::Host;
-        }
         match scratch.tracking {
             Progress::Untracked | Progress::InFastPath(_) => return,
             Progress::Accepted => self.withdraw(packet, &scratch.tracked, scratch.now),

@@ -546,10 +546,10 @@ fn a_connection_that_has_closed_is_opened_anew_without_the_proxy() {
 }
 
 #[path = "syn_proxy_attacks_tests.rs"]
-mod attacked;
+mod attacks;
 
 #[path = "syn_proxy_rules_tests.rs"]
-mod ruled;
+mod rules;
 
 #[path = "syn_proxy_threshold_tests.rs"]
-mod when;
+mod threshold;

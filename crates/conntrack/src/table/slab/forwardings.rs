@@ -1,4 +1,4 @@
-//! Forwardings forwarding decisions of connections, by slot.
+//! The recorded forwarding decisions of connections, by slot.
 
 use std::num::NonZeroU16;
 

@@ -414,4 +414,4 @@ mod calls;
 mod pptp;
 
 #[path = "helpers_others_tests.rs"]
-mod others;
+mod other_protocols;

@@ -1,5 +1,5 @@
 //! A sender says where others are to write a checksum. Whatever it says, the packet leaves as it
-//! was passed_raw: only the checksum of a transport is written.
+//! was judged: only the checksum of a transport is written.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

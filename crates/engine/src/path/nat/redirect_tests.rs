@@ -149,6 +149,22 @@ fn packets_translated_to_an_address_of_the_host_are_left_to_it() {
 }
 
 #[test]
+fn a_rule_does_not_answer_in_the_place_of_the_host() {
+    let refusing = r#"{"chain":{"family":"ip","table":"t","name":"refuses","handle":40,
+        "type":"filter","hook":"prerouting","prio":10,"policy":"accept"}},
+        {"rule":{"family":"ip","table":"t","chain":"refuses","handle":41,"expr":[
+            {"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},
+                "right":23}},
+            {"reject":{"type":"tcp reset"}}]}},"#;
+    let mut gateway = gateway_with(2, &rules(refusing));
+    gateway.leave(0, &[tcp(&from_inside(CLIENT, LAN), (5000, 23), SYN, (1, 0))]);
+    // Others are refused.
+    gateway.arrive(0, &tcp(&from_inside(CLIENT, SERVER), (5000, 23), SYN, (1, 0)));
+    gateway.run_until_idle();
+    assert_eq!((gateway.sent(0).len(), gateway.sent(1).len()), (1, 0));
+}
+
+#[test]
 fn packets_inside_a_tunnel_are_not_redirected() {
     let mut gateway = gateway_with(2, &rules(""));
     let inner = tcp(&from_inside(CLIENT, SERVER), (5000, 80), SYN, (1, 0));

@@ -559,22 +559,22 @@ proptest! {
 }
 
 #[path = "redirect_tests.rs"]
-mod redirected;
+mod redirect;
 
 #[path = "helpers_tests.rs"]
-mod following;
+mod helpers;
 
 #[path = "port_search_tests.rs"]
-mod seeking;
+mod port_search;
 
 #[path = "withdrawal_tests.rs"]
-mod withdrawn;
+mod withdrawal;
 
 #[path = "port_share_tests.rs"]
-mod greedy;
+mod port_share;
 
 #[path = "identification_order_tests.rs"]
-mod identified;
+mod identification_order;
 
 #[path = "tunnels_tests.rs"]
 mod tunnels;

@@ -229,4 +229,4 @@ proptest! {
 }
 
 #[path = "inner_packets_tests.rs"]
-mod inside;
+mod inner_packets;
