@@ -435,7 +435,10 @@ impl Router {
             return false;
         }
         if self.asked_ns.len() >= MAX_ASKED {
-            self.asked_ns.clear();
+            // Others keep their pauses, so a scan does not have the kernel asked again about them.
+            let oldest = self.asked_ns.iter().min_by_key(|(_, asked_ns)| **asked_ns);
+            let oldest = oldest.map(|(next, _)| *next);
+            oldest.map(|next| self.asked_ns.remove(&next));
         }
         self.asked_ns.insert(next, now_ns);
         true

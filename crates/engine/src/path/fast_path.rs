@@ -98,7 +98,7 @@ impl PacketPath {
         self.counters.softnet.processed += u64::from(packet.pieces.is_none() && !packet.passed_raw);
     }
 
-    /// The way of a packet, if it is recorded, holds and is for such a packet.
+    /// The recorded decision for a packet, if there is one that still holds and is for such a packet.
     #[inline]
     fn recorded(&mut self, packet: &Packet, now: Timestamp) -> Option<Forwarding> {
         let flow = packet.flow.as_ref().filter(|_| is_usual(packet))?;

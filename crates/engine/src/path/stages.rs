@@ -141,7 +141,7 @@ impl PacketPath {
 
     fn stages_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         self.stage(Stage::NumbersIn, packet, scratch, Self::shift_in)?;
-        self.stage(Stage::Track, packet, scratch, Self::relate)?;
+        self.stage(Stage::Track, packet, scratch, Self::track_packet)?;
         self.stage(Stage::Destination, packet, scratch, Self::find_destination)?;
         self.stage(Stage::Route, packet, scratch, Self::find_route)?;
         self.stage(Stage::Source, packet, scratch, Self::find_source)?;

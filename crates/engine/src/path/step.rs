@@ -21,7 +21,7 @@ pub enum End {
     Host,
     /// It is dropped, and its sender may be told.
     Drop(DropCause, Option<Reply>),
-    /// It waits. Whatever it waits for has it, or gets it from the driver.
+    /// It waits. The part that it waits for has it, or gets it from the driver.
     Wait(Wait),
     /// It belongs to another bucket than it was steered to, and begins again there. This is the
     /// bucket in whose name it is sent there, if one led it.

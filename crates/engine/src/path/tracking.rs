@@ -238,7 +238,7 @@ impl Tracking {
 impl PacketPath {
     /// Says how a packet relates to the connections of its bucket. The SYN proxy looks at a packet
     /// that would open a connection while too many are half open.
-    pub(super) fn relate(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn track_packet(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         let mut tracked = match scratch.tracking {
             Progress::InFastPath(tracked) => tracked,
             _ if packet.untracked => Tracked::alone(Class::Untracked),

@@ -386,7 +386,7 @@ enum DestinationChange {
     Redirected,
 }
 
-/// The wishes of rules for a packet that goes on, except those that are met at once.
+/// The requests of rules for a packet that goes on, except those that are met at once.
 #[derive(Default)]
 struct RuleRequests {
     nat: Option<NatRequest>,
