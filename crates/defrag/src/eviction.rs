@@ -160,7 +160,7 @@ impl<F: Buffer> Reassembler<F> {
     /// held, it also ends as many others as it takes. Ends at most `budget`; returns how many
     /// it ended.
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_, F>) -> usize {
-        self.settle_grown_up(context);
+        self.promote_grown_up(context);
         let mut ended = 0;
         for family in [Family::V4, Family::V6] {
             let limits = context.settings.family(family);
@@ -186,12 +186,12 @@ impl<F: Buffer> Reassembler<F> {
 
     /// Evicts one datagram if more is leased than the limit allows.
     fn gives_way(&mut self, family: Family, context: &mut Context<'_, F>) -> bool {
-        context.memory.lease(family).settle();
+        context.memory.lease(family).repay();
         if !context.memory.lease(family).is_overdrawn() {
             return false;
         }
         let evicted = self.evict(family, NONE, context);
-        context.memory.lease(family).settle();
+        context.memory.lease(family).repay();
         evicted
     }
 
@@ -228,7 +228,7 @@ impl<F: Buffer> Reassembler<F> {
 
     fn evict(&mut self, family: Family, spared: u32, context: &mut Context<'_, F>) -> bool {
         // The datagram that has to go may be in the nursery.
-        self.settle_all(context);
+        self.promote_all(context);
         let limits = context.settings.family(family);
         let shelf = &self.shelves[family_index(family)];
         let slot = shelf.victim(&mut self.queues, limits, spared, context.now);

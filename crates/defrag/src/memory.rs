@@ -47,8 +47,8 @@ impl Pools {
 
     /// Puts lower limits into effect. To be called when all workers have
     /// [fitted](Memory::set_workers) their leases to them.
-    pub fn settle(&self) {
-        self.pools.iter().for_each(LeasePool::settle_cap);
+    pub fn repay(&self) {
+        self.pools.iter().for_each(LeasePool::repay_over_cap);
     }
 
     /// The share of one of `workers` workers (at least 1).
@@ -128,7 +128,7 @@ mod tests {
 
         settings.v4.high_thresh = 4 * 1024 * KIB;
         pools.apply(&settings);
-        pools.settle();
+        pools.repay();
         memory.set_workers(2);
         assert!(memory.lease(Family::V4).spend(512 * KIB + 1));
         assert_eq!(leased(), (512 + 128) * KIB);

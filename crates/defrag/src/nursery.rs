@@ -82,7 +82,7 @@ const LANES: usize = 8;
 const NOWHERE: (i16, i16) = (i16::MAX, 0);
 impl<F> Nursery<F> {
     pub fn new() -> Self {
-        let young: Box<[Young<F>]> = (0..SEATS).map(|_| Young::nobody()).collect();
+        let young: Box<[Young<F>]> = (0..SEATS).map(|_| Young::empty_seat()).collect();
         Self {
             places: Box::new([0; PLACES]),
             #[expect(clippy::expect_used, reason = "the length is that of the range")]
@@ -119,7 +119,7 @@ impl<F> Nursery<F> {
 
     /// The seat of another datagram at the place for `place`.
     #[inline]
-    pub fn in_the_way(&self, place: u32) -> Option<u8> {
+    pub fn occupant(&self, place: u32) -> Option<u8> {
         let seat = self.places[place as usize % PLACES];
         let young = &self[seat];
         (young.is_here() && ((young.place ^ place) as usize).is_multiple_of(PLACES)).then_some(seat)
@@ -237,7 +237,7 @@ impl<F> IndexMut<u8> for Nursery<F> {
 
 impl<F> Young<F> {
     /// The content of a free seat.
-    fn nobody() -> Self {
+    fn empty_seat() -> Self {
         Self {
             key: DatagramKey::UNSPECIFIED,
             created: Timestamp::ZERO,

@@ -90,7 +90,7 @@ impl Worker {
             Step::Pass(_) => {}
         }
         if !self.has_nursery {
-            reassembler.settle_all(&mut context);
+            reassembler.promote_all(&mut context);
         }
         // The order among frames that are discarded together is not defined.
         discarded.sort_by_key(|discarded| discarded.0);

@@ -201,7 +201,7 @@ impl<F: Buffer> Reassembler<F> {
         complete: &mut Vec<F>,
         context: &mut Context<'_, F>,
     ) -> Outcome {
-        match self.settle(seat, context) {
+        match self.promote(seat, context) {
             Some(slot) => self.insert_settled(slot, arrival, frame, complete, context),
             None => self.open(arrival, frame, context),
         }
@@ -300,11 +300,11 @@ impl<F: Buffer> Reassembler<F> {
         if let Some(why) = refusal {
             return refuse(frame, why, context);
         }
-        if let Some(seat) = self.nursery.in_the_way(place) {
-            self.settle(seat, context);
+        if let Some(seat) = self.nursery.occupant(place) {
+            self.promote(seat, context);
         }
         if self.nursery.is_full() {
-            self.settle_half(context);
+            self.promote_half(context);
         }
         let tally = Tally::of(piece, bytes as u32, source_count);
         self.nursery.begin(piece, place, bucket, frame, tally, context.now);

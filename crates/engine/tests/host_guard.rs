@@ -41,7 +41,7 @@ impl HostGuard for Listener {
         self.tell(from_host, true);
     }
 
-    fn settle(&self) {
+    fn wait_until_applied(&self) {
         *self.waits.lock().unwrap() = true;
         drop(self.works.lock().unwrap());
     }

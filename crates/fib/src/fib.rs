@@ -158,7 +158,7 @@ impl Default for Fib {
 impl Fib {
     /// The query without the fields that no rule or route looks at. Packets with the same
     /// essence go the same way.
-    pub(crate) fn essence(&self, query: &Query) -> Query {
+    pub(crate) fn route_key(&self, query: &Query) -> Query {
         let family = usize::from(query.destination.is_ipv6());
         let Asks { source, mark, protocol, ports, .. } = self.asks[family];
         let mut asked = Query {

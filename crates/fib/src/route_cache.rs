@@ -24,7 +24,7 @@ impl RouteCache {
     /// The answer of `fib` for a packet. `fib` must not have changed since [`RouteCache::forget`].
     #[inline]
     pub fn look_up(&mut self, fib: &Fib, query: &Query) -> RouteResult {
-        let asked = fib.essence(query);
+        let asked = fib.route_key(query);
         let at = asked.flow_hash as usize & (self.places.len() - 1);
         match &self.places[at] {
             Some((known, result)) if *known == asked => *result,

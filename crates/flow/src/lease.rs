@@ -84,7 +84,7 @@ impl LeasePool {
     }
 
     /// Announces another limit. A higher one takes effect at once. A lower one takes effect
-    /// with [`LeasePool::settle_cap`]; before that call every lease should get a floor and a
+    /// with [`LeasePool::repay_over_cap`]; before that call every lease should get a floor and a
     /// quantum that fit the new limit. Otherwise one lease may hold spare units that the others
     /// lack, and these give up entries for which there would be room.
     pub fn plan_cap(&self, cap: u64) {
@@ -94,7 +94,7 @@ impl LeasePool {
 
     /// Puts the announced limit into effect. The pool takes nothing away when more than that is
     /// leased; it refuses new leases until enough has come back.
-    pub fn settle_cap(&self) {
+    pub fn repay_over_cap(&self) {
         self.shared.cap.store(self.planned_cap(), Ordering::Relaxed);
         self.shared.alarm.ring();
     }
@@ -192,7 +192,7 @@ impl Lease {
 
     /// Gives the spare units above the floor back if the pool lacks units, and takes the units
     /// that its own floor lacks.
-    pub fn settle(&mut self) {
+    pub fn repay(&mut self) {
         if self.is_overdrawn() {
             self.keep_spare(self.reserve());
         }
@@ -338,7 +338,7 @@ mod tests {
         assert!((0..4).all(|_| lease.spend(1)));
         pool.plan_cap(2);
         assert_eq!((pool.cap(), pool.planned_cap()), (4, 2));
-        pool.settle_cap();
+        pool.repay_over_cap();
         lease.release(1);
         assert_eq!(lease.spare(), 1);
         lease.release(3);

@@ -251,7 +251,7 @@ impl HostGuard for GuardHandle {
         }
     }
 
-    fn settle(&self) {
+    fn wait_until_applied(&self) {
         // Earlier requests have to be carried out in this time too.
         let wanted = lock(&self.0.wanted);
         let is_open = |wanted: &mut Wanted| !wanted.is_over && wanted.tried != wanted.filter;

@@ -114,12 +114,12 @@ fn nobody_waits_for_what_holds_already() {
     }
     assert!(handle.trouble().is_none());
     drop(hangs);
-    handle.settle();
+    handle.wait_until_applied();
     assert!(kernel.drops(443) && handle.trouble().is_none());
     // A repeated request changes nothing.
     let before = kernel.changes();
     from_host(443, |it| handle.follow(it));
-    handle.settle();
+    handle.wait_until_applied();
     assert_eq!(kernel.changes(), before);
     drop(guard);
 }
@@ -132,7 +132,7 @@ fn the_kernel_is_told_which_interfaces_there_are_now() {
     let told = || lock(&kernel.0).0.last().map(|told| told.interfaces.clone()).unwrap();
     let follow = |link: Option<u32>, name: &str| {
         handle.follow_ports(&[PortLink { link: link.map(LinkId), name: name.into() }]);
-        handle.settle();
+        handle.wait_until_applied();
         let [it] = &told()[..] else { panic!("one interface") };
         (it.index(), it.names().collect::<Vec<_>>().join(" "))
     };
@@ -147,7 +147,7 @@ fn the_kernel_is_told_which_interfaces_there_are_now() {
     from_host(80, |it| handle.keep_out(it)).unwrap();
     assert!(kernel.drops(80));
     from_host(443, |it| handle.follow(it));
-    handle.settle();
+    handle.wait_until_applied();
     assert!(kernel.drops(443));
     assert_eq!((told(), kernel.changes()), (before, 6));
     drop(guard);
@@ -163,7 +163,7 @@ fn a_refused_request_changes_nothing_and_a_failed_change_is_reported() {
     from_host(443, |it| handle.keep_out(it)).unwrap_err();
     assert!(kernel.drops(80) && handle.trouble().is_none());
     from_host(443, |it| handle.follow(it));
-    handle.settle();
+    handle.wait_until_applied();
     assert!(kernel.drops(80));
     assert!(handle.trouble().is_some_and(|told| told.contains("refused; the gateway tries again")));
     // A later request that the kernel accepts includes the refused one as a former one.

@@ -20,7 +20,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use crate::news::{self, News};
-use crate::reading::{self, Beside, NeighbourNews};
+use crate::reading::{self, LinkExtras, NeighbourNews};
 use crate::{Link, LinkId, Picture};
 
 /// Buffer for news that wait in the kernel, in bytes. The kernel may grant less. When it overflows,
@@ -54,14 +54,14 @@ impl From<netlink_packet_core::DecodeError> for Error {
 
 /// The parts of the picture that have to be listed again because their notifications are incomplete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Doubts {
+struct Relist {
     links: bool,
     neighbours: bool,
     /// Rules and routes of both families; they share one list of unsupported ones.
     routing: bool,
 }
 
-impl Doubts {
+impl Relist {
     const ALL: Self = Self { links: true, neighbours: true, routing: true };
 }
 
@@ -75,9 +75,9 @@ pub struct Mirror {
     orders: Socket,
     picture: Picture,
     /// Properties of links that are not in [`Link`] but decide about routes and rules.
-    besides: BTreeMap<LinkId, Beside>,
+    extras: BTreeMap<LinkId, LinkExtras>,
     /// The parts that still have to be listed, also after a listing failed.
-    doubts: Doubts,
+    relist: Relist,
 }
 
 impl Mirror {
@@ -99,9 +99,9 @@ impl Mirror {
         let mut orders = Socket::new(NETLINK_ROUTE)?;
         orders.bind_auto()?;
         orders.set_non_blocking(true)?;
-        let (picture, doubts) = (Picture::default(), Doubts::ALL);
-        let besides = BTreeMap::new();
-        let mut mirror = Self { news, asks, orders, picture, besides, doubts };
+        let (picture, relist) = (Picture::default(), Relist::ALL);
+        let extras = BTreeMap::new();
+        let mut mirror = Self { news, asks, orders, picture, extras, relist };
         // The socket hears every change from here on. A change that the listing already shows does
         // no harm as news.
         mirror.settle()?;
@@ -127,7 +127,7 @@ impl Mirror {
             match news {
                 News::Said(bytes) => self.hear(&bytes)?,
                 News::Lost => {
-                    self.doubts = Doubts::ALL;
+                    self.relist = Relist::ALL;
                     self.picture.overruns += 1;
                 }
             }
@@ -139,22 +139,22 @@ impl Mirror {
     /// True if the picture may be out of date although there are no news, because a listing failed.
     /// Then [`Mirror::refresh`] has to be called again.
     pub fn is_doubtful(&self) -> bool {
-        self.doubts != Doubts::default()
+        self.relist != Relist::default()
     }
 
     /// Takes news. If they can not be read, everything is in doubt.
     fn hear(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let mut doubts = self.doubts;
-        let read = each_message(bytes, |header, message| self.take(header, message, &mut doubts));
-        self.doubts = if read.is_ok() { doubts } else { Doubts::ALL };
+        let mut relist = self.relist;
+        let read = each_message(bytes, |header, message| self.take(header, message, &mut relist));
+        self.relist = if read.is_ok() { relist } else { Relist::ALL };
         read
     }
 
     /// Lists the doubtful parts.
     fn settle(&mut self) -> Result<(), Error> {
         if self.is_doubtful() {
-            self.list(self.doubts)?;
-            self.doubts = Doubts::default();
+            self.list(self.relist)?;
+            self.relist = Relist::default();
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Mirror {
         Ok(())
     }
 
-    fn take(&mut self, header: &NetlinkHeader, news: RouteNetlinkMessage, doubts: &mut Doubts) {
+    fn take(&mut self, header: &NetlinkHeader, news: RouteNetlinkMessage, relist: &mut Relist) {
         let fib = &mut self.picture.fib;
         match news {
             RouteNetlinkMessage::NewRoute(message) => {
@@ -193,7 +193,7 @@ impl Mirror {
                 let is_v6 = message.header.address_family == AddressFamily::Inet6;
                 // The kernel joins IPv6 routes of equal metric to one, and reports the whole.
                 if is_v6 && header.flags & NLM_F_APPEND != 0 {
-                    doubts.routing = true;
+                    relist.routing = true;
                 } else if header.flags & NLM_F_REPLACE != 0 {
                     fib.replace(table, route);
                 } else if is_v6 || header.flags & NLM_F_APPEND != 0 {
@@ -206,11 +206,11 @@ impl Mirror {
             RouteNetlinkMessage::DelRoute(message) => {
                 let mut ignored = Default::default();
                 if let Some((table, route)) = reading::route(&message, &mut ignored) {
-                    doubts.routing |= !fib.remove(table, &route) || !ignored.is_empty();
+                    relist.routing |= !fib.remove(table, &route) || !ignored.is_empty();
                 }
             }
             RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => {
-                doubts.routing = true;
+                relist.routing = true;
             }
             RouteNetlinkMessage::NewNeighbour(message) => self.take_neighbour(&message),
             RouteNetlinkMessage::DelNeighbour(message) => {
@@ -227,7 +227,7 @@ impl Mirror {
             | RouteNetlinkMessage::DelLink(_)
             | RouteNetlinkMessage::NewAddress(_)
             | RouteNetlinkMessage::DelAddress(_) => {
-                (doubts.links, doubts.routing) = (true, true);
+                (relist.links, relist.routing) = (true, true);
             }
             _ => {}
         }
@@ -239,7 +239,7 @@ impl Mirror {
         self.picture.links.get(&id).is_some_and(|known| {
             let told = reading::link(message);
             Link { addresses: known.addresses.clone(), ..told } == *known
-        }) && self.besides.get(&id) == Some(&reading::beside(message))
+        }) && self.extras.get(&id) == Some(&reading::link_extras(message))
     }
 
     /// True if the picture has the address already.
@@ -261,16 +261,16 @@ impl Mirror {
     }
 
     /// Lists the doubtful parts again.
-    fn list(&mut self, doubts: Doubts) -> Result<(), Error> {
-        if doubts.links {
+    fn list(&mut self, relist: Relist) -> Result<(), Error> {
+        if relist.links {
             let mut links: BTreeMap<LinkId, Link> = BTreeMap::new();
-            let mut besides = BTreeMap::new();
+            let mut extras = BTreeMap::new();
             let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
             for message in self.dump("links", request)? {
                 if let RouteNetlinkMessage::NewLink(message) = message {
                     let id = LinkId(message.header.index);
                     links.insert(id, reading::link(&message));
-                    besides.insert(id, reading::beside(&message));
+                    extras.insert(id, reading::link_extras(&message));
                 }
             }
             let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
@@ -282,16 +282,16 @@ impl Mirror {
                     link.addresses.push(address);
                 }
             }
-            (self.picture.links, self.besides) = (links, besides);
+            (self.picture.links, self.extras) = (links, extras);
         }
-        if doubts.routing {
+        if relist.routing {
             self.picture.unsupported.clear();
             for (family, v6) in [(AddressFamily::Inet, false), (AddressFamily::Inet6, true)] {
                 self.list_rules(family, v6)?;
                 self.list_routes(family, v6)?;
             }
         }
-        if doubts.neighbours {
+        if relist.neighbours {
             self.picture.neighbours.clear();
             let request = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
             for message in self.dump("neighbours", request)? {
@@ -307,10 +307,10 @@ impl Mirror {
         let mut request = RuleMessage::default();
         request.header.family = family;
         let messages = self.dump("rules", RouteNetlinkMessage::GetRule(request))?;
-        let (Picture { links, unsupported, .. }, besides) = (&mut self.picture, &self.besides);
+        let (Picture { links, unsupported, .. }, extras) = (&mut self.picture, &self.extras);
         let link_named = |name: &str| {
             let is_named = |(id, link): &(&LinkId, &Link)| {
-                link.name == name || besides.get(id).is_some_and(|it| it.has_name(name))
+                link.name == name || extras.get(id).is_some_and(|it| it.has_name(name))
             };
             links.iter().find(is_named).map(|(id, _)| *id)
         };
@@ -458,15 +458,15 @@ mod tests {
         let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
         let mut told = mirror.dump("links", links).unwrap();
         told.extend(mirror.dump("addresses", addresses).unwrap());
-        let mut doubts = Doubts::default();
+        let mut relist = Relist::default();
         for message in &told {
-            mirror.take(&header, message.clone(), &mut doubts);
+            mirror.take(&header, message.clone(), &mut relist);
         }
-        assert_eq!(doubts, Doubts::default());
+        assert_eq!(relist, Relist::default());
         // The kernel removes IPv4 routes with a link that goes down, even if it had no carrier.
         let RouteNetlinkMessage::NewLink(mut link) = told.remove(0) else { panic!("no link") };
         link.header.flags ^= LinkFlags::Up;
-        mirror.take(&header, RouteNetlinkMessage::NewLink(link), &mut doubts);
-        assert!(doubts.links && doubts.routing);
+        mirror.take(&header, RouteNetlinkMessage::NewLink(link), &mut relist);
+        assert!(relist.links && relist.routing);
     }
 }

@@ -316,20 +316,20 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
 
 /// Properties of a link that are not in [`Link`] but decide about its routes and rules.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Beside {
+pub(crate) struct LinkExtras {
     flags: LinkFlags,
     /// Its alternative names.
     names: Vec<String>,
 }
 
-impl Beside {
+impl LinkExtras {
     /// True if the link has this alternative name.
     pub(crate) fn has_name(&self, name: &str) -> bool {
         self.names.iter().any(|other| other == name)
     }
 }
 
-pub(crate) fn beside(message: &LinkMessage) -> Beside {
+pub(crate) fn link_extras(message: &LinkMessage) -> LinkExtras {
     let flags = LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Running;
     let mut names = Vec::new();
     for attribute in &message.attributes {
@@ -339,7 +339,7 @@ pub(crate) fn beside(message: &LinkMessage) -> Beside {
             _ => None,
         }));
     }
-    Beside { flags: message.header.flags & flags, names }
+    LinkExtras { flags: message.header.flags & flags, names }
 }
 
 /// An address of the host with its network and link; `None` if it can not be used, or not yet.

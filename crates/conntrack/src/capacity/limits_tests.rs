@@ -17,7 +17,7 @@ fn pair(max_entries: u64, reserve: &Reserve) -> (LimitPools, [Limits; 2]) {
 /// Adopts a changed limit.
 fn change(pools: &LimitPools, pair: &mut [Limits; 2], max_entries: u64) {
     pools.apply(&settings(max_entries));
-    pools.settle();
+    pools.repay();
     pair.iter_mut().for_each(|limits| limits.share(2));
 }
 
@@ -58,7 +58,7 @@ fn each_worker_has_a_part_that_no_other_takes() {
     assert!(!second.spend() && alone.is_overdrawn());
     for _ in 0..12 {
         alone.table.release(1);
-        alone.settle();
+        alone.repay();
     }
     assert!(!alone.is_overdrawn());
     assert_eq!(spend(second, 300), 12);
@@ -117,7 +117,7 @@ fn limits_of_zones_change_while_connections_live() {
             limits.learn(&pools);
             limits.share(2);
         }
-        pools.settle();
+        pools.repay();
         workers.iter_mut().for_each(|limits| limits.share(2));
         pools.zones().collect::<Vec<_>>()
     };
@@ -168,7 +168,7 @@ fn a_lower_limit_costs_nobody_what_fits_it() {
         assert!(!limits.is_overdrawn());
         assert!(limits.spend());
     }
-    pools.settle();
+    pools.repay();
     assert!(!pair.iter().any(Limits::is_overdrawn));
     let more = spend(&mut pair[0], 30_000) + spend(&mut pair[1], 30_000);
     assert_eq!(more, 30_000 - 20_002);

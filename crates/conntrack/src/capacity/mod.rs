@@ -30,7 +30,7 @@ pub(crate) use eviction_lists::Rank;
 pub use half_open::HalfOpen;
 pub use occupancy::Shortage;
 pub(crate) use occupancy::{Occupancy, discount};
-pub(crate) use port_usage::{NatSource, PortUsage, Stake};
+pub(crate) use port_usage::{NatSource, PortShare, PortUsage};
 pub use sources::Sources;
 
 /// The reserve is at most 1 / `RESERVE_SHARE` of all connections.
@@ -136,9 +136,9 @@ impl LimitPools {
     }
 
     /// Puts lower limits into effect.
-    pub fn settle(&self) {
+    pub fn repay(&self) {
         let zones = self.zones.iter().map(|(_, pool)| pool);
-        [&self.table, &self.reserve].into_iter().chain(zones).for_each(LeasePool::settle_cap);
+        [&self.table, &self.reserve].into_iter().chain(zones).for_each(LeasePool::repay_over_cap);
     }
 
     /// Announces the limits of zones; `None`: no limit. Zones that are not in the list lose
@@ -240,14 +240,14 @@ impl Limits {
         for (_, lease) in &mut self.zones {
             lease.set_floor(floor(lease.pool()));
             lease.set_quantum(quantum(lease.pool()));
-            lease.settle();
+            lease.repay();
         }
         self.to_ask = self.zones.len();
         self.table.set_floor(floor(self.table.pool()));
         for lease in [&mut self.table, &mut self.reserve] {
             lease.set_quantum(quantum(lease.pool()));
         }
-        self.settle();
+        self.repay();
     }
 
     /// Sets the number of tables of the gateway: of the ports towards a destination, a worker
@@ -280,7 +280,7 @@ impl Limits {
             self.asked_zone %= self.zones.len();
             let (zone, lease) = &mut self.zones[self.asked_zone];
             if lease.is_overdrawn() {
-                lease.settle();
+                lease.repay();
                 if lease.is_overdrawn() {
                     let zone = *zone;
                     // It is checked again after all others.
@@ -305,9 +305,9 @@ impl Limits {
     }
 
     /// Returns spare units of the table and the reserve that other workers lack.
-    pub fn settle(&mut self) {
-        self.table.settle();
-        self.reserve.settle();
+    pub fn repay(&mut self) {
+        self.table.repay();
+        self.reserve.repay();
     }
 
     /// The limits of the only worker of a gateway, with this many connections and without zones
@@ -351,7 +351,7 @@ impl Limits {
     /// Adopts a changed limit of the gateway, without a reserved part of it.
     pub fn follow(&mut self) {
         self.table.set_quantum(quantum(self.table.pool()));
-        self.settle();
+        self.repay();
     }
 
     /// The number of a zone whose connections are counted; `None` for zone 0, whose connections

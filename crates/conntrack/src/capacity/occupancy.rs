@@ -36,7 +36,7 @@ pub(crate) struct Occupancy {
     /// The table's number at the worker.
     place: u16,
     /// The connection that is being judged for the SYN proxy and takes no room.
-    guest: Option<u32>,
+    uncounted: Option<u32>,
 }
 
 const RANKS: u16 = Rank::ALL.len() as u16;
@@ -61,9 +61,9 @@ impl Occupancy {
     }
 
     /// Adds a connection that takes no room, because the SYN proxy answers its packet.
-    pub fn seat_guest(&mut self, slot: u32) {
-        debug_assert_eq!(self.guest, None, "one packet is judged at a time");
-        self.guest = Some(slot);
+    pub fn add_uncounted(&mut self, slot: u32) {
+        debug_assert_eq!(self.uncounted, None, "one packet is judged at a time");
+        self.uncounted = Some(slot);
     }
 
     /// Adds a connection that was admitted.
@@ -89,13 +89,13 @@ impl Occupancy {
     }
 
     /// True for a connection that takes no room.
-    pub fn is_guest(&self, slot: u32) -> bool {
-        self.guest == Some(slot)
+    pub fn is_uncounted(&self, slot: u32) -> bool {
+        self.uncounted == Some(slot)
     }
 
     /// Removes a connection that ends, and returns its units.
     pub fn leave(&mut self, slot: u32, head: &Head, limits: &mut Limits) {
-        if self.guest.take_if(|guest| *guest == slot).is_some() {
+        if self.uncounted.take_if(|uncounted| *uncounted == slot).is_some() {
             return;
         }
         if self.payers.file(slot, None) {

@@ -18,7 +18,7 @@ const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
 
 /// The share of a source in a pool.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stake {
+pub(crate) struct PortShare {
     pool: Pool,
     pub source: NatSource,
 }
@@ -51,8 +51,8 @@ pub(crate) struct PortUsage {
 #[repr(align(64))]
 struct Line([u32; CELLS as usize]);
 
-impl Stake {
-    /// The stake of the originator of a connection.
+impl PortShare {
+    /// The share of the originator of a connection.
     pub fn of(pool: Pool, key: &FlowKey, originator: Side) -> Self {
         let prefix = source_prefix(key.endpoint(originator), key.family);
         Self { pool, source: NatSource { prefix, zone: key.zone } }
@@ -84,20 +84,20 @@ impl PortUsage {
     }
 
     /// Counts a connection.
-    pub fn enter(&mut self, stake: &Stake) {
+    pub fn enter(&mut self, port_share: &PortShare) {
         if self.lines.is_empty() {
             self.lines = vec![Line([0; CELLS as usize]); LINES];
         }
-        for place in [stake.pool.number(), stake.place()] {
+        for place in [port_share.pool.number(), port_share.place()] {
             let (line, cells) = self.cells(place);
             cells.into_iter().for_each(|cell| self.lines[line].0[cell] += 1);
         }
     }
 
     /// Counts a connection less.
-    pub fn leave(&mut self, stake: &Stake) {
-        debug_assert!(self.held(stake) > 0, "a connection leaves that nobody has counted");
-        for place in [stake.pool.number(), stake.place()] {
+    pub fn leave(&mut self, port_share: &PortShare) {
+        debug_assert!(self.held(port_share) > 0, "a connection leaves that nobody has counted");
+        for place in [port_share.pool.number(), port_share.place()] {
             let (line, cells) = self.cells(place);
             for cell in cells {
                 let count = self.lines.get_mut(line).map(|line| &mut line.0[cell]);
@@ -107,8 +107,8 @@ impl PortUsage {
     }
 
     /// The number of ports that a source has of a pool at this worker.
-    pub fn held(&self, stake: &Stake) -> u32 {
-        self.count(stake.place())
+    pub fn held(&self, port_share: &PortShare) -> u32 {
+        self.count(port_share.place())
     }
 
     /// The share of this worker in `ports` ports, in proportion to its tables.
@@ -123,9 +123,10 @@ impl PortUsage {
     /// than `share` percent of the sum of its own and the free ports (a threshold that follows
     /// the free ports, as that of Choudhury and Hahne, 1998), or less than the minimum that
     /// every source may have.
-    pub fn allows(&self, stake: &Stake, ports: u32, share: u32) -> bool {
-        let (held, all, share) = (u64::from(self.held(stake)), u64::from(ports), u64::from(share));
-        let free = all.saturating_sub(self.count(stake.pool.number()).into());
+    pub fn allows(&self, port_share: &PortShare, ports: u32, share: u32) -> bool {
+        let (held, all, share) =
+            (u64::from(self.held(port_share)), u64::from(ports), u64::from(share));
+        let free = all.saturating_sub(self.count(port_share.pool.number()).into());
         let few = (all * share.min(100 - share) / 100).max(ALWAYS);
         held < few || held * (100 - share) < share * free
     }

@@ -8,13 +8,13 @@ use super::*;
 
 const SHARE: u32 = 94;
 
-fn stake(pool: u64, source: impl Into<IpAddr>, port: u16, zone: u16) -> Stake {
+fn port_share(pool: u64, source: impl Into<IpAddr>, port: u16, zone: u16) -> PortShare {
     let source = source.into();
     let family = if source.is_ipv4() { Family::V4 } else { Family::V6 };
     let from = Endpoint { address: mapped(source), port };
     let to = Endpoint { address: [0xfe; 16], port: 53 };
     let packet = FlowKey::of_ports(family, protocol::UDP, Zone(zone), from, to);
-    Stake::of(Pool::of(pool), &packet.key, packet.sender)
+    PortShare::of(Pool::of(pool), &packet.key, packet.sender)
 }
 
 fn host(number: u16) -> Ipv4Addr {
@@ -22,10 +22,10 @@ fn host(number: u16) -> Ipv4Addr {
 }
 
 /// Takes as many ports as a source may have of `ports`; returns their number.
-fn take(usage: &mut PortUsage, stake: &Stake, ports: u32, share: u32) -> u32 {
+fn take(usage: &mut PortUsage, port_share: &PortShare, ports: u32, share: u32) -> u32 {
     let mut got = 0;
-    while usage.count(stake.pool.number()) < ports && usage.allows(stake, ports, share) {
-        usage.enter(stake);
+    while usage.count(port_share.pool.number()) < ports && usage.allows(port_share, ports, share) {
+        usage.enter(port_share);
         got += 1;
     }
     got
@@ -33,7 +33,7 @@ fn take(usage: &mut PortUsage, stake: &Stake, ports: u32, share: u32) -> u32 {
 
 #[test]
 fn a_source_gets_its_share_and_leaves_the_rest_to_others() {
-    let key = |number| stake(7 << 32, host(number), 1, 0);
+    let key = |number| port_share(7 << 32, host(number), 1, 0);
     let mut usage = PortUsage::default();
     assert_eq!(take(&mut usage, &key(1), 1000, SHARE), 940);
     // Each further source gets the same share of the remaining ports.
@@ -51,29 +51,29 @@ fn a_source_gets_its_share_and_leaves_the_rest_to_others() {
 fn a_source_that_is_alone_gets_the_share_that_is_set() {
     for (share, most) in [(1, 100), (10, 1000), (50, 5000), (90, 9000), (99, 9900), (100, 10_000)] {
         let mut usage = PortUsage::default();
-        assert_eq!(take(&mut usage, &stake(7 << 32, host(1), 1, 0), 10_000, share), most);
+        assert_eq!(take(&mut usage, &port_share(7 << 32, host(1), 1, 0), 10_000, share), most);
     }
     // In a small pool it gets `ALWAYS` ports, because a count can be too high by that many.
     let mut usage = PortUsage::default();
-    assert_eq!(take(&mut usage, &stake(7 << 32, host(1), 1, 0), 100, 1), ALWAYS as u32);
+    assert_eq!(take(&mut usage, &port_share(7 << 32, host(1), 1, 0), 100, 1), ALWAYS as u32);
 }
 
 #[test]
 fn a_host_that_is_alone_gets_sixty_thousand_ports_of_all() {
     let mut usage = PortUsage::default();
-    let got = take(&mut usage, &stake(1 << 40, host(1), 1, 0), 64_512, SHARE);
+    let got = take(&mut usage, &port_share(1 << 40, host(1), 1, 0), 64_512, SHARE);
     assert!(got > 60_000, "{got}");
-    assert_eq!(take(&mut usage, &stake(2 << 40, host(1), 1, 0), 64_512, 100), 64_512);
+    assert_eq!(take(&mut usage, &port_share(2 << 40, host(1), 1, 0), 64_512, 100), 64_512);
 }
 
 #[test]
 fn two_that_want_all_get_the_same() {
-    let [one, other] = [1, 2].map(|number| stake(7 << 32, host(number), 1, 0));
+    let [one, other] = [1, 2].map(|number| port_share(7 << 32, host(number), 1, 0));
     let (mut usage, mut got) = (PortUsage::default(), [0; 2]);
     for _ in 0..1000 {
-        for (stake, got) in [&one, &other].into_iter().zip(&mut got) {
-            if usage.allows(stake, 1000, 90) {
-                usage.enter(stake);
+        for (port_share, got) in [&one, &other].into_iter().zip(&mut got) {
+            if usage.allows(port_share, 1000, 90) {
+                usage.enter(port_share);
                 *got += 1;
             }
         }
@@ -86,11 +86,11 @@ fn two_that_want_all_get_the_same() {
 fn hosts_of_one_ipv6_network_are_one_source_and_tenants_are_several() {
     let v6 = |network, host| Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, host);
     let mut usage = PortUsage::default();
-    usage.enter(&stake(7 << 32, v6(1, 1), 1, 0));
-    assert_eq!(usage.held(&stake(7 << 32, v6(1, 9), 2, 0)), 1);
-    assert_eq!(usage.held(&stake(7 << 32, v6(2, 1), 1, 0)), 0);
-    assert_eq!(usage.held(&stake(7 << 32, v6(1, 1), 1, 5)), 0);
-    assert_eq!(usage.held(&stake(8 << 32, v6(1, 1), 1, 0)), 0);
+    usage.enter(&port_share(7 << 32, v6(1, 1), 1, 0));
+    assert_eq!(usage.held(&port_share(7 << 32, v6(1, 9), 2, 0)), 1);
+    assert_eq!(usage.held(&port_share(7 << 32, v6(2, 1), 1, 0)), 0);
+    assert_eq!(usage.held(&port_share(7 << 32, v6(1, 1), 1, 5)), 0);
+    assert_eq!(usage.held(&port_share(8 << 32, v6(1, 1), 1, 0)), 0);
 }
 
 #[test]
@@ -117,18 +117,18 @@ fn compare(seed: u64, connections: u32) -> f64 {
     for number in 0..connections {
         *model.entry(key(number)).or_default() += 1;
         let (pool, source) = key(number);
-        usage.enter(&stake(pool, host(source), number as u16, 0));
+        usage.enter(&port_share(pool, host(source), number as u16, 0));
     }
     assert_eq!(usage.total(), connections as usize);
     let mut too_high = 0;
     for (&(pool, source), &count) in &model {
-        let held = usage.held(&stake(pool, host(source), 0, 0));
+        let held = usage.held(&port_share(pool, host(source), 0, 0));
         assert!(held >= count);
         too_high += held - count;
     }
     for number in 0..connections {
         let (pool, source) = key(number);
-        usage.leave(&stake(pool, host(source), number as u16, 0));
+        usage.leave(&port_share(pool, host(source), number as u16, 0));
     }
     assert_eq!(usage.total(), 0);
     f64::from(too_high) / model.len() as f64

@@ -59,7 +59,7 @@ impl Expectations {
         mut ports: impl Iterator<Item = u16>,
     ) -> Option<u16> {
         let mut book = self.book();
-        if let Some(port) = book.told_before(&master.flow.key, announced) {
+        if let Some(port) = book.announced_port(&master.flow.key, announced) {
             return Some(port);
         }
         let is_free = |port: u16| book.is_free(master, announced, port);
@@ -126,7 +126,7 @@ impl Book {
 
     /// The port that an earlier announcement has for the same place, or for the other port of
     /// its pair.
-    fn told_before(&self, master: &FlowKey, new: &Announced) -> Option<u16> {
+    fn announced_port(&self, master: &FlowKey, new: &Announced) -> Option<u16> {
         let (address, port) = new.follow?.destination?;
         self.follows(master).find_map(|(old, meant)| {
             let is_alike = (old.protocol, old.destination) == (new.protocol, new.destination)

@@ -81,7 +81,7 @@ impl Expectations {
             numbers.filter(fits).collect::<Vec<_>>()
         };
         let fitting = waiting(&book, &|announced| announced.admits(&source));
-        let vague = |number: &u64| book.entries[number].announced.vagueness();
+        let vague = |number: &u64| book.entries[number].announced.wildcards();
         let number = fitting.into_iter().min_by_key(vague)?;
         let expectation = book.entries.get(&number)?.clone();
         let mut numbers = Vec::new();
@@ -131,7 +131,7 @@ impl Announced {
     }
 
     /// How many of the sender's address and port an announcement leaves open, 0 to 2.
-    fn vagueness(&self) -> usize {
+    fn wildcards(&self) -> usize {
         usize::from(self.source.is_none()) + usize::from(self.source_port.is_none())
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use self::announced::ExpectedTranslation;
 pub(crate) use self::ends::Ends;
 pub use self::ends::Halves;
 pub(crate) use self::pool::Pool;
-pub use self::request::{Addresses, End, Ports, Request};
+pub use self::request::{Addresses, Ports, Request, TranslatedEnd};
 pub use self::supply::{Block, Supply};
 pub(crate) use self::supply::{Candidates, Subject};
 pub(crate) use self::translation::Translation;

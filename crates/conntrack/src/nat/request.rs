@@ -9,7 +9,7 @@ use super::{Pool, Supply};
 
 /// The end of a connection that changes, as its originator's packets name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum TranslatedEnd {
     /// The sender: source translation, masquerade.
     Source,
     /// The receiver: destination translation, redirect.
@@ -35,7 +35,7 @@ pub struct Ports {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The end that changes.
-    pub end: End,
+    pub end: TranslatedEnd,
     /// The addresses to choose from; `None`: the packet's own. Addresses of another family have
     /// no effect.
     pub addresses: Option<Addresses>,
@@ -157,7 +157,7 @@ impl Request {
     }
 
     /// A translation of an end that changes nothing.
-    pub const fn of(end: End) -> Self {
+    pub const fn of(end: TranslatedEnd) -> Self {
         Self {
             end,
             addresses: None,

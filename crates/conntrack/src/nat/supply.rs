@@ -2,7 +2,7 @@
 
 use flow::{Endpoint, FlowKey};
 
-use super::{Addresses, End, Ends, Ports, Request};
+use super::{Addresses, Ends, Ports, Request, TranslatedEnd};
 
 /// Most addresses of a range that are tried. Each takes as many tries as the block has ports.
 const MOST_ADDRESSES: u128 = 4;
@@ -129,7 +129,7 @@ pub(crate) struct Subject {
 /// up to and including its own: a later search can continue from there. Some places hold no
 /// candidate. The list is finite, and has no duplicates apart from the packet's own port.
 pub(crate) struct Candidates {
-    end: End,
+    end: TranslatedEnd,
     ends: Ends,
     walk: AddressWalk,
     choice: PortChoice,
@@ -145,8 +145,8 @@ impl Candidates {
     pub fn new(places: usize, request: &Request, subject: &Subject, supply: Supply<'_>) -> Self {
         let Subject { key, hash, ends } = subject;
         let own = match request.end {
-            End::Source => ends.source,
-            End::Destination => ends.destination,
+            TranslatedEnd::Source => ends.source,
+            TranslatedEnd::Destination => ends.destination,
         };
         let start = match (request.random, hash) {
             (true, _) => supply.seed,
@@ -177,8 +177,8 @@ impl Iterator for Candidates {
                 let Some(port) = self.choice.port(place) else { continue };
                 let new = Endpoint { address, port };
                 let ends = match self.end {
-                    End::Source => Ends { source: new, ..self.ends },
-                    End::Destination => Ends { destination: new, ..self.ends },
+                    TranslatedEnd::Source => Ends { source: new, ..self.ends },
+                    TranslatedEnd::Destination => Ends { destination: new, ..self.ends },
                 };
                 return Some((self.before + place + 1, ends));
             }
@@ -211,7 +211,7 @@ impl AddressWalk {
             None => (own, 1),
             Some(range) if request.netmap => (range.map(own), 1),
             // A source in the range keeps its address, as with the kernel.
-            Some(range) if request.end == End::Source && range.contains(own) => {
+            Some(range) if request.end == TranslatedEnd::Source && range.contains(own) => {
                 (own, range.count_up_to(MOST_ADDRESSES))
             }
             Some(range) => match range.single() {
@@ -223,7 +223,7 @@ impl AddressWalk {
             },
         };
         // A rule that wants one address for a client wants no other when its ports run out.
-        let is_alone = request.persistent || request.end == End::Destination;
+        let is_alone = request.persistent || request.end == TranslatedEnd::Destination;
         Self { address: Some(first), range, left: if is_alone { 0 } else { count - 1 } }
     }
 
@@ -276,20 +276,20 @@ impl PortChoice {
         let others = match (request.end, request.ports) {
             // An identifier belongs to the end that asks, so the destination of a query has no
             // port.
-            (End::Destination, _) if key.is_query() => return as_it_is,
-            (End::Destination, None) => return as_it_is,
-            (End::Destination, Some(range)) => range.into(),
-            (End::Source, None) => block,
+            (TranslatedEnd::Destination, _) if key.is_query() => return as_it_is,
+            (TranslatedEnd::Destination, None) => return as_it_is,
+            (TranslatedEnd::Destination, Some(range)) => range.into(),
+            (TranslatedEnd::Source, None) => block,
             // The range of the rule goes before the block.
-            (End::Source, Some(range)) => block.within(range),
+            (TranslatedEnd::Source, Some(range)) => block.within(range),
         };
         let shared = match request.ports {
-            Some(range) if request.end == End::Source => range.into(),
+            Some(range) if request.end == TranslatedEnd::Source => range.into(),
             _ => Self::NONE,
         };
         let is_own = others.contains(own) || others.is_empty() && shared.contains(own);
         let may_stay = !request.random && is_own;
-        let in_order = request.end == End::Destination && !request.random;
+        let in_order = request.end == TranslatedEnd::Destination && !request.random;
         let keep = may_stay.then_some(own);
         Self { keep, others, in_order, shared, start: 0, of_shared: 0 }
     }

@@ -25,7 +25,7 @@ proptest! {
             addresses: Addresses::new(address(10), address(10 + hosts)),
             ports: Ports::new(first, first + count).filter(|_| has_range),
             random,
-            ..Request::of(End::Source)
+            ..Request::of(TranslatedEnd::Source)
         };
         let buckets = 1 << (buckets + 7);
         let block = Block::of_bucket(Ports::new(1024, 32767).unwrap(), bucket, buckets);

@@ -84,7 +84,7 @@ impl Table {
     /// Counts an admitted connection, unless it takes no room.
     pub(super) fn enter(&mut self, slot: u32, screening: Screening, context: &mut Context<'_>) {
         if screening == Screening::Answer {
-            return self.occupancy.seat_guest(slot);
+            return self.occupancy.add_uncounted(slot);
         }
         let Entry { head, body } = &mut self.slab[slot];
         self.occupancy.enter(slot, head, &body.state, context.limits);
@@ -105,7 +105,7 @@ impl Table {
         }
         limits.port_usage.remove_table();
         for (slot, pool) in self.slab.pools() {
-            limits.port_usage.leave(&self.stake(slot, pool));
+            limits.port_usage.leave(&self.port_share(slot, pool));
         }
     }
 
@@ -115,7 +115,7 @@ impl Table {
         self.occupancy.adopt(limits, place);
         limits.port_usage.add_table();
         for (slot, pool) in self.slab.pools() {
-            limits.port_usage.enter(&self.stake(slot, pool));
+            limits.port_usage.enter(&self.port_share(slot, pool));
         }
         for slot in self.counted_by_source() {
             self.occupancy.adopt_source(&mut self.slab[slot].head, limits);

@@ -231,7 +231,7 @@ proptest! {
                     limits.learn(&pools);
                     limits.share(2);
                 }
-                pools.settle();
+                pools.repay();
             } else if known.is_none() && zone > 0 {
                 continue;
             }

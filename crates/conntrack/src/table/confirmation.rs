@@ -71,7 +71,7 @@ impl Table {
         if !self.is_fresh(slot) {
             return Ok(());
         }
-        debug_assert!(!self.occupancy.is_guest(slot), "it has no room to stay");
+        debug_assert!(!self.occupancy.is_uncounted(slot), "it has no room to stay");
         let is_news = self.make_known(slot, context).inspect_err(|_| self.close(slot, context))?;
         self.slab[slot].head.status.clear(Status::FRESH);
         if let Some(claim) = self.slab.take_claim(slot) {

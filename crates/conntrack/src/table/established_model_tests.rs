@@ -15,7 +15,7 @@ use self::actions::{ACK, Action, COMMAND, DATAGRAMS, FTP, Opened, PAYLOAD, SYN, 
 use super::*;
 use crate::connection::ip_address;
 use crate::helper::Kind;
-use crate::nat::{Addresses, Block, Edit, End, Ports, Request, Supply};
+use crate::nat::{Addresses, Block, Edit, Ports, Request, Supply, TranslatedEnd};
 use crate::proto::tcp::{TcpSettings, TcpState};
 use crate::testing::{Lab, SECRET, address, tcp, udp};
 use crate::{Cursor, Direction, TimeoutPolicy};
@@ -195,7 +195,7 @@ fn judge(
     context: &mut Context<'_>,
 ) -> Result<(), DropReason> {
     let Some(id) = tracked.connection else { return Ok(()) };
-    let Some(opened) = opened else { return table.settle(id, supply(), context) };
+    let Some(opened) = opened else { return table.make_reply_unique(id, supply(), context) };
     if opened.has_policy {
         let mut timeouts = TcpSettings::default().timeouts;
         timeouts.set(TcpState::Established, 77);
@@ -210,11 +210,11 @@ fn judge(
     };
     let [source, destination] = opened.translated;
     if let Some(last) = destination {
-        table.translate(id, &to(End::Destination, last), supply(), context)?;
+        table.translate(id, &to(TranslatedEnd::Destination, last), supply(), context)?;
     }
     match source {
-        Some(last) => table.translate(id, &to(End::Source, last), supply(), context),
-        None => table.settle(id, supply(), context),
+        Some(last) => table.translate(id, &to(TranslatedEnd::Source, last), supply(), context),
+        None => table.make_reply_unique(id, supply(), context),
     }
 }
 

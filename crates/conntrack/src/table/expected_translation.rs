@@ -7,7 +7,7 @@ use flow::{DropReason, Endpoint};
 use wire::mapped;
 
 use super::Table;
-use crate::nat::{Addresses, Block, Edit, End, Ends, Ports, Request, Supply};
+use crate::nat::{Addresses, Block, Edit, Ends, Ports, Request, Supply, TranslatedEnd};
 use crate::proto::tcp::Seq;
 use crate::seqadj::{Adjustment, Shift};
 use crate::{ConnectionId, Context, Direction};
@@ -43,18 +43,18 @@ impl Table {
             let request = Request {
                 addresses: Some(Addresses::one(address)),
                 ports: Ports::new(port, port),
-                ..Request::of(End::Destination)
+                ..Request::of(TranslatedEnd::Destination)
             };
             self.translate(id, &request, supply, context)?;
         }
         match follow.source {
-            None => self.settle(id, supply, context)?,
+            None => self.make_reply_unique(id, supply, context)?,
             Some(address) if self.keep_told_port(slot, address, supply, context)? => {}
             Some(address) => {
                 let request = Request {
                     addresses: Some(Addresses::one(address)),
                     interface: follow.interface,
-                    ..Request::of(End::Source)
+                    ..Request::of(TranslatedEnd::Source)
                 };
                 self.translate(id, &request, supply, context)?;
             }

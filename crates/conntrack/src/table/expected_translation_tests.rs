@@ -121,7 +121,7 @@ impl Lab {
                 for rule in rules {
                     table.translate(id, rule, supply(), context).unwrap();
                 }
-                table.settle(id, supply(), context).unwrap();
+                table.make_reply_unique(id, supply(), context).unwrap();
             }
             (table.pass(tracked, &packet, context), table.translation(&tracked))
         });
@@ -168,11 +168,11 @@ fn end4(end: flow::Endpoint) -> End4 {
 }
 
 fn masquerade() -> [Request; 1] {
-    [Request { addresses: one(OUTSIDE), interface: Some(3), ..Request::of(End::Source) }]
+    [Request { addresses: one(OUTSIDE), interface: Some(3), ..Request::of(TranslatedEnd::Source) }]
 }
 
 fn forward() -> [Request; 1] {
-    [Request { addresses: one(SERVER), ..Request::of(End::Destination) }]
+    [Request { addresses: one(SERVER), ..Request::of(TranslatedEnd::Destination) }]
 }
 
 fn edited(payload: &[u8], edits: &[Edit]) -> Vec<u8> {
@@ -353,7 +353,7 @@ proptest! {
     ) {
         let mut lab = Lab::new(Kind::Ftp, 21);
         let (client, server) = ((CLIENT, 40000), (SERVER, 21));
-        let rule = Request { addresses: one(nat), ..Request::of(End::Source) };
+        let rule = Request { addresses: one(nat), ..Request::of(TranslatedEnd::Source) };
         let (seen, _) = lab.ftp(client, server, &[rule]);
         let mut sequence = 9u32;
         let mut received: Vec<u8> = Vec::new();

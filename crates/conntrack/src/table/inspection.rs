@@ -18,7 +18,7 @@ const GROUP: u8 = 1;
 
 impl Table {
     /// Gives a new connection its mark and helper, and returns the class of its first packet.
-    pub(super) fn welcome(
+    pub(super) fn assign_helper(
         &mut self,
         slot: u32,
         packet: &TrackedPacket<'_>,

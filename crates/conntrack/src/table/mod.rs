@@ -30,7 +30,7 @@ use self::inspection::release;
 use self::packet::is_fragment;
 use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
-use crate::capacity::{Occupancy, Stake};
+use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
 use crate::nat::{Block, Edit, Halves};
 use crate::proto::{Before, Input, State, Step};
@@ -447,7 +447,7 @@ fn retire(
         index.remove(translation.hash, slot | SECOND);
         let head = &slab[slot].head;
         if let Some(pool) = translation.pool {
-            context.limits.port_usage.leave(&Stake::of(pool, &head.key, head.originator()));
+            context.limits.port_usage.leave(&PortShare::of(pool, &head.key, head.originator()));
         }
         // Nobody has heard of a withdrawn connection, and its replies may belong to another.
         // Replies to a tunnel find it without an alias.

@@ -101,7 +101,7 @@ impl Table {
             self.slab.begin_side(slot, context.now);
             self.account(slot, packet, Direction::Original);
         }
-        let class = self.welcome(slot, packet, expected, context);
+        let class = self.assign_helper(slot, packet, expected, context);
         let head = &self.slab[slot].head;
         Tracked::of_connection(class, Direction::Original, head).at(slot, head)
     }

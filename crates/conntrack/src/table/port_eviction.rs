@@ -11,7 +11,7 @@ use super::entry::Entry;
 use super::translation::refused;
 use crate::Context;
 use crate::capacity::Rank;
-use crate::capacity::{NatSource, Stake};
+use crate::capacity::{NatSource, PortShare};
 use crate::connection::Status;
 use crate::nat::{Block, Candidates, Ends, Pool, Request, Subject, Supply};
 
@@ -57,7 +57,8 @@ impl Table {
             let usage = &context.limits.port_usage;
             let named = request.ports.map(|ports| usage.part(Block::from(ports).len()));
             let ports = named.unwrap_or(supply.block.len());
-            is_over = pool.is_some_and(|pool| !usage.allows(&self.stake(slot, pool), ports, share));
+            is_over =
+                pool.is_some_and(|pool| !usage.allows(&self.port_share(slot, pool), ports, share));
             if let (Some(free), false) = (free, is_over) {
                 return Ok((free, pool));
             }
@@ -130,7 +131,7 @@ impl Table {
 
     /// Evicts the connection on the source of `leaves_as` for the connection in `slot`, if it
     /// may, and returns that source.
-    pub(super) fn wrest(
+    pub(super) fn evict_owner_of(
         &mut self,
         slot: u32,
         request: &Request,
@@ -173,14 +174,14 @@ impl Table {
 
     /// The claimant of a port of a pool for a new connection.
     pub(super) fn claimant(&self, slot: u32, pool: Pool, context: &Context<'_>) -> Claimant {
-        let stake = self.stake(slot, pool);
-        Claimant { source: stake.source, held: context.limits.port_usage.held(&stake) }
+        let port_share = self.port_share(slot, pool);
+        Claimant { source: port_share.source, held: context.limits.port_usage.held(&port_share) }
     }
 
     /// The share of a connection's originator in a pool.
-    pub(super) fn stake(&self, slot: u32, pool: Pool) -> Stake {
+    pub(super) fn port_share(&self, slot: u32, pool: Pool) -> PortShare {
         let head = &self.slab[slot].head;
-        Stake::of(pool, &head.key, head.originator())
+        PortShare::of(pool, &head.key, head.originator())
     }
 
     /// The order of a connection's eviction for a claimant, and whether both are of the same
@@ -196,10 +197,10 @@ impl Table {
     ) -> Option<(Readiness, bool)> {
         let Entry { head, body } = &self.slab[slot];
         let translation = self.slab.translation(slot)?;
-        let stake = self.stake(slot, translation.pool?);
+        let port_share = self.port_share(slot, translation.pool?);
         let rank = Rank::of(head.status, &body.state)?;
-        let held = context.limits.port_usage.held(&stake);
-        let is_own = stake.source == claimant.source;
+        let held = context.limits.port_usage.held(&port_share);
+        let is_own = port_share.source == claimant.source;
         let yields = match rank {
             _ if head.status.has(Status::FRESH) => false,
             _ if is_own => true,

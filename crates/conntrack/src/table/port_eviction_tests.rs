@@ -5,7 +5,7 @@ use flow::{Endpoint, FlowKey, Zone};
 use wire::{Family, Network, TcpFlags, protocol};
 
 use super::*;
-use crate::nat::{Addresses, End, Ports};
+use crate::nat::{Addresses, Ports, TranslatedEnd};
 use crate::testing::{Lab, SECRET, address, keyed, tcp, udp};
 
 /// The outside address of all clients, and their server.
@@ -18,7 +18,7 @@ fn hash(key: &FlowKey) -> u64 {
 
 fn request() -> Request {
     let outside = IpAddr::from(Ipv4Addr::new(192, 0, 2, OUTSIDE));
-    Request { addresses: Some(Addresses::one(outside)), ..Request::of(End::Source) }
+    Request { addresses: Some(Addresses::one(outside)), ..Request::of(TranslatedEnd::Source) }
 }
 
 /// A gateway with this many ports.
@@ -96,7 +96,7 @@ impl Gateway {
             |from| FlowKey::of_ports(Family::V4, protocol::UDP, Zone(0), from, end(SERVER, 53));
         let pool = request().pool(&of(end(OUTSIDE, 2000)), supply);
         let packet = of(end(client, 1));
-        self.lab.limits.port_usage.held(&Stake::of(pool, &packet.key, packet.sender))
+        self.lab.limits.port_usage.held(&PortShare::of(pool, &packet.key, packet.sender))
     }
 }
 

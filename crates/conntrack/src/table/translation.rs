@@ -14,7 +14,7 @@ use super::port_eviction::{Claimant, reply_to};
 use super::slab::SECOND;
 use super::{Cursor, Table, report};
 use crate::nat::Translation;
-use crate::nat::{Candidates, End, Ends, Halves, Pool, Request, Subject, Supply};
+use crate::nat::{Candidates, Ends, Halves, Pool, Request, Subject, Supply, TranslatedEnd};
 use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 
 /// Most ports of a range that are tried for a new destination. A free one is no guarantee,
@@ -77,7 +77,7 @@ impl Table {
         let outside = original.in_zone(leaves.key.zone);
         let subject = Subject { key: original.key, hash: self.whole_hash(slot), ends };
         let mut wanted = Candidates::new(0, request, &subject, supply);
-        if request.end == End::Source {
+        if request.end == TranslatedEnd::Source {
             let (mut free, mut announced) = (None, None);
             for (_, ends) in wanted.take(SOURCE_TRIES) {
                 let leaves_as = ends.keyed(&outside);
@@ -181,7 +181,9 @@ impl Table {
             let leaves_as = ends.keyed(&original);
             let hash = self.free(slot, &leaves_as, supply, context);
             let got = match hash {
-                None if insists => self.wrest(slot, request, leaves_as, supply, context)?,
+                None if insists => {
+                    self.evict_owner_of(slot, request, leaves_as, supply, context)?
+                }
                 hash => (leaves_as, hash?),
             };
             Some((Reached { tried, insists }, ends.source, got))
@@ -201,7 +203,7 @@ impl Table {
     ///
     /// # Errors
     /// The errors of [`Table::translate`].
-    pub fn settle(
+    pub fn make_reply_unique(
         &mut self,
         id: ConnectionId,
         supply: Supply<'_>,
@@ -218,7 +220,7 @@ impl Table {
         let leaves_as = self.leaves_as(slot);
         match self.is_free(slot, &leaves_as, hash, context) {
             true => self.file(slot, (leaves_as, hash), (interface, None), context),
-            false => self.translate(id, &Request::of(End::Source), supply, context),
+            false => self.translate(id, &Request::of(TranslatedEnd::Source), supply, context),
         }
     }
 
@@ -326,7 +328,7 @@ impl Table {
         if let Some(&Translation { hash, pool, .. }) = self.slab.translation(slot) {
             self.index.remove(hash, slot | SECOND);
             if let Some(pool) = pool {
-                context.limits.port_usage.leave(&self.stake(slot, pool));
+                context.limits.port_usage.leave(&self.port_share(slot, pool));
                 self.slab.set_pool(slot, None);
             }
         }
@@ -408,7 +410,7 @@ impl Table {
             return Err(DropReason::TableFull);
         }
         if let Some(pool) = pool {
-            context.limits.port_usage.enter(&self.stake(slot, pool));
+            context.limits.port_usage.enter(&self.port_share(slot, pool));
             self.slab.set_pool(slot, Some(pool));
         }
         Ok(())

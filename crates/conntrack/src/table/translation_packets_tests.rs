@@ -224,16 +224,16 @@ proptest! {
         let original = keyed_of(&network_of(&there));
         let id = opened.connection.unwrap();
         let to = new_destination.map(|(last, port)| Request {
-            addresses: one(v6, last), ports: Ports::new(port, port), ..Request::of(End::Destination)
+            addresses: one(v6, last), ports: Ports::new(port, port), ..Request::of(TranslatedEnd::Destination)
         });
         let from = new_source.map(|last| Request {
-            addresses: one(v6, last), ..Request::of(End::Source)
+            addresses: one(v6, last), ..Request::of(TranslatedEnd::Source)
         });
         let supply = Supply { block: Block::ALL, seed, hash: &hash };
         for request in [to, from].into_iter().flatten() {
             lab.run(|table, context| table.translate(id, &request, supply, context)).unwrap();
         }
-        lab.run(|table, context| table.settle(id, supply, context)).unwrap();
+        lab.run(|table, context| table.make_reply_unique(id, supply, context)).unwrap();
 
         // The way there.
         let forth = lab.table.translation(&opened);
@@ -312,7 +312,7 @@ fn the_packet_that_ends_a_connection_is_translated_too() {
     let mut lab = Lab::new();
     let opened = track(&mut lab, &flow.frame(client, server, false));
     let id = opened.connection.unwrap();
-    let request = Request { addresses: one(false, 100), ..Request::of(End::Source) };
+    let request = Request { addresses: one(false, 100), ..Request::of(TranslatedEnd::Source) };
     let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
     lab.run(|table, context| table.translate(id, &request, supply, context)).unwrap();
     lab.run(|table, context| table.confirm(id, context).unwrap());

@@ -60,7 +60,7 @@ fn any_packet() -> impl Strategy<Value = Box<Network>> {
     })
 }
 
-fn any_request(end: End) -> impl Strategy<Value = Request> {
+fn any_request(end: TranslatedEnd) -> impl Strategy<Value = Request> {
     let range = |first: u8, count: u8| {
         move |family| Addresses::new(host(family, first), host(family, first + count))
     };
@@ -91,7 +91,7 @@ enum Step {
 fn any_step() -> impl Strategy<Value = Step> {
     let rule = |end| prop::option::weighted(0.6, any_request(end));
     prop_oneof![
-        20 => (any_packet(), rule(End::Destination), rule(End::Source), any::<u64>())
+        20 => (any_packet(), rule(TranslatedEnd::Destination), rule(TranslatedEnd::Source), any::<u64>())
             .prop_map(|(packet, to, from, seed)| Step::Packet(packet, to, from, seed)),
         3 => any::<usize>().prop_map(Step::Delete),
         2 => (0u64..40).prop_map(Step::WaitSeconds),
@@ -136,7 +136,7 @@ fn open(
         }
         match &requests[1] {
             Some(request) => table.translate(id, request, supply, context),
-            None => table.settle(id, supply, context),
+            None => table.make_reply_unique(id, supply, context),
         }
     });
     lab.run(|table, context| match judged {
@@ -157,11 +157,11 @@ fn allows(request: &Request, before: Endpoint, after: Endpoint, key: &FlowKey) -
     let range = request.ports.map(Block::from);
     let port = match (request.end, range) {
         _ if !key.is_identified() => before.port == after.port,
-        (End::Destination, _) if key.is_query() => before.port == after.port,
-        (End::Destination, None) => before.port == after.port,
-        (End::Destination, Some(range)) => range.contains(after.port),
-        (End::Source, None) => block.contains(after.port),
-        (End::Source, Some(range)) => range.contains(after.port),
+        (TranslatedEnd::Destination, _) if key.is_query() => before.port == after.port,
+        (TranslatedEnd::Destination, None) => before.port == after.port,
+        (TranslatedEnd::Destination, Some(range)) => range.contains(after.port),
+        (TranslatedEnd::Source, None) => block.contains(after.port),
+        (TranslatedEnd::Source, Some(range)) => range.contains(after.port),
     };
     address && port
 }
@@ -295,7 +295,7 @@ proptest! {
         let request = Request {
             addresses: Some(Addresses::one(host(Family::V4, 200))),
             random,
-            ..Request::of(End::Source)
+            ..Request::of(TranslatedEnd::Source)
         };
         let packet = |number: usize| {
             let (client, port) = ((number / 60) as u8, (number % 60) as u16 + 1010);
@@ -375,12 +375,12 @@ fn a_reply_goes_back_to_the_client_and_counts_as_one() {
         let mut lab = Lab::new();
         let from = Request {
             addresses: Some(Addresses::one(host(family, 200))),
-            ..Request::of(End::Source)
+            ..Request::of(TranslatedEnd::Source)
         };
         let to = Request {
             addresses: Some(Addresses::one(host(family, 100))),
             ports: Ports::new(80, 80),
-            ..Request::of(End::Destination)
+            ..Request::of(TranslatedEnd::Destination)
         };
         let there = udp(family, (1, 40000), (2, 8080));
         open(&mut lab, &there, [Some(to), Some(from)], supply(block(), 1)).unwrap().unwrap();
@@ -409,7 +409,8 @@ fn one_client_keeps_its_address_if_that_is_wanted() {
     let range = Addresses::new(host(Family::V4, 200), host(Family::V4, 250));
     let chosen = |client: u8, server: u8, persistent: bool| {
         let mut lab = Lab::new();
-        let request = Request { addresses: range, persistent, ..Request::of(End::Source) };
+        let request =
+            Request { addresses: range, persistent, ..Request::of(TranslatedEnd::Source) };
         let packet = udp(Family::V4, (client, 5), (server, 53));
         open(&mut lab, &packet, [None, Some(request)], supply(block(), 0)).unwrap().unwrap();
         only(&lab).reply.destination
@@ -430,7 +431,8 @@ fn a_network_is_mapped_host_by_host() {
     let network =
         Addresses::new(Ipv4Addr::new(203, 0, 113, 0).into(), Ipv4Addr::new(203, 0, 113, 63).into());
     let mut lab = Lab::new();
-    let request = Request { addresses: network, netmap: true, ..Request::of(End::Destination) };
+    let request =
+        Request { addresses: network, netmap: true, ..Request::of(TranslatedEnd::Destination) };
     let packet = udp(Family::V4, (1, 5), (77, 53));
     open(&mut lab, &packet, [Some(request), None], supply(block(), 0)).unwrap().unwrap();
     assert_eq!(only(&lab).reply.source, Ipv4Addr::new(203, 0, 113, 77 % 64));
@@ -441,8 +443,8 @@ fn an_identity_translation_takes_no_memory() {
     let mut lab = Lab::new();
     let packet = udp(Family::V4, (1, 6), (2, 53));
     let own = Some(Addresses::one(host(Family::V4, 1)));
-    let to = Request::of(End::Destination);
-    let from = Request { addresses: own, ..Request::of(End::Source) };
+    let to = Request::of(TranslatedEnd::Destination);
+    let from = Request { addresses: own, ..Request::of(TranslatedEnd::Source) };
     let slot =
         open(&mut lab, &packet, [Some(to), Some(from)], supply(block(), 0)).unwrap().unwrap();
     assert!(!lab.table.slab.has_translated());
@@ -455,7 +457,7 @@ fn second_keys_stay_where_they_are_found_while_the_table_grows_and_shrinks() {
     let mut lab = Lab::new();
     let request = Request {
         addresses: Some(Addresses::one(host(Family::V4, 200))),
-        ..Request::of(End::Source)
+        ..Request::of(TranslatedEnd::Source)
     };
     let packet = |number: u32| {
         let mut packet = udp(Family::V4, (1, number as u16), (2, 53));
@@ -491,7 +493,7 @@ fn the_sides_of_the_key_do_not_matter() {
             let mut lab = Lab::new();
             let request = Request {
                 addresses: Some(Addresses::one(host(Family::V4, nat))),
-                ..Request::of(End::Source)
+                ..Request::of(TranslatedEnd::Source)
             };
             let there = udp(Family::V4, (client, 6), (server, 6));
             open(&mut lab, &there, [None, Some(request)], supply(block(), 0)).unwrap().unwrap();
@@ -515,11 +517,15 @@ fn filters_choose_by_what_was_translated() {
     let packet = |server| udp(Family::V4, (1, 6), (server, 53));
     let requests = [
         (10, None, None),
-        (11, None, Some(to(End::Source, 200, 6))),
-        (12, None, Some(to(End::Source, 1, 7))),
-        (13, Some(to(End::Destination, 100, 53)), None),
-        (14, Some(to(End::Destination, 14, 54)), None),
-        (15, Some(to(End::Destination, 100, 53)), Some(to(End::Source, 200, 6))),
+        (11, None, Some(to(TranslatedEnd::Source, 200, 6))),
+        (12, None, Some(to(TranslatedEnd::Source, 1, 7))),
+        (13, Some(to(TranslatedEnd::Destination, 100, 53)), None),
+        (14, Some(to(TranslatedEnd::Destination, 14, 54)), None),
+        (
+            15,
+            Some(to(TranslatedEnd::Destination, 100, 53)),
+            Some(to(TranslatedEnd::Source, 200, 6)),
+        ),
     ];
     for (server, destination, source) in requests {
         open(&mut lab, &packet(server), [destination, source], supply(block(), 0))
@@ -562,7 +568,7 @@ fn masqueraded_connections_end_with_the_address_they_borrowed() {
     let masquerade = |last, interface| Request {
         addresses: Some(Addresses::one(host(Family::V4, last))),
         interface,
-        ..Request::of(End::Source)
+        ..Request::of(TranslatedEnd::Source)
     };
     let sources = [(200, Some(3)), (201, Some(3)), (200, Some(4)), (200, None)];
     for (client, (last, interface)) in sources.into_iter().cycle().take(400).enumerate() {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wire::{Family, IcmpError, Network, Quoted, QuotedTransport, Transport, protocol};
 
 use super::*;
-use crate::nat::{Addresses, Block, End, Halves, Request, Supply};
+use crate::nat::{Addresses, Block, Halves, Request, Supply, TranslatedEnd};
 use crate::testing::{Lab, SECRET, keyed};
 use crate::{Changes, ConnectionId, Cursor, EventKind, Filter};
 
@@ -175,13 +175,15 @@ impl World {
         let hash = |key: &FlowKey| key.hash(SECRET);
         let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
         let [first, last] = BORROWED.map(|host| [192, 0, 2, host].into());
-        let request =
-            Request { addresses: Addresses::new(first, last), ..Request::of(End::Source) };
+        let request = Request {
+            addresses: Addresses::new(first, last),
+            ..Request::of(TranslatedEnd::Source)
+        };
         let is_translated = INSIDE[..2].iter().any(|&it| network.source == address(it));
         let opens = |table: &mut Table, context: &mut Context<'_>| {
             let translated = match is_translated {
                 true => table.translate(id, &request, supply, context),
-                false => table.settle(id, supply, context),
+                false => table.make_reply_unique(id, supply, context),
             };
             translated.inspect_err(|_| table.withdraw(id, context))?;
             table.confirm(id, context)

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wire::{Family, IcmpError, Network, Quoted, QuotedTransport, Transport, protocol};
 
 use super::*;
-use crate::nat::{Block, End, Ports, Request, Supply};
+use crate::nat::{Block, Ports, Request, Supply, TranslatedEnd};
 use crate::syn_proxy::Screening;
 use crate::testing::{Lab, SECRET, keyed, network, udp};
 use crate::{Checksum, Tracked, TrackedPacket};
@@ -66,7 +66,7 @@ fn offer_and_judge(
     lab.run(|table, context| {
         let judged = match &wanted {
             Some(request) => table.translate(id, request, supply(seed), context),
-            None => table.settle(id, supply(seed), context),
+            None => table.make_reply_unique(id, supply(seed), context),
         };
         match judged {
             Ok(()) => table.confirm(id, context).unwrap(),
@@ -149,7 +149,7 @@ proptest! {
                     let packet = udp(Family::V4, from, to);
                     let expected = model(&lab, keyed(&packet), zones);
                     let steered = if steered { Direction::Original } else { Direction::Reply };
-                    let request = wanted.then(|| Request::of(End::Source));
+                    let request = wanted.then(|| Request::of(TranslatedEnd::Source));
                     let judged = offer_and_judge(&mut lab, &packet, zones, (steered, request, seed));
                     let Ok(tracked) = judged else {
                         prop_assert_eq!(expected, None);

@@ -39,7 +39,7 @@ impl From<&DroppedPacket> for Dropped {
     fn from(dropped: &DroppedPacket) -> Self {
         Self {
             reason: dropped.why.reason().name().to_owned(),
-            why: dropped.told(),
+            why: dropped.reason_text(),
             packet: dropped.summary.clone(),
             length: dropped.length,
             interface: dropped.interface.clone(),

@@ -2,9 +2,9 @@
 
 mod attacks;
 mod fixture;
+mod migration;
 mod model;
 mod phases;
 mod properties;
 mod semantics;
-mod travel;
 mod wrap;

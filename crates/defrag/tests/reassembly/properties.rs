@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use wire::Family;
 
 use crate::fixture::{Cut, Worker, content, cut, cuts, fragment, key};
+use crate::migration::travel;
 use crate::model::{Expected, Model};
-use crate::travel::travel;
 
 fn family() -> impl Strategy<Value = Family> {
     prop_oneof![Just(Family::V4), Just(Family::V6)]

@@ -203,8 +203,8 @@ impl Coordinator {
     pub fn change_limits(&mut self) -> Result<(), Unresponsive> {
         self.share_limits()?;
         self.reports()?;
-        self.blueprint.limit_pools.settle();
-        self.blueprint.fragment_pools.settle();
+        self.blueprint.limit_pools.repay();
+        self.blueprint.fragment_pools.repay();
         self.share_limits()
     }
 
@@ -362,7 +362,7 @@ impl Coordinator {
 
     /// Waits until the workers have processed everything that is in their rings. This may put more
     /// packets into the rings: a datagram that becomes complete may go on to another worker.
-    fn settle(&mut self) -> Result<(), SteerError> {
+    fn drain_rings(&mut self) -> Result<(), SteerError> {
         self.next_marker += 1;
         let marker = self.next_marker;
         self.tell_all(|| Command::Mark(marker))?;
@@ -460,7 +460,7 @@ impl Coordinator {
             let mtus = self.ports.mtus();
             self.tell_all(|| Command::SetMtus(mtus.clone()))?;
         }
-        self.ports.is_told();
+        self.ports.clear_news();
         Ok(())
     }
 

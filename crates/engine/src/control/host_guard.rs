@@ -26,7 +26,7 @@ pub trait HostGuard: std::fmt::Debug + Send + Sync {
     fn follow_ports(&self, _ports: &[PortLink]) {}
 
     /// Waits until everything that was noted is carried out, or has failed for now.
-    fn settle(&self) {}
+    fn wait_until_applied(&self) {}
 
     /// The reason why the host gets other packets than it was last told, in words for people;
     /// `None` if it gets the right ones. It never waits.

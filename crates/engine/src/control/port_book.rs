@@ -138,7 +138,7 @@ impl PortBook {
         self.ports.iter().map(|entry| entry.setup.refuses_new).collect()
     }
 
-    /// Looks at every port. Returns the changes since [`PortBook::is_told`].
+    /// Looks at every port. Returns the changes since [`PortBook::clear_news`].
     pub fn look(&mut self) -> PortNews {
         for entry in &mut self.ports {
             let Some(look) = entry.setup.opener.look() else { continue };
@@ -165,7 +165,7 @@ impl PortBook {
     }
 
     /// Notes that all changes were passed on.
-    pub fn is_told(&mut self) {
+    pub fn clear_news(&mut self) {
         self.news = PortNews::default();
     }
 

@@ -110,7 +110,7 @@ impl Gateway {
         drop(coordinator);
         // The lock is not held here, because the kernel may take a while.
         if let Some(guard) = guard {
-            guard.settle();
+            guard.wait_until_applied();
         }
         Ok(revision)
     }

@@ -133,7 +133,7 @@ pub struct DroppedPacket {
 
 impl DroppedPacket {
     /// The reason in words for people.
-    pub fn told(&self) -> String {
+    pub fn reason_text(&self) -> String {
         self.refused_by.clone().unwrap_or_else(|| self.why.to_string())
     }
 }

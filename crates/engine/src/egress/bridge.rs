@@ -8,7 +8,7 @@ use flow::{DropReason, HashKey};
 use netio::{Frame, PortId};
 
 use crate::egress::port_set::PortSet;
-use crate::egress::stations::{Heard, StationLimits, Stations};
+use crate::egress::stations::{StationLimits, StationUpdate, Stations};
 
 /// The ports that a frame leaves by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Bridge {
 
     /// Notes where the station is that a frame comes from, and tells the other workers if they do
     /// not know. `tell` returns false if it could not.
-    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(Heard) -> bool) {
+    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(StationUpdate) -> bool) {
         let Self::Learning(stations) = self else { return };
         let source = frame.bytes().get(6..).and_then(|rest| rest.first_chunk::<6>());
         if let Some(source) = source.filter(|source| !is_group(source)) {
@@ -74,17 +74,21 @@ impl Bridge {
     }
 
     /// Takes over what another worker has heard.
-    pub fn learn_from_peer(&mut self, heard: Heard) {
+    pub fn learn_from_peer(&mut self, heard: StationUpdate) {
         if let Self::Learning(stations) = self {
             stations.learn_from_peer(heard);
         }
     }
 
-    /// A piece of the stations that it knows, see [`Stations::heard`].
-    pub fn heard(&self, from: usize, budget: usize) -> (Vec<Heard>, Option<usize>) {
+    /// A piece of the stations that it knows, see [`Stations::known_stations`].
+    pub fn known_stations(
+        &self,
+        from: usize,
+        budget: usize,
+    ) -> (Vec<StationUpdate>, Option<usize>) {
         match self {
             Self::Wire { .. } => (Vec::new(), None),
-            Self::Learning(stations) => stations.heard(from, budget),
+            Self::Learning(stations) => stations.known_stations(from, budget),
         }
     }
 

@@ -10,12 +10,12 @@ use wire::Network;
 use wire::icmp_error::Message;
 
 use crate::egress::bridge::OutputPorts;
-use crate::egress::outputs::{Manner, Onward, Outputs};
+use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::route_decision::RouteDecision;
 use crate::egress::router::{Arrival, Exits, NextStation, Router, Unsent};
 use crate::egress::routing::Routing;
-use crate::egress::stations::Heard;
+use crate::egress::stations::StationUpdate;
 
 /// The output side of a worker: its ports, and the router if it is one.
 pub struct Forwarder {
@@ -60,8 +60,8 @@ impl Forwarder {
 
     /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
-    pub fn takes_own(&self, network: &Network) -> bool {
-        self.router.as_ref().is_some_and(|router| router.takes_own(network))
+    pub fn is_for_host(&self, network: &Network) -> bool {
+        self.router.as_ref().is_some_and(|router| router.is_for_host(network))
     }
 
     /// The route of a packet through a router, see [`Router::route`]. `None` in a bridge.
@@ -121,8 +121,8 @@ impl Forwarder {
         let Self { router, outputs } = self;
         match router.as_ref().map(|router| router.station(port)) {
             Some(Some(from)) => {
-                let onward = Onward { from, to: station, mtu: None };
-                outputs.send_fitting(port, frame, onward, pool, counters);
+                let next_link = NextLink { from, to: station, mtu: None };
+                outputs.send_fitting(port, frame, next_link, pool, counters);
             }
             // The routes have changed since, which ends the generation: this does not happen.
             Some(None) => outputs.refuse(frame, DropReason::NoOutputPort, None, pool, counters),
@@ -138,7 +138,7 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        self.outputs.send_by(port, frame, Manner::default(), pool, counters);
+        self.outputs.send_by(port, frame, SendOptions::default(), pool, counters);
     }
 
     /// Tells the sender of a packet why that does not go on, as far as it may be told.
@@ -223,7 +223,7 @@ impl Forwarder {
 impl Forwarder {
     /// Has a bridge note where the sender of a frame is, see [`Outputs::learn`].
     #[inline]
-    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(Heard) -> bool) {
+    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(StationUpdate) -> bool) {
         self.outputs.learn(frame, now_ns, tell);
     }
 
@@ -234,7 +234,7 @@ impl Forwarder {
     }
 
     /// Has a bridge note what another worker has heard.
-    pub fn learn_from_peer(&mut self, heard: Heard) {
+    pub fn learn_from_peer(&mut self, heard: StationUpdate) {
         self.outputs.learn_from_peer(heard);
     }
 

@@ -10,7 +10,7 @@ use crate::egress::bridge::{Bridge, Egress, OutputPorts};
 use crate::egress::icmp_errors::{IcmpAnswers, Names};
 use crate::egress::path_mtu::{self, Refused};
 use crate::egress::port_set::PortSet;
-use crate::egress::stations::{Heard, StationLimits};
+use crate::egress::stations::{StationLimits, StationUpdate};
 
 /// Frames that are gathered before they are sent on their own accord; a turn
 /// sends what is left in any case.
@@ -18,7 +18,7 @@ const FLUSH_AT: usize = 64;
 
 /// The next link of a frame that a router passes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Onward {
+pub struct NextLink {
     /// Station of the router there.
     pub from: HardwareAddress,
     /// Station of the next hop.
@@ -27,7 +27,7 @@ pub struct Onward {
     pub mtu: Option<u32>,
 }
 
-impl Onward {
+impl NextLink {
     /// Makes a frame one of the next link, a hop further.
     fn apply(self, frame: &mut Frame) {
         let bytes = frame.bytes_mut();
@@ -41,11 +41,11 @@ impl Onward {
 
 /// How a frame goes to a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
+pub struct SendOptions {
     /// The time, nanoseconds, if its sender may be told that it is too long.
     pub answer_ns: Option<u64>,
     /// The changes of a router.
-    pub onward: Option<Onward>,
+    pub next_link: Option<NextLink>,
 }
 
 /// The output side of one worker.
@@ -153,8 +153,8 @@ impl Outputs {
     ) {
         match ports {
             OutputPorts::One(port) => {
-                let manner = Manner { answer_ns: Some(now_ns), onward: None };
-                self.queue(port, frame, manner, pool, counters);
+                let options = SendOptions { answer_ns: Some(now_ns), next_link: None };
+                self.queue(port, frame, options, pool, counters);
             }
             OutputPorts::Many(ports) => self.flood(frame, ports, pool, counters),
         }
@@ -165,11 +165,11 @@ impl Outputs {
         &mut self,
         port: PortId,
         frame: Frame,
-        manner: Manner,
+        options: SendOptions,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        self.queue(port, frame, manner, pool, counters);
+        self.queue(port, frame, options, pool, counters);
     }
 
     /// Queues a frame for a port whose link and route take one of its length.
@@ -178,12 +178,12 @@ impl Outputs {
         &mut self,
         port: PortId,
         frame: Frame,
-        onward: Onward,
+        next_link: NextLink,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
         match self.ports.get_mut(usize::from(port.0)).filter(|output| output.queue.is_some()) {
-            Some(output) => output.push(frame, Some(onward), pool, counters),
+            Some(output) => output.push(frame, Some(next_link), pool, counters),
             None => self.refused.push((frame, DropReason::NoOutputPort)),
         }
     }
@@ -244,7 +244,7 @@ impl Outputs {
 
     /// Has a bridge note where the sender of a frame is, see [`Bridge::learn`].
     #[inline]
-    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(Heard) -> bool) {
+    pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(StationUpdate) -> bool) {
         self.bridge.learn(frame, now_ns, tell);
     }
 
@@ -255,13 +255,17 @@ impl Outputs {
     }
 
     /// Has a bridge note what another worker has heard.
-    pub fn learn_from_peer(&mut self, heard: Heard) {
+    pub fn learn_from_peer(&mut self, heard: StationUpdate) {
         self.bridge.learn_from_peer(heard);
     }
 
-    /// A piece of the stations that a bridge knows, see [`Bridge::heard`].
-    pub fn heard(&self, from: usize, budget: usize) -> (Vec<Heard>, Option<usize>) {
-        self.bridge.heard(from, budget)
+    /// A piece of the stations that a bridge knows, see [`Bridge::known_stations`].
+    pub fn known_stations(
+        &self,
+        from: usize,
+        budget: usize,
+    ) -> (Vec<StationUpdate>, Option<usize>) {
+        self.bridge.known_stations(from, budget)
     }
 
     /// Sends errors in these names from now on, by port.
@@ -288,7 +292,7 @@ impl Outputs {
             copies += 1;
             match pool.duplicate(&frame) {
                 // Nobody knows that the station is behind this port: no error is due.
-                Some(copy) => self.queue(port, copy, Manner::default(), pool, counters),
+                Some(copy) => self.queue(port, copy, SendOptions::default(), pool, counters),
                 None => counters.drop_packet(DropReason::NoBuffer),
             }
         }
@@ -301,7 +305,7 @@ impl Outputs {
         &mut self,
         port: PortId,
         mut frame: Frame,
-        manner: Manner,
+        options: SendOptions,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
@@ -309,12 +313,12 @@ impl Outputs {
         else {
             return self.refused.push((frame, DropReason::NoOutputPort));
         };
-        let of_route = manner.onward.and_then(|onward| onward.mtu);
+        let of_route = options.next_link.and_then(|next_link| next_link.mtu);
         let mtu = output.mtu.into_iter().chain(of_route).min();
         let Some(mtu) = mtu.filter(|mtu| path_mtu::is_exceeded(*mtu, &frame)) else {
-            return output.push(frame, manner.onward, pool, counters);
+            return output.push(frame, options.next_link, pool, counters);
         };
-        let answers = manner.answer_ns.map(|now_ns| (&mut self.answers, now_ns));
+        let answers = options.answer_ns.map(|now_ns| (&mut self.answers, now_ns));
         match path_mtu::shorten(&mut frame, mtu, answers, pool, &mut self.pieces) {
             Ok(()) => {
                 // A super-packet with shorter segments is still one.
@@ -323,7 +327,7 @@ impl Outputs {
                     counters.output.frag_creates += self.pieces.len() as u64;
                 }
                 for piece in self.pieces.drain(..) {
-                    output.push(piece, manner.onward, pool, counters);
+                    output.push(piece, options.next_link, pool, counters);
                 }
             }
             Err(Refused { reason, answer }) => {
@@ -350,12 +354,12 @@ impl Output {
     fn push(
         &mut self,
         mut frame: Frame,
-        onward: Option<Onward>,
+        next_link: Option<NextLink>,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        if let Some(onward) = onward {
-            onward.apply(&mut frame);
+        if let Some(next_link) = next_link {
+            next_link.apply(&mut frame);
         }
         self.pending.push(frame);
         if self.pending.len() >= FLUSH_AT {

@@ -15,7 +15,7 @@ use wire::{ETHERNET_LEN, Family, Network};
 
 use crate::egress::ip_options;
 use crate::egress::martian::{is_no_destination, is_no_source, stays_on_link};
-use crate::egress::outputs::{Manner, Onward, Outputs};
+use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::reverse_path::Sources;
 use crate::egress::route_decision::{OUT_OF_TIME, RouteDecision};
@@ -159,8 +159,8 @@ impl Router {
 
     fn judge(&mut self, frame: &Frame, network: &Network) -> Arrival {
         let (source, destination) = (network.source_ip(), network.destination_ip());
-        let may_be_own = self.takes_own(network);
-        if !may_be_own {
+        let may_be_for_host = self.is_for_host(network);
+        if !may_be_for_host {
             if is_no_destination(destination) {
                 return Arrival::Drop(DropReason::Martian);
             }
@@ -178,7 +178,7 @@ impl Router {
         if let Some(reason) = self.source_fault(frame.port, network) {
             return Arrival::Drop(reason);
         }
-        ip_options::refusal(frame, may_be_own).unwrap_or(Arrival::Forward)
+        ip_options::refusal(frame, may_be_for_host).unwrap_or(Arrival::Forward)
     }
 
     /// Looks at packets for the host's own addresses too from now on, because connections may be
@@ -189,7 +189,7 @@ impl Router {
 
     /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
-    pub fn takes_own(&self, network: &Network) -> bool {
+    pub fn is_for_host(&self, network: &Network) -> bool {
         self.translates
             && network.offset == ETHERNET_LEN
             && self.routing.is_host(network.destination_ip())
@@ -375,9 +375,9 @@ impl Router {
         let Some(from) = self.routing.port(port).map(|port| port.station) else {
             return exits.refuse(frame, DropReason::NoOutputPort, None);
         };
-        let onward = Some(Onward { from, to: station, mtu });
-        let manner = Manner { answer_ns: Some(now_ns), onward };
-        exits.outputs.send_by(port, frame, manner, exits.pool, exits.counters);
+        let next_link = Some(NextLink { from, to: station, mtu });
+        let options = SendOptions { answer_ns: Some(now_ns), next_link };
+        exits.outputs.send_by(port, frame, options, exits.pool, exits.counters);
     }
 
     fn refuse_unreachable(&self, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {

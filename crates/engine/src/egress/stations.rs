@@ -63,7 +63,7 @@ impl Default for StationLimits {
 
 /// News of a station, from one worker to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct StationUpdate {
     station: Station,
     port: PortId,
     /// When it was heard, nanoseconds.
@@ -135,7 +135,7 @@ impl Stations {
         station: Station,
         port: PortId,
         now_ns: u64,
-        tell: impl FnOnce(Heard) -> bool,
+        tell: impl FnOnce(StationUpdate) -> bool,
     ) {
         let Some(slot) = self.note(station, port, now_ns) else { return };
         let Some(allowance) = self.told.get_mut(usize::from(port.0)) else { return };
@@ -143,14 +143,14 @@ impl Stations {
         let is_known = |told_ns: u64| now_ns.saturating_sub(told_ns) < TELL_AGAIN_NS;
         if !entry.told_ns.is_some_and(is_known)
             && allowance.take(now_ns)
-            && tell(Heard { station, port, seen_ns: now_ns })
+            && tell(StationUpdate { station, port, seen_ns: now_ns })
         {
             entry.told_ns = Some(now_ns);
         }
     }
 
     /// Notes what another worker has heard, unless this one has heard from the station since.
-    pub fn learn_from_peer(&mut self, Heard { station, port, seen_ns }: Heard) {
+    pub fn learn_from_peer(&mut self, StationUpdate { station, port, seen_ns }: StationUpdate) {
         let known = self.find(self.hash(station), station);
         if known.is_some_and(|slot| self.entries[slot as usize].seen_ns > seen_ns) {
             return;
@@ -162,13 +162,17 @@ impl Stations {
 
     /// The stations in `budget` places from place `from` on, and the place to go on at; `None` at
     /// the end.
-    pub fn heard(&self, from: usize, budget: usize) -> (Vec<Heard>, Option<usize>) {
+    pub fn known_stations(
+        &self,
+        from: usize,
+        budget: usize,
+    ) -> (Vec<StationUpdate>, Option<usize>) {
         let is_there = |(at, entry): &(usize, &Entry)| {
             // A place that is free keeps its last station.
             self.find(self.hash(entry.station), entry.station) == Some(*at as u32)
         };
         let places = self.entries.iter().enumerate().skip(from).take(budget).filter(is_there);
-        let heard = places.map(|(_, &Entry { station, port, seen_ns, .. })| Heard {
+        let heard = places.map(|(_, &Entry { station, port, seen_ns, .. })| StationUpdate {
             station,
             port: PortId(port),
             seen_ns,

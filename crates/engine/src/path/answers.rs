@@ -12,7 +12,7 @@ use steer::{BucketId, WorkerId};
 use wire::Network;
 
 use crate::egress::outputs::Sent;
-use crate::egress::stations::Heard;
+use crate::egress::stations::StationUpdate;
 use crate::path::PacketPath;
 use crate::path::bucket::Bucket;
 use crate::path::host_flows::Sign;
@@ -113,8 +113,8 @@ impl PacketPath {
     }
 
     /// A piece of the stations that a bridge knows, and the start of the next piece.
-    pub(crate) fn stations(&self, from: usize) -> (Vec<Heard>, Option<usize>) {
-        self.forwarder.outputs().heard(from, PIECE as usize)
+    pub(crate) fn stations(&self, from: usize) -> (Vec<StationUpdate>, Option<usize>) {
+        self.forwarder.outputs().known_stations(from, PIECE as usize)
     }
 
     /// True if a packet like this one would belong to a flow of this bucket that was left to the

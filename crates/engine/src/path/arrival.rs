@@ -79,7 +79,7 @@ impl PacketPath {
         packet.is_checked = true;
         match self.forwarder.packet_arrival(&packet.frame, Some(&packet.network)) {
             Arrival::Forward => {
-                packet.is_own = self.forwarder.takes_own(&packet.network);
+                packet.is_for_host = self.forwarder.is_for_host(&packet.network);
                 ControlFlow::Continue(())
             }
             // Steering has taken priority tags off.

@@ -8,7 +8,7 @@ use netio::{PortId, TxQueue};
 use steer::{Translated, WorkerId};
 
 use crate::egress::routing::Routing;
-use crate::egress::stations::Heard;
+use crate::egress::stations::StationUpdate;
 use crate::path::PacketPath;
 use crate::path::events::EventSender;
 use crate::path::packet::{Item, Link};
@@ -119,7 +119,7 @@ impl PacketPath {
     }
 
     /// Takes over what another worker knows of a station of a bridge.
-    pub(crate) fn learn_from_peer(&mut self, heard: Heard) {
+    pub(crate) fn learn_from_peer(&mut self, heard: StationUpdate) {
         self.forwarder.learn_from_peer(heard);
     }
 

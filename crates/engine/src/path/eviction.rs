@@ -50,13 +50,13 @@ impl PacketPath {
 
     /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
     /// that may, a bounded number of them.
-    pub(super) fn settle_limits(&mut self, now: Timestamp) {
+    pub(super) fn repay_limits(&mut self, now: Timestamp) {
         self.make_room_inside(EVICT_AT_ONCE, now);
         for _ in 0..EVICT_AT_ONCE {
             if !self.tracking.limits.is_overdrawn() {
                 break;
             }
-            self.tracking.limits.settle();
+            self.tracking.limits.repay();
             if !self.evict_somewhere(Shortage::Table, now) {
                 break;
             }

@@ -54,7 +54,7 @@ impl PacketPath {
             self.count_arrived(packet);
             // The sender of the packet that was recorded was the same.
             packet.is_checked = true;
-            packet.is_own = self.forwarder.takes_own(&packet.network);
+            packet.is_for_host = self.forwarder.is_for_host(&packet.network);
             return FastPath::Tracked(tracked);
         }
         self.count_arrived(packet);

@@ -10,7 +10,7 @@ use wire::{Network, Transport};
 use crate::Bucket;
 use crate::egress::forwarder::Forwarder;
 use crate::egress::route_decision::RouteDecision;
-use crate::egress::stations::Heard;
+use crate::egress::stations::StationUpdate;
 use crate::path::alias_table::AliasMessage;
 use crate::path::reassembly::Pieces;
 use crate::path::zones::Origin;
@@ -51,7 +51,7 @@ pub struct Packet {
     /// A router has looked at its addresses and options.
     pub is_checked: bool,
     /// It is for an address of the host: only what is translated goes on.
-    pub is_own: bool,
+    pub is_for_host: bool,
     /// The bucket whose alias has led here, if one has.
     pub alias_in: Option<BucketId>,
 }
@@ -116,7 +116,7 @@ pub enum Item {
     /// Rules of this revision have changed a set.
     Element(u32, ElementUpdate),
     /// A bridge has heard from a station.
-    Station(Heard),
+    Station(StationUpdate),
     /// A bucket changes its owner.
     Bucket(BucketId, Box<Bucket>),
     /// Something about an alias, for a bucket that the sender believes the receiver owns.

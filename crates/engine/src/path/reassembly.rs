@@ -265,7 +265,7 @@ impl PacketPath {
         *packet = self.packet(frame, network, origin, pieces);
         // All its fragments were checked on arrival.
         packet.is_checked = true;
-        packet.is_own = self.forwarder.takes_own(&packet.network);
+        packet.is_for_host = self.forwarder.is_for_host(&packet.network);
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }

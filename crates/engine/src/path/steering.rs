@@ -89,7 +89,7 @@ impl PacketPath {
             untracked: false,
             carries,
             is_checked: false,
-            is_own: false,
+            is_for_host: false,
             alias_in: None,
         }
     }

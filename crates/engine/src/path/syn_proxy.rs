@@ -89,7 +89,7 @@ impl PacketPath {
             if !answers {
                 return ControlFlow::Continue(self.track(packet, Screening::Off, now));
             }
-            if self.rules.is_none() && !packet.is_own {
+            if self.rules.is_none() && !packet.is_for_host {
                 return match self.promise_for_zone(packet, scratch) {
                     Some(end) => ControlFlow::Break(end),
                     None => ControlFlow::Continue(self.track(packet, Screening::Off, now)),
@@ -107,7 +107,7 @@ impl PacketPath {
             return ControlFlow::Break(self.take_up(packet, scratch, proxied));
         }
         if answers && !self.picks_up(packet, &tcp, now) {
-            if packet.is_own {
+            if packet.is_for_host {
                 // The packet may belong to a connection of the host itself.
                 return ControlFlow::Break(End::Host);
             }
@@ -227,16 +227,16 @@ impl PacketPath {
             scratch.screening = Screening::Off;
             return match adjustment {
                 Some(adjustment) => {
-                    self.meet_joined(packet, scratch, direction, proxied, &adjustment)
+                    self.handle_joined(packet, scratch, direction, proxied, &adjustment)
                 }
-                None => self.meet_opening(packet, scratch, direction, proxied),
+                None => self.handle_half_open(packet, scratch, direction, proxied),
             };
         }
         ControlFlow::Continue(())
     }
 
     /// Decides about a packet of a connection whose server has not answered yet.
-    fn meet_opening(
+    fn handle_half_open(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,
@@ -267,12 +267,12 @@ impl PacketPath {
             Direction::Original => {
                 self.redeem_or_refuse(packet, scratch, (&keyed, &tcp), proxied.promise())
             }
-            Direction::Reply => return self.meet_first_reply(packet, scratch, proxied, &tcp),
+            Direction::Reply => return self.handle_server_reply(packet, scratch, proxied, &tcp),
         })
     }
 
     /// Decides about the server's answer to the SYN.
-    fn meet_first_reply(
+    fn handle_server_reply(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,
@@ -294,7 +294,7 @@ impl PacketPath {
     }
 
     /// Decides about a packet of a connection whose two ends use different sequence numbers.
-    fn meet_joined(
+    fn handle_joined(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,

@@ -61,7 +61,7 @@ impl PacketPath {
 
     /// True for a packet that is the host's whatever rules say of it.
     fn is_hosts(&self, packet: &Packet, now: Timestamp) -> bool {
-        packet.is_own && !self.may_be_translated(packet, now)
+        packet.is_for_host && !self.may_be_translated(packet, now)
     }
 
     /// True if a packet for an address of the host may be another's: it belongs to a connection,

@@ -247,8 +247,8 @@ impl PacketPath {
         if let Some(DropCause::SynProxy) = tracked.refusal() {
             tracked = self.screen(packet, scratch)?;
         }
-        self.stay_with(packet, &tracked);
-        let is_news = packet.is_own && (tracked.fresh || tracked.connection.is_none());
+        self.follow_zone_of_connection(packet, &tracked);
+        let is_news = packet.is_for_host && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
             return if is_news { ControlFlow::Break(End::Host) } else { dropped(why) };
         }
@@ -256,7 +256,7 @@ impl PacketPath {
         scratch.is_hosts = is_news;
         match tracked.why {
             // Without rules, all passes that is not INVALID.
-            Some(why) if self.rules.is_none() && !packet.is_own => dropped(why),
+            Some(why) if self.rules.is_none() && !packet.is_for_host => dropped(why),
             _ => ControlFlow::Continue(()),
         }
     }

@@ -57,7 +57,7 @@ impl PacketPath {
             return Upkept::default();
         }
         let has_more = self.expire_datagrams(now) >= EXPIRE_DATAGRAMS;
-        self.settle_limits(now);
+        self.repay_limits(now);
         self.forwarder.expire(now.as_nanos(), &mut self.pool, &mut self.counters);
         self.drop_refused();
         for _ in 0..EXPIRE_BUCKETS {

@@ -33,7 +33,7 @@ impl PacketPath {
     /// A packet with a zone for each direction may have opened a connection where it was taken
     /// for a reply.
     #[inline]
-    pub(super) fn stay_with(&self, packet: &mut Packet, tracked: &Tracked) {
+    pub(super) fn follow_zone_of_connection(&self, packet: &mut Packet, tracked: &Tracked) {
         if let (true, Some(zones)) = (tracked.fresh, packet.zones) {
             self.put_into(packet, zones.original);
         }

@@ -12,7 +12,7 @@ use ruleset::{ElementUpdate, LogId};
 use steer::{BucketId, Translated, WorkerId};
 
 use crate::egress::routing::Routing;
-use crate::egress::stations::Heard;
+use crate::egress::stations::StationUpdate;
 use crate::path::events::EventSender;
 use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
@@ -67,7 +67,7 @@ pub enum Command {
     /// Take over these elements of sets, if the rules have this revision.
     Elements(u32, Vec<ElementUpdate>),
     /// Take over what the other workers know of the stations of a bridge.
-    Stations(Vec<Heard>),
+    Stations(Vec<StationUpdate>),
     /// Take the share of one of this many workers of everything that is divided, such as the
     /// memory for fragments, the limits on connections, and the threshold of the SYN proxy.
     ShareLimits(u32),
@@ -135,7 +135,7 @@ pub enum Question {
     /// A piece of the elements that rules have put into sets, and the start of the next piece.
     RuleElements(usize, SyncSender<(Vec<ElementUpdate>, Option<usize>)>),
     /// A piece of the stations that the bridge of the worker knows, and the start of the next piece.
-    Stations(usize, SyncSender<(Vec<Heard>, Option<usize>)>),
+    Stations(usize, SyncSender<(Vec<StationUpdate>, Option<usize>)>),
     /// Whether a packet like this one would belong to a flow of this bucket that was left to the
     /// host.
     IsLeftToHost(BucketId, KeyedPacket, Sign, SyncSender<bool>),

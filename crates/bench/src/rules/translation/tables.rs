@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::conntrack::nat::{Addresses, Block, End, Ports, Request, Supply};
+use ::conntrack::nat::{Addresses, Block, Ports, Request, Supply, TranslatedEnd};
 use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
     Checksum, Context, Expectations, Guess, KnownTunnels, Limits, Settings, Table, TrackedPacket,
@@ -269,7 +269,7 @@ impl Buckets {
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
             tunnels: KnownTunnels::new(SECRET),
-            request: Request { addresses: source, ..Request::of(End::Source) },
+            request: Request { addresses: source, ..Request::of(TranslatedEnd::Source) },
             expire_at: 0,
         }
     }

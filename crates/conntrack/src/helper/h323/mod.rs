@@ -45,7 +45,7 @@ use wire::protocol;
 use self::elements::Target;
 use self::h245::Channel;
 use self::per::Per;
-use self::ras::Said;
+use self::ras::RasMessage;
 use super::stream::{Framing, Streams};
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Kind, Request, TCP, UDP};
 
@@ -201,23 +201,23 @@ impl Inspect for Ras {
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let origin = Origin { packet, start: Some(0) };
         if let Ok(said) = ras::read(packet.payload) {
-            self.heard(said, origin, ask);
+            self.handle_ras(said, origin, ask);
         }
         Inspected::Pass
     }
 }
 
 impl Ras {
-    fn heard(&mut self, said: Said, origin: Origin<'_>, ask: &mut dyn FnMut(Request)) {
+    fn handle_ras(&mut self, said: RasMessage, origin: Origin<'_>, ask: &mut dyn FnMut(Request)) {
         let packet = origin.packet;
         match said {
-            Said::Register { signal, seconds } => {
+            RasMessage::Register { signal, seconds } => {
                 let Some(target) = signal.into_iter().find(|it| origin.owns(it)) else { return };
                 let port = target.port;
                 ask(Request::Expect(origin.calls(target)));
                 self.registered[packet.direction.index()] = Some((port, seconds));
             }
-            Said::Registered { seconds } => {
+            RasMessage::Registered { seconds } => {
                 let endpoint = self.registered[packet.direction.reversed().index()];
                 let Some((port, asked)) = endpoint else { return };
                 let seconds = seconds.or(asked).unwrap_or(REGISTRATION_S);
@@ -230,19 +230,21 @@ impl Ras {
                 }));
                 ask(Request::Keep { seconds });
             }
-            Said::Unregister => {
+            RasMessage::Unregister => {
                 self.registered = [None; 2];
                 ask(Request::Withdraw { classes: 0..=0, call: None });
             }
             // An end that may answer a call is told its own address.
-            Said::Admitted(target) if target.address == packet.destination => {}
-            Said::Admitted(target) | Said::Located(target) if origin.may_lead_to(&target) => {
+            RasMessage::Admitted(target) if target.address == packet.destination => {}
+            RasMessage::Admitted(target) | RasMessage::Located(target)
+                if origin.may_lead_to(&target) =>
+            {
                 ask(Request::Expect(origin.calls(target)));
             }
             // As a rule this is the address that the endpoint has found already. A connection
             // that another GatekeeperConfirm announced may not announce a third one: that could
             // go on for ever.
-            Said::Gatekeeper(target)
+            RasMessage::Gatekeeper(target)
                 if !packet.is_expected
                     && origin.may_lead_to(&target)
                     && (target.address, target.port) != (packet.source, packet.source_port) =>
@@ -251,7 +253,10 @@ impl Ras {
                 let expected = origin.leads_to(target, protocol::UDP);
                 ask(Request::Expect(Announced { helper, ..expected }));
             }
-            Said::Gatekeeper(_) | Said::Admitted(_) | Said::Located(_) | Said::Other => {}
+            RasMessage::Gatekeeper(_)
+            | RasMessage::Admitted(_)
+            | RasMessage::Located(_)
+            | RasMessage::Other => {}
         }
     }
 }

@@ -21,7 +21,7 @@ const MOST_CHANNELS: usize = 32;
 
 /// The announcements of a call signalling message.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct Signalling {
     /// The address at which the sender waits for an H.245 connection.
     pub h245: Option<Target>,
     /// The channels that it will receive on.
@@ -29,9 +29,9 @@ pub(super) struct Said {
 }
 
 /// Reads a message of Q.931.
-pub(super) fn read(message: &[u8]) -> Read<Said> {
+pub(super) fn read(message: &[u8]) -> Read<Signalling> {
     let (element, start) = user_user(message).ok_or(Unreadable)?;
-    let mut said = Said::default();
+    let mut said = Signalling::default();
     user_information(&mut Per::new(element, start), &mut said)?;
     Ok(said)
 }
@@ -58,7 +58,7 @@ fn user_user(message: &[u8]) -> Option<(&[u8], usize)> {
 }
 
 /// H323-UserInformation, up to h323-uu-pdu.
-fn user_information(per: &mut Per<'_>, said: &mut Said) -> Read {
+fn user_information(per: &mut Per<'_>, said: &mut Signalling) -> Read {
     let [_extended, _user_data] = per.flags()?;
     let extended = per.bit()?;
     let parameter = per.bit()?;
@@ -87,7 +87,7 @@ fn user_information(per: &mut Per<'_>, said: &mut Said) -> Read {
     })
 }
 
-impl Said {
+impl Signalling {
     /// Adds the channels of a message inside this one, all or none: a message that can not be
     /// read does not affect the others.
     pub fn add(
@@ -112,7 +112,7 @@ impl Said {
 }
 
 /// Setup-UUIE.
-fn setup(per: &mut Per<'_>, said: &mut Said) -> Read {
+fn setup(per: &mut Per<'_>, said: &mut Signalling) -> Read {
     let extended = per.bit()?;
     let [h245, source, destination, signal, extra_info, extra_references, services] =
         per.flags()?;
@@ -164,7 +164,7 @@ fn supplementary_services(per: &mut Per<'_>) -> Read {
 }
 
 /// CallProceeding-UUIE, Alerting-UUIE.
-fn proceeding(per: &mut Per<'_>, said: &mut Said) -> Read {
+fn proceeding(per: &mut Per<'_>, said: &mut Signalling) -> Read {
     let [extended, h245] = per.flags()?;
     per.contained()?;
     endpoint_type(per)?;
@@ -175,7 +175,7 @@ fn proceeding(per: &mut Per<'_>, said: &mut Said) -> Read {
 }
 
 /// Connect-UUIE.
-fn connect(per: &mut Per<'_>, said: &mut Said) -> Read {
+fn connect(per: &mut Per<'_>, said: &mut Signalling) -> Read {
     let [extended, h245] = per.flags()?;
     per.contained()?;
     if h245 {
@@ -186,7 +186,7 @@ fn connect(per: &mut Per<'_>, said: &mut Said) -> Read {
     answer_additions(per, extended, said)
 }
 
-fn answer_additions(per: &mut Per<'_>, extended: bool, said: &mut Said) -> Read {
+fn answer_additions(per: &mut Per<'_>, extended: bool, said: &mut Signalling) -> Read {
     per.additions(extended, |index, mut added| match index {
         4 => said.fast_start(&mut added),
         _ => Ok(()),
@@ -194,7 +194,7 @@ fn answer_additions(per: &mut Per<'_>, extended: bool, said: &mut Said) -> Read 
 }
 
 /// Facility-UUIE.
-fn facility(per: &mut Per<'_>, said: &mut Said) -> Read {
+fn facility(per: &mut Per<'_>, said: &mut Signalling) -> Read {
     let extended = per.bit()?;
     let [alternative, aliases, conference] = per.flags()?;
     per.contained()?;
@@ -219,7 +219,7 @@ fn facility(per: &mut Per<'_>, said: &mut Said) -> Read {
 }
 
 /// Progress-UUIE, up to fastStart.
-fn progress(per: &mut Per<'_>, said: &mut Said) -> Read {
+fn progress(per: &mut Per<'_>, said: &mut Signalling) -> Read {
     let [_extended, h245, security, tokens, crypto_tokens, fast_start] = per.flags()?;
     per.contained()?;
     endpoint_type(per)?;

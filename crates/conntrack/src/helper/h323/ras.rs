@@ -10,7 +10,7 @@ const MOST_ADDRESSES: usize = 16;
 
 /// The content of a message.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum RasMessage {
     /// gatekeeperConfirm: the address at which the receiver shall register.
     Gatekeeper(Target),
     /// registrationRequest: the addresses at which the sender accepts calls, and for how many
@@ -30,9 +30,9 @@ pub(super) enum Said {
 }
 
 /// Reads a RasMessage that is at the start of a datagram.
-pub(super) fn read(datagram: &[u8]) -> Read<Said> {
+pub(super) fn read(datagram: &[u8]) -> Read<RasMessage> {
     let mut per = Per::new(datagram, 0);
-    let Choice::Root(alternative) = per.choice(25)? else { return Ok(Said::Other) };
+    let Choice::Root(alternative) = per.choice(25)? else { return Ok(RasMessage::Other) };
     match alternative {
         1 => gatekeeper_confirm(&mut per),
         3 => registration_request(&mut per),
@@ -40,12 +40,12 @@ pub(super) fn read(datagram: &[u8]) -> Read<Said> {
         6 => unregistration_request(&mut per),
         10 => admission_confirm(&mut per),
         19 => location_confirm(&mut per),
-        _ => Ok(Said::Other),
+        _ => Ok(RasMessage::Other),
     }
 }
 
-fn target(per: &mut Per<'_>, said: fn(Target) -> Said) -> Read<Said> {
-    Ok(transport_address(per)?.map_or(Said::Other, said))
+fn target(per: &mut Per<'_>, said: fn(Target) -> RasMessage) -> Read<RasMessage> {
+    Ok(transport_address(per)?.map_or(RasMessage::Other, said))
 }
 
 fn sequence_number(per: &mut Per<'_>) -> Read {
@@ -53,7 +53,7 @@ fn sequence_number(per: &mut Per<'_>) -> Read {
 }
 
 /// GatekeeperConfirm, up to rasAddress.
-fn gatekeeper_confirm(per: &mut Per<'_>) -> Read<Said> {
+fn gatekeeper_confirm(per: &mut Per<'_>) -> Read<RasMessage> {
     let [_extended, parameter, has_identifier] = per.flags()?;
     sequence_number(per)?;
     per.contained()?;
@@ -63,11 +63,11 @@ fn gatekeeper_confirm(per: &mut Per<'_>) -> Read<Said> {
     if has_identifier {
         identifier(per)?;
     }
-    target(per, Said::Gatekeeper)
+    target(per, RasMessage::Gatekeeper)
 }
 
 /// RegistrationRequest, up to timeToLive.
-fn registration_request(per: &mut Per<'_>) -> Read<Said> {
+fn registration_request(per: &mut Per<'_>) -> Read<RasMessage> {
     let [extended, parameter, aliases, gatekeeper] = per.flags()?;
     sequence_number(per)?;
     per.contained()?;
@@ -91,11 +91,11 @@ fn registration_request(per: &mut Per<'_>) -> Read<Said> {
     }
     vendor_identifier(per)?;
     let seconds = time_to_live(per, extended)?;
-    Ok(Said::Register { signal, seconds })
+    Ok(RasMessage::Register { signal, seconds })
 }
 
 /// RegistrationConfirm, up to timeToLive.
-fn registration_confirm(per: &mut Per<'_>) -> Read<Said> {
+fn registration_confirm(per: &mut Per<'_>) -> Read<RasMessage> {
     let [extended, parameter, aliases, gatekeeper] = per.flags()?;
     sequence_number(per)?;
     per.contained()?;
@@ -110,15 +110,15 @@ fn registration_confirm(per: &mut Per<'_>) -> Read<Said> {
         identifier(per)?;
     }
     identifier(per)?;
-    Ok(Said::Registered { seconds: time_to_live(per, extended)? })
+    Ok(RasMessage::Registered { seconds: time_to_live(per, extended)? })
 }
 
 /// UnregistrationRequest, up to callSignalAddress.
-fn unregistration_request(per: &mut Per<'_>) -> Read<Said> {
+fn unregistration_request(per: &mut Per<'_>) -> Read<RasMessage> {
     let [_extended, _aliases, _parameter, _identifier] = per.flags()?;
     sequence_number(per)?;
     per.list(|per| transport_address(per).map(drop))?;
-    Ok(Said::Unregister)
+    Ok(RasMessage::Unregister)
 }
 
 /// The second addition to both registration messages.
@@ -134,19 +134,19 @@ fn time_to_live(per: &mut Per<'_>, extended: bool) -> Read<Option<u32>> {
 }
 
 /// AdmissionConfirm, up to destCallSignalAddress.
-fn admission_confirm(per: &mut Per<'_>) -> Read<Said> {
+fn admission_confirm(per: &mut Per<'_>) -> Read<RasMessage> {
     let [_extended, _irr_frequency, _parameter] = per.flags()?;
     sequence_number(per)?;
     let _bandwidth = per.whole(0, u32::MAX.into())?;
     let _call_model = per.choice(2)?;
-    target(per, Said::Admitted)
+    target(per, RasMessage::Admitted)
 }
 
 /// LocationConfirm, up to rasAddress.
-fn location_confirm(per: &mut Per<'_>) -> Read<Said> {
+fn location_confirm(per: &mut Per<'_>) -> Read<RasMessage> {
     let [_extended, _parameter] = per.flags()?;
     sequence_number(per)?;
-    let located = target(per, Said::Located)?;
+    let located = target(per, RasMessage::Located)?;
     transport_address(per)?;
     Ok(located)
 }

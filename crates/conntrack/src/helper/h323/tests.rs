@@ -256,7 +256,7 @@ fn only_the_configurable_helpers_have_ports() {
 #[test]
 fn the_channels_that_a_message_announces_are_limited() {
     let (channel, empty) = (bytes(vectors::OPEN_ACK), bytes(vectors::ROUND_TRIP));
-    let mut said = q931::Said::default();
+    let mut said = q931::Signalling::default();
     for _ in 0..40 {
         said.add(h245::control_message, &mut Per::new(&channel, 0));
         said.add(h245::control_message, &mut Per::new(&empty, 0));

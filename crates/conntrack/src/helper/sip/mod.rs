@@ -95,7 +95,7 @@ impl Inspect for Sip {
         ask(Request::Keep { seconds: KEEP_S });
         let mut read = |bytes: &[u8], at| {
             if let Some(message) = Message::parse(bytes) {
-                dialogue.hear(&Heard { message, packet, at }, ask);
+                dialogue.hear(&SipPacket { message, packet, at }, ask);
             }
         };
         if packet.sequence.is_some() {
@@ -107,7 +107,7 @@ impl Inspect for Sip {
 }
 
 /// A message and its packet.
-struct Heard<'a> {
+struct SipPacket<'a> {
     message: Message<'a>,
     packet: &'a HelperPacket<'a>,
     /// Offset of the message in the packet; `None` if it began in an earlier one.
@@ -115,7 +115,7 @@ struct Heard<'a> {
 }
 
 impl Dialogue {
-    fn hear(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
+    fn hear(&mut self, heard: &SipPacket<'_>, ask: &mut dyn FnMut(Request)) {
         let message = &heard.message;
         let call = message.call();
         let gone = Request::Withdraw { classes: MEDIA, call: Some(call) };
@@ -158,8 +158,8 @@ impl Dialogue {
     /// RFC 3261 section 10.2. A sender can register only itself. The expectation waits for the
     /// confirmation, but behind a translation the registrar has to learn a port that is
     /// reserved until then.
-    fn register(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
-        let Heard { message, packet, .. } = heard;
+    fn register(&mut self, heard: &SipPacket<'_>, ask: &mut dyn FnMut(Request)) {
+        let SipPacket { message, packet, .. } = heard;
         let contact = message.contacts().find(|contact| contact.host.address == packet.source);
         self.registration = contact.map(|contact| Registration {
             from: packet.direction,
@@ -184,8 +184,8 @@ impl Dialogue {
     }
 
     /// RFC 3261 section 10.3: the confirmation lists all contacts with their lifetimes.
-    fn registered(&mut self, heard: &Heard<'_>, ask: &mut dyn FnMut(Request)) {
-        let Heard { message, packet, .. } = heard;
+    fn registered(&mut self, heard: &SipPacket<'_>, ask: &mut dyn FnMut(Request)) {
+        let SipPacket { message, packet, .. } = heard;
         if matches!(message.start, Start::Response(401 | 407)) {
             return;
         }
@@ -207,7 +207,7 @@ impl Dialogue {
     }
 }
 
-impl Heard<'_> {
+impl SipPacket<'_> {
     fn protocol(&self) -> u8 {
         if self.packet.sequence.is_some() { protocol::TCP } else { protocol::UDP }
     }

@@ -163,7 +163,7 @@ impl Coordinator {
     /// Stops the last worker, which owns no bucket or queue any more. If it hangs, it stays and
     /// may get buckets again.
     fn dismiss_last(&mut self) -> Result<(), SteerError> {
-        self.settle()?;
+        self.drain_rings()?;
         let id = WorkerId(self.workers.len() as u16 - 1);
         let counts = self.counts_of_leaver(id)?;
         self.inherit_drops(id)?;
@@ -198,7 +198,7 @@ impl Coordinator {
             self.release_queue(id)?;
         }
         for _ in 0..HOPS {
-            self.settle()?;
+            self.drain_rings()?;
         }
         self.dismiss_all();
         Ok(())

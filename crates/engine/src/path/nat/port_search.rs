@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use conntrack::nat::{Block, End, Request, Supply};
+use conntrack::nat::{Block, Request, Supply, TranslatedEnd};
 use conntrack::{Again, Reached};
 use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
 use wire::{Place, Readdress};
@@ -109,7 +109,7 @@ impl PacketPath {
             return Ok(());
         };
         let Some(bucket) = self.buckets.get(packet.bucket) else { return Ok(()) };
-        if request.end != End::Source || !name.key.is_identified() {
+        if request.end != TranslatedEnd::Source || !name.key.is_identified() {
             return Ok(());
         }
         let reply = bucket.connections.reply(id);
@@ -144,7 +144,7 @@ impl PacketPath {
         if !name.key.is_identified() {
             return Some(Filing::Taken);
         }
-        let request = search.request.unwrap_or(Request::of(End::Source));
+        let request = search.request.unwrap_or(Request::of(TranslatedEnd::Source));
         let block = self.block(packet.bucket);
         let mut last = None;
         while !search.is_over() {

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
 
-use conntrack::nat::{Addresses, Block, End, Halves, Ports, Request, Supply};
+use conntrack::nat::{Addresses, Block, Halves, Ports, Request, Supply, TranslatedEnd};
 use conntrack::{Claimant, Tracked};
 use flow::{DropReason, HashKey, Timestamp};
 use netio::Frame;
@@ -128,7 +128,7 @@ impl PacketPath {
     /// connections for which no rule has asked for a source. True if it may have translated the
     /// connection.
     #[inline]
-    pub(in crate::path) fn settle_translation(
+    pub(in crate::path) fn finish_translation(
         &mut self,
         packet: &Packet,
         scratch: &Scratch,
@@ -138,7 +138,7 @@ impl PacketPath {
             return ControlFlow::Continue(false);
         }
         self.choose(packet, scratch, |table, id, supply, context| {
-            table.settle(id, supply, context)
+            table.make_reply_unique(id, supply, context)
         })?;
         ControlFlow::Continue(true)
     }
@@ -187,8 +187,8 @@ impl PacketPath {
         route: Option<RouteDecision>,
     ) -> Result<Request, DropReason> {
         let end = match wanted.kind {
-            NatKind::Source | NatKind::Masquerade => End::Source,
-            NatKind::Destination | NatKind::Redirect => End::Destination,
+            NatKind::Source | NatKind::Masquerade => TranslatedEnd::Source,
+            NatKind::Destination | NatKind::Redirect => TranslatedEnd::Destination,
         };
         let mut request = Request {
             addresses: addresses(wanted, packet.network.family),

@@ -217,7 +217,7 @@ impl PacketPath {
         self.ask(Hook::Postrouting, packet, scratch)?;
         if scratch.tracked.fresh {
             let is_translated = self.ask_for_source(packet, scratch)?
-                || self.settle_translation(packet, scratch)?;
+                || self.finish_translation(packet, scratch)?;
             if is_translated {
                 scratch.set_halves(self.halves(packet, &scratch.tracked));
             }

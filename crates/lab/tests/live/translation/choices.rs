@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use conntrack::nat::{Addresses, Block, End, Ports, Request, Supply};
+use conntrack::nat::{Addresses, Block, Ports, Request, Supply, TranslatedEnd};
 use conntrack::{Connection, Settings, TupleTransport};
 use flow::DropReason;
 use lab::{Random, Result};
@@ -34,15 +34,15 @@ fn addresses(first: &str, last: &str) -> Option<Addresses> {
     Addresses::new(first.parse().unwrap(), last.parse().unwrap())
 }
 
-fn to(end: End, first: &str, last: &str) -> Request {
+fn to(end: TranslatedEnd, first: &str, last: &str) -> Request {
     Request { addresses: addresses(first, last), ..Request::of(end) }
 }
 
 fn rules() -> Vec<Rule> {
     let (outside, inside) = ("203.0.113.1", "198.51.100.200");
-    let snat = to(End::Source, outside, outside);
-    let pool = to(End::Source, outside, "203.0.113.4");
-    let dnat = to(End::Destination, inside, inside);
+    let snat = to(TranslatedEnd::Source, outside, outside);
+    let pool = to(TranslatedEnd::Source, outside, "203.0.113.4");
+    let dnat = to(TranslatedEnd::Destination, inside, inside);
     let source = |text, request| Rule { destination: None, source: Some((text, request)) };
     let destination = |text, request| Rule { destination: Some((text, request)), source: None };
     let ports =
@@ -54,13 +54,13 @@ fn rules() -> Vec<Rule> {
         source("snat to 203.0.113.1:3000-3003", ports(snat, 3000, 3003)),
         source("snat to 203.0.113.1:2000-2009", ports(snat, 2000, 2009)),
         source("snat to 203.0.113.1 random", Request { random: true, ..snat }),
-        source("masquerade", to(End::Source, "203.0.113.9", "203.0.113.9")),
+        source("masquerade", to(TranslatedEnd::Source, "203.0.113.9", "203.0.113.9")),
         source("masquerade to :5000-6000", {
-            ports(to(End::Source, "203.0.113.9", "203.0.113.9"), 5000, 6000)
+            ports(to(TranslatedEnd::Source, "203.0.113.9", "203.0.113.9"), 5000, 6000)
         }),
         source(
             "snat ip prefix to ip saddr map { 192.0.2.0/24 : 203.0.113.0/24 }",
-            Request { netmap: true, ..to(End::Source, "203.0.113.0", "203.0.113.255") },
+            Request { netmap: true, ..to(TranslatedEnd::Source, "203.0.113.0", "203.0.113.255") },
         ),
         destination("dnat to 198.51.100.200", dnat),
         destination("dnat to 198.51.100.200:80", ports(dnat, 80, 80)),
@@ -206,7 +206,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
             for request in requests.into_iter().flatten() {
                 judged = judged.and_then(|()| table.translate(id, &request, supply, context));
             }
-            match judged.and_then(|()| table.settle(id, supply, context)) {
+            match judged.and_then(|()| table.make_reply_unique(id, supply, context)) {
                 Ok(()) => table.confirm(id, context).unwrap(),
                 Err(DropReason::PortPoolFull) => table.withdraw(id, context),
                 Err(reason) => panic!("{reason}"),

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use conntrack::Settings;
 use conntrack::helper::Kind;
-use conntrack::nat::{Addresses, Block, End, Request, Supply};
+use conntrack::nat::{Addresses, Block, Request, Supply, TranslatedEnd};
 use flow::Verdict;
 use lab::{Error, Random, Result};
 
@@ -273,13 +273,13 @@ fn ours(call: &Call) -> Vec<Option<String>> {
     let mut own = OwnTable::new(settings);
     own.table.set_block(Block::ALL);
     let outside = Addresses::one(OUTSIDE.parse().unwrap());
-    let masquerade = Request { addresses: Some(outside), ..Request::of(End::Source) };
+    let masquerade = Request { addresses: Some(outside), ..Request::of(TranslatedEnd::Source) };
     let each = call.messages.iter().map(|Message { frame, .. }| {
         let passed = own.offer(frame, |table, tracked, packet, context| {
             if let Some(id) = tracked.connection.filter(|_| tracked.fresh) {
                 let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
                 table.translate(id, &masquerade, supply, context).unwrap();
-                table.settle(id, supply, context).unwrap();
+                table.make_reply_unique(id, supply, context).unwrap();
             }
             table.pass(tracked, packet, context)
         });

@@ -159,7 +159,7 @@ impl Ours {
         }
         if let (true, true, Some(id)) = (zones.is_some(), tracked.fresh, tracked.connection) {
             let supply = Supply { block: Block::ALL, seed: 1, hash: &|key| key.hash(SECRET) };
-            table.settle(id, supply, &mut context).expect("there are ports");
+            table.make_reply_unique(id, supply, &mut context).expect("there are ports");
             table.confirm(id, &mut context).unwrap();
         }
         let tracked = table.pass(tracked, &packet, &mut context);

@@ -126,7 +126,7 @@ fn a_lower_limit_is_reached_within_a_few_turns() {
     settings.set("ipfrag_high_thresh", 1 << 20).unwrap();
     worker.settings = settings.clone();
     pools.apply(&settings);
-    pools.settle();
+    pools.repay();
     worker.memory.set_workers(1);
     while worker.expire(16) > 0 {}
     assert!(pools.leased(Family::V4) <= 1 << 20);

@@ -16,11 +16,11 @@ use crate::sources::Sources;
 #[derive(Debug)]
 #[must_use = "the frames and the memory in it belong to somebody"]
 pub struct Parcel<F> {
-    travellers: Vec<Traveller<F>>,
+    migrants: Vec<Migrant<F>>,
 }
 
 #[derive(Debug)]
-struct Traveller<F> {
+struct Migrant<F> {
     queue: Queue,
     /// Fragments that the source has sent since the latest one of this datagram.
     distance: u32,
@@ -30,17 +30,17 @@ struct Traveller<F> {
 impl<F> Parcel<F> {
     /// Datagrams in the parcel.
     pub fn len(&self) -> usize {
-        self.travellers.len()
+        self.migrants.len()
     }
 
     /// True when nothing travels.
     pub fn is_empty(&self) -> bool {
-        self.travellers.is_empty()
+        self.migrants.is_empty()
     }
 
     /// The frames in the parcel.
     pub fn frames(&self) -> impl Iterator<Item = &F> {
-        self.travellers.iter().flat_map(|traveller| &traveller.pieces).map(|held| &held.frame)
+        self.migrants.iter().flat_map(|migrant| &migrant.pieces).map(|held| &held.frame)
     }
 }
 
@@ -48,13 +48,13 @@ impl<F: Buffer> Reassembler<F> {
     /// Takes out all datagrams of a bucket for its next owner. Visits every datagram that is
     /// held.
     pub fn extract(&mut self, bucket: u16, memory: &mut Memory) -> Parcel<F> {
-        let mut travellers = Vec::new();
+        let mut migrants = Vec::new();
         for family in 0..self.shelves.len() {
             let mut slot = self.shelves[family].ages.first();
             while slot != NONE {
                 let next = self.queues[slot].identity.age.next;
                 if self.queues[slot].identity.bucket == bucket {
-                    travellers.extend(self.take_out(slot, memory));
+                    migrants.extend(self.take_out(slot, memory));
                 }
                 slot = next;
             }
@@ -63,14 +63,14 @@ impl<F: Buffer> Reassembler<F> {
         for &seat in self.nursery.by_age(&mut seats) {
             if self.nursery[seat].bucket == bucket {
                 let (queue, pieces) = self.nursery.leave(seat, self.secret);
-                travellers.push(packed(queue, pieces.collect(), &self.sources, memory));
+                migrants.push(packed(queue, pieces.collect(), &self.sources, memory));
             }
         }
-        travellers.sort_by_key(|traveller| traveller.queue.identity.created);
-        Parcel { travellers }
+        migrants.sort_by_key(|migrant| migrant.queue.identity.created);
+        Parcel { migrants }
     }
 
-    fn take_out(&mut self, slot: u32, memory: &mut Memory) -> Option<Traveller<F>> {
+    fn take_out(&mut self, slot: u32, memory: &mut Memory) -> Option<Migrant<F>> {
         self.unlink(slot);
         let mut queue = self.queues.remove(slot)?;
         let mut pieces = Vec::with_capacity(queue.state.tally.pieces.into());
@@ -89,22 +89,22 @@ impl<F: Buffer> Reassembler<F> {
     /// The bucket's fragments must not have reached this worker before: it must hold no
     /// datagram of the parcel.
     pub fn adopt(&mut self, parcel: Parcel<F>, context: &mut Context<'_, F>) {
-        // The table may hold at most [`crate::settling::MOST_AHEAD`] younger datagrams than the
+        // The table may hold at most [`crate::promotion::MOST_AHEAD`] younger datagrams than the
         // nursery, and the parcel may bring any number.
-        self.settle_all(context);
+        self.promote_all(context);
         let mut entered = [Entered::NOTHING; 2];
-        for traveller in parcel.travellers.into_iter().rev() {
-            self.settle_in(traveller, context, &mut entered);
+        for migrant in parcel.migrants.into_iter().rev() {
+            self.promote_in(migrant, context, &mut entered);
         }
     }
 
-    fn settle_in(
+    fn promote_in(
         &mut self,
-        traveller: Traveller<F>,
+        migrant: Migrant<F>,
         context: &mut Context<'_, F>,
         entered: &mut [Entered; 2],
     ) {
-        let Traveller { mut queue, distance, pieces } = traveller;
+        let Migrant { mut queue, distance, pieces } = migrant;
         let key = queue.identity.key;
         let family = family_index(key.family());
         let (phase, bytes) = (queue.identity.phase, u64::from(queue.state.tally.charged));
@@ -127,10 +127,10 @@ fn packed<F>(
     pieces: Vec<Held<F>>,
     sources: &Sources,
     memory: &mut Memory,
-) -> Traveller<F> {
+) -> Migrant<F> {
     let key = &queue.identity.key;
     memory.lease(key.family()).surrender(queue.state.tally.charged.into());
     let distance =
         sources.get(key.source, key.realm()).wrapping_sub(queue.state.tally.source_count);
-    Traveller { queue, distance, pieces }
+    Migrant { queue, distance, pieces }
 }

@@ -17,13 +17,13 @@ impl<F: Buffer> Reassembler<F> {
     /// no place for it, so that it was given up.
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle(&mut self, seat: u8, context: &mut Context<'_, F>) -> Option<u32> {
+    pub(crate) fn promote(&mut self, seat: u8, context: &mut Context<'_, F>) -> Option<u32> {
         let place = self.nursery[seat].place;
         let slot = self.move_in(seat, &mut [Entered::NOTHING; 2]);
         let slot = self.file(slot, place, context).then_some(slot);
         self.nursery.ahead += 1;
         if self.nursery.ahead >= MOST_AHEAD || self.nursery.len() == 0 {
-            self.settle_all(context);
+            self.promote_all(context);
         }
         slot
     }
@@ -32,7 +32,7 @@ impl<F: Buffer> Reassembler<F> {
     /// settled before them once.
     #[cold]
     #[inline(never)]
-    fn settle_oldest(&mut self, count: usize, context: &mut Context<'_, F>) {
+    fn promote_oldest(&mut self, count: usize, context: &mut Context<'_, F>) {
         let mut entered = [Entered::NOTHING; 2];
         let mut seats = [0; SEATS];
         for &seat in self.nursery.by_age(&mut seats)[..count].iter().rev() {
@@ -43,22 +43,22 @@ impl<F: Buffer> Reassembler<F> {
     }
 
     /// Moves the older half to the table.
-    pub(crate) fn settle_half(&mut self, context: &mut Context<'_, F>) {
-        self.settle_oldest(self.nursery.len() / 2, context);
+    pub(crate) fn promote_half(&mut self, context: &mut Context<'_, F>) {
+        self.promote_oldest(self.nursery.len() / 2, context);
     }
 
     /// Moves all datagrams to the table. Then none in the table is younger than one in the
     /// nursery.
     #[inline]
-    pub(crate) fn settle_all(&mut self, context: &mut Context<'_, F>) {
+    pub(crate) fn promote_all(&mut self, context: &mut Context<'_, F>) {
         self.nursery.ahead = 0;
         if self.nursery.len() > 0 {
-            self.settle_oldest(self.nursery.len(), context);
+            self.promote_oldest(self.nursery.len(), context);
         }
     }
 
     /// Moves the datagrams to the table that have been in the nursery for [`YOUTH`].
-    pub(crate) fn settle_grown_up(&mut self, context: &mut Context<'_, F>) {
+    pub(crate) fn promote_grown_up(&mut self, context: &mut Context<'_, F>) {
         let now = context.now;
         if now.since(self.nursery.swept) < YOUTH {
             return;
@@ -67,7 +67,7 @@ impl<F: Buffer> Reassembler<F> {
         let is_grown_up = |created| now.since(created) >= YOUTH;
         let count = self.nursery.iter().filter(|young| is_grown_up(young.created)).count();
         if count > 0 {
-            self.settle_oldest(count, context);
+            self.promote_oldest(count, context);
         }
     }
 
