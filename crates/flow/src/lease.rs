@@ -355,7 +355,7 @@ mod tests {
         assert!(!modest.spend(1), "nothing is there");
         assert!(greedy.is_overdrawn() && !modest.is_overdrawn());
         greedy.release(20);
-        greedy.settle();
+        greedy.repay();
         assert!(!greedy.is_overdrawn());
         assert!(!greedy.spend(1), "it is owed to the other");
         assert!(modest.spend(20), "all of the floor");
