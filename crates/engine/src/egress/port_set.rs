@@ -21,27 +21,11 @@ impl PortSet {
         })
     }
 
-    /// Those that are accepted.
-    ///
-    /// # Errors
-    /// The error of the last port if no port is accepted.
-    pub fn accepted<E>(
-        self,
-        otherwise: E,
-        mut judge: impl FnMut(PortId) -> Result<(), E>,
-    ) -> Result<Self, E> {
-        let mut refused = otherwise;
-        let accepted: Self = self
-            .iter()
-            .filter(|port| match judge(*port) {
-                Ok(()) => true,
-                Err(why) => {
-                    refused = why;
-                    false
-                }
-            })
-            .collect();
-        if accepted.is_empty() { Err(refused) } else { Ok(accepted) }
+    /// Adds a port, if a set can hold it.
+    pub fn insert(&mut self, PortId(port): PortId) {
+        if let Some(bits) = self.0.get_mut(usize::from(port) / 64) {
+            *bits |= 1 << (port % 64);
+        }
     }
 }
 
@@ -49,11 +33,7 @@ impl FromIterator<PortId> for PortSet {
     /// Leaves out those that a set can not hold.
     fn from_iter<I: IntoIterator<Item = PortId>>(ports: I) -> Self {
         let mut set = Self::default();
-        for PortId(port) in ports {
-            if let Some(bits) = set.0.get_mut(usize::from(port) / 64) {
-                *bits |= 1 << (port % 64);
-            }
-        }
+        ports.into_iter().for_each(|port| set.insert(port));
         set
     }
 }
@@ -71,13 +51,5 @@ mod tests {
         assert!(set(&[]).is_empty() && set(&[256, u16::MAX]).is_empty());
         let ports: Vec<_> = set(&[255, 64, 0, 63, 256, 64]).iter().map(|port| port.0).collect();
         assert_eq!(ports, [0, 63, 64, 255]);
-    }
-
-    #[test]
-    fn a_set_keeps_the_ports_that_accept_or_the_reason_of_the_last() {
-        let even = |port: PortId| if port.0.is_multiple_of(2) { Ok(()) } else { Err(port.0) };
-        assert_eq!(set(&[1, 2, 3, 200]).accepted(0, even), Ok(set(&[2, 200])));
-        assert_eq!(set(&[1, 3, 77]).accepted(0, even), Err(77));
-        assert_eq!(set(&[]).accepted(0, even), Err(0));
     }
 }

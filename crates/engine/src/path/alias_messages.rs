@@ -71,8 +71,7 @@ impl PacketPath {
             // The connection has ended. The alias is removed, and the packet is judged in the
             // bucket that it was steered to.
             let owner = packet.bucket;
-            let message = AliasMessage::Remove { alias: (keyed, hash), owner };
-            self.tell_bucket(owner, alias_in, message, now);
+            self.remove_alias(owner, (keyed, hash), alias_in);
             (packet.bucket, packet.alias_in) = (alias_in, None);
             return ControlFlow::Break(End::Steer(Some(owner)));
         }
@@ -109,7 +108,7 @@ impl PacketPath {
             return Some(Filing::Crowded);
         }
         let message = AliasMessage::File { alias, owner, connection, claimant };
-        self.tell_bucket(owner, home, message, now);
+        self.tell_bucket(owner, home, message);
         None
     }
 
@@ -161,15 +160,17 @@ impl PacketPath {
         owner: BucketId,
         alias: (KeyedPacket, u64),
         home: BucketId,
-        now: Timestamp,
     ) {
-        self.tell_bucket(owner, home, AliasMessage::Remove { alias, owner }, now);
+        match self.buckets.get_mut(home) {
+            Some(home) => home.aliases.remove(&alias.0, alias.1, owner),
+            None => self.tell_bucket(owner, home, AliasMessage::Remove { alias, owner }),
+        }
     }
 
-    /// Sends a message in the name of the bucket `from` to the owner of the bucket `to`.
-    fn tell_bucket(&mut self, from: BucketId, to: BucketId, message: AliasMessage, now: Timestamp) {
+    /// Sends a message in the name of the bucket `from` to the bucket `to`, which is not here.
+    fn tell_bucket(&mut self, from: BucketId, to: BucketId, message: AliasMessage) {
         if self.buckets.takes(to) {
-            return self.take_message(to, message, now);
+            return self.buckets.keep_always(to, Kept::Message(message));
         }
         self.has_spoken(from);
         match self.buckets.link_of(to) {
@@ -178,7 +179,8 @@ impl PacketPath {
         }
     }
 
-    /// Takes a message to a bucket that is here or on its way here.
+    /// Takes a message to a bucket that is here or on its way here. The driver does, between two
+    /// packets: an answer lets the packets go that have waited for it.
     pub(super) fn take_message(&mut self, to: BucketId, message: AliasMessage, now: Timestamp) {
         let Some(bucket) = self.buckets.get_mut(to) else {
             return self.buckets.keep_always(to, Kept::Message(message));
@@ -186,8 +188,10 @@ impl PacketPath {
         match message {
             AliasMessage::File { alias, owner, connection, claimant } => {
                 let filing = self.file_here(to, owner, alias, claimant, now);
-                let answer = AliasMessage::Answer { connection, filing };
-                self.tell_bucket(to, owner, answer, now);
+                if self.buckets.get(owner).is_some() {
+                    return self.release(owner, connection, filing, now);
+                }
+                self.tell_bucket(to, owner, AliasMessage::Answer { connection, filing });
             }
             AliasMessage::Answer { connection, filing } => {
                 self.release(to, connection, filing, now);
@@ -223,10 +227,7 @@ impl PacketPath {
         let Some(home) = self.buckets.get_mut(bucket) else { return };
         let refusal = match found {
             None => return home.openings.put_back(&key, packets),
-            Some(Filing::Filed) => None,
-            Some(Filing::Taken) => Some(taken),
-            Some(Filing::Full) => Some(DropReason::AliasTableFull),
-            Some(Filing::Crowded) => Some(DropReason::AliasQueueFull),
+            Some(filing) => filing.refusal(taken),
         };
         if refusal.is_some() {
             let mut context = self.tracking.context(now, &mut self.counters);

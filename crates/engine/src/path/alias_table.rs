@@ -9,15 +9,15 @@
 use std::collections::VecDeque;
 
 use conntrack::Claimant;
-use flow::{KeyedPacket, SlotIndex};
+use flow::{DropReason, KeyedPacket, SlotIndex};
 use steer::BucketId;
 
 use crate::path::nat::port_search::Search;
 use crate::path::packet::Packet;
 use crate::path::scratch::Exit;
 
-/// Most packets of one bucket that may wait for the aliases of their connections. An answer takes
-/// microseconds.
+/// Most packets of one bucket that may wait for the aliases of their connections; each fragment
+/// counts. An answer takes microseconds.
 pub const MAX_WAITING: usize = 64;
 
 /// The result of a request for an alias.
@@ -31,6 +31,19 @@ pub enum Filing {
     Full,
     /// Too many packets wait for aliases already, so this one was not asked for.
     Crowded,
+}
+
+impl Filing {
+    /// The reason to refuse the connection; `None` if its replies find it. `taken` is the reason
+    /// where the key belongs to another connection.
+    pub const fn refusal(self, taken: DropReason) -> Option<DropReason> {
+        match self {
+            Self::Filed => None,
+            Self::Taken => Some(taken),
+            Self::Full => Some(DropReason::AliasTableFull),
+            Self::Crowded => Some(DropReason::AliasQueueFull),
+        }
+    }
 }
 
 /// A message between the owners of two buckets about an alias.
@@ -192,6 +205,13 @@ pub enum Waiting {
     Follower(Packet),
 }
 
+impl Waiting {
+    const fn packet(&self) -> &Packet {
+        let (Self::Opener(packet, ..) | Self::Follower(packet)) = self;
+        packet
+    }
+}
+
 /// The packets of a bucket that wait for aliases.
 #[derive(Debug, Default)]
 pub struct Openings(Vec<Opening>);
@@ -216,7 +236,8 @@ impl Openings {
 
     /// True if one more packet may wait.
     pub fn has_room(&self) -> bool {
-        self.0.iter().map(|opening| opening.packets.len()).sum::<usize>() < MAX_WAITING
+        let waiting = self.0.iter().flat_map(|opening| &opening.packets);
+        waiting.map(|it| it.packet().weight()).sum::<usize>() < MAX_WAITING
     }
 
     /// Adds a packet behind the others of its connection.

@@ -20,8 +20,8 @@ impl PacketPath {
     }
 
     /// Moves buckets to other owners, or waits for buckets of others.
-    pub(crate) fn switch(&mut self, moves: Vec<Move>, now: Timestamp) {
-        self.remove_aliases(now);
+    pub(crate) fn switch(&mut self, moves: Vec<Move>) {
+        self.remove_aliases();
         for order in moves {
             if let Some(departure) = self.buckets.switch(order) {
                 self.depart(departure);
@@ -30,8 +30,8 @@ impl PacketPath {
     }
 
     /// Takes a fence for a bucket that leaves.
-    pub(super) fn take_fence(&mut self, bucket: BucketId, now: Timestamp) {
-        self.remove_aliases(now);
+    pub(super) fn take_fence(&mut self, bucket: BucketId) {
+        self.remove_aliases();
         if let Some(departure) = self.buckets.fence(bucket) {
             self.depart(departure);
         }

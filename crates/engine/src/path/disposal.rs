@@ -1,6 +1,10 @@
 //! The driver's part: it sends, drops, keeps, answers or hands over a packet whose way through the
 //! stages has ended. Two stages keep packets themselves, because they own the place where these
 //! wait: the alias stage for the opener of a connection, and reassembly for a datagram.
+//!
+//! Other files have parts of the driver too: [`super::steering`] and [`super::arrival`] dispose of
+//! frames in front of the stages, [`super::alias_messages`] releases packets that have waited for an
+//! alias, and [`super::syn_proxy`] sends the segments of an [`Answer`].
 
 use conntrack::syn_proxy::Screening;
 use flow::{DropReason, Timestamp};
@@ -43,8 +47,8 @@ impl PacketPath {
         next
     }
 
-    fn dispose_of_one(&mut self, mut end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
-        self.settle(&mut end, packet, scratch);
+    fn dispose_of_one(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
+        self.finish_tracking(&end, packet, scratch);
         match end {
             End::Forward => self.send(packet, scratch.exit, scratch.now),
             End::Host => {
@@ -83,11 +87,7 @@ impl PacketPath {
     /// Counts a packet that was tracked, tells the sender if it is refused, and withdraws the
     /// connection that it has opened unless it goes on.
     #[inline]
-    fn settle(&mut self, end: &mut End, packet: &mut Packet, scratch: &mut Scratch) {
-        if scratch.is_hosts {
-            // The host's kernel judges its own copy, and nobody else answers for it.
-            *end = End::Host;
-        }
+    fn finish_tracking(&mut self, end: &End, packet: &mut Packet, scratch: &mut Scratch) {
         if let End::Drop(_, Some(reply)) = *end {
             self.reply(reply, packet, scratch);
         }

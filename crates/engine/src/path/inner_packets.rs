@@ -20,6 +20,7 @@ use wire::{Carried, IcmpError, Network, Transport, carried};
 
 use crate::Bucket;
 use crate::egress::bridge::OutputPorts;
+use crate::egress::port_set::PortSet;
 use crate::egress::route_decision::RouteDecision;
 use crate::path::drop_cause::DropCause;
 use crate::path::packet::Packet;
@@ -153,12 +154,22 @@ impl PacketPath {
         let inner = inner.ok_or(DropReason::InsideUnreadable)?;
         let mut tracked = self.track_inside(packet, &inner, now)?;
         let judged = match outer.exit.ports {
-            Some(OutputPorts::Many(ports)) => ports
-                .accepted(DropReason::InsideRefused.into(), |port| {
+            Some(OutputPorts::Many(ports)) => {
+                let mut judged = Err(DropReason::InsideRefused.into());
+                let mut accepted = PortSet::default();
+                for port in ports.iter() {
                     self.go_out_by(port, outer);
-                    self.consult_rules(packet, &inner, &mut tracked, outer, now)
-                })
-                .map(|ports| outer.exit.ports = Some(OutputPorts::Many(ports))),
+                    match self.consult_rules(packet, &inner, &mut tracked, outer, now) {
+                        Ok(()) => accepted.insert(port),
+                        refused => judged = refused,
+                    }
+                }
+                if !accepted.is_empty() {
+                    outer.exit.ports = Some(OutputPorts::Many(accepted));
+                    judged = Ok(());
+                }
+                judged
+            }
             _ => self.consult_rules(packet, &inner, &mut tracked, outer, now),
         };
         if let (Some(id), Some((bucket, mut context))) =

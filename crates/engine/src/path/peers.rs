@@ -53,7 +53,7 @@ impl PacketPath {
         self.process_batch(now);
         match item {
             Item::Packet(packet) => self.batch.push(packet),
-            Item::Fence(bucket) => self.take_fence(bucket, now),
+            Item::Fence(bucket) => self.take_fence(bucket),
             Item::Bucket(bucket, content) => {
                 self.take_bucket(bucket, content, now);
                 return Some(News::Arrived(bucket));

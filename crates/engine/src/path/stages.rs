@@ -16,7 +16,7 @@ use crate::path::fast_path::FastPath;
 use crate::path::packet::Packet;
 use crate::path::prefetch::Hardware;
 use crate::path::scratch::{Progress, Scratch};
-use crate::path::step::{End, Stage, Step, Wait};
+use crate::path::step::{End, Stage, Step};
 use crate::path::{PacketPath, TimeSource};
 
 impl PacketPath {
@@ -109,7 +109,6 @@ impl PacketPath {
     /// The stages from tracking on.
     fn walk_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
         match self.stages_from_tracking(packet, scratch) {
-            ControlFlow::Continue(()) if scratch.search.is_some() => End::Wait(Wait::Alias),
             ControlFlow::Continue(()) => End::Forward,
             ControlFlow::Break(end) => end,
         }
@@ -149,9 +148,10 @@ impl PacketPath {
         self.stage(Stage::Inner, packet, scratch, Self::judge_inner)?;
         self.stage(Stage::Confirm, packet, scratch, Self::confirm)?;
         self.stage(Stage::Record, packet, scratch, Self::record)?;
-        self.stage(Stage::Replies, packet, scratch, Self::direct_replies)?;
         self.stage(Stage::NumbersOut, packet, scratch, Self::shift_out)?;
-        self.stage(Stage::ProxiedOut, packet, scratch, Self::finish_proxied)
+        self.stage(Stage::ProxiedOut, packet, scratch, Self::finish_proxied)?;
+        // It is the last: a packet that has to wait here only has to be sent then.
+        self.stage(Stage::Replies, packet, scratch, Self::direct_replies)
     }
 
     /// Takes one stage.
@@ -163,7 +163,11 @@ impl PacketPath {
         scratch: &mut Scratch,
         run: impl FnOnce(&mut Self, &mut Packet, &mut Scratch) -> Step,
     ) -> Step {
-        let step = run(self, packet, scratch);
+        let step = match run(self, packet, scratch) {
+            // The host's kernel judges its own copy, and nobody else answers for it.
+            ControlFlow::Break(_) if scratch.is_hosts => ControlFlow::Break(End::Host),
+            step => step,
+        };
         seam(stage, &step);
         step
     }

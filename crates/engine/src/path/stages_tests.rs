@@ -9,6 +9,7 @@ use super::*;
 use crate::Config;
 use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
+use crate::path::step::Wait;
 use crate::testing::one_worker::Rig;
 use crate::testing::rules::one_chain;
 use crate::worker::command::Command;
@@ -31,9 +32,9 @@ const BEHIND: [Stage; 12] = [
     Stage::Inner,
     Stage::Confirm,
     Stage::Record,
-    Stage::Replies,
     Stage::NumbersOut,
     Stage::ProxiedOut,
+    Stage::Replies,
 ];
 /// The stages in front of tracking, without a reply of rules.
 const IN_FRONT: [Stage; 7] = [

@@ -125,10 +125,10 @@ pub enum Stage {
     Confirm,
     /// The decision is recorded.
     Record,
-    /// Replies to a new connection find it.
-    Replies,
     /// Sequence numbers of edited connections, as their receiver expects them.
     NumbersOut,
     /// The SYN proxy: numbers and segments of connections that it has opened.
     ProxiedOut,
+    /// Replies to a new connection find it, or the packet waits until they do.
+    Replies,
 }

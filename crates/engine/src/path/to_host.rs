@@ -64,21 +64,31 @@ impl PacketPath {
         packet.is_for_host && !self.may_be_translated(packet, now)
     }
 
+    /// True for a packet for an address of the host that belongs to no connection. The host's
+    /// kernel judges its own copy and answers it, unless a rule translates the packet.
+    #[cold]
+    pub(super) fn is_news_for_host(&self, packet: &Packet, now: Timestamp) -> bool {
+        packet.is_for_host && !self.is_of_connection(packet, now)
+    }
+
     /// True if a packet for an address of the host may be another's: it belongs to a connection,
     /// or is expected, or a rule may translate it.
     #[cold]
     fn may_be_translated(&self, packet: &Packet, now: Timestamp) -> bool {
+        packet.looked_up().is_some()
+            && (self.is_of_connection(packet, now)
+                || self.rules.as_ref().is_some_and(|rules| {
+                    !rules.shared.program.is_empty(ruleset::Hook::DestinationNat)
+                        && !matches!(packet.network.transport, Transport::IcmpError(_))
+                }))
+    }
+
+    /// True if a packet belongs to a connection or is expected.
+    fn is_of_connection(&self, packet: &Packet, now: Timestamp) -> bool {
         let Some((keyed, hash)) = packet.looked_up() else { return false };
         let Some(bucket) = self.buckets.get(packet.bucket) else { return false };
-        let is_asked = || {
-            self.rules.as_ref().is_some_and(|rules| {
-                !rules.shared.program.is_empty(ruleset::Hook::DestinationNat)
-                    && !matches!(packet.network.transport, Transport::IcmpError(_))
-            })
-        };
         bucket.connections.has(&keyed, hash, now)
             || self.tracking.tunnels.has(&keyed, now)
             || self.tracking.expectations.may_expect(&keyed)
-            || is_asked()
     }
 }

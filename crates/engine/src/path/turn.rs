@@ -46,7 +46,7 @@ impl PacketPath {
 
     /// Sends everything that the turn leads to, and tells of packets that rules want in the log.
     pub(crate) fn end_turn(&mut self, now: Timestamp, mut log: impl FnMut(LogId, Box<RecentDrop>)) {
-        self.remove_aliases(now);
+        self.remove_aliases();
         self.forwarder.flush(&mut self.pool, &mut self.counters);
         self.drop_refused();
         self.send_departures(now);

@@ -161,14 +161,18 @@ impl PacketPath {
                 supply,
                 &mut context,
             );
-            let Ok(again) = again else { break };
+            let again = match again {
+                Ok(again) => again,
+                Err(DropReason::PortPoolFull) => break,
+                Err(_) => return Some(Filing::Taken),
+            };
             if again.reached.insists && !search.reached.insists {
                 search.asked = 0;
             }
             (search.reached, search.asked) = (again.reached, search.asked + 1);
             (search.source, last) = (Some(again.source), Some(again.reply));
             // A connection that has given way may have an alias.
-            self.remove_aliases(now);
+            self.remove_aliases();
             let Again { reply, claimant, .. } = again;
             match self.direct(packet.bucket, (name, hash), reply, claimant, now) {
                 Some(Filing::Taken) => {}

@@ -150,18 +150,22 @@ fn packets_translated_to_an_address_of_the_host_are_left_to_it() {
 
 #[test]
 fn a_rule_does_not_answer_in_the_place_of_the_host() {
-    let refusing = r#"{"chain":{"family":"ip","table":"t","name":"refuses","handle":40,
-        "type":"filter","hook":"prerouting","prio":10,"policy":"accept"}},
-        {"rule":{"family":"ip","table":"t","chain":"refuses","handle":41,"expr":[
-            {"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},
-                "right":23}},
-            {"reject":{"type":"tcp reset"}}]}},"#;
-    let mut gateway = gateway_with(2, &rules(refusing));
-    gateway.leave(0, &[tcp(&from_inside(CLIENT, LAN), (5000, 23), SYN, (1, 0))]);
-    // Others are refused.
-    gateway.arrive(0, &tcp(&from_inside(CLIENT, SERVER), (5000, 23), SYN, (1, 0)));
-    gateway.run_until_idle();
-    assert_eq!((gateway.sent(0).len(), gateway.sent(1).len()), (1, 0));
+    // In front of tracking, and behind the translation of destinations.
+    for priority in [-300, 10] {
+        let refusing = r#"{"chain":{"family":"ip","table":"t","name":"refuses","handle":40,
+            "type":"filter","hook":"prerouting","prio":PRIORITY,"policy":"accept"}},
+            {"rule":{"family":"ip","table":"t","chain":"refuses","handle":41,"expr":[
+                {"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},
+                    "right":23}},
+                {"reject":{"type":"tcp reset"}}]}},"#;
+        let refusing = refusing.replace("PRIORITY", &priority.to_string());
+        let mut gateway = gateway_with(2, &rules(&refusing));
+        gateway.leave(0, &[tcp(&from_inside(CLIENT, LAN), (5000, 23), SYN, (1, 0))]);
+        // Others are refused.
+        gateway.arrive(0, &tcp(&from_inside(CLIENT, SERVER), (5000, 23), SYN, (1, 0)));
+        gateway.run_until_idle();
+        assert_eq!((gateway.sent(0).len(), gateway.sent(1).len()), (1, 0), "{priority}");
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::path::nat::identifications::Identifications;
 use crate::path::nat::port_search::UsedUp;
 use crate::path::packet::{Packet, TrackedFlow};
 use crate::path::scratch::Scratch;
-use crate::path::step::{OrDrop, Step, dropped};
+use crate::path::step::{End, OrDrop, Step, Wait, dropped};
 
 /// The state that a worker needs to translate.
 #[derive(Debug)]
@@ -291,15 +291,7 @@ impl PacketPath {
         if !scratch.tracked.fresh {
             return ControlFlow::Continue(());
         }
-        let filed = self.file_replies(packet, scratch);
-        if let Err(why) = filed {
-            let ended = self.tracking.ended.len();
-            self.end_connection(packet, scratch.now);
-            // The connection has no alias yet, so none has to be removed.
-            self.tracking.ended.truncate(ended);
-            return dropped(why);
-        }
-        ControlFlow::Continue(())
+        self.file_replies(packet, scratch)
     }
 
     /// Ends the connection that a packet belongs to.
@@ -314,28 +306,25 @@ impl PacketPath {
         }
     }
 
-    fn file_replies(
-        &mut self,
-        packet: &mut Packet,
-        scratch: &mut Scratch,
-    ) -> Result<(), DropReason> {
-        let (Some(id), now) = (scratch.tracked.connection, scratch.now) else { return Ok(()) };
+    fn file_replies(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        const FOUND: Step = ControlFlow::Continue(());
+        let (Some(id), now) = (scratch.tracked.connection, scratch.now) else { return FOUND };
         // This connection may have taken the place of others that have aliases.
-        self.remove_aliases(now);
-        let Some(bucket) = self.buckets.get(packet.bucket) else { return Ok(()) };
+        self.remove_aliases();
+        let Some(bucket) = self.buckets.get(packet.bucket) else { return FOUND };
         if !bucket.connections.has_translated() && bucket.aliases.is_empty() {
-            return Ok(());
+            return FOUND;
         }
         let reply = bucket.connections.reply(id);
         // Each direction of a call that nobody has announced is a connection of its own. Replies
         // of a tunnel find it in any bucket.
         if reply.key.is_call() && !scratch.tracked.is_expected() || reply.key.is_tunnel() {
-            return Ok(());
+            return FOUND;
         }
-        let Some((name, hash)) = packet.looked_up() else { return Ok(()) };
+        let Some((name, hash)) = packet.looked_up() else { return FOUND };
         let mut filing = self.direct(packet.bucket, (name, hash), reply, None, now);
         if filing == Some(Filing::Filed) {
-            return Ok(());
+            return FOUND;
         }
         let mut search = self.search(scratch.request.take());
         if filing == Some(Filing::Taken) {
@@ -344,14 +333,23 @@ impl PacketPath {
         if let Some(filing) = filing {
             self.end_search(packet, &search, filing, now);
         }
-        match filing {
-            None => scratch.search = Some(search),
-            Some(Filing::Filed) => {}
-            Some(Filing::Taken) => return Err(search.refusal()),
-            Some(Filing::Full) => return Err(DropReason::AliasTableFull),
-            Some(Filing::Crowded) => return Err(DropReason::AliasQueueFull),
+        let Some(filing) = filing else {
+            scratch.search = Some(search);
+            return ControlFlow::Break(End::Wait(Wait::Alias));
+        };
+        match filing.refusal(search.refusal()) {
+            Some(why) => self.refuse_opened(packet, why, now),
+            None => ControlFlow::Continue(()),
         }
-        Ok(())
+    }
+
+    /// Ends the connection that a packet has opened, and drops the packet.
+    fn refuse_opened(&mut self, packet: &Packet, why: DropReason, now: Timestamp) -> Step {
+        let ended = self.tracking.ended.len();
+        self.end_connection(packet, now);
+        // The connection has no alias yet, so none has to be removed.
+        self.tracking.ended.truncate(ended);
+        dropped(why)
     }
 
     /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets
@@ -394,14 +392,14 @@ impl PacketPath {
 
     /// Removes the aliases of connections that have ended.
     #[inline]
-    pub(in crate::path) fn remove_aliases(&mut self, now: Timestamp) {
+    pub(in crate::path) fn remove_aliases(&mut self) {
         if !self.tracking.ended.is_empty() {
-            self.remove_aliases_slowly(now);
+            self.remove_aliases_slowly();
         }
     }
 
     #[cold]
-    fn remove_aliases_slowly(&mut self, now: Timestamp) {
+    fn remove_aliases_slowly(&mut self) {
         let mut ended = std::mem::take(&mut self.tracking.ended);
         for conntrack::Ended { original, reply, reply_hash } in ended.drain(..) {
             let towards = |packet: &flow::KeyedPacket| {
@@ -409,7 +407,7 @@ impl PacketPath {
             };
             let (owner, home) = (towards(&original), towards(&reply));
             if owner != home {
-                self.remove_alias(owner, (reply, reply_hash.into()), home, now);
+                self.remove_alias(owner, (reply, reply_hash.into()), home);
             }
         }
         self.tracking.ended = ended;

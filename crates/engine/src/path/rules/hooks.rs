@@ -1,7 +1,9 @@
 //! The stages that ask the operator's rules: the hooks of Netfilter, around tracking and routing.
 //!
 //! The owner of a packet's bucket asks all hooks in one go, and rulesets are exchanged between two
-//! batches, so one ruleset judges each packet.
+//! batches, so one ruleset judges each packet. There is one exception: where the rules in front of
+//! tracking have been asked and the packet then goes to another worker or waits, the rules of that
+//! later time judge the rest. In the kernel every hook asks the rules of its own time.
 
 use std::ops::ControlFlow;
 
@@ -39,6 +41,9 @@ impl PacketPath {
         packet.per_packet = scratch.per_packet;
         // As with a packet that another worker has asked the rules about.
         scratch.priority = 0;
+        if asked.is_break() && self.is_news_for_host(packet, scratch.now) {
+            return ControlFlow::Break(End::Host);
+        }
         let wanted = asked?;
         packet.untracked = wanted.notrack;
         packet.passed_raw = true;
@@ -171,8 +176,9 @@ impl PacketPath {
         ports: PortSet,
     ) -> Step {
         let (mark, priority) = (scratch.mark, scratch.priority);
-        let (mut reply, mut proxied) = (None, None);
-        let accepted = ports.accepted(DropReason::NoOutputPort.into(), |port| {
+        let (mut why, mut reply) = (DropReason::NoOutputPort.into(), None);
+        let mut accepted = PortSet::default();
+        for port in ports.iter() {
             (scratch.mark, scratch.priority) = (mark, priority);
             self.go_out_by(port, scratch);
             let asked = match self.ask(Hook::Forward, packet, scratch) {
@@ -184,27 +190,18 @@ impl PacketPath {
                 ControlFlow::Continue(_) => self.ask_postrouting(packet, scratch),
             };
             match asked {
-                ControlFlow::Continue(()) => Ok(()),
-                ControlFlow::Break(End::Drop(why, told)) => {
-                    reply = told.or(reply);
-                    Err(why)
+                ControlFlow::Continue(()) => accepted.insert(port),
+                ControlFlow::Break(End::Drop(refused, told)) => {
+                    (why, reply) = (refused, told.or(reply));
                 }
-                ControlFlow::Break(end) => {
-                    proxied = Some(end);
-                    Err(DropReason::SynCookie.into())
-                }
+                ControlFlow::Break(end) => return ControlFlow::Break(end),
             }
-        });
-        if let Some(end) = proxied {
-            return ControlFlow::Break(end);
         }
-        match accepted {
-            Ok(ports) => {
-                scratch.exit.ports = Some(OutputPorts::Many(ports));
-                ControlFlow::Continue(())
-            }
-            Err(why) => ControlFlow::Break(End::Drop(why, reply)),
+        if accepted.is_empty() {
+            return ControlFlow::Break(End::Drop(why, reply));
         }
+        scratch.exit.ports = Some(OutputPorts::Many(accepted));
+        ControlFlow::Continue(())
     }
 
     /// Has the hooks that come see a packet that leaves by this port.
