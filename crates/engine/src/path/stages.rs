@@ -110,6 +110,11 @@ impl PacketPath {
     fn walk_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
         match self.stages_from_tracking(packet, scratch) {
             ControlFlow::Continue(()) => End::Forward,
+            ControlFlow::Break(_) if scratch.is_hosts => {
+                // The host's kernel judges its own copy, and nobody else answers for it.
+                seam(Stage::Host, &ControlFlow::Break(End::Host));
+                End::Host
+            }
             ControlFlow::Break(end) => end,
         }
     }
@@ -163,11 +168,7 @@ impl PacketPath {
         scratch: &mut Scratch,
         run: impl FnOnce(&mut Self, &mut Packet, &mut Scratch) -> Step,
     ) -> Step {
-        let step = match run(self, packet, scratch) {
-            // The host's kernel judges its own copy, and nobody else answers for it.
-            ControlFlow::Break(_) if scratch.is_hosts => ControlFlow::Break(End::Host),
-            step => step,
-        };
+        let step = run(self, packet, scratch);
         seam(stage, &step);
         step
     }
