@@ -501,3 +501,17 @@ fn packets_longer_than_their_route_allows_are_cut_or_refused() {
     assert_eq!(bench.refused(), [DropReason::FragNeeded]);
     assert_eq!(bench.errors(), [(3, 4)]);
 }
+
+#[test]
+fn a_scan_of_next_hops_does_not_have_the_kernel_asked_again_about_others() {
+    let mut bench = Bench::new();
+    let mut ask = |host: u32, now_ns: u64| {
+        let next = (LinkId(11), IpAddr::V4(Ipv4Addr::from_bits(0xc633_6400 + host)));
+        let is_asked = bench.router.ask(next, now_ns, Duration::from_secs(1));
+        assert_eq!(bench.asked.try_iter().count(), usize::from(is_asked));
+        is_asked
+    };
+    let hosts = 2 * MAX_ASKED as u32 + 10;
+    assert!((0..hosts).all(|host| ask(host, host.into())));
+    assert!(!(hosts - MAX_ASKED as u32..hosts).any(|host| ask(host, SECOND / 2)));
+}
