@@ -15,6 +15,7 @@ pub mod equipment;
 pub mod events;
 pub mod eviction;
 pub mod fast_path;
+pub mod fit;
 pub mod host_flows;
 pub mod inner_packets;
 pub mod nat;

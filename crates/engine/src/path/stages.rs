@@ -151,6 +151,7 @@ impl PacketPath {
         self.stage(Stage::Source, packet, scratch, Self::find_source)?;
         self.stage(Stage::Promise, packet, scratch, Self::answer_accepted)?;
         self.stage(Stage::Inner, packet, scratch, Self::judge_inner)?;
+        self.stage(Stage::Fit, packet, scratch, Self::fit)?;
         self.stage(Stage::Confirm, packet, scratch, Self::confirm)?;
         self.stage(Stage::Record, packet, scratch, Self::record)?;
         self.stage(Stage::NumbersOut, packet, scratch, Self::shift_out)?;

@@ -22,7 +22,7 @@ const KNOWN: &str = r#"{"match":{"op":"in","left":{"ct":{"key":"state"}},"right"
     {"accept":null}"#;
 
 /// The stages of all packets behind tracking, in their order.
-const BEHIND: [Stage; 12] = [
+const BEHIND: [Stage; 13] = [
     Stage::NumbersIn,
     Stage::Track,
     Stage::Destination,
@@ -30,6 +30,7 @@ const BEHIND: [Stage; 12] = [
     Stage::Source,
     Stage::Promise,
     Stage::Inner,
+    Stage::Fit,
     Stage::Confirm,
     Stage::Record,
     Stage::NumbersOut,

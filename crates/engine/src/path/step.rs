@@ -121,6 +121,8 @@ pub enum Stage {
     Promise,
     /// Rules judge the packet that a tunnel carries.
     Inner,
+    /// The fragments of a datagram fit the link ahead.
+    Fit,
     /// The connection is there for all to see, and helpers read the packet.
     Confirm,
     /// The decision is recorded.

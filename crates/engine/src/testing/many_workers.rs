@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{self, Receiver};
 
-use flow::Timestamp;
+use flow::{DropReason, Timestamp};
 use netio::{Frame, FramePool, PortId};
 use steer::{BucketId, SteeringHasher, WorkerId};
 
@@ -164,5 +164,12 @@ impl TestGateway {
     /// The number of packets that were dropped for any reason.
     pub fn dropped(&self) -> u64 {
         self.workers.iter().map(|worker| worker.path.counters().dropped_total()).sum()
+    }
+
+    /// The reasons for which packets were dropped.
+    pub fn reasons(&self) -> Vec<DropReason> {
+        let all = DropReason::ALL.iter().copied();
+        all.filter(|reason| self.workers.iter().any(|it| it.path.counters().dropped(*reason) > 0))
+            .collect()
     }
 }

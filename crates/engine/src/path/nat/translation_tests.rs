@@ -173,12 +173,6 @@ impl TestGateway {
         seen(&sent[0])
     }
 
-    fn reasons(&self) -> Vec<DropReason> {
-        let all = DropReason::ALL.iter().copied();
-        all.filter(|reason| self.workers.iter().any(|it| it.path.counters.dropped(*reason) > 0))
-            .collect()
-    }
-
     fn connections(&self) -> usize {
         (0..16).map(|bucket| self.bucket(BucketId(bucket)).connections.len()).sum()
     }
