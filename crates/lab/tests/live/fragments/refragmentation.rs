@@ -8,11 +8,12 @@ use std::time::Duration;
 use lab::{Arrival, Capture, Datagrams, END, Family, Lab, Random, Result, Tracking, digest, udp};
 use wire::build::PacketBuilder;
 use wire::fragment::Fragments;
-use wire::{CameIn, Dissected, Network, dissect};
+use wire::{CameIn, Dissected, IcmpError, Network, Transport, dissect};
 
 use super::sequence::PORT;
 use crate::scenario::{
-    FAMILIES, alone, bytes, kernel_bridge, kernel_router, ready, stateway_binary,
+    FAMILIES, alone, bytes, kernel_bridge, kernel_router, ready, router, soon, stateway_binary,
+    stop_cleanly,
 };
 
 /// The number of datagrams of each family. Each has its own source address.
@@ -267,5 +268,68 @@ fn the_kernel_cuts_again_at_the_same_places() {
             assert!(has_it(shapes) || !has_it(&arrived), "{source}");
         }
         Ok(())
+    });
+}
+
+/// A datagram of the client whose first fragment fits the narrow link and whose second does not.
+fn with_a_long_second(lab: &Lab, family: Family) -> Vec<Vec<u8>> {
+    let ends = (lab.client_address(family), lab.server_address(family));
+    let builder = match ends {
+        (IpAddr::V4(client), IpAddr::V4(server)) => {
+            PacketBuilder::v4(client.octets(), server.octets()).dont_fragment()
+        }
+        (client, server) => PacketBuilder::v6(octets(client), octets(server)),
+    };
+    let builder = builder.macs([0, 0, 0x5e, 0, 0x53, 0x01], lab.next_hop_mac()).id(5);
+    let datagram = udp(ends, (5000, PORT), &[7; 2400], true);
+    let fragment = |from: usize, to: usize| {
+        let mut frame = Vec::new();
+        let is_last = to == datagram.len();
+        builder.fragment(17, from as u16, !is_last, &datagram[from..to], &mut frame);
+        frame
+    };
+    vec![fragment(0, 960), fragment(960, 960 + 1408), fragment(960 + 1408, datagram.len())]
+}
+
+/// The errors that the client gets about such datagrams (family, MTU), and the number of fragments
+/// that have come to the server.
+fn told_of_a_long_second(lab: &Lab) -> Result<(Vec<(Family, u32)>, usize)> {
+    let datagrams = Datagrams::new(lab, &stateway_binary()?)?;
+    let frames = FAMILIES.into_iter().flat_map(|family| with_a_long_second(lab, family));
+    let sniffers = [lab.on_client("python3"), lab.on_server("python3")];
+    let [client, server] = sniffers.map(|program| ready(program.args(["-c", SNIFF])));
+    datagrams.start_sending(lab, &capture(lab, frames))?.finish()?;
+    let heard = client?.finish()?.stdout;
+    let told = heard.lines().skip(1).map(bytes).filter_map(|frame| {
+        let network = dissect(&frame).ok()?.network?;
+        let icmp = &frame[network.transport_offset.into()..];
+        let mtu = u32::from_be_bytes(icmp.get(4..8)?.try_into().ok()?);
+        match (network.transport, network.source_ip().is_ipv4()) {
+            (Transport::IcmpError(IcmpError { kind: 3, code: 4, .. }), true) => {
+                Some((Family::V4, mtu))
+            }
+            (Transport::IcmpError(IcmpError { kind: 2, .. }), false) => Some((Family::V6, mtu)),
+            _ => None,
+        }
+    });
+    let told = told.collect();
+    let arrived = server?.finish()?.stdout;
+    let fragments = arrived.lines().skip(1).filter(|line| shape(&bytes(line)).is_some()).count();
+    Ok((told, fragments))
+}
+
+/// Without an answer the sender would never learn the MTU of the path.
+#[test]
+fn the_sender_of_a_later_fragment_that_is_too_long_hears_as_from_the_kernel() {
+    alone(|| {
+        let mut stateway = router(2)?;
+        let kernel = kernel_router(Tracking::Conntrack)?;
+        let expected = FAMILIES.map(|family| (family, NARROW)).to_vec();
+        for lab in [&kernel, &stateway] {
+            lab.gateway().ip(&[&format!("link set wan0 mtu {NARROW}")])?;
+            soon("the MTU is known", || Ok(told_of_a_long_second(lab)?.0 == expected))?;
+            assert_eq!(told_of_a_long_second(lab)?, (expected.clone(), 0));
+        }
+        stop_cleanly(&mut stateway)
     });
 }
