@@ -35,6 +35,8 @@ pub enum Message {
     },
     /// Time to live or hop limit was used up on the way (RFC 792, RFC 4443 section 3.3).
     TimeExceeded,
+    /// Fragments of the datagram have not come in time (RFC 792, RFC 4443 section 3.3).
+    ReassemblyTime,
     /// The packet does not reach its destination.
     Unreachable {
         /// Why, as RFC 792 and RFC 1812 section 5.2.7.1 number it for IPv4, and RFC 4443
@@ -56,6 +58,8 @@ impl Message {
             (Self::TooBig { mtu }, Family::V6) => (2, 0, mtu.max(MIN_IPV6_MTU)),
             (Self::TimeExceeded, Family::V4) => (11, 0, 0),
             (Self::TimeExceeded, Family::V6) => (3, 0, 0),
+            (Self::ReassemblyTime, Family::V4) => (11, 1, 0),
+            (Self::ReassemblyTime, Family::V6) => (3, 1, 0),
             (Self::Unreachable { code }, Family::V4) => (3, code, 0),
             (Self::Unreachable { code }, Family::V6) => (1, code, 0),
             (Self::ParameterProblem { pointer }, Family::V4) => (12, 0, u32::from(pointer) << 24),

@@ -84,6 +84,11 @@ fn etherparse_reads_the_errors() {
             Icmpv6Type::TimeExceeded(V6Time::HopLimitExceeded),
         ),
         (
+            Message::ReassemblyTime,
+            Icmpv4Type::TimeExceeded(V4Time::FragmentReassemblyTimeExceeded),
+            Icmpv6Type::TimeExceeded(V6Time::FragmentReassemblyTimeExceeded),
+        ),
+        (
             Message::Unreachable { code: 3 },
             v4_code(V4Code::Port),
             Icmpv6Type::DestinationUnreachable(V6Code::Address),

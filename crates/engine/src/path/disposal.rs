@@ -43,7 +43,7 @@ impl PacketPath {
             End::Wait(Wait::Datagram) => Next::Done,
             end => self.dispose_of_one(end, packet, scratch),
         };
-        self.drop_discarded();
+        self.drop_discarded(scratch.now);
         next
     }
 

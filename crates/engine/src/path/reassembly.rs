@@ -9,6 +9,7 @@ use defrag::{Buffer, Context, Memory, Outcome, Parcel, Phase, Piece, Reassembler
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
+use wire::icmp_error::Message;
 use wire::{Dissected, Family, Network, Transport};
 
 use crate::path::PacketPath;
@@ -205,7 +206,7 @@ impl PacketPath {
     ) -> R {
         let settings = &self.tracking.settings.defrag;
         let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
-        self.drop_discarded();
+        self.drop_discarded(now);
         result
     }
 
@@ -272,10 +273,16 @@ impl PacketPath {
         ControlFlow::Break(End::Steer(None))
     }
 
-    /// Drops the fragments that reassembly has given up.
+    /// Drops the fragments that reassembly has given up. As a router of the kernel does, it tells
+    /// the sender of an IPv6 datagram whose first fragment has come that its time is over (RFC 8200
+    /// section 4.5); for IPv4 only the destination does (RFC 792).
     #[inline]
-    pub(super) fn drop_discarded(&mut self) {
+    pub(super) fn drop_discarded(&mut self, now: Timestamp) {
         while let Some((fragment, why)) = self.reassembly.discarded.pop() {
+            let is_late = why.reason() == DropReason::FragTimeout;
+            if is_late && self.forwarder.router().is_some() && is_first_of_ipv6(&fragment.frame) {
+                self.tell(&fragment.frame, Message::ReassemblyTime, now);
+            }
             self.drop_frame(fragment.frame, why.into());
         }
     }
@@ -359,6 +366,15 @@ impl PacketPath {
     /// Takes over the datagrams of a bucket that has arrived.
     pub(super) fn unpack_datagrams(&mut self, parcel: Parcel<Fragment>, now: Timestamp) {
         self.with_datagrams(now, |queues, context| queues.adopt(parcel, context));
+    }
+}
+
+fn is_first_of_ipv6(frame: &Frame) -> bool {
+    match wire::dissect(frame.bytes()) {
+        Ok(Dissected { network: Some(network), .. }) => {
+            network.family == Family::V6 && network.fragment.is_some_and(|it| it.offset == 0)
+        }
+        _ => false,
     }
 }
 

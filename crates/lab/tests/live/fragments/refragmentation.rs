@@ -5,21 +5,26 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use lab::{Arrival, Capture, Datagrams, END, Family, Lab, Random, Result, Tracking, digest, udp};
+use lab::{
+    Arrival, Capture, Datagrams, END, Family, Lab, Random, Result, StatewaySpec, Tracking, digest,
+    udp,
+};
 use wire::build::PacketBuilder;
 use wire::fragment::Fragments;
 use wire::{CameIn, Dissected, IcmpError, Network, Transport, dissect};
 
 use super::sequence::PORT;
 use crate::scenario::{
-    FAMILIES, alone, bytes, kernel_bridge, kernel_router, ready, router, soon, stateway_binary,
-    stop_cleanly,
+    FAMILIES, alone, bytes, kernel_bridge, kernel_router, ready, router, router_spec, soon, start,
+    stateway_binary, stop_cleanly,
 };
 
 /// The number of datagrams of each family. Each has its own source address.
 const DATAGRAMS: u16 = 60;
 /// The MTU of the link behind the router, smaller than that of the link in front of it.
 const NARROW: u32 = 1400;
+/// The time until all frames have arrived.
+const PAUSE: Duration = Duration::from_millis(200);
 /// The time between two frames.
 const INTERVAL: Duration = Duration::from_micros(500);
 
@@ -122,8 +127,8 @@ impl Sent {
     }
 }
 
-/// The frames, and then the frame that announces the end.
-fn capture(lab: &Lab, frames: impl IntoIterator<Item = Vec<u8>>) -> Capture {
+/// The frames, and after a pause the frame that announces the end.
+fn capture(lab: &Lab, frames: impl IntoIterator<Item = Vec<u8>>, pause: Duration) -> Capture {
     let (mut capture, mut time) = (Capture::new(), Duration::ZERO);
     let ends = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
     let end = match ends {
@@ -140,7 +145,7 @@ fn capture(lab: &Lab, frames: impl IntoIterator<Item = Vec<u8>>) -> Capture {
         capture.push(time, &frame);
         time += INTERVAL;
     }
-    capture.push(time + Duration::from_millis(200), &end);
+    capture.push(time + pause, &end);
     capture
 }
 
@@ -179,7 +184,7 @@ fn the_kernel_puts_together_what_is_cut_again() {
                 frames.extend(again);
             }
         }
-        let capture = capture(&lab, frames);
+        let capture = capture(&lab, frames, PAUSE);
         let recorder = datagrams.start_recording(&lab, PORT)?;
         datagrams.start_sending(&lab, &capture)?.finish()?;
         let mut arrived = recorder.finish()?;
@@ -248,7 +253,7 @@ fn the_kernel_cuts_again_at_the_same_places() {
             }
         }
         let sniffer = ready(lab.on_server("python3").args(["-c", SNIFF]))?;
-        datagrams.start_sending(&lab, &capture(&lab, frames))?.finish()?;
+        datagrams.start_sending(&lab, &capture(&lab, frames, PAUSE))?.finish()?;
         let mut arrived: BTreeMap<IpAddr, Vec<Shape>> = BTreeMap::new();
         for frame in sniffer.finish()?.stdout.lines().skip(1).map(bytes) {
             if let Some((source, shape)) = shape(&frame) {
@@ -298,7 +303,7 @@ fn told_of_a_long_second(lab: &Lab) -> Result<(Vec<(Family, u32)>, usize)> {
     let frames = FAMILIES.into_iter().flat_map(|family| with_a_long_second(lab, family));
     let sniffers = [lab.on_client("python3"), lab.on_server("python3")];
     let [client, server] = sniffers.map(|program| ready(program.args(["-c", SNIFF])));
-    datagrams.start_sending(lab, &capture(lab, frames))?.finish()?;
+    datagrams.start_sending(lab, &capture(lab, frames, PAUSE))?.finish()?;
     let heard = client?.finish()?.stdout;
     let told = heard.lines().skip(1).map(bytes).filter_map(|frame| {
         let network = dissect(&frame).ok()?.network?;
@@ -329,6 +334,42 @@ fn the_sender_of_a_later_fragment_that_is_too_long_hears_as_from_the_kernel() {
             lab.gateway().ip(&[&format!("link set wan0 mtu {NARROW}")])?;
             soon("the MTU is known", || Ok(told_of_a_long_second(lab)?.0 == expected))?;
             assert_eq!(told_of_a_long_second(lab)?, (expected.clone(), 0));
+        }
+        stop_cleanly(&mut stateway)
+    });
+}
+
+/// Type and code of the ICMP errors that the client gets when only the first fragments of its
+/// datagrams come, by family.
+fn told_of_missing_fragments(lab: &Lab) -> Result<Vec<(Family, u8, u8)>> {
+    let datagrams = Datagrams::new(lab, &stateway_binary()?)?;
+    let frames = FAMILIES.map(|family| with_a_long_second(lab, family).swap_remove(0));
+    let capture = capture(lab, frames, Duration::from_secs(4));
+    let sniffer = ready(lab.on_client("python3").args(["-c", SNIFF]))?;
+    datagrams.start_sending(lab, &capture)?.finish()?;
+    let heard = sniffer.finish()?.stdout;
+    let told = heard.lines().skip(1).map(bytes).filter_map(|frame| {
+        match dissect(&frame).ok()?.network?.transport {
+            Transport::IcmpError(IcmpError { kind, code, quoted: Some(quoted), .. }) => {
+                let is_v4 = quoted.source.starts_with(&[0; 10]);
+                Some((if is_v4 { Family::V4 } else { Family::V6 }, kind, code))
+            }
+            _ => None,
+        }
+    });
+    Ok(told.collect())
+}
+
+#[test]
+fn a_sender_hears_that_its_fragments_are_too_late_as_from_the_kernel() {
+    alone(|| {
+        let more = "[tunables]\nipfrag_time = 1\nip6frag_time = 1\n".to_owned();
+        let mut stateway = start(StatewaySpec { more, ..router_spec(2)? })?;
+        let kernel = kernel_router(Tracking::Conntrack)?;
+        let settings = ["net.ipv4.ipfrag_time=1", "net.netfilter.nf_conntrack_frag6_timeout=1"];
+        kernel.gateway().sysctl(settings)?;
+        for lab in [&kernel, &stateway] {
+            assert_eq!(told_of_missing_fragments(lab)?, [(Family::V6, 3, 1)]);
         }
         stop_cleanly(&mut stateway)
     });
