@@ -64,7 +64,7 @@ drop_reasons! {
     OffloadMismatch = "offload_mismatch", "Frame whose sender leaves a checksum or the cutting of segments to others, at a place that is not that of its packet's transport.";
     MalformedIpv4 = "malformed_ipv4", "IPv4 header with wrong version, length or checksum.";
     MalformedIpv6 = "malformed_ipv6", "IPv6 header with wrong version or length.";
-    MalformedExtension = "malformed_extension", "IPv6 extension headers cut short or too many.";
+    MalformedExtension = "malformed_extension", "IPv6 extension headers cut short, or more than 8.";
     MalformedTcp = "malformed_tcp", "TCP header cut short or with a wrong data offset.";
     MalformedUdp = "malformed_udp", "UDP header cut short or with a wrong length.";
     MalformedIcmp = "malformed_icmp", "ICMP or ICMPv6 header cut short.";
