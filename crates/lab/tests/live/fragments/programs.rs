@@ -3,10 +3,11 @@
 use std::thread;
 use std::time::Duration;
 
-use lab::{Datagrams, DnsServer, NumberedSpec, Result, StatewaySpec, iperf_udp, ping};
+use lab::{Datagrams, DnsServer, Lab, NumberedSpec, Result, StatewaySpec, iperf_udp, ping};
 
 use crate::scenario::{
-    FAMILIES, SHORT, alone, bridge, bridge_spec, start, stateway, stateway_binary, stop_cleanly,
+    FAMILIES, SHORT, alone, bridge, bridge_spec, soon, start, stateway, stateway_binary,
+    stop_cleanly,
 };
 
 #[test]
@@ -29,6 +30,18 @@ fn programs_that_send_fragments_work_through_two_workers() {
         }
         stop_cleanly(&mut lab)
     });
+}
+
+/// True if all frames that came in by a port have left by the other, and none was dropped.
+fn has_sent_all(lab: &Lab) -> Result<bool> {
+    let status = stateway(lab).query(&["status"])?;
+    let number = |value: &serde_json::Value| value.as_u64().expect("a counter");
+    let of_ports = |name: &str| -> u64 {
+        status["ports"].as_array().into_iter().flatten().map(|port| number(&port[name])).sum()
+    };
+    let drops = status["totals"]["drops"].as_object().expect("an object");
+    assert_eq!(drops.values().map(number).sum::<u64>(), 0, "{status}");
+    Ok(of_ports("received") > 1000 && of_ports("received") == of_ports("sent"))
 }
 
 #[test]
@@ -56,8 +69,10 @@ fn no_datagram_in_fragments_is_lost_while_workers_change() {
                 traffic.join().expect("a client does not panic")
             })?;
             println!("{family:?}: {report:?}");
-            assert_eq!((report.received, report.corrupt), (report.sent, 0), "{report:?}");
-            assert!(report.sent > 100, "{report:?}");
+            assert!(report.sent > 100 && report.corrupt == 0, "{report:?}");
+            soon("the gateway has sent all that came in", || has_sent_all(&lab))?;
+            // A busy machine may lose a fragment in the kernel's queue in front of the server.
+            assert!(report.received * 100 >= report.sent * 95, "{report:?}");
             stop_cleanly(&mut lab)?;
         }
         Ok(())
