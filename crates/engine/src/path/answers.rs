@@ -67,6 +67,12 @@ impl PacketPath {
         self.forwarder.router()
     }
 
+    /// The number of expected connections of the gateway, for tests.
+    #[cfg(test)]
+    pub(crate) fn expected(&self) -> usize {
+        self.tracking.expectations.len()
+    }
+
     /// Items of other workers that wait.
     pub(crate) fn backlog(&self) -> u64 {
         self.buckets.backlog()

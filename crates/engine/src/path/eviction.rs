@@ -92,5 +92,5 @@ impl PacketPath {
 }
 
 #[cfg(test)]
-#[path = "flood_tests.rs"]
-mod flood_tests;
+#[path = "eviction_tests.rs"]
+mod tests;

@@ -363,3 +363,7 @@ impl Bucket {
         self.connections.len() + inside
     }
 }
+
+#[cfg(test)]
+#[path = "inner_packets_tests.rs"]
+mod tests;

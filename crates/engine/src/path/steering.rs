@@ -123,3 +123,11 @@ impl PacketPath {
 #[cfg(test)]
 #[path = "steering_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "steering_offload_tests.rs"]
+mod offload_tests;
+
+#[cfg(test)]
+#[path = "steering_tunnels_tests.rs"]
+mod tunnels_tests;

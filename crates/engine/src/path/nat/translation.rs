@@ -444,3 +444,11 @@ const fn usize_of(length: u32) -> usize {
 #[cfg(test)]
 #[path = "translation_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "redirect_tests.rs"]
+mod redirect_tests;
+
+#[cfg(test)]
+#[path = "withdrawal_tests.rs"]
+mod withdrawal_tests;
