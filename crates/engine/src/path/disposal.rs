@@ -209,3 +209,7 @@ impl PacketPath {
         self.drop_refused();
     }
 }
+
+#[cfg(test)]
+#[path = "disposal_tests.rs"]
+mod tests;
