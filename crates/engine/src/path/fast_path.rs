@@ -141,7 +141,7 @@ impl PacketPath {
         }
         let input = packet.frame.port.0;
         let forwarding = match (self.forwarder.router(), scratch.exit.route) {
-            (Some(router), Some(route)) if !router.routing.fib.asks_for_traffic_class() => {
+            (Some(router), Some(route)) if !router.asks_for_traffic_class() => {
                 let Some((port, station, of_route)) = router.adjacency(&route) else { return };
                 let mtu = self.forwarder.outputs().mtu(port).into_iter().chain(of_route).min();
                 let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX);
