@@ -89,11 +89,7 @@ impl PacketPath {
         from: defrag::Cursor,
         now: Timestamp,
     ) -> (Vec<QueueView>, Option<defrag::Cursor>) {
-        let mut found = Vec::new();
-        let settings = &self.tracking.settings.defrag;
-        let queues = &self.reassembly.queues;
-        let next = queues.list(from, PIECE, settings, now, |view| found.push(view));
-        (found, next)
+        self.reassembly.list(from, PIECE, &self.tracking.settings.defrag, now)
     }
 
     /// Forgets at most this many expectations of the gateway. Returns how many of them were listed,

@@ -113,6 +113,7 @@ impl PacketPath {
                 TimeSource::Frame => RecentDrops::all(),
             },
             batch: Vec::with_capacity(2 * BATCH),
+            apart: Vec::new(),
             upkeep: Upkeep::default(),
         }
     }

@@ -83,6 +83,9 @@ pub struct PacketPath {
     batch: Vec<Packet>,
     buckets: Buckets,
     reassembly: Reassembly,
+    /// The frames of a datagram that is sent or dropped as the fragments it came in; empty between
+    /// packets, and kept for its memory.
+    apart: Vec<Frame>,
     tracking: Tracking,
     syn_proxy: SynProxy,
     /// The rules that judge packets.

@@ -5,7 +5,9 @@
 
 use std::ops::ControlFlow;
 
-use defrag::{Buffer, Context, Memory, Outcome, Parcel, Phase, Piece, Reassembler, Summary};
+use defrag::{
+    Buffer, Context, Cursor, Memory, Outcome, Parcel, Phase, Piece, QueueView, Reassembler, Summary,
+};
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
@@ -105,14 +107,12 @@ impl Pieces {
 /// The state that a worker needs to reassemble.
 #[derive(Debug)]
 pub struct Reassembly {
-    pub(crate) queues: Reassembler<Fragment>,
-    pub(crate) memory: Memory,
+    queues: Reassembler<Fragment>,
+    memory: Memory,
     /// Fragments that were given up in the last call and are still to be dropped.
     discarded: Vec<(Fragment, defrag::Why)>,
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
-    /// A reused buffer for frames on their way from [`Pieces`] to an output.
-    pub(crate) loose: Vec<Frame>,
 }
 
 /// The incomplete datagrams of a worker.
@@ -145,20 +145,28 @@ impl DatagramMemory {
 }
 
 impl Reassembly {
-    /// Creates a stage that holds nothing.
+    /// Creates a part that holds nothing.
     pub fn new(secret: HashKey, memory: Memory) -> Self {
-        Self {
-            queues: Reassembler::new(secret),
-            memory,
-            discarded: Vec::new(),
-            spare: Vec::new(),
-            loose: Vec::new(),
-        }
+        Self { queues: Reassembler::new(secret), memory, discarded: Vec::new(), spare: Vec::new() }
     }
 
     /// Takes the share of one of this many workers of the memory for fragments.
     pub fn share_limits(&mut self, workers: u32) {
         self.memory.set_workers(workers);
+    }
+
+    /// A piece of the incomplete datagrams, as many places of the table, and the start of the
+    /// next piece.
+    pub fn list(
+        &self,
+        from: Cursor,
+        places: u32,
+        settings: &defrag::Settings,
+        now: Timestamp,
+    ) -> (Vec<QueueView>, Option<Cursor>) {
+        let mut found = Vec::new();
+        let next = self.queues.list(from, places, settings, now, |view| found.push(view));
+        (found, next)
     }
 
     /// The datagrams and the memory that are held.
@@ -313,9 +321,10 @@ impl PacketPath {
         Ok(frame)
     }
 
+    /// The fragments of a datagram, in a vector that its user gives back as `apart`.
     pub(super) fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
         self.pool.give_back(whole);
-        let mut frames = std::mem::take(&mut self.reassembly.loose);
+        let mut frames = std::mem::take(&mut self.apart);
         frames.extend(pieces.fragments.drain(..).map(|fragment| fragment.frame));
         self.reassembly.keep(pieces);
         frames
