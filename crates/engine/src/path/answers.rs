@@ -89,7 +89,7 @@ impl PacketPath {
         from: defrag::Cursor,
         now: Timestamp,
     ) -> (Vec<QueueView>, Option<defrag::Cursor>) {
-        self.reassembly.list(from, PIECE, &self.tracking.settings.defrag, now)
+        self.reassembly.list(from, PIECE, &self.tracking.settings().defrag, now)
     }
 
     /// Forgets at most this many expectations of the gateway. Returns how many of them were listed,
@@ -135,7 +135,7 @@ impl PacketPath {
 
     /// The zone of packets that arrive on a port with this VLAN tag, 0 without one.
     pub(crate) fn link_zone(&self, port: PortId, vlan: u16) -> Zone {
-        self.tracking.zones.origin(port, vlan).zone
+        self.tracking.zones().origin(port, vlan).zone
     }
 
     /// The connection of packets with this key, if it is here.

@@ -3,7 +3,6 @@
 use conntrack::syn_proxy::Screening;
 use conntrack::{DropCause, Shortage, Tracked};
 use flow::{DropReason, Timestamp};
-use steer::BucketId;
 
 use crate::path::packet::Packet;
 use crate::path::{PacketPath, TimeSource};
@@ -77,16 +76,11 @@ impl PacketPath {
         if shortage == Shortage::Table && self.evict_inside(now) {
             return true;
         }
-        let Some(place) =
-            self.tracking.limits.table_with_candidate(shortage, self.tracking.evict_at)
-        else {
-            return false;
-        };
-        self.tracking.evict_at = place;
+        let Some(id) = self.tracking.next_to_give_way(shortage) else { return false };
         let mut context = self.tracking.context(now, &mut self.counters);
-        let bucket = self.buckets.get_mut(BucketId(place));
+        let bucket = self.buckets.get_mut(id);
         let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));
-        debug_assert!(evicted, "{place} has said that it has somebody");
+        debug_assert!(evicted, "{id} has said that it has somebody");
         evicted
     }
 }

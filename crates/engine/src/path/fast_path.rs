@@ -103,7 +103,7 @@ impl PacketPath {
     fn recorded(&mut self, packet: &Packet, now: Timestamp) -> Option<Forwarding> {
         let flow = packet.flow.as_ref().filter(|_| is_usual(packet))?;
         let bucket = self.buckets.get_mut(packet.bucket)?;
-        bucket.connections.begin_generation(self.tracking.generation);
+        bucket.connections.begin_generation(self.tracking.generation());
         // Nobody has looked for the flow in the bucket that an alias leads to.
         let guess = match (packet.alias_in, flow.hash) {
             (Some(_), Some(hash)) => bucket.connections.guess(hash),
@@ -154,7 +154,7 @@ impl PacketPath {
             _ => return,
         };
         if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
-            bucket.connections.begin_generation(self.tracking.generation);
+            bucket.connections.begin_generation(self.tracking.generation());
             bucket.connections.record(&scratch.tracked, forwarding);
         }
     }

@@ -27,7 +27,7 @@ use crate::path::rules::connection::ConnectionDetails;
 use crate::path::rules::hooks::packet_type;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{OrDrop, Step};
-use crate::path::tracking::{Tracking, checksum_of};
+use crate::path::tracking::checksum_of;
 use crate::path::{PacketPath, TimeSource};
 use std::ops::ControlFlow;
 
@@ -223,7 +223,7 @@ impl PacketPath {
         keyed: &KeyedPacket,
         now: Timestamp,
     ) -> Result<Tracked, DropCause> {
-        let may_open = !self.tracking.refuses_new[usize::from(packet.frame.port.0)];
+        let may_open = self.tracking.may_open(packet.frame.port);
         let hash = self.hasher.packet_hash(&keyed.key);
         let found = self.inside_of(packet.bucket, now);
         let (inside, mut context) = found.ok_or(DropReason::InsideRefused)?;
@@ -248,17 +248,8 @@ impl PacketPath {
 
     /// Has a connection inside some tunnel give way; false if none does.
     pub(super) fn evict_inside(&mut self, now: Timestamp) -> bool {
-        let Self { buckets, tracking, counters, .. } = self;
-        let Tracking { inside: Some(tracking), evict_at, .. } = tracking else { return false };
-        let giver = tracking.limits.table_with_candidate(Shortage::Table, *evict_at);
-        let Some((place, inside)) = giver.and_then(|place| {
-            let content = buckets.get_mut(BucketId(place))?;
-            Some((place, content.inside.as_mut()?))
-        }) else {
-            return false;
-        };
-        *evict_at = place;
-        let mut context = tracking.context(now, &mut counters.conntrack);
+        let Some(id) = self.tracking.next_inside_to_give_way() else { return false };
+        let Some((inside, mut context)) = self.inside_of(id, now) else { return false };
         inside.connections.evict(Shortage::Table, &mut context)
     }
 

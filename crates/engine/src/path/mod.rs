@@ -110,7 +110,7 @@ impl PacketPath {
 
     fn drop_frame(&mut self, frame: Frame, why: DropCause) {
         self.counters.drop_packet(why.reason());
-        self.recent_drops.see(&frame, why, &self.tracking.zones);
+        self.recent_drops.see(&frame, why, self.tracking.zones());
         self.pool.give_back(frame);
     }
 }

@@ -211,7 +211,7 @@ impl PacketPath {
         now: Timestamp,
         work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
     ) -> R {
-        let settings = &self.tracking.settings.defrag;
+        let settings = &self.tracking.settings().defrag;
         let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
         self.drop_discarded();
         result
@@ -234,7 +234,7 @@ impl PacketPath {
         let timestamp = frame.timestamp;
         let fragment = Fragment { frame, payload: (start, network.end) };
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
-        let settings = &self.tracking.settings.defrag;
+        let settings = &self.tracking.settings().defrag;
         let counters = &mut self.counters.defrag;
         let outcome = self.reassembly.call(now, settings, counters, |queues, context| {
             queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)
@@ -342,7 +342,7 @@ impl PacketPath {
             queues.expire(EXPIRE_DATAGRAMS, context)
         };
         loop {
-            let settings = &self.tracking.settings.defrag;
+            let settings = &self.tracking.settings().defrag;
             let counters = &mut self.counters.defrag;
             let expired = self.reassembly.call(Timestamp::NEVER, settings, counters, expire);
             // They are dropped after each round, because all of them may not fit into memory
