@@ -76,10 +76,9 @@ impl PacketPath {
         if packet.is_checked || self.forwarder.router().is_none() {
             return ControlFlow::Continue(());
         }
-        packet.is_checked = true;
         match self.forwarder.packet_arrival(&packet.frame, Some(&packet.network)) {
             Arrival::Forward => {
-                packet.is_for_host = self.forwarder.is_for_host(&packet.network);
+                packet.set_checked(&self.forwarder);
                 ControlFlow::Continue(())
             }
             // Steering has taken priority tags off.

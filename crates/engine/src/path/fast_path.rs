@@ -45,19 +45,17 @@ impl PacketPath {
     ) -> FastPath {
         let Some(forwarding) = self.recorded(packet, now) else { return FastPath::No };
         let tracked = self.track(packet, screening, now);
+        self.count_arrived(packet);
         if tracked.class != Class::Established
             || tracked.verdict != Verdict::Accept
             || tracked.why.is_some()
             || tracked.connection.is_none()
             || tracked.has_helper()
         {
-            self.count_arrived(packet);
             // The sender of the packet that was recorded was the same.
-            packet.is_checked = true;
-            packet.is_for_host = self.forwarder.is_for_host(&packet.network);
+            packet.set_checked(&self.forwarder);
             return FastPath::Tracked(tracked);
         }
-        self.count_arrived(packet);
         self.counters.classify(Class::Established);
         if tracked.is_translated() {
             self.translate_recorded(packet, &tracked);

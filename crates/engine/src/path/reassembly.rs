@@ -272,8 +272,7 @@ impl PacketPath {
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         *packet = self.packet(frame, network, origin, pieces);
         // All its fragments were checked on arrival.
-        packet.is_checked = true;
-        packet.is_for_host = self.forwarder.is_for_host(&packet.network);
+        packet.set_checked(&self.forwarder);
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }
