@@ -22,7 +22,7 @@ impl PacketPath {
         self.end_arrival(frame, arrival, now);
     }
 
-    /// Steers a frame whose tags only have a priority without them.
+    /// Takes the tags off a frame whose tags have nothing but a priority, and steers it.
     #[cold]
     #[inline(never)]
     fn steer_untagged(&mut self, mut frame: Frame, now: Timestamp) {

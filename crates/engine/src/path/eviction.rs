@@ -17,8 +17,7 @@ impl PacketPath {
     /// Has a connection of another bucket give way for a packet that its own bucket has
     /// refused, and judges the packet again.
     ///
-    /// A replay does without: what gives way must not depend on which buckets share a
-    /// worker.
+    /// A replay does without, because its result must not depend on which buckets share a worker.
     #[cold]
     pub(super) fn make_room_for(
         &mut self,
@@ -47,8 +46,8 @@ impl PacketPath {
         tracked
     }
 
-    /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
-    /// that may, a bounded number of them.
+    /// If other workers lack parts of `nf_conntrack_max`, or of the limit of a zone, that this worker
+    /// holds, a bounded number of its connections give way.
     pub(super) fn repay_limits(&mut self, now: Timestamp) {
         self.make_room_inside(EVICT_AT_ONCE, now);
         for _ in 0..EVICT_AT_ONCE {

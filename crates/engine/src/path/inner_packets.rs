@@ -135,7 +135,7 @@ impl PacketPath {
         let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.buckets.get(packet.bucket);
-        // Whatever has no flow, or no place, was not judged.
+        // A packet without a flow, or of a bucket that is elsewhere, can not be judged.
         let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
         // Of a translated tunnel both directions have the key of the first.
         let known = outer.tracked.connection.map(|id| bucket.connections.flow_of(id));
@@ -253,8 +253,8 @@ impl PacketPath {
         inside.connections.evict(Shortage::Table, &mut context)
     }
 
-    /// Where nothing is left of the limit of the gateway, has connections inside tunnels give way
-    /// that may, at most so many: those outside are not to give way to them.
+    /// If nothing is left of the limit of the gateway, connections inside tunnels give way, at most
+    /// so many. Connections outside must not give way to them.
     pub(super) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
         if !self.tracking.inside.as_ref().is_some_and(|inside| inside.limits.is_used_up()) {
             return;

@@ -220,7 +220,7 @@ impl Tracking {
         self.promised_until = self.promised_until.max(at.after(Pressure::PROMISED));
     }
 
-    /// A bucket has come: what its connections hold of the limits is this worker's.
+    /// A bucket has come. From now on its connections count in the limits of this worker.
     pub fn adopt(&mut self, bucket: BucketId, content: &mut Bucket) {
         content.connections.adopt(&mut self.limits, bucket.0);
         if let (Some(tracking), Some(inside)) = (&mut self.inside, &mut content.inside) {
@@ -297,8 +297,8 @@ impl Tracking {
         self.zones.settings(zone).unwrap_or(&self.settings.conntrack)
     }
 
-    /// Says how a packet relates to the connections of its bucket; what it has opened is not
-    /// confirmed. `screening` is what the SYN proxy has to do with it if it is on.
+    /// Says how a packet relates to the connections of its bucket. A connection that it has opened
+    /// is not confirmed. `screening` is the task of the SYN proxy if it is on.
     #[inline]
     pub fn track(
         &mut self,
