@@ -37,21 +37,11 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         let text = crate::read(root, &file)?;
         found.extend(check_text(&file, text.lines().map(comment)));
     }
-    for file in markdown(root)? {
+    for file in source::markdown(root)? {
         let text = crate::read(root, &file)?;
         found.extend(check_text(&file, text.lines()));
     }
     Ok(found)
-}
-
-/// The Markdown files of the root and of the directories with text.
-fn markdown(root: &Path) -> anyhow::Result<Vec<String>> {
-    let mut files = source::files(root, &["crates", "docs", "examples", "xtask"], "md")?;
-    for entry in std::fs::read_dir(root)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        files.extend(Some(name).filter(|name| name.ends_with(".md")));
-    }
-    Ok(files)
 }
 
 /// The text of a line with nothing but a comment; any other line is blank.
