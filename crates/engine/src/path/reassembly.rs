@@ -155,8 +155,7 @@ impl Reassembly {
         self.memory.set_workers(workers);
     }
 
-    /// A piece of the incomplete datagrams, as many places of the table, and the start of the
-    /// next piece.
+    /// The incomplete datagrams in this many places of the table, and the start of the next places.
     pub fn list(
         &self,
         from: Cursor,
@@ -320,7 +319,7 @@ impl PacketPath {
         Ok(frame)
     }
 
-    /// The fragments of a datagram, in a vector that its user gives back as `apart`.
+    /// The fragments of a datagram. The caller empties the vector and gives it back as `apart`.
     pub(super) fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
         self.pool.give_back(whole);
         let mut frames = std::mem::take(&mut self.apart);

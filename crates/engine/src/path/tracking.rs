@@ -27,8 +27,9 @@ const GENERATION_BITS: u32 = 48;
 
 /// The part of tracking that is not in the bucket, one for each worker.
 ///
-/// Five fields can be seen in the room `path`, because its files use them side by side with a
-/// bucket: what connections count in, are announced in, and leave behind.
+/// Five fields can be seen in the room `path`, whose files use them side by side with a bucket: the
+/// limits, the two tables that all workers share, the part inside tunnels, and the connections that
+/// have ended.
 pub struct Tracking {
     /// Tunables.
     settings: Settings,

@@ -289,8 +289,8 @@ impl Unloaded {
     }
 }
 
-/// The rules and the state of one worker. Two fields can be seen in the room `path`: its stages
-/// consult the program of the one with the other.
+/// The rules and the state of one worker. Two fields can be seen in the room `path`, whose stages
+/// run the program of `shared` with `state`.
 #[derive(Debug)]
 pub struct WorkerRules {
     /// The rules, which all workers share.
