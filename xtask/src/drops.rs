@@ -1,5 +1,5 @@
-//! The drop reasons in docs/drops.md. Names and meanings come from the code; what
-//! an operator should do, and the order, is written in the document and stays.
+//! The drop reasons in docs/drops.md. Names and meanings come from the code. The document has the
+//! order and the advice to operators, which stay as they are.
 
 use std::collections::BTreeMap;
 use std::path::Path;

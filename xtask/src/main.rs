@@ -2,6 +2,7 @@
 
 mod arrows;
 mod drops;
+mod file_names;
 mod instructions;
 mod layers;
 mod licences;
@@ -87,6 +88,7 @@ fn tidy(root: &Path) -> anyhow::Result<Vec<Problem>> {
     problems.extend(rooms::check(root)?);
     problems.extend(source::check(root)?);
     problems.extend(prose::check(root)?);
+    problems.extend(file_names::check(root)?);
     problems.extend(drops::check(root)?);
     problems.extend(tunables::check(root)?);
     Ok(problems)

@@ -1,7 +1,8 @@
 //! The rule for sentences in comments and Markdown: none begins with a clause that is its
 //! subject (`What waits is told ...`), or with such a clause and nothing else (`What was said
 //! last.`). A reader has to solve the clause before the sentence makes sense, so the one who
-//! acts goes first, and a thing is called by its name.
+//! acts goes first, and a thing is called by its name. The same holds behind a semicolon or a
+//! colon, and in the cell of a table.
 
 use std::path::Path;
 
@@ -13,6 +14,21 @@ const RELATIVES: [&str; 4] = ["that", "which", "who", "whose"];
 const ARTICLES: [&str; 3] = ["a", "an", "the"];
 /// Most words of the noun in `Of the packets that wait, ...`.
 const NOUN_WORDS: usize = 5;
+/// Verbs that stand for themselves or in front of another one.
+const VERBS: [&str; 16] = [
+    "is", "are", "was", "were", "has", "have", "had", "does", "do", "did", "may", "must", "can",
+    "will", "would", "should",
+];
+/// Words that end like a verb and are none.
+const NO_VERBS: [&str; 6] = ["this", "its", "always", "as", "towards", "others"];
+/// Words that begin a clause within a clause, whose verb is its own.
+const CONJUNCTIONS: [&str; 9] =
+    ["that", "which", "who", "whose", "when", "while", "where", "if", "because"];
+/// Words in front of a noun: the next word is no verb, although it may end like one.
+const BEFORE_NOUNS: [&str; 23] = [
+    "a", "an", "the", "of", "in", "to", "from", "by", "with", "for", "on", "at", "between", "all",
+    "no", "its", "their", "other", "and", "or", "these", "those", "each",
+];
 
 /// Checks the comments of every Rust file and the text of every Markdown file.
 pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
@@ -21,21 +37,11 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
         let text = crate::read(root, &file)?;
         found.extend(check_text(&file, text.lines().map(comment)));
     }
-    for file in markdown(root)? {
+    for file in source::markdown(root)? {
         let text = crate::read(root, &file)?;
         found.extend(check_text(&file, text.lines()));
     }
     Ok(found)
-}
-
-/// The Markdown files of the root and of the directories with text.
-fn markdown(root: &Path) -> anyhow::Result<Vec<String>> {
-    let mut files = source::files(root, &["crates", "docs", "examples", "xtask"], "md")?;
-    for entry in std::fs::read_dir(root)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        files.extend(Some(name).filter(|name| name.ends_with(".md")));
-    }
-    Ok(files)
 }
 
 /// The text of a line with nothing but a comment; any other line is blank.
@@ -47,8 +53,8 @@ fn comment(line: &str) -> &str {
 fn check_text<'a>(file: &str, lines: impl Iterator<Item = &'a str>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for paragraph in paragraphs(lines) {
-        for (line, sentence) in paragraph.sentences() {
-            if !opens_with_clause(&without_code(sentence)) {
+        for Part { line, text: sentence, behind } in paragraph.parts() {
+            if !is_found(&without_code(sentence), behind, paragraph.is_cell) {
                 continue;
             }
             let opening: Vec<&str> = sentence.split_whitespace().take(6).collect();
@@ -67,6 +73,7 @@ fn check_text<'a>(file: &str, lines: impl Iterator<Item = &'a str>) -> Vec<Probl
 #[derive(Default)]
 struct Paragraph {
     text: String,
+    is_cell: bool,
     /// The offset at which each line begins, with its number.
     lines: Vec<(usize, usize)>,
 }
@@ -78,28 +85,37 @@ impl Paragraph {
         self.text.push(' ');
     }
 
-    /// The sentences, with the line at which each begins.
-    fn sentences(&self) -> impl Iterator<Item = (usize, &str)> {
+    /// The sentences, divided at semicolons and colons.
+    fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let text = without_code(&self.text);
         let mut ends: Vec<usize> = text.match_indices(". ").map(|(at, _)| at + 1).collect();
-        for end in ["? ", "! ", ".) ", ".\" ", "?\" "] {
+        for end in ["? ", "! ", "; ", ": ", ".) ", ".\" ", "?\" "] {
             ends.extend(text.match_indices(end).map(|(at, _)| at + end.len() - 1));
         }
         ends.push(self.text.len());
         ends.sort_unstable();
-        let mut start = 0;
+        let (mut start, mut behind) = (0, None);
         let parts = ends.into_iter().map(move |end| {
-            let part = start..end;
-            start = end;
+            let part = (start..end, behind);
+            (start, behind) = (end, text[..end].chars().next_back());
             part
         });
-        parts.filter_map(|part| {
-            let sentence = self.text.get(part.clone())?;
-            let at = part.start + sentence.len() - sentence.trim_start().len();
+        parts.filter_map(|(part, behind)| {
+            let text = self.text.get(part.clone())?;
+            let at = part.start + text.len() - text.trim_start().len();
             let (_, line) = self.lines.iter().rev().find(|(offset, _)| *offset <= at)?;
-            Some((*line, sentence.trim()))
+            Some(Part { line: *line, text: text.trim(), behind })
         })
     }
+}
+
+/// A sentence, or a part of one.
+struct Part<'a> {
+    /// The line at which it begins.
+    line: usize,
+    text: &'a str,
+    /// The mark that it stands behind; `None` for the first part of a paragraph.
+    behind: Option<char>,
 }
 
 /// The text with an `x` for each byte between backticks.
@@ -129,7 +145,7 @@ fn paragraphs<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<Paragraph> {
             Some(_) if is_head => {}
             Some(row) => {
                 for cell in row.split('|') {
-                    paragraphs.push(Paragraph::default());
+                    paragraphs.push(Paragraph { is_cell: true, ..Paragraph::default() });
                     extend(&mut paragraphs, number, cell.trim());
                 }
             }
@@ -158,29 +174,60 @@ fn item(line: &str) -> Option<&str> {
     marked.or_else(|| line.strip_prefix("- ")).or_else(|| line.strip_prefix("* "))
 }
 
-/// True for a sentence that opens with a clause as its subject. Questions, labels (`Who it is
-/// for: ...`) and texts without a full stop are no such sentences.
-fn opens_with_clause(sentence: &str) -> bool {
-    if !sentence.trim_end_matches([')', '"']).ends_with('.') {
+/// True for a part of a sentence that opens with a clause as its subject. Questions, labels (`Who
+/// it is for: ...`, `Fragments: what becomes of them.`) and texts without a full stop are no such
+/// sentences. The last sentence of a cell needs no full stop.
+fn is_found(part: &str, behind: Option<char>, is_cell: bool) -> bool {
+    let ends_with = |mark| part.trim_end_matches([')', '"']).ends_with(mark);
+    if ends_with('?') || !opens_with_clause(part, is_cell || matches!(behind, Some(';' | ':'))) {
         return false;
     }
-    let head = &sentence[..sentence.find([',', ';', ':', '.']).unwrap_or(sentence.len())];
-    let is_label = sentence[head.len()..].starts_with(':');
-    let is_in_front = sentence[head.len()..].starts_with(',');
+    let may_be_label = behind == Some(':') || ends_with(':') || is_cell && behind.is_none();
+    match may_be_label {
+        true => has_main_verb(part),
+        false => is_cell || ends_with('.') || ends_with(';'),
+    }
+}
+
+/// True for a text that opens with a clause, as its subject or alone. In the middle of a sentence
+/// and in a cell it may be in lower case.
+fn opens_with_clause(text: &str, any_case: bool) -> bool {
+    let head = &text[..text.find([',', ';', ':', '.']).unwrap_or(text.len())];
+    let is_in_front = text[head.len()..].starts_with(',');
     let mut words = head.split_whitespace();
     let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    match first {
-        "What" | "Who" | "Whose" | "Whom" => !is_label && second != "to",
+    let is_lower = first.starts_with(|it: char| it.is_lowercase());
+    if is_lower && !any_case {
+        return false;
+    }
+    match first.to_lowercase().as_str() {
+        "what" | "who" | "whose" | "whom" => second != "to",
         // In front of a comma they mean "no matter what", which is no subject.
-        "Whatever" | "Whoever" => !is_label && !is_in_front,
-        "Of" if second == "course" => false,
-        "Of" if matches!(second, "what" | "whom") => true,
-        "Of" if is_in_front => {
+        "whatever" | "whoever" => !is_in_front,
+        "of" if second == "course" => false,
+        "of" if matches!(second, "what" | "whom") => true,
+        "of" if is_in_front && !is_lower => {
             let mut noun = words.take(NOUN_WORDS).take_while(|word| !ARTICLES.contains(word));
             noun.any(|word| RELATIVES.contains(&word))
         }
         _ => false,
     }
+}
+
+/// True if a clause that begins with its own verb (`what waits`) has another one behind it, which
+/// makes it the subject of that.
+fn has_main_verb(text: &str) -> bool {
+    let head = text.split([',', ';', ':', '.']).next().unwrap_or(text);
+    let mut words = head.split_whitespace().collect::<Vec<_>>();
+    let inner = words.iter().skip(1).position(|word| CONJUNCTIONS.contains(word));
+    words.truncate(inner.map_or(words.len(), |at| at + 1));
+    let is_verb = |at: usize| {
+        let (before, word) = (words[at - 1], words[at]);
+        let ends_so = word.len() > 3 && word.ends_with('s') && !word.ends_with("ss");
+        VERBS.contains(&word)
+            || ends_so && !NO_VERBS.contains(&word) && !BEFORE_NOUNS.contains(&before)
+    };
+    words.len() > 3 && is_verb(1) && (3..words.len()).any(is_verb)
 }
 
 #[cfg(test)]

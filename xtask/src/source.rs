@@ -38,6 +38,16 @@ pub fn files(root: &Path, directories: &[&str], extension: &str) -> anyhow::Resu
     Ok(files)
 }
 
+/// The Markdown files of the root and of the directories with text.
+pub fn markdown(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut files = files(root, &["crates", "docs", "examples", "xtask"], "md")?;
+    for entry in std::fs::read_dir(root)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        files.extend(Some(name).filter(|name| name.ends_with(".md")));
+    }
+    Ok(files)
+}
+
 fn collect(
     root: &Path,
     directory: &Path,

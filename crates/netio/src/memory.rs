@@ -154,21 +154,6 @@ pub fn channel(port: PortId, capacity: usize) -> io::Result<(ChannelTx, ChannelR
     Ok((transmit, ChannelRx { port, receiver, waker, sequence: 0 }))
 }
 
-/// Two cables between ports `left` and `right`, one for each direction: the queues
-/// of the left end, then those of the right end.
-///
-/// # Errors
-/// As [`channel`].
-pub fn channel_pair(
-    left: PortId,
-    right: PortId,
-    capacity: usize,
-) -> io::Result<((ChannelRx, ChannelTx), (ChannelRx, ChannelTx))> {
-    let (to_right, from_left) = channel(right, capacity)?;
-    let (to_left, from_right) = channel(left, capacity)?;
-    Ok(((from_right, to_right), (from_left, to_left)))
-}
-
 /// The sending end of a [`channel`].
 #[derive(Debug)]
 pub struct ChannelTx {

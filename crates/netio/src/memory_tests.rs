@@ -65,8 +65,8 @@ fn a_channel_is_bounded_and_ends_with_its_sender() {
 #[test]
 fn a_channel_without_receiver_is_gone() {
     let mut pool = FramePool::new(8, 8);
-    let ((receive, mut transmit), right) = channel_pair(PortId(0), PortId(1), 4).unwrap();
-    drop((receive, right));
+    let (mut transmit, receive) = channel(PORT, 4).unwrap();
+    drop(receive);
     let mut frames = vec![pool.copy_of(b"lost").unwrap()];
     assert!(matches!(transmit.transmit(&mut frames, &mut pool), Err(PortError::Gone { .. })));
     assert!(frames.is_empty());
@@ -75,7 +75,7 @@ fn a_channel_without_receiver_is_gone() {
 #[test]
 fn the_bell_of_a_channel_rings_while_frames_wait() {
     let mut pool = FramePool::new(8, 8);
-    let ((_, mut left), (mut right, _)) = channel_pair(PortId(0), PortId(1), 8).unwrap();
+    let (mut left, mut right) = channel(PORT, 8).unwrap();
     let mut waiter = Waiter::new();
     let mut rings = |queue: &ChannelRx| {
         let handle = queue.wait_handle().unwrap();
@@ -89,7 +89,7 @@ fn the_bell_of_a_channel_rings_while_frames_wait() {
     assert!(rings(&right));
     assert_eq!(right.receive(&mut frames, 2, &mut pool).unwrap(), 1);
     assert!(!rings(&right));
-    assert_eq!(frames[2].port, PortId(1));
+    assert_eq!(frames[2].port, PORT);
     drop(left);
     assert!(rings(&right));
 }

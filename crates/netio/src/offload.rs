@@ -33,7 +33,7 @@ pub enum Checksum {
     /// The end of the packet was not captured and is zero here: nobody can verify the checksum,
     /// and nobody may read the payload.
     Cut,
-    /// Only the pseudo header is summed; whoever sends the frame out of the
+    /// Only the pseudo header is summed. The device that sends the frame out of the
     /// machine completes it (VIRTIO_NET_HDR_F_NEEDS_CSUM).
     Partial {
         /// Frame offset where summing starts.

@@ -125,11 +125,6 @@ impl ValidRuleset {
         self.sets.iter().zip(0..).map(|(set, id)| (SetId(id), set))
     }
 
-    /// The first rule that uses a counter.
-    pub fn counting_rule(&self, counter: CounterId) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.items.contains(&Item::Counter(counter)))
-    }
-
     /// Chains about the host's own traffic that refuse or change some of it. Only the kernel can
     /// run them.
     pub fn host_chains(&self) -> &[HostChain] {

@@ -106,7 +106,7 @@ impl Desk {
         pen: &Pen,
         now: Timestamp,
     ) {
-        let tracked = TrackedPacket {
+        let packet = TrackedPacket {
             network: &packet.network,
             frame: pen.template(packet.template),
             keyed: &flow.keyed,
@@ -119,7 +119,9 @@ impl Desk {
             map_epoch: 0,
             zones: None,
         };
-        let tracked = table.track_unjudged(&tracked, &mut self.context(limits, now));
+        let mut context = self.context(limits, now);
+        let tracked = table.track(&packet, &mut context);
+        let tracked = table.pass(tracked, &packet, &mut context);
         let belongs = matches!(tracked.class, Class::New | Class::Established);
         self.refused += u64::from(!belongs || tracked.verdict != Verdict::Accept);
     }

@@ -7,17 +7,6 @@ use crate::connection::Status;
 use crate::{ConnectionId, Context, EventKind, Tracked, TrackedPacket};
 
 impl Table {
-    /// Tracks a packet that no rule judges: a connection that it opens is confirmed at once.
-    #[inline]
-    pub fn track_unjudged(
-        &mut self,
-        packet: &TrackedPacket<'_>,
-        context: &mut Context<'_>,
-    ) -> Tracked {
-        let tracked = self.track(packet, context);
-        self.pass(tracked, packet, context)
-    }
-
     /// Lets a packet pass that every stage but its helper has accepted: confirms the connection
     /// that it has opened, and lets the helper read it. The helper may still drop the packet.
     /// Costs one test of the tracking result if there is nothing to do.

@@ -17,6 +17,18 @@ use crate::{
 
 pub const SECRET: HashKey = HashKey(3, 4);
 
+impl Table {
+    /// Tracks a packet that no rule judges: a connection that it opens is confirmed at once.
+    pub fn track_unjudged(
+        &mut self,
+        packet: &TrackedPacket<'_>,
+        context: &mut Context<'_>,
+    ) -> Tracked {
+        let tracked = self.track(packet, context);
+        self.pass(tracked, packet, context)
+    }
+}
+
 /// A table with its surroundings.
 pub struct Lab {
     pub table: Table,

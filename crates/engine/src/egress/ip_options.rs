@@ -9,7 +9,8 @@ use netio::Frame;
 use wire::icmp_error::Message;
 use wire::{ETHERNET_LEN, RefusedOption, Waypoint};
 
-use crate::egress::router::{Arrival, NextStation, Router};
+use crate::egress::router::{Arrival, NextStation};
+use crate::egress::routing::Routing;
 
 /// The places of source and destination in an IPv4 header.
 const SOURCE: std::ops::Range<usize> = 12..16;
@@ -37,38 +38,36 @@ fn packet(frame: &Frame) -> &[u8] {
     frame.bytes().get(usize::from(ETHERNET_LEN)..).unwrap_or_default()
 }
 
-impl Router {
-    /// Enters this router into the options of a packet that goes on, if they ask for it.
-    #[inline]
-    pub(crate) fn enter_options(&self, frame: &mut Frame, next: NextStation) {
-        if wire::has_ipv4_options(packet(frame)) {
-            self.enter_waypoint(frame, next);
-        }
+/// Enters this router into the options of a packet that goes on, if they ask for it.
+#[inline]
+pub(crate) fn enter(frame: &mut Frame, next: NextStation, routing: &Routing) {
+    if wire::has_ipv4_options(packet(frame)) {
+        enter_waypoint(frame, next, routing);
     }
+}
 
-    #[cold]
-    fn enter_waypoint(&self, frame: &mut Frame, (link, next_hop): NextStation) {
-        let address = |range| packet(frame).get(range).and_then(<[u8]>::first_chunk::<4>).copied();
-        let Some((source, destination)) = address(SOURCE).zip(address(DESTINATION)) else { return };
-        let Some(came_in) = self.routing.port(frame.port).map(|port| port.link) else { return };
-        let waypoint = Waypoint {
-            out: self.address_on(link, next_hop, destination.into()),
-            came_in: self.address_on(came_in, source.into(), source.into()),
-            time_ms: time_of_day(),
-        };
-        if let Some(packet) = frame.bytes_mut().get_mut(usize::from(ETHERNET_LEN)..) {
-            wire::record_waypoint(packet, &waypoint, |named| self.routing.is_own(named.into()));
-        }
+#[cold]
+fn enter_waypoint(frame: &mut Frame, (link, next_hop): NextStation, routing: &Routing) {
+    let address = |range| packet(frame).get(range).and_then(<[u8]>::first_chunk::<4>).copied();
+    let Some((source, destination)) = address(SOURCE).zip(address(DESTINATION)) else { return };
+    let Some(came_in) = routing.port(frame.port).map(|port| port.link) else { return };
+    let waypoint = Waypoint {
+        out: address_on(link, next_hop, destination.into(), routing),
+        came_in: address_on(came_in, source.into(), source.into(), routing),
+        time_ms: time_of_day(),
+    };
+    if let Some(packet) = frame.bytes_mut().get_mut(usize::from(ETHERNET_LEN)..) {
+        wire::record_waypoint(packet, &waypoint, |named| routing.is_own(named.into()));
     }
+}
 
-    /// The IPv4 address of the kernel on a link towards a host behind a next hop.
-    fn address_on(&self, link: LinkId, next_hop: IpAddr, host: IpAddr) -> [u8; 4] {
-        let on_link = self.routing.masquerade(link, next_hop, host);
-        let any = || self.routing.port(self.routing.port_of(link)?)?.names.v4;
-        match on_link.or_else(any) {
-            Some(IpAddr::V4(address)) => address.octets(),
-            _ => [0; 4],
-        }
+/// The IPv4 address of the kernel on a link towards a host behind a next hop.
+fn address_on(link: LinkId, next_hop: IpAddr, host: IpAddr, routing: &Routing) -> [u8; 4] {
+    let on_link = routing.masquerade(link, next_hop, host);
+    let any = || routing.port(routing.port_of(link)?)?.names.v4;
+    match on_link.or_else(any) {
+        Some(IpAddr::V4(address)) => address.octets(),
+        _ => [0; 4],
     }
 }
 

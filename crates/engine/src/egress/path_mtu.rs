@@ -64,7 +64,7 @@ pub fn shorten(
             let mtu = longest.saturating_sub(network.offset.into()) as u32;
             let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
             match frame.offload.segmentation {
-                // What is too long lies behind the packet: its sender can not help.
+                // The packet fits, and bytes behind it do not. Its sender can not help.
                 None if network.end as usize <= longest => Err(TOO_LONG),
                 _ if !may_be_cut => Err(refuse(frame, mtu, answers, pool)),
                 None => cut(frame, mtu, pool, pieces),

@@ -1,11 +1,12 @@
 //! Checks whether the source of a packet fits the link that it came in by (RFC 3704).
 
-use fib::{Back, Query, RouteResult};
+use fib::{Back, Query, RouteCache, RouteResult};
 use flow::DropReason;
 use netio::PortId;
 use wire::{Family, Network};
 
-use crate::egress::router::{Router, query};
+use crate::egress::router::query;
+use crate::egress::routing::Routing;
 
 /// Sources for which a worker remembers the answer, 24 bytes each.
 const SOURCES: usize = 1 << SOURCE_BITS;
@@ -110,62 +111,77 @@ impl Sources {
         let spread = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SOURCE_BITS);
         &mut self.places[spread as usize & (SOURCES - 1)]
     }
-}
 
-impl Router {
     /// The reason to drop a packet that came in by `port` because of its source, if there is one.
     #[inline]
-    pub(crate) fn source_fault(&mut self, port: PortId, network: &Network) -> Option<DropReason> {
+    pub fn fault(
+        &mut self,
+        port: PortId,
+        network: &Network,
+        routing: &Routing,
+        routes: &mut RouteCache,
+    ) -> Option<DropReason> {
         let Network { source, family, traffic_class, .. } = *network;
         // The ECN bits choose no route.
         let asked = SourceKey { source, family, traffic_class: traffic_class & !3, port };
-        match self.sources.place(&asked) {
+        match self.place(&asked) {
             Some((known, fault)) if *known == asked => *fault,
-            _ => self.look_back(&asked, network),
+            _ => self.look_back(&asked, network, routing, routes),
         }
     }
 
     #[inline(never)]
-    fn look_back(&mut self, asked: &SourceKey, network: &Network) -> Option<DropReason> {
+    fn look_back(
+        &mut self,
+        asked: &SourceKey,
+        network: &Network,
+        routing: &Routing,
+        routes: &mut RouteCache,
+    ) -> Option<DropReason> {
         let SourceKey { port, family, .. } = *asked;
-        let known = self.routing.port(port)?;
+        let known = routing.port(port)?;
         let (link, check) = (known.link, known.check);
-        let is_plain = self.routing.fib.is_back_plain(family == Family::V6);
+        let is_plain = routing.fib.is_back_plain(family == Family::V6);
         let fault = if check == ReversePath::Off.check(0) {
             None
         } else {
             let query = query(network, link, true);
             let out = match is_plain {
                 true => None,
-                false => match self.route_cache.look_up(&self.routing.fib, &query) {
+                false => match routes.look_up(&routing.fib, &query) {
                     RouteResult::Forward(hop) => Some(hop.link),
                     _ => None,
                 },
             };
-            let back = self.routing.fib.back(&query, out);
-            self.judge_back(&query, check, back)
+            let back = routing.fib.back(&query, out);
+            judge_back(&query, check, back, routing)
         };
         // If routing rules ask for more, the next packet of this source may get another answer.
-        *self.sources.place(asked) = is_plain.then_some((*asked, fault));
+        *self.place(asked) = is_plain.then_some((*asked, fault));
         fault
     }
+}
 
-    fn judge_back(&self, query: &Query, check: SourceCheck, back: Back) -> Option<DropReason> {
-        let is_attached = |link| self.routing.is_attached(link, query.source);
-        let is_wrong = match back {
-            Back::Here => false,
-            Back::Host => return Some(DropReason::Martian),
-            Back::Nowhere => check.needs_route,
-            Back::Elsewhere { link, is_direct } => match check.link {
-                LinkCheck::Any => false,
-                LinkCheck::Same => true,
-                LinkCheck::NotAttachedElsewhere => {
-                    is_direct && is_attached(link) && !is_attached(query.link)
-                }
-            },
-        };
-        is_wrong.then_some(DropReason::RpFilter)
-    }
+fn judge_back(
+    query: &Query,
+    check: SourceCheck,
+    back: Back,
+    routing: &Routing,
+) -> Option<DropReason> {
+    let is_attached = |link| routing.is_attached(link, query.source);
+    let is_wrong = match back {
+        Back::Here => false,
+        Back::Host => return Some(DropReason::Martian),
+        Back::Nowhere => check.needs_route,
+        Back::Elsewhere { link, is_direct } => match check.link {
+            LinkCheck::Any => false,
+            LinkCheck::Same => true,
+            LinkCheck::NotAttachedElsewhere => {
+                is_direct && is_attached(link) && !is_attached(query.link)
+            }
+        },
+    };
+    is_wrong.then_some(DropReason::RpFilter)
 }
 
 #[cfg(test)]

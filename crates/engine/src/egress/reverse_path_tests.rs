@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use fib::{Action, Hops, LinkId, NextHop, Route, Rule, Selector, TableId};
 use flow::HashKey;
+use netio::FramePool;
 use netlink::Picture;
 
 use wire::build::PacketBuilder;
@@ -9,9 +10,8 @@ use wire::build::PacketBuilder;
 use super::*;
 use crate::egress::outputs::Outputs;
 use crate::egress::resolver::Resolver;
-use crate::egress::router::Exits;
 use crate::egress::router::tests::{ip, picture};
-use crate::egress::routing::Routing;
+use crate::egress::router::{Arrival, Exits, Router};
 use crate::egress::stations::StationLimits;
 
 /// A router between 192.0.2.0/24 on one port and all other networks on the other.
@@ -43,19 +43,29 @@ impl Bench {
         let mut routing = Routing::new(&self.picture, &ports);
         routing.set_checks(|_, _| self.check);
         let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
-        let (mut pool, mut counters) = (netio::FramePool::new(4, 1), flow::Counters::default());
+        let (mut pool, mut counters) = (FramePool::new(4, 1), flow::Counters::default());
         let exits = &mut Exits { outputs: &mut outputs, pool: &mut pool, counters: &mut counters };
         self.router.take(Arc::new(routing), 0, exits);
     }
 
-    /// Asks twice, so that the remembered answer is compared with the first one.
     fn fault(&mut self, port: PortId, source: [u8; 4]) -> Option<DropReason> {
-        let mut frame = Vec::new();
-        PacketBuilder::v4(source, [203, 0, 113, 9]).udp(7, 9, &[], &mut frame);
-        let network = wire::dissect(&frame).unwrap().network.unwrap();
-        let found = self.router.source_fault(port, &network);
-        assert_eq!(self.router.source_fault(port, &network), found);
-        found
+        self.fault_towards([203, 0, 113, 9], port, source)
+    }
+
+    /// Asks twice, so that the remembered answer is compared with the first one.
+    fn fault_towards(&mut self, to: [u8; 4], port: PortId, from: [u8; 4]) -> Option<DropReason> {
+        let mut bytes = Vec::new();
+        PacketBuilder::v4(from, to).udp(7, 9, &[], &mut bytes);
+        let mut frame = FramePool::new(0, 0).copy_of(&bytes).unwrap();
+        frame.port = port;
+        let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
+        let found = self.router.packet_arrival(&frame, Some(&network));
+        assert_eq!(self.router.packet_arrival(&frame, Some(&network)), found);
+        match found {
+            Arrival::Forward => None,
+            Arrival::Drop(reason) => Some(reason),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -118,10 +128,8 @@ fn a_check_that_depends_on_the_destination_is_not_remembered() {
     });
     let source = [203, 0, 113, 1];
     assert_eq!(bench.fault(LAN, source), None, "an answer to 203.0.113.9 comes from it");
-    let mut frame = Vec::new();
-    PacketBuilder::v4(source, [203, 0, 113, 10]).udp(7, 9, &[], &mut frame);
-    let network = wire::dissect(&frame).unwrap().network.unwrap();
-    assert_eq!(bench.router.source_fault(LAN, &network), Some(DropReason::RpFilter));
+    let fault = bench.fault_towards([203, 0, 113, 10], LAN, source);
+    assert_eq!(fault, Some(DropReason::RpFilter));
 }
 
 /// A host that has moved to another link keeps its address if a route leads to its new place.

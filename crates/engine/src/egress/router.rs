@@ -60,11 +60,11 @@ pub enum Arrival {
 
 /// The routing part of a worker.
 pub struct Router {
-    pub(crate) routing: Arc<Routing>,
+    routing: Arc<Routing>,
     /// Recent results of route look-ups.
-    pub(crate) route_cache: RouteCache,
+    route_cache: RouteCache,
     /// Recent results of source checks.
-    pub(crate) sources: Sources,
+    sources: Sources,
     /// Connections may be translated, so packets for the host may be for another host.
     translates: bool,
     resolver: Resolver,
@@ -175,7 +175,8 @@ impl Router {
                 return Arrival::Drop(DropReason::Martian);
             }
         }
-        if let Some(reason) = self.source_fault(frame.port, network) {
+        let Self { sources, routing, route_cache, .. } = self;
+        if let Some(reason) = sources.fault(frame.port, network, routing, route_cache) {
             return Arrival::Drop(reason);
         }
         ip_options::refusal(frame, may_be_for_host).unwrap_or(Arrival::Forward)
@@ -214,6 +215,13 @@ impl Router {
             IpAddr::V6(address) => family == Family::V6 && !address.is_unicast_link_local(),
         };
         addresses.into_iter().find(is_usable)
+    }
+
+    /// True if packets of one flow may have several routes, because a routing rule asks for the
+    /// traffic class.
+    #[inline]
+    pub fn asks_for_traffic_class(&self) -> bool {
+        self.routing.fib.asks_for_traffic_class()
     }
 
     /// The addresses of ports that are gone in the routing `now`.
@@ -317,7 +325,7 @@ impl Router {
                 self.refuse(OUT_OF_TIME, frame, now_ns, exits);
             }
             RouteDecision::Forward { next, mtu } => {
-                self.enter_options(&mut frame, next);
+                ip_options::enter(&mut frame, next, &self.routing);
                 self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
             }
             RouteDecision::Host => {

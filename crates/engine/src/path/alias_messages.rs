@@ -123,7 +123,7 @@ impl PacketPath {
         if let Some(claimant) = claimant {
             self.make_way(home, owner, (key, hash), claimant, now);
         }
-        let limit = self.tracking.settings.conntrack.max_entries as usize;
+        let limit = self.tracking.settings().conntrack.max_entries as usize;
         let Some(home) = self.buckets.get_mut(home) else { return Filing::Full };
         if home.connections.has(&key, hash, now) {
             Filing::Taken

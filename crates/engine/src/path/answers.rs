@@ -67,6 +67,12 @@ impl PacketPath {
         self.forwarder.router()
     }
 
+    /// The number of expected connections of the gateway, for tests.
+    #[cfg(test)]
+    pub(crate) fn expected(&self) -> usize {
+        self.tracking.expectations.len()
+    }
+
     /// Items of other workers that wait.
     pub(crate) fn backlog(&self) -> u64 {
         self.buckets.backlog()
@@ -83,11 +89,7 @@ impl PacketPath {
         from: defrag::Cursor,
         now: Timestamp,
     ) -> (Vec<QueueView>, Option<defrag::Cursor>) {
-        let mut found = Vec::new();
-        let settings = &self.tracking.settings.defrag;
-        let queues = &self.reassembly.queues;
-        let next = queues.list(from, PIECE, settings, now, |view| found.push(view));
-        (found, next)
+        self.reassembly.list(from, PIECE, &self.tracking.settings().defrag, now)
     }
 
     /// Forgets at most this many expectations of the gateway. Returns how many of them were listed,
@@ -133,7 +135,7 @@ impl PacketPath {
 
     /// The zone of packets that arrive on a port with this VLAN tag, 0 without one.
     pub(crate) fn link_zone(&self, port: PortId, vlan: u16) -> Zone {
-        self.tracking.zones.origin(port, vlan).zone
+        self.tracking.zones().origin(port, vlan).zone
     }
 
     /// The connection of packets with this key, if it is here.

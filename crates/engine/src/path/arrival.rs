@@ -22,7 +22,7 @@ impl PacketPath {
         self.end_arrival(frame, arrival, now);
     }
 
-    /// Steers a frame whose tags only have a priority without them.
+    /// Takes the tags off a frame whose tags have nothing but a priority, and steers it.
     #[cold]
     #[inline(never)]
     fn steer_untagged(&mut self, mut frame: Frame, now: Timestamp) {
@@ -76,10 +76,9 @@ impl PacketPath {
         if packet.is_checked || self.forwarder.router().is_none() {
             return ControlFlow::Continue(());
         }
-        packet.is_checked = true;
         match self.forwarder.packet_arrival(&packet.frame, Some(&packet.network)) {
             Arrival::Forward => {
-                packet.is_for_host = self.forwarder.is_for_host(&packet.network);
+                packet.set_checked(&self.forwarder);
                 ControlFlow::Continue(())
             }
             // Steering has taken priority tags off.

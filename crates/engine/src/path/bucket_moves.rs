@@ -58,7 +58,7 @@ impl PacketPath {
         forwarder.take_over_unsent(unsent, now.as_nanos(), pool, counters);
         self.drop_refused();
         self.tracking.adopt(bucket, &mut content);
-        self.tracking.subscribers.advance_clock(content.event_clock);
+        self.tracking.advance_event_clock(content.event_clock);
         self.learn_promises(content.promises.drain(..));
         for kept in self.buckets.arrive(bucket, content) {
             match kept {
@@ -80,7 +80,7 @@ impl PacketPath {
             content.datagrams = self.pack_datagrams(bucket);
             content.unsent = self.forwarder.take_unsent(bucket);
             self.tracking.surrender(&content);
-            content.event_clock = self.tracking.subscribers.clock();
+            content.event_clock = self.tracking.event_clock();
             content.promises = self.syn_proxy.promises(now);
             match self.buckets.link(to.index()) {
                 Some(link) => link.stage(Item::Bucket(bucket, content)),

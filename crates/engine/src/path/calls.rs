@@ -28,3 +28,7 @@ impl PacketPath {
         worked
     }
 }
+
+#[cfg(test)]
+#[path = "calls_tests.rs"]
+mod tests;

@@ -19,7 +19,7 @@ use crate::path::zones::Zones;
 impl PacketPath {
     /// Recorded decisions no longer hold, because something changes that they were made from.
     pub(crate) fn forget_decisions(&mut self) {
-        self.tracking.generation += 1;
+        self.tracking.begin_generation();
     }
 
     /// Uses these rings to another worker, or gives them up.
@@ -45,7 +45,7 @@ impl PacketPath {
     /// Uses these names of the ports, in the form in which rules compare them.
     pub(crate) fn set_names(&mut self, names: Arc<[u128]>) {
         if let Some(rules) = &mut self.rules {
-            rules.interfaces = names;
+            rules.rename(names);
         }
     }
 
@@ -86,7 +86,7 @@ impl PacketPath {
         self.reassembly.share_limits(workers);
         self.tracking.share_limits(workers);
         self.syn_proxy.set_workers(workers);
-        self.translator.identifications.set_workers(workers);
+        self.translator.set_workers(workers);
         if let Some(rules) = &mut self.rules {
             rules.state.set_workers(workers as usize);
         }
@@ -125,11 +125,11 @@ impl PacketPath {
 
     /// Sends events of connections to one more subscriber.
     pub(crate) fn subscribe(&mut self, sender: EventSender<Event>) {
-        self.tracking.subscribers.add(sender);
+        self.tracking.subscribe(sender);
     }
 
     /// Sends events of expectations to one more subscriber.
     pub(crate) fn subscribe_expectations(&mut self, sender: EventSender<ExpectationEvent>) {
-        self.tracking.expectation_subscribers.add(sender);
+        self.tracking.subscribe_expectations(sender);
     }
 }

@@ -173,7 +173,7 @@ impl PacketPath {
         let Some(pieces) = pieces else { return self.drop_frame(frame, why) };
         let mut frames = self.take_apart(frame, pieces);
         frames.drain(..).for_each(|frame| self.drop_frame(frame, why));
-        self.reassembly.loose = frames;
+        self.apart = frames;
     }
 
     /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
@@ -191,7 +191,7 @@ impl PacketPath {
             self.forward(frame, exit.ports, route, now_ns);
         }
         self.drop_refused();
-        self.reassembly.loose = frames;
+        self.apart = frames;
     }
 
     /// Sends a packet as it was recorded for its connection.
@@ -209,3 +209,7 @@ impl PacketPath {
         self.drop_refused();
     }
 }
+
+#[cfg(test)]
+#[path = "disposal_tests.rs"]
+mod tests;

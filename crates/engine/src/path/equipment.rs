@@ -1,7 +1,7 @@
 //! The parts that a packet path is made from.
 
 use conntrack::{Expectations, KnownTunnels, Limits};
-use flow::{Counters, Timestamp};
+use flow::Counters;
 use netio::FramePool;
 use steer::{SteeringHasher, TunnelSteering, WorkerId};
 
@@ -11,8 +11,6 @@ use crate::egress::outputs::Outputs;
 use crate::egress::resolver::Resolver;
 use crate::egress::stations::StationLimits;
 use crate::path::buckets::Buckets;
-use crate::path::events::Subscribers;
-use crate::path::inner_packets::InsideTracking;
 use crate::path::nat::translation::Translator;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
@@ -28,9 +26,6 @@ use crate::path::{PacketPath, TimeSource};
 /// ones for two batches of super-packets.
 const POOL_SMALL: usize = 4096;
 const POOL_LARGE: usize = 256;
-
-/// Bits of a generation that count; those above are the worker's.
-const GENERATION_BITS: u32 = 48;
 
 /// The parts that a packet path is made from.
 pub struct PathEquipment {
@@ -69,38 +64,24 @@ pub struct PathEquipment {
 impl PacketPath {
     /// The packet path of a worker that owns no bucket yet.
     pub(crate) fn new(equipment: PathEquipment) -> Self {
-        let PathEquipment {
-            id, hasher, pass, routes, settings, mut zones, mut limits, time, ..
-        } = equipment;
+        let PathEquipment { id, hasher, pass, routes, settings, zones, mut limits, time, .. } =
+            equipment;
         limits.set_all_tables(routes.len() as u32);
         let key = hasher.config().key;
         let PathEquipment { expectations, tunnels, refuses_new, .. } = equipment;
         let outputs = Outputs::new(equipment.outputs, equipment.stations, key);
         let keep_limit = settings.steer.netdev_max_backlog();
-        zones.apply(&settings.conntrack);
-        let judges_inside = hasher.config().tunnels == TunnelSteering::Judged;
-        let inside =
-            judges_inside.then(|| Box::new(InsideTracking::new(&settings.conntrack, &limits, key)));
+        let mut tracking = Tracking::new(id, settings, zones, limits, expectations, tunnels);
+        tracking.refuse_new(refuses_new);
+        if hasher.config().tunnels == TunnelSteering::Judged {
+            tracking.look_inside(key);
+        }
         Self {
             hasher,
             pass,
             time,
             reassembly: Reassembly::new(key, equipment.fragment_memory),
-            tracking: Tracking {
-                settings,
-                zones,
-                inside,
-                limits,
-                expectations,
-                tunnels,
-                refuses_new,
-                promised_until: Timestamp::ZERO,
-                subscribers: Subscribers::default(),
-                expectation_subscribers: Subscribers::default(),
-                ended: Vec::new(),
-                generation: (u64::from(id.0) + 1) << GENERATION_BITS,
-                evict_at: 0,
-            },
+            tracking,
             syn_proxy: SynProxy::new(key),
             translator: Translator::new(id.0, key),
             buckets: Buckets::new(id, routes, keep_limit),
@@ -113,6 +94,7 @@ impl PacketPath {
                 TimeSource::Frame => RecentDrops::all(),
             },
             batch: Vec::with_capacity(2 * BATCH),
+            apart: Vec::new(),
             upkeep: Upkeep::default(),
         }
     }

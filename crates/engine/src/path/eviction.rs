@@ -3,7 +3,6 @@
 use conntrack::syn_proxy::Screening;
 use conntrack::{DropCause, Shortage, Tracked};
 use flow::{DropReason, Timestamp};
-use steer::BucketId;
 
 use crate::path::packet::Packet;
 use crate::path::{PacketPath, TimeSource};
@@ -18,8 +17,7 @@ impl PacketPath {
     /// Has a connection of another bucket give way for a packet that its own bucket has
     /// refused, and judges the packet again.
     ///
-    /// A replay does without: what gives way must not depend on which buckets share a
-    /// worker.
+    /// A replay does without, because its result must not depend on which buckets share a worker.
     #[cold]
     pub(super) fn make_room_for(
         &mut self,
@@ -48,8 +46,8 @@ impl PacketPath {
         tracked
     }
 
-    /// Where another worker lacks its part of `nf_conntrack_max` or of the limit of a zone, has connections give way
-    /// that may, a bounded number of them.
+    /// If other workers lack parts of `nf_conntrack_max`, or of the limit of a zone, that this worker
+    /// holds, a bounded number of its connections give way.
     pub(super) fn repay_limits(&mut self, now: Timestamp) {
         self.make_room_inside(EVICT_AT_ONCE, now);
         for _ in 0..EVICT_AT_ONCE {
@@ -77,20 +75,15 @@ impl PacketPath {
         if shortage == Shortage::Table && self.evict_inside(now) {
             return true;
         }
-        let Some(place) =
-            self.tracking.limits.table_with_candidate(shortage, self.tracking.evict_at)
-        else {
-            return false;
-        };
-        self.tracking.evict_at = place;
+        let Some(id) = self.tracking.next_to_give_way(shortage) else { return false };
         let mut context = self.tracking.context(now, &mut self.counters);
-        let bucket = self.buckets.get_mut(BucketId(place));
+        let bucket = self.buckets.get_mut(id);
         let evicted = bucket.is_some_and(|it| it.connections.evict(shortage, &mut context));
-        debug_assert!(evicted, "{place} has said that it has somebody");
+        debug_assert!(evicted, "{id} has said that it has somebody");
         evicted
     }
 }
 
 #[cfg(test)]
-#[path = "flood_tests.rs"]
-mod flood_tests;
+#[path = "eviction_tests.rs"]
+mod tests;

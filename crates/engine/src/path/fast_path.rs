@@ -45,19 +45,17 @@ impl PacketPath {
     ) -> FastPath {
         let Some(forwarding) = self.recorded(packet, now) else { return FastPath::No };
         let tracked = self.track(packet, screening, now);
+        self.count_arrived(packet);
         if tracked.class != Class::Established
             || tracked.verdict != Verdict::Accept
             || tracked.why.is_some()
             || tracked.connection.is_none()
             || tracked.has_helper()
         {
-            self.count_arrived(packet);
             // The sender of the packet that was recorded was the same.
-            packet.is_checked = true;
-            packet.is_for_host = self.forwarder.is_for_host(&packet.network);
+            packet.set_checked(&self.forwarder);
             return FastPath::Tracked(tracked);
         }
-        self.count_arrived(packet);
         self.counters.classify(Class::Established);
         if tracked.is_translated() {
             self.translate_recorded(packet, &tracked);
@@ -103,7 +101,7 @@ impl PacketPath {
     fn recorded(&mut self, packet: &Packet, now: Timestamp) -> Option<Forwarding> {
         let flow = packet.flow.as_ref().filter(|_| is_usual(packet))?;
         let bucket = self.buckets.get_mut(packet.bucket)?;
-        bucket.connections.begin_generation(self.tracking.generation);
+        bucket.connections.begin_generation(self.tracking.generation());
         // Nobody has looked for the flow in the bucket that an alias leads to.
         let guess = match (packet.alias_in, flow.hash) {
             (Some(_), Some(hash)) => bucket.connections.guess(hash),
@@ -141,7 +139,7 @@ impl PacketPath {
         }
         let input = packet.frame.port.0;
         let forwarding = match (self.forwarder.router(), scratch.exit.route) {
-            (Some(router), Some(route)) if !router.routing.fib.asks_for_traffic_class() => {
+            (Some(router), Some(route)) if !router.asks_for_traffic_class() => {
                 let Some((port, station, of_route)) = router.adjacency(&route) else { return };
                 let mtu = self.forwarder.outputs().mtu(port).into_iter().chain(of_route).min();
                 let mtu = mtu.and_then(|mtu| u16::try_from(mtu).ok()).unwrap_or(u16::MAX);
@@ -154,7 +152,7 @@ impl PacketPath {
             _ => return,
         };
         if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
-            bucket.connections.begin_generation(self.tracking.generation);
+            bucket.connections.begin_generation(self.tracking.generation());
             bucket.connections.record(&scratch.tracked, forwarding);
         }
     }

@@ -355,7 +355,7 @@ impl Side {
 
     fn forget(&mut self) {
         if self.is_slow {
-            self.gateway.workers.iter_mut().for_each(|worker| worker.path.tracking.generation += 1);
+            self.gateway.workers.iter_mut().for_each(|worker| worker.path.forget_decisions());
         }
     }
 

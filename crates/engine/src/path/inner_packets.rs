@@ -28,7 +28,7 @@ use crate::path::rules::connection::ConnectionDetails;
 use crate::path::rules::hooks::packet_type;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{OrDrop, Step};
-use crate::path::tracking::{Tracking, checksum_of};
+use crate::path::tracking::checksum_of;
 use crate::path::{PacketPath, TimeSource};
 use std::ops::ControlFlow;
 
@@ -136,7 +136,7 @@ impl PacketPath {
         let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.buckets.get(packet.bucket);
-        // Whatever has no flow, or no place, was not judged.
+        // A packet without a flow, or of a bucket that is elsewhere, can not be judged.
         let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
         // Of a translated tunnel both directions have the key of the first.
         let known = outer.tracked.connection.map(|id| bucket.connections.flow_of(id));
@@ -234,7 +234,7 @@ impl PacketPath {
         keyed: &KeyedPacket,
         now: Timestamp,
     ) -> Result<Tracked, DropCause> {
-        let may_open = !self.tracking.refuses_new[usize::from(packet.frame.port.0)];
+        let may_open = self.tracking.may_open(packet.frame.port);
         let hash = self.hasher.packet_hash(&keyed.key);
         let found = self.inside_of(packet.bucket, now);
         let (inside, mut context) = found.ok_or(DropReason::InsideRefused)?;
@@ -259,22 +259,13 @@ impl PacketPath {
 
     /// Has a connection inside some tunnel give way; false if none does.
     pub(super) fn evict_inside(&mut self, now: Timestamp) -> bool {
-        let Self { buckets, tracking, counters, .. } = self;
-        let Tracking { inside: Some(tracking), evict_at, .. } = tracking else { return false };
-        let giver = tracking.limits.table_with_candidate(Shortage::Table, *evict_at);
-        let Some((place, inside)) = giver.and_then(|place| {
-            let content = buckets.get_mut(BucketId(place))?;
-            Some((place, content.inside.as_mut()?))
-        }) else {
-            return false;
-        };
-        *evict_at = place;
-        let mut context = tracking.context(now, &mut counters.conntrack);
+        let Some(id) = self.tracking.next_inside_to_give_way() else { return false };
+        let Some((inside, mut context)) = self.inside_of(id, now) else { return false };
         inside.connections.evict(Shortage::Table, &mut context)
     }
 
-    /// Where nothing is left of the limit of the gateway, has connections inside tunnels give way
-    /// that may, at most so many: those outside are not to give way to them.
+    /// If nothing is left of the limit of the gateway, connections inside tunnels give way, at most
+    /// so many. Connections outside must not give way to them.
     pub(super) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
         if !self.tracking.inside.as_ref().is_some_and(|inside| inside.limits.is_used_up()) {
             return;
@@ -374,3 +365,7 @@ impl Bucket {
         self.connections.len() + inside
     }
 }
+
+#[cfg(test)]
+#[path = "inner_packets_tests.rs"]
+mod tests;

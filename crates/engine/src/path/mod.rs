@@ -84,6 +84,9 @@ pub struct PacketPath {
     batch: Vec<Packet>,
     buckets: Buckets,
     reassembly: Reassembly,
+    /// The frames of a datagram that is sent or dropped as the fragments it came in; empty between
+    /// packets, and kept for its memory.
+    apart: Vec<Frame>,
     tracking: Tracking,
     syn_proxy: SynProxy,
     /// The rules that judge packets.
@@ -108,7 +111,7 @@ impl PacketPath {
 
     fn drop_frame(&mut self, frame: Frame, why: DropCause) {
         self.counters.drop_packet(why.reason());
-        self.recent_drops.see(&frame, why, &self.tracking.zones);
+        self.recent_drops.see(&frame, why, self.tracking.zones());
         self.pool.give_back(frame);
     }
 }

@@ -68,6 +68,13 @@ impl Packet {
         Some((keyed.named(&self.network), hash))
     }
 
+    /// Notes that a router has looked at its addresses and options, and whether it is for the host.
+    #[inline]
+    pub fn set_checked(&mut self, forwarder: &Forwarder) {
+        self.is_checked = true;
+        self.is_for_host = forwarder.is_for_host(&self.network);
+    }
+
     /// Takes the packet out of its place, which keeps what describes it.
     pub fn take(&mut self) -> Self {
         let (frame, pieces) = (std::mem::take(&mut self.frame), self.pieces.take());

@@ -20,7 +20,7 @@ impl PacketPath {
     /// the packets. True if there was anything.
     pub(crate) fn take_from_peers(&mut self, now: Timestamp, mut tell: impl FnMut(News)) -> bool {
         let mut worked = false;
-        let budget = self.tracking.settings.steer.netdev_budget();
+        let budget = self.tracking.settings().steer.netdev_budget();
         for peer in 0..self.buckets.peers() {
             let mut taken = 0;
             while taken < budget

@@ -5,7 +5,9 @@
 
 use std::ops::ControlFlow;
 
-use defrag::{Buffer, Context, Memory, Outcome, Parcel, Phase, Piece, Reassembler, Summary};
+use defrag::{
+    Buffer, Context, Cursor, Memory, Outcome, Parcel, Phase, Piece, QueueView, Reassembler, Summary,
+};
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use netio::{Checksum, Frame, FramePool};
 use steer::BucketId;
@@ -106,14 +108,12 @@ impl Pieces {
 /// The state that a worker needs to reassemble.
 #[derive(Debug)]
 pub struct Reassembly {
-    pub(crate) queues: Reassembler<Fragment>,
-    pub(crate) memory: Memory,
+    queues: Reassembler<Fragment>,
+    memory: Memory,
     /// Fragments that were given up in the last call and are still to be dropped.
     discarded: Vec<(Fragment, defrag::Why)>,
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
-    /// A reused buffer for frames on their way from [`Pieces`] to an output.
-    pub(crate) loose: Vec<Frame>,
 }
 
 /// The incomplete datagrams of a worker.
@@ -146,20 +146,27 @@ impl DatagramMemory {
 }
 
 impl Reassembly {
-    /// Creates a stage that holds nothing.
+    /// Creates a part that holds nothing.
     pub fn new(secret: HashKey, memory: Memory) -> Self {
-        Self {
-            queues: Reassembler::new(secret),
-            memory,
-            discarded: Vec::new(),
-            spare: Vec::new(),
-            loose: Vec::new(),
-        }
+        Self { queues: Reassembler::new(secret), memory, discarded: Vec::new(), spare: Vec::new() }
     }
 
     /// Takes the share of one of this many workers of the memory for fragments.
     pub fn share_limits(&mut self, workers: u32) {
         self.memory.set_workers(workers);
+    }
+
+    /// The incomplete datagrams in this many places of the table, and the start of the next places.
+    pub fn list(
+        &self,
+        from: Cursor,
+        places: u32,
+        settings: &defrag::Settings,
+        now: Timestamp,
+    ) -> (Vec<QueueView>, Option<Cursor>) {
+        let mut found = Vec::new();
+        let next = self.queues.list(from, places, settings, now, |view| found.push(view));
+        (found, next)
     }
 
     /// The datagrams and the memory that are held.
@@ -204,7 +211,7 @@ impl PacketPath {
         now: Timestamp,
         work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
     ) -> R {
-        let settings = &self.tracking.settings.defrag;
+        let settings = &self.tracking.settings().defrag;
         let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
         self.drop_discarded(now);
         result
@@ -227,7 +234,7 @@ impl PacketPath {
         let timestamp = frame.timestamp;
         let fragment = Fragment { frame, payload: (start, network.end) };
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
-        let settings = &self.tracking.settings.defrag;
+        let settings = &self.tracking.settings().defrag;
         let counters = &mut self.counters.defrag;
         let outcome = self.reassembly.call(now, settings, counters, |queues, context| {
             queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)
@@ -265,8 +272,7 @@ impl PacketPath {
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         *packet = self.packet(frame, network, origin, pieces);
         // All its fragments were checked on arrival.
-        packet.is_checked = true;
-        packet.is_for_host = self.forwarder.is_for_host(&packet.network);
+        packet.set_checked(&self.forwarder);
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }
@@ -320,9 +326,10 @@ impl PacketPath {
         Ok(frame)
     }
 
+    /// The fragments of a datagram. The caller empties the vector and gives it back as `apart`.
     pub(super) fn take_apart(&mut self, whole: Frame, mut pieces: Box<Pieces>) -> Vec<Frame> {
         self.pool.give_back(whole);
-        let mut frames = std::mem::take(&mut self.reassembly.loose);
+        let mut frames = std::mem::take(&mut self.apart);
         frames.extend(pieces.fragments.drain(..).map(|fragment| fragment.frame));
         self.reassembly.keep(pieces);
         frames
@@ -340,7 +347,7 @@ impl PacketPath {
             queues.expire(EXPIRE_DATAGRAMS, context)
         };
         loop {
-            let settings = &self.tracking.settings.defrag;
+            let settings = &self.tracking.settings().defrag;
             let counters = &mut self.counters.defrag;
             let expired = self.reassembly.call(Timestamp::NEVER, settings, counters, expire);
             // They are dropped after each round, because all of them may not fit into memory

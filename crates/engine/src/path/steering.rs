@@ -37,7 +37,7 @@ impl PacketPath {
             return self.take_unrouted(frame, network, now);
         };
         self.learn_station(&frame, now);
-        let origin = self.tracking.zones.origin(frame.port, vlan);
+        let origin = self.tracking.zones().origin(frame.port, vlan);
         let packet = self.packet(frame, network, origin, None);
         if self.buckets.is_routed_here(packet.bucket) {
             self.batch.push(packet);
@@ -123,3 +123,11 @@ impl PacketPath {
 #[cfg(test)]
 #[path = "steering_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "steering_offload_tests.rs"]
+mod offload_tests;
+
+#[cfg(test)]
+#[path = "steering_tunnels_tests.rs"]
+mod tunnels_tests;

@@ -41,7 +41,7 @@ pub struct SynProxy {
 }
 
 impl SynProxy {
-    /// Creates a stage that answers nothing until the settings say so. All workers have the same
+    /// Creates a part that answers nothing until the settings say so. All workers have the same
     /// secret, because a cookie may come back to another worker.
     pub fn new(secret: HashKey) -> Self {
         Self { cookies: Cookies::new(secret), zones: BTreeMap::new(), workers: 1 }

@@ -172,7 +172,7 @@ impl Scene {
     }
 
     fn set(&mut self, tunable: &str, value: u64) {
-        let mut settings = self.rig.worker.path.tracking.settings.clone();
+        let mut settings = self.rig.worker.path.tracking.settings().clone();
         settings.set(tunable, value).unwrap();
         self.rig.commands.push(Command::Settings(Box::new(settings))).unwrap();
     }

@@ -12,7 +12,7 @@ use crate::path::scratch::Scratch;
 use crate::path::step::{End, Step};
 
 impl PacketPath {
-    /// Leaves a packet to the host that is the host's whatever rules say.
+    /// Leaves a packet to the host if it belongs there and no rule can change that.
     #[inline]
     pub(super) fn leave_known_to_host(
         &mut self,

@@ -5,15 +5,15 @@ use std::ops::ControlFlow;
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
     Context, Cursor, DropCause, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits,
-    Tracked, TrackedPacket,
+    Shortage, Tracked, TrackedPacket,
 };
-use flow::{Class, Counters, KeyedPacket, Timestamp, Zone};
-use netio::{Checksum, Frame};
-use steer::BucketId;
+use flow::{Class, Counters, HashKey, KeyedPacket, Timestamp, Zone};
+use netio::{Checksum, Frame, PortId};
+use steer::{BucketId, WorkerId};
 
 use crate::Bucket;
 use crate::path::PacketPath;
-use crate::path::events::Subscribers;
+use crate::path::events::{EventSender, Subscribers};
 use crate::path::eviction::LIMITS;
 use crate::path::inner_packets::InsideTracking;
 use crate::path::packet::{Packet, TrackedFlow};
@@ -22,39 +22,148 @@ use crate::path::settings::Settings;
 use crate::path::step::{End, Step, dropped};
 use crate::path::zones::Zones;
 
+/// Bits of a generation that count; those above are the worker's.
+const GENERATION_BITS: u32 = 48;
+
 /// The part of tracking that is not in the bucket, one for each worker.
+///
+/// Five fields can be seen in the room `path`, whose files use them side by side with a bucket: the
+/// limits, the two tables that all workers share, the part inside tunnels, and the connections that
+/// have ended.
 pub struct Tracking {
     /// Tunables.
-    pub settings: Settings,
+    settings: Settings,
     /// The settings of each zone.
-    pub zones: Zones,
+    zones: Zones,
     /// How many connections there may be.
-    pub limits: Limits,
+    pub(super) limits: Limits,
     /// Connections that others have announced; shared by all workers.
-    pub expectations: Expectations,
+    pub(super) expectations: Expectations,
     /// Tunnels whose packets come to many buckets; shared by all workers.
-    pub tunnels: KnownTunnels,
+    pub(super) tunnels: KnownTunnels,
     /// For what is inside tunnels, where that is judged.
-    pub inside: Option<Box<InsideTracking>>,
+    pub(super) inside: Option<Box<InsideTracking>>,
     /// Which ports accept no new connections.
-    pub refuses_new: Vec<bool>,
+    refuses_new: Vec<bool>,
     /// Until when somebody may come back for what the SYN proxy has promised in any zone,
     /// also where it was switched off meanwhile.
-    pub promised_until: Timestamp,
+    promised_until: Timestamp,
     /// The listeners to events of connections.
-    pub subscribers: Subscribers<Event>,
+    subscribers: Subscribers<Event>,
     /// The listeners to events of expectations.
-    pub expectation_subscribers: Subscribers<ExpectationEvent>,
+    expectation_subscribers: Subscribers<ExpectationEvent>,
     /// Translated connections that have ended, until their aliases are removed.
-    pub ended: Vec<Ended>,
+    pub(super) ended: Vec<Ended>,
     /// Names what recorded decisions were made from: no other worker has the same number, and
     /// this one another after each change.
-    pub generation: u64,
+    generation: u64,
     /// Which bucket was asked last to make room for another.
-    pub evict_at: u16,
+    evict_at: u16,
 }
 
 impl Tracking {
+    /// The part of the worker with this number, which tracks nothing yet. `zones` have no settings
+    /// applied to them.
+    pub fn new(
+        worker: WorkerId,
+        settings: Settings,
+        mut zones: Zones,
+        limits: Limits,
+        expectations: Expectations,
+        tunnels: KnownTunnels,
+    ) -> Self {
+        zones.apply(&settings.conntrack);
+        Self {
+            settings,
+            zones,
+            limits,
+            expectations,
+            tunnels,
+            inside: None,
+            refuses_new: Vec::new(),
+            promised_until: Timestamp::ZERO,
+            subscribers: Subscribers::default(),
+            expectation_subscribers: Subscribers::default(),
+            ended: Vec::new(),
+            generation: (u64::from(worker.0) + 1) << GENERATION_BITS,
+            evict_at: 0,
+        }
+    }
+
+    /// Tracks what is inside tunnels too.
+    pub fn look_inside(&mut self, secret: HashKey) {
+        let inside = InsideTracking::new(&self.settings.conntrack, &self.limits, secret);
+        self.inside = Some(Box::new(inside));
+    }
+
+    /// Sets which ports accept no new connections.
+    pub fn refuse_new(&mut self, refuses: Vec<bool>) {
+        self.refuses_new = refuses;
+    }
+
+    /// True if a packet that came in by this port may open a connection.
+    #[inline]
+    pub fn may_open(&self, port: PortId) -> bool {
+        !self.refuses_new[usize::from(port.0)]
+    }
+
+    /// The tunables.
+    #[inline]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The settings of each zone.
+    #[inline]
+    pub fn zones(&self) -> &Zones {
+        &self.zones
+    }
+
+    /// The number under which decisions are recorded now.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Recorded decisions no longer hold.
+    pub fn begin_generation(&mut self) {
+        self.generation += 1;
+    }
+
+    /// Sends events of connections to one more listener.
+    pub fn subscribe(&mut self, sender: EventSender<Event>) {
+        self.subscribers.add(sender);
+    }
+
+    /// Sends events of expectations to one more listener.
+    pub fn subscribe_expectations(&mut self, sender: EventSender<ExpectationEvent>) {
+        self.expectation_subscribers.add(sender);
+    }
+
+    /// The clock of the events of connections.
+    pub fn event_clock(&self) -> u64 {
+        self.subscribers.clock()
+    }
+
+    /// Lets later events have later times than this one, which comes from another worker.
+    pub fn advance_event_clock(&mut self, clock: u64) {
+        self.subscribers.advance_clock(clock);
+    }
+
+    /// The bucket whose connection gives way next for this shortage, each in its turn. `None` if no
+    /// bucket has one that may.
+    pub fn next_to_give_way(&mut self, shortage: Shortage) -> Option<BucketId> {
+        self.evict_at = self.limits.table_with_candidate(shortage, self.evict_at)?;
+        Some(BucketId(self.evict_at))
+    }
+
+    /// The same for the connections inside tunnels.
+    pub fn next_inside_to_give_way(&mut self) -> Option<BucketId> {
+        let limits = &self.inside.as_ref()?.limits;
+        self.evict_at = limits.table_with_candidate(Shortage::Table, self.evict_at)?;
+        Some(BucketId(self.evict_at))
+    }
+
     /// Takes over changed tunables.
     pub fn apply(&mut self, settings: Settings) {
         self.zones.apply(&settings.conntrack);
@@ -112,7 +221,7 @@ impl Tracking {
         self.promised_until = self.promised_until.max(at.after(Pressure::PROMISED));
     }
 
-    /// A bucket has come: what its connections hold of the limits is this worker's.
+    /// A bucket has come. From now on its connections count in the limits of this worker.
     pub fn adopt(&mut self, bucket: BucketId, content: &mut Bucket) {
         content.connections.adopt(&mut self.limits, bucket.0);
         if let (Some(tracking), Some(inside)) = (&mut self.inside, &mut content.inside) {
@@ -189,8 +298,8 @@ impl Tracking {
         self.zones.settings(zone).unwrap_or(&self.settings.conntrack)
     }
 
-    /// Says how a packet relates to the connections of its bucket; what it has opened is not
-    /// confirmed. `screening` is what the SYN proxy has to do with it if it is on.
+    /// Says how a packet relates to the connections of its bucket. A connection that it has opened
+    /// is not confirmed. `screening` is the task of the SYN proxy if it is on.
     #[inline]
     pub fn track(
         &mut self,
@@ -206,7 +315,7 @@ impl Tracking {
                 class => Tracked::alone(class),
             };
         };
-        let may_open = !self.refuses_new[usize::from(packet.frame.port.0)];
+        let may_open = self.may_open(packet.frame.port);
         let has_promised = now < self.promised_until;
         // Replies may be in another zone than what they reply to.
         let zone = match self.zones.differ() && bucket.connections.has_translated() {

@@ -52,7 +52,7 @@ impl PacketPath {
         self.send_departures(now);
         self.tell_elements();
         if let Some(rules) = &mut self.rules {
-            rules.logged.drain(..).for_each(|(id, line)| log(id, line));
+            rules.take_logged().for_each(|(id, line)| log(id, line));
         }
         self.buckets.flush();
     }

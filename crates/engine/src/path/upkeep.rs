@@ -18,11 +18,11 @@ const PLACES_AT_ONCE: u32 = 256;
 /// Buckets whose timer wheels are turned in one turn.
 const EXPIRE_BUCKETS: usize = 4;
 
-/// How often a worker looks at the memory that it does not need, and at what is expected no
-/// more.
+/// How often a worker looks for memory that it does not need, and for expectations that have
+/// expired.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
-/// Bytes of frames that were freed since the allocator was told to return what is free:
-/// as many, and it is worth the while.
+/// Bytes of frames that have to be freed before the allocator is told again to return free memory.
+/// It is not worth the time for fewer.
 const WORTH_RETURNING: i64 = 2 << 20;
 
 /// How far the upkeep of a worker has come.

@@ -22,7 +22,8 @@ impl PacketPath {
         if zone == packet.origin.zone {
             return;
         }
-        // The map knows nothing of what rules say: what is in its zone was never elsewhere.
+        // The epoch counts changes of the map of ports and VLANs, which has not put the packet into
+        // this zone.
         packet.origin = Origin { zone, map_epoch: 0, ..packet.origin };
         if let Some(flow) = &mut packet.flow {
             let (keyed, hash) = flow.keyed.moved(flow.table_hash(&self.hasher), zone);

@@ -187,8 +187,8 @@ impl<I: Freight> Link<I> {
     /// Notes that a frame came from the peer, who is owed a buffer of its size if it is
     /// one of those that frames come in.
     ///
-    /// What the ring back could not carry in one go is not owed: buffers that were
-    /// never there to return, because an output keeps its frames, must not add up.
+    /// Buffers beyond those that the ring back can carry in one go are not owed. If an output
+    /// keeps its frames, there are no buffers to return, and the debt must not add up.
     fn owe(&mut self, frame: &Frame) {
         let owed = match frame.footprint() {
             SMALL_BUFFER => &mut self.owed_small,

@@ -85,8 +85,8 @@ impl Worker {
     }
 
     /// Takes commands, packets from peers, packets from its queues; processes
-    /// them, and sends what they lead to. It answers one question at most: who asks on as
-    /// soon as there is an answer must not keep packets waiting.
+    /// them, and sends what they lead to. It answers one question at most, so packets do not wait
+    /// for somebody who asks again as soon as there is an answer.
     pub fn turn(&mut self, now: Timestamp) -> Turn {
         self.path.begin_turn(now);
         let mut worked = self.path.end_calls(now);

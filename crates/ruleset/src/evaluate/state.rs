@@ -140,11 +140,6 @@ impl RuleState {
         &self.counters
     }
 
-    /// Bytes of a quota that this worker has used.
-    pub fn quota_used(&self, quota: crate::QuotaId) -> u64 {
-        self.quotas[quota.index()].used()
-    }
-
     /// Bytes that this worker has used of each quota.
     pub fn quotas_used(&self) -> Vec<u64> {
         self.quotas.iter().map(QuotaLease::used).collect()

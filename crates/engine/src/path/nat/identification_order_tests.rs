@@ -1,6 +1,9 @@
 //! Observers learn nothing about other clients from the identifications of translated datagrams.
 
-use super::*;
+use wire::build::PacketBuilder;
+
+use crate::testing::many_workers::TestGateway;
+use crate::testing::router::*;
 
 /// The identification of a datagram that a client sends to a server.
 fn identification(

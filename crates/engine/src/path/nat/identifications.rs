@@ -120,3 +120,7 @@ fn shuffled(number: u32, bits: u32, order: u64) -> u32 {
 #[cfg(test)]
 #[path = "identifications_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "identification_order_tests.rs"]
+mod order_tests;

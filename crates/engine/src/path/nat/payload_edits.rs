@@ -103,3 +103,15 @@ impl PacketPath {
         ControlFlow::Continue(())
     }
 }
+
+#[cfg(test)]
+#[path = "payload_edits_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "payload_edits_ports_tests.rs"]
+mod ports_tests;
+
+#[cfg(test)]
+#[path = "payload_edits_sip_tests.rs"]
+mod sip_tests;

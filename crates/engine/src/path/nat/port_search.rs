@@ -212,3 +212,11 @@ impl PacketPath {
         Some(request.pool_hash(&leaves_as, Supply { block: Block::ALL, seed: 0, hash: &hash }))
     }
 }
+
+#[cfg(test)]
+#[path = "port_search_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "port_share_tests.rs"]
+mod share_tests;

@@ -1,10 +1,18 @@
 //! Rules that name a range of ports. Each bucket has a few of them or none.
 
+use std::collections::{HashMap, HashSet};
+
 use conntrack::{Connection, Cursor, EventKind};
+use flow::HashKey;
+use steer::BucketId;
 
 use super::*;
+use crate::Config;
 use crate::path::events::{EventStream, Subscription};
+use crate::testing::many_workers::TestGateway;
+use crate::testing::router::*;
 use crate::worker::Worker;
+use crate::worker::command::Command;
 
 const FIRST: u16 = 2000;
 

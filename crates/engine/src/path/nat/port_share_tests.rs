@@ -1,6 +1,11 @@
 //! One client that wants all ports towards a server, beside others that want a few.
 
+use flow::HashKey;
+
 use super::*;
+use crate::Config;
+use crate::testing::many_workers::TestGateway;
+use crate::testing::router::*;
 
 /// The ports that a rule names.
 const RANGE: (u16, u16) = (20_000, 23_999);

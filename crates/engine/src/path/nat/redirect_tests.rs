@@ -1,10 +1,20 @@
 //! Packets that rules lead to the host itself.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use conntrack::{Cursor, Filter};
-use ruleset::Forwarded;
+use ruleset::{Forwarded, Options, import};
+use wire::protocol;
 
 use super::*;
+use crate::Config;
+use crate::egress::Mode;
+use crate::path::rules::ruleset::Rules;
 use crate::path::selection::Selection;
+use crate::testing::many_workers::TestGateway;
+use crate::testing::router::*;
+use crate::worker::command::Command;
 
 const LAN: [u8; 4] = [192, 0, 2, 254];
 const CLIENT: [u8; 4] = [192, 0, 2, 1];

@@ -29,17 +29,18 @@ use crate::path::packet::{Packet, TrackedFlow};
 use crate::path::scratch::Scratch;
 use crate::path::step::{End, OrDrop, Step, Wait, dropped};
 
-/// The state that a worker needs to translate.
+/// The state that a worker needs to translate. Two fields can be seen in the room `nat`, each for
+/// one of its files.
 #[derive(Debug)]
 pub struct Translator {
     /// Identifications for translated IPv4 packets.
-    pub identifications: Identifications,
+    pub(super) identifications: Identifications,
     /// The worker's number and the secret of all workers, for seeds.
     hasher: SipHasher13,
     /// The number of seeds so far.
     seeds: u64,
     /// Ranges of ports that need not be tried for a moment.
-    pub used_up: UsedUp,
+    pub(super) used_up: UsedUp,
 }
 
 impl Translator {
@@ -53,6 +54,11 @@ impl Translator {
             seeds: 0,
             used_up: UsedUp::new(),
         }
+    }
+
+    /// Sets the number of workers that share identifications.
+    pub fn set_workers(&mut self, workers: u32) {
+        self.identifications.set_workers(workers);
     }
 
     /// A seed for a random choice: a keyed hash of a count. Ports that were chosen with earlier
@@ -442,3 +448,11 @@ const fn usize_of(length: u32) -> usize {
 #[cfg(test)]
 #[path = "translation_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "redirect_tests.rs"]
+mod redirect_tests;
+
+#[cfg(test)]
+#[path = "withdrawal_tests.rs"]
+mod withdrawal_tests;

@@ -1,6 +1,10 @@
 //! A connection that is refused again leaves nothing behind, and takes nothing from others.
 
+use wire::dissect;
+
 use super::*;
+use crate::Config;
+use crate::testing::router::*;
 
 /// Leads another port to the server to which [`RULES`] lead 8080.
 fn with_another_forward(port: u16) -> String {

@@ -78,19 +78,8 @@ impl PacketPath {
     /// Notes a bounded number of packets that are to be logged.
     pub(in crate::path) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
         let Self { rules: Some(rules), tracking, .. } = self else { return };
-        let mut left = u64::from(outcome.logs.asked());
-        for (log, rule) in outcome.logs.lines() {
-            if !rules.lines.take(now.as_nanos()) {
-                break;
-            }
-            left -= 1;
-            let revision = rules.shared.revision;
-            let rule = rule.index() as u32;
-            let why = DropCause::Rule { rule, revision, invalid: None };
-            let line = RecentDrop::new(&packet.frame, why, now, &tracking.zones);
-            rules.logged.push((log, Box::new(line)));
-        }
-        rules.unwritten += left;
+        let line = |why| RecentDrop::new(&packet.frame, why, now, tracking.zones());
+        rules.log(&outcome.logs, now, line);
     }
 
     /// The end of a packet that rules refuse.
@@ -157,7 +146,7 @@ impl PacketPath {
             bucket.connections.reset(&scratch.tracked, &mut context);
         }
         let mut bytes = [0; MAX_FRAME];
-        let allowed = self.rules.as_mut().is_some_and(|rules| rules.resets.take(now.as_nanos()));
+        let allowed = self.rules.as_mut().is_some_and(|rules| rules.may_reset(now));
         if let Some(length) = segment.write(packet.frame.bytes(), &mut bytes).filter(|_| allowed)
             && let Some(mut frame) = self.pool.copy_of(&bytes[..length])
         {

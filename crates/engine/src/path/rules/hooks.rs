@@ -204,7 +204,7 @@ impl PacketPath {
         ControlFlow::Continue(())
     }
 
-    /// Has the hooks that come see a packet that leaves by this port.
+    /// Notes the port by which a packet leaves, for the next hooks to see.
     pub(in crate::path) fn go_out_by(&self, port: PortId, scratch: &mut Scratch) {
         scratch.output = self.rules.as_ref().map_or(0, |rules| rules.interface(port));
         scratch.output_port = Some(port);

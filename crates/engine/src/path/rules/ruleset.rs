@@ -9,8 +9,8 @@ use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use flow::{Timestamp, Zone};
 use netio::PortId;
 use ruleset::{
-    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, LogId, Need, Problem, Program,
-    RuleState, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations,
+    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, LogId, Logs, Need, Problem,
+    Program, RuleState, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations,
     ValidRuleset, name_bits,
 };
 use wire::protocol;
@@ -289,23 +289,24 @@ impl Unloaded {
     }
 }
 
-/// The rules and the state of one worker.
+/// The rules and the state of one worker. Two fields can be seen in the room `path`, whose stages
+/// run the program of `shared` with `state`.
 #[derive(Debug)]
 pub struct WorkerRules {
     /// The rules, which all workers share.
-    pub shared: Arc<Rules>,
+    pub(in crate::path) shared: Arc<Rules>,
     /// The names of the ports, see [`as_compared`].
-    pub interfaces: Arc<[u128]>,
+    interfaces: Arc<[u128]>,
     /// The state that changes while packets are judged.
-    pub state: RuleState,
+    pub(in crate::path) state: RuleState,
     /// The log lines that may still be written.
-    pub lines: Allowance,
+    lines: Allowance,
     /// Packets that are to be logged, until the end of the turn.
-    pub logged: Vec<(LogId, Box<RecentDrop>)>,
+    logged: Vec<(LogId, Box<RecentDrop>)>,
     /// Log lines that were not written, because too many were asked for.
-    pub unwritten: u64,
+    unwritten: u64,
     /// The TCP resets that may still be sent.
-    pub resets: Allowance,
+    resets: Allowance,
 }
 
 /// Most counters or elements that one question covers.
@@ -375,6 +376,42 @@ impl WorkerRules {
     #[inline]
     pub fn interface(&self, port: PortId) -> u128 {
         self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
+    }
+
+    /// Uses these names of the ports, see [`as_compared`].
+    pub fn rename(&mut self, interfaces: Arc<[u128]>) {
+        self.interfaces = interfaces;
+    }
+
+    /// True if one more TCP reset may be sent.
+    pub fn may_reset(&mut self, now: Timestamp) -> bool {
+        self.resets.take(now.as_nanos())
+    }
+
+    /// Notes a bounded number of the log lines that rules ask for about a packet. `line` makes one
+    /// from its cause.
+    pub fn log(
+        &mut self,
+        logs: &Logs,
+        now: Timestamp,
+        mut line: impl FnMut(DropCause) -> RecentDrop,
+    ) {
+        let mut left = u64::from(logs.asked());
+        for (log, rule) in logs.lines() {
+            if !self.lines.take(now.as_nanos()) {
+                break;
+            }
+            left -= 1;
+            let revision = self.shared.revision;
+            let why = DropCause::Rule { rule: rule.index() as u32, revision, invalid: None };
+            self.logged.push((log, Box::new(line(why))));
+        }
+        self.unwritten += left;
+    }
+
+    /// Takes the noted log lines.
+    pub fn take_logged(&mut self) -> impl Iterator<Item = (LogId, Box<RecentDrop>)> {
+        self.logged.drain(..)
     }
 
     /// The counts with the counters from number `from` on, at most [`PIECE`] of them. All other

@@ -175,7 +175,7 @@ fn ports(frame: &[u8]) -> Option<(u16, u16)> {
 
 /// Nothing that the rules refuse arrives, and what was sent in good order does.
 fn only_what_was_judged(probes: &[fn(&Lab) -> Vec<Probe>], routed: bool) -> Result<()> {
-    // One worker: what is sent first arrives first.
+    // With one worker, packets arrive in the order in which they were sent.
     let spec = StatewaySpec { routed, ..bridge_spec(1)? };
     let mut lab = start(spec)?;
     load(&lab, RULES)?;

@@ -4,10 +4,15 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use flow::HashKey;
 use netio::{Checksum, Frame, FramePool, Segmentation};
+use wire::build::{PacketBuilder, Tcp};
+use wire::{TcpFlags, protocol};
 
 use super::*;
+use crate::Config;
 use crate::testing::one_worker::Rig;
+use crate::testing::router::*;
 
 /// A packet, and where its checksum may be left to others.
 struct Subject {

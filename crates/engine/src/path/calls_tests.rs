@@ -1,6 +1,12 @@
 //! PPTP calls. Their packets name only the call id of the receiver.
 
-use super::*;
+use std::collections::HashSet;
+
+use conntrack::helper::Kind;
+use wire::{Transport, protocol};
+
+use crate::testing::control_connection::*;
+use crate::testing::router::*;
 
 const PPTP: u16 = 1723;
 /// The parts of a GRE header before and behind the key.
@@ -8,12 +14,9 @@ const GRE_HEAD: [u8; 6] = [0x20, 1, 0x88, 0x0b, 0, 4];
 
 /// Several hosts behind one address, and a server behind it that is reached by its port.
 fn net(workers: u16) -> Net {
-    let mut config = Config::new(HashKey(3, 4));
-    config.settings.conntrack.helpers.attach(Kind::Pptp, PPTP).unwrap();
     let rules = RULES.replace(r#""right":8080"#, r#""right":1723"#);
     let rules = rules.replace(r#""port":80"#, r#""port":1723"#);
-    let gateway = gateway_of(workers, &rules, routing(), OWN.into(), config);
-    Net { gateway, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
+    Net::helped_by(Kind::Pptp, PPTP, workers, &rules)
 }
 
 /// A control message (RFC 2637 section 2) with these words behind its header.

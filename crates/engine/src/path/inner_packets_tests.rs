@@ -1,14 +1,24 @@
 //! Rules judge the packets that tunnels carry too, where the operator wants it, and can only refuse
 //! them.
 
+use conntrack::syn_proxy::Screening;
+use proptest::prelude::*;
+use ruleset::{Options, import};
 use steer::TunnelSteering;
+use wire::build::PacketBuilder;
+use wire::protocol;
 
 use super::*;
-
-use conntrack::syn_proxy::Screening;
-
+use crate::Config;
+use crate::egress::Mode;
 use crate::path::drop_cause::DropCause;
+use crate::path::rules::ruleset::Rules;
+use crate::testing::many_workers::TestGateway;
+use crate::testing::router::*;
+use crate::testing::tunnels::*;
+use crate::worker::command::Command;
 
+const SYN: u8 = 2;
 const ACK: u8 = 16;
 /// Another far end of tunnels.
 const OTHER_PEER: [u8; 4] = [203, 0, 113, 9];

@@ -6,11 +6,10 @@ use flow::{DropReason, FlowKey, Zone};
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
-use steer::{BucketCount, WorkerId};
+use steer::{BucketCount, BucketId, WorkerId};
 
 use conntrack::Shortage;
 
-use super::*;
 use crate::testing::one_worker::Rig;
 use crate::worker::command::Command;
 use crate::{Config, REPLAY_SECRET, ZoneConfig};

@@ -1,17 +1,21 @@
 //! SIP calls whose ports belong to the buckets of several workers, and edited packets of unusual
 //! lengths.
 
+use std::fmt::Write as _;
+
+use conntrack::helper::Kind;
 use netio::{Checksum, Offload, Segmentation};
+use wire::{Network, dissect, protocol};
 
 use super::*;
+use crate::testing::control_connection::*;
+use crate::testing::router::*;
+use crate::worker::command::Command;
 
 const SIP: u16 = 5060;
 
 fn phones(workers: u16) -> Net {
-    let mut config = Config::new(HashKey(3, 4));
-    config.settings.conntrack.helpers.attach(Kind::Sip, SIP).unwrap();
-    let gateway = gateway_of(workers, RULES, routing(), OWN.into(), config);
-    Net { gateway, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
+    Net::helped_by(Kind::Sip, SIP, workers, RULES)
 }
 
 impl Net {

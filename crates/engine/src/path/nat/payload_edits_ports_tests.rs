@@ -1,14 +1,11 @@
 //! Scanners and backup servers through translation: what their helpers find, and which connections
 //! get through.
 
-use super::*;
+use conntrack::helper::Kind;
 
-fn net(kind: Kind, control: u16, rules: &str) -> Net {
-    let mut config = Config::new(HashKey(3, 4));
-    config.settings.conntrack.helpers.attach(kind, control).unwrap();
-    let gateway = gateway_of(3, rules, routing(), OWN.into(), config);
-    Net { gateway, inside: ip("192.0.2.10"), outside: SERVER.into(), own: OWN.into() }
-}
+use super::*;
+use crate::testing::control_connection::*;
+use crate::testing::router::*;
 
 /// Sends a packet in by a port. Returns the ends and the payload of the packet that leaves by the
 /// other port.
@@ -58,7 +55,7 @@ fn scan(net: &mut Net, port: usize, client: Host, server: Host, picture: u16) ->
 #[test]
 fn a_client_behind_the_router_gets_the_picture_of_a_scanner() {
     for client_port in 40000..40012 {
-        let mut net = net(Kind::Sane, 6566, RULES);
+        let mut net = Net::helped_by(Kind::Sane, 6566, 3, RULES);
         let (client, server) = ((net.inside, client_port), (net.outside, 6566));
         assert_eq!(scan(&mut net, 0, client, server, 40001), started(40001));
         assert_eq!(net.expected(), 1);
@@ -74,7 +71,7 @@ fn a_scanner_behind_the_router_is_reached_at_the_port_that_it_names() {
     let rules = RULES.replace(r#""right":8080"#, r#""right":6566"#);
     let rules = rules.replace(r#","port":80}"#, "}");
     for (client_port, picture) in (40000..40012).flat_map(|port| [(port, 10001), (port, 40001)]) {
-        let mut net = net(Kind::Sane, 6566, &rules);
+        let mut net = Net::helped_by(Kind::Sane, 6566, 3, &rules);
         let (client, server) = ((net.outside, client_port), (net.own, 6566));
         assert_eq!(scan(&mut net, 1, client, server, picture), started(picture));
         let from = (net.outside, client_port + 1);
@@ -120,7 +117,7 @@ fn back_up(net: &mut Net, port: usize, [asks, client]: [Host; 2], ports: [u16; 3
 fn a_backup_server_behind_the_router_reaches_the_ports_it_is_told() {
     const PORTS: [u16; 3] = [11078, 11079, 11080];
     for asks in 40000..40012 {
-        let mut net = net(Kind::Amanda, 10080, RULES);
+        let mut net = Net::helped_by(Kind::Amanda, 10080, 3, RULES);
         let ends = [(net.inside, asks), (net.outside, 10080)];
         assert_eq!(back_up(&mut net, 0, ends, PORTS), PORTS);
         for (number, port) in PORTS.into_iter().enumerate() {
@@ -138,7 +135,7 @@ fn a_client_of_backups_behind_the_router_is_reached_at_ports_of_the_router() {
     let rules = RULES.replace("tcp", "udp").replace(r#""right":8080"#, r#""right":10080"#);
     let rules = rules.replace(r#""port":80}"#, r#""port":10080}"#);
     for asks in 40000..40012 {
-        let mut net = net(Kind::Amanda, 10080, &rules);
+        let mut net = Net::helped_by(Kind::Amanda, 10080, 3, &rules);
         let ends = [(net.outside, asks), (net.own, 10080)];
         let known = back_up(&mut net, 1, ends, PORTS);
         assert!(known.iter().all(|port| (1024..=32767).contains(port)), "{known:?}");
