@@ -38,6 +38,7 @@ fn in_code() -> String {
     let mut text = INTRODUCTION.to_owned();
     section(&mut text, "Connection tracking", conntrack::Settings::tunables());
     section(&mut text, "Reassembly", defrag::Settings::tunables());
+    section(&mut text, "Next hops", fib::Settings::tunables());
     section(&mut text, "Steering", steer::TUNABLES.iter());
     text
 }

@@ -22,6 +22,7 @@ mod neighbour;
 mod route;
 mod route_cache;
 mod rule;
+mod settings;
 mod table;
 
 pub use back::Back;
@@ -30,6 +31,7 @@ pub use neighbour::{HardwareAddress, Neighbour, Neighbours};
 pub use route::{Action, Hops, NextHop, Route};
 pub use route_cache::RouteCache;
 pub use rule::{LinkSelector, Rule, RuleAction, Selector};
+pub use settings::Settings;
 pub use table::Table;
 
 /// An interface, by the kernel's index.

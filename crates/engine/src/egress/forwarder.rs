@@ -13,9 +13,10 @@ use crate::egress::bridge::OutputPorts;
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::route_decision::RouteDecision;
-use crate::egress::router::{Arrival, Exits, NextStation, Router, Unsent};
+use crate::egress::router::{Arrival, Exits, NextStation, Router};
 use crate::egress::routing::Routing;
 use crate::egress::stations::StationUpdate;
+use crate::egress::unsent::Unsent;
 
 /// The output side of a worker: its ports, and the router if it is one.
 pub struct Forwarder {
@@ -221,6 +222,13 @@ impl Forwarder {
 
 /// Stations, and changes from outside.
 impl Forwarder {
+    /// Sets the most bytes of packets that wait for one next hop, see [`Router::set_waiting_bytes`].
+    pub fn set_waiting_bytes(&mut self, bytes: u64) {
+        if let Some(router) = &mut self.router {
+            router.set_waiting_bytes(bytes);
+        }
+    }
+
     /// Has a bridge note where the sender of a frame is, see [`Outputs::learn`].
     #[inline]
     pub fn learn(&mut self, frame: &Frame, now_ns: u64, tell: impl FnOnce(StationUpdate) -> bool) {

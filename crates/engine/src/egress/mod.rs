@@ -17,6 +17,7 @@ pub mod route_decision;
 pub mod router;
 pub mod routing;
 pub mod stations;
+pub mod unsent;
 
 /// The role of a gateway towards the packets that it passes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

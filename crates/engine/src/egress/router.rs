@@ -20,15 +20,14 @@ use crate::egress::resolver::Resolver;
 use crate::egress::reverse_path::Sources;
 use crate::egress::route_decision::{OUT_OF_TIME, RouteDecision};
 use crate::egress::routing::Routing;
+use crate::egress::unsent::Unsent;
 
 /// Most pairs of addresses whose route a worker remembers, about 100 bytes each.
 const ROUTES: usize = 2048;
 /// Most next hops that packets wait for.
 const MAX_AWAITED: usize = 64;
-/// Most packets that wait for one next hop.
-const MAX_WAITING: usize = 64;
-/// Most bytes of packets that wait for one next hop. A super-packet has up to 64 KiB.
-const MAX_WAITING_BYTES: usize = 256 << 10;
+/// Most packets that wait for one next hop. Each takes a buffer of 2 KiB at least.
+const MAX_WAITING: usize = 256;
 /// The time for which a next hop that does not answer keeps its place when packets for others need
 /// it. So a sender that scans unused addresses does not keep packets from other hosts.
 const PLACE_IS_SURE: Duration = Duration::from_millis(100);
@@ -69,6 +68,8 @@ pub struct Router {
     translates: bool,
     resolver: Resolver,
     waiting: BTreeMap<NextStation, Waiting>,
+    /// Most bytes that wait for one next hop.
+    waiting_bytes: u64,
     /// The times when the kernel was last asked for neighbours, nanoseconds.
     asked_ns: BTreeMap<NextStation, u64>,
 }
@@ -76,24 +77,11 @@ pub struct Router {
 /// A link and the address of a next hop on it.
 pub type NextStation = (LinkId, IpAddr);
 
-/// A frame that waits for the station of its next hop.
-#[derive(Debug)]
-pub struct Unsent {
-    /// Its bucket. When the bucket leaves the worker, the frame goes with it.
-    pub bucket: BucketId,
-    /// The longest packet that its route allows, bytes; `None`: the route has no limit.
-    pub mtu: Option<u32>,
-    /// The time since which it has waited, nanoseconds.
-    pub since_ns: u64,
-    /// The frame.
-    pub frame: Frame,
-}
-
 #[derive(Debug, Default)]
 struct Waiting {
     since_ns: u64,
     frames: VecDeque<Unsent>,
-    bytes: usize,
+    bytes: u64,
     /// The shortest time between two questions to the kernel.
     pause: Duration,
     /// The next hop had failed before. The kernel does not tell when it begins to ask again, so
@@ -127,8 +115,14 @@ impl Router {
             translates: false,
             resolver,
             waiting: BTreeMap::new(),
+            waiting_bytes: fib::Settings::default().unres_qlen_bytes,
             asked_ns: BTreeMap::new(),
         }
+    }
+
+    /// Sets the most bytes of packets that wait for one next hop. Those that wait go on waiting.
+    pub fn set_waiting_bytes(&mut self, bytes: u64) {
+        self.waiting_bytes = bytes;
     }
 
     /// Decides about a received frame by its destination station.
@@ -407,8 +401,8 @@ impl Router {
         let since_ns = unsent.since_ns;
         let fresh = || Waiting { since_ns, has_failed, pause: FIRST_PAUSE, ..Waiting::default() };
         let waiting = self.waiting.entry(next).or_insert_with(fresh);
-        let bytes = waiting.bytes + unsent.frame.len();
-        if waiting.frames.len() >= MAX_WAITING || bytes > MAX_WAITING_BYTES {
+        let bytes = waiting.bytes + unsent.weight();
+        if waiting.frames.len() >= MAX_WAITING || bytes > self.waiting_bytes {
             return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
         }
         waiting.bytes = bytes;
@@ -510,7 +504,7 @@ impl Router {
         self.waiting.retain(|&next, waiting| {
             for frame in std::mem::take(&mut waiting.frames) {
                 if frame.bucket == bucket {
-                    waiting.bytes -= frame.frame.len();
+                    waiting.bytes -= frame.weight();
                     unsent.push((next, frame));
                 } else {
                     waiting.frames.push_back(frame);

@@ -246,16 +246,24 @@ fn a_sender_to_absent_hosts_does_not_block_packets_to_other_next_hops() {
 }
 
 #[test]
-fn super_packets_that_wait_are_bounded_by_their_bytes() {
-    let mut bench = Bench::new();
-    for _ in 0..5 {
-        let mut bytes = Vec::new();
-        let builder = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 7]);
-        builder.macs(CLIENT, ROUTER[0]).udp(7, 9, &[0; 60_000], &mut bytes);
-        let frame = bench.pool.copy_of(&bytes).unwrap();
-        bench.with(|router, exits| forward(router, frame, 0, exits));
+fn packets_that_wait_are_bounded_by_their_bytes() {
+    // Three super-packets, or a burst of 128 packets of 1500 bytes.
+    for (length, most) in [(60_000, 3), (1500 - 28, 128)] {
+        let mut bench = Bench::new();
+        for _ in 0..=most {
+            let mut bytes = Vec::new();
+            let builder = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 7]);
+            builder.macs(CLIENT, ROUTER[0]).udp(7, 9, &vec![0; length], &mut bytes);
+            let frame = bench.pool.copy_of(&bytes).unwrap();
+            bench.with(|router, exits| forward(router, frame, 0, exits));
+        }
+        assert!(bench.refused().len() <= 1);
+        bench.with(|router, _| router.set_waiting_bytes(0));
+        bench.forward([198, 51, 100, 7], 0, 0);
+        assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull], "no byte more");
+        bench.know(1, "198.51.100.7", Neighbour::Known { station: SERVER, is_fresh: true });
+        assert!(bench.sent(1).len() >= most, "{length}");
     }
-    assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull]);
 }
 
 /// The kernel may have been told to forget its neighbours while it looked for one.

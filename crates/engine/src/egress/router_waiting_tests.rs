@@ -112,6 +112,6 @@ fn waiting_packets_move_with_their_bucket_and_leave_nothing_behind() {
         router.waiting.values().map(|it| (it.frames.len(), it.bytes)).collect::<Vec<_>>()
     };
     let of_each: Vec<_> = routers.gateway.workers.iter().map(waits).collect();
-    let bytes = usize::from(FLOWS) * (14 + 20 + 8 + 2);
+    let bytes = u64::from(FLOWS) * (14 + 20 + 8 + 2 + 128);
     assert_eq!(of_each, [vec![], vec![(usize::from(FLOWS), bytes)], vec![]]);
 }

@@ -4,7 +4,8 @@ use conntrack::{Inside, Table};
 use defrag::Parcel;
 use flow::{Timestamp, Zone};
 
-use crate::egress::router::{NextStation, Unsent};
+use crate::egress::router::NextStation;
+use crate::egress::unsent::Unsent;
 use crate::path::alias_table::{Aliases, Openings};
 use crate::path::host_flows::HostFlows;
 use crate::path::reassembly::Fragment;

@@ -66,6 +66,7 @@ impl PacketPath {
     /// Uses these tunables.
     pub(crate) fn set_settings(&mut self, settings: Settings) {
         self.buckets.set_limits(&settings.steer);
+        self.forwarder.set_waiting_bytes(settings.next_hops.unres_qlen_bytes);
         let translated = self.hasher.translated().with_ports(settings.steer.nat_ports());
         self.hasher.set_translated(translated);
         self.tracking.apply(settings);

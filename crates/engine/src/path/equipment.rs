@@ -71,6 +71,8 @@ impl PacketPath {
         let PathEquipment { expectations, tunnels, refuses_new, .. } = equipment;
         let outputs = Outputs::new(equipment.outputs, equipment.stations, key);
         let keep_limit = settings.steer.netdev_max_backlog();
+        let mut forwarder = Forwarder::new(outputs, equipment.resolver);
+        forwarder.set_waiting_bytes(settings.next_hops.unres_qlen_bytes);
         let mut tracking = Tracking::new(id, settings, zones, limits, expectations, tunnels);
         tracking.refuse_new(refuses_new);
         if hasher.config().tunnels == TunnelSteering::Judged {
@@ -86,7 +88,7 @@ impl PacketPath {
             translator: Translator::new(id.0, key),
             buckets: Buckets::new(id, routes, keep_limit),
             rules: None,
-            forwarder: Forwarder::new(outputs, equipment.resolver),
+            forwarder,
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),
             counters: Counters::default(),
             recent_drops: match time {

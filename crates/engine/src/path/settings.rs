@@ -10,6 +10,8 @@ pub struct Settings {
     pub conntrack: conntrack::Settings,
     /// Reassembly.
     pub defrag: defrag::Settings,
+    /// Next hops.
+    pub next_hops: fib::Settings,
     /// Steering.
     pub steer: SteerSettings,
 }
@@ -17,12 +19,17 @@ pub struct Settings {
 impl Settings {
     /// All tunables, tracking first.
     pub fn tunables() -> impl Iterator<Item = &'static Tunable> {
-        conntrack::Settings::tunables().chain(defrag::Settings::tunables()).chain(steer::TUNABLES)
+        conntrack::Settings::tunables()
+            .chain(defrag::Settings::tunables())
+            .chain(fib::Settings::tunables())
+            .chain(steer::TUNABLES)
     }
 
     /// The value of a tunable; `None` if there is none of that name.
     pub fn get(&self, name: &str) -> Option<u64> {
-        self.conntrack.get(name).or_else(|| self.defrag.get(name)).or_else(|| self.steer.get(name))
+        let Self { conntrack, defrag, next_hops, steer } = self;
+        let found = conntrack.get(name).or_else(|| defrag.get(name));
+        found.or_else(|| next_hops.get(name)).or_else(|| steer.get(name))
     }
 
     /// Changes a tunable. If it is refused, nothing has changed.
@@ -34,6 +41,8 @@ impl Settings {
             self.conntrack.set(name, value)
         } else if self.defrag.get(name).is_some() {
             self.defrag.set(name, value)
+        } else if self.next_hops.get(name).is_some() {
+            self.next_hops.set(name, value)
         } else {
             self.steer.set(name, value)
         }
