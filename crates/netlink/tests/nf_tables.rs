@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use namespace::isolated;
 use netlink::nf_tables::{
-    BaseChain, Chain, Field, Hook, HookPoint, Match, Owner, Rule, Table, Verdict, base_chains,
+    BaseChain, Chain, Field, Hook, HookPoint, Match, Owner, PACKET_OTHERHOST, Rule, Table, Verdict,
+    base_chains,
 };
 
 fn nft(order: &str) -> Output {
@@ -56,6 +57,16 @@ fn places() -> Vec<Shown> {
             "oif { 7, 8, 300 } drop",
         ),
         (vec![is(Field::InputName, lan)], Verdict::Drop, r#"iifname "lan0" drop"#),
+        (
+            vec![is(Field::InputKind, Field::name("bridge"))],
+            Verdict::ForOtherStation,
+            r#"meta iifkind "bridge" meta pkttype set other accept"#,
+        ),
+        (
+            vec![is(Field::PacketType, PACKET_OTHERHOST.into())],
+            Verdict::Drop,
+            "meta pkttype other drop",
+        ),
         (
             vec![Match::one_of(Field::InputName, [wan, lan])],
             Verdict::Jump("other"),

@@ -21,6 +21,7 @@ mod harness {
 mod forwarding {
     mod bridge;
     mod bridge_flooding;
+    mod bridged_lan;
     mod mtu;
     mod route_overruns;
     mod router;
