@@ -65,7 +65,7 @@ fn packets_of_an_unknown_interface_with_a_known_name_are_dropped() {
 fn the_kernel_forwards_nothing_from_what_stands_on_an_interface() {
     let mut all = filter([]);
     all.interfaces = vec![Interface::test(Some(3), "wan0")];
-    // What a bridge of the kernel forwards between its ports is not what the kernel routes.
+    // A bridge of the kernel goes on forwarding between its ports.
     let within =
         Rule::new([by(&[3]), Match::is(Field::OutputIndex, 3), by_bridge()], Verdict::Accept);
     let drops = |numbers: &[u128]| Rule::new([by(numbers)], Verdict::Drop);

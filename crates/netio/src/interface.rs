@@ -6,6 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// The largest number of attempts to read the state of a link that is being renamed.
 const MAX_ATTEMPTS: usize = 16;
 
+/// Hardware types of if_arp.h that libc does not have.
+const RAW_IP: u16 = 519;
+const IP6GRE: u16 = 823;
+
 /// State of an interface that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkState {
@@ -26,10 +30,28 @@ pub struct LinkState {
 }
 
 impl LinkState {
-    /// Says in a few words what kind of interface it is; `None` if it carries Ethernet frames.
-    pub fn not_ethernet(&self) -> Option<&'static str> {
-        const RAW_IP: u16 = 519;
-        const IP6GRE: u16 = 823;
+    /// True for a *bare* link, whose packets begin with their IP header: tun, WireGuard, PPP and
+    /// tunnels of IP packets.
+    pub fn is_bare(&self) -> bool {
+        matches!(
+            self.hardware,
+            libc::ARPHRD_PPP
+                | libc::ARPHRD_NONE
+                | RAW_IP
+                | libc::ARPHRD_TUNNEL
+                | libc::ARPHRD_TUNNEL6
+                | libc::ARPHRD_SIT
+                | libc::ARPHRD_IPGRE
+                | IP6GRE
+        )
+    }
+
+    /// Says in a few words what kind of interface it is, if its packets can not be forwarded. Those
+    /// of a bare link can if the caller `takes_bare` ones.
+    pub fn unfit(&self, takes_bare: bool) -> Option<&'static str> {
+        if takes_bare && self.is_bare() {
+            return None;
+        }
         Some(match self.hardware {
             libc::ARPHRD_ETHER => return None,
             libc::ARPHRD_LOOPBACK => "the loopback interface",
@@ -205,7 +227,7 @@ mod tests {
             return;
         };
         assert_eq!((state.index, state.name.as_str(), state.mac), (1, "lo", [0; 6]));
-        assert_eq!(state.not_ethernet(), Some("the loopback interface"));
+        assert_eq!(state.unfit(true), Some("the loopback interface"));
         assert!(state.mtu >= 1280);
         assert_eq!(link_state(1).unwrap(), Some(state));
         assert_eq!(link_state(i32::MAX.cast_unsigned()).unwrap(), None);

@@ -58,16 +58,6 @@ fn places() -> Vec<Shown> {
         ),
         (vec![is(Field::InputName, lan)], Verdict::Drop, r#"iifname "lan0" drop"#),
         (
-            vec![is(Field::InputKind, Field::name("bridge"))],
-            Verdict::ForOtherStation,
-            r#"meta iifkind "bridge" meta pkttype set other accept"#,
-        ),
-        (
-            vec![is(Field::PacketType, PACKET_OTHERHOST.into())],
-            Verdict::Drop,
-            "meta pkttype other drop",
-        ),
-        (
             vec![Match::one_of(Field::InputName, [wan, lan])],
             Verdict::Jump("other"),
             r#"iifname { "lan0", "wan0" } jump other"#,
@@ -125,12 +115,22 @@ fn places() -> Vec<Shown> {
     ]
 }
 
-/// Rules with conditions on flags, messages, sockets and connections.
+/// Rules with conditions on packet types, flags, messages, sockets and connections.
 fn states() -> Vec<Shown> {
     let is = Match::is;
     let (v4, icmp) = (|| is(Field::Family, IPV4), 1);
     let type_of_icmp = Field::Transport { offset: 0, length: 1 };
     vec![
+        (
+            vec![is(Field::InputKind, Field::name("bridge"))],
+            Verdict::ForOtherStation,
+            r#"meta iifkind "bridge" meta pkttype set other accept"#,
+        ),
+        (
+            vec![is(Field::PacketType, PACKET_OTHERHOST.into())],
+            Verdict::Drop,
+            "meta pkttype other drop",
+        ),
         (
             vec![
                 is(Field::Protocol, TCP),

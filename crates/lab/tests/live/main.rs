@@ -19,6 +19,7 @@ mod harness {
 
 /// Bridges and routers: real programs, routes and neighbours, MTUs, tunnels.
 mod forwarding {
+    mod bare_links;
     mod bridge;
     mod bridge_flooding;
     mod bridged_lan;

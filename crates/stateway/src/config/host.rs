@@ -34,7 +34,7 @@ pub(super) fn find_links(config: &mut Configuration) -> Vec<Problem> {
         let (before, interface) = config.interfaces.split_at_mut(at);
         let Some(interface) = interface.first_mut() else { break };
         let found = link_named(&interface.name);
-        let what = obstacle(&interface.name, &found);
+        let what = obstacle(&interface.name, &found, config.mode);
         interface.link = found.ok().flatten();
         let what = what.or_else(|| named_before(before, interface));
         if let Some(what) = what.or_else(|| taken_over(interface)) {
@@ -108,9 +108,10 @@ fn placement(config: &Configuration, cpus: &[usize]) -> Option<Problem> {
 }
 
 /// The reason why an interface can not be used; `None` if it can.
-fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>) -> Option<String> {
-    let not_ethernet = found.as_ref().ok().and_then(|it| it.as_ref()?.not_ethernet());
-    if let Some(what) = not_ethernet {
+fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) -> Option<String> {
+    let takes_bare = mode == Mode::Routed;
+    let unfit = found.as_ref().ok().and_then(|it| it.as_ref()?.unfit(takes_bare));
+    if let Some(what) = unfit {
         let interface = name.to_owned();
         return Some(PortError::NotEthernet { interface, what }.to_string());
     }

@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use lab::{Error, Family, Lab, Namespace, Result, Stateway, Tracking, Transport, ping};
+use lab::{Error, Family, Lab, Namespace, Result, Tracking, Transport, ping};
 
 use crate::scenario::{
     CLOSED, FAMILIES, alone, echo, echos_at_server, every_client, fragments_arrive, kernel_router,
-    router_spec, ruleset_file, start_in, stateway_binary,
+    load_of, router_spec, start_in, stateway_binary,
 };
 
 /// A second host on the bridge.
@@ -48,11 +48,6 @@ fn bridged(is_called: bool) -> Result<(Lab, Namespace)> {
     Ok((lab, neighbour))
 }
 
-fn load(lab: &Lab, stateway: &Stateway, rules: &str) -> Result<()> {
-    let file = ruleset_file(lab, "loaded.json", rules)?;
-    stateway.command(&["rules", "load", &file]).check().map(drop)
-}
-
 /// Checks that each ping from the client gets exactly one answer.
 fn pings_flow(lab: &Lab, to: IpAddr) -> Result<()> {
     let report = ping(lab.on_client("ping"), to, 5)?;
@@ -87,7 +82,7 @@ fn is_a_lan(is_called: bool) {
             let said = lab.on_client("ping").args(args).run()?.stdout;
             assert!(said.contains(" 0 received, +3 errors"), "{said}");
         }
-        load(&lab, &stateway, CLOSED)?;
+        load_of(&lab, &stateway, CLOSED)?;
         let before = echos_at_server(&lab)?;
         for family in FAMILIES {
             assert_eq!(ping(lab.on_client("ping"), lab.server_address(family), 3)?.received, 0);
@@ -174,7 +169,7 @@ fn translates(is_called: bool) {
         let mut host = lab.gateway().program("python3").args(["-c", HEARS]).spawn()?;
         host.wait_for_text("ready")?;
         let stateway = start_in(lab.gateway(), &router_spec(2)?)?;
-        load(&lab, &stateway, FORWARD)?;
+        load_of(&lab, &stateway, FORWARD)?;
         for protocol in ["tcp", "udp"] {
             let said = lab.on_client("python3").args(["-c", ASKS, protocol]).check()?;
             assert_eq!(said, "word\n", "{protocol}");
