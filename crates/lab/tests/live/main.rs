@@ -110,6 +110,7 @@ mod operations {
     mod failures;
     mod interface_names;
     mod lifecycle;
+    mod stacked_interfaces;
     mod stalls;
     mod workers;
 }
