@@ -18,6 +18,16 @@ use super::machine::ip;
 
 /// Length of the virtio header in front of each packet of the device.
 const VNET: usize = 10;
+/// Sets the hardware type of a tun device (if_tun.h).
+const TUNSETLINK: libc::c_ulong = 0x4004_54cd;
+/// The hardware types of bare links: those of tun and WireGuard, PPP, IPIP, SIT and GRE.
+const KINDS: [u16; 5] = [
+    libc::ARPHRD_NONE,
+    libc::ARPHRD_PPP,
+    libc::ARPHRD_TUNNEL,
+    libc::ARPHRD_SIT,
+    libc::ARPHRD_IPGRE,
+];
 /// Length of the Ethernet header that the other end does not see.
 const ETHERNET: usize = 14;
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -27,9 +37,9 @@ const SERVER: [u8; 4] = [198, 51, 100, 2];
 struct OtherEnd(File);
 
 impl OtherEnd {
-    /// Makes the device, with virtio headers and without a header of its own. The kernel sends no
-    /// packets of its own by it.
-    fn new(name: &str) -> Self {
+    /// Makes the device, with virtio headers and without a header of its own, and gives it this
+    /// hardware type. The kernel sends no packets of its own by it.
+    fn new(name: &str, hardware: u16) -> Self {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -46,6 +56,10 @@ impl OtherEnd {
         // SAFETY: the kernel reads and writes one `ifreq`.
         let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
         assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+        let hardware = libc::c_ulong::from(hardware);
+        // SAFETY: no memory is passed.
+        let set = unsafe { libc::ioctl(file.as_raw_fd(), TUNSETLINK, hardware) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
         std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1").ok();
         ip(&format!("link set {name} mtu 9000 up"));
         Self(file)
@@ -105,63 +119,74 @@ fn sum(packet: &[u8]) -> u16 {
 #[test]
 fn packets_of_a_bare_link_get_an_ethernet_header_and_lose_it() {
     isolated("bare::packets_of_a_bare_link_get_an_ethernet_header_and_lose_it", || {
-        let mut end = OtherEnd::new("tun0");
-        assert!(matches!(open("tun0", false), Err(PortError::NotEthernet { .. })));
-        let (mut port, mut pool) = (open("tun0", true).unwrap(), FramePool::new(64, 8));
-        // A frame of 2 KiB or more does not fit the ring.
-        for length in [0, 1, 1400, 1990, 2010, 5000] {
-            let payload: Vec<u8> = (0..length).map(|n| n as u8).collect();
-            let (mut v4, mut v6) = (Vec::new(), Vec::new());
-            let ends = (BARE_STATION, BARE_STATION);
-            PacketBuilder::v4(CLIENT, SERVER).macs(ends.0, ends.1).udp(1, 2, &payload, &mut v4);
-            PacketBuilder::v6([1; 16], [2; 16]).macs(ends.0, ends.1).udp(1, 2, &payload, &mut v6);
-            for expected in [v4, v6] {
-                end.send([0; VNET], &expected[ETHERNET..]);
-                let frame = received(&mut port.receive[0], &mut pool);
-                assert_eq!(frame.bytes(), expected);
-                assert_eq!((frame.port, frame.offload.is_done()), (PortId(5), true));
-                let report = port.transmit[0].transmit(&mut vec![frame], &mut pool).unwrap();
-                assert_eq!((report.sent, report.frames()), (1, 1), "{length}");
-                assert_eq!(end.packet(), expected[ETHERNET..]);
-            }
-        }
-        // A frame without a packet is none.
-        let mut frames = vec![pool.copy_of(&[2; ETHERNET]).unwrap()];
-        let report = port.transmit[0].transmit(&mut frames, &mut pool).unwrap();
-        assert_eq!((report.sent, report.refused_invalid), (0, 1));
+        KINDS.into_iter().for_each(every_packet_passes);
     });
 }
 
-#[test]
-fn the_kernel_cuts_a_super_packet_for_a_bare_link() {
-    isolated("bare::the_kernel_cuts_a_super_packet_for_a_bare_link", || {
-        let mut end = OtherEnd::new("tun0");
-        let (mut port, mut pool) = (open("tun0", true).unwrap(), FramePool::new(64, 8));
-        let payload: Vec<u8> = (0..3500).map(|n| (n % 251) as u8).collect();
-        let mut frame = Vec::new();
-        let builder = PacketBuilder::v4(CLIENT, SERVER).macs(BARE_STATION, BARE_STATION);
-        builder.tcp(&Tcp { flags: TcpFlags::ACK, ..Tcp::default() }, &payload, &mut frame);
-        let mut packet = frame.split_off(ETHERNET);
-        // Whoever sends it on completes the checksum, which is that of the pseudo header here.
-        let without_tcp = [&packet[..20], &vec![0; packet.len() - 20]].concat();
-        let pseudo = sum(&without_tcp);
-        packet[36..38].copy_from_slice(&pseudo.to_be_bytes());
-        // Needs a checksum, TCP over IPv4, headers of 40 bytes, segments of 1000.
-        let numbers = [40, 1000, 20, 16].map(u16::to_ne_bytes).concat();
-        let header = [&[1, 1], &numbers[..]].concat();
-        end.send(header.try_into().unwrap(), &packet);
-        let frame = received(&mut port.receive[0], &mut pool);
-        let segmentation = Segmentation { kind: 1, segment_size: 1000, header_length: 54 };
-        assert_eq!(frame.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
-        assert_eq!(frame.offload.segmentation, Some(segmentation));
-        let report = port.transmit[0].transmit(&mut vec![frame], &mut pool).unwrap();
-        assert_eq!((report.sent, report.frames()), (1, 1));
-        let mut arrived = Vec::new();
-        for _ in 0..4 {
-            let segment = end.packet();
-            assert_eq!(sum(&segment), 0xffff, "the checksum is right");
-            arrived.extend_from_slice(&segment[40..]);
+/// Checks packets of several lengths in both directions, by a link of this hardware type.
+fn every_packet_passes(hardware: u16) {
+    let mut end = OtherEnd::new("tun0", hardware);
+    assert!(matches!(open("tun0", false), Err(PortError::NotEthernet { .. })));
+    let (mut port, mut pool) = (open("tun0", true).unwrap(), FramePool::new(64, 8));
+    // A frame of 2 KiB or more does not fit the ring.
+    for length in [0, 1, 1400, 1990, 2010, 5000] {
+        let payload: Vec<u8> = (0..length).map(|n| n as u8).collect();
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        let ends = (BARE_STATION, BARE_STATION);
+        PacketBuilder::v4(CLIENT, SERVER).macs(ends.0, ends.1).udp(1, 2, &payload, &mut v4);
+        PacketBuilder::v6([1; 16], [2; 16]).macs(ends.0, ends.1).udp(1, 2, &payload, &mut v6);
+        for expected in [v4, v6] {
+            end.send([0; VNET], &expected[ETHERNET..]);
+            let frame = received(&mut port.receive[0], &mut pool);
+            assert_eq!(frame.bytes(), expected);
+            assert_eq!((frame.port, frame.offload.is_done()), (PortId(5), true));
+            let report = port.transmit[0].transmit(&mut vec![frame], &mut pool).unwrap();
+            assert_eq!((report.sent, report.frames()), (1, 1), "{length}");
+            assert_eq!(end.packet(), expected[ETHERNET..]);
         }
-        assert_eq!(arrived, payload);
+    }
+    // A frame without a packet is none.
+    let mut frames = vec![pool.copy_of(&[2; ETHERNET]).unwrap()];
+    let report = port.transmit[0].transmit(&mut frames, &mut pool).unwrap();
+    assert_eq!((report.sent, report.refused_invalid), (0, 1));
+}
+
+#[test]
+fn a_super_packet_is_cut_for_a_bare_link() {
+    isolated("bare::a_super_packet_is_cut_for_a_bare_link", || {
+        KINDS.into_iter().for_each(a_super_packet_is_cut);
     });
+}
+
+/// Checks what arrives of a super-packet by a link of this hardware type. The kernel cuts it, but
+/// this program does for PPP.
+fn a_super_packet_is_cut(hardware: u16) {
+    let mut end = OtherEnd::new("tun0", hardware);
+    let (mut port, mut pool) = (open("tun0", true).unwrap(), FramePool::new(64, 8));
+    let payload: Vec<u8> = (0..3500).map(|n| (n % 251) as u8).collect();
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::v4(CLIENT, SERVER).macs(BARE_STATION, BARE_STATION);
+    builder.tcp(&Tcp { flags: TcpFlags::ACK, ..Tcp::default() }, &payload, &mut frame);
+    let mut packet = frame.split_off(ETHERNET);
+    // Whoever sends it on completes the checksum, which is that of the pseudo header here.
+    let without_tcp = [&packet[..20], &vec![0; packet.len() - 20]].concat();
+    let pseudo = sum(&without_tcp);
+    packet[36..38].copy_from_slice(&pseudo.to_be_bytes());
+    // Needs a checksum, TCP over IPv4, headers of 40 bytes, segments of 1000.
+    let numbers = [40, 1000, 20, 16].map(u16::to_ne_bytes).concat();
+    let header = [&[1, 1], &numbers[..]].concat();
+    end.send(header.try_into().unwrap(), &packet);
+    let frame = received(&mut port.receive[0], &mut pool);
+    let segmentation = Segmentation { kind: 1, segment_size: 1000, header_length: 54 };
+    assert_eq!(frame.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
+    assert_eq!(frame.offload.segmentation, Some(segmentation));
+    let report = port.transmit[0].transmit(&mut vec![frame], &mut pool).unwrap();
+    assert_eq!((report.sent, report.frames()), (1, 1));
+    let mut arrived = Vec::new();
+    for _ in 0..4 {
+        let segment = end.packet();
+        assert_eq!(sum(&segment), 0xffff, "the checksum is right");
+        arrived.extend_from_slice(&segment[40..]);
+    }
+    assert_eq!(arrived, payload);
 }
