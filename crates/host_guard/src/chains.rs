@@ -3,12 +3,23 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use netlink::nf_tables::{Chain, Field, Hook, HookPoint, MAX_RANGES, Match, Rule, Table, Verdict};
+use netlink::nf_tables::{
+    Chain, Field, Hook, HookPoint, MAX_RANGES, Match, PACKET_OTHERHOST, Rule, Table, Verdict,
+};
 use ruleset::{Forwarded, Interval};
 use wire::Family;
 
 use crate::filter::HostFilter;
 use crate::interface::{Interface, NameTime};
+
+/// Keeps a packet from the host, in front of routing.
+///
+/// The chain `away` drops it, unless it came in by a bridge of the kernel. With br_netfilter
+/// (`bridge-nf-call-iptables` of ip-sysctl), the hook of prerouting meets a frame in the bridge,
+/// before the bridge forwards the frame or gives it to the packet sockets of the bridge, and does
+/// not meet it again. So such a packet counts as one for another station instead. A bridge forwards
+/// it all the same, packet sockets receive it, and routing drops it without an answer.
+const AWAY: Verdict = Verdict::Goto("away");
 
 /// Priorities of chains: before tracking, right behind that, and behind the translation of
 /// destinations. The chain of output has the usual one.
@@ -66,12 +77,16 @@ impl HostFilter {
     pub fn table(&self, name: String) -> Table {
         let came_in = Match::one_of(Field::InputIndex, numbers(&self.interfaces));
         let to_left = Rule::new([came_in.clone()], Verdict::Jump("left"));
-        let not_for_host = Rule::new([came_in.clone(), not_for_host()], Verdict::Drop);
+        let not_for_host = Rule::new([came_in.clone(), not_for_host()], AWAY);
+        let is_away = Match::is(Field::PacketType, PACKET_OTHERHOST.into());
+        let never_in = vec![Rule::new([came_in.clone(), is_away], Verdict::Drop)];
         let first = vec![self.unseen(), to_left.clone(), not_for_host.clone()];
         let mut chains = vec![
             base("prerouting", HookPoint::Prerouting, RAW, first),
-            base("forward", HookPoint::Forward, RAW, vec![self.forwarded_by_kernel()]),
+            base("input", HookPoint::Input, RAW, never_in),
+            base("forward", HookPoint::Forward, RAW, self.forwarded_by_kernel()),
             chain("left", self.redirected_rules()),
+            chain("away", away_rules()),
         ];
         // Without translation, the table needs fewer features of the kernel.
         if !self.translates() {
@@ -111,11 +126,19 @@ impl HostFilter {
     /// Drops what the kernel is about to forward. With source routing that was for the host when it
     /// came in: the host takes the next address out of an option (RFC 791 section 3.1) or a
     /// routing header (RFC 8200 section 4.4) only then. An interface that stands on one of the
-    /// gateway's has a station of its own, so its packets are for the host too.
-    fn forwarded_by_kernel(&self) -> Rule {
+    /// gateway's has a station of its own, so its packets are for the host too. With br_netfilter,
+    /// what a bridge of the kernel forwards between its own ports comes in and goes out by the
+    /// bridge here, and is left to it.
+    fn forwarded_by_kernel(&self) -> Vec<Rule> {
         let mut all = numbers(&self.interfaces);
+        let bridged = all.iter().map(|number| {
+            let within = [Field::InputIndex, Field::OutputIndex].map(|it| Match::is(it, *number));
+            Rule::new(within.into_iter().chain([by_bridge()]), Verdict::Accept)
+        });
+        let mut rules: Vec<_> = bridged.collect();
         all.extend(self.stacked.iter().copied().map(u128::from));
-        Rule::new([Match::one_of(Field::InputIndex, all)], Verdict::Drop)
+        rules.push(Rule::new([Match::one_of(Field::InputIndex, all)], Verdict::Drop));
+        rules
     }
 
     /// True if the kernel gets, or got, packets that are not for the host.
@@ -182,13 +205,12 @@ impl HostFilter {
     fn led_rules(&self) -> Vec<Rule> {
         let known = Match::some_of(Field::TrackStatus, CONFIRMED | EXPECTED);
         let goes_on = [Match::is(Field::Protocol, TCP), Match::other_bits(TCP_FLAGS, SYN_ACK, SYN)];
-        let mut rules =
-            vec![Rule::new([known], Verdict::Accept), Rule::new(goes_on, Verdict::Drop)];
+        let mut rules = vec![Rule::new([known], Verdict::Accept), Rule::new(goes_on, AWAY)];
         let left = self.redirected.iter();
         let left =
             left.filter_map(|packets| self.matches_of(packets, NameTime::Now, Tuple::Original));
         rules.extend(left.map(|matches| Rule::new(matches, Verdict::Accept)));
-        rules.push(Rule::new([], Verdict::Drop));
+        rules.push(Rule::new([], AWAY));
         rules
     }
 
@@ -241,7 +263,7 @@ impl HostFilter {
             return Vec::new();
         };
         if packets.ports.is_some() {
-            return vec![Rule::new(matches, Verdict::Drop)];
+            return vec![Rule::new(matches, AWAY)];
         }
         // Connections that the host itself has opened are not translated, nor is ICMP other than
         // echo requests.
@@ -250,7 +272,7 @@ impl HostFilter {
         });
         let [talk_v4, talk_v6] = talk;
         let belongs = Rule::new([belongs_to_socket()], Verdict::Accept);
-        let rest = Rule::new([], Verdict::Drop);
+        let rest = Rule::new([], AWAY);
         [waits_for_anybody(), belongs, talk_v4, talk_v6, rest]
             .map(|rule| rule.only_for(matches.iter().cloned()))
             .to_vec()
@@ -278,6 +300,16 @@ fn not_for_host() -> Match {
     Match::none_of(Field::DestinationType, FOR_HOST)
 }
 
+/// Matches packets that came in by a bridge of the kernel.
+fn by_bridge() -> Match {
+    Match::is(Field::InputKind, Field::name("bridge"))
+}
+
+/// See [`AWAY`].
+fn away_rules() -> Vec<Rule> {
+    vec![Rule::new([by_bridge()], Verdict::ForOtherStation), Rule::new([], Verdict::Drop)]
+}
+
 /// Matches packets that open a TCP connection.
 fn opens_tcp() -> [Match; 2] {
     [Match::is(Field::Protocol, TCP), Match::bits(TCP_FLAGS, SYN_ACK, SYN)]
@@ -288,9 +320,9 @@ fn comes_to_socket() -> Match {
     Match::ranges(Field::IsSocketWildcard, [(0, 1)])
 }
 
-/// Drops packets that only a listening socket of the host would get.
+/// Keeps packets away that only a listening socket of the host would get.
 fn waits_for_anybody() -> Rule {
-    Rule::new([Match::is(Field::IsSocketWildcard, 1)], Verdict::Drop)
+    Rule::new([Match::is(Field::IsSocketWildcard, 1)], AWAY)
 }
 
 /// Matches packets that belong to a socket. Whether a socket is transparent is known, either way,
@@ -308,7 +340,7 @@ fn opens_or_belongs_to_host() -> Vec<Rule> {
         Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
         waits_for_anybody(),
         Rule::new([belongs_to_socket()], Verdict::Accept),
-        Rule::new([], Verdict::Drop),
+        Rule::new([], AWAY),
     ]
 }
 
@@ -320,7 +352,7 @@ fn sources_rules() -> Vec<Rule> {
         Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
         waits_for_anybody(),
         Rule::new([belongs_to_socket()], Verdict::Accept),
-        Rule::new([], Verdict::Drop),
+        Rule::new([], AWAY),
     ]
 }
 

@@ -47,7 +47,7 @@ fn packets_of_an_unknown_interface_with_a_known_name_are_dropped() {
     let first = [
         Rule::new([not_own, called(&["lan0", "wan0"])], Verdict::Drop),
         Rule::new([is_own.clone()], Verdict::Jump("left")),
-        Rule::new([is_own, not_for_host()], Verdict::Drop),
+        Rule::new([is_own, not_for_host()], AWAY),
     ];
     assert_eq!(rules(&all, "prerouting"), first);
     // No number is left, and the awaited interface has another name.
@@ -65,9 +65,13 @@ fn packets_of_an_unknown_interface_with_a_known_name_are_dropped() {
 fn the_kernel_forwards_nothing_from_what_stands_on_an_interface() {
     let mut all = filter([]);
     all.interfaces = vec![Interface::test(Some(3), "wan0")];
-    assert_eq!(rules(&all, "forward"), [Rule::new([by(&[3])], Verdict::Drop)]);
+    // A bridge of the kernel goes on forwarding between its ports.
+    let within =
+        Rule::new([by(&[3]), Match::is(Field::OutputIndex, 3), by_bridge()], Verdict::Accept);
+    let drops = |numbers: &[u128]| Rule::new([by(numbers)], Verdict::Drop);
+    assert_eq!(rules(&all, "forward"), [within.clone(), drops(&[3])]);
     all.stacked = vec![7, 9];
-    assert_eq!(rules(&all, "forward"), [Rule::new([by(&[3, 7, 9])], Verdict::Drop)]);
+    assert_eq!(rules(&all, "forward"), [within, drops(&[3, 7, 9])]);
     assert!(!all.translates());
     let request = HostFilter { forwarded: vec![port(80)], ..filter([]) };
     assert_eq!(request.after(&all).stacked, [7, 9], "other rules change nothing of that");
@@ -85,7 +89,7 @@ fn rules_for_an_interface_name_end_when_the_interface_is_renamed() {
     };
     let opened = [by(&[3]), Match::is(Field::Protocol, TCP), Match::is(Field::OpenedToPort, 80)];
     let led = Rule::new(opened, Verdict::Accept);
-    assert_eq!(rules(&all, "translated"), [at(3, 443, Verdict::Drop)]);
+    assert_eq!(rules(&all, "translated"), [at(3, 443, AWAY)]);
     assert!(rules(&all, "left").contains(&at(3, 80, Verdict::Accept)));
     assert!(rules(&all, "led").contains(&led));
     all.interfaces[0].follow(&PortLink { link: Some(LinkId(3)), name: "dsl0".into() });
@@ -95,7 +99,7 @@ fn rules_for_an_interface_name_end_when_the_interface_is_renamed() {
     assert!(!rules(&all, "led").contains(&led));
     // Another interface has the name now.
     all.interfaces[1].follow(&PortLink { link: Some(LinkId(4)), name: "wan0".into() });
-    let both = [at(4, 443, Verdict::Drop), at(3, 443, Verdict::Jump("former"))];
+    let both = [at(4, 443, AWAY), at(3, 443, Verdict::Jump("former"))];
     assert_eq!(rules(&all, "translated"), both);
 }
 
@@ -141,7 +145,7 @@ fn packets_that_may_be_redirected_pass_and_are_checked_after_the_translation() {
         Match::is(Field::OpenedToPort, 80),
     ];
     let led = Rule::new(opened, Verdict::Accept);
-    let drop = Rule::new([], Verdict::Drop);
+    let drop = Rule::new([], AWAY);
     assert!(rules(&before, "left").contains(&through));
     assert!(rules(&before, "led").ends_with(&[led.clone(), drop.clone()]));
     // A former rule opens no connection there any more.

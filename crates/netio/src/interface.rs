@@ -6,6 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// The largest number of attempts to read the state of a link that is being renamed.
 const MAX_ATTEMPTS: usize = 16;
 
+/// Hardware types of if_arp.h that libc does not have.
+const RAW_IP: u16 = 519;
+const IP6GRE: u16 = 823;
+
 /// State of an interface that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkState {
@@ -21,16 +25,41 @@ pub struct LinkState {
     pub mtu: u32,
     /// Link address; zero if the interface has none of 6 bytes.
     pub mac: [u8; 6],
+    /// It has one other end, which gets every packet (IFF_POINTOPOINT).
+    pub point_to_point: bool,
     /// What kind of link it is: ARPHRD_ETHER or another of if_arp.h.
     pub hardware: u16,
 }
 
 impl LinkState {
-    /// Says in a few words what kind of interface it is; `None` if it carries Ethernet frames.
-    pub fn not_ethernet(&self) -> Option<&'static str> {
-        const RAW_IP: u16 = 519;
-        const IP6GRE: u16 = 823;
+    /// True for a *bare* link, whose packets begin with their IP header: tun, WireGuard, PPP and
+    /// tunnels of IP packets.
+    pub fn is_bare(&self) -> bool {
+        self.is_tunnel() || matches!(self.hardware, libc::ARPHRD_PPP | libc::ARPHRD_NONE | RAW_IP)
+    }
+
+    /// True for a tunnel of IP packets that the kernel makes.
+    fn is_tunnel(&self) -> bool {
+        matches!(
+            self.hardware,
+            libc::ARPHRD_TUNNEL
+                | libc::ARPHRD_TUNNEL6
+                | libc::ARPHRD_SIT
+                | libc::ARPHRD_IPGRE
+                | IP6GRE
+        )
+    }
+
+    /// Says in a few words what kind of interface it is, if its packets can not be forwarded. Those
+    /// of a bare link can if the caller `takes_bare` ones. But a tunnel needs a fixed remote end:
+    /// otherwise the kernel takes that from a route, which packets from packet sockets do not have.
+    pub fn unfit(&self, takes_bare: bool) -> Option<&'static str> {
+        let has_end = self.point_to_point || !self.is_tunnel();
+        if takes_bare && self.is_bare() && has_end {
+            return None;
+        }
         Some(match self.hardware {
+            _ if takes_bare && !has_end => "a tunnel without a fixed remote end",
             libc::ARPHRD_ETHER => return None,
             libc::ARPHRD_LOOPBACK => "the loopback interface",
             libc::ARPHRD_PPP => "a PPP link, whose packets have no Ethernet header",
@@ -167,6 +196,7 @@ impl<'s> Request<'s> {
             name,
             up: flags & libc::IFF_UP != 0,
             running: flags & libc::IFF_RUNNING != 0,
+            point_to_point: flags & libc::IFF_POINTOPOINT != 0,
             mtu: mtu.cast_unsigned(),
             mac,
             hardware: address.sa_family,
@@ -199,13 +229,36 @@ mod tests {
     }
 
     #[test]
+    fn tunnels_have_a_fixed_remote_end() {
+        let link = |hardware, point_to_point| LinkState {
+            index: 7,
+            name: "t0".to_owned(),
+            up: true,
+            running: true,
+            mtu: 1480,
+            mac: [0; 6],
+            point_to_point,
+            hardware,
+        };
+        let tunnels = [libc::ARPHRD_TUNNEL, libc::ARPHRD_TUNNEL6, libc::ARPHRD_SIT];
+        for hardware in tunnels.into_iter().chain([libc::ARPHRD_IPGRE, IP6GRE]) {
+            let unfit = |point_to_point| link(hardware, point_to_point).unfit(true);
+            assert_eq!(unfit(true), None);
+            assert_eq!(unfit(false), Some("a tunnel without a fixed remote end"));
+            assert!(link(hardware, true).unfit(false).is_some(), "a bridge needs stations");
+        }
+        assert_eq!(link(RAW_IP, false).unfit(true), None, "its other end is the modem");
+        assert_eq!(link(libc::ARPHRD_ETHER, false).unfit(false), None);
+    }
+
+    #[test]
     fn the_loopback_interface() {
         let Some(state) = link_named("lo").unwrap() else {
             println!("SKIPPED: there is no interface lo");
             return;
         };
         assert_eq!((state.index, state.name.as_str(), state.mac), (1, "lo", [0; 6]));
-        assert_eq!(state.not_ethernet(), Some("the loopback interface"));
+        assert_eq!(state.unfit(true), Some("the loopback interface"));
         assert!(state.mtu >= 1280);
         assert_eq!(link_state(1).unwrap(), Some(state));
         assert_eq!(link_state(i32::MAX.cast_unsigned()).unwrap(), None);

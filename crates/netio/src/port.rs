@@ -123,10 +123,11 @@ pub enum PortError {
         /// Name as configured.
         interface: String,
     },
-    /// The interface carries no Ethernet frames.
+    /// The interface carries no Ethernet frames, and the caller can not do without.
     #[error(
-        "{interface} is {what}, and only Ethernet interfaces can be forwarded: name the interface \
-         that it runs over, or give a tunnel a device that carries frames (tap, gretap, vxlan)"
+        "{interface} is {what}; a bridge has Ethernet interfaces only, and a router also tun, \
+         WireGuard, PPP and tunnels of IP packets: set `mode = \"routed\"`, name the interface that \
+         it runs over, or give a tunnel a device that carries frames (tap, gretap, vxlan)"
     )]
     NotEthernet {
         /// Name of the interface.

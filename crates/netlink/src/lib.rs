@@ -54,7 +54,7 @@ impl Picture {
 pub struct Link {
     /// Its name.
     pub name: String,
-    /// Its station address, if that has Ethernet's form.
+    /// Its station address; `None` for a link that is not Ethernet.
     pub station: Option<HardwareAddress>,
     /// Longest IP packet, in bytes.
     pub mtu: u32,

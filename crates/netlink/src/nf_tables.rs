@@ -19,7 +19,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
 pub use listing::{BaseChain, base_chains};
 use message::Message;
-pub use rule::{Field, MAX_RANGES, Match, Rule, Verdict};
+pub use rule::{Field, MAX_RANGES, Match, PACKET_OTHERHOST, Rule, Verdict};
 
 /// The largest number of bytes of messages in one transaction, beside its last rule. By default,
 /// the kernel takes twice as much from a socket (`net.core.wmem_default`).
@@ -61,6 +61,8 @@ pub struct Hook {
 pub enum HookPoint {
     /// Packets that come in, before routing.
     Prerouting,
+    /// Packets for the host itself, after routing.
+    Input,
     /// Packets that the host is to forward, after it has routed them.
     Forward,
     /// Packets that the host sends.
@@ -244,6 +246,7 @@ fn chain_step(table: &Table, chain: &Chain) -> Step {
                 number::chain::HOOK_NUMBER,
                 match hook.point {
                     HookPoint::Prerouting => 0,
+                    HookPoint::Input => 1,
                     HookPoint::Forward => 2,
                     HookPoint::Output => 3,
                 },

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, Prop};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, Prop};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -296,6 +296,7 @@ pub(crate) fn neighbour_key(message: &NeighbourMessage) -> Option<(LinkId, IpAdd
 
 /// An interface.
 pub(crate) fn link(message: &LinkMessage) -> Link {
+    let is_ethernet = message.header.link_layer_type == LinkLayerType::Ether;
     let mut link = Link {
         name: String::new(),
         station: None,
@@ -306,7 +307,9 @@ pub(crate) fn link(message: &LinkMessage) -> Link {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
-            LinkAttribute::Address(bytes) => link.station = bytes.as_slice().try_into().ok(),
+            LinkAttribute::Address(bytes) if is_ethernet => {
+                link.station = bytes.as_slice().try_into().ok();
+            }
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             _ => {}
         }

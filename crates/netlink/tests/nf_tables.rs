@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use namespace::isolated;
 use netlink::nf_tables::{
-    BaseChain, Chain, Field, Hook, HookPoint, Match, Owner, Rule, Table, Verdict, base_chains,
+    BaseChain, Chain, Field, Hook, HookPoint, Match, Owner, PACKET_OTHERHOST, Rule, Table, Verdict,
+    base_chains,
 };
 
 fn nft(order: &str) -> Output {
@@ -114,12 +115,22 @@ fn places() -> Vec<Shown> {
     ]
 }
 
-/// Rules with conditions on flags, messages, sockets and connections.
+/// Rules with conditions on packet types, flags, messages, sockets and connections.
 fn states() -> Vec<Shown> {
     let is = Match::is;
     let (v4, icmp) = (|| is(Field::Family, IPV4), 1);
     let type_of_icmp = Field::Transport { offset: 0, length: 1 };
     vec![
+        (
+            vec![is(Field::InputKind, Field::name("bridge"))],
+            Verdict::ForOtherStation,
+            r#"meta iifkind "bridge" meta pkttype set other accept"#,
+        ),
+        (
+            vec![is(Field::PacketType, PACKET_OTHERHOST.into())],
+            Verdict::Drop,
+            "meta pkttype other drop",
+        ),
         (
             vec![
                 is(Field::Protocol, TCP),

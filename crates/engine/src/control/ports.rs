@@ -103,16 +103,16 @@ pub struct AfPacket {
     /// Where the kernel is asked for its master, if there was a descriptor for that.
     masters: Option<Masters>,
     port: PortId,
-    promiscuous: bool,
+    mode: Mode,
 }
 
 impl AfPacket {
     /// Creates the opener of port number `port` for a claimed interface. When that has gone, an
     /// interface whose own or alternative name is `awaited` takes its place. A bridge gets the
-    /// frames for all stations, a router only those for its own.
+    /// frames for all stations, a router only those for its own, and a router may have bare links.
     pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
-        let (masters, promiscuous) = (Masters::new().ok(), mode == Mode::Bridge);
-        Self { awaited: awaited.into(), claim, masters, port, promiscuous }
+        let (awaited, masters) = (awaited.into(), Masters::new().ok());
+        Self { awaited, claim, masters, port, mode }
     }
 
     /// The claimed interface, or the one that takes its place and is claimed now.
@@ -153,7 +153,8 @@ impl PortOpener for AfPacket {
         let options = AfPacketOptions {
             receive_queues: rx_queues as u16,
             transmit_queues: tx_queues as u16,
-            promiscuous: self.promiscuous,
+            promiscuous: self.mode == Mode::Bridge,
+            takes_bare: self.mode == Mode::Routed,
             ..AfPacketOptions::default()
         };
         let link = self.link()?;

@@ -290,9 +290,9 @@ impl Router {
         route: &RouteDecision,
     ) -> Option<(PortId, HardwareAddress, Option<u32>)> {
         let RouteDecision::Forward { next: (link, address), mtu } = *route else { return None };
-        match self.routing.neighbours.get(link, address)? {
+        match self.routing.neighbour(link, address)? {
             Neighbour::Known { station, is_fresh: true } => {
-                Some((self.routing.port_of(link)?, *station, mtu))
+                Some((self.routing.port_of(link)?, station, mtu))
             }
             _ => None,
         }
@@ -348,7 +348,7 @@ impl Router {
         let Some(port) = self.routing.port_of(link) else {
             return exits.refuse(unsent.frame, DropReason::NoOutputPort, None);
         };
-        let known = self.routing.neighbours.get(link, address).copied();
+        let known = self.routing.neighbour(link, address);
         match known {
             Some(Neighbour::Known { station, is_fresh }) => {
                 if !is_fresh {
@@ -458,7 +458,7 @@ impl Router {
                 && routing.neighbours.get(next.0, next.1) == Some(&Neighbour::Failed)
         };
         let is_ready = |next: NextStation, waiting: &Waiting| {
-            let known = routing.neighbours.get(next.0, next.1);
+            let known = routing.neighbour(next.0, next.1);
             matches!(known, Some(Neighbour::Known { .. }))
                 || is_dead(next, waiting)
                 || routing.port_of(next.0).is_none()

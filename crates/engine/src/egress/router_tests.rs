@@ -157,6 +157,25 @@ impl Bench {
 }
 
 #[test]
+fn a_bare_link_has_its_other_end_as_next_hop_of_all() {
+    const END: HardwareAddress = netio::afpacket::BARE_STATION;
+    let mut bench = Bench::new();
+    bench.learn(0, |picture| {
+        picture.links.get_mut(&LinkId(11)).unwrap().station = None;
+    });
+    bench.forward([198, 51, 100, 7], 1, 0);
+    bench.forward([203, 0, 113, 9], 2, 0);
+    assert_eq!(bench.sent(1), [(END, END, 63, 1), (END, END, 63, 2)]);
+    assert!(bench.asked.try_recv().is_err(), "nobody is asked for a next hop");
+    let mut answer = Vec::new();
+    let builder = PacketBuilder::v4([198, 51, 100, 7], [192, 0, 2, 1]).macs(END, END);
+    builder.udp(9, 7, &[3], &mut answer);
+    let mut answer = bench.pool.copy_of(&answer).unwrap();
+    answer.port = PortId(1);
+    assert_eq!(bench.router.arrival(&answer), Arrival::Forward);
+}
+
+#[test]
 fn packets_wait_for_their_next_hop_and_leave_in_their_order() {
     let mut bench = Bench::new();
     for number in 0..3 {

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 
-use fib::{Action, Fib, HardwareAddress, LinkId, Neighbours, TableId};
+use fib::{Action, Fib, HardwareAddress, LinkId, Neighbour, Neighbours, TableId};
 use ipnet::IpNet;
 use netio::PortId;
+use netio::afpacket::BARE_STATION;
 use netlink::{Link, Picture};
 
 use crate::egress::icmp_errors::Names;
@@ -20,8 +21,7 @@ pub struct Routing {
     pub fib: Fib,
     /// The stations of the neighbours on the links.
     pub neighbours: Neighbours,
-    /// The interfaces of the ports, by port; `None` while the interface is missing or has no
-    /// station address.
+    /// The interfaces of the ports, by port; `None` while the interface is missing.
     ports: Vec<Option<RoutedPort>>,
     by_link: BTreeMap<LinkId, PortId>,
     /// The networks of the host's addresses, by link.
@@ -39,6 +39,9 @@ pub struct RoutedPort {
     pub link: LinkId,
     /// Its station address. The gateway routes only frames for it.
     pub station: HardwareAddress,
+    /// True for a link without stations ([`netio::LinkState::is_bare`]), where every packet goes to
+    /// the other end.
+    pub is_bare: bool,
     /// The source addresses of ICMP errors that leave by it.
     pub names: Names,
     /// Its addresses, with their networks.
@@ -93,6 +96,15 @@ impl Routing {
     /// The interface of a port; `None` while there is none.
     pub fn port(&self, port: PortId) -> Option<&RoutedPort> {
         self.ports.get(usize::from(port.0))?.as_ref()
+    }
+
+    /// The state of an address on a link.
+    pub fn neighbour(&self, link: LinkId, address: IpAddr) -> Option<Neighbour> {
+        let other_end = || {
+            let port = self.port(self.port_of(link)?)?;
+            port.is_bare.then_some(Neighbour::Known { station: port.station, is_fresh: true })
+        };
+        self.neighbours.get(link, address).copied().or_else(other_end)
     }
 
     /// The port of an interface.
@@ -168,7 +180,9 @@ fn routed_port((id, link): (&LinkId, &Link), others: Names) -> Option<RoutedPort
     let names = Names { v4: own.v4.or(others.v4), v6: own.v6.or(others.v6) };
     let addresses = link.addresses.clone();
     let check = SourceCheck::default();
-    Some(RoutedPort { link: *id, station: link.station?, names, addresses, check })
+    // An interface that was opened as a port carries Ethernet frames or is bare.
+    let (station, is_bare) = (link.station.unwrap_or(BARE_STATION), link.station.is_none());
+    Some(RoutedPort { link: *id, station, is_bare, names, addresses, check })
 }
 
 /// True for an address of the family of `destination` that is valid beyond its link.

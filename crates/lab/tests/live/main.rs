@@ -19,8 +19,10 @@ mod harness {
 
 /// Bridges and routers: real programs, routes and neighbours, MTUs, tunnels.
 mod forwarding {
+    mod bare_links;
     mod bridge;
     mod bridge_flooding;
+    mod bridged_lan;
     mod mtu;
     mod route_overruns;
     mod router;
@@ -108,6 +110,7 @@ mod operations {
     mod failures;
     mod interface_names;
     mod lifecycle;
+    mod stacked_interfaces;
     mod stalls;
     mod workers;
 }

@@ -4,23 +4,26 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use super::BATCH;
-use super::receive::Missing;
+use super::bare;
+use super::receive::{Form, Missing};
 use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
 use crate::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER};
 
-/// Length of a VLAN tag, and the headroom kept for putting one back, in bytes.
+/// Length of a VLAN tag, in bytes.
 const TAG: usize = 4;
+/// The headroom that is kept for putting a tag back, or for the header that a bare link lacks, in
+/// bytes.
+const HEADROOM: usize = bare::HEADER;
 /// Length of the two link addresses, behind which a tag goes, in bytes.
 const ADDRESSES: usize = 12;
 /// The longest frame that fits a small buffer with its headroom, in bytes.
-const SMALL_FRAME: usize = SMALL_BUFFER - TAG;
+const SMALL_FRAME: usize = SMALL_BUFFER - HEADROOM;
 
 /// Room for the messages of a batch.
 #[derive(Debug)]
 pub(super) struct Messages {
-    /// Every frame has a virtio header in front.
-    offload: bool,
+    form: Form,
     slots: Vec<Slot>,
 }
 
@@ -45,8 +48,8 @@ struct AuxiliaryMessage {
 }
 
 impl Messages {
-    pub(super) fn new(offload: bool) -> Self {
-        Self { offload, slots: (0..BATCH).map(|_| Slot::new()).collect() }
+    pub(super) fn new(form: Form) -> Self {
+        Self { form, slots: (0..BATCH).map(|_| Slot::new()).collect() }
     }
 
     /// Receives up to `wanted` frames and hands each to `give`; `None` stands for a frame that was
@@ -58,17 +61,17 @@ impl Messages {
         pool: &mut FramePool,
         mut give: impl FnMut(Result<Frame, Missing>),
     ) -> io::Result<()> {
-        let header_length = self.header_length();
+        let (header_length, bare) = (self.header_length(), self.form.bare);
         let count = self.fill_slots(socket, wanted)?;
         self.slots[..count]
             .iter_mut()
-            .for_each(|slot| give(slot.take(header_length, pool).ok_or(Missing::TooLong)));
+            .for_each(|slot| give(slot.take(header_length, bare, pool).ok_or(Missing::TooLong)));
         Ok(())
     }
 
     /// Bytes in front of each frame.
     fn header_length(&self) -> usize {
-        if self.offload { size_of::<VnetHeader>() } else { 0 }
+        if self.form.offload { size_of::<VnetHeader>() } else { 0 }
     }
 
     /// Fills up to `wanted` slots, and returns their number.
@@ -83,7 +86,7 @@ impl Messages {
             self.slots.iter_mut().zip(&mut pieces).zip(&mut messages).take(wanted)
         {
             let header = std::ptr::from_mut(&mut slot.header).cast();
-            let small = &mut slot.small[TAG..];
+            let small = &mut slot.small[HEADROOM..];
             let large = &mut slot.large[SMALL_BUFFER..];
             *pieces = [
                 libc::iovec { iov_base: header, iov_len: header_length },
@@ -131,9 +134,9 @@ impl Slot {
         }
     }
 
-    /// Takes the frame out, with its VLAN tag put back, and takes a new buffer from the pool.
-    /// `None` if the frame was too long.
-    fn take(&mut self, header_length: usize, pool: &mut FramePool) -> Option<Frame> {
+    /// Takes the frame out, with its VLAN tag put back, or the header in front that a bare link
+    /// lacks, and takes a new buffer from the pool. `None` if the frame was too long.
+    fn take(&mut self, header_length: usize, bare: bool, pool: &mut FramePool) -> Option<Frame> {
         let length = self.length.checked_sub(header_length)?;
         if self.flags & libc::MSG_TRUNC != 0 {
             return None;
@@ -143,20 +146,20 @@ impl Slot {
             std::mem::swap(&mut frame.buffer, &mut self.small);
         } else {
             std::mem::swap(&mut frame.buffer, &mut self.large);
-            frame.buffer[TAG..SMALL_BUFFER].copy_from_slice(&self.small[TAG..]);
+            frame.buffer[HEADROOM..SMALL_BUFFER].copy_from_slice(&self.small[HEADROOM..]);
         }
-        (frame.start, frame.length) = (TAG as u32, length as u32);
-        let mut inserted = 0;
-        if let Some(tag) = self.control.vlan_tag()
-            && length >= ADDRESSES
-        {
-            frame.buffer.copy_within(TAG..TAG + ADDRESSES, 0);
-            frame.buffer[ADDRESSES..ADDRESSES + TAG].copy_from_slice(&tag);
-            (frame.start, frame.length) = (0, (length + TAG) as u32);
-            inserted = TAG as u16;
+        let tag = self.control.vlan_tag().filter(|_| length >= ADDRESSES && !bare);
+        let inserted = if bare { bare::HEADER } else { tag.map_or(0, |tag| tag.len()) };
+        (frame.start, frame.length) = ((HEADROOM - inserted) as u32, (length + inserted) as u32);
+        if let Some(tag) = tag {
+            frame.buffer.copy_within(HEADROOM..HEADROOM + ADDRESSES, HEADROOM - TAG);
+            frame.bytes_mut()[ADDRESSES..ADDRESSES + TAG].copy_from_slice(&tag);
+        }
+        if bare {
+            bare::write_header(frame.bytes_mut());
         }
         if header_length > 0 {
-            frame.offload = self.header.offload(frame.bytes(), inserted);
+            frame.offload = self.header.offload(frame.bytes(), inserted as u16);
         }
         Some(frame)
     }

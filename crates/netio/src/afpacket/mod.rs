@@ -1,5 +1,6 @@
 //! Frames of a network interface, through packet sockets (packet(7)).
 
+mod bare;
 mod claim;
 mod messages;
 mod receive;
@@ -11,6 +12,7 @@ mod transmit;
 mod transmit_ring;
 mod vnet;
 
+pub use bare::BARE_STATION;
 pub use claim::Claim;
 pub use receive::AfPacketRx;
 pub use transmit::AfPacketTx;
@@ -44,6 +46,9 @@ pub struct AfPacketOptions {
     /// Pass by the queueing discipline of the interface when sending: cheaper,
     /// but without its shaping and without backpressure.
     pub qdisc_bypass: bool,
+    /// Open bare links too ([`LinkState::is_bare`]). Their frames have a made-up Ethernet header
+    /// between stations with the address [`BARE_STATION`], which is not on the link.
+    pub takes_bare: bool,
 }
 
 impl AfPacketOptions {
@@ -64,6 +69,7 @@ impl Default for AfPacketOptions {
             send_buffer_bytes: Self::SEND_BUFFER_BYTES,
             promiscuous: true,
             qdisc_bypass: false,
+            takes_bare: false,
         }
     }
 }
@@ -129,7 +135,7 @@ impl AfPacketPort {
         options: &AfPacketOptions,
     ) -> Result<Self, PortError> {
         let LinkState { index, name: interface, .. } = link;
-        if let Some(what) = link.not_ethernet() {
+        if let Some(what) = link.unfit(options.takes_bare) {
             return Err(PortError::NotEthernet { interface: interface.clone(), what });
         }
         let (index, failed) = (*index, |what| move |source| system_error(interface, what, source));
@@ -146,7 +152,8 @@ impl AfPacketPort {
         for _ in 0..options.receive_queues.max(1) {
             let (ring, socket) = receive_socket(index, options, &mut granted, &mut group)
                 .map_err(failed("opening a socket to receive"))?;
-            receive.push(AfPacketRx::new(ring, socket, interface, port, granted.offload));
+            let source = AfPacketRx::new(ring, socket, link, port, granted.offload);
+            receive.push(source);
         }
         // A socket of an interface that is down reports this once. Such a report must not look like
         // an interface that has just gone down.
@@ -195,22 +202,32 @@ fn transmit_queue(
     options: &AfPacketOptions,
     granted: &mut Granted,
 ) -> io::Result<AfPacketTx> {
-    let socket = transmit_socket(options, granted)?;
+    // The kernel assumes a link header on PPP that packets from sockets do not have, so it would cut
+    // them at the wrong place.
+    let wants_offload = link.hardware != libc::ARPHRD_PPP;
+    let socket = transmit_socket(options, wants_offload, granted)?;
     socket.bind(link.index, false)?;
-    // The ring only makes sending faster, so the queue works without it.
+    // The ring only makes sending faster, so the queue works without it. In a ring, packets of a
+    // bare link could not be told their protocol each.
     let mut ring = None;
-    if granted.offload && link.mtu as usize >= TransmitRing::LONGEST {
-        ring = TransmitRing::new(transmit_socket(options, granted)?, link.index).ok();
+    if granted.offload && link.mtu as usize >= TransmitRing::LONGEST && !link.is_bare() {
+        ring = TransmitRing::new(transmit_socket(options, true, granted)?, link.index).ok();
     }
     granted.transmit_ring &= ring.is_some();
-    Ok(AfPacketTx::new(socket, ring, &link.name, granted.offload))
+    Ok(AfPacketTx::new(socket, ring, link, granted.offload && wants_offload))
 }
 
 /// A socket that is not bound yet.
-fn transmit_socket(options: &AfPacketOptions, granted: &mut Granted) -> io::Result<PacketSocket> {
+fn transmit_socket(
+    options: &AfPacketOptions,
+    wants_offload: bool,
+    granted: &mut Granted,
+) -> io::Result<PacketSocket> {
     let socket = PacketSocket::new()?;
     socket.enlarge(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_buffer_bytes)?;
-    granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
+    if wants_offload {
+        granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
+    }
     if granted.qdisc_bypass {
         granted.qdisc_bypass = socket.set(libc::PACKET_QDISC_BYPASS, 1).is_ok();
     }

@@ -3,12 +3,13 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use super::bare;
 use super::messages::Messages;
 use super::receive_ring::{ReceiveRing, Slot};
 use super::socket::PacketSocket;
 use super::system_error;
 use super::vnet::VnetHeader;
-use crate::{Frame, FramePool, PortError, PortId, RxQueue};
+use crate::{Frame, FramePool, LinkState, PortError, PortId, RxQueue};
 
 /// Length of a VLAN tag, in bytes.
 const TAG: usize = 4;
@@ -35,6 +36,15 @@ pub(super) enum Missing {
     CutOff,
 }
 
+/// The form in which packets come out of the socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    /// Every packet has a virtio header in front.
+    pub(super) offload: bool,
+    /// Packets have no link header.
+    pub(super) bare: bool,
+}
+
 /// A receive queue of an interface.
 #[derive(Debug)]
 pub struct AfPacketRx {
@@ -42,8 +52,7 @@ pub struct AfPacketRx {
     socket: PacketSocket,
     interface: String,
     port: PortId,
-    /// Every frame has a virtio header in front.
-    offload: bool,
+    form: Form,
     sequence: u64,
     /// Frames that were taken off the ring and could not be delivered.
     lost: u64,
@@ -58,17 +67,18 @@ impl AfPacketRx {
     pub(super) fn new(
         ring: ReceiveRing,
         socket: PacketSocket,
-        interface: &str,
+        link: &LinkState,
         port: PortId,
         offload: bool,
     ) -> Self {
-        let interface = interface.into();
+        let interface = link.name.clone();
+        let form = Form { offload, bare: link.is_bare() };
         Self {
             source: Source::Ring(ring),
             socket,
             interface,
             port,
-            offload,
+            form,
             sequence: 0,
             lost: 0,
             too_long: 0,
@@ -84,7 +94,7 @@ impl AfPacketRx {
         max: usize,
         pool: &mut FramePool,
     ) -> io::Result<()> {
-        let Self { source, socket, port, offload, sequence, lost, too_long, .. } = self;
+        let Self { source, socket, port, form, sequence, lost, too_long, .. } = self;
         let mut give = |frame: Result<Frame, Missing>| match frame {
             Ok(mut frame) => {
                 (frame.port, frame.sequence) = (*port, *sequence);
@@ -99,7 +109,7 @@ impl AfPacketRx {
             Source::Messages(messages) => return messages.receive(socket, max, pool, give),
         };
         for taken in 0..max {
-            match ring.take(|slot| copy(slot, socket, *offload, pool)) {
+            match ring.take(|slot| copy(slot, socket, *form, pool)) {
                 Some(frame) => give(frame?),
                 None if taken == 0 => return self.look_after_silence(),
                 None => break,
@@ -127,7 +137,7 @@ impl AfPacketRx {
         // A loss before the first of these calls may be for lack of buffer.
         if lost > 0 && self.silent > SILENT_CALLS {
             // The kernel removes no ring that is still mapped, so this unmaps it first.
-            self.source = Source::Messages(Messages::new(self.offload));
+            self.source = Source::Messages(Messages::new(self.form));
             self.socket.remove_receive_ring()?;
         }
         Ok(())
@@ -140,17 +150,17 @@ impl AfPacketRx {
     }
 }
 
-/// Copies the frame out of the ring, or reads it from the queue, with its VLAN tag put back. `None`
-/// if no buffer is free or the frame is not complete.
+/// Copies the frame out of the ring, or reads it from the queue, with its VLAN tag put back, or the
+/// header in front that a bare link lacks. `None` if no buffer is free or the frame is not complete.
 fn copy(
     slot: &Slot<'_>,
     socket: &PacketSocket,
-    offload: bool,
+    Form { offload, bare }: Form,
     pool: &mut FramePool,
 ) -> io::Result<Result<Frame, Missing>> {
     let length = slot.length();
-    let tag = slot.vlan_tag().filter(|_| length >= ADDRESSES);
-    let inserted = tag.map_or(0, |tag| tag.len());
+    let tag = slot.vlan_tag().filter(|_| length >= ADDRESSES && !bare);
+    let inserted = if bare { bare::HEADER } else { tag.map_or(0, |tag| tag.len()) };
     let Some(mut frame) = pool.take(length + inserted) else {
         if slot.is_queued() {
             // The next frame must not take this one's turn in the queue.
@@ -158,8 +168,8 @@ fn copy(
         }
         return Ok(Err(Missing::TooLong));
     };
-    let (addresses, rest) = match tag {
-        None => frame.bytes_mut().split_at_mut(0),
+    let (addresses, rest): (&mut [u8], _) = match tag {
+        None => (&mut [], &mut frame.bytes_mut()[inserted..]),
         Some(tag) => {
             let (addresses, rest) = frame.bytes_mut().split_at_mut(ADDRESSES);
             let (place, rest) = rest.split_at_mut(TAG);
@@ -184,6 +194,9 @@ fn copy(
     if !is_whole {
         pool.give_back(frame);
         return Ok(Err(Missing::CutOff));
+    }
+    if bare {
+        bare::write_header(frame.bytes_mut());
     }
     if offload {
         frame.offload = slot.vnet_header().offload(frame.bytes(), inserted as u16);

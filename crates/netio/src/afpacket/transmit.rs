@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use super::bare::{self, Destinations};
 use super::socket::PacketSocket;
 use super::transmit_ring::TransmitRing;
 use super::vnet::VnetHeader;
 use super::{BATCH, segments, system_error};
-use crate::{Frame, FramePool, PortError, TxQueue, TxReport, wake};
+use crate::{Frame, FramePool, LinkState, PortError, TxQueue, TxReport, wake};
 
 /// How many times one call waits for room in the output queue before it gives up.
 const WAITS: u32 = 4;
@@ -26,6 +27,8 @@ pub struct AfPacketTx {
     /// The ring for runs of short frames, if the kernel grants one.
     ring: Option<TransmitRing>,
     interface: String,
+    /// Set for a bare link, by which frames go without their link header.
+    bare: Option<Destinations>,
     /// Every frame has a virtio header in front.
     offload: bool,
     /// Segments on their way out; empty between two calls.
@@ -36,11 +39,12 @@ impl AfPacketTx {
     pub(super) fn new(
         socket: PacketSocket,
         ring: Option<TransmitRing>,
-        interface: &str,
+        link: &LinkState,
         offload: bool,
     ) -> Self {
         let segments = Vec::with_capacity(BATCH);
-        Self { socket, ring, interface: interface.into(), offload, segments }
+        let bare = link.is_bare().then(|| Destinations::new(link.index));
+        Self { socket, ring, interface: link.name.clone(), bare, offload, segments }
     }
 
     /// Sends the first of `frames`, at most [`BATCH`], and returns how many went out. An error
@@ -71,8 +75,15 @@ impl AfPacketTx {
             frames.iter_mut().zip(&mut headers).zip(&mut pieces).zip(&mut messages)
         {
             *header = VnetHeader::new(frame.offload);
+            let mut bytes = frame.bytes_mut();
+            if let Some(destinations) = &self.bare {
+                *header = header.behind(bare::HEADER as u16);
+                let destination = destinations.of(bytes);
+                message.msg_hdr.msg_name = std::ptr::from_ref(destination).cast_mut().cast();
+                message.msg_hdr.msg_namelen = size_of_val(destination) as libc::socklen_t;
+                bytes = bytes.get_mut(bare::HEADER..).unwrap_or_default();
+            }
             let header = std::ptr::from_mut(header).cast();
-            let bytes = frame.bytes_mut();
             *pieces = [
                 libc::iovec { iov_base: header, iov_len: header_length },
                 libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() },
@@ -81,8 +92,9 @@ impl AfPacketTx {
             message.msg_hdr.msg_iovlen = pieces.len();
         }
         // SAFETY: the first `wanted` messages point to pieces that live in
-        // `headers` and `frames` through the call; each length is that of what is
-        // pointed to. The kernel only reads them.
+        // `headers` and `frames` through the call, and to addresses that live in
+        // `self`; each length is that of what is pointed to. The kernel only reads
+        // them.
         let count = unsafe {
             libc::sendmmsg(
                 self.socket.as_raw_fd(),

@@ -47,6 +47,13 @@ impl VnetHeader {
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
+    /// The same header for a frame without its first `removed` bytes.
+    pub(super) fn behind(self, removed: u16) -> Self {
+        let checksum_start = self.checksum_start.saturating_sub(removed);
+        let header_length = self.header_length.saturating_sub(removed);
+        Self { header_length, checksum_start, ..self }
+    }
+
     /// The same header with another length of the part that the kernel copies into one piece.
     pub(super) fn with_header_length(self, header_length: u16) -> Self {
         Self { header_length, ..self }

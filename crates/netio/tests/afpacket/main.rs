@@ -1,6 +1,7 @@
 //! Packet sockets against the real kernel, in network namespaces.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "only tests call these functions")]
 
+mod bare;
 mod claims;
 mod forwarder;
 mod machine;

@@ -142,11 +142,14 @@ pub mod bitwise {
 pub mod meta {
     pub const INTO: u16 = 1;
     pub const KEY: u16 = 2;
+    pub const FROM: u16 = 3;
     pub const INPUT_INDEX: u32 = 4;
     pub const OUTPUT_INDEX: u32 = 5;
     pub const INPUT_NAME: u32 = 6;
     pub const FAMILY: u32 = 15;
     pub const PROTOCOL: u32 = 16;
+    pub const PACKET_TYPE: u32 = 19;
+    pub const INPUT_KIND: u32 = 26;
 }
 
 /// Attributes of the expression `payload`, and the headers that it reads.

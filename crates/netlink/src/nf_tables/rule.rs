@@ -11,6 +11,9 @@ const SET_NAME: &str = "__set%d";
 /// The largest number of ranges of a match: its set has to fit one attribute, which holds 64 KiB.
 pub const MAX_RANGES: usize = 512;
 
+/// [`Field::PacketType`] of a packet for another station (linux/if_packet.h).
+pub const PACKET_OTHERHOST: u8 = 3;
+
 /// A field of a packet. A packet without the field matches no condition on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
@@ -20,6 +23,10 @@ pub enum Field {
     OutputIndex,
     /// Name of the input interface, see [`Field::name`].
     InputName,
+    /// Kind of the input interface, such as `bridge` (ip-link(8), `type`), see [`Field::name`].
+    InputKind,
+    /// To whom its frame was sent: a `PACKET_` of linux/if_packet.h.
+    PacketType,
     /// Address family: 2 is IPv4, 10 is IPv6.
     Family,
     /// Protocol behind the IP header (IANA number).
@@ -63,7 +70,8 @@ impl Field {
     /// Destination port of TCP, UDP and others that have it there.
     pub const DESTINATION_PORT: Self = Self::Transport { offset: 2, length: 2 };
 
-    /// The name of an interface as a number: its bytes with zeros behind them, 16 in all.
+    /// The name or the kind of an interface as a number: its bytes with zeros behind them, 16 in
+    /// all.
     pub fn name(name: &str) -> u128 {
         let mut bytes = [0; 16];
         // The kernel has no longer names.
@@ -75,12 +83,13 @@ impl Field {
     /// Length, in bytes.
     fn length(self) -> usize {
         match self {
-            Self::InputName | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
+            Self::InputName | Self::InputKind | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
             Self::Network { length, .. } | Self::Transport { length, .. } => length.into(),
             Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => 4,
             Self::OpenedFromV4 | Self::OpenedToV4 => 4,
             Self::OpenedToPort => 2,
-            Self::Family | Self::Protocol | Self::IsSocketWildcard | Self::IsSocketTransparent => 1,
+            Self::Family | Self::Protocol | Self::PacketType => 1,
+            Self::IsSocketWildcard | Self::IsSocketTransparent => 1,
         }
     }
 
@@ -104,7 +113,7 @@ impl Field {
     fn shown_as(self) -> u32 {
         match self {
             Self::InputIndex | Self::OutputIndex => number::shown::INTERFACE_INDEX,
-            Self::InputName => number::shown::INTERFACE,
+            Self::InputName | Self::InputKind => number::shown::INTERFACE,
             Self::Protocol => number::shown::PROTOCOL,
             Self::DESTINATION_PORT | Self::OpenedToPort => number::shown::PORT,
             Self::Network { length: 4, .. } => number::shown::ADDRESS_V4,
@@ -116,7 +125,8 @@ impl Field {
     /// The byte order that nft(8) assumes for the values.
     fn order(self) -> u32 {
         match self {
-            Self::InputIndex | Self::OutputIndex | Self::InputName => number::shown::NATIVE,
+            Self::InputIndex | Self::OutputIndex => number::shown::NATIVE,
+            Self::InputName | Self::InputKind => number::shown::NATIVE,
             _ => number::shown::MOST_SIGNIFICANT_FIRST,
         }
     }
@@ -127,6 +137,8 @@ impl Field {
             Self::InputIndex => read_meta(rule, number::meta::INPUT_INDEX),
             Self::OutputIndex => read_meta(rule, number::meta::OUTPUT_INDEX),
             Self::InputName => read_meta(rule, number::meta::INPUT_NAME),
+            Self::InputKind => read_meta(rule, number::meta::INPUT_KIND),
+            Self::PacketType => read_meta(rule, number::meta::PACKET_TYPE),
             Self::Family => read_meta(rule, number::meta::FAMILY),
             Self::Protocol => read_meta(rule, number::meta::PROTOCOL),
             Self::Network { offset, length } => {
@@ -267,6 +279,9 @@ pub enum Verdict {
     Accept,
     /// The packet is dropped.
     Drop,
+    /// The packet counts as one for another station from now on, and this base chain accepts it.
+    /// Only for packets of [`HookPoint::Prerouting`].
+    ForOtherStation,
     /// The chain of this name decides; if it does not, the next rule does.
     Jump(&'static str),
     /// The chain of this name decides; if it does not, the caller of this chain does.
@@ -376,8 +391,18 @@ fn look_up(rule: &mut Message, set: u32) {
 }
 
 fn decide(rule: &mut Message, verdict: Verdict) {
+    if verdict == Verdict::ForOtherStation {
+        expression(rule, "immediate", |immediate| {
+            immediate.number(number::immediate::REGISTER, number::register::FIRST);
+            value(immediate, number::immediate::DATA, &[PACKET_OTHERHOST]);
+        });
+        expression(rule, "meta", |meta| {
+            meta.number(number::meta::KEY, number::meta::PACKET_TYPE);
+            meta.number(number::meta::FROM, number::register::FIRST);
+        });
+    }
     let (code, chain) = match verdict {
-        Verdict::Accept => (number::verdict::ACCEPT, None),
+        Verdict::Accept | Verdict::ForOtherStation => (number::verdict::ACCEPT, None),
         Verdict::Drop => (number::verdict::DROP, None),
         Verdict::Jump(chain) => (number::verdict::JUMP, Some(chain)),
         Verdict::Goto(chain) => (number::verdict::GOTO, Some(chain)),

@@ -3,7 +3,7 @@
 use control::ControlSocket;
 use engine::{MAX_PORTS, Mode};
 use netio::{LinkState, PortError, link_named};
-use netlink::{LinkId, Masters};
+use netlink::{LinkId, Masters, Stacked};
 use steer::{InterfaceCpus, PlacementError};
 
 use super::{Configuration, Interface, Problem};
@@ -18,6 +18,7 @@ pub(super) fn problems(
     let mut problems = find_links(config);
     if are_keys_right {
         problems.extend(wrong_number_of_interfaces(config));
+        problems.extend(stands_on_another(config));
         problems.extend(placement(config, cpus));
     }
     if let Some(Err(error)) = config.socket.as_deref().map(ControlSocket::check) {
@@ -34,7 +35,7 @@ pub(super) fn find_links(config: &mut Configuration) -> Vec<Problem> {
         let (before, interface) = config.interfaces.split_at_mut(at);
         let Some(interface) = interface.first_mut() else { break };
         let found = link_named(&interface.name);
-        let what = obstacle(&interface.name, &found);
+        let what = obstacle(&interface.name, &found, config.mode);
         interface.link = found.ok().flatten();
         let what = what.or_else(|| named_before(before, interface));
         if let Some(what) = what.or_else(|| taken_over(interface)) {
@@ -65,6 +66,45 @@ fn taken_over(interface: &Interface) -> Option<String> {
         Ok(master) => Some(engine::taken_over(&link.name, &master?)),
         Err(error) => Some(format!("can not tell whom {:?} belongs to: {error}", link.name)),
     }
+}
+
+/// The interfaces of a bridge that stand on another of its interfaces, such as a VLAN. Each of their
+/// frames is one of the other interface too, so the bridge would forward it twice. A router takes a
+/// frame at the interface whose station it is for.
+fn stands_on_another(config: &Configuration) -> Vec<Problem> {
+    if config.mode != Mode::Bridge {
+        return Vec::new();
+    }
+    let mut stacked = match Stacked::new().map_err(netlink::Error::from) {
+        Ok(stacked) => stacked,
+        Err(error) => return vec![unknown_stack(config, &error)],
+    };
+    if let Err(error) = stacked.refresh() {
+        return vec![unknown_stack(config, &error)];
+    }
+    let link = |it: &Interface| it.link.as_ref().map(|link| LinkId(link.index));
+    let mut problems = Vec::new();
+    for above in &config.interfaces {
+        let stands_on = |below: &&Interface| {
+            link(below).is_some_and(|below| {
+                link(above).is_some_and(|above| stacked.on(&[below]).contains(&above))
+            })
+        };
+        if let Some(below) = config.interfaces.iter().find(stands_on) {
+            let what = format!(
+                "{:?} stands on {:?} of line {}, and a bridge would forward its frames twice; leave \
+                 one of them out, or set `mode = \"routed\"`",
+                above.name, below.name, below.name_line
+            );
+            problems.push(config.problem(above.name_line, "interface.name", what));
+        }
+    }
+    problems
+}
+
+fn unknown_stack(config: &Configuration, error: &netlink::Error) -> Problem {
+    let what = format!("can not tell which interfaces stand on others: {error}");
+    config.problem(0, "interface", what)
 }
 
 /// A problem if there are fewer interfaces than the mode needs, or more than a bridge may have.
@@ -108,9 +148,10 @@ fn placement(config: &Configuration, cpus: &[usize]) -> Option<Problem> {
 }
 
 /// The reason why an interface can not be used; `None` if it can.
-fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>) -> Option<String> {
-    let not_ethernet = found.as_ref().ok().and_then(|it| it.as_ref()?.not_ethernet());
-    if let Some(what) = not_ethernet {
+fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) -> Option<String> {
+    let takes_bare = mode == Mode::Routed;
+    let unfit = found.as_ref().ok().and_then(|it| it.as_ref()?.unfit(takes_bare));
+    if let Some(what) = unfit {
         let interface = name.to_owned();
         return Some(PortError::NotEthernet { interface, what }.to_string());
     }

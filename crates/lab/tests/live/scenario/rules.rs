@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use lab::{Lab, Result};
+use lab::{Lab, Result, Stateway};
 use serde_json::Value;
 
 use super::stateway;
@@ -49,8 +49,13 @@ pub fn ruleset_file(lab: &Lab, name: &str, rules: &str) -> Result<String> {
 
 /// Has the running gateway exchange its rules for these.
 pub fn load(lab: &Lab, rules: &str) -> Result<()> {
+    load_of(lab, stateway(lab), rules)
+}
+
+/// As [`load`], for a gateway that was started later in the lab.
+pub fn load_of(lab: &Lab, stateway: &Stateway, rules: &str) -> Result<()> {
     let file = ruleset_file(lab, "loaded.json", rules)?;
-    stateway(lab).command(&["rules", "load", &file]).check().map(drop)
+    stateway.command(&["rules", "load", &file]).check().map(drop)
 }
 
 /// The differences between two listings, object by object, without the parts that depend on time.

@@ -10,7 +10,8 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{Dissected, TcpFlags, dissect};
 
 use crate::scenario::{
-    alone, bridge_spec, frames, listen, load, send_frames, start, stop_cleanly, with_config,
+    alone, bridge_spec, frames, listen, load, router_spec, send_frames, start, stop_cleanly,
+    with_config,
 };
 
 /// Only packets for port 80 pass.
@@ -232,9 +233,9 @@ fn packets_in_other_frames_do_not_get_past_the_rules() {
     });
 }
 
-/// Packets from them have no Ethernet header, and would be read as if they had one.
+/// Packets from them have no Ethernet header. A router does without, and a bridge can not.
 #[test]
-fn interfaces_without_ethernet_are_refused() {
+fn interfaces_without_ethernet_are_refused_by_a_bridge() {
     alone(|| {
         let namespace = Namespace::new("bare")?;
         namespace.ip(&[
@@ -259,6 +260,10 @@ fn interfaces_without_ethernet_are_refused() {
                 let said = format!("tried.toml:10: interface.name: {name} is {kind}");
                 assert!(output.stderr.contains(&said), "{name}: {}", output.stderr);
             }
+            let config = router_spec(1)?.config(&["lan0", name]);
+            let output = with_config(&namespace, "check", &config)?.run()?;
+            let expected = if name == "lo" { Some(2) } else { Some(0) };
+            assert_eq!(output.code, expected, "{name}: {}", output.stderr);
         }
         Ok(())
     });

@@ -236,7 +236,8 @@ mod tests {
         let mut config = Configuration::parse(file, text, &CpuSet::first(4)).unwrap();
         let (index, name, mac) = (3, "lan0".to_owned(), [2, 0, 0, 0, 0, 1]);
         let (mtu, hardware) = (1500, 1);
-        let link = LinkState { index, name, up: true, running: true, mtu, mac, hardware };
+        let (up, running, point_to_point) = (true, true, false);
+        let link = LinkState { index, name, up, running, mtu, mac, point_to_point, hardware };
         config.interfaces[1].link = Some(link);
         for name in ["lan0", "lan-port"] {
             let error = PortError::NoInterface { interface: name.into() };
