@@ -34,8 +34,8 @@ counted from 1. Further properties follow, in any order:
 and for a packet that is not given byte by byte:
   flags syn,ack  type TYPE  code N  id N  vlan N  ttl N  dscp NAME  length BYTES
 
-With a running gateway, sets have their current elements, and the state is that of the packet's
-connection unless STATE is given. With a file, sets have the elements that it lists, and a packet
+With a running gateway, sets have their current elements, the state is that of the packet's
+connection unless STATE is given, and without `out` the route is looked up. With a file, sets have the elements that it lists, and a packet
 without STATE is new. Limits and quotas count as unused.")]
 pub struct Args {
     /// The packet and its properties.
