@@ -21,6 +21,7 @@ use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
 
 pub use self::host_rules::HostRule;
+pub(crate) use self::host_rules::warning;
 pub use self::memory::check_memory;
 
 pub(crate) use self::keeper::{Keeper, TryError};

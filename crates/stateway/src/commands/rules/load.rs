@@ -83,6 +83,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     list(&loaded.problems, out)?;
     host_rules::lines_of(&gateway, &book)?.iter().try_for_each(|line| out.line(line))?;
+    host_rules::lines_of_chains(&loaded.kernels_chains)
+        .iter()
+        .try_for_each(|line| out.line(line))?;
     for name in &loaded.missing_interfaces {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
         out.line(format_args!("{name} {what}"))?;

@@ -66,7 +66,7 @@ impl NftText<'_> {
     }
 }
 
-/// What a program has left.
+/// The end of a program, and its output.
 pub(super) struct Ran {
     /// Its end.
     pub status: ExitStatus,
