@@ -50,7 +50,7 @@ pub enum Fate {
     ToHost,
     /// A hook drops or refuses the packet.
     Ends(Hook, Decision),
-    /// No way leads on, so the packet is dropped in front of forward.
+    /// No way leads on, so the packet is dropped.
     NoWay(DropReason),
 }
 
@@ -61,6 +61,8 @@ pub enum Exit {
     Unknown,
     /// By this interface.
     By(String),
+    /// By an interface that the gateway does not have. The rules judge the packet nevertheless.
+    Elsewhere,
     /// To the host itself.
     Host,
     /// There is none.
@@ -130,6 +132,7 @@ pub fn walk(
         known: tracked.known(),
         mark: probe.mark,
         priority: 0,
+        leads_elsewhere: false,
         walk: Walk {
             hooks: Vec::new(),
             fate: Fate::Passes,
@@ -183,6 +186,9 @@ pub fn walk(
             walker.walk.fate = Fate::ToHost;
         }
     }
+    if walker.leads_elsewhere && walker.walk.fate == Fate::Passes {
+        walker.walk.fate = Fate::NoWay(DropReason::NoOutputPort);
+    }
     walker.walk
 }
 
@@ -196,6 +202,8 @@ struct Walker<'a> {
     known: Known<'a>,
     mark: u32,
     priority: u32,
+    /// Whether the way leads to an interface that the gateway does not have.
+    leads_elsewhere: bool,
     walk: Walk,
 }
 
@@ -216,6 +224,7 @@ impl Walker<'_> {
                     .remarks
                     .push("without `out`, the packet leaves as the gateway sends it now");
             }
+            Exit::Elsewhere => self.leads_elsewhere = true,
             Exit::Host => self.walk.fate = Fate::ToHost,
             Exit::Refused(reason) => self.walk.fate = Fate::NoWay(reason),
         }

@@ -171,7 +171,7 @@ impl RuleBook {
             Fate::Ends(_, Decision::Accept) => return "accepted".to_owned(),
             Fate::NoWay(reason) => {
                 let why = reason.name();
-                return format!("dropped in front of forward: no way leads on ({why})");
+                return format!("dropped: no way leads on ({why})");
             }
             Fate::Ends(_, Decision::Drop) => "dropped",
             Fate::Ends(_, Decision::Reject(_)) => "refused with an answer to its sender",

@@ -72,7 +72,7 @@ impl RuleBook {
     }
 
     /// The same chains; `kernel` are those that it has.
-    fn host_chains(&self, kernel: Option<&[HostChain]>) -> Vec<HostRule> {
+    pub(super) fn host_chains(&self, kernel: Option<&[HostChain]>) -> Vec<HostRule> {
         let told = self.ruleset.host_chains().iter().map(|chain| {
             let HostChain { family, table, name, hook, policy } = chain;
             HostRule {

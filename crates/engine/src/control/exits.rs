@@ -1,7 +1,6 @@
 //! The way out of the gateway, for questions about a packet.
 
 use fib::LinkId;
-use flow::DropReason;
 use netio::PortId;
 use ruleset::Exit;
 use wire::Network;
@@ -36,7 +35,7 @@ impl Gateway {
             RouteDecision::Forward { next: (link, _), .. } => {
                 let port = routing.port_of(link);
                 let name = port.and_then(|port| names.get(usize::from(port.0)));
-                name.map_or(Exit::Refused(DropReason::NoOutputPort), |name| Exit::By(name.clone()))
+                name.map_or(Exit::Elsewhere, |name| Exit::By(name.clone()))
             }
         }
     }

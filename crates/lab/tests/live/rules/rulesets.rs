@@ -423,6 +423,7 @@ table inet edge {
         ct state established,related accept
         oifname "wan0" accept
         ct status dnat accept
+        tcp dport 81 accept
     }
 }
 "#;
@@ -433,6 +434,7 @@ fn a_packet_without_an_output_interface_is_explained_by_the_route_that_it_takes(
         let mut lab = router(1)?;
         lab.gateway().ip(&[
             "rule add fwmark 7 lookup 100",
+            "route add unreachable 203.0.113.200/32",
             "route add blackhole default table 100",
             "link add else0 type veth peer name else1",
             "link set else1 up",
@@ -461,10 +463,14 @@ fn a_packet_without_an_output_interface_is_explained_by_the_route_that_it_takes(
         expect(&own, "in lan0, out -", "accepted: it goes to this host")?;
         for (to, reason) in [
             ("203.0.113.200:80", "no_route"),
-            ("203.0.113.2:80", "no_output_port"),
+            ("203.0.113.2:80", "policy_refused"),
+            ("203.0.113.2:81", "no_output_port"),
             (&format!("{server}:7"), "route_blackhole"),
         ] {
-            let verdict = format!("dropped in front of forward: no way leads on ({reason})");
+            let verdict = match reason {
+                "policy_refused" => "by the policy of inet edge chain forward".to_owned(),
+                reason => format!("dropped: no way leads on ({reason})"),
+            };
             soon("the route is known", || {
                 Ok(ask(&format!("tcp {client} {to} in lan0"))?.contains(&verdict))
             })?;
