@@ -36,6 +36,7 @@ fmt: ## format the code and bring the reference tables in docs/ up to date
 	$(CARGO) fmt --all
 	$(CARGO) xtask drops --write
 	$(CARGO) xtask tunables --write
+	$(CARGO) xtask nft --write
 
 setup: ## only install what the tests need
 	@scripts/setup

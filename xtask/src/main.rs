@@ -6,6 +6,7 @@ mod file_names;
 mod instructions;
 mod layers;
 mod licences;
+mod nft_words;
 mod problem;
 mod prose;
 mod rooms;
@@ -41,6 +42,12 @@ enum Task {
         #[arg(long)]
         write: bool,
     },
+    /// Compare docs/nft.md with what the import of rulesets supports
+    Nft {
+        /// Write the document anew
+        #[arg(long)]
+        write: bool,
+    },
     /// Count instructions under valgrind and compare them with xtask/instructions.toml
     Instructions(instructions::Options),
 }
@@ -61,6 +68,12 @@ fn main() -> anyhow::Result<ExitCode> {
                 tunables::update(&root)?;
             }
             ("tunables", tunables::check(&root)?)
+        }
+        Task::Nft { write } => {
+            if write {
+                nft_words::update(&root)?;
+            }
+            ("nft", nft_words::check(&root)?)
         }
         Task::Instructions(options) => {
             let metadata = metadata(&root, Graph::Workspace)?;
@@ -91,6 +104,7 @@ fn tidy(root: &Path) -> anyhow::Result<Vec<Problem>> {
     problems.extend(file_names::check(root)?);
     problems.extend(drops::check(root)?);
     problems.extend(tunables::check(root)?);
+    problems.extend(nft_words::check(root)?);
     Ok(problems)
 }
 

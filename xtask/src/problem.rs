@@ -25,6 +25,17 @@ impl Problem {
     ) -> Self {
         Self { file: file.into(), line, what: what.into(), remedy: remedy.into() }
     }
+
+    /// The first line in which a document differs from what the code generates.
+    pub fn of_generated(file: &str, document: &str, code: &str, remedy: &str) -> Option<Self> {
+        if document == code {
+            return None;
+        }
+        let same = document.lines().zip(code.lines()).take_while(|(left, right)| left == right);
+        let line = same.count() + 1;
+        let expected = code.lines().nth(line - 1).unwrap_or("nothing here");
+        Some(Self::new(file, line, format!("differs from the code: {expected}"), remedy))
+    }
 }
 
 impl fmt::Display for Problem {

@@ -60,17 +60,7 @@ fn section<'a>(text: &mut String, title: &str, tunables: impl Iterator<Item = &'
 
 /// The first line that differs.
 fn judge(document: &str, code: &str) -> Option<Problem> {
-    if document == code {
-        return None;
-    }
-    let same = document.lines().zip(code.lines()).take_while(|(left, right)| left == right);
-    let line = same.count() + 1;
-    Some(Problem::new(
-        DOCUMENT,
-        line,
-        format!("differs from the code: {}", code.lines().nth(line - 1).unwrap_or("nothing here")),
-        "run `cargo xtask tunables --write`",
-    ))
+    Problem::of_generated(DOCUMENT, document, code, "run `cargo xtask tunables --write`")
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::SCHEMA;
 use crate::query::{ConnectionQuery, CountQuery, EventQuery, FormatQuery, LineFormat};
 use crate::refusal::Refused;
+use crate::rules::warning;
 use crate::schema::{
     Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation,
     ExpectationEvent, Moves, RecentDrops, RulesStatus, SetBalancer, SetTunable, SetWorkers,
@@ -78,9 +79,10 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
         let limit = limit.map_or(0, |(_, value)| value);
         let (status, (book, left)) =
             keeper.active_and(|| gateway.status()).map_err(unresponsive)?;
-        let host_warning = book.as_ref().and_then(|book| book.host_warning());
+        let chains = book.as_ref().map(|book| book.kernels_chains()).unwrap_or_default();
+        let host_warning = warning(&chains);
         let rules = status.rules.as_ref().zip(book);
-        let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left));
+        let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left, chains));
         let log_lines_lost = log_lines_lost();
         let of_log = (log_lines_lost > 0).then(|| lost_lines(log_lines_lost));
         let warnings = gateway.rule_troubles().into_iter();

@@ -17,7 +17,7 @@ use crate::SCHEMA;
 use crate::query::LoadQuery;
 use crate::refusal::Refused;
 use crate::routes::{Answer, BodyOf, QueryOf, parsed, parsed_body, unresponsive};
-use crate::rules::{RuleBook, TryError, explain_now, live};
+use crate::rules::{RuleBook, TryError, explain_now, live, warning};
 use crate::schema::{ActiveRules, AskRules, Done, Explanation, LoadedRules};
 use crate::server::Shared;
 
@@ -82,7 +82,7 @@ fn try_document(
     let book =
         RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))?;
     let missing_interfaces = book.missing_interfaces(&shared.gateway.interfaces());
-    let (report, host_warning) = (book.report(), book.host_warning());
+    let (report, kernels_chains) = (book.report(), book.kernels_chains());
     let trial = shared.rules.load(&*shared.gateway, book, confirm, Instant::now());
     let trial = trial.map_err(|error| match error {
         TryError::Waits(_) => Refused::conflict(
@@ -106,9 +106,18 @@ fn try_document(
     })?;
     let (problems, summary) = (report.problems, report.summary);
     let confirm_s = confirm.map(|confirm| confirm.as_secs());
-    let warnings = shared.gateway.rule_troubles().into_iter().chain(host_warning).collect();
+    let warnings =
+        shared.gateway.rule_troubles().into_iter().chain(warning(&kernels_chains)).collect();
     let schema = SCHEMA;
-    let loaded = LoadedRules { schema, problems, summary, missing_interfaces, warnings, confirm_s };
+    let loaded = LoadedRules {
+        schema,
+        problems,
+        summary,
+        missing_interfaces,
+        warnings,
+        kernels_chains,
+        confirm_s,
+    };
     Ok((loaded, trial))
 }
 
@@ -185,6 +194,7 @@ async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
             revision: view.as_ref().map(|view| view.revision),
             age_s: view.as_ref().map(|view| view.age.as_secs()),
             summary: book.report().summary,
+            kernels_chains: book.kernels_chains(),
             ruleset: Some(document),
         }))
     })

@@ -13,8 +13,8 @@ fn refused(document: &[u8]) -> String {
 
 #[test]
 fn a_document_that_is_no_json_is_refused_with_advice() {
-    assert!(refused(b"table inet t {\n}\n").contains("unshare --net sh -c 'nft -f RULES.nft"));
-    assert!(refused(b"#!/usr/sbin/nft -f\n").contains("unshare --net"));
+    assert!(refused(b"table inet t {\n}\n").contains("`stateway rules load RULES.nft`"));
+    assert!(refused(b"#!/usr/sbin/nft -f\n").contains("in nft's own syntax"));
     assert!(refused(b" \n").contains("it is empty"));
     assert!(refused(b"{\"nftables\": [").contains("EOF"));
     assert!(refused(b"[]").contains("the list `nftables` is missing"));

@@ -219,6 +219,34 @@ fn mistakes_in_a_ruleset_are_named_with_their_place() {
     insta::assert_snapshot!("invalid", problems(&wrong));
 }
 
+/// As nft 1.0.6 prints rules of iptables-nft.
+#[test]
+fn leaving_out_an_extension_of_iptables_that_drops_filters_less() {
+    let xt = |kind: &str, name: &str| json!({"xt": {"type": kind, "name": name}});
+    let counter = json!({"counter": {"packets": 0, "bytes": 0}});
+    for (statements, effect) in [
+        (json!([xt("match", "string"), counter, xt("target", "REJECT")]), Effect::Open),
+        (json!([counter, xt("target", "REJECT")]), Effect::Open),
+        (json!([xt("match", "string"), counter, {"drop": null}]), Effect::Open),
+        (json!([xt("match", "recent"), counter, {"accept": null}]), Effect::Stricter),
+        (json!([xt("match", "u32"), counter, xt("target", "LOG")]), Effect::SideEffect),
+        (json!([xt("target", "MASQUERADE")]), Effect::Untranslated),
+        (json!([xt("target", "NFQUEUE")]), Effect::Unclear),
+        (json!([{"xt": null}]), Effect::Unclear),
+    ] {
+        let refused =
+            import_value(&document(&[forward(), rule("f", &statements)]), Options::default());
+        let problems = refused.unwrap_err().problems;
+        for problem in problems.listed() {
+            assert_eq!(problem.effect, Some(effect), "{statements}");
+            let told = problem.to_string();
+            assert!(told.contains("save the rules by iptables-save and load that file"), "{told}");
+            assert_eq!(told.contains("PACKETS THAT IT DROPS GO ON"), effect == Effect::Open);
+        }
+        assert!(problems.count(Severity::Unsupported) > 0, "{statements}");
+    }
+}
+
 #[test]
 fn the_table_of_a_running_gateway_is_none_of_the_operators() {
     let of = |table: &str| {

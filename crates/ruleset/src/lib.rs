@@ -80,4 +80,4 @@ pub use model::{
 pub use needs::Need;
 pub use problem::{Effect, Place, Problem, Problems, Severity};
 pub use translations::{Ending, EndsAt, Forwarded, Translations};
-pub use walk::{Fate, HookWalk, Tracked, Walk, walk};
+pub use walk::{Exit, Fate, HookWalk, Question, Tracked, Walk, walk};

@@ -3,6 +3,29 @@ use serde_json::json;
 
 use super::*;
 
+/// No remarks.
+const BARE: HostRemark<'_> = &|_, _, _| "";
+
+#[test]
+fn a_remark_stands_beside_each_chain_about_the_host_and_no_other() {
+    let chain = |name: &str, hook: Option<&str>| {
+        json!({"chain": {"family": "inet", "table": "t", "name": name, "handle": 2, "type": "filter",
+            "hook": hook, "prio": 0, "policy": "drop"}})
+    };
+    let document = json!({"nftables": [{"table": {"family": "inet", "name": "t", "handle": 1}},
+        chain("in", Some("input")), chain("out", Some("output")), chain("f", Some("forward")),
+        chain("plain", None)]});
+    let of_host = |family: &str, table: &str, chain: &str| match (family, table, chain) {
+        ("inet", "t", "in") => "not ours",
+        _ => "",
+    };
+    let text = text(&document, true, &of_host);
+    let chains: Vec<&str> = text.lines().filter(|line| line.contains("chain")).collect();
+    let expected =
+        ["in { # handle 2 # not ours", "out { # handle 2", "f { # handle 2", "plain { # handle 2"];
+    assert_eq!(chains, expected.map(|it| format!("\tchain {it}")));
+}
+
 #[test]
 fn damaged_rulesets_are_listed_without_a_panic() {
     for rule in [
@@ -15,7 +38,7 @@ fn damaged_rulesets_are_listed_without_a_panic() {
         rule_text(&rule);
     }
     for document in [json!(null), json!({"nftables": 3}), json!({"nftables": [1, {"table": 1}]})] {
-        text(&document, true);
+        text(&document, true, BARE);
     }
 }
 
@@ -94,9 +117,9 @@ proptest! {
     ) {
         let hostile = format!("text{}", String::from_iter(characters));
         let shown = flow::Shown(&hostile).to_string();
-        let listed = text(&with_text(&hostile), true);
-        prop_assert_eq!(&listed, &text(&with_text(&shown), true));
-        prop_assert_eq!(listed.lines().count(), text(&with_text("text"), true).lines().count());
+        let listed = text(&with_text(&hostile), true, BARE);
+        prop_assert_eq!(&listed, &text(&with_text(&shown), true, BARE));
+        prop_assert_eq!(listed.lines().count(), text(&with_text("text"), true, BARE).lines().count());
         prop_assert!(listed.lines().all(flow::is_harmless), "{}", listed);
         let rule = rule_text(&with_text(&hostile)["nftables"][2]["rule"]);
         prop_assert!(flow::is_harmless(&rule), "{}", rule);

@@ -1,7 +1,7 @@
 //! The way of a packet through all hooks, step by step.
 
-use flow::{Timestamp, Zone, ZonePair};
-use wire::{ChecksumCovers, Family, Place, Readdress};
+use flow::{DropReason, Timestamp, Zone, ZonePair};
+use wire::{ChecksumCovers, Family, Network, Place, Readdress};
 
 use crate::compile::Program;
 use crate::evaluate::{
@@ -24,6 +24,8 @@ pub struct Walk {
     pub hooks: Vec<HookWalk>,
     /// The end of its way.
     pub fate: Fate,
+    /// The output interface, if it is known.
+    pub output: Option<String>,
     /// Assumptions, as remarks for the operator.
     pub remarks: Vec<&'static str>,
 }
@@ -48,6 +50,41 @@ pub enum Fate {
     ToHost,
     /// A hook drops or refuses the packet.
     Ends(Hook, Decision),
+    /// No way leads on, so the packet is dropped.
+    NoWay(DropReason),
+}
+
+/// The way out of the gateway for a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Nobody knows it here.
+    Unknown,
+    /// By this interface.
+    By(String),
+    /// By an interface that the gateway does not have. The rules judge the packet nevertheless.
+    Elsewhere,
+    /// To the host itself.
+    Host,
+    /// There is none.
+    Refused(DropReason),
+}
+
+/// A packet, and the facts about it.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    /// The packet with its surroundings.
+    pub probe: &'a Probe,
+    /// Its connection.
+    pub tracked: &'a dyn Tracked,
+    /// The way of a packet with this mark, if the probe names no output interface.
+    pub exit: &'a dyn Fn(&Network, u32) -> Exit,
+}
+
+impl<'a> Question<'a> {
+    /// A packet of which no more is known than the probe says.
+    pub fn alone(probe: &'a Probe) -> Self {
+        Self { probe, tracked: probe, exit: &|_, _| Exit::Unknown }
+    }
 }
 
 /// The source of facts about the packet's connection.
@@ -81,10 +118,10 @@ impl Tracked for Probe {
 pub fn walk(
     program: &Program,
     state: &mut RuleState,
-    probe: &Probe,
-    tracked: &dyn Tracked,
+    question: Question<'_>,
     now: Timestamp,
 ) -> Walk {
+    let Question { probe, tracked, exit } = question;
     let mut walker = Walker {
         program,
         state,
@@ -95,18 +132,20 @@ pub fn walk(
         known: tracked.known(),
         mark: probe.mark,
         priority: 0,
-        walk: Walk { hooks: Vec::new(), fate: Fate::Passes, remarks: Vec::new() },
+        leads_elsewhere: false,
+        walk: Walk {
+            hooks: Vec::new(),
+            fate: Fate::Passes,
+            output: probe.output.clone(),
+            remarks: Vec::new(),
+        },
     };
     if probe.state.is_none() && !probe.reply {
         walker.walk.remarks.push("no `state` was given: the one shown is assumed");
     }
-    for (told, remark) in [
-        (&probe.input, "without `in`, rules that ask for the input interface do not match"),
-        (&probe.output, "without `out`, rules that ask for the output interface do not match"),
-    ] {
-        if told.is_none() {
-            walker.walk.remarks.push(remark);
-        }
+    if probe.input.is_none() {
+        let remark = "without `in`, rules that ask for the input interface do not match";
+        walker.walk.remarks.push(remark);
     }
     let is_hosts = probe.host_addresses.contains(&probe.network.destination_ip());
     if is_hosts && program.ruleset().translations().is_empty() {
@@ -120,7 +159,10 @@ pub fn walk(
             walker.walk.fate = Fate::ToHost;
             break;
         }
-        if walker.walk.fate == Fate::ToHost && hook >= Hook::Forward {
+        if hook == Hook::Forward && walker.walk.fate == Fate::Passes {
+            walker.find_exit(exit);
+        }
+        if walker.walk.fate != Fate::Passes && hook >= Hook::Forward {
             break;
         }
         let translation = tracked.translation();
@@ -144,6 +186,9 @@ pub fn walk(
             walker.walk.fate = Fate::ToHost;
         }
     }
+    if walker.leads_elsewhere && walker.walk.fate == Fate::Passes {
+        walker.walk.fate = Fate::NoWay(DropReason::NoOutputPort);
+    }
     walker.walk
 }
 
@@ -152,15 +197,39 @@ struct Walker<'a> {
     state: &'a mut RuleState,
     now: Timestamp,
     frame: Vec<u8>,
-    network: wire::Network,
+    network: Network,
     ct_state: CtState,
     known: Known<'a>,
     mark: u32,
     priority: u32,
+    /// Whether the way leads to an interface that the gateway does not have.
+    leads_elsewhere: bool,
     walk: Walk,
 }
 
 impl Walker<'_> {
+    /// Finds the output interface, if the question does not name one.
+    fn find_exit(&mut self, exit: &dyn Fn(&Network, u32) -> Exit) {
+        if self.walk.output.is_some() {
+            return;
+        }
+        match exit(&self.network, self.mark) {
+            Exit::Unknown => {
+                let remark = "without `out`, rules that ask for the output interface do not match";
+                self.walk.remarks.push(remark);
+            }
+            Exit::By(name) => {
+                self.walk.output = Some(name);
+                self.walk
+                    .remarks
+                    .push("without `out`, the packet leaves as the gateway sends it now");
+            }
+            Exit::Elsewhere => self.leads_elsewhere = true,
+            Exit::Host => self.walk.fate = Fate::ToHost,
+            Exit::Refused(reason) => self.walk.fate = Fate::NoWay(reason),
+        }
+    }
+
     /// One hook; true if the packet ends in it.
     fn hook(&mut self, hook: Hook, probe: &Probe) -> bool {
         if self.program.is_empty(hook) {
@@ -176,7 +245,7 @@ impl Walker<'_> {
             packet_type: 0,
             input: name(&probe.input),
             // The output is not known before the route is.
-            output: if hook < Hook::Forward { 0 } else { name(&probe.output) },
+            output: if hook < Hook::Forward { 0 } else { name(&self.walk.output) },
             mark: self.mark,
             priority: self.priority,
             connection: match hook {

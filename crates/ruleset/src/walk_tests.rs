@@ -19,7 +19,7 @@ fn walked(document: serde_json::Value, question: &str) -> (Program, Walk) {
     let shared = SharedState::new(&program, 1);
     let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
     let probe = Probe::parse(question).expect("it is a question");
-    let walk = walk(&program, &mut state, &probe, &probe, Timestamp::ZERO);
+    let walk = walk(&program, &mut state, Question::alone(&probe), Timestamp::ZERO);
     (program, walk)
 }
 
@@ -120,7 +120,12 @@ fn packets_for_the_host_are_left_to_it_unless_they_are_translated() {
         let probe = Probe { host_addresses, ..probe };
         let known = Forwarded(&probe);
         let tracked: &dyn Tracked = if is_known { &known } else { &probe };
-        let walk = walk(&program, &mut state, &probe, tracked, Timestamp::ZERO);
+        let walk = walk(
+            &program,
+            &mut state,
+            Question { tracked, ..Question::alone(&probe) },
+            Timestamp::ZERO,
+        );
         (handles(&program, &walk), walk.fate)
     };
     assert_eq!(ask("tcp 192.0.2.1 198.51.100.2:80", false), (vec![10, 12], Fate::Passes));
@@ -166,7 +171,7 @@ fn a_packet_that_a_rule_leads_to_the_host_ends_there() {
         let probe = Probe { host_addresses, ..probe };
         let shared = SharedState::new(&program, 1);
         let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
-        let walk = walk(&program, &mut state, &probe, &probe, Timestamp::ZERO);
+        let walk = walk(&program, &mut state, Question::alone(&probe), Timestamp::ZERO);
         (handles(&program, &walk), walk.fate)
     };
     assert_eq!(ask("192.0.2.254"), (vec![10, 11], Fate::ToHost));

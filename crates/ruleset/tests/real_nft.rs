@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use flow::Timestamp;
 use ruleset::probe::Probe;
 use ruleset::{
-    CompileOptions, Fate, Imported, Options, Problem, Program, Refused, RuleState, Severity,
-    SharedState, import, walk,
+    CompileOptions, Fate, Imported, Options, Problem, Program, Question, Refused, RuleState,
+    Severity, SharedState, import, walk,
 };
 use serde_json::Value;
 
@@ -146,7 +146,7 @@ fn safe(rules: &str, packets: &[(&str, bool)]) {
             let shared = SharedState::new(&program, 1);
             let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
             let probe = Probe::parse(packet).unwrap();
-            let walk = walk(&program, &mut state, &probe, &probe, Timestamp::ZERO);
+            let walk = walk(&program, &mut state, Question::alone(&probe), Timestamp::ZERO);
             assert_eq!(walk.fate == Fate::Passes, *passes, "{packet}: {:?}", walk.fate);
         }
     });
@@ -284,7 +284,7 @@ fn our_text_is_what_nft_prints() {
         };
         let (theirs, json) = both.split_once("===\n").expect("two listings");
         let json: Value = serde_json::from_str(json).expect("JSON");
-        let ours = ruleset::listing::text(&json, false);
+        let ours = ruleset::listing::text(&json, false, &|_, _, _| "");
         let (ours, theirs) = (lines(&ours), lines(theirs));
         let different: Vec<_> = theirs.iter().filter(|line| !ours.contains(line)).collect();
         let made_up: Vec<_> = ours.iter().filter(|line| !theirs.contains(line)).collect();

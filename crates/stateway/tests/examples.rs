@@ -18,7 +18,7 @@ fn check(configuration: &str, ruleset: &str, more: &[&str]) -> Output {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("gateway.toml");
     fs::write(&file, configuration).unwrap();
-    fs::write(directory.path().join("ruleset.json"), ruleset).unwrap();
+    fs::write(directory.path().join("rules.nft"), ruleset).unwrap();
     let mut command = Command::new(STATEWAY);
     command.args(["check", "-c", file.to_str().unwrap()]).args(more).output().unwrap()
 }
@@ -137,7 +137,7 @@ fn the_readme_shows_what_explain_says() {
     let (question, rest) = shown.split_once('\n').unwrap();
     let expected = rest.split("```").next().unwrap();
     let directory = TempDir::new().unwrap();
-    fs::write(directory.path().join("ruleset.json"), HOME_ROUTER).unwrap();
+    fs::write(directory.path().join("rules.nft"), HOME_ROUTER).unwrap();
     let mut command = Command::new(STATEWAY);
     command.current_dir(&directory).args(["rules", "explain"]).args(question.split(' '));
     let output = command.output().unwrap();

@@ -8,7 +8,7 @@ use ruleset::listing::{Live, rule_with_live};
 use ruleset::probe::Probe;
 use ruleset::{
     ChainId, Connection, CtState, Decision, Fate, Hook, HookWalk, Known, NatKind, NatRequest,
-    Outcome, PacketView, Program, RuleId, RuleState, SharedState, Step, Tracked, Walk, consult,
+    Outcome, PacketView, Program, Question, RuleId, RuleState, SharedState, Step, Walk, consult,
     listing, name_bits, walk,
 };
 use serde_json::Value;
@@ -36,29 +36,29 @@ impl RuleBook {
         let program = &self.program();
         let shared = SharedState::new(program, 1);
         let mut state = RuleState::new(program, &shared, Timestamp::ZERO);
-        self.explain_with(program, None, probe, probe, &mut state, Timestamp::ZERO)
+        self.explain_with(program, None, Question::alone(probe), &mut state, Timestamp::ZERO)
     }
 
-    /// As [`explain`](Self::explain), with a tracked connection and the current elements of sets.
+    /// As [`explain`](Self::explain), with what a gateway knows and the current elements of sets.
     /// With `live`, rules show their current counters. Changes the state as a real packet does.
     pub fn explain_with(
         &self,
         program: &Program,
         live: Option<&Live>,
-        probe: &Probe,
-        tracked: &dyn Tracked,
+        question: Question<'_>,
         state: &mut RuleState,
         now: Timestamp,
     ) -> Explanation {
-        let walk = walk(program, state, probe, tracked, now);
-        let inside = Self::inside(program, probe, state, now);
+        let walk = walk(program, state, question, now);
+        let Question { probe, tracked, .. } = question;
+        let inside = Self::inside(program, probe, walk.output.as_ref(), state, now);
         let live = live.map(|live| (program, live));
         let family = probe.network.family;
         Explanation {
             schema: SCHEMA,
             packet: Summary { frame: &probe.frame }.to_string(),
             input: probe.input.clone(),
-            output: probe.output.clone(),
+            output: walk.output.clone(),
             state: CtState::name(tracked.state()).to_owned(),
             stages: walk.hooks.iter().map(|it| self.hook(live, it, family)).collect(),
             verdict: verdict(walk.fate).to_owned(),
@@ -71,6 +71,7 @@ impl RuleBook {
     fn inside(
         program: &Program,
         probe: &Probe,
+        output: Option<&String>,
         state: &mut RuleState,
         now: Timestamp,
     ) -> Option<String> {
@@ -81,7 +82,7 @@ impl RuleBook {
             Some(Carried::Packet { .. }) => return Some(INSIDE_REFUSED.to_owned()),
             _ => return Some(INSIDE_UNREAD.to_owned()),
         };
-        let name = |name: &Option<String>| name.as_deref().and_then(name_bits).unwrap_or(0);
+        let name = |name: Option<&String>| name.and_then(|it| name_bits(it)).unwrap_or(0);
         let known =
             Known { reply: false, status: 0, mark: 0, zones: ZonePair::default(), details: None };
         let view = PacketView {
@@ -89,8 +90,8 @@ impl RuleBook {
             network: &network,
             vlan: probe.vlan,
             packet_type: 0,
-            input: name(&probe.input),
-            output: name(&probe.output),
+            input: name(probe.input.as_ref()),
+            output: name(output),
             mark: probe.mark,
             priority: 0,
             connection: Connection { state: CtState::New, known: Some(known) },
@@ -168,6 +169,10 @@ impl RuleBook {
                 return host.to_owned();
             }
             Fate::Ends(_, Decision::Accept) => return "accepted".to_owned(),
+            Fate::NoWay(reason) => {
+                let why = reason.name();
+                return format!("dropped: no way leads on ({why})");
+            }
             Fate::Ends(_, Decision::Drop) => "dropped",
             Fate::Ends(_, Decision::Reject(_)) => "refused with an answer to its sender",
             Fate::Ends(_, Decision::SynProxy(_)) => "answered by the SYN proxy",
@@ -194,7 +199,7 @@ fn verdict(fate: Fate) -> &'static str {
     match fate {
         Fate::Passes | Fate::Ends(_, Decision::Accept) => "accept",
         Fate::ToHost => "host",
-        Fate::Ends(_, Decision::Drop) => "drop",
+        Fate::Ends(_, Decision::Drop) | Fate::NoWay(_) => "drop",
         Fate::Ends(_, Decision::Reject(_)) => "reject",
         Fate::Ends(_, Decision::SynProxy(_)) => "synproxy",
     }

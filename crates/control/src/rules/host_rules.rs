@@ -1,5 +1,7 @@
-//! The rules that the kernel has to apply, because they lead packets to the host.
+//! The rules and chains that the kernel has to apply: they lead packets to the host, or are about its
+//! own traffic.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ruleset::{EndsAt, HostChain, listing};
@@ -9,7 +11,8 @@ use wire::Family;
 
 use super::RuleBook;
 
-/// A rule that leads packets to the host. Only the kernel can deliver them.
+/// A rule that leads packets to the host, or a chain about its own traffic. Only the kernel can apply
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRule {
     /// Family, table, chain, and the handle of a rule.
@@ -47,9 +50,29 @@ impl RuleBook {
         told.collect()
     }
 
-    /// The chains about the host's own traffic, which only the kernel can run; `kernel` are those
-    /// that it has. Chains that accept everything are left out.
-    pub fn host_chains(&self, kernel: Option<&[HostChain]>) -> Vec<HostRule> {
+    /// Family and name of each table that has rules of which [`host_rules`](Self::host_rules) tells.
+    pub fn host_tables(&self) -> BTreeSet<(&'static str, &str)> {
+        let ends = self.ruleset.translations().ends;
+        let table = |rule: usize| {
+            let chain = self.ruleset.rules()[rule].chain;
+            let chain = &self.ruleset.chains()[chain.index()];
+            (chain.family.name(), &*chain.table)
+        };
+        ends.iter().map(|ending| table(ending.rule)).collect()
+    }
+
+    /// The chains about the host's own traffic, which only the kernel can run, and whether it has
+    /// them now. Chains that accept everything are left out.
+    pub fn kernels_chains(&self) -> Vec<HostRule> {
+        // Nobody is asked for nothing.
+        if self.ruleset.host_chains().is_empty() {
+            return Vec::new();
+        }
+        self.host_chains(engine::host_chains().ok().as_deref())
+    }
+
+    /// The same chains; `kernel` are those that it has.
+    pub(super) fn host_chains(&self, kernel: Option<&[HostChain]>) -> Vec<HostRule> {
         let told = self.ruleset.host_chains().iter().map(|chain| {
             let HostChain { family, table, name, hook, policy } = chain;
             HostRule {
@@ -63,22 +86,21 @@ impl RuleBook {
 
     /// A warning, as long as the kernel lacks chains of the ruleset.
     pub fn host_warning(&self) -> Option<String> {
-        // Nobody is asked for nothing.
-        if self.ruleset.host_chains().is_empty() {
-            return None;
-        }
-        let lacks = self.host_chains(Some(&engine::host_chains().ok()?));
-        let lacks = lacks.iter().filter(|chain| chain.is_there == Some(false));
-        let lacks: Vec<_> = lacks.map(|it| format!("{} ({})", it.place, it.text)).collect();
-        (!lacks.is_empty()).then(|| {
-            format!(
-                "NOBODY RUNS {}: it is about this host's own traffic, which the gateway does not \
-                 judge, and the kernel does not have it: load the ruleset into the kernel too (nft -f \
-                 RULES.nft)",
-                lacks.join(", ")
-            )
-        })
+        warning(&self.kernels_chains())
     }
+}
+
+/// A warning about the chains that the kernel lacks.
+pub(crate) fn warning(chains: &[HostRule]) -> Option<String> {
+    let lacks = chains.iter().filter(|chain| chain.is_there == Some(false));
+    let lacks: Vec<_> = lacks.map(|it| format!("{} ({})", it.place, it.text)).collect();
+    (!lacks.is_empty()).then(|| {
+        format!(
+            "NOBODY RUNS {}: it is about this host's own traffic, which the gateway does not judge, \
+             and the kernel does not have it: load the ruleset into the kernel too (nft -f RULES.nft)",
+            lacks.join(", ")
+        )
+    })
 }
 
 /// True if a document has a rule in the same chain. Counters do not matter.

@@ -21,6 +21,7 @@ use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
 
 pub use self::host_rules::HostRule;
+pub(crate) use self::host_rules::warning;
 pub use self::memory::check_memory;
 
 pub(crate) use self::keeper::{Keeper, TryError};
@@ -30,10 +31,8 @@ pub(crate) use self::now::{explain_now, live};
 const MOST_PER_PACKET: usize = 1000;
 
 /// The way to turn text in nft's own syntax into JSON.
-const FROM_TEXT: &str = "this is a ruleset in nft's own syntax; it is read as nft prints it in \
-     JSON: sudo unshare --net sh -c 'nft -f RULES.nft && nft -j list ruleset' > NEW.json (in a \
-     namespace of its own, so that nothing of this host changes; write iifname and oifname in \
-     place of iif and oif, which need interfaces that it does not have)";
+const FROM_TEXT: &str = "this is a ruleset in nft's own syntax, where JSON is needed: `stateway rules \
+     load RULES.nft` has nft read it, and `nft -j list ruleset` prints the one of a host";
 
 /// A ruleset that may be loaded.
 #[derive(Clone, Debug)]

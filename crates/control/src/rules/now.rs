@@ -9,10 +9,10 @@ use netio::clock;
 use ruleset::listing::Live;
 use ruleset::probe::Probe;
 use ruleset::{
-    CtState, Details, ElementUpdate, Known, Program, RuleState, SharedState, Tracked, Tuple,
-    name_bits, walk,
+    CtState, Details, ElementUpdate, Known, Program, Question, RuleState, SharedState, Tracked,
+    Tuple, name_bits, walk,
 };
-use wire::{Place, Readdress, Transport, mapped};
+use wire::{Network, Place, Readdress, Transport, mapped};
 
 use super::RuleBook;
 use crate::schema::Explanation;
@@ -70,10 +70,13 @@ pub(crate) fn explain_now(
         None => find(gateway, probe, zones)?,
         Some(_) => None,
     };
+    let input = probe.input.as_deref();
+    let exit = &|network: &Network, mark| gateway.exit(network, input, mark);
     let Some(found) = found else {
         let is_left =
             probe.state.is_none() && gateway.is_left_to_host(&probe.network, zones.original)?;
-        let mut explanation = book.explain_with(program, live, probe, probe, &mut state, now);
+        let question = Question { exit, ..Question::alone(probe) };
+        let mut explanation = book.explain_with(program, live, question, &mut state, now);
         if is_left {
             explanation.leave_to_host();
         }
@@ -81,7 +84,8 @@ pub(crate) fn explain_now(
         return Ok(explanation);
     };
     let told = Probe { state: Some(found.state()), ..probe.clone() };
-    let mut explanation = book.explain_with(program, live, &told, &found, &mut state, now);
+    let question = Question { probe: &told, tracked: &found, exit };
+    let mut explanation = book.explain_with(program, live, question, &mut state, now);
     let remark = "the explanation uses its tracked connection as it is now; sequence numbers are not \
                   looked at";
     explanation.remarks.push(remark.to_owned());
@@ -102,7 +106,7 @@ fn zones_of(program: &Program, probe: &Probe, now: Timestamp) -> Option<ZonePair
         return None;
     }
     let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
-    let walk = walk(program, &mut state, probe, probe, now);
+    let walk = walk(program, &mut state, Question::alone(probe), now);
     walk.hooks.iter().find_map(|hook| hook.outcome.zone)
 }
 

@@ -197,6 +197,9 @@ pub struct LoadedRules {
     /// Warnings for people, although the rules are in force.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Chains about the host's own traffic, which only its kernel can run.
+    #[serde(default)]
+    pub kernels_chains: Vec<HostRule>,
     /// Length of the trial, in seconds; `null` if the ruleset stays.
     pub confirm_s: Option<u64>,
 }
@@ -214,6 +217,9 @@ pub struct ActiveRules {
     pub confirm_s: Option<u64>,
     /// The contents of the ruleset.
     pub summary: Option<RulesSummary>,
+    /// Chains about the host's own traffic, which only its kernel can run.
+    #[serde(default)]
+    pub kernels_chains: Vec<HostRule>,
     /// The ruleset as `nft -j list ruleset` would print it, with the current counters and elements
     /// of sets; `null` if there is none.
     pub ruleset: Option<serde_json::Value>,

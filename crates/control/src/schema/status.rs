@@ -7,7 +7,7 @@ use flow::DropReason;
 use serde::{Deserialize, Serialize};
 
 use super::{Datagrams, Names};
-use crate::rules::RuleBook;
+use crate::rules::{HostRule, RuleBook};
 
 /// The whole gateway.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,6 +69,9 @@ pub struct RulesStatus {
     pub confirm_s: Option<u64>,
     /// Number of its rules.
     pub rules: usize,
+    /// Chains about the host's own traffic, which only its kernel can run.
+    #[serde(default)]
+    pub kernels_chains: Vec<HostRule>,
 }
 
 /// One worker.
@@ -211,6 +214,7 @@ impl RulesStatus {
         status: &engine::RulesStatus,
         book: &RuleBook,
         left: Option<Duration>,
+        kernels_chains: Vec<HostRule>,
     ) -> Self {
         let file = book.file().map(|file| file.display().to_string());
         Self {
@@ -220,6 +224,7 @@ impl RulesStatus {
             age_s: status.age.as_secs(),
             confirm_s: left.map(|left| left.as_secs()),
             rules: book.ruleset().rules().len(),
+            kernels_chains,
         }
     }
 }

@@ -5,6 +5,7 @@ pub mod balance;
 pub mod blueprint;
 pub mod config;
 pub mod coordinator;
+mod exits;
 pub mod gateway;
 pub mod host_chains;
 pub mod host_guard;

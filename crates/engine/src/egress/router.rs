@@ -18,7 +18,7 @@ use crate::egress::martian::{is_no_destination, is_no_source, stays_on_link};
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::reverse_path::Sources;
-use crate::egress::route_decision::{OUT_OF_TIME, RouteDecision};
+use crate::egress::route_decision::{HOST, OUT_OF_TIME, RouteDecision};
 use crate::egress::routing::Routing;
 use crate::egress::unsent::Unsent;
 
@@ -235,33 +235,8 @@ impl Router {
         let Some(link) = self.routing.port(port).map(|port| port.link) else {
             return RouteDecision::Refuse { reason: DropReason::NoOutputPort, icmp: None };
         };
-        let refuse = |reason, v4, v6| {
-            let code = if network.family == Family::V4 { v4 } else { v6 };
-            RouteDecision::Refuse { reason, icmp: Some(Message::Unreachable { code }) }
-        };
         let query = Query { mark, ..query(network, link, whole) };
-        let hop = match self.route_cache.look_up(&self.routing.fib, &query) {
-            RouteResult::Forward(hop) => hop,
-            RouteResult::Local | RouteResult::Broadcast | RouteResult::Multicast => {
-                return RouteDecision::Host;
-            }
-            RouteResult::NoRoute => return refuse(DropReason::NoRoute, NET, NO_ROUTE),
-            RouteResult::Unreachable => return refuse(DropReason::NoRoute, HOST, NO_ROUTE),
-            RouteResult::Prohibited => {
-                return refuse(DropReason::RouteProhibited, PROHIBITED_V4, PROHIBITED_V6);
-            }
-            RouteResult::Blackhole => {
-                return RouteDecision::Refuse { reason: DropReason::RouteBlackhole, icmp: None };
-            }
-            RouteResult::Unsupported => {
-                return RouteDecision::Refuse { reason: DropReason::RouteUnsupported, icmp: None };
-            }
-        };
-        if network.ttl <= 1 {
-            return OUT_OF_TIME;
-        }
-        let address = hop.gateway.unwrap_or_else(|| network.destination_ip());
-        RouteDecision::Forward { next: (hop.link, address), mtu: hop.mtu }
+        RouteDecision::of(self.route_cache.look_up(&self.routing.fib, &query), network)
     }
 
     /// The longest packet that the route to the sender of a packet allows, bytes. `None` if the
@@ -524,13 +499,7 @@ impl Router {
     }
 }
 
-/// Codes of "destination unreachable" (RFC 792, RFC 1812 section 5.2.7.1, RFC 4443 section
-/// 3.1).
-const NET: u8 = 0;
-const HOST: u8 = 1;
-const PROHIBITED_V4: u8 = 13;
-const NO_ROUTE: u8 = 0;
-const PROHIBITED_V6: u8 = 1;
+/// Code of "destination unreachable" for a neighbour that does not answer (RFC 4443 section 3.1).
 const ADDRESS_UNREACHABLE: u8 = 3;
 
 const fn nanos(duration: Duration) -> u64 {

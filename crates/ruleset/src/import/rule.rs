@@ -112,7 +112,16 @@ impl Reader<'_, '_> {
             "accept" | "drop" | "continue" | "return" | "jump" | "goto" => {
                 Item::Verdict(sets::verdict(statement, &self.scope, path)?)
             }
-            "xt" => return Err(path.unsupported("an extension of iptables (`xt`)")),
+            "xt" => {
+                let part = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
+                let name: String = part("name").chars().take(40).collect();
+                let what = format!(
+                    "`xt {} {name}`, an extension of iptables: save the rules by iptables-save and \
+                     load that file, which iptables-restore-translate says in nft's words",
+                    if part("type") == "target" { "target" } else { "match" }
+                );
+                return Err(path.unsupported(what));
+            }
             other => {
                 let other: String = other.chars().take(40).collect();
                 return Err(path.unsupported(format!("`{other}`")));

@@ -170,6 +170,20 @@ const SIDE_EFFECTS: [&str; 16] = [
     "last",
 ];
 
+/// The effect of leaving out an extension of iptables; `None` for one that only asks or counts.
+fn extension(statement: &Value) -> Option<Effect> {
+    let text = |key: &str| statement.get("xt")?.get(key)?.as_str();
+    match (text("type"), text("name")) {
+        (Some("match"), _) => None,
+        (Some("target"), Some("REJECT" | "DROP" | "TARPIT")) => Some(Effect::Open),
+        (Some("target"), Some("DNAT" | "SNAT" | "MASQUERADE" | "REDIRECT" | "NETMAP")) => {
+            Some(Effect::Untranslated)
+        }
+        (Some("target"), Some("LOG" | "NFLOG" | "AUDIT" | "MARK" | "CONNMARK" | "TCPMSS")) => None,
+        _ => Some(Effect::Unclear),
+    }
+}
+
 /// The effect of leaving out a rule with these statements.
 pub(crate) fn effect(statements: &[Value]) -> Effect {
     let mut effect = Effect::SideEffect;
@@ -180,9 +194,13 @@ pub(crate) fn effect(statements: &[Value]) -> Effect {
             Some("snat" | "dnat" | "masquerade" | "redirect") => Effect::Untranslated,
             Some(
                 "jump" | "goto" | "return" | "vmap" | "queue" | "tproxy" | "fwd" | "dup"
-                | "notrack" | "xt",
+                | "notrack",
             )
             | None => Effect::Unclear,
+            Some("xt") => match extension(statement) {
+                Some(effect) => effect,
+                None => continue,
+            },
             Some(name) if SIDE_EFFECTS.contains(&name) => continue,
             // A newer nft may have another verdict.
             Some(_) => Effect::Unclear,

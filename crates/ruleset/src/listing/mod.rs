@@ -41,9 +41,13 @@ fn text_of_rule(rule: &Value) -> String {
     words.join(" ")
 }
 
-/// A whole ruleset, table by table; `handles` adds the handle of each object. Names and texts of
+/// The remark beside a chain about the host's own traffic, from its family, table and name.
+pub type HostRemark<'a> = &'a dyn Fn(&str, &str, &str) -> &'static str;
+
+/// A whole ruleset, table by table; `handles` adds the handle of each object. `of_host` is asked for
+/// a remark about each chain of input and output, and an empty one is not written. Names and texts of
 /// the document are escaped (see [`flow::Shown`]), so no text can add a line.
-pub fn text(document: &Value, handles: bool) -> String {
+pub fn text(document: &Value, handles: bool, of_host: HostRemark<'_>) -> String {
     let document = shown(document);
     let mut out = String::new();
     let objects: Vec<(&str, &Value)> = document
@@ -65,7 +69,7 @@ pub fn text(document: &Value, handles: bool) -> String {
         }
     }
     for table in &tables {
-        table.write(&mut out, handles);
+        table.write(&mut out, handles, of_host);
     }
     out
 }
@@ -78,7 +82,7 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    fn write(&self, out: &mut String, handles: bool) {
+    fn write(&self, out: &mut String, handles: bool, of_host: HostRemark<'_>) {
         let (family, name) = self.key;
         line(out, 0, &format!("table {family} {name} {{{}", handle(self.object, handles)));
         if let Some(flags) = self.object.get("flags") {
@@ -96,7 +100,12 @@ impl Table<'_> {
                 out.push('\n');
             }
             let name = part(object, "name");
-            line(out, 1, &format!("{kind} {name} {{{}", handle(object, handles)));
+            let remark = match (*kind, part(object, "hook")) {
+                ("chain", "input" | "output") => of_host(family, self.key.1, name),
+                _ => "",
+            };
+            let remark = if remark.is_empty() { String::new() } else { format!(" # {remark}") };
+            line(out, 1, &format!("{kind} {name} {{{}{remark}", handle(object, handles)));
             match *kind {
                 "chain" => chain(out, object, rules.get(name), handles),
                 "set" | "map" => set(out, object, kind),

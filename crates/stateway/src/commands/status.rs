@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use control::HostRule;
 use control::schema::{RulesStatus, Status};
 
 use super::remote::{Json, Remote, Watch};
+use super::rules::host_rules::remark;
 use crate::print::{Align, Output, Table, bytes, count, duration, percent, things, worker_table};
 
 #[derive(Debug, clap::Args)]
@@ -37,6 +39,10 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("mode        {}", status.mode))?;
     let rules = status.rules.as_ref().map_or("none".to_owned(), running);
     out.line(format_args!("rules       {rules}"))?;
+    for chain in status.rules.iter().flat_map(|rules| &rules.kernels_chains) {
+        let HostRule { place, text, .. } = chain;
+        out.line(format_args!("            {place} ({text}): {}", remark(Some(chain))))?;
+    }
     for warning in &status.warnings {
         out.line(format_args!("warning     {warning}"))?;
     }

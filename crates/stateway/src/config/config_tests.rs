@@ -257,7 +257,7 @@ fn rules_are_found_from_the_configuration() {
     assert_eq!(config.rules, Some(rules));
     assert_eq!(
         problems("[rules]\nallow_unsupported = 1\nname = 5"),
-        "gateway.toml:1: rules.file: is missing; for example file = \"ruleset.json\"\n\
+        "gateway.toml:1: rules.file: is missing; for example file = \"rules.nft\"\n\
          gateway.toml:2: rules.allow_unsupported: 1 is not allowed; allowed: true, false\n\
          gateway.toml:3: rules.name: unknown key; known here: file, allow_unsupported"
     );

@@ -24,7 +24,7 @@ use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_CPUS, TunnelSte
 use crate::balance_interval::BalanceInterval;
 
 pub use document::{Problem, Problems};
-pub use rules::{RulesFile, read_ruleset};
+pub use rules::{RulesFile, in_json, read_ruleset};
 
 /// The longest configuration file, in bytes.
 const MAX_BYTES: u64 = 16 << 20;

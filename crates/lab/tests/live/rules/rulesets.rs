@@ -7,8 +7,8 @@ use lab::{Error, Family, Lab, Output, Result, Stateway, StatewaySpec, Tracking, 
 use serde_json::{Value, json};
 
 use crate::scenario::{
-    alone, bridge, bridge_spec, kernel_router, load, ruleset_file, start_in, stateway,
-    stateway_binary, stop_cleanly, with_config,
+    alone, bridge, bridge_spec, drops, kernel_router, load, router, ruleset_file, soon, start_in,
+    stateway, stateway_binary, stop_cleanly, with_config,
 };
 
 /// Counts traffic that is the same on a router and on a bridge: echo requests and replies.
@@ -325,6 +325,32 @@ fn a_ruleset_about_the_host_alone_is_told_to_judge_nobody_here_and_nobody_there(
             Ok(warnings.iter().filter_map(Value::as_str).collect())
         };
         assert!(warnings()?.starts_with(UNRUN), "{}", warnings()?);
+        // It is said beside each such chain, wherever one is shown.
+        let remarks = || -> Result<Vec<String>> {
+            let mut told = Vec::new();
+            for command in
+                [&["rules", "list"][..], &["status"], &["rules", "load", "/dev/shm/host.json"]]
+            {
+                let output = gateway.command(command).check()?;
+                let is_remark = |line: &&str| {
+                    let others = ["warning", "left to the kernel"];
+                    line.contains("chain ") && !others.iter().any(|other| line.contains(other))
+                };
+                let lines = output.lines().filter(is_remark);
+                told.extend(lines.map(|line| line.trim().to_owned()));
+            }
+            Ok(told)
+        };
+        let remark = "NOBODY RUNS IT: only this host's kernel can, and does not have it";
+        assert_eq!(
+            remarks()?,
+            [
+                format!("chain own {{ # {remark}"),
+                "chain open { # only this host's kernel runs it".to_owned(),
+                format!("inet host chain own (hook input, policy drop): {remark}"),
+                "inet host chain own: THE KERNEL DOES NOT HAVE IT".to_owned(),
+            ]
+        );
         let checked = gateway.command(&["rules", "check", "/dev/shm/host.json"]).check()?;
         let place = "inet host chain own: THE KERNEL DOES NOT HAVE IT";
         assert!(checked.contains(place) && !checked.contains("chain open: THE"), "{checked}");
@@ -335,6 +361,16 @@ fn a_ruleset_about_the_host_alone_is_told_to_judge_nobody_here_and_nobody_there(
         nft("flush ruleset")?;
         nft(OF_HOST)?;
         assert_eq!(warnings()?, "");
+        let remark = "only this host's kernel runs it, and has it";
+        assert_eq!(
+            remarks()?,
+            [
+                format!("chain own {{ # {remark}"),
+                "chain open { # only this host's kernel runs it".to_owned(),
+                format!("inet host chain own (hook input, policy drop): {remark}"),
+                "inet host chain own: the kernel has it".to_owned(),
+            ]
+        );
         nft("flush ruleset")?;
         gateway.command(&["rules", "load", &refusing]).check()?;
         let status = gateway.query(&["status"])?;
@@ -364,6 +400,86 @@ fn packets_are_explained_with_what_the_gateway_knows() {
         assert!(ask(&question)?.contains("packets 4 "), "a question counts nothing");
         let refused = ask(&format!("tcp {client} {server}:23 in lan0 out wan0"))?;
         assert!(refused.contains("verdict  dropped in forward by inet watch chain forward"));
+        // A bridge of two interfaces has one way out.
+        let told = ask(&format!("tcp {client} {server}:23 in lan0"))?;
+        assert!(told.contains("in lan0, out wan0, state new"), "{told}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Lets only what leaves by the outside interface open connections. Marks choose a route.
+const OUTWARDS: &str = r#"
+table inet edge {
+    chain marks {
+        type filter hook prerouting priority mangle; policy accept;
+        tcp dport 7 meta mark set 7
+    }
+    chain translate {
+        type nat hook prerouting priority dstnat; policy accept;
+        iifname "wan0" tcp dport 8080 dnat ip to 192.0.2.1:80
+    }
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established,related accept
+        oifname "wan0" accept
+        ct status dnat accept
+        tcp dport 81 accept
+    }
+}
+"#;
+
+#[test]
+fn a_packet_without_an_output_interface_is_explained_by_the_route_that_it_takes() {
+    alone(|| {
+        let mut lab = router(1)?;
+        lab.gateway().ip(&[
+            "rule add fwmark 7 lookup 100",
+            "route add unreachable 203.0.113.200/32",
+            "route add blackhole default table 100",
+            "link add else0 type veth peer name else1",
+            "link set else1 up",
+            "addr add 203.0.113.1/25 dev else0",
+            "link set else0 up",
+        ])?;
+        let text = lab.gateway().write_file("outwards.nft", OUTWARDS.as_bytes())?;
+        done(&lab, &["rules", "load", &text])?;
+        let (client, server) = ("192.0.2.1", lab.server_address(Family::V4).to_string());
+        let ask = |question: &str| done(&lab, &["rules", "explain", question]);
+        let expect = |question: &str, way: &str, verdict: &str| -> Result<()> {
+            let told = ask(question)?;
+            assert!(told.contains(way) && told.contains(verdict), "{question}: {told}");
+            assert!(!told.contains("without `out`, rules"), "{told}");
+            Ok(())
+        };
+        // The gateway does with a packet the same as it says of it.
+        assert!(passes(&lab)?);
+        let echo = format!("icmp {client} {server} type echo-request in lan0");
+        expect(&echo, "in lan0, out wan0", "verdict  accepted")?;
+        let back = format!("tcp {server} {client}:22 in wan0");
+        expect(&back, "in wan0, out lan0", "by the policy of inet edge chain forward")?;
+        let forwarded = format!("tcp {server} 198.51.100.254:8080 in wan0");
+        expect(&forwarded, "in wan0, out lan0", "verdict  accepted")?;
+        let own = format!("tcp {client} 192.0.2.254:22 in lan0");
+        expect(&own, "in lan0, out -", "accepted: it goes to this host")?;
+        for (to, reason) in [
+            ("203.0.113.200:80", "no_route"),
+            ("203.0.113.2:80", "policy_refused"),
+            ("203.0.113.2:81", "no_output_port"),
+            (&format!("{server}:7"), "route_blackhole"),
+        ] {
+            let verdict = match reason {
+                "policy_refused" => "by the policy of inet edge chain forward".to_owned(),
+                reason => format!("dropped: no way leads on ({reason})"),
+            };
+            soon("the route is known", || {
+                Ok(ask(&format!("tcp {client} {to} in lan0"))?.contains(&verdict))
+            })?;
+            let before = drops(stateway(&lab), reason)?;
+
+            let connect = lab.on_client("curl").args(["-sm", "1", &format!("http://{to}/")]).run();
+            assert_ne!(connect?.code, Some(0));
+            assert!(drops(stateway(&lab), reason)? > before, "{reason}");
+        }
         stop_cleanly(&mut lab)
     });
 }

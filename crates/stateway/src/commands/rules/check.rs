@@ -10,7 +10,7 @@ use ruleset::Options;
 
 use super::host_rules;
 use crate::commands::remote::Json;
-use crate::config::read_ruleset;
+use crate::config::{in_json, read_ruleset};
 use crate::errors::UsageError;
 use crate::print::{Output, things};
 
@@ -21,12 +21,10 @@ The exit code is 2 if the ruleset can not be loaded. It is 0 for a ruleset that 
 pass, because none of its chains judges forwarded packets. The first line says so then, and with
 --json the list summary.base_chains is empty.
 
-To make the file:
-  nft -j list ruleset > ruleset.json
-  sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > new.json &&
-    mv new.json ruleset.json")]
+Messages of nft and of iptables-restore-translate about the file are shown as they are, with its
+lines.")]
 pub struct Args {
-    /// The ruleset as `nft -j list ruleset` prints it; `-` for standard input.
+    /// The ruleset in nft's syntax or JSON, or of iptables-save; `-` for standard input.
     file: PathBuf,
     /// Leave out rules that are not supported, instead of refusing the ruleset. Packets pass that
     /// such a rule would drop.
@@ -38,7 +36,7 @@ pub struct Args {
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let Args { file, allow_unsupported, json } = args;
-    let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
+    let document = document(file)?;
     let options = Options { allow_unsupported: *allow_unsupported };
     // No sender can reach these hash tables, so their secret may be known.
     match RuleBook::read(document, options, 0) {
@@ -49,7 +47,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 let routed_only = book.obstacles(Mode::Bridge).len();
                 return if json.json {
                     report.kernels_rules = host_rules::rules(&book);
-                    report.kernels_rules.extend(host_rules::chains(&book));
+                    report.kernels_rules.extend(book.kernels_chains());
                     out.json(&report)
                 } else {
                     print(file, &book, &report, routed_only, out)
@@ -77,6 +75,12 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             Err(refusal(file, &report).into())
         }
     }
+}
+
+/// The ruleset of a file in JSON.
+pub(super) fn document(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
+    Ok(in_json(document, file, None)?)
 }
 
 /// The reason why a file with problems is not loaded, in one line.
@@ -160,7 +164,7 @@ fn print(
     if let Some(summary) = summary {
         print_summary(summary, routed_only, out)?;
     }
-    for kernels in [host_rules::lines(book), host_rules::lines_of_chains(book)] {
+    for kernels in [host_rules::lines(book), host_rules::lines_of_chains(&book.kernels_chains())] {
         let Some((title, lines)) = kernels.split_first() else { continue };
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;

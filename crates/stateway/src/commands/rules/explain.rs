@@ -9,16 +9,15 @@ use netio::{FramePool, PortId};
 use ruleset::Options;
 use ruleset::probe::Probe;
 
-use super::check::{at, list, refusal};
+use super::check::{document, list, refusal};
 use crate::commands::remote::{Json, Remote};
-use crate::config::read_ruleset;
 use crate::errors::UsageError;
 use crate::print::Output;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 Examples:
-  stateway rules explain --file ruleset.json tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
+  stateway rules explain --file rules.nft tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
   stateway rules explain udp [2001:db8::1]:5353 [2001:db8::2]:53 in lan0
   stateway rules explain icmp 192.0.2.1 198.51.100.2 type echo-request
   stateway rules explain 4500001c000000004001f8e3c0000201c6336402... in lan0
@@ -35,15 +34,15 @@ counted from 1. Further properties follow, in any order:
 and for a packet that is not given byte by byte:
   flags syn,ack  type TYPE  code N  id N  vlan N  ttl N  dscp NAME  length BYTES
 
-With a running gateway, sets have their current elements, and the state is that of the packet's
-connection unless STATE is given. With a file, sets have the elements that it lists, and a packet
+With a running gateway, sets have their current elements, the state is that of the packet's
+connection unless STATE is given, and without `out` the route is looked up. With a file, sets have the elements that it lists, and a packet
 without STATE is new. Limits and quotas count as unused.")]
 pub struct Args {
     /// The packet and its properties.
     #[arg(required = true, value_name = "PACKET")]
     packet: Vec<String>,
-    /// Ask this ruleset in the JSON of `nft -j list ruleset` (`-` for standard input), instead of
-    /// the one that the gateway runs.
+    /// Ask this ruleset in nft's syntax or JSON, or of iptables-save (`-` for standard input), instead
+    /// of the one that the gateway runs.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Leave out rules of the file that are not supported.
@@ -63,7 +62,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
             remote.client()?.post("/v1/rules/explain", &AskRules { packet })?;
         return if json.json { out.json(&asked) } else { print(&asked, out) };
     };
-    let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
+    let document = document(file)?;
     let options = Options { allow_unsupported: *allow_unsupported };
     let book = match RuleBook::read(document, options, 0) {
         Ok(book) => book,

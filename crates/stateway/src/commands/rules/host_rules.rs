@@ -7,19 +7,20 @@ use serde_json::Value;
 
 /// Lines about the chains of a ruleset that are about this host's own traffic, which its kernel has
 /// to run; none if there are no such chains.
-pub fn lines_of_chains(book: &RuleBook) -> Vec<String> {
-    let chains = chains(book);
+pub fn lines_of_chains(chains: &[HostRule]) -> Vec<String> {
     let first = "only the kernel runs these chains, which are about this host's own traffic:";
-    if chains.is_empty() { Vec::new() } else { told(first, &chains) }
+    if chains.is_empty() { Vec::new() } else { told(first, chains) }
 }
 
-/// The same chains.
-pub fn chains(book: &RuleBook) -> Vec<HostRule> {
-    // Nobody is asked for nothing.
-    if book.ruleset().host_chains().is_empty() {
-        return Vec::new();
+/// A remark about a chain of `input` or `output`, to stand beside it. `chain` is what is known of it;
+/// `None`: it accepts everything, so nobody misses it.
+pub fn remark(chain: Option<&HostRule>) -> &'static str {
+    match chain.map(|chain| chain.is_there) {
+        None => "only this host's kernel runs it",
+        Some(Some(true)) => "only this host's kernel runs it, and has it",
+        Some(Some(false)) => "NOBODY RUNS IT: only this host's kernel can, and does not have it",
+        Some(None) => "only this host's kernel runs it; can not tell whether it has it",
     }
-    book.host_chains(engine::host_chains().ok().as_deref())
 }
 
 /// Lines about the rules that lead packets to this host, which its kernel has to apply; none if
@@ -42,7 +43,7 @@ pub fn rules(book: &RuleBook) -> Vec<HostRule> {
     if book.host_rules(&own, None).is_empty() {
         return Vec::new();
     }
-    book.host_rules(&own, kernels_rules().as_ref())
+    book.host_rules(&own, kernels_rules(book).as_ref())
 }
 
 /// As [`lines`], for a running gateway. If the gateway is in another network namespace than this
@@ -92,16 +93,26 @@ fn told(first: &str, rules: &[HostRule]) -> Vec<String> {
     lines
 }
 
-/// The rules that the kernel has; `None` if they can not be read.
-fn kernels_rules() -> Option<Value> {
-    let listed = Command::new("nft")
-        .args(["-j", "list", "ruleset"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()
-        .filter(|listed| listed.status.success())?;
-    serde_json::from_slice(&listed.stdout).ok()
+/// The kernel's rules in the tables of the ruleset that lead packets to the host; `None` if they can
+/// not be read. It is asked for these tables alone: some versions of nft print damaged JSON of tables
+/// that belong to a process, as the gateway's own does.
+fn kernels_rules(book: &RuleBook) -> Option<Value> {
+    let mut all = Vec::new();
+    for (family, table) in book.host_tables() {
+        let listed = Command::new("nft")
+            .args(["-j", "list", "table", family, table])
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output()
+            .ok()?;
+        if listed.status.success() {
+            let mut document: Value = serde_json::from_slice(&listed.stdout).ok()?;
+            all.append(document.get_mut("nftables")?.as_array_mut()?);
+        } else if !String::from_utf8_lossy(&listed.stderr).contains("No such file or directory") {
+            return None;
+        }
+    }
+    Some(serde_json::json!({ "nftables": all }))
 }
 
 #[cfg(test)]

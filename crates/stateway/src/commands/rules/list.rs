@@ -5,6 +5,7 @@ use std::time::Duration;
 use control::schema::ActiveRules;
 use ruleset::listing;
 
+use super::host_rules::remark;
 use crate::commands::remote::{Json, Remote};
 use crate::print::{Output, duration, things};
 
@@ -15,6 +16,7 @@ Examples:
   stateway rules list -a                      with handles, as `nft -a list ruleset`
   diff <(nft -j list ruleset | jq -S .) <(stateway rules list --json | jq -S .)
 
+A remark stands beside each chain of the hooks input and output: only the kernel runs it.
 Counters are the sum of all workers and of the file. Sets that rules fill show their current
 elements. With --json the output has the form of `nft -j list ruleset`.")]
 pub struct Args {
@@ -29,7 +31,8 @@ pub struct Args {
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let Args { handles, remote, json } = args;
-    let ActiveRules { age_s, confirm_s, ruleset, .. } = remote.client()?.get("/v1/rules")?;
+    let ActiveRules { age_s, confirm_s, ruleset, kernels_chains, .. } =
+        remote.client()?.get("/v1/rules")?;
     let Some(document) = ruleset else {
         if json.json {
             return out.json(&serde_json::json!({ "nftables": [] }));
@@ -45,5 +48,10 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     } else if let Some(age) = age_s {
         tell!("loaded {} ago", duration(Duration::from_secs(age)));
     }
-    listing::text(&document, *handles).lines().try_for_each(|line| out.line(line))
+    let of_host = |family: &str, table: &str, chain: &str| {
+        let place = format!("{family} {table} chain {chain}");
+        remark(kernels_chains.iter().find(|known| known.place == place))
+    };
+    let text = listing::text(&document, *handles, &of_host);
+    text.lines().try_for_each(|line| out.line(line))
 }

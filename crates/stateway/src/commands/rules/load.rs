@@ -7,18 +7,16 @@ use control::{ClientError, RuleBook, RulesRefused};
 use engine::Mode;
 use ruleset::Options;
 
-use super::check::{at, list, obstruction, refusal, warn_if_nothing_judges};
+use super::check::{document, list, obstruction, refusal, warn_if_nothing_judges};
 use super::host_rules;
 use crate::commands::remote::Remote;
-use crate::config::read_ruleset;
-use crate::errors::UsageError;
 use crate::print::{Output, things};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
 Examples:
-  stateway rules load ruleset.json
-  stateway rules load ruleset.json --confirm 60 && stateway rules confirm
+  stateway rules load rules.nft
+  stateway rules load rules.nft --confirm 60 && stateway rules confirm
 
 The ruleset replaces the one before at once: either of them judges a packet, never both.
 Connections stay. If anything is wrong with it, the one before stays, and the exit code is 2.
@@ -30,7 +28,7 @@ the one before begin again as in its file. During a trial no other ruleset can b
 A loaded ruleset holds until the gateway stops; [rules] in its configuration makes it last. A
 ruleset on trial is gone when the gateway stops.")]
 pub struct Args {
-    /// The ruleset as `nft -j list ruleset` prints it; `-` for standard input.
+    /// The ruleset in nft's syntax or JSON, or of iptables-save; `-` for standard input.
     file: PathBuf,
     /// Restore the previous ruleset after this many seconds, unless this one is confirmed.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -45,7 +43,7 @@ pub struct Args {
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let Args { file, confirm, allow_unsupported, remote } = args;
-    let document = read_ruleset(file).map_err(|what| UsageError(at(file, &what)))?;
+    let document = document(file)?;
     // This check comes first, to show all problems with their rules before anything is sent.
     let options = Options { allow_unsupported: *allow_unsupported };
     let book = match RuleBook::read(document, options, 0) {
@@ -85,6 +83,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     list(&loaded.problems, out)?;
     host_rules::lines_of(&gateway, &book)?.iter().try_for_each(|line| out.line(line))?;
+    host_rules::lines_of_chains(&loaded.kernels_chains)
+        .iter()
+        .try_for_each(|line| out.line(line))?;
     for name in &loaded.missing_interfaces {
         let what = "is no interface of this gateway: rules that ask for it match nothing";
         out.line(format_args!("{name} {what}"))?;

@@ -13,21 +13,16 @@ use crate::print::Output;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-A ruleset is read as nft prints it in JSON:
-  nft -j list ruleset > ruleset.json
-
-This is the ruleset of this host. To turn one in nft's own syntax into JSON, load it in a network
-namespace of its own, so that nothing of this host changes:
-  sudo unshare --net sh -c 'nft -f rules.nft && nft -j list ruleset' > new.json &&
-    mv new.json ruleset.json
-It has to ask for interfaces with iifname and oifname: the namespace does not have the interfaces
-that iif and oif need.
+A ruleset is a file in nft's own syntax, in its JSON (nft -j list ruleset > ruleset.json), or of
+iptables-save. Text is read by nft itself, in a network namespace of its own, so that nothing of
+this host changes. That namespace does not have the interfaces that iif and oif need: write iifname
+and oifname in their place. Rules of iptables-save go through iptables-restore-translate first.
 
 Examples:
-  stateway rules check ruleset.json
+  stateway rules check rules.nft
   nft -j list ruleset | stateway rules check -
-  stateway rules explain --file ruleset.json tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
-  stateway rules load ruleset.json --confirm 60 && stateway rules confirm
+  stateway rules explain --file rules.nft tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
+  stateway rules load rules.nft --confirm 60 && stateway rules confirm
   stateway rules list && stateway rules reset
 
 [rules] in the configuration of a gateway names the ruleset that it runs

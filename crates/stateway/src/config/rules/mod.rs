@@ -1,5 +1,8 @@
 //! `[rules]`: the ruleset that the gateway runs.
 
+mod iptables;
+mod nft;
+
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
@@ -11,6 +14,7 @@ use engine::Mode;
 use ruleset::Options;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 
+use self::nft::NftText;
 use super::document::{Reader, Section, flag, text};
 use super::{Problem, Problems};
 
@@ -32,14 +36,10 @@ pub(super) fn read(
 ) -> Option<RulesFile> {
     let line = reader.line(section.place_of("file"));
     if !section.has("file") {
-        reader.note(
-            section.offset,
-            "rules.file",
-            "is missing; for example file = \"ruleset.json\"",
-        );
+        reader.note(section.offset, "rules.file", "is missing; for example file = \"rules.nft\"");
     }
     let path = section.read(reader, "file", |value| {
-        let path = text(value, "the path of a ruleset, as `nft -j list ruleset` prints it")?;
+        let path = text(value, "the path of a ruleset")?;
         if path.is_empty() { Err("is empty".to_owned()) } else { Ok(PathBuf::from(path)) }
     });
     let allow_unsupported = section.read(reader, "allow_unsupported", flag);
@@ -61,6 +61,9 @@ impl RulesFile {
             let (file, key) = (config.to_owned(), "rules.file".to_owned());
             Problems(vec![Problem { file, line: self.line, key, what, rule: None }])
         })?;
+        // As the name of the file, names in it count from the configuration.
+        let directory = config.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let document = in_json(document, &self.path, directory)?;
         let options = Options { allow_unsupported: self.allow_unsupported };
         let problem = |what: String, rule: Option<String>| {
             let (file, line, key) = (self.path.clone(), 0, String::new());
@@ -85,6 +88,34 @@ impl RulesFile {
         let obstacles = mode.map(|mode| book.obstacles(mode)).unwrap_or_default();
         let obstacles = obstacles.into_iter().map(with_rule).collect();
         Problems::or_value(obstacles, book.of_configuration(&self.path))
+    }
+}
+
+/// A ruleset in nft's JSON, from any form that one is kept in: that JSON, nft's own syntax, and the
+/// output of iptables-save. `file` is its name for messages, `-` for standard input; nft finds
+/// included files from `directory`, or from that of this process.
+///
+/// # Errors
+/// The messages of the program that reads it, with their lines.
+pub fn in_json(
+    document: Vec<u8>,
+    file: &Path,
+    directory: Option<&Path>,
+) -> Result<Vec<u8>, Problems> {
+    if iptables::is_save(&document) {
+        let text = iptables::to_nft(&document, file)?;
+        return NftText { text: text.as_bytes(), file, directory }.to_json().map_err(|problems| {
+            // Its lines are those of the translation, which are shown.
+            let of = |it: Problem| Problem { line: 0, what: format!("as nft: {}", it.what), ..it };
+            Problems(problems.0.into_iter().map(of).collect())
+        });
+    }
+    // No JSON begins like a statement or a comment of nft.
+    match document.trim_ascii_start().first() {
+        Some(b'#' | b'a'..=b'z' | b'A'..=b'Z' | b'$') => {
+            NftText { text: &document, file, directory }.to_json()
+        }
+        _ => Ok(document),
     }
 }
 

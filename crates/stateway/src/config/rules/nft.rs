@@ -1,0 +1,163 @@
+//! Rulesets in nft's own syntax: the real nft reads them, in a network namespace of its own.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+
+use netio::isolate_network;
+use ruleset::limits::MAX_DOCUMENT_BYTES;
+
+use super::super::{Problem, Problems};
+
+/// Loads the ruleset from standard input, then prints it as JSON. `$1` is the directory of the
+/// ruleset. nft looks there, too, for included files whose names begin with neither `/` nor `.`.
+const SCRIPT: &str = "nft -I \"$1\" -f /dev/stdin && exec nft -j list ruleset";
+/// Bytes of messages that are kept of a program.
+const MOST_MESSAGES: u64 = 64 << 10;
+/// Exit code of a shell that does not find a program.
+const NOT_FOUND: i32 = 127;
+/// Name of the ruleset in the messages of nft.
+const INPUT: &str = "/dev/stdin";
+/// Directories of system programs, which not every user looks into.
+const SYSTEM_PROGRAMS: &str = "/usr/sbin:/sbin";
+
+/// A text in nft's syntax, and its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NftText<'a> {
+    /// The text.
+    pub text: &'a [u8],
+    /// The file, for messages; `-` for standard input.
+    pub file: &'a Path,
+    /// The directory that nft is to run in; `None` for that of this process.
+    pub directory: Option<&'a Path>,
+}
+
+impl NftText<'_> {
+    /// The same ruleset in nft's JSON.
+    ///
+    /// # Errors
+    /// Everything that nft says about it, or the reason why nft can not be asked.
+    pub fn to_json(self) -> Result<Vec<u8>, Problems> {
+        let Self { text, file, directory } = self;
+        let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let beside = beside.unwrap_or(Path::new("."));
+        let beside = std::path::absolute(beside).unwrap_or_else(|_| beside.to_owned());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", SCRIPT, "sh"]).arg(beside);
+        if let Some(directory) = directory {
+            shell.current_dir(directory);
+        }
+        let whole = |what| Problems(vec![problem(file, 0, what, None)]);
+        let Ran { status, output, messages } = run(shell, text).map_err(whole)?;
+        match status.code() {
+            _ if output.len() > MAX_DOCUMENT_BYTES => Err(whole(format!(
+                "is longer than {} MiB as JSON, the limit for a ruleset",
+                MAX_DOCUMENT_BYTES >> 20
+            ))),
+            Some(0) => Ok(output),
+            Some(NOT_FOUND) => Err(whole(
+                "is in nft's own syntax, and nft is not there to read it: install nftables, or name \
+                 a ruleset in JSON (nft -j list ruleset > ruleset.json)"
+                    .to_owned(),
+            )),
+            _ => Err(Problems(told(&messages, file))),
+        }
+    }
+}
+
+/// The end of a program, and its output.
+pub(super) struct Ran {
+    /// Its end.
+    pub status: ExitStatus,
+    /// Its standard output, one byte more than a ruleset may have at most.
+    pub output: Vec<u8>,
+    /// The beginning of its standard error.
+    pub messages: String,
+}
+
+/// Runs a program in a network namespace of its own, with this input.
+///
+/// # Errors
+/// The reason why it can not be started.
+pub(super) fn run(mut program: Command, input: &[u8]) -> Result<Ran, String> {
+    isolate_network(&mut program);
+    let path = std::env::var("PATH").unwrap_or_default();
+    program.env("PATH", format!("{path}:{SYSTEM_PROGRAMS}")).env("LC_ALL", "C");
+    program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = program.spawn().map_err(|error| {
+        format!(
+            "is read by nft in a network namespace of its own, which can not be made: {error}; run \
+             the command as root, or let this user make user namespaces (sysctl \
+             user.max_user_namespaces), or name a ruleset in JSON, made elsewhere (nft -j list \
+             ruleset > ruleset.json)"
+        )
+    })?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (mut output, mut messages) = (Vec::new(), Vec::new());
+    let read: io::Result<()> = thread::scope(|scope| {
+        scope.spawn(|| {
+            // A program that ends before it has read everything says why.
+            stdin.map(|mut stdin| stdin.write_all(input))
+        });
+        scope.spawn(|| {
+            let all = stderr.map(|stderr| stderr.take(MOST_MESSAGES).read_to_end(&mut messages));
+            all.transpose()
+        });
+        let most = MAX_DOCUMENT_BYTES as u64 + 1;
+        stdout.map(|stdout| stdout.take(most).read_to_end(&mut output)).transpose()?;
+        Ok(())
+    });
+    let status = child.wait().and_then(|status| read.map(|()| status));
+    let status = status.map_err(|error| format!("can not be read: {error}"))?;
+    Ok(Ran { status, output, messages: String::from_utf8_lossy(&messages).into_owned() })
+}
+
+/// A problem of a ruleset's file; `line` 0 is the whole file.
+pub(super) fn problem(file: &Path, line: usize, what: String, rule: Option<String>) -> Problem {
+    let file = if file == Path::new("-") { Path::new("standard input") } else { file };
+    Problem { file: file.to_owned(), line, key: String::new(), what, rule }
+}
+
+/// The messages of nft, each with the file and line that it names. nft writes the line of the file
+/// below its message, and marks under it.
+fn told(messages: &str, file: &Path) -> Vec<Problem> {
+    let mut problems: Vec<Problem> = Vec::new();
+    for line in messages.lines() {
+        let is_marks = line.chars().all(|mark| " \t^~".contains(mark));
+        if is_marks || line.starts_with("In file included from") {
+            continue;
+        }
+        if let Some((place, what)) = line.split_once(": Error: ") {
+            let mut parts = place.rsplitn(3, ':');
+            let (columns, number) = (parts.next(), parts.next().and_then(|it| it.parse().ok()));
+            let (of, number) = parts.next().zip(number).unwrap_or((INPUT, 0));
+            let of = if of == INPUT { file } else { Path::new(of) };
+            let columns = columns.filter(|_| number > 0).unwrap_or_default();
+            let columns =
+                if columns.is_empty() { String::new() } else { format!(" (columns {columns})") };
+            problems.push(problem(of, number, format!("{what}{columns}{}", advice(what)), None));
+            continue;
+        }
+        match problems.last_mut() {
+            Some(last) if last.rule.is_none() => last.rule = Some(line.to_owned()),
+            Some(_) => {}
+            None => problems.push(problem(file, 0, line.to_owned(), None)),
+        }
+    }
+    if problems.is_empty() {
+        let what = "nft can not read it, and does not say why: try nft -c -f with it";
+        problems.push(problem(file, 0, what.to_owned(), None));
+    }
+    problems
+}
+
+/// What to do about a message that has another reason here than elsewhere.
+fn advice(what: &str) -> &'static str {
+    if what.contains("Interface does not exist") {
+        "; nft reads it where this host's interfaces are not: write iifname and oifname in place of \
+         iif and oif"
+    } else {
+        ""
+    }
+}
