@@ -3,6 +3,7 @@
 use wire::{Family, protocol};
 
 use crate::kind::Kind;
+use crate::model::GeneratorId;
 use crate::names;
 
 /// A field, which a packet may have or not.
@@ -42,6 +43,8 @@ pub enum Field {
     SegmentSize,
     /// A property of the connection.
     Connection(CtField),
+    /// A number that the rule makes itself.
+    Generated(GeneratorId),
 }
 
 /// The transport that a header field belongs to.
@@ -120,7 +123,14 @@ impl Field {
     /// True if neither rules nor translation change the field while a packet passes a chain, and
     /// the packet itself holds it. An index may be built on such a field.
     pub const fn is_immutable(self) -> bool {
-        !matches!(self, Self::Mark | Self::Priority | Self::Connection(_) | Self::SegmentSize)
+        !matches!(
+            self,
+            Self::Mark
+                | Self::Priority
+                | Self::Connection(_)
+                | Self::SegmentSize
+                | Self::Generated(_)
+        )
     }
 }
 

@@ -44,6 +44,7 @@ mod document;
 mod elements;
 mod evaluate;
 mod field;
+mod generator;
 mod hook;
 mod import;
 mod interfaces;

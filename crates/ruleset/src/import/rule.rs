@@ -8,6 +8,7 @@ use super::sets;
 use super::statement;
 use crate::elements::Elements;
 use crate::field::{CtField, Field};
+use crate::generator::Generator;
 use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
 use crate::listing::expression_text;
@@ -59,12 +60,22 @@ impl Reader<'_, '_> {
             _ => None,
         });
         if let Some(number) = asked
-            && !items.iter().flat_map(Item::loads).any(|load| load.field.asks_for_family())
+            && !items.iter().flat_map(Item::loads).any(|load| self.asks_for_family(load))
         {
             let (load, interval) = (Load::of(Field::Nfproto), Interval::one(number));
             items.insert(0, Item::Within { load, interval, negated: false });
         }
         Ok(items)
+    }
+
+    /// True if only packets of one family have the value.
+    fn asks_for_family(&self, load: &Load) -> bool {
+        match load.field {
+            Field::Generated(id) => {
+                self.parts.generators[id.index()].hashed().any(|load| self.asks_for_family(load))
+            }
+            field => field.asks_for_family(),
+        }
     }
 
     fn item(&mut self, statement: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
@@ -144,7 +155,7 @@ impl Reader<'_, '_> {
         let (left, right) = (part("left")?, part("right")?);
         let operator = value.get("op").and_then(Value::as_str).unwrap_or("==");
         let (left_path, right_path) = (path.key("left"), path.key("right"));
-        let key = expression::key(left, &left_path)?;
+        let key = expression::key(left, &mut self.parts.generators, &left_path)?;
         if let Some(set) = self.set_of(right, &key, &right_path)? {
             let negated = match operator {
                 "==" | "in" => false,
@@ -224,7 +235,7 @@ impl Reader<'_, '_> {
     fn verdict_map(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
         let part =
             |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
-        let key = expression::key(part("key")?, &path.key("key"))?;
+        let key = expression::key(part("key")?, &mut self.parts.generators, &path.key("key"))?;
         let map = self.map(part("data")?, &key, Data::Verdicts, &path.key("data"))?;
         Ok(Item::VerdictMap { key: bare(&key), map })
     }
@@ -270,7 +281,7 @@ impl Reader<'_, '_> {
             self.notes.push((target_path.to_string(), "tracing by rules is ignored"));
             return Ok(None);
         }
-        let (load, kind) = expression::load(target, &target_path)?;
+        let (load, kind) = expression::load(target, &mut self.parts.generators, &target_path)?;
         let target = match load.field {
             _ if !load.is_plain() => None,
             Field::Mark => Some(Target::Mark),
@@ -305,7 +316,8 @@ impl Reader<'_, '_> {
                 let part = |key: &'static str| {
                     map.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")))
                 };
-                let key = expression::key(part("key")?, &path.key("key"))?;
+                let key =
+                    expression::key(part("key")?, &mut self.parts.generators, &path.key("key"))?;
                 let data_path = path.key("data");
                 let map = self.map(part("data")?, &key, Data::Values(vec![kind]), &data_path)?;
                 let fits = matches!(&self.parts.sets[map.index()].data,
@@ -327,7 +339,7 @@ impl Reader<'_, '_> {
                 kind.constant(value, path).map(Operand::Constant)
             }
             Some(_) => {
-                let (load, read) = expression::load(value, path)?;
+                let (load, read) = expression::load(value, &mut self.parts.generators, path)?;
                 if !read.fits(kind) && read.words() != kind.words() {
                     return Err(path.invalid(format!("{read} for {kind}")));
                 }
@@ -349,7 +361,7 @@ impl Reader<'_, '_> {
             _ => return Err(path.key("op").invalid("neither add, update nor delete")),
         };
         let element = value.get("elem").ok_or_else(|| path.invalid("no `elem`"))?;
-        let (key, timeout) = element_key(element, &path.key("elem"))?;
+        let (key, timeout) = element_key(element, &mut self.parts.generators, &path.key("elem"))?;
         let declared = &self.parts.sets[set.index()];
         sets::check_key(declared, &kinds(&key), &path.key("elem"))?;
         if declared.data != Data::None {
@@ -381,7 +393,7 @@ impl Reader<'_, '_> {
     /// A set that a rule declares and fills itself.
     fn meter(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
         let element = value.get("key").ok_or_else(|| path.invalid("no `key`"))?;
-        let (key, timeout) = element_key(element, &path.key("key"))?;
+        let (key, timeout) = element_key(element, &mut self.parts.generators, &path.key("key"))?;
         let statement = value.get("stmt").ok_or_else(|| path.invalid("no `stmt`"))?;
         let parts = vec![sets::part(statement, &path.key("stmt"))?];
         let size = value.get("size").and_then(Value::as_u64);
@@ -406,14 +418,19 @@ impl Reader<'_, '_> {
 }
 
 /// The key that is added to a set, and its timeout.
-fn element_key(value: &Value, path: &Path<'_>) -> Parsed<(TypedKey, Option<std::time::Duration>)> {
+fn element_key(
+    value: &Value,
+    generators: &mut Vec<Generator>,
+    path: &Path<'_>,
+) -> Parsed<(TypedKey, Option<std::time::Duration>)> {
     match only(value) {
         Some(("elem", inside)) => {
             let path = path.key("elem");
             let key = inside.get("val").ok_or_else(|| path.invalid("no `val`"))?;
-            Ok((expression::key(key, &path.key("val"))?, sets::seconds(inside.get("timeout"))))
+            let key = expression::key(key, generators, &path.key("val"))?;
+            Ok((key, sets::seconds(inside.get("timeout"))))
         }
-        _ => Ok((expression::key(value, path)?, None)),
+        _ => Ok((expression::key(value, generators, path)?, None)),
     }
 }
 

@@ -99,6 +99,12 @@ fn line(rules: &mut String, mut parts: Vec<String>) {
         let protocols = ["meta l4proto", "ip protocol", "ct protocol", "ip6 nexthdr"];
         parts.retain(|part| !protocols.iter().any(|it| part.starts_with(it)) || part.contains('{'));
     }
+    // Behind a hardware address nft 1.0.6 prints a refusal by ICMP without its code.
+    let of_station = parts.iter().any(|part| part.contains("ether "));
+    let has_code = |part: &str| part.starts_with("reject with icmp") && !part.contains("icmpx");
+    for part in parts.iter_mut().filter(|part| of_station && has_code(part)) {
+        *part = "reject".to_owned();
+    }
     // At most one comparison or negation per rule: nft 1.0.6 merges two if their fields are
     // adjacent.
     let compares =
