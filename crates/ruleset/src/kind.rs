@@ -62,6 +62,8 @@ pub enum Kind {
     PacketType,
     /// DCCP packet type.
     DccpType,
+    /// Type of a mobility header.
+    MobilityType,
     /// Traffic control handle, `major:minor`.
     Priority,
     /// Time, in milliseconds; written in seconds.
@@ -99,6 +101,7 @@ impl fmt::Display for Kind {
             Self::Nfproto => "address family",
             Self::PacketType => "packet type (host, broadcast, multicast, other)",
             Self::DccpType => "DCCP packet type",
+            Self::MobilityType => "type of a mobility header",
             Self::Priority => "priority (MAJOR:MINOR)",
             Self::Time => "time in seconds",
             Self::Boolean => "truth value",
@@ -164,6 +167,7 @@ impl Kind {
             "nf_proto" => Self::Nfproto,
             "pkt_type" => Self::PacketType,
             "dccp_pkttype" => Self::DccpType,
+            "mh_type" => Self::MobilityType,
             "classid" => Self::Priority,
             "time" => Self::Time,
             _ => return None,
@@ -195,7 +199,8 @@ impl Kind {
             | Self::Icmpv6Code
             | Self::TcpFlags
             | Self::Nfproto
-            | Self::PacketType => 8,
+            | Self::PacketType
+            | Self::MobilityType => 8,
         }
     }
 
@@ -237,6 +242,8 @@ impl Kind {
             Self::Nfproto => names::NFPROTOS,
             Self::PacketType => names::PACKET_TYPES,
             Self::DccpType => names::DCCP_TYPES,
+            Self::MobilityType => names::MOBILITY_TYPES,
+            Self::Priority => names::PRIORITIES,
             _ => &[],
         }
     }
@@ -284,7 +291,7 @@ impl Kind {
             Self::Ipv6 => text.parse::<Ipv6Addr>().ok().map(Ipv6Addr::to_bits),
             Self::Ether => ether(text),
             Self::Interface | Self::Helper => name_bits(text),
-            Self::Priority => {
+            Self::Priority if text.contains(':') => {
                 let (major, minor) = text.split_once(':')?;
                 let part = |digits: &str| match digits {
                     "" => Some(0),

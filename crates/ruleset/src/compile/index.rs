@@ -457,6 +457,11 @@ impl Constraint {
                 self.of_family(family);
             }
             Field::Header(HeaderBits { layer: Layer::Transport(guard), .. }) => self.guarded(guard),
+            Field::Header(HeaderBits { layer, .. }) | Field::Has(layer) => {
+                if let Some(family) = layer.extended_family() {
+                    self.of_family(family);
+                }
+            }
             Field::SegmentSize => self.of_protocol(protocol::TCP),
             _ => {}
         }

@@ -122,7 +122,7 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
             offset: 104,
             bits: 8,
         }) if bits & !STEADY_FLAGS == 0 => None,
-        Field::Header(_) => differs("bytes of its headers"),
+        Field::Header(_) | Field::Has(_) => differs("bytes of its headers"),
         Field::Length => differs("its length"),
         Field::PacketType => differs("how the link carried it"),
         Field::Vlan => differs("its VLAN"),

@@ -115,10 +115,7 @@ fn a_hash_is_of_the_flow_if_its_values_are_and_a_number_is_drawn_for_each_packet
         is(json!({"numgen": {"mode": "inc", "mod": 2}}), "1"),
         is(json!({"numgen": {"mode": "random", "mod": 2}}), "1"),
     ];
-    let expected = [
-        (2, PerPacket::Differs("its length")),
-        (3, PerPacket::Draws),
-        (4, PerPacket::Draws),
-    ];
+    let expected =
+        [(2, PerPacket::Differs("its length")), (3, PerPacket::Draws), (4, PerPacket::Draws)];
     assert_eq!(reasons(&tests), expected);
 }

@@ -5,6 +5,7 @@
 //! [`MAX_JUMP_DEPTH`](crate::limits::MAX_JUMP_DEPTH) deep into one another and never back.
 
 mod dynamic;
+mod extension;
 mod generate;
 mod limit;
 mod load;

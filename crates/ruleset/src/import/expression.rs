@@ -48,6 +48,18 @@ pub(crate) fn load(
                 }
             }
         }
+        "exthdr" | "ip option" => {
+            let name = text(inside, "name", &path)?;
+            let field = inside.get("field").and_then(Value::as_str);
+            let known = match form {
+                "exthdr" => field::extension(name, field),
+                _ => field::ip_option(name, field),
+            };
+            known.map(plain).ok_or_else(|| {
+                let field = field.unwrap_or_default();
+                path.unsupported(format!("`{form} {} {}`", shown(name), shown(field)))
+            })
+        }
         "numgen" | "jhash" | "symhash" => generated(form, inside, generators, &path),
         "&" | "|" | "^" => combined(form, inside, generators, &path),
         "<<" | ">>" => Err(path.unsupported("shifts")),

@@ -1,13 +1,14 @@
 //! Rules: matches and statements.
 
 use serde_json::Value;
+use wire::Family;
 
 use super::expression::{self, bare, kinds};
 use super::scope::{Scope, resolve};
 use super::sets;
 use super::statement;
 use crate::elements::Elements;
-use crate::field::{CtField, Field};
+use crate::field::{CtField, Field, nfproto};
 use crate::generator::Generator;
 use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
@@ -52,20 +53,26 @@ impl Reader<'_, '_> {
         if !faults.is_empty() {
             return Err(faults);
         }
-        // A refusal by ICMP works for one family only. nft puts that condition in front of the
-        // rule, unless an expression has it already, and does not print it.
-        let asked = items.iter().find_map(|item| match item {
-            Item::Reject(Reject::Icmp(_)) => Some(2),
-            Item::Reject(Reject::Icmpv6(_)) => Some(10),
-            _ => None,
-        });
-        if let Some(number) = asked
-            && !items.iter().flat_map(Item::loads).any(|load| self.asks_for_family(load))
-        {
+        if let Some(number) = self.unprinted_family(&items) {
             let (load, interval) = (Load::of(Field::Nfproto), Interval::one(number));
             items.insert(0, Item::Within { load, interval, negated: false });
         }
         Ok(items)
+    }
+
+    /// The family that nft asks for in front of the rule and may not print. A refusal by ICMP works
+    /// for one family only, and only one has extension headers or options.
+    fn unprinted_family(&self, items: &[Item]) -> Option<u128> {
+        let mut loads = items.iter().flat_map(Item::loads);
+        let family = match loads.find(|load| self.asks_for_family(load)) {
+            Some(load) => load.field.layer()?.extended_family()?,
+            None => items.iter().find_map(|item| match item {
+                Item::Reject(Reject::Icmp(_)) => Some(Family::V4),
+                Item::Reject(Reject::Icmpv6(_)) => Some(Family::V6),
+                _ => None,
+            })?,
+        };
+        Some(nfproto(family).into())
     }
 
     /// True if only packets of one family have the value.

@@ -62,7 +62,7 @@ fn not(random: &mut Random) -> &'static str {
 fn network(random: &mut Random) -> String {
     let not = not(random);
     let side = random.one_of(&["saddr", "daddr"]);
-    match random.between(0, 24) {
+    match random.between(0, 27) {
         0..=4 => format!("ip {side} {not}{}", address(random)),
         5..=7 => format!("ip6 {side} {not}{}", address6(random)),
         8 => format!("meta l4proto {not}{{ tcp, udp }}"),
@@ -110,6 +110,28 @@ fn network(random: &mut Random) -> String {
             random.one_of(&["length > 40", "length 20-60", "flowlabel 0", "version 6"])
         ),
         23 => format!("ip6 {side} {not}@nets"),
+        24 => format!(
+            "exthdr {} {}",
+            random.one_of(&["hbh", "dst", "rt", "frag", "mh"]),
+            random.one_of(&["exists", "missing"])
+        ),
+        25 => random
+            .one_of(&[
+                "hbh nexthdr udp",
+                "dst nexthdr != udp",
+                "dst hdrlength 0",
+                "hbh hdrlength > 0",
+                "rt type 4",
+                "rt seg-left 0",
+                "rt nexthdr { udp, tcp }",
+                "frag id 7",
+            ])
+            .into(),
+        26 => format!(
+            "ip option {} {}",
+            random.one_of(&["rr", "ra", "lsrr", "ssrr"]),
+            random.one_of(&["exists", "missing"])
+        ),
         _ => format!("meta nfproto {not}{}", random.one_of(&["ipv4", "ipv6"])),
     }
 }

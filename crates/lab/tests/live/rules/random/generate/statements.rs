@@ -89,6 +89,15 @@ pub fn statement(random: &mut Random, place: Place) -> String {
         25 if place.traffic == Traffic::Tracked && !place.is_tracked => "notrack".into(),
         26 => "ip6 saddr @counted".into(),
         28 => "meta mark set numgen inc mod 3 map { 0 : 0x1, 1 : 0x2, 2 : 0x11 }".into(),
+        // Forwarding gives packets of IPv4 another priority, so the rule asks for the one it sets.
+        30 => random
+            .one_of(&[
+                "meta priority set 1:2 meta priority 1:2",
+                "meta priority set none meta priority none",
+                "meta priority set root meta priority { root, 1:3 }",
+                "meta priority set 1:2 meta priority root",
+            ])
+            .into(),
         29 => "meta mark set jhash ip saddr . tcp sport mod 16 seed 0x7 offset 1".into(),
         _ => String::new(),
     }
