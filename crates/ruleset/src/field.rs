@@ -2,6 +2,7 @@
 
 use wire::{Family, protocol};
 
+use crate::evaluate::Side;
 use crate::kind::Kind;
 use crate::model::GeneratorId;
 use crate::names;
@@ -45,8 +46,32 @@ pub enum Field {
     SegmentSize,
     /// A property of the connection.
     Connection(CtField),
+    /// A property of an address of the packet, by the routes.
+    Route(RouteLookup),
     /// A number that the rule makes itself.
     Generated(GeneratorId),
+}
+
+/// A look-up of an address in the routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouteLookup {
+    /// True for the packet's source, false for its destination.
+    pub of_source: bool,
+    /// The link that counts; `None`: all of them.
+    pub on: Option<Side>,
+    /// True if the packet's mark selects routes too.
+    pub by_mark: bool,
+    /// The property that is looked up.
+    pub looked: Looked,
+}
+
+/// The result of a look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Looked {
+    /// The kind of the address.
+    AddressType,
+    /// The interface by which packets go to the address; 0 for none.
+    WayOut,
 }
 
 /// The transport that a header field belongs to.
@@ -135,6 +160,7 @@ impl Field {
                 | Self::Priority
                 | Self::Connection(_)
                 | Self::SegmentSize
+                | Self::Route(_)
                 | Self::Generated(_)
         )
     }
@@ -342,6 +368,28 @@ fn other(header: &str, field: &str, guard: Guard) -> Option<Typed> {
         ("comp", "cpi") => (bits(16, 16), Kind::Integer(16)),
         _ => return None,
     })
+}
+
+/// `{"fib": {"flags": ..., "result": ...}}`.
+pub(crate) fn route(flags: &[&str], result: &str) -> Option<Typed> {
+    let has = |flag| flags.contains(&flag);
+    let known = ["saddr", "daddr", "mark", "iif", "oif"];
+    if has("saddr") == has("daddr") || !flags.iter().all(|flag| known.contains(flag)) {
+        return None;
+    }
+    let on = match (has("iif"), has("oif")) {
+        (false, false) => None,
+        (true, false) => Some(Side::Input),
+        (false, true) => Some(Side::Output),
+        (true, true) => return None,
+    };
+    let (looked, kind) = match result {
+        "type" => (Looked::AddressType, Kind::AddressType),
+        "oif" | "oifname" => (Looked::WayOut, Kind::Interface),
+        _ => return None,
+    };
+    let (of_source, by_mark) = (has("saddr"), has("mark"));
+    Some((Field::Route(RouteLookup { of_source, on, by_mark, looked }), kind))
 }
 
 /// `{"exthdr": {"name": ..., "field": ...}}`; without a field, whether there is such a header.

@@ -44,6 +44,7 @@ fn mark(program: &Program, state: &mut RuleState, frame: &[u8], asking: bool) ->
         output: 0,
         mark: 0,
         priority: 0,
+        routes: None,
         connection: Connection::UNTRACKED,
     };
     let judge = if asking { consult } else { evaluate };

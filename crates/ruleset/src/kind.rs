@@ -64,6 +64,8 @@ pub enum Kind {
     DccpType,
     /// Type of a mobility header.
     MobilityType,
+    /// The kind of an address, as rtnetlink numbers it.
+    AddressType,
     /// Traffic control handle, `major:minor`.
     Priority,
     /// Time, in milliseconds; written in seconds.
@@ -102,6 +104,7 @@ impl fmt::Display for Kind {
             Self::PacketType => "packet type (host, broadcast, multicast, other)",
             Self::DccpType => "DCCP packet type",
             Self::MobilityType => "type of a mobility header",
+            Self::AddressType => "kind of an address (local, unicast and so on)",
             Self::Priority => "priority (MAJOR:MINOR)",
             Self::Time => "time in seconds",
             Self::Boolean => "truth value",
@@ -168,6 +171,7 @@ impl Kind {
             "pkt_type" => Self::PacketType,
             "dccp_pkttype" => Self::DccpType,
             "mh_type" => Self::MobilityType,
+            "fib_addrtype" => Self::AddressType,
             "classid" => Self::Priority,
             "time" => Self::Time,
             _ => return None,
@@ -184,6 +188,7 @@ impl Kind {
             | Self::CtState
             | Self::CtStatus
             | Self::Priority
+            | Self::AddressType
             | Self::Time => 32,
             Self::Port | Self::EtherType => 16,
             Self::Dscp => 6,
@@ -243,6 +248,7 @@ impl Kind {
             Self::PacketType => names::PACKET_TYPES,
             Self::DccpType => names::DCCP_TYPES,
             Self::MobilityType => names::MOBILITY_TYPES,
+            Self::AddressType => names::ADDRESS_TYPES,
             Self::Priority => names::PRIORITIES,
             _ => &[],
         }

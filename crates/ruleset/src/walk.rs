@@ -11,6 +11,7 @@ use crate::evaluate::{
 use crate::hook::Hook;
 use crate::kind::name_bits;
 use crate::model::NatKind;
+use crate::needs::Need;
 use crate::probe::Probe;
 
 /// Status bits of the kernel's interface (`enum ip_conntrack_status`).
@@ -108,6 +109,11 @@ pub fn walk(
             walker.walk.remarks.push(remark);
         }
     }
+    if program.ruleset().needs().any(|(_, need)| need == Need::Routes) {
+        let unknown = "a question knows no routes: rules that look addresses up in them (`fib`) do \
+                       not match";
+        walker.walk.remarks.push(unknown);
+    }
     let is_hosts = probe.host_addresses.contains(&probe.network.destination_ip());
     if is_hosts && program.ruleset().translations().is_empty() {
         walker.walk.fate = Fate::ToHost;
@@ -179,6 +185,7 @@ impl Walker<'_> {
             output: if hook < Hook::Forward { 0 } else { name(&probe.output) },
             mark: self.mark,
             priority: self.priority,
+            routes: None,
             connection: match hook {
                 // To the kernel's rules, a packet before tracking is invalid.
                 Hook::Untracked => Connection { state: CtState::Invalid, known: None },

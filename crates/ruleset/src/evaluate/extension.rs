@@ -73,3 +73,7 @@ fn find_option(view: &PacketView<'_>, wanted: u8) -> Option<usize> {
     }
     None
 }
+
+#[cfg(test)]
+#[path = "../extension_tests.rs"]
+mod tests;

@@ -49,8 +49,8 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
             changed.zone.map(|zones| zone(zones, way).into())
         }
         Field::Connection(field) => connection(field, view, changed),
-        // The run makes these numbers, because they change its state.
-        Field::Generated(_) => None,
+        // The run finds these, because it knows the hook and the state.
+        Field::Generated(_) | Field::Route(_) => None,
     }
 }
 

@@ -10,6 +10,7 @@ mod generate;
 mod limit;
 mod load;
 mod outcome;
+mod routes;
 mod run;
 mod state;
 mod view;
@@ -18,6 +19,7 @@ use flow::Timestamp;
 
 pub use self::dynamic::ElementUpdate;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
+pub use self::routes::{RouteQuestion, Routes, Side};
 pub use self::run::Step;
 pub use self::state::{Counted, RuleState, SharedState};
 pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};

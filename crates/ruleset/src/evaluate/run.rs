@@ -5,6 +5,7 @@ use wire::{Family, Network, TcpFlags, Transport, protocol};
 
 use super::load::{port, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
+use super::routes::looked_up;
 use super::state::RuleState;
 use super::view::PacketView;
 use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape, Span};
@@ -272,6 +273,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     fn value(&mut self, field: Field) -> Option<u128> {
         match field {
             Field::Generated(id) => self.generated(id),
+            Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
             field => value(field, self.view, self.outcome),
         }
     }

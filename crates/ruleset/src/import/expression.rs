@@ -48,6 +48,18 @@ pub(crate) fn load(
                 }
             }
         }
+        "fib" => {
+            let flags: Vec<&str> = match inside.get("flags") {
+                Some(Value::Array(flags)) => flags.iter().filter_map(Value::as_str).collect(),
+                Some(Value::String(flag)) => vec![flag],
+                _ => Vec::new(),
+            };
+            let result = text(inside, "result", &path)?;
+            let known = field::route(&flags, result).map(plain);
+            known.ok_or_else(|| {
+                path.unsupported(format!("`fib {} {}`", shown(&flags.join(" . ")), shown(result)))
+            })
+        }
         "exthdr" | "ip option" => {
             let name = text(inside, "name", &path)?;
             let field = inside.get("field").and_then(Value::as_str);

@@ -179,6 +179,11 @@ impl Reader<'_, '_> {
             self.notes.push((right_path.to_string(), "the interface does not exist"));
         }
         match operator {
+            // Whether there is a way to an address. nft writes the number 0 for none, too.
+            "==" | "!=" if matches!(load.field, Field::Route(_)) && presence(right).is_some() => {
+                let negated = presence(right) == Some(operator == "==");
+                return Ok(Item::Within { load, interval: Interval::one(0), negated });
+            }
             // A list of bits: `in` matches if one is set, `!` matches if none is.
             "in" | "!" if kind.is_bits() => {
                 let mask = kind.constant(right, &right_path)?;
@@ -447,6 +452,14 @@ fn asks_for_ethernet(value: &Value) -> bool {
     let key = value.get("left").and_then(|left| left.get("meta")?.get("key")?.as_str());
     let is = |field, text| value.get(field).and_then(Value::as_str) == Some(text);
     key == Some("iiftype") && is("op", "==") && is("right", "ether")
+}
+
+/// `exists` and `missing`, as nft writes them of a look-up in the routes.
+fn presence(value: &Value) -> Option<bool> {
+    match value {
+        Value::Bool(exists) => Some(*exists),
+        value => (value.as_str() == Some("0")).then_some(false),
+    }
 }
 
 fn is_plain(value: &Value) -> bool {

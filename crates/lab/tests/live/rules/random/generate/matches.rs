@@ -110,12 +110,20 @@ fn network(random: &mut Random) -> String {
             random.one_of(&["length > 40", "length 20-60", "flowlabel 0", "version 6"])
         ),
         23 => format!("ip6 {side} {not}@nets"),
-        24 => format!(
+        24..=26 => extended(random),
+        _ => format!("meta nfproto {not}{}", random.one_of(&["ipv4", "ipv6"])),
+    }
+}
+
+/// A question about extension headers or options.
+fn extended(random: &mut Random) -> String {
+    match random.between(0, 2) {
+        0 => format!(
             "exthdr {} {}",
             random.one_of(&["hbh", "dst", "rt", "frag", "mh"]),
             random.one_of(&["exists", "missing"])
         ),
-        25 => random
+        1 => random
             .one_of(&[
                 "hbh nexthdr udp",
                 "dst nexthdr != udp",
@@ -127,12 +135,12 @@ fn network(random: &mut Random) -> String {
                 "frag id 7",
             ])
             .into(),
-        26 => format!(
+        // The kernel reads fields of options in the wrong place.
+        _ => format!(
             "ip option {} {}",
             random.one_of(&["rr", "ra", "lsrr", "ssrr"]),
             random.one_of(&["exists", "missing"])
         ),
-        _ => format!("meta nfproto {not}{}", random.one_of(&["ipv4", "ipv6"])),
     }
 }
 

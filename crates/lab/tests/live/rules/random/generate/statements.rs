@@ -88,9 +88,18 @@ pub fn statement(random: &mut Random, place: Place) -> String {
         24 => "ip saddr @measured".into(),
         25 if place.traffic == Traffic::Tracked && !place.is_tracked => "notrack".into(),
         26 => "ip6 saddr @counted".into(),
+        number @ 28..=30 => numbers(random, number),
+        _ => String::new(),
+    }
+}
+
+/// A statement with a number that the rule makes, or a priority.
+fn numbers(random: &mut Random, number: usize) -> String {
+    match number {
         28 => "meta mark set numgen inc mod 3 map { 0 : 0x1, 1 : 0x2, 2 : 0x11 }".into(),
         // Forwarding gives packets of IPv4 another priority, so the rule asks for the one it sets.
-        30 => random
+        29 => "meta mark set jhash ip saddr . tcp sport mod 16 seed 0x7 offset 1".into(),
+        _ => random
             .one_of(&[
                 "meta priority set 1:2 meta priority 1:2",
                 "meta priority set none meta priority none",
@@ -98,8 +107,6 @@ pub fn statement(random: &mut Random, place: Place) -> String {
                 "meta priority set 1:2 meta priority root",
             ])
             .into(),
-        29 => "meta mark set jhash ip saddr . tcp sport mod 16 seed 0x7 offset 1".into(),
-        _ => String::new(),
     }
 }
 
