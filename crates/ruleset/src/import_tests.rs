@@ -446,3 +446,24 @@ fn values_that_are_printed_oddly_are_understood() {
     let other = document(&[forward(), rule("f", &json!([kind("loopback"), {"drop": null}]))]);
     assert!(problems(&other).contains("`meta iiftype`"), "{}", problems(&other));
 }
+
+#[test]
+fn an_offload_of_a_flow_is_a_hint_and_the_rest_of_its_rule_holds() {
+    let rule = json!([
+        {"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": "established"}},
+        {"flow": {"op": "add", "flowtable": "@f"}},
+        {"accept": null},
+    ]);
+    let document = json!({"nftables": [
+        {"table": {"family": "inet", "name": "t"}},
+        {"flowtable": {"family": "inet", "table": "t", "name": "f", "hook": "ingress", "prio": 0,
+            "dev": "lan0"}},
+        {"chain": {"family": "inet", "table": "t", "name": "c", "type": "filter",
+            "hook": "forward", "prio": 0, "policy": "drop"}},
+        {"rule": {"family": "inet", "table": "t", "chain": "c", "handle": 4, "expr": rule}},
+    ]});
+    let imported = import_value(&document, Options::default()).expect("it is accepted");
+    assert_eq!(imported.ruleset.rules()[0].items.len(), 2);
+    let told = imported.problems.to_string();
+    assert!(told.contains("rule handle 4, expr[1].flow: note: a hint"), "{told}");
+}

@@ -102,6 +102,11 @@ impl Reader<'_, '_> {
             "counter" | "limit" | "quota" => self.measure(name, value, &here)?,
             "mangle" => return self.assignment(value, &here),
             "set" => self.update(value, &here)?,
+            "flow" if value.get("op").and_then(Value::as_str) == Some("add") => {
+                let what = "a hint that is not needed: established flows take a short way anyhow";
+                self.notes.push((here.to_string(), what));
+                return Ok(None);
+            }
             "meter" => self.meter(value, &here)?,
             "vmap" => self.verdict_map(value, &here)?,
             "log" => {
