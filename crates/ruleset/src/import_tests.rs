@@ -165,6 +165,14 @@ fn zones_are_known_beforehand() {
         let imported = import_value(&set(both.clone(), value), Options::default()).unwrap();
         assert_eq!(imported.ruleset.zones_set(), zones);
     }
+    // nft writes the type of zones, as of all numbers without a name, as `integer`.
+    let named = json!({"map": {"family": "inet", "table": "t", "name": "zones", "handle": 3,
+        "type": "ifname", "map": "integer", "elem": [["lan0", 4], ["lan1", 6]]}});
+    let value = json!({"map": {"key": {"meta": {"key": "iifname"}}, "data": "@zones"}});
+    let statement = json!([{"mangle": {"key": {"ct": both.clone()}, "value": value}}]);
+    let by_name = document(&[raw.clone(), named, rule("raw", &statement)]);
+    let imported = import_value(&by_name, Options::default()).unwrap();
+    assert_eq!(imported.ruleset.zones_set(), [4, 6]);
     let one_way = set(json!({"key": "zone", "dir": "original"}), json!(7));
     let imported = import_value(&one_way, Options::default()).unwrap();
     assert_eq!(imported.ruleset.zones_set(), [7]);

@@ -174,6 +174,9 @@ impl Kind {
             "fib_addrtype" => Self::AddressType,
             "classid" => Self::Priority,
             "time" => Self::Time,
+            // The type of numbers that have no name of their own. nft does not print their width:
+            // most take one word, such as zones.
+            "integer" => Self::Integer(32),
             _ => return None,
         })
     }
