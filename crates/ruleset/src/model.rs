@@ -250,6 +250,11 @@ pub(crate) enum Item {
 }
 
 impl Item {
+    /// True if it asks for something and does nothing.
+    pub const fn compares(&self) -> bool {
+        matches!(self, Self::Within { .. } | Self::Bits { .. } | Self::Member { .. })
+    }
+
     /// The values that it reads of a packet.
     pub fn loads(&self) -> &[Load] {
         match self {

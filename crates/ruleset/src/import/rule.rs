@@ -61,11 +61,16 @@ impl Reader<'_, '_> {
     }
 
     /// The family that nft asks for in front of the rule and may not print. A refusal by ICMP works
-    /// for one family only, and only one has extension headers or options.
+    /// for one family only, and only one has extension headers or options. Behind a statement that
+    /// is no comparison nft prints the question.
     fn unprinted_family(&self, items: &[Item]) -> Option<u128> {
-        let mut loads = items.iter().flat_map(Item::loads);
-        let family = match loads.find(|load| self.asks_for_family(load)) {
-            Some(load) => load.field.layer()?.extended_family()?,
+        let asks = |load: &&Load| self.asks_for_family(load);
+        let asking = items.iter().position(|item| item.loads().iter().any(|it| asks(&it)));
+        let family = match asking.map(|at| items.split_at(at)) {
+            Some((before, [item, ..])) if before.iter().all(Item::compares) => {
+                item.loads().iter().find(asks)?.field.layer()?.extended_family()?
+            }
+            Some(_) => return None,
             None => items.iter().find_map(|item| match item {
                 Item::Reject(Reject::Icmp(_)) => Some(Family::V4),
                 Item::Reject(Reject::Icmpv6(_)) => Some(Family::V6),

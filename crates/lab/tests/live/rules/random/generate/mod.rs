@@ -104,6 +104,10 @@ fn line(rules: &mut String, mut parts: Vec<String>) {
     let of_station = parts.iter().any(|part| part.contains("ether "));
     let extended = ["exthdr ", "ip option ", "hbh ", "dst ", "rt ", "frag "];
     parts.retain(|part| !(of_station && extended.iter().any(|it| part.starts_with(it))));
+    // Beside these nft 1.0.6 also leaves out a question for the family.
+    let is_extended = parts.iter().any(|part| extended.iter().any(|it| part.starts_with(it)));
+    let families = ["meta protocol", "meta nfproto"];
+    parts.retain(|part| !(is_extended && families.iter().any(|it| part.starts_with(it))));
     let has_code = |part: &str| part.starts_with("reject with icmp") && !part.contains("icmpx");
     for part in parts.iter_mut().filter(|part| of_station && has_code(part)) {
         *part = "reject".to_owned();
