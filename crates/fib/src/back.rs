@@ -1,8 +1,10 @@
 //! The way back to the sender of a packet. It reveals packets with a forged source (RFC 3704).
 
-use crate::LinkId;
-use crate::fib::{Answered, Fib, Query};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::fib::{Answered, Fib, Query, RouteResult};
 use crate::route::{Action, Route};
+use crate::{LinkId, TableId};
 
 /// The direction of the best route to the source of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,20 +42,33 @@ impl Fib {
             Answered::Host(_) => return Back::Host,
             Answered::Nobody(_) => return Back::Nowhere,
         };
-        // Among IPv6 routes that differ only in their hop each one counts: two links may have
-        // one prefix. Among IPv4 routes the kernel looks at the first alone.
-        let rank = routes.first().map(Route::rank);
-        let is_as_good = |route: &&Route| packet.source.is_ipv6() && Some(route.rank()) == rank;
-        let others = routes.iter().skip(1).take_while(is_as_good);
-        let alike = routes.iter().take(1).chain(others);
-        let is_here = alike.filter(|route| route.is_for(&reverse)).any(|route| {
-            let Action::Forward(hops) = &route.action else { return false };
-            hops.all().iter().any(|hop| hop.link == packet.link)
-        });
-        if is_here {
+        if lead_by(routes, &reverse, packet.link) {
             return Back::Here;
         }
         Back::Elsewhere { link: hop.link, is_direct: hop.gateway.is_none() }
+    }
+
+    /// The link by which a packet leaves; `None` if it goes nowhere or to the host. With `by` it is
+    /// this link, if it is among those that the packet may leave by, and none otherwise.
+    pub fn way_out(&self, packet: &Query, by: Option<LinkId>) -> Option<LinkId> {
+        let Answered::Hop(hop, routes) = self.answer(packet) else { return None };
+        match by {
+            None => Some(hop.link),
+            by => by.filter(|link| lead_by(routes, packet, *link)),
+        }
+    }
+
+    /// The answer of the routes to the host's own addresses for an address; `None` if there is none.
+    pub fn own(&self, address: IpAddr) -> Option<RouteResult> {
+        let source = match address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let query = Query::new(source, address, LinkId::LOOPBACK);
+        match self.ask(TableId::LOCAL, None, &query)? {
+            Answered::Host(result) => Some(result),
+            Answered::Hop(..) | Answered::Nobody(_) => None,
+        }
     }
 
     /// True if the answer of [`Fib::back`] for packets of a family depends only on the source,
@@ -63,6 +78,20 @@ impl Fib {
         let asks = self.asks[family];
         !(asks.source || asks.link || asks.protocol || asks.ports || self.has_sources[family])
     }
+}
+
+/// True if one of the best of these routes leads a packet to `link`.
+fn lead_by(routes: &[Route], query: &Query, link: LinkId) -> bool {
+    // Among IPv6 routes that differ only in their hop each one counts: two links may have one
+    // prefix. Among IPv4 routes the kernel looks at the first alone.
+    let rank = routes.first().map(Route::rank);
+    let is_as_good = |route: &&Route| query.destination.is_ipv6() && Some(route.rank()) == rank;
+    let others = routes.iter().skip(1).take_while(is_as_good);
+    let alike = routes.iter().take(1).chain(others);
+    alike.filter(|route| route.is_for(query)).any(|route| {
+        let Action::Forward(hops) = &route.action else { return false };
+        hops.all().iter().any(|hop| hop.link == link)
+    })
 }
 
 #[cfg(test)]

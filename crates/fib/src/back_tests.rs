@@ -105,3 +105,21 @@ fn rules_are_asked_for_an_answer_to_the_packet() {
     fib.insert(TableId::MAIN, sourced);
     assert!(!fib.is_back_plain(false) && fib.is_back_plain(true));
 }
+
+#[test]
+fn a_way_out_may_be_restricted_to_a_link_and_own_addresses_are_known() {
+    let mut fib = fib();
+    let hops = Hops::several(vec![by(WAN, Some("198.51.100.1")), by(LAN, Some("192.0.2.2"))]);
+    fib.insert(TableId::MAIN, route("203.0.113.0/24", Action::Forward(hops.unwrap())));
+    let query = |to: &str| Query::new(ip("0.0.0.0"), ip(to), LinkId::LOOPBACK);
+    assert_eq!(fib.way_out(&query("192.0.2.1"), None), Some(LAN));
+    assert_eq!(fib.way_out(&query("192.0.2.1"), Some(LAN)), Some(LAN));
+    assert_eq!(fib.way_out(&query("192.0.2.1"), Some(WAN)), None);
+    for link in [LAN, WAN] {
+        assert_eq!(fib.way_out(&query("203.0.113.1"), Some(link)), Some(link));
+    }
+    assert_eq!(fib.way_out(&query("192.0.2.254"), None), None, "the host");
+    assert_eq!(fib.own(ip("192.0.2.254")), Some(RouteResult::Local));
+    assert_eq!(fib.own(ip("192.0.2.1")), None);
+    assert_eq!(fib.own(ip("2001:db8::1")), None);
+}

@@ -223,7 +223,12 @@ impl Fib {
     }
 
     #[inline]
-    fn ask(&self, table: TableId, suppress: Option<u8>, query: &Query) -> Option<Answered<'_>> {
+    pub(crate) fn ask(
+        &self,
+        table: TableId,
+        suppress: Option<u8>,
+        query: &Query,
+    ) -> Option<Answered<'_>> {
         let (length, answer) = self.tables.get(&table)?.ask(query)?;
         let answer = match answer {
             Answer::Forward(hop, routes) => Answered::Hop(hop, routes),

@@ -80,6 +80,7 @@ impl Sample {
             output: name_bits(self.output).expect("a name"),
             mark: self.mark,
             priority: 0,
+            routes: None,
             connection: match self.known {
                 true => Connection { state: CtState::New, known: Some(known) },
                 false => Connection::UNTRACKED,

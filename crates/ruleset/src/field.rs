@@ -2,7 +2,9 @@
 
 use wire::{Family, protocol};
 
+use crate::evaluate::Side;
 use crate::kind::Kind;
+use crate::model::GeneratorId;
 use crate::names;
 
 /// A field, which a packet may have or not.
@@ -38,10 +40,38 @@ pub enum Field {
     Vlan,
     /// Bits of a header.
     Header(HeaderBits),
+    /// Whether the packet has an extension header or an option.
+    Has(Layer),
     /// Maximum segment size that a TCP header announces.
     SegmentSize,
     /// A property of the connection.
     Connection(CtField),
+    /// A property of an address of the packet, by the routes.
+    Route(RouteLookup),
+    /// A number that the rule makes itself.
+    Generated(GeneratorId),
+}
+
+/// A look-up of an address in the routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouteLookup {
+    /// True for the packet's source, false for its destination.
+    pub of_source: bool,
+    /// The link that counts; `None`: all of them.
+    pub on: Option<Side>,
+    /// True if the packet's mark selects routes too.
+    pub by_mark: bool,
+    /// The property that is looked up.
+    pub looked: Looked,
+}
+
+/// The result of a look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Looked {
+    /// The kind of the address.
+    AddressType,
+    /// The interface by which packets go to the address; 0 for none.
+    WayOut,
 }
 
 /// The transport that a header field belongs to.
@@ -75,6 +105,10 @@ pub enum Layer {
     Network(Option<Family>),
     /// The transport header.
     Transport(Guard),
+    /// The extension header of IPv6 of this number.
+    Extension(u8),
+    /// The option of IPv4 of this number.
+    Option(u8),
 }
 
 /// A property of a connection.
@@ -120,7 +154,44 @@ impl Field {
     /// True if neither rules nor translation change the field while a packet passes a chain, and
     /// the packet itself holds it. An index may be built on such a field.
     pub const fn is_immutable(self) -> bool {
-        !matches!(self, Self::Mark | Self::Priority | Self::Connection(_) | Self::SegmentSize)
+        !matches!(
+            self,
+            Self::Mark
+                | Self::Priority
+                | Self::Connection(_)
+                | Self::SegmentSize
+                | Self::Route(_)
+                | Self::Generated(_)
+        )
+    }
+}
+
+/// The number that netfilter has for an address family.
+pub(crate) const fn nfproto(family: Family) -> u8 {
+    match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
+    }
+}
+
+impl Layer {
+    /// The family of packets that have such an extension header or option.
+    pub(crate) const fn extended_family(self) -> Option<Family> {
+        match self {
+            Self::Extension(_) => Some(Family::V6),
+            Self::Option(_) => Some(Family::V4),
+            Self::Link | Self::Network(_) | Self::Transport(_) => None,
+        }
+    }
+}
+
+impl Field {
+    /// The header that it is read from.
+    pub(crate) const fn layer(self) -> Option<Layer> {
+        match self {
+            Self::Header(HeaderBits { layer, .. }) | Self::Has(layer) => Some(layer),
+            _ => None,
+        }
     }
 }
 
@@ -129,8 +200,9 @@ impl Field {
     pub(crate) const fn asks_for_family(self) -> bool {
         match self {
             Self::Source(_) | Self::Destination(_) | Self::Nfproto => true,
-            Self::Header(HeaderBits { layer, .. }) => {
+            Self::Header(HeaderBits { layer, .. }) | Self::Has(layer) => {
                 matches!(layer, Layer::Network(Some(_)) | Layer::Transport(Guard::Over(..)))
+                    || layer.extended_family().is_some()
             }
             _ => false,
         }
@@ -296,6 +368,87 @@ fn other(header: &str, field: &str, guard: Guard) -> Option<Typed> {
         ("comp", "cpi") => (bits(16, 16), Kind::Integer(16)),
         _ => return None,
     })
+}
+
+/// `{"fib": {"flags": ..., "result": ...}}`.
+pub(crate) fn route(flags: &[&str], result: &str) -> Option<Typed> {
+    let has = |flag| flags.contains(&flag);
+    let known = ["saddr", "daddr", "mark", "iif", "oif"];
+    if has("saddr") == has("daddr") || !flags.iter().all(|flag| known.contains(flag)) {
+        return None;
+    }
+    let on = match (has("iif"), has("oif")) {
+        (false, false) => None,
+        (true, false) => Some(Side::Input),
+        (false, true) => Some(Side::Output),
+        (true, true) => return None,
+    };
+    let (looked, kind) = match result {
+        "type" => (Looked::AddressType, Kind::AddressType),
+        "oif" | "oifname" => (Looked::WayOut, Kind::Interface),
+        _ => return None,
+    };
+    let (of_source, by_mark) = (has("saddr"), has("mark"));
+    Some((Field::Route(RouteLookup { of_source, on, by_mark, looked }), kind))
+}
+
+/// `{"exthdr": {"name": ..., "field": ...}}`; without a field, whether there is such a header.
+pub(crate) fn extension(name: &str, field: Option<&str>) -> Option<Typed> {
+    let layer = Layer::Extension(match name {
+        "hbh" => protocol::HOP_BY_HOP,
+        "rt" | "srh" => protocol::ROUTING,
+        "frag" => protocol::FRAGMENT,
+        "dst" => protocol::DESTINATION_OPTIONS,
+        "mh" => protocol::MOBILITY,
+        _ => return None,
+    });
+    let Some(field) = field else { return Some((Field::Has(layer), Kind::Boolean)) };
+    let (offset, bits, kind) = match (name, field) {
+        (_, "nexthdr") => (0, 8, Kind::Protocol),
+        // RFC 8200 section 4.5.
+        ("frag", "reserved") => (8, 8, Kind::Integer(8)),
+        ("frag", "frag-off") => (16, 13, Kind::Integer(13)),
+        ("frag", "reserved2") => (29, 2, Kind::Integer(2)),
+        ("frag", "more-fragments") => (31, 1, Kind::Integer(1)),
+        ("frag", "id") => (32, 32, Kind::Integer(32)),
+        ("frag", _) => return None,
+        (_, "hdrlength") => (8, 8, Kind::Integer(8)),
+        // RFC 8200 section 4.4.
+        ("rt", "type") => (16, 8, Kind::Integer(8)),
+        ("rt", "seg-left") => (24, 8, Kind::Integer(8)),
+        // RFC 8754 section 2.
+        ("srh", "last-entry") => (32, 8, Kind::Integer(8)),
+        ("srh", "flags") => (40, 8, Kind::Integer(8)),
+        ("srh", "tag") => (48, 16, Kind::Integer(16)),
+        // RFC 6275 section 6.1.1.
+        ("mh", "type") => (16, 8, Kind::MobilityType),
+        ("mh", "reserved") => (24, 8, Kind::Integer(8)),
+        ("mh", "checksum") => (32, 16, Kind::Integer(16)),
+        _ => return None,
+    };
+    Some((Field::Header(HeaderBits { layer, offset, bits }), kind))
+}
+
+/// `{"ip option": {"name": ..., "field": ...}}`; without a field, whether there is such an option.
+pub(crate) fn ip_option(name: &str, field: Option<&str>) -> Option<Typed> {
+    // RFC 791 section 3.1 and RFC 2113.
+    let layer = Layer::Option(match name {
+        "rr" => 7,
+        "lsrr" => 131,
+        "ssrr" => 137,
+        "ra" => 148,
+        _ => return None,
+    });
+    let (offset, bits) = match (name, field) {
+        (_, None) => return Some((Field::Has(layer), Kind::Boolean)),
+        (_, Some("type")) => (0, 8),
+        (_, Some("length")) => (8, 8),
+        ("ra", Some("value")) => (16, 16),
+        ("rr" | "lsrr" | "ssrr", Some("ptr")) => (16, 8),
+        ("rr" | "lsrr" | "ssrr", Some("addr")) => (24, 32),
+        _ => return None,
+    };
+    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
 }
 
 /// `{"meta": {"key": ...}}`.

@@ -165,6 +165,14 @@ fn zones_are_known_beforehand() {
         let imported = import_value(&set(both.clone(), value), Options::default()).unwrap();
         assert_eq!(imported.ruleset.zones_set(), zones);
     }
+    // nft writes the type of zones, as of all numbers without a name, as `integer`.
+    let named = json!({"map": {"family": "inet", "table": "t", "name": "zones", "handle": 3,
+        "type": "ifname", "map": "integer", "elem": [["lan0", 4], ["lan1", 6]]}});
+    let value = json!({"map": {"key": {"meta": {"key": "iifname"}}, "data": "@zones"}});
+    let statement = json!([{"mangle": {"key": {"ct": both.clone()}, "value": value}}]);
+    let by_name = document(&[raw.clone(), named, rule("raw", &statement)]);
+    let imported = import_value(&by_name, Options::default()).unwrap();
+    assert_eq!(imported.ruleset.zones_set(), [4, 6]);
     let one_way = set(json!({"key": "zone", "dir": "original"}), json!(7));
     let imported = import_value(&one_way, Options::default()).unwrap();
     assert_eq!(imported.ruleset.zones_set(), [7]);
@@ -473,4 +481,25 @@ fn values_that_are_printed_oddly_are_understood() {
     );
     let other = document(&[forward(), rule("f", &json!([kind("loopback"), {"drop": null}]))]);
     assert!(problems(&other).contains("`meta iiftype`"), "{}", problems(&other));
+}
+
+#[test]
+fn an_offload_of_a_flow_is_a_hint_and_the_rest_of_its_rule_holds() {
+    let rule = json!([
+        {"match": {"op": "in", "left": {"ct": {"key": "state"}}, "right": "established"}},
+        {"flow": {"op": "add", "flowtable": "@f"}},
+        {"accept": null},
+    ]);
+    let document = json!({"nftables": [
+        {"table": {"family": "inet", "name": "t"}},
+        {"flowtable": {"family": "inet", "table": "t", "name": "f", "hook": "ingress", "prio": 0,
+            "dev": "lan0"}},
+        {"chain": {"family": "inet", "table": "t", "name": "c", "type": "filter",
+            "hook": "forward", "prio": 0, "policy": "drop"}},
+        {"rule": {"family": "inet", "table": "t", "chain": "c", "handle": 4, "expr": rule}},
+    ]});
+    let imported = import_value(&document, Options::default()).expect("it is accepted");
+    assert_eq!(imported.ruleset.rules()[0].items.len(), 2);
+    let told = imported.problems.to_string();
+    assert!(told.contains("rule handle 4, expr[1].flow: note: a hint"), "{told}");
 }

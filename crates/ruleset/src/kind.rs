@@ -62,6 +62,10 @@ pub enum Kind {
     PacketType,
     /// DCCP packet type.
     DccpType,
+    /// Type of a mobility header.
+    MobilityType,
+    /// The kind of an address, as rtnetlink numbers it.
+    AddressType,
     /// Traffic control handle, `major:minor`.
     Priority,
     /// Time, in milliseconds; written in seconds.
@@ -99,6 +103,8 @@ impl fmt::Display for Kind {
             Self::Nfproto => "address family",
             Self::PacketType => "packet type (host, broadcast, multicast, other)",
             Self::DccpType => "DCCP packet type",
+            Self::MobilityType => "type of a mobility header",
+            Self::AddressType => "kind of an address (local, unicast and so on)",
             Self::Priority => "priority (MAJOR:MINOR)",
             Self::Time => "time in seconds",
             Self::Boolean => "truth value",
@@ -164,8 +170,13 @@ impl Kind {
             "nf_proto" => Self::Nfproto,
             "pkt_type" => Self::PacketType,
             "dccp_pkttype" => Self::DccpType,
+            "mh_type" => Self::MobilityType,
+            "fib_addrtype" => Self::AddressType,
             "classid" => Self::Priority,
             "time" => Self::Time,
+            // The type of numbers that have no name of their own. nft does not print their width:
+            // most take one word, such as zones.
+            "integer" => Self::Integer(32),
             _ => return None,
         })
     }
@@ -180,6 +191,7 @@ impl Kind {
             | Self::CtState
             | Self::CtStatus
             | Self::Priority
+            | Self::AddressType
             | Self::Time => 32,
             Self::Port | Self::EtherType => 16,
             Self::Dscp => 6,
@@ -195,7 +207,8 @@ impl Kind {
             | Self::Icmpv6Code
             | Self::TcpFlags
             | Self::Nfproto
-            | Self::PacketType => 8,
+            | Self::PacketType
+            | Self::MobilityType => 8,
         }
     }
 
@@ -237,6 +250,9 @@ impl Kind {
             Self::Nfproto => names::NFPROTOS,
             Self::PacketType => names::PACKET_TYPES,
             Self::DccpType => names::DCCP_TYPES,
+            Self::MobilityType => names::MOBILITY_TYPES,
+            Self::AddressType => names::ADDRESS_TYPES,
+            Self::Priority => names::PRIORITIES,
             _ => &[],
         }
     }
@@ -284,7 +300,7 @@ impl Kind {
             Self::Ipv6 => text.parse::<Ipv6Addr>().ok().map(Ipv6Addr::to_bits),
             Self::Ether => ether(text),
             Self::Interface | Self::Helper => name_bits(text),
-            Self::Priority => {
+            Self::Priority if text.contains(':') => {
                 let (major, minor) = text.split_once(':')?;
                 let part = |digits: &str| match digits {
                     "" => Some(0),

@@ -44,6 +44,7 @@ mod document;
 mod elements;
 mod evaluate;
 mod field;
+mod generator;
 mod hook;
 mod import;
 mod interfaces;
@@ -63,10 +64,10 @@ pub use compile::{CompileError, CompileOptions, PerPacket, Program};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
     Connection, Counted, CtState, Decider, Decision, Details, ElementUpdate, Known, Logs,
-    NatRequest, Outcome, PacketView, RuleState, SegmentSize, SharedState, Step, Tuple, consult,
-    evaluate, explain,
+    NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize, SharedState,
+    Side, Step, Tuple, consult, evaluate, explain,
 };
-pub use field::{CtField, Field, Guard, HeaderBits, Layer};
+pub use field::{CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};
 pub use import::{
     Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_document, import_value,

@@ -11,6 +11,7 @@ use wire::Family;
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
 use crate::elements::Elements;
 use crate::field::{Field, Typed};
+use crate::generator::Generator;
 use crate::hook::{Hook, TableFamily};
 use crate::kind::{Interval, Kind};
 
@@ -53,6 +54,8 @@ ids! {
     TimeoutId;
     /// A SYN proxy.
     SynProxyId;
+    /// A source of numbers.
+    GeneratorId;
 }
 
 /// A validated ruleset. Clones share its parts.
@@ -88,6 +91,7 @@ pub struct Parts {
     pub(crate) helpers: Vec<Helper>,
     pub(crate) timeouts: Vec<TimeoutPolicy>,
     pub(crate) syn_proxies: Vec<SynProxy>,
+    pub(crate) generators: Vec<Generator>,
     /// Chains of hooks that only the kernel has.
     pub(crate) host_chains: Vec<HostChain>,
     /// Base chains of each hook in the order of evaluation.
@@ -241,6 +245,11 @@ pub(crate) enum Item {
 }
 
 impl Item {
+    /// True if it asks for something and does nothing.
+    pub const fn compares(&self) -> bool {
+        matches!(self, Self::Within { .. } | Self::Bits { .. } | Self::Member { .. })
+    }
+
     /// The values that it reads of a packet.
     pub fn loads(&self) -> &[Load] {
         match self {

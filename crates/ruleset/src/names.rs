@@ -196,6 +196,39 @@ pub(crate) const ETHERTYPES: Names = &[
 /// The receivers of a packet on the link.
 pub(crate) const PACKET_TYPES: Names =
     &[("host", 0), ("unicast", 0), ("broadcast", 1), ("multicast", 2), ("other", 3)];
+/// Kinds of addresses and routes (`enum` of `linux/rtnetlink.h`).
+pub(crate) const ADDRESS_TYPES: Names = &[
+    ("unspec", 0),
+    ("unicast", 1),
+    ("local", 2),
+    ("broadcast", 3),
+    ("anycast", 4),
+    ("multicast", 5),
+    ("blackhole", 6),
+    ("unreachable", 7),
+    ("prohibit", 8),
+    ("throw", 9),
+    ("nat", 10),
+    ("xresolve", 11),
+];
+/// Types of mobility headers (RFC 6275 section 6.1.1, and IANA's registry).
+pub(crate) const MOBILITY_TYPES: Names = &[
+    ("binding-refresh-request", 0),
+    ("home-test-init", 1),
+    ("careof-test-init", 2),
+    ("home-test", 3),
+    ("careof-test", 4),
+    ("binding-update", 5),
+    ("binding-acknowledgement", 6),
+    ("binding-error", 7),
+    ("fast-binding-update", 8),
+    ("fast-binding-acknowledgement", 9),
+    ("fast-binding-advertisement", 10),
+    ("experimental-mobility-header", 11),
+    ("home-agent-switch-message", 12),
+];
+/// Traffic control handles with a name (`linux/pkt_sched.h`).
+pub(crate) const PRIORITIES: Names = &[("none", 0), ("root", 0xffff_ffff)];
 /// DCCP packet types.
 pub(crate) const DCCP_TYPES: Names = &[
     ("request", 0),

@@ -1,7 +1,8 @@
 //! The services that a ruleset needs of a gateway, and the places of its rules and chains.
 
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
-use crate::model::{HelperId, Item, Log, NatKind, Operand, RuleId, Target, ValidRuleset};
+use crate::field::Field;
+use crate::model::{HelperId, Item, Load, Log, NatKind, Operand, RuleId, Target, ValidRuleset};
 use crate::problem::Place;
 
 /// A service that a rule needs of a gateway.
@@ -11,6 +12,8 @@ pub enum Need {
     Translation(NatKind),
     /// A helper for the connection.
     Helper(HelperId),
+    /// Routes, to look addresses up.
+    Routes,
 }
 
 impl ValidRuleset {
@@ -20,6 +23,7 @@ impl ValidRuleset {
             Some(match item {
                 Item::Nat(nat) => Need::Translation(self.nats[nat.index()].kind),
                 Item::Helper(helper) => Need::Helper(*helper),
+                item if item.loads().iter().any(|load| self.asks_routes(load)) => Need::Routes,
                 _ => return None,
             })
         };
@@ -27,6 +31,17 @@ impl ValidRuleset {
         rules.flat_map(move |(rule, id)| {
             rule.items.iter().filter_map(need).map(move |need| (RuleId(id), need))
         })
+    }
+
+    /// True for a value that comes from the routes.
+    fn asks_routes(&self, load: &Load) -> bool {
+        match load.field {
+            Field::Route(_) => true,
+            Field::Generated(id) => {
+                self.generators[id.index()].hashed().any(|load| self.asks_routes(load))
+            }
+            _ => false,
+        }
     }
 
     /// Helpers.

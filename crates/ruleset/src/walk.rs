@@ -11,6 +11,7 @@ use crate::evaluate::{
 use crate::hook::Hook;
 use crate::kind::name_bits;
 use crate::model::NatKind;
+use crate::needs::Need;
 use crate::probe::Probe;
 
 /// Status bits of the kernel's interface (`enum ip_conntrack_status`).
@@ -137,16 +138,9 @@ pub fn walk(
             hooks: Vec::new(),
             fate: Fate::Passes,
             output: probe.output.clone(),
-            remarks: Vec::new(),
+            remarks: assumptions(program, probe),
         },
     };
-    if probe.state.is_none() && !probe.reply {
-        walker.walk.remarks.push("no `state` was given: the one shown is assumed");
-    }
-    if probe.input.is_none() {
-        let remark = "without `in`, rules that ask for the input interface do not match";
-        walker.walk.remarks.push(remark);
-    }
     let is_hosts = probe.host_addresses.contains(&probe.network.destination_ip());
     if is_hosts && program.ruleset().translations().is_empty() {
         walker.walk.fate = Fate::ToHost;
@@ -190,6 +184,23 @@ pub fn walk(
         walker.walk.fate = Fate::NoWay(DropReason::NoOutputPort);
     }
     walker.walk
+}
+
+/// Remarks on what a question leaves open.
+fn assumptions(program: &Program, probe: &Probe) -> Vec<&'static str> {
+    let mut remarks = Vec::new();
+    if probe.state.is_none() && !probe.reply {
+        remarks.push("no `state` was given: the one shown is assumed");
+    }
+    if probe.input.is_none() {
+        remarks.push("without `in`, rules that ask for the input interface do not match");
+    }
+    if program.ruleset().needs().any(|(_, need)| need == Need::Routes) {
+        remarks.push(
+            "a question knows no routes: rules that look addresses up in them (`fib`) do not match",
+        );
+    }
+    remarks
 }
 
 struct Walker<'a> {
@@ -248,6 +259,7 @@ impl Walker<'_> {
             output: if hook < Hook::Forward { 0 } else { name(&self.walk.output) },
             mark: self.mark,
             priority: self.priority,
+            routes: None,
             connection: match hook {
                 // To the kernel's rules, a packet before tracking is invalid.
                 Hook::Untracked => Connection { state: CtState::Invalid, known: None },

@@ -20,6 +20,18 @@ pub mod protocol {
     pub const GRE: u8 = 47;
     /// Internet Control Message Protocol for IPv6, RFC 4443.
     pub const ICMPV6: u8 = 58;
+    /// IPv6 hop-by-hop options header.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// IPv6 routing header.
+    pub const ROUTING: u8 = 43;
+    /// IPv6 fragment header.
+    pub const FRAGMENT: u8 = 44;
+    /// IPv6 destination options header.
+    pub const DESTINATION_OPTIONS: u8 = 60;
+    /// Authentication header.
+    pub const AH: u8 = 51;
+    /// IPv6 mobility header.
+    pub const MOBILITY: u8 = 135;
     /// Stream Control Transmission Protocol, RFC 9260.
     pub const SCTP: u8 = 132;
     /// Lightweight User Datagram Protocol, RFC 3828.

@@ -1,11 +1,7 @@
 //! The IPv6 extension header chain (RFC 8200 section 4).
 
+pub(crate) use crate::protocol::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
 use crate::{Dissected, FragmentInfo, Malformed, tail};
-
-pub(crate) const HOP_BY_HOP: u8 = 0;
-pub(crate) const ROUTING: u8 = 43;
-pub(crate) const FRAGMENT: u8 = 44;
-pub(crate) const DESTINATION_OPTIONS: u8 = 60;
 
 /// The end of the chain.
 pub(crate) struct Chain {

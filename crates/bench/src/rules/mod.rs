@@ -88,6 +88,7 @@ impl<'a> Judging<'a> {
             output: self.interfaces[1],
             mark: 0,
             priority: 0,
+            routes: None,
             connection: Connection { state: CtState::New, known: None },
         };
         if self.is_idle {

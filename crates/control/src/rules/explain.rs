@@ -94,6 +94,7 @@ impl RuleBook {
             output: name(output),
             mark: probe.mark,
             priority: 0,
+            routes: None,
             connection: Connection { state: CtState::New, known: Some(known) },
         };
         let verdict = match consult(program, Hook::Forward, &view, state, now).decision {

@@ -125,6 +125,12 @@ impl Router {
         self.waiting_bytes = bytes;
     }
 
+    /// The routes, for rules that look addresses up.
+    #[inline]
+    pub fn routing(&self) -> &Routing {
+        &self.routing
+    }
+
     /// Decides about a received frame by its destination station.
     #[inline]
     pub fn arrival(&self, frame: &Frame) -> Arrival {

@@ -26,6 +26,8 @@ pub struct Routing {
     by_link: BTreeMap<LinkId, PortId>,
     /// The networks of the host's addresses, by link.
     attached: BTreeMap<LinkId, Vec<IpNet>>,
+    /// The names of the links, as rules compare them.
+    names: BTreeMap<LinkId, u128>,
     /// See [`Picture::overruns`].
     pub overruns: u64,
     /// The host's addresses (true), and the broadcast addresses of its links (false).
@@ -74,6 +76,11 @@ impl Routing {
                 .iter()
                 .map(|(id, link)| (*id, link.addresses.clone()))
                 .collect(),
+            names: picture
+                .links
+                .iter()
+                .map(|(id, link)| (*id, ruleset::name_bits(&link.name).unwrap_or(0)))
+                .collect(),
             overruns: picture.overruns,
             own: own_addresses(&picture.fib),
         }
@@ -91,6 +98,16 @@ impl Routing {
     /// True if the host has an address on this link in whose network `address` is.
     pub fn is_attached(&self, link: LinkId, address: IpAddr) -> bool {
         self.attached.get(&link).into_iter().flatten().any(|network| network.contains(&address))
+    }
+
+    /// True if the host has this address on this link.
+    pub fn is_address_on(&self, link: LinkId, address: IpAddr) -> bool {
+        self.attached.get(&link).into_iter().flatten().any(|network| network.addr() == address)
+    }
+
+    /// The name of a link, as rules compare it; 0 for one that is not there.
+    pub fn name(&self, link: LinkId) -> u128 {
+        self.names.get(&link).copied().unwrap_or(0)
     }
 
     /// The interface of a port; `None` while there is none.

@@ -312,6 +312,7 @@ impl PacketPath {
             output: scratch.output,
             mark: scratch.mark,
             priority: outer.priority,
+            routes: None,
             connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
         };
         let outcome = consult(program, Hook::Forward, &view, &mut rules.state, now);

@@ -51,6 +51,7 @@ fn outcome(program: &Program, state: CtState) -> Outcome {
         output: name_bits("wan0").expect("a name"),
         mark: 0,
         priority: 0,
+        routes: None,
         connection: Connection { state, known: None },
     };
     let mut counted = RuleState::new(program, &SharedState::new(program, 1), Timestamp::ZERO);

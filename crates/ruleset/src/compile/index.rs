@@ -377,6 +377,10 @@ fn turn(bits: &mut [u64], at: u32) {
 fn constraint(ruleset: &ValidRuleset, items: &[Item], family: Family) -> Constraint {
     let mut constraint = Constraint::default();
     for item in items {
+        // A number that was drawn is used up, whether or not the rule matches.
+        if item.loads().iter().any(|load| matches!(load.field, Field::Generated(_))) {
+            break;
+        }
         match item {
             Item::Within { load, interval, negated } => {
                 constraint.implied(load.field);
@@ -453,6 +457,11 @@ impl Constraint {
                 self.of_family(family);
             }
             Field::Header(HeaderBits { layer: Layer::Transport(guard), .. }) => self.guarded(guard),
+            Field::Header(HeaderBits { layer, .. }) | Field::Has(layer) => {
+                if let Some(family) = layer.extended_family() {
+                    self.of_family(family);
+                }
+            }
             Field::SegmentSize => self.of_protocol(protocol::TCP),
             _ => {}
         }

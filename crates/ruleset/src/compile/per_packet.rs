@@ -11,6 +11,7 @@ use wire::{TcpFlags, protocol};
 
 use crate::CtState;
 use crate::field::{CtField, Field, Guard, HeaderBits, Layer};
+use crate::generator::Source;
 use crate::model::{Item, Load, Operand, Parts, RuleId, Target, ValidRuleset, Verdict};
 
 use super::at_once::States;
@@ -38,6 +39,8 @@ pub enum PerPacket {
     ChangingSet,
     /// It asks for something of which packets of one flow have different ones.
     Differs(&'static str),
+    /// It draws a number for each packet.
+    Draws,
     /// It does something else with each packet.
     Acts,
 }
@@ -53,6 +56,7 @@ impl fmt::Display for PerPacket {
             Self::Differs(what) => {
                 write!(f, "it asks for {what}, which packets of a flow differ in")
             }
+            Self::Draws => f.write_str("it draws a number for each packet"),
             Self::Acts => f.write_str("it does something with each packet"),
         }
     }
@@ -68,7 +72,7 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
             _ => None,
         }
     };
-    let loads = || item.loads().iter().find_map(|load| of_bits(load, load.and));
+    let loads = || item.loads().iter().find_map(|load| of_bits(load, load.and, ruleset));
     match item {
         Item::Counter(_) => Some(PerPacket::Counts),
         Item::Limit(_) => Some(PerPacket::Rate),
@@ -76,7 +80,7 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
         Item::Log(_) => Some(PerPacket::Logs),
         Item::Update(_) => Some(PerPacket::ChangingSet),
         Item::Within { .. } => loads(),
-        Item::Bits { load, mask, .. } => of_bits(load, load.and & mask),
+        Item::Bits { load, mask, .. } => of_bits(load, load.and & mask, ruleset),
         Item::Member { set: id, .. } | Item::VerdictMap { map: id, .. } => set(*id).or_else(loads),
         Item::Assign { target: Target::Mark | Target::Priority, value } => match value {
             Operand::Mapped { map, .. } => set(*map).or_else(loads),
@@ -99,7 +103,7 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
 }
 
 /// The same for these bits of what an item reads.
-fn of_bits(load: &Load, bits: u128) -> Option<PerPacket> {
+fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
     let differs = |what| Some(PerPacket::Differs(what));
     match load.field {
         Field::Source(_)
@@ -118,11 +122,20 @@ fn of_bits(load: &Load, bits: u128) -> Option<PerPacket> {
             offset: 104,
             bits: 8,
         }) if bits & !STEADY_FLAGS == 0 => None,
-        Field::Header(_) => differs("bytes of its headers"),
+        Field::Header(_) | Field::Has(_) => differs("bytes of its headers"),
         Field::Length => differs("its length"),
         Field::PacketType => differs("how the link carried it"),
         Field::Vlan => differs("its VLAN"),
         Field::SegmentSize => differs("the segment size that it announces"),
+        // Other routes have flows decided about anew.
+        Field::Route(_) => None,
+        Field::Generated(id) => {
+            let generator = &ruleset.generators[id.index()];
+            match generator.source {
+                Source::Counting | Source::Random => Some(PerPacket::Draws),
+                _ => generator.hashed().find_map(|load| of_bits(load, load.and, ruleset)),
+            }
+        }
         Field::Connection(field) => match field {
             CtField::State
             | CtField::Direction

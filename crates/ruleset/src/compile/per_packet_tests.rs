@@ -103,3 +103,19 @@ fn a_rule_that_established_packets_do_not_meet_may_do_as_it_likes() {
     let expected = [(0, PerPacket::Counts), (2, PerPacket::Logs)];
     assert_eq!(reasons(&[counts, jumps]), expected, "also in the chain behind the jump");
 }
+
+#[test]
+fn a_hash_is_of_the_flow_if_its_values_are_and_a_number_is_drawn_for_each_packet() {
+    let saddr = json!({"payload": {"protocol": "ip", "field": "saddr"}});
+    let jhash = |value: Value| json!({"jhash": {"mod": 2, "expr": value}});
+    let tests = [
+        is(jhash(saddr.clone()), "1"),
+        is(json!({"symhash": {"mod": 2}}), "1"),
+        is(jhash(json!({"concat": [saddr, {"meta": {"key": "length"}}]})), "1"),
+        is(json!({"numgen": {"mode": "inc", "mod": 2}}), "1"),
+        is(json!({"numgen": {"mode": "random", "mod": 2}}), "1"),
+    ];
+    let expected =
+        [(2, PerPacket::Differs("its length")), (3, PerPacket::Draws), (4, PerPacket::Draws)];
+    assert_eq!(reasons(&tests), expected);
+}

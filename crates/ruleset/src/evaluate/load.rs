@@ -3,9 +3,10 @@
 use flow::ZonePair;
 use wire::{Family, Network, Transport, protocol};
 
+use super::extension;
 use super::outcome::{Outcome, SegmentSize};
 use super::view::{CtState, PacketView};
-use crate::field::{CtField, Field, Guard, HeaderBits, Layer};
+use crate::field::{CtField, Field, Guard, HeaderBits, Layer, nfproto};
 
 /// The value of a field, `None` where the packet has none.
 #[inline]
@@ -17,7 +18,7 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         Field::SourcePort(guard) => port(view, guard, 0),
         Field::DestinationPort(guard) => port(view, guard, 2),
         Field::L4Protocol => Some(network.protocol.into()),
-        Field::Nfproto => Some(if network.family == Family::V4 { 2 } else { 10 }),
+        Field::Nfproto => Some(nfproto(network.family).into()),
         Field::EtherType => Some(if network.family == Family::V4 { 0x0800 } else { 0x86dd }),
         Field::Length => Some((network.end - u32::from(network.offset)).into()),
         Field::Mark => Some(changed.mark.unwrap_or(view.mark).into()),
@@ -27,6 +28,14 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         Field::Output => Some(view.output).filter(|name| *name != 0),
         Field::Vlan => Some(view.vlan.into()).filter(|id| *id != 0),
         Field::Header(bits) => header(bits, view),
+        Field::Has(Layer::Extension(number)) => {
+            extension::header(view, number).map(|at| at.is_some().into())
+        }
+        Field::Has(Layer::Option(number)) => {
+            extension::option(view, number).map(|at| at.is_some().into())
+        }
+        // Import asks this of no other header.
+        Field::Has(_) => None,
         Field::SegmentSize => {
             let lowered = match changed.segment_size {
                 Some(SegmentSize::AtMost(most)) => u128::from(most),
@@ -40,6 +49,8 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
             changed.zone.map(|zones| zone(zones, way).into())
         }
         Field::Connection(field) => connection(field, view, changed),
+        // The run finds these, because it knows the hook and the state.
+        Field::Generated(_) | Field::Route(_) => None,
     }
 }
 
@@ -75,7 +86,7 @@ pub(super) fn port(view: &PacketView<'_>, guard: Guard, at: usize) -> Option<u12
 
 /// The frame up to the end of the packet.
 #[inline]
-fn packet<'a>(view: &PacketView<'a>) -> &'a [u8] {
+pub(super) fn packet<'a>(view: &PacketView<'a>) -> &'a [u8] {
     view.frame.get(..view.network.end as usize).unwrap_or(view.frame)
 }
 
@@ -87,6 +98,8 @@ fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>)
             fits.then_some(usize::from(view.network.offset))?
         }
         Layer::Transport(guard) => transport(view, guard)?,
+        Layer::Extension(number) => extension::header(view, number)??,
+        Layer::Option(number) => extension::option(view, number)??,
     };
     let (first, inside) = (begin + usize::from(offset / 8), u32::from(offset % 8));
     let end = first + (inside as usize + usize::from(bits)).div_ceil(8);
@@ -151,13 +164,7 @@ fn connection(field: CtField, view: &PacketView<'_>, changed: &Outcome) -> Optio
         CtField::Status => known.status.into(),
         CtField::Mark => changed.ct_mark.unwrap_or(known.mark).into(),
         CtField::Zone(way) => zone(known.zones, way).into(),
-        CtField::L3Protocol => {
-            if view.network.family == Family::V4 {
-                2
-            } else {
-                10
-            }
-        }
+        CtField::L3Protocol => nfproto(view.network.family).into(),
         CtField::Protocol => view.network.protocol.into(),
         CtField::Label => known.details?.label() | changed.label,
         CtField::Expiration => known.details?.expiration_ms().min(u32::MAX.into()).into(),

@@ -5,9 +5,12 @@
 //! [`MAX_JUMP_DEPTH`](crate::limits::MAX_JUMP_DEPTH) deep into one another and never back.
 
 mod dynamic;
+mod extension;
+mod generate;
 mod limit;
 mod load;
 mod outcome;
+mod routes;
 mod run;
 mod state;
 mod view;
@@ -16,6 +19,7 @@ use flow::Timestamp;
 
 pub use self::dynamic::ElementUpdate;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
+pub use self::routes::{RouteQuestion, Routes, Side};
 pub use self::run::Step;
 pub use self::state::{Counted, RuleState, SharedState};
 pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};

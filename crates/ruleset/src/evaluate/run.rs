@@ -5,6 +5,7 @@ use wire::{Family, Network, TcpFlags, Transport, protocol};
 
 use super::load::{port, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
+use super::routes::looked_up;
 use super::state::RuleState;
 use super::view::PacketView;
 use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape, Span};
@@ -77,9 +78,9 @@ enum Left {
 }
 
 pub(super) struct Run<'a, 'v, T> {
-    program: &'a Program,
-    view: &'a PacketView<'v>,
-    state: &'a mut RuleState,
+    pub(super) program: &'a Program,
+    pub(super) view: &'a PacketView<'v>,
+    pub(super) state: &'a mut RuleState,
     now: Timestamp,
     outcome: &'a mut Outcome,
     /// Length of the packet, in bytes.
@@ -269,12 +270,16 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     }
 
     #[inline]
-    fn value(&self, field: Field) -> Option<u128> {
-        value(field, self.view, self.outcome)
+    fn value(&mut self, field: Field) -> Option<u128> {
+        match field {
+            Field::Generated(id) => self.generated(id),
+            Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
+            field => value(field, self.view, self.outcome),
+        }
     }
 
     #[inline]
-    fn load(&self, load: &Load) -> Option<u128> {
+    pub(super) fn load(&mut self, load: &Load) -> Option<u128> {
         self.value(load.field).map(|value| (value & load.and) ^ load.xor)
     }
 
@@ -385,7 +390,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         Some(lookup.find(&key).and_then(|found| self.counted(lookup, found)))
     }
 
-    fn packed(&self, key: &Key, lookup: &Lookup) -> Option<PackedKey> {
+    fn packed(&mut self, key: &Key, lookup: &Lookup) -> Option<PackedKey> {
         let mut packed = PackedKey::EMPTY;
         for (load, words) in key.loads.iter().zip(&lookup.words) {
             packed.push(self.load(load)?, usize::from(*words));
@@ -496,9 +501,6 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     fn translation(&mut self, id: NatId) -> Option<NatRequest> {
         let program = self.program;
         let nat = &program.ruleset.nats[id.index()];
-        if nat.family.is_some_and(|family| family != self.view.network.family) {
-            return None;
-        }
         let mut with_address = None;
         let address = match &nat.address {
             NatOperand::None | NatOperand::WithAddress => None,
@@ -516,6 +518,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             NatOperand::Mapped { key, map } => Some(self.mapped(key, *map)?.value(0)?),
         };
         let ports = ports.map(|ports| (ports.low as u16, ports.high as u16));
+        // As in the kernel, a packet of another family uses a number of the key up.
+        if nat.family.is_some_and(|family| family != self.view.network.family) {
+            return None;
+        }
         Some(NatRequest { kind: nat.kind, address, ports, netmap: nat.netmap, flags: nat.flags })
     }
 }

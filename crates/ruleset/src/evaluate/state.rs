@@ -7,12 +7,15 @@
 //! | quotas | a pool, of which each worker leases up to 64 KiB |
 //! | sets that rules fill | a copy for each worker, which tells the others its changes |
 //! | rates in elements | each worker allows its share, rounded up to one packet |
+//! | `numgen` | each worker counts, or draws, by itself |
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flow::{LeasePool, Timestamp};
 
 use super::dynamic::{Added, DynamicSet, ElementUpdate};
+use super::generate::Numbers;
 use super::limit::{QuotaLease, RateLease, SharedRate};
 use crate::compile::{PackedKey, Program};
 use crate::elements::Elements;
@@ -27,6 +30,8 @@ pub struct SharedState {
     rates: Vec<Arc<SharedRate>>,
     quotas: Vec<LeasePool>,
     workers: u64,
+    /// The number of states that were made. Each draws other random numbers.
+    made: Arc<AtomicU64>,
 }
 
 impl SharedState {
@@ -47,6 +52,7 @@ impl SharedState {
             rates: ruleset.limits.iter().map(rate).collect(),
             quotas: ruleset.quotas.iter().map(QuotaLease::pool).collect(),
             workers,
+            made: Arc::default(),
         }
     }
 }
@@ -67,6 +73,7 @@ pub struct RuleState {
     rates: Vec<RateLease>,
     quotas: Vec<QuotaLease>,
     pub(super) sets: Vec<DynamicSet>,
+    pub(super) numbers: Numbers,
     updates: Vec<ElementUpdate>,
     /// Changes that were lost for the other workers because too many waited.
     untold: u64,
@@ -85,7 +92,9 @@ impl RuleState {
         let quotas = ruleset.quotas.iter().zip(&shared.quotas);
         let sets: Vec<DynamicSet> = sets.collect();
         let is_alone = shared.workers == 1;
+        let stream = shared.made.fetch_add(1, Ordering::Relaxed);
         Self {
+            numbers: Numbers::new(ruleset.generators.len(), program.seed, stream),
             counters: vec![Counted::default(); program.counters.len()],
             rates: shared.rates.iter().cloned().map(RateLease::new).collect(),
             quotas: quotas

@@ -3,10 +3,11 @@
 use flow::ZonePair;
 use wire::Network;
 
+use super::routes::Routes;
 use crate::names::CT_STATES;
 
 /// A packet with its surroundings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct PacketView<'a> {
     /// The frame that the offsets of `network` count in.
     pub frame: &'a [u8],
@@ -26,6 +27,8 @@ pub struct PacketView<'a> {
     pub priority: u32,
     /// Its connection, as tracking knows it.
     pub connection: Connection<'a>,
+    /// The routes of the gateway; `None` where nobody knows them.
+    pub routes: Option<&'a dyn Routes>,
 }
 
 /// The result of tracking for a packet.

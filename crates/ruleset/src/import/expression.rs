@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use crate::field::{self, Field};
+use crate::generator::{Generator, Hashed, Source};
 use crate::kind::{Kind, only, outline};
 use crate::limits::{MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS};
-use crate::model::{Key, Load, TypedKey, plain};
+use crate::model::{GeneratorId, Key, Load, TypedKey, plain};
 use crate::problem::{Parsed, Path};
 
 /// A field of an object that has to be a text.
@@ -15,7 +16,11 @@ fn text<'v>(value: &'v Value, key: &str, path: &Path<'_>) -> Parsed<&'v str> {
 }
 
 /// One value of a packet with its type.
-pub(crate) fn load(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
+pub(crate) fn load(
+    value: &Value,
+    generators: &mut Vec<Generator>,
+    path: &Path<'_>,
+) -> Parsed<(Load, Kind)> {
     if path.depth() > MAX_EXPRESSION_DEPTH {
         return Err(path.unsupported("expressions are nested too deep"));
     }
@@ -43,7 +48,32 @@ pub(crate) fn load(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
                 }
             }
         }
-        "&" | "|" | "^" => combined(form, inside, &path),
+        "fib" => {
+            let flags: Vec<&str> = match inside.get("flags") {
+                Some(Value::Array(flags)) => flags.iter().filter_map(Value::as_str).collect(),
+                Some(Value::String(flag)) => vec![flag],
+                _ => Vec::new(),
+            };
+            let result = text(inside, "result", &path)?;
+            let known = field::route(&flags, result).map(plain);
+            known.ok_or_else(|| {
+                path.unsupported(format!("`fib {} {}`", shown(&flags.join(" . ")), shown(result)))
+            })
+        }
+        "exthdr" | "ip option" => {
+            let name = text(inside, "name", &path)?;
+            let field = inside.get("field").and_then(Value::as_str);
+            let known = match form {
+                "exthdr" => field::extension(name, field),
+                _ => field::ip_option(name, field),
+            };
+            known.map(plain).ok_or_else(|| {
+                let field = field.unwrap_or_default();
+                path.unsupported(format!("`{form} {} {}`", shown(name), shown(field)))
+            })
+        }
+        "numgen" | "jhash" | "symhash" => generated(form, inside, generators, &path),
+        "&" | "|" | "^" => combined(form, inside, generators, &path),
         "<<" | ">>" => Err(path.unsupported("shifts")),
         "concat" => Err(path.invalid("a concatenation where one value is read")),
         other => Err(path.unsupported(format!("`{}`", shown(other)))),
@@ -83,12 +113,73 @@ fn connection(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
     known.ok_or_else(|| path.unsupported(format!("`ct {}`", shown(key))))
 }
 
+/// `numgen`, `jhash`, `symhash`: a number that the rule makes.
+fn generated(
+    form: &str,
+    value: &Value,
+    generators: &mut Vec<Generator>,
+    path: &Path<'_>,
+) -> Parsed<(Load, Kind)> {
+    let number = |key: &str| match value.get(key) {
+        None => Ok(0),
+        Some(number) => number
+            .as_u64()
+            .and_then(|number| u32::try_from(number).ok())
+            .ok_or_else(|| path.key(key).invalid(format!("{} of 32 bits", outline(number)))),
+    };
+    let (modulus, offset, seed) = (number("mod")?, number("offset")?, number("seed")?);
+    if modulus == 0 || offset.checked_add(modulus - 1).is_none() {
+        return Err(path.key("mod").invalid("0, or more than 32 bits with the offset"));
+    }
+    let source = match form {
+        "numgen" => match value.get("mode").and_then(Value::as_str) {
+            Some("inc") => Source::Counting,
+            Some("random") => Source::Random,
+            _ => return Err(path.key("mode").invalid("neither `inc` nor `random`")),
+        },
+        "jhash" => {
+            let hashed = value.get("expr").ok_or_else(|| path.invalid("no `expr`"))?;
+            let path = path.key("expr");
+            if reads_index(hashed) {
+                return Err(path.unsupported("a hash over an interface's number: use its name"));
+            }
+            let parts = key(hashed, generators, &path)?.into_iter().map(|(load, kind)| {
+                let whole = Hashed::new(load, kind);
+                whole.ok_or_else(|| path.unsupported("a hash over a part of a byte"))
+            });
+            let seed = value.get("seed").map(|_| seed);
+            Source::Hash { parts: parts.collect::<Parsed<_>>()?, seed }
+        }
+        _ => Source::Symmetric,
+    };
+    generators.push(Generator { source, modulus, offset });
+    let id = GeneratorId(generators.len() as u32 - 1);
+    Ok(plain((Field::Generated(id), Kind::Integer(32))))
+}
+
+/// True if a value, or one inside, is the index of an interface. Rules know interfaces by name.
+fn reads_index(value: &Value) -> bool {
+    match only(value) {
+        Some(("concat", Value::Array(parts))) => parts.iter().any(reads_index),
+        Some(("meta", meta)) => {
+            matches!(meta.get("key").and_then(Value::as_str), Some("iif" | "oif"))
+        }
+        Some(("&" | "|" | "^", Value::Array(parts))) => parts.first().is_some_and(reads_index),
+        _ => false,
+    }
+}
+
 /// A value and constants, bit by bit.
-fn combined(operator: &str, value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
+fn combined(
+    operator: &str,
+    value: &Value,
+    generators: &mut Vec<Generator>,
+    path: &Path<'_>,
+) -> Parsed<(Load, Kind)> {
     let Some([first, constants @ ..]) = value.as_array().map(Vec::as_slice) else {
         return Err(path.invalid("no operands"));
     };
-    let (mut combined, kind) = load(first, &path.index(0))?;
+    let (mut combined, kind) = load(first, generators, &path.index(0))?;
     for (at, constant) in constants.iter().enumerate() {
         let path = path.index(at + 1);
         if let Some(("payload" | "meta" | "ct" | "&" | "|" | "^" | "<<" | ">>", _)) = only(constant)
@@ -113,9 +204,13 @@ fn combined(operator: &str, value: &Value, path: &Path<'_>) -> Parsed<(Load, Kin
 }
 
 /// One value, or a concatenation of them.
-pub(crate) fn key(value: &Value, path: &Path<'_>) -> Parsed<TypedKey> {
+pub(crate) fn key(
+    value: &Value,
+    generators: &mut Vec<Generator>,
+    path: &Path<'_>,
+) -> Parsed<TypedKey> {
     let Some(("concat", parts)) = only(value) else {
-        return Ok(vec![load(value, path)?]);
+        return Ok(vec![load(value, generators, path)?]);
     };
     let path = path.key("concat");
     let parts = parts.as_array().ok_or_else(|| path.invalid("no list"))?;
@@ -124,7 +219,7 @@ pub(crate) fn key(value: &Value, path: &Path<'_>) -> Parsed<TypedKey> {
     }
     let parts = parts.iter().enumerate();
     let key: TypedKey =
-        parts.map(|(at, part)| load(part, &path.index(at))).collect::<Parsed<_>>()?;
+        parts.map(|(at, part)| load(part, generators, &path.index(at))).collect::<Parsed<_>>()?;
     if key.iter().map(|(_, kind)| 4 * kind.words()).sum::<usize>() > MAX_KEY_BYTES {
         return Err(path.invalid(format!("a key of more than {MAX_KEY_BYTES} bytes")));
     }

@@ -1,13 +1,15 @@
 //! Rules: matches and statements.
 
 use serde_json::Value;
+use wire::Family;
 
 use super::expression::{self, bare, kinds};
 use super::scope::{Scope, resolve};
 use super::sets;
 use super::statement;
 use crate::elements::Elements;
-use crate::field::{CtField, Field};
+use crate::field::{CtField, Field, nfproto};
+use crate::generator::Generator;
 use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
 use crate::listing::expression_text;
@@ -51,20 +53,41 @@ impl Reader<'_, '_> {
         if !faults.is_empty() {
             return Err(faults);
         }
-        // A refusal by ICMP works for one family only. nft puts that condition in front of the
-        // rule, unless an expression has it already, and does not print it.
-        let asked = items.iter().find_map(|item| match item {
-            Item::Reject(Reject::Icmp(_)) => Some(2),
-            Item::Reject(Reject::Icmpv6(_)) => Some(10),
-            _ => None,
-        });
-        if let Some(number) = asked
-            && !items.iter().flat_map(Item::loads).any(|load| load.field.asks_for_family())
-        {
+        if let Some(number) = self.unprinted_family(&items) {
             let (load, interval) = (Load::of(Field::Nfproto), Interval::one(number));
             items.insert(0, Item::Within { load, interval, negated: false });
         }
         Ok(items)
+    }
+
+    /// The family that nft asks for in front of the rule and may not print. A refusal by ICMP works
+    /// for one family only, and only one has extension headers or options. Behind a statement that
+    /// is no comparison nft prints the question.
+    fn unprinted_family(&self, items: &[Item]) -> Option<u128> {
+        let asks = |load: &&Load| self.asks_for_family(load);
+        let asking = items.iter().position(|item| item.loads().iter().any(|it| asks(&it)));
+        let family = match asking.map(|at| items.split_at(at)) {
+            Some((before, [item, ..])) if before.iter().all(Item::compares) => {
+                item.loads().iter().find(asks)?.field.layer()?.extended_family()?
+            }
+            Some(_) => return None,
+            None => items.iter().find_map(|item| match item {
+                Item::Reject(Reject::Icmp(_)) => Some(Family::V4),
+                Item::Reject(Reject::Icmpv6(_)) => Some(Family::V6),
+                _ => None,
+            })?,
+        };
+        Some(nfproto(family).into())
+    }
+
+    /// True if only packets of one family have the value.
+    fn asks_for_family(&self, load: &Load) -> bool {
+        match load.field {
+            Field::Generated(id) => {
+                self.parts.generators[id.index()].hashed().any(|load| self.asks_for_family(load))
+            }
+            field => field.asks_for_family(),
+        }
     }
 
     fn item(&mut self, statement: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
@@ -84,6 +107,11 @@ impl Reader<'_, '_> {
             "counter" | "limit" | "quota" => self.measure(name, value, &here)?,
             "mangle" => return self.assignment(value, &here),
             "set" => self.update(value, &here)?,
+            "flow" if value.get("op").and_then(Value::as_str) == Some("add") => {
+                let what = "a hint that is not needed: established flows take a short way anyhow";
+                self.notes.push((here.to_string(), what));
+                return Ok(None);
+            }
             "meter" => self.meter(value, &here)?,
             "vmap" => self.verdict_map(value, &here)?,
             "log" => {
@@ -153,7 +181,7 @@ impl Reader<'_, '_> {
         let (left, right) = (part("left")?, part("right")?);
         let operator = value.get("op").and_then(Value::as_str).unwrap_or("==");
         let (left_path, right_path) = (path.key("left"), path.key("right"));
-        let key = expression::key(left, &left_path)?;
+        let key = expression::key(left, &mut self.parts.generators, &left_path)?;
         if let Some(set) = self.set_of(right, &key, &right_path)? {
             let negated = match operator {
                 "==" | "in" => false,
@@ -170,6 +198,11 @@ impl Reader<'_, '_> {
             self.notes.push((right_path.to_string(), "the interface does not exist"));
         }
         match operator {
+            // Whether there is a way to an address. nft writes the number 0 for none, too.
+            "==" | "!=" if matches!(load.field, Field::Route(_)) && presence(right).is_some() => {
+                let negated = presence(right) == Some(operator == "==");
+                return Ok(Item::Within { load, interval: Interval::one(0), negated });
+            }
             // A list of bits: `in` matches if one is set, `!` matches if none is.
             "in" | "!" if kind.is_bits() => {
                 let mask = kind.constant(right, &right_path)?;
@@ -233,7 +266,7 @@ impl Reader<'_, '_> {
     fn verdict_map(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
         let part =
             |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
-        let key = expression::key(part("key")?, &path.key("key"))?;
+        let key = expression::key(part("key")?, &mut self.parts.generators, &path.key("key"))?;
         let map = self.map(part("data")?, &key, Data::Verdicts, &path.key("data"))?;
         Ok(Item::VerdictMap { key: bare(&key), map })
     }
@@ -279,7 +312,7 @@ impl Reader<'_, '_> {
             self.notes.push((target_path.to_string(), "tracing by rules is ignored"));
             return Ok(None);
         }
-        let (load, kind) = expression::load(target, &target_path)?;
+        let (load, kind) = expression::load(target, &mut self.parts.generators, &target_path)?;
         let target = match load.field {
             _ if !load.is_plain() => None,
             Field::Mark => Some(Target::Mark),
@@ -314,7 +347,8 @@ impl Reader<'_, '_> {
                 let part = |key: &'static str| {
                     map.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")))
                 };
-                let key = expression::key(part("key")?, &path.key("key"))?;
+                let key =
+                    expression::key(part("key")?, &mut self.parts.generators, &path.key("key"))?;
                 let data_path = path.key("data");
                 let map = self.map(part("data")?, &key, Data::Values(vec![kind]), &data_path)?;
                 let fits = matches!(&self.parts.sets[map.index()].data,
@@ -336,7 +370,7 @@ impl Reader<'_, '_> {
                 kind.constant(value, path).map(Operand::Constant)
             }
             Some(_) => {
-                let (load, read) = expression::load(value, path)?;
+                let (load, read) = expression::load(value, &mut self.parts.generators, path)?;
                 if !read.fits(kind) && read.words() != kind.words() {
                     return Err(path.invalid(format!("{read} for {kind}")));
                 }
@@ -358,7 +392,7 @@ impl Reader<'_, '_> {
             _ => return Err(path.key("op").invalid("neither add, update nor delete")),
         };
         let element = value.get("elem").ok_or_else(|| path.invalid("no `elem`"))?;
-        let (key, timeout) = element_key(element, &path.key("elem"))?;
+        let (key, timeout) = element_key(element, &mut self.parts.generators, &path.key("elem"))?;
         let declared = &self.parts.sets[set.index()];
         sets::check_key(declared, &kinds(&key), &path.key("elem"))?;
         if declared.data != Data::None {
@@ -390,7 +424,7 @@ impl Reader<'_, '_> {
     /// A set that a rule declares and fills itself.
     fn meter(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
         let element = value.get("key").ok_or_else(|| path.invalid("no `key`"))?;
-        let (key, timeout) = element_key(element, &path.key("key"))?;
+        let (key, timeout) = element_key(element, &mut self.parts.generators, &path.key("key"))?;
         let statement = value.get("stmt").ok_or_else(|| path.invalid("no `stmt`"))?;
         let parts = vec![sets::part(statement, &path.key("stmt"))?];
         let size = value.get("size").and_then(Value::as_u64);
@@ -415,14 +449,19 @@ impl Reader<'_, '_> {
 }
 
 /// The key that is added to a set, and its timeout.
-fn element_key(value: &Value, path: &Path<'_>) -> Parsed<(TypedKey, Option<std::time::Duration>)> {
+fn element_key(
+    value: &Value,
+    generators: &mut Vec<Generator>,
+    path: &Path<'_>,
+) -> Parsed<(TypedKey, Option<std::time::Duration>)> {
     match only(value) {
         Some(("elem", inside)) => {
             let path = path.key("elem");
             let key = inside.get("val").ok_or_else(|| path.invalid("no `val`"))?;
-            Ok((expression::key(key, &path.key("val"))?, sets::seconds(inside.get("timeout"))))
+            let key = expression::key(key, generators, &path.key("val"))?;
+            Ok((key, sets::seconds(inside.get("timeout"))))
         }
-        _ => Ok((expression::key(value, path)?, None)),
+        _ => Ok((expression::key(value, generators, path)?, None)),
     }
 }
 
@@ -432,6 +471,14 @@ fn asks_for_ethernet(value: &Value) -> bool {
     let key = value.get("left").and_then(|left| left.get("meta")?.get("key")?.as_str());
     let is = |field, text| value.get(field).and_then(Value::as_str) == Some(text);
     key == Some("iiftype") && is("op", "==") && is("right", "ether")
+}
+
+/// `exists` and `missing`, as nft writes them of a look-up in the routes.
+fn presence(value: &Value) -> Option<bool> {
+    match value {
+        Value::Bool(exists) => Some(*exists),
+        value => (value.as_str() == Some("0")).then_some(false),
+    }
 }
 
 fn is_plain(value: &Value) -> bool {

@@ -215,7 +215,11 @@ pub(crate) fn check_key(set: &Set, key: &[Kind], path: &Path<'_>) -> Parsed<()> 
         return Ok(());
     }
     let name = set.name.as_deref().unwrap_or("the set");
+    let has_numbers = set.key.iter().any(|kind| matches!(kind, Kind::Integer(_)));
     let (key, keys) = (names_of(key), names_of(&set.key));
+    if has_numbers {
+        return Err(path.unsupported(format!("reads {key}, but {name} has keys of {keys}")));
+    }
     Err(path.invalid(format!("reads {key}, but {name} has keys of {keys}")))
 }
 

@@ -19,6 +19,7 @@ use crate::egress::route_decision::RouteDecision;
 use crate::path::nat::translation::Half;
 use crate::path::packet::{Packet, route_of};
 use crate::path::rules::connection::ConnectionDetails;
+use crate::path::rules::routes::RuleRoutes;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{End, Reply, Step, dropped};
 use crate::path::{PacketPath, TimeSource};
@@ -301,6 +302,11 @@ impl PacketPath {
             _ => ZonePair::both(packet.origin.zone),
         };
         let bytes = packet.frame.bytes();
+        let routes = self.forwarder.router().map(|router| RuleRoutes {
+            routing: router.routing(),
+            input: packet.frame.port,
+            output: scratch.output_port,
+        });
         let view = PacketView {
             frame: bytes,
             network: &packet.network,
@@ -311,6 +317,7 @@ impl PacketPath {
             mark: scratch.mark,
             priority: scratch.priority,
             connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
+            routes: routes.as_ref().map(|routes| routes as _),
         };
         let outcome = evaluate(program, hook, &view, &mut rules.state, now);
         // Behind this packet rules see another mark, and may decide otherwise.

@@ -3,4 +3,5 @@
 pub mod actions;
 pub mod connection;
 pub mod hooks;
+pub mod routes;
 pub mod ruleset;

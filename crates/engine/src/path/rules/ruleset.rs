@@ -52,6 +52,10 @@ pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
             Some("a bridge translates no addresses: mode = \"routed\" would".to_owned())
         }
         Need::Translation(_) => None,
+        Need::Routes if mode == Mode::Bridge => {
+            Some("a bridge has no routes to look addresses up in (`fib`)".to_owned())
+        }
+        Need::Routes => None,
         Need::Helper(helper) => {
             let kind = &ruleset.helpers()[helper.index()].kind;
             helper_kind(kind).is_none().then(|| format!("there is no helper {kind}"))

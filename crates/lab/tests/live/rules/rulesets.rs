@@ -7,8 +7,8 @@ use lab::{Error, Family, Lab, Output, Result, Stateway, StatewaySpec, Tracking, 
 use serde_json::{Value, json};
 
 use crate::scenario::{
-    alone, bridge, bridge_spec, drops, kernel_router, load, router, ruleset_file, soon, start_in,
-    stateway, stateway_binary, stop_cleanly, with_config,
+    alone, bridge, bridge_spec, drops, kernel_router, load, router, ruleset_file, soon, start,
+    start_in, stateway, stateway_binary, stop_cleanly, with_config,
 };
 
 /// Counts traffic that is the same on a router and on a bridge: echo requests and replies.
@@ -33,6 +33,42 @@ table inet watch {
         icmp type { echo-request, echo-reply } jump echo
         icmpv6 type { echo-request, echo-reply } jump echo
         tcp dport 23 counter drop
+    }
+}
+"#;
+
+/// Looks up the ends of echo requests and replies in all ways that firewalls do.
+const LOOKING_UP: &str = r#"
+table inet watch {
+    chain early {
+        type filter hook prerouting priority filter; policy accept;
+        icmp type != { echo-request, echo-reply } return
+        icmpv6 type != { echo-request, echo-reply } return
+        fib saddr type unicast counter
+        fib saddr type { local, multicast, unreachable } counter
+        fib daddr type local counter
+        fib daddr . iif type unicast counter
+        fib daddr . iif type != { local, broadcast, multicast } counter
+        fib saddr . iif oif exists counter
+        fib saddr . iif oif missing counter
+        fib saddr . mark . iif oif missing counter
+        fib saddr . iif oif != 0 counter
+        fib saddr oifname "lan0" counter
+        fib saddr oifname { "wan0", "lo" } counter
+        fib daddr oifname "wan0" counter
+        fib daddr . iif oif exists counter
+        meta mark set 0x7
+        fib daddr . mark oifname "wan0" counter
+        meta mark set 0x0
+    }
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        icmp type != { echo-request, echo-reply } return
+        icmpv6 type != { echo-request, echo-reply } return
+        fib saddr . iif oif exists counter
+        fib saddr . iif oif missing counter drop
+        fib daddr . oif type unicast counter
+        fib daddr oifname "wan0" counter
     }
 }
 "#;
@@ -125,6 +161,61 @@ fn rules_are_listed_with_the_counters_of_the_kernels() {
         let text = done(&lab, &["rules", "list", "-a"])?;
         assert!(text.contains("icmp type echo-reply counter packets 4"), "{text}");
         assert!(text.contains("comment \"answers\" # handle"), "{text}");
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Sends echo requests with the addresses of hosts, and with ones that the way back does not lead
+/// to: of the other side, of nobody, and of the gateway's other link.
+fn ping_with_forged_sources(lab: &Lab) -> Result<()> {
+    ping_all(lab)?;
+    let forged = [
+        (Family::V4, "198.51.100.77/32"),
+        (Family::V4, "203.0.113.77/32"),
+        (Family::V6, "2001:db8:2::77/128"),
+        (Family::V6, "2001:db8:77::77/128"),
+    ];
+    for (family, source) in forged {
+        lab.client().ip(&[&format!("addr add {source} dev lo")])?;
+        let (address, _) = source.split_once('/').expect("a prefix");
+        let server = lab.server_address(family).to_string();
+        // Nobody answers.
+        let asked = ["-c", "2", "-i", "0.2", "-W", "1", "-I", address, &server];
+        lab.on_client("ping").args(asked).run()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_router_looks_addresses_up_as_the_kernel_does() {
+    alone(|| {
+        stateway_binary()?;
+        let marked = |gateway: &lab::Namespace| {
+            // Rules of the kernel see packets before their source is checked, ours behind that.
+            gateway.sysctl(
+                ["all", "lan0", "wan0"].map(|it| format!("net.ipv4.conf.{it}.rp_filter=0")),
+            )?;
+            gateway.ip(&["route add blackhole default table 7", "rule add fwmark 7 table 7"])
+        };
+        let kernel = kernel_router(Tracking::Conntrack)?;
+        marked(kernel.gateway())?;
+        kernel.gateway().load_rules(LOOKING_UP)?;
+        ping_with_forged_sources(&kernel)?;
+        let theirs = kernel.gateway().listed_rules()?;
+        let theirs: Value = serde_json::from_str(&theirs).expect("JSON");
+        drop(kernel);
+
+        let gateway = "rp_filter = \"off\"\n".to_owned();
+        let spec = StatewaySpec { routed: true, gateway, ..bridge_spec(2)? };
+        let mut lab = start(spec)?;
+        marked(lab.gateway())?;
+        load(&lab, LOOKING_UP)?;
+        ping_with_forged_sources(&lab)?;
+        let ours = stateway(&lab).query(&["rules", "list"])?;
+        let (ours, theirs) = (counted(&ours), counted(&theirs));
+        let different: Vec<_> = theirs.iter().zip(&ours).filter(|(a, b)| a != b).collect();
+        assert!(different.is_empty(), "kernel, ours: {different:#?}");
+        assert_eq!(theirs.len(), ours.len());
         stop_cleanly(&mut lab)
     });
 }

@@ -17,10 +17,14 @@ use crate::scenario::{
 /// Zones by map and by number, for both directions. A packet that has a zone keeps it.
 const RULES: &str = "
 table inet zoned {
+    map by_port {
+        typeof tcp sport : ct zone
+        elements = { 53 : 3, 5201 : 9, 8080 : 7 }
+    }
     chain raw {
         type filter hook prerouting priority raw; policy accept;
         ct zone set tcp dport map { 53 : 3, 5201 : 9, 8080 : 7 }
-        ct zone set tcp sport map { 53 : 3, 5201 : 9, 8080 : 7 }
+        ct zone set tcp sport map @by_port
         ct zone 9 ct zone set 10
         meta l4proto { icmp, icmpv6 } ct zone set 11
         meta l4proto icmp ct zone set 12

@@ -181,6 +181,7 @@ impl Ours {
             output: if hook < Hook::Forward { 0 } else { name(output) },
             mark: passing.mark,
             priority: 0,
+            routes: None,
             connection,
         };
         let Self { program, state, .. } = self;

@@ -45,11 +45,12 @@ fn port(random: &mut Random) -> String {
 
 /// An expression about a packet, without tracking.
 pub fn stateless(random: &mut Random, place: Place) -> String {
-    match random.between(0, 11) {
+    match random.between(0, 12) {
         0..=5 => network(random),
         6..=8 => transport(random),
         9 => surroundings(random, place),
         10 => combined(random, place),
+        11 => generated(random),
         _ => bits(random),
     }
 }
@@ -61,7 +62,7 @@ fn not(random: &mut Random) -> &'static str {
 fn network(random: &mut Random) -> String {
     let not = not(random);
     let side = random.one_of(&["saddr", "daddr"]);
-    match random.between(0, 24) {
+    match random.between(0, 27) {
         0..=4 => format!("ip {side} {not}{}", address(random)),
         5..=7 => format!("ip6 {side} {not}{}", address6(random)),
         8 => format!("meta l4proto {not}{{ tcp, udp }}"),
@@ -109,7 +110,37 @@ fn network(random: &mut Random) -> String {
             random.one_of(&["length > 40", "length 20-60", "flowlabel 0", "version 6"])
         ),
         23 => format!("ip6 {side} {not}@nets"),
+        24..=26 => extended(random),
         _ => format!("meta nfproto {not}{}", random.one_of(&["ipv4", "ipv6"])),
+    }
+}
+
+/// A question about extension headers or options.
+fn extended(random: &mut Random) -> String {
+    match random.between(0, 2) {
+        0 => format!(
+            "exthdr {} {}",
+            random.one_of(&["hbh", "dst", "rt", "frag", "mh"]),
+            random.one_of(&["exists", "missing"])
+        ),
+        1 => random
+            .one_of(&[
+                "hbh nexthdr udp",
+                "dst nexthdr != udp",
+                "dst hdrlength 0",
+                "hbh hdrlength > 0",
+                "rt type 4",
+                "rt seg-left 0",
+                "rt nexthdr { udp, tcp }",
+                "frag id 7",
+            ])
+            .into(),
+        // The kernel reads fields of options in the wrong place.
+        _ => format!(
+            "ip option {} {}",
+            random.one_of(&["rr", "ra", "lsrr", "ssrr"]),
+            random.one_of(&["exists", "missing"])
+        ),
     }
 }
 
@@ -250,6 +281,37 @@ fn combined(random: &mut Random, place: Place) -> String {
         5 => format!("ip6 saddr . udp dport {not}{{ 2001:db8:1::/126 . 53, 2001:db8:2::1-2001:db8:2::9 . 1000-6000 }}"),
         6 => format!("ip ttl . ip protocol {not}{{ 64 . tcp, 41 . udp, 200 . icmp }}"),
         _ => format!("meta mark . tcp dport {not}{{ 0x1 . 22, 0x11 . 80, 0x0 . 443 }}"),
+    }
+}
+
+/// A number that a rule makes. The kernel's random numbers and symmetric hashes are its own, so the
+/// rules ask only for their range.
+fn generated(random: &mut Random) -> String {
+    // nft refuses numbers that do not come.
+    let below = random.between(3, 5);
+    let number = random.between(0, 2);
+    let hashed = random.one_of(&[
+        "ip saddr",
+        "ip6 saddr",
+        "ip saddr . tcp dport",
+        "ip saddr . ip daddr . meta l4proto . th sport . th dport",
+        "ip6 saddr . ip6 daddr . udp sport",
+        "tcp dport",
+        "iifname",
+        "meta mark . ip protocol",
+        "meta l4proto",
+        "ether saddr . ip saddr",
+        "meta length . meta nfproto",
+    ]);
+    match random.between(0, 9) {
+        0..=2 => format!("numgen inc mod {below} {number}"),
+        3 => format!("numgen inc mod {below} offset 7 > {}", 7 + number),
+        4 => format!("numgen random mod {below} offset 5 5-{}", 4 + below),
+        5 => format!("symhash mod {below} offset 5 5-{}", 4 + below),
+        6 => format!("jhash {hashed} mod 1000 seed {} < 500", random.between(0, 3)),
+        7 => format!("jhash {hashed} mod {below} seed 0xdeadbeef offset 7 {}", 7 + number),
+        8 => "jhash ip saddr mod 3 offset 1".to_owned() + " 1-3",
+        _ => format!("jhash {hashed} mod {below} seed 0x1 {{ 0, 2 }}"),
     }
 }
 

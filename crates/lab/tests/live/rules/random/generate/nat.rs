@@ -65,7 +65,7 @@ fn destination(random: &mut Random) -> String {
     // change them again.
     let flags = random.one_of(&["", "", " persistent"]);
     let host = 200 + random.between(0, 3);
-    match random.between(0, 13) {
+    match random.between(0, 15) {
         0 | 1 => format!("dnat ip to 198.51.100.{host}{flags}"),
         2 => format!("dnat ip to 198.51.100.{host}-198.51.100.207{flags}"),
         3 => format!("{ports} dnat ip to 198.51.100.{host}:8080{flags}"),
@@ -78,6 +78,8 @@ fn destination(random: &mut Random) -> String {
         10 => format!("dnat ip6 to 2001:db8:2::{host}-2001:db8:2::20f{flags}"),
         11 => "dnat ip6 to ip6 daddr map { 2001:db8:2::1 : 2001:db8:2::101, 2001:db8:2::2 : 2001:db8:2::102 }".into(),
         12 => "dnat ip to ip daddr . tcp dport map { 198.51.100.1 . 22 : 198.51.100.61 . 22, 198.51.100.2 . 80 : 198.51.100.62 . 8080 }".into(),
+        13 => "dnat ip to numgen inc mod 3 map { 0 : 198.51.100.120, 1 : 198.51.100.121 }".into(),
+        14 => "dnat ip to jhash ip saddr . tcp dport mod 2 seed 0x5 map { 0 : 198.51.100.122 . 8080, 1 : 198.51.100.123 . 8081 }".into(),
         _ => format!("{ports} dnat to :{}", random.one_of(&["8080", "9000-9010"])),
     }
 }

@@ -15,7 +15,8 @@ const NUMBERED: u32 = 100_000;
 /// The client, the server and the ports of both; the ports are indices into `PORTS`.
 type Ends = [usize; 4];
 
-pub fn packets(random: &mut Random, traffic: Traffic) -> Vec<Packet> {
+/// Packets of some flows. With `options` some packets of IPv4 have options.
+pub fn packets(random: &mut Random, traffic: Traffic, options: bool) -> Vec<Packet> {
     let ends = |random: &mut Random| -> Ends {
         [host(random), host(random), random.between(0, 7), random.between(0, 7)]
     };
@@ -26,11 +27,11 @@ pub fn packets(random: &mut Random, traffic: Traffic) -> Vec<Packet> {
             // The packets belong to few flows, so that some are answered.
             if traffic != Traffic::Tracked {
                 let ends = ends(random);
-                return packet(random, ends, number, traffic, None);
+                return packet(random, ends, number, (traffic, options), None);
             }
             let flow = random.between(0, flows.len() - 1);
             sent[flow] += 1;
-            packet(random, flows[flow], number, traffic, Some(sent[flow]))
+            packet(random, flows[flow], number, (traffic, options), Some(sent[flow]))
         })
         .collect()
 }
@@ -73,11 +74,31 @@ fn flags(random: &mut Random, traffic: Traffic, of_flow: Option<u32>) -> u8 {
     }
 }
 
+/// Puts an extension header into some packets of IPv6: options for each hop or the destination, or
+/// an empty segment routing header (RFC 8200 section 4, RFC 8754).
+fn extend(random: &mut Random, frame: &mut Vec<u8>) {
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+    if frame[12..14] != IPV6 || !random.once_in(2) {
+        return;
+    }
+    let (number, content): (u8, &[u8]) = random.one_of(&[
+        (0, &[0, 1, 4, 0, 0, 0, 0][..]),
+        (60, &[0, 1, 4, 0, 0, 0, 0]),
+        (60, &[1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+        (43, &[0, 4, 0, 0, 0, 0, 0]),
+    ]);
+    let inside = [&[frame[20]], content].concat();
+    let length = u16::from_be_bytes([frame[18], frame[19]]) + inside.len() as u16;
+    frame[18..20].copy_from_slice(&length.to_be_bytes());
+    frame[20] = number;
+    frame.splice(54..54, inside);
+}
+
 fn packet(
     random: &mut Random,
     ends: Ends,
     number: u32,
-    traffic: Traffic,
+    (traffic, options): (Traffic, bool),
     of_flow: Option<u32>,
 ) -> Packet {
     // Other tests compare the trackers, so connections open correctly here.
@@ -98,6 +119,10 @@ fn packet(
         ports[0] = id;
     }
     let builder = builder(random, ends, side);
+    // A record of the route with nothing in it yet, and a router alert (RFC 791, RFC 2113).
+    let recorded: &[u8] =
+        random.one_of(&[&[][..], &[], &[], &[7, 7, 4, 0, 0, 0, 0, 1], &[1, 148, 4, 0, 0, 0, 0, 0]]);
+    let builder = if options { builder.options(recorded) } else { builder };
     // The number is at the end, so that the player finds it in the frames that come out.
     let mut payload = random.bytes(random.clone().between(0, 40));
     payload.extend(u64::from(number).to_be_bytes());
@@ -132,7 +157,10 @@ fn packet(
             let is_bare = traffic != Traffic::Stateless && has(0x02);
             builder.tcp(&tcp, if is_bare { &[] } else { &payload }, &mut frame);
         }
-        2 => builder.udp(ports[0], ports[1], &payload, &mut frame),
+        2 => {
+            builder.udp(ports[0], ports[1], &payload, &mut frame);
+            extend(random, &mut frame);
+        }
         _ if traffic != Traffic::Translated && random.once_in(4) => {
             builder.transport(NUMBERLESS, &payload, &mut frame);
         }

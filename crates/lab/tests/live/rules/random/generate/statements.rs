@@ -22,7 +22,7 @@ pub struct Place {
 
 pub fn statement(random: &mut Random, place: Place) -> String {
     let is_tracked = place.traffic == Traffic::Tracked && place.is_tracked;
-    match random.between(0, 31) {
+    match random.between(0, 34) {
         0 => format!("meta mark set {}", random.between(0, 32)),
         1 => random
             .one_of(&[
@@ -88,7 +88,25 @@ pub fn statement(random: &mut Random, place: Place) -> String {
         24 => "ip saddr @measured".into(),
         25 if place.traffic == Traffic::Tracked && !place.is_tracked => "notrack".into(),
         26 => "ip6 saddr @counted".into(),
+        number @ 28..=30 => numbers(random, number),
         _ => String::new(),
+    }
+}
+
+/// A statement with a number that the rule makes, or a priority.
+fn numbers(random: &mut Random, number: usize) -> String {
+    match number {
+        28 => "meta mark set numgen inc mod 3 map { 0 : 0x1, 1 : 0x2, 2 : 0x11 }".into(),
+        // Forwarding gives packets of IPv4 another priority, so the rule asks for the one it sets.
+        29 => "meta mark set jhash ip saddr . tcp sport mod 16 seed 0x7 offset 1".into(),
+        _ => random
+            .one_of(&[
+                "meta priority set 1:2 meta priority 1:2",
+                "meta priority set none meta priority none",
+                "meta priority set root meta priority { root, 1:3 }",
+                "meta priority set 1:2 meta priority root",
+            ])
+            .into(),
     }
 }
 
@@ -126,7 +144,7 @@ pub fn verdict(random: &mut Random, place: Place) -> String {
     {
         return jump(random, depth + 1);
     }
-    match random.between(0, 13) {
+    match random.between(0, 14) {
         0 | 1 => "accept".into(),
         2 | 3 => "drop".into(),
         4 => "return".into(),
@@ -145,6 +163,7 @@ pub fn verdict(random: &mut Random, place: Place) -> String {
         12 if place.traffic == Traffic::Tracked && place.is_tracked => {
             "ct state vmap { established : accept, invalid : drop, new : continue }".into()
         }
+        13 => "numgen inc mod 4 vmap { 0 : continue, 1 : drop, 2 : accept }".into(),
         _ => String::new(),
     }
 }

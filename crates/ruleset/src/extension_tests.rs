@@ -1,0 +1,89 @@
+//! Extension headers and options, of packets that have some.
+
+use wire::build::PacketBuilder;
+use wire::{dissect, protocol};
+
+use super::*;
+use crate::Connection;
+use crate::field::{Field, HeaderBits, Layer, extension, ip_option};
+
+fn value(frame: &[u8], field: Field) -> Option<u128> {
+    let network = dissect(frame).expect("it is right").network.expect("it is IP");
+    let view = PacketView {
+        frame,
+        network: &network,
+        vlan: 0,
+        packet_type: 0,
+        input: 0,
+        output: 0,
+        mark: 0,
+        priority: 0,
+        connection: Connection::UNTRACKED,
+        routes: None,
+    };
+    super::super::load::value(field, &view, &crate::Outcome::NOTHING)
+}
+
+fn v4(options: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 1]).options(options);
+    builder.udp(1, 2, &[], &mut frame);
+    frame
+}
+
+fn v6(number: u8, payload: &[u8]) -> Vec<u8> {
+    let (source, destination) = ([0x20; 16], [0x21; 16]);
+    let mut frame = Vec::new();
+    PacketBuilder::v6(source, destination).raw(number, payload, &mut frame);
+    frame
+}
+
+#[test]
+fn an_option_is_found_with_its_fields() {
+    // Nothing, a record of a route with room for one address, a router alert, the end.
+    let frame = v4(&[1, 7, 7, 4, 192, 0, 2, 9, 148, 4, 0, 3]);
+    let field = |name, field| ip_option(name, field).expect("it is known").0;
+    let expected = [
+        ("rr", None, Some(1)),
+        ("rr", Some("type"), Some(7)),
+        ("rr", Some("length"), Some(7)),
+        ("rr", Some("ptr"), Some(4)),
+        ("rr", Some("addr"), Some(0xc000_0209)),
+        ("ra", None, Some(1)),
+        ("ra", Some("value"), Some(3)),
+        ("lsrr", None, Some(0)),
+        ("lsrr", Some("ptr"), None),
+    ];
+    for (name, of, found) in expected {
+        assert_eq!(value(&frame, field(name, of)), found, "{name} {of:?}");
+    }
+    assert_eq!(value(&v4(&[]), field("rr", None)), Some(0));
+    assert_eq!(value(&v6(17, &[0, 1, 0, 2, 0, 8, 0, 0]), field("rr", None)), None, "not IPv4");
+}
+
+#[test]
+fn a_header_is_found_behind_others_with_its_fields() {
+    let udp = [0, 1, 0, 2, 0, 8, 0, 0];
+    let hop = [60, 0, 1, 4, 0, 0, 0, 0];
+    let destination = [17, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let frame = v6(protocol::HOP_BY_HOP, &[&hop[..], &destination, &udp].concat());
+    let field = |name, field| extension(name, field).expect("it is known").0;
+    let expected = [
+        ("hbh", None, Some(1)),
+        ("hbh", Some("nexthdr"), Some(60)),
+        ("dst", None, Some(1)),
+        ("dst", Some("nexthdr"), Some(17)),
+        ("dst", Some("hdrlength"), Some(1)),
+        ("rt", None, Some(0)),
+        ("rt", Some("type"), None),
+        ("frag", None, Some(0)),
+    ];
+    for (name, of, found) in expected {
+        assert_eq!(value(&frame, field(name, of)), found, "{name} {of:?}");
+    }
+    assert_eq!(value(&v4(&[]), field("hbh", None)), None, "not IPv6");
+    // A field beyond the packet is none.
+    let layer = Layer::Extension(protocol::DESTINATION_OPTIONS);
+    let beyond = HeaderBits { layer, offset: 8 * 100, bits: 8 };
+    assert_eq!(value(&frame, Field::Header(beyond)), None);
+}
