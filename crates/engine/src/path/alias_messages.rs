@@ -61,6 +61,7 @@ impl PacketPath {
             if !bucket.openings.has_room() {
                 return dropped(DropReason::AliasQueueFull);
             }
+            packet.set_aside();
             bucket.openings.push(&keyed, Waiting::Follower(packet.take()));
             return ControlFlow::Break(End::Wait(Wait::Opener));
         }

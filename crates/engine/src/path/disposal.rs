@@ -144,7 +144,8 @@ impl PacketPath {
     /// Keeps a packet until its bucket arrives.
     fn keep(&mut self, packet: &mut Packet) {
         let bucket = packet.bucket;
-        let packet = packet.take();
+        let mut packet = packet.take();
+        packet.set_aside();
         let weight = packet.weight();
         if let Err(Kept::Packet(packet)) = self.buckets.keep(bucket, Kept::Packet(packet), weight) {
             self.drop_frames(packet.frame, packet.pieces, DropReason::MoveBufferFull);

@@ -194,3 +194,7 @@ fn is_exceeded(mtu: u16, packet: &Packet) -> bool {
 #[cfg(test)]
 #[path = "fast_path_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "fast_path_moves_tests.rs"]
+mod moves_tests;

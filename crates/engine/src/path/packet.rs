@@ -75,6 +75,13 @@ impl Packet {
         self.is_for_host = forwarder.is_for_host(&self.network);
     }
 
+    /// Prepares it to wait, or for another worker. Routes and rules may be others when it goes on. So a
+    /// router looks at it again, and no decision is recorded that rests on rules asked before.
+    pub fn set_aside(&mut self) {
+        self.is_checked = false;
+        self.per_packet |= self.passed_raw;
+    }
+
     /// Takes the packet out of its place, which keeps what describes it.
     pub fn take(&mut self) -> Self {
         let (frame, pieces) = (std::mem::take(&mut self.frame), self.pieces.take());

@@ -271,8 +271,6 @@ impl PacketPath {
         };
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
         *packet = self.packet(frame, network, origin, pieces);
-        // All its fragments were checked on arrival.
-        packet.set_checked(&self.forwarder);
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }

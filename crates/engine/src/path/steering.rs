@@ -96,6 +96,7 @@ impl PacketPath {
 
     /// Hands a packet to the owner of its bucket, another worker.
     pub(super) fn hand_over(&mut self, mut packet: Packet) {
+        packet.set_aside();
         let Some(link) = self.buckets.link_of(packet.bucket) else {
             return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
         };

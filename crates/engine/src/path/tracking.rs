@@ -22,6 +22,8 @@ use crate::path::settings::Settings;
 use crate::path::step::{End, Step, dropped};
 use crate::path::zones::Zones;
 
+/// The number of no worker's generation.
+const NO_GENERATION: u64 = 0;
 /// Bits of a generation that count; those above are the worker's.
 const GENERATION_BITS: u32 = 48;
 
@@ -223,6 +225,8 @@ impl Tracking {
 
     /// A bucket has come. From now on its connections count in the limits of this worker.
     pub fn adopt(&mut self, bucket: BucketId, content: &mut Bucket) {
+        // A worker that has ended may have recorded decisions under the numbers of this one.
+        content.connections.begin_generation(NO_GENERATION);
         content.connections.adopt(&mut self.limits, bucket.0);
         if let (Some(tracking), Some(inside)) = (&mut self.inside, &mut content.inside) {
             inside.connections.adopt(&mut tracking.limits, bucket.0);
