@@ -61,8 +61,13 @@ impl HostFilter {
     /// True if the filter is also about packets that rules translate or redirect. Otherwise the
     /// kernel keeps only packets from the host that are not for it.
     pub fn translates(&self) -> bool {
-        let (interfaces, stacked) = (self.interfaces.clone(), self.stacked.clone());
-        *self != Self { interfaces, stacked, ..Self::default() }
+        let packets = [
+            &self.forwarded,
+            &self.formerly_forwarded,
+            &self.redirected,
+            &self.formerly_redirected,
+        ];
+        !self.translation_addresses.is_empty() || packets.iter().any(|it| !it.is_empty())
     }
 
     /// The filter of the present rules, which remembers the interfaces and the packets of the filter

@@ -9,8 +9,9 @@ const CAP_NET_ADMIN: u32 = 12;
 /// Version of the kernel's interface that has 64 bits of capabilities (capset(2)).
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// Has a program start in a new network namespace, which ends with it. The program may change
-/// everything there, and nothing outside.
+/// Has a program start in a new network namespace, which ends with it. The program may change all of
+/// that network, and nothing of this host's. It keeps all other rights of this process, such as those
+/// to files.
 ///
 /// A process that may not make network namespaces makes a user namespace with the new one inside,
 /// where the program has no other capability. If the kernel or its policy refuses that too, the

@@ -5,7 +5,8 @@
 /// connection has that already.
 ///
 /// It holds until one of its sources changes: the rules, the routes, the neighbours or the
-/// ports. It has no pointers and no slots, so that it can move with its table.
+/// ports. It has no pointers and no slots, so that it can move with its table. The numbers of ports
+/// are those of this gateway's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarding {
     /// Number of the port at which the packets arrive.

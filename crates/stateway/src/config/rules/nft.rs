@@ -82,8 +82,10 @@ pub(super) struct Ran {
 /// The reason why it can not be started.
 pub(super) fn run(mut program: Command, input: &[u8]) -> Result<Ran, String> {
     isolate_network(&mut program);
-    let path = std::env::var("PATH").unwrap_or_default();
-    program.env("PATH", format!("{path}:{SYSTEM_PROGRAMS}")).env("LC_ALL", "C");
+    // An empty path would be a search in the working directory.
+    let path = std::env::var("PATH").ok().filter(|path| !path.is_empty());
+    let path = path.map_or(SYSTEM_PROGRAMS.to_owned(), |path| format!("{path}:{SYSTEM_PROGRAMS}"));
+    program.env("PATH", path).env("LC_ALL", "C");
     program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = program.spawn().map_err(|error| {
         format!(
@@ -152,7 +154,7 @@ fn told(messages: &str, file: &Path) -> Vec<Problem> {
     problems
 }
 
-/// What to do about a message that has another reason here than elsewhere.
+/// Advice on a message that has another reason here than elsewhere.
 fn advice(what: &str) -> &'static str {
     if what.contains("Interface does not exist") {
         "; nft reads it where this host's interfaces are not: write iifname and oifname in place of \
