@@ -61,8 +61,6 @@ impl PacketPath {
             if !bucket.openings.has_room() {
                 return dropped(DropReason::AliasQueueFull);
             }
-            packet.set_aside();
-            bucket.openings.push(&keyed, Waiting::Follower(packet.take()));
             return ControlFlow::Break(End::Wait(Wait::Opener));
         }
         if let Some(alias_in) = packet.alias_in {

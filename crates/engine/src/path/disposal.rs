@@ -1,6 +1,6 @@
 //! The driver's part: it sends, drops, keeps, answers or hands over a packet whose way through the
-//! stages has ended. Two stages keep packets themselves, because they own the place where these
-//! wait: the alias stage for the opener of a connection, and reassembly for a datagram.
+//! stages has ended. Reassembly alone keeps packets itself, because it owns the place where fragments
+//! wait for their datagram.
 //!
 //! Other files have parts of the driver too: [`super::steering`] and [`super::arrival`] dispose of
 //! frames in front of the stages, [`super::alias_messages`] releases packets that have waited for an
@@ -61,7 +61,8 @@ impl PacketPath {
             }
             End::Wait(Wait::Alias) => self.hold(packet, scratch),
             End::Wait(Wait::Bucket) => self.keep(packet),
-            End::Wait(Wait::Opener | Wait::Datagram) => {}
+            End::Wait(Wait::Opener) => self.hold_follower(packet),
+            End::Wait(Wait::Datagram) => {}
             End::Steer(from) => return self.steer_again(packet, from),
             End::Retrack => {
                 scratch.retrack(packet);
@@ -138,6 +139,17 @@ impl PacketPath {
                 let pieces = packet.pieces.take();
                 self.drop_frames(packet.frame, pieces, DropReason::AliasQueueFull);
             }
+        }
+    }
+
+    /// Has a packet wait behind the one that has opened its connection.
+    #[cold]
+    fn hold_follower(&mut self, packet: &mut Packet) {
+        packet.set_aside();
+        if let (Some((keyed, _)), Some(bucket)) =
+            (packet.looked_up(), self.buckets.get_mut(packet.bucket))
+        {
+            bucket.openings.push(&keyed, Waiting::Follower(packet.take()));
         }
     }
 

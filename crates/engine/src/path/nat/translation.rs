@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
 
 use conntrack::nat::{Addresses, Block, Halves, Ports, Request, Supply, TranslatedEnd};
-use conntrack::{Claimant, Tracked};
+use conntrack::{Claimant, Context, Tracked};
 use flow::{DropReason, HashKey, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
@@ -351,10 +351,14 @@ impl PacketPath {
 
     /// Ends the connection that a packet has opened, and drops the packet.
     fn refuse_opened(&mut self, packet: &Packet, why: DropReason, now: Timestamp) -> Step {
-        let ended = self.tracking.ended.len();
-        self.end_connection(packet, now);
-        // The connection has no alias yet, so none has to be removed.
-        self.tracking.ended.truncate(ended);
+        let Self { buckets, tracking, counters, .. } = self;
+        if let (Some((name, hash)), Some(bucket)) =
+            (packet.looked_up(), buckets.get_mut(packet.bucket))
+        {
+            // The connection has no alias yet, so none has to be removed.
+            let mut context = Context { ended: None, ..tracking.context(now, counters) };
+            bucket.connections.end(&name, hash, &mut context);
+        }
         dropped(why)
     }
 
