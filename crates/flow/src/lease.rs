@@ -184,7 +184,7 @@ impl Lease {
 
     /// True if this lease holds more than its floor while the pool lacks units for floors or
     /// has leased more than its cap. Its owner should then release some units and
-    /// [settle](Lease::settle).
+    /// [settle](Lease::repay).
     pub fn is_overdrawn(&self) -> bool {
         self.spare + self.used > self.floor
             && self.pool.leased() + self.pool.owed() > self.pool.cap()

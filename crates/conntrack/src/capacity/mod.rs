@@ -128,7 +128,7 @@ impl LimitPools {
 
     /// Announces a changed `nf_conntrack_max`. The reserve is part of it, at most a
     /// [`RESERVE_SHARE`]th. After that all workers have to [share](Limits::share) anew, and
-    /// then the caller [settles](LimitPools::settle) lower limits.
+    /// then the caller [settles](LimitPools::repay) lower limits.
     pub fn apply(&self, settings: &Settings) {
         let reserve = self.reserved.min(settings.max_entries / RESERVE_SHARE);
         self.reserve.plan_cap(reserve);
@@ -143,7 +143,7 @@ impl LimitPools {
 
     /// Announces the limits of zones; `None`: no limit. Zones that are not in the list lose
     /// theirs. After that all workers have to [learn](Limits::learn) the zones and to
-    /// [share](Limits::share) anew, and then the caller [settles](LimitPools::settle) lower
+    /// [share](Limits::share) anew, and then the caller [settles](LimitPools::repay) lower
     /// limits.
     ///
     /// # Errors

@@ -51,7 +51,7 @@ impl Table {
     /// first the destination, if a rule changes it, then the source. Between the two
     /// [`Table::translation`] returns the new destination already, for routing.
     ///
-    /// After the last rule the caller must call [`Table::settle`], unless a rule has changed
+    /// After the last rule the caller must call [`Table::make_reply_unique`], unless a rule has changed
     /// the source.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ impl Table {
         (is_reply || packet.key.zone == zones.original).then_some(hit)
     }
 
-    /// Puts the replies to a new connection into a zone of their own. [`Table::settle`] files
+    /// Puts the replies to a new connection into a zone of their own. [`Table::make_reply_unique`] files
     /// their key, unless a rule translates the connection.
     pub(super) fn part(&mut self, slot: u32, zones: ZonePair, hash: u64, now: Timestamp) {
         let original = self.original(slot);

@@ -280,7 +280,7 @@ pub enum Verdict {
     /// The packet is dropped.
     Drop,
     /// The packet counts as one for another station from now on, and this base chain accepts it.
-    /// Only for packets of [`HookPoint::Prerouting`].
+    /// Only for packets of [`HookPoint::Prerouting`](crate::nf_tables::HookPoint::Prerouting).
     ForOtherStation,
     /// The chain of this name decides; if it does not, the next rule does.
     Jump(&'static str),
