@@ -5,7 +5,7 @@
 use lab::{Background, Family, Lab, Namespace, Program, Result, StatewaySpec, Tracking, ping};
 
 use crate::scenario::{
-    alone, bridge_spec, kernel_router, ready, start, stateway_binary, stop_cleanly,
+    alone, bridge_spec, drops, kernel_router, ready, soon, start, stateway_binary, stop_cleanly,
 };
 
 const TALK: &[u8] = include_bytes!("transit.py");
@@ -64,6 +64,12 @@ fn heard(hearing: Background) -> Result<Vec<String>> {
     Ok(lines)
 }
 
+/// Waits until a host has heard all flows of this many kinds.
+fn has_heard(hearing: &Background, kinds: usize) -> Result<()> {
+    let all = 1 + FLOWS as usize * kinds;
+    soon("the packets have come", || Ok(hearing.log().lines().count() >= all))
+}
+
 /// Compares what hosts hear with the same rules in the forwarding kernel and in a gateway of ours.
 fn both(rules: &str, routed: bool, talks: impl Fn(&Lab) -> Result<Vec<Vec<String>>>) -> Result<()> {
     stateway_binary()?;
@@ -98,18 +104,26 @@ fn opened_by_the_client(lab: &Lab) -> Result<Vec<Vec<String>>> {
     for (kinds, inside, _) in &ways {
         say(server, "-", kinds, inside, FLOWS, "before")?;
     }
+    let kinds = V4.len() + V6.len();
+    // Each worker takes its packets in its own time.
+    if let Some(gateway) = lab.stateway() {
+        let all = u64::from(FLOWS) * kinds as u64;
+        soon("all are refused", || Ok(drops(gateway, "policy_refused")? >= all))?;
+    }
     for (kinds, _, outside) in &ways {
         say(client, "-", kinds, outside, FLOWS, "opens")?;
     }
+    has_heard(&hearing[1], kinds)?;
     for (kinds, inside, _) in &ways {
         say(server, "-", kinds, inside, FLOWS, "answers")?;
     }
+    has_heard(&hearing[0], kinds)?;
     say(server, "-", &V4[..1], &ways[0].1, 1, "end")?;
     say(client, "-", &V4[..1], &ways[0].2, 1, "end")?;
     let heard = hearing.map(heard);
     let mut heard = heard.into_iter().collect::<Result<Vec<_>>>()?;
     for lines in &mut heard {
-        assert_eq!(lines.len(), 1 + FLOWS as usize * (V4.len() + V6.len()));
+        assert_eq!(lines.len(), 1 + FLOWS as usize * kinds);
         for line in lines {
             for (_, _, outside) in &ways {
                 *line = line.replace(outside, "server");
@@ -137,6 +151,7 @@ fn behind_one_address(lab: &Lab) -> Result<Vec<Vec<String>>> {
     let hearing = [hearing(client)?, hearing(server)?];
     let (own, to) = ("198.51.100.254", "198.51.100.2");
     say(client, "192.0.2.1", &V4, to, FLOWS, "first")?;
+    has_heard(&hearing[1], V4.len())?;
     say(client, "192.0.2.21", &V4, to, FLOWS, "second")?;
     say(server, "-", &V4, own, FLOWS, "answers")?;
     say(server, "-", &V4[..1], own, 1, "end")?;
