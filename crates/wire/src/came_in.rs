@@ -22,11 +22,6 @@ pub struct CameIn {
     largest_forbidden: u32,
 }
 
-/// The link ahead is too short for a datagram that must not leave in shorter fragments than it
-/// came in. Its sender must be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooBig;
-
 impl CameIn {
     /// The summary of one fragment; `None` if the packet is no fragment.
     pub fn of(network: &Network) -> Option<Self> {
@@ -46,29 +41,20 @@ impl CameIn {
         }
     }
 
-    /// Longest IP packet among the fragments, bytes, headers included.
-    pub const fn largest(&self) -> u32 {
-        self.largest
-    }
-
-    /// How to cut the datagram for a link of this MTU: into fragments that are no longer than
-    /// the largest that came, under their identification. Fragments of IPv4 have "don't
-    /// fragment" if the largest that came had it.
+    /// How to cut the datagram: into fragments that are no longer than the largest that came,
+    /// under their identification. Fragments of IPv4 have "don't fragment" if the largest that
+    /// came had it.
     ///
     /// With IPv6, fragments that came shorter than the minimum MTU of 1280 bytes may leave with
     /// up to that length.
-    ///
-    /// # Errors
-    /// [`TooBig`] if the largest does not fit and no router may cut it.
-    pub fn cut(&self, mtu: u32) -> Result<Cut, TooBig> {
+    pub fn cut(&self) -> Cut {
         let Self { family, id, largest, largest_forbidden } = *self;
-        let is_final = family == Family::V6 || largest_forbidden == largest;
-        if is_final && largest > mtu {
-            return Err(TooBig);
-        }
-        let least = if family == Family::V6 { IPV6_MIN_MTU } else { 0 };
+        let (least, is_final) = match family {
+            Family::V4 => (0, largest_forbidden == largest),
+            Family::V6 => (IPV6_MIN_MTU, true),
+        };
         let dont_fragment = if is_final { DontFragment::Set } else { DontFragment::Clear };
-        Ok(Cut { mtu: largest.min(mtu).max(least), id, dont_fragment })
+        Cut { mtu: largest.max(least), id, dont_fragment }
     }
 }
 

@@ -37,7 +37,7 @@ pub mod tcp_option;
 mod transport;
 mod whole;
 
-pub use came_in::{CameIn, TooBig};
+pub use came_in::CameIn;
 pub use claimed::ClaimedFragment;
 pub use dissect::{Carried, carried, dissect, inside};
 pub use dissected::{

@@ -47,7 +47,7 @@ impl Table {
             self.account(slot, packet, direction);
         }
         #[cfg(test)]
-        model_tests::note_short_way();
+        observer::note();
         Some(Tracked {
             class: Class::Established,
             direction: Some(direction),
@@ -60,6 +60,10 @@ impl Table {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "established_observer.rs"]
+mod observer;
 
 #[cfg(test)]
 #[path = "established_tests.rs"]

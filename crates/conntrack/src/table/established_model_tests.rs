@@ -4,7 +4,7 @@
 #[path = "established_actions_tests.rs"]
 mod actions;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::time::Duration;
 
 use flow::{DropReason, FlowKey, ZonePair};
@@ -19,15 +19,6 @@ use crate::nat::{Addresses, Block, Edit, Ports, Request, Supply, TranslatedEnd};
 use crate::proto::tcp::{TcpSettings, TcpState};
 use crate::testing::{Lab, SECRET, address, tcp, udp};
 use crate::{Cursor, Direction, TimeoutPolicy};
-
-thread_local! {
-    static SHORT_WAY: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts a packet that took the fast path.
-pub(super) fn note_short_way() {
-    SHORT_WAY.set(SHORT_WAY.get() + 1);
-}
 
 fn hash(key: &FlowKey) -> u64 {
     key.hash(SECRET)
@@ -256,9 +247,9 @@ fn short_and_long_way_end_at_the_same_place() {
         let mut ours = Twin::new(room, Table::track);
         let mut model = Twin::new(room, track_the_long_way);
         for action in &actions {
-            let short = SHORT_WAY.get();
+            let short = observer::packets();
             let said = ours.act(action);
-            let was_short = SHORT_WAY.get() > short;
+            let was_short = observer::packets() > short;
             prop_assert_eq!(&said, &model.act(action), "{:?}", action);
             if let (Action::Send(..), Some((tracked, _))) = (action, said) {
                 tally.borrow_mut().count(&ours.lab, &tracked, was_short);

@@ -85,9 +85,9 @@ pub fn shorten(
     Ok(())
 }
 
-pub(crate) const TOO_LONG: Refused = Refused { reason: DropReason::OutputTooLong, answer: None };
+const TOO_LONG: Refused = Refused { reason: DropReason::OutputTooLong, answer: None };
 
-pub(crate) fn refuse(
+fn refuse(
     frame: &Frame,
     mtu: u32,
     answers: Option<(&mut IcmpAnswers, u64)>,

@@ -10,9 +10,9 @@ use wire::build::PacketBuilder;
 use super::*;
 use crate::egress::outputs::Outputs;
 use crate::egress::resolver::Resolver;
-use crate::egress::router::tests::{ip, picture};
 use crate::egress::router::{Arrival, Exits, Router};
 use crate::egress::stations::StationLimits;
+use crate::testing::router::{ip, picture_with, routing_of};
 
 /// A router between 192.0.2.0/24 on one port and all other networks on the other.
 struct Bench {
@@ -27,11 +27,7 @@ const WAN: PortId = PortId(1);
 impl Bench {
     fn new(check: SourceCheck) -> Self {
         let (resolver, _) = Resolver::for_test();
-        let mut picture = picture();
-        for (link, network) in [(10, "192.0.2.254/24"), (11, "198.51.100.254/24")] {
-            picture.links.get_mut(&LinkId(link)).unwrap().addresses =
-                vec![network.parse().unwrap()];
-        }
+        let picture = picture_with("198.51.100.254");
         let mut bench = Self { router: Router::new(resolver), picture, check };
         bench.learn(|_| {});
         bench
@@ -39,8 +35,7 @@ impl Bench {
 
     fn learn(&mut self, change: impl FnOnce(&mut Picture)) {
         change(&mut self.picture);
-        let ports = ["eth0", "eth1"].map(|name| self.picture.link_named(name));
-        let mut routing = Routing::new(&self.picture, &ports);
+        let mut routing = routing_of(&self.picture);
         routing.set_checks(|_, _| self.check);
         let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
         let (mut pool, mut counters) = (FramePool::new(4, 1), flow::Counters::default());

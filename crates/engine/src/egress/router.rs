@@ -554,7 +554,7 @@ fn spread(source: IpAddr, destination: IpAddr) -> u32 {
 
 #[cfg(test)]
 #[path = "router_tests.rs"]
-pub(crate) mod tests;
+mod tests;
 
 #[cfg(test)]
 #[path = "router_waiting_tests.rs"]

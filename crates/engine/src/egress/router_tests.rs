@@ -10,50 +10,15 @@ use wire::{IcmpError, Transport};
 
 use super::*;
 use crate::egress::stations::StationLimits;
+use crate::testing::router::{INSIDE, OUTSIDE, STATIONS, ip, picture_with, routing_of};
 
 const SECOND: u64 = 1_000_000_000;
 /// A bucket for packets whose bucket does not matter.
 const BUCKET: BucketId = BucketId(0);
-/// The stations of the router's two ports, and of the hosts behind them.
-pub const ROUTER: [HardwareAddress; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-pub const CLIENT: HardwareAddress = [2, 0, 0, 0, 0, 3];
-pub const SERVER: HardwareAddress = [2, 0, 0, 0, 0, 4];
-
-pub fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
 
 /// An address that is alone in its network.
 fn network(address: &str) -> IpNet {
     ip(address).into()
-}
-
-/// 192.0.2.0/24 on the first link, 198.51.100.0/24 on the second, and a default route by
-/// 198.51.100.2.
-pub fn picture() -> Picture {
-    let mut picture = Picture::default();
-    for (number, address) in [(0, "192.0.2.254"), (1, "198.51.100.254")] {
-        let link = Link {
-            name: format!("eth{number}"),
-            station: Some(ROUTER[number]),
-            mtu: 1500,
-            is_up: true,
-            addresses: vec![network(address)],
-        };
-        picture.links.insert(LinkId(10 + number as u32), link);
-        let own = format!("{address}/32").parse().unwrap();
-        picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
-    }
-    for (prefix, link, gateway) in [
-        ("192.0.2.0/24", 10, None),
-        ("198.51.100.0/24", 11, None),
-        ("0.0.0.0/0", 11, Some(ip("198.51.100.2"))),
-    ] {
-        let hops = Hops::one(NextHop::new(LinkId(link), gateway));
-        let route = Route::new(prefix.parse().unwrap(), Action::Forward(hops));
-        picture.fib.insert(TableId::MAIN, route);
-    }
-    picture
 }
 
 /// Sends a frame on as a worker does.
@@ -88,7 +53,7 @@ impl Bench {
             wires,
             pool: FramePool::new(64, 8),
             counters: Counters::default(),
-            picture: picture(),
+            picture: picture_with("198.51.100.254"),
         };
         bench.learn(0, |_| {});
         bench
@@ -103,8 +68,7 @@ impl Bench {
     /// Changes the state of the kernel.
     fn learn(&mut self, now_ns: u64, change: impl FnOnce(&mut Picture)) {
         change(&mut self.picture);
-        let ports = ["eth0", "eth1"].map(|name| self.picture.link_named(name));
-        let routing = Arc::new(Routing::new(&self.picture, &ports));
+        let routing = Arc::new(routing_of(&self.picture));
         self.with(|router, exits| router.take(routing, now_ns, exits));
     }
 
@@ -116,7 +80,7 @@ impl Bench {
     /// A packet of the client with a number in its payload.
     fn packet(&mut self, builder: &PacketBuilder, number: u8) -> Frame {
         let mut bytes = Vec::new();
-        builder.clone().macs(CLIENT, ROUTER[0]).udp(7, 9, &[number], &mut bytes);
+        builder.clone().macs(INSIDE, STATIONS[0]).udp(7, 9, &[number], &mut bytes);
         self.pool.copy_of(&bytes).unwrap()
     }
 
@@ -144,7 +108,7 @@ impl Bench {
     /// Type and code of the ICMP errors that the client gets.
     fn errors(&mut self) -> Vec<(u8, u8)> {
         let said = |frame: Frame| {
-            assert_eq!(frame.bytes()[..12], [CLIENT, ROUTER[0]].concat());
+            assert_eq!(frame.bytes()[..12], [INSIDE, STATIONS[0]].concat());
             let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
             assert_eq!(network.source_ip(), ip("192.0.2.254"));
             match network.transport {
@@ -183,9 +147,9 @@ fn packets_wait_for_their_next_hop_and_leave_in_their_order() {
     }
     assert_eq!(bench.asked.try_iter().collect::<Vec<_>>(), [(LinkId(11), ip("198.51.100.2"))]);
     assert_eq!(bench.sent(1), []);
-    bench.know(SECOND / 2, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.know(SECOND / 2, "198.51.100.2", Neighbour::Known { station: OUTSIDE, is_fresh: true });
     bench.forward([203, 0, 113, 3], 3, SECOND / 2);
-    let expected: Vec<_> = (0..4).map(|number| (ROUTER[1], SERVER, 63, number)).collect();
+    let expected: Vec<_> = (0..4).map(|number| (STATIONS[1], OUTSIDE, 63, number)).collect();
     assert_eq!(bench.sent(1), expected);
     assert_eq!((bench.refused(), bench.errors()), (vec![], vec![]));
 }
@@ -243,8 +207,8 @@ fn a_neighbour_that_had_failed_gets_its_time_whatever_else_changes() {
     bench.know(1, "198.51.100.8", Neighbour::Failed);
     bench.forward([198, 51, 100, 7], 1, 2);
     assert_eq!(bench.refused(), []);
-    bench.know(3, "198.51.100.7", Neighbour::Known { station: SERVER, is_fresh: true });
-    let expected = [0, 1].map(|number| (ROUTER[1], SERVER, 63, number));
+    bench.know(3, "198.51.100.7", Neighbour::Known { station: OUTSIDE, is_fresh: true });
+    let expected = [0, 1].map(|number| (STATIONS[1], OUTSIDE, 63, number));
     assert_eq!(bench.sent(1), expected);
 }
 
@@ -260,8 +224,8 @@ fn a_sender_to_absent_hosts_does_not_block_packets_to_other_next_hops() {
     assert_eq!(bench.asked.try_iter().count(), 0, "nobody is asked for what does not wait");
     bench.forward([203, 0, 113, 1], 2, SECOND / 5);
     assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull], "one of the others gives way");
-    bench.know(SECOND / 4, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
-    assert_eq!(bench.sent(1), [(ROUTER[1], SERVER, 63, 2)]);
+    bench.know(SECOND / 4, "198.51.100.2", Neighbour::Known { station: OUTSIDE, is_fresh: true });
+    assert_eq!(bench.sent(1), [(STATIONS[1], OUTSIDE, 63, 2)]);
 }
 
 #[test]
@@ -272,7 +236,7 @@ fn packets_that_wait_are_bounded_by_their_bytes() {
         for _ in 0..=most {
             let mut bytes = Vec::new();
             let builder = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 7]);
-            builder.macs(CLIENT, ROUTER[0]).udp(7, 9, &vec![0; length], &mut bytes);
+            builder.macs(INSIDE, STATIONS[0]).udp(7, 9, &vec![0; length], &mut bytes);
             let frame = bench.pool.copy_of(&bytes).unwrap();
             bench.with(|router, exits| forward(router, frame, 0, exits));
         }
@@ -280,7 +244,7 @@ fn packets_that_wait_are_bounded_by_their_bytes() {
         bench.with(|router, _| router.set_waiting_bytes(0));
         bench.forward([198, 51, 100, 7], 0, 0);
         assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull], "no byte more");
-        bench.know(1, "198.51.100.7", Neighbour::Known { station: SERVER, is_fresh: true });
+        bench.know(1, "198.51.100.7", Neighbour::Known { station: OUTSIDE, is_fresh: true });
         assert!(bench.sent(1).len() >= most, "{length}");
     }
 }
@@ -306,7 +270,7 @@ fn a_next_hop_that_packets_wait_for_is_asked_for_again_soon() {
 #[test]
 fn a_stale_neighbour_is_used_and_asked_for_once_in_a_while() {
     let mut bench = Bench::new();
-    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: false });
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: OUTSIDE, is_fresh: false });
     for (number, now_ns) in [(0, 0), (1, SECOND / 2), (2, SECOND), (3, SECOND + 1)] {
         bench.forward([203, 0, 113, 1], number, now_ns);
     }
@@ -317,7 +281,7 @@ fn a_stale_neighbour_is_used_and_asked_for_once_in_a_while() {
 #[test]
 fn the_sender_of_a_packet_without_a_route_hears_why() {
     let mut bench = Bench::new();
-    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: OUTSIDE, is_fresh: true });
     bench.learn(0, |picture| {
         for (prefix, action) in [
             ("203.0.113.0/28", Action::Prohibit),
@@ -355,7 +319,7 @@ fn the_sender_of_a_packet_without_a_route_hears_why() {
 /// Without this, nobody behind a link with only link-local addresses would find the path MTU.
 #[test]
 fn a_link_without_addresses_speaks_in_the_name_of_another() {
-    let mut picture = picture();
+    let mut picture = picture_with("198.51.100.254");
     let lo = Link {
         name: "lo".to_owned(),
         addresses: ["127.0.0.1", "::1", "2001:db8::1"].map(network).to_vec(),
@@ -363,8 +327,7 @@ fn a_link_without_addresses_speaks_in_the_name_of_another() {
     };
     picture.links.insert(LinkId(1), lo);
     picture.links.get_mut(&LinkId(11)).unwrap().addresses = vec![network("fe80::2")];
-    let routing = Routing::new(&picture, &["eth0", "eth1"].map(|name| picture.link_named(name)));
-    let names: Vec<_> = routing.names().map(|names| (names.v4, names.v6)).collect();
+    let names: Vec<_> = routing_of(&picture).names().map(|names| (names.v4, names.v6)).collect();
     let (v4, v6) = (Some(ip("192.0.2.254")), Some(ip("2001:db8::1")));
     assert_eq!(names, [(v4, v6); 2]);
 }
@@ -374,7 +337,7 @@ fn only_packets_for_the_router_and_not_for_its_host_are_routed() {
     let mut bench = Bench::new();
     let mut arrival = |from: [u8; 4], to: [u8; 4], station: HardwareAddress| {
         let mut bytes = Vec::new();
-        PacketBuilder::v4(from, to).macs(CLIENT, station).udp(7, 9, &[], &mut bytes);
+        PacketBuilder::v4(from, to).macs(INSIDE, station).udp(7, 9, &[], &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
         match bench.router.arrival(&frame) {
             Arrival::Forward => {
@@ -385,20 +348,24 @@ fn only_packets_for_the_router_and_not_for_its_host_are_routed() {
         }
     };
     let (client, server) = ([192, 0, 2, 1], [198, 51, 100, 2]);
-    assert_eq!(arrival(client, server, ROUTER[0]), Arrival::Forward);
-    assert_eq!(arrival(client, server, SERVER), Arrival::Drop(DropReason::OtherStation));
+    assert_eq!(arrival(client, server, STATIONS[0]), Arrival::Forward);
+    assert_eq!(arrival(client, server, OUTSIDE), Arrival::Drop(DropReason::OtherStation));
     assert_eq!(arrival(client, server, [0xff; 6]), Arrival::Host);
     for own in [[192, 0, 2, 254], [198, 51, 100, 254], [224, 0, 0, 5], [169, 254, 0, 1], [255; 4]] {
-        assert_eq!(arrival(client, own, ROUTER[0]), Arrival::Host, "{own:?}");
+        assert_eq!(arrival(client, own, STATIONS[0]), Arrival::Host, "{own:?}");
     }
     let own = [198, 51, 100, 254];
     let sources = [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1], [255; 4], own];
     for source in sources {
-        assert_eq!(arrival(source, server, ROUTER[0]), Arrival::Drop(DropReason::Martian));
+        assert_eq!(arrival(source, server, STATIONS[0]), Arrival::Drop(DropReason::Martian));
     }
-    assert_eq!(arrival([240, 0, 0, 1], server, ROUTER[0]), Arrival::Forward, "as the kernel does");
+    assert_eq!(
+        arrival([240, 0, 0, 1], server, STATIONS[0]),
+        Arrival::Forward,
+        "as the kernel does"
+    );
     for nowhere in [[0; 4], [127, 0, 0, 1], [127, 9, 9, 9]] {
-        assert_eq!(arrival(client, nowhere, ROUTER[0]), Arrival::Drop(DropReason::Martian));
+        assert_eq!(arrival(client, nowhere, STATIONS[0]), Arrival::Drop(DropReason::Martian));
     }
 }
 
@@ -408,7 +375,7 @@ fn ipv6_addresses_that_are_nobodys_on_the_way_are_martian() {
     let mut arrival = |from: &str, to: &str| {
         let octets = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
         let mut bytes = Vec::new();
-        let builder = PacketBuilder::v6(octets(from), octets(to)).macs(CLIENT, ROUTER[0]);
+        let builder = PacketBuilder::v6(octets(from), octets(to)).macs(INSIDE, STATIONS[0]);
         builder.udp(7, 9, &[], &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
         let network = wire::dissect(&bytes).unwrap().network;
@@ -431,7 +398,7 @@ fn options_are_refused_and_their_faults_told() {
     let mut bench = Bench::new();
     let arrival = |bench: &mut Bench, to: [u8; 4], options: &[u8]| {
         let mut bytes = Vec::new();
-        let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(CLIENT, ROUTER[0]);
+        let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(INSIDE, STATIONS[0]);
         builder.options(options).udp(7, 9, &[], &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
         let network = wire::dissect(&bytes).unwrap().network;
@@ -460,7 +427,7 @@ fn options_are_refused_and_their_faults_told() {
 #[test]
 fn a_router_records_the_route_of_who_asks_for_it() {
     let mut bench = Bench::new();
-    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: OUTSIDE, is_fresh: true });
     let options =
         [&[7, 7, 4, 0, 0, 0, 0][..], &[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[0]].concat();
     let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).options(&options);
@@ -479,14 +446,14 @@ fn a_router_records_the_route_of_who_asks_for_it() {
 #[test]
 fn all_fragments_of_a_datagram_take_one_way() {
     let mut bench = Bench::new();
-    bench.know(0, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.know(0, "198.51.100.2", Neighbour::Known { station: OUTSIDE, is_fresh: true });
     bench.learn(0, |picture| {
         let selector = Selector { destination_port: Some(9..=9), ..Selector::default() };
         let rule = Rule { selector, action: RuleAction::Blackhole, ..Rule::ask(0, TableId::MAIN) };
         let rules = vec![rule, Rule::ask(1, TableId::LOCAL), Rule::ask(2, TableId::MAIN)];
         picture.fib.set_rules(false, rules);
     });
-    let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).macs(CLIENT, ROUTER[0]);
+    let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).macs(INSIDE, STATIONS[0]);
     let mut whole = Vec::new();
     builder.udp(7, 9, &[0; 24], &mut whole);
     let datagram = &whole[34..];
@@ -512,7 +479,7 @@ fn packets_longer_than_their_route_allows_are_cut_or_refused() {
     });
     let long = |bench: &mut Bench, to, may_be_cut| {
         let mut bytes = Vec::new();
-        let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(CLIENT, ROUTER[0]);
+        let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(INSIDE, STATIONS[0]);
         let builder = if may_be_cut { builder } else { builder.dont_fragment() };
         builder.udp(7, 9, &[5; 700], &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
@@ -522,7 +489,7 @@ fn packets_longer_than_their_route_allows_are_cut_or_refused() {
     long(&mut bench, [203, 0, 113, 1], true);
     long(&mut bench, [203, 0, 113, 1], false);
     long(&mut bench, [203, 0, 114, 1], false);
-    bench.know(1, "198.51.100.2", Neighbour::Known { station: SERVER, is_fresh: true });
+    bench.know(1, "198.51.100.2", Neighbour::Known { station: OUTSIDE, is_fresh: true });
     let lengths: Vec<usize> = bench.wires[1].take().iter().map(Frame::len).collect();
     assert_eq!(lengths, [14 + 20 + 576, 14 + 20 + 132, 14 + 20 + 708]);
     assert_eq!(bench.refused(), [DropReason::FragNeeded]);

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use steer::BucketCount;
 use wire::build::PacketBuilder;
 
-use super::tests::{CLIENT, ROUTER, SERVER, ip, picture};
 use super::*;
 use crate::Config;
 use crate::egress::Mode;
 use crate::testing::many_workers::TestGateway;
+use crate::testing::router::{INSIDE, OUTSIDE, STATIONS, ip, picture_with, routing_of};
 use crate::worker::command::Command;
 
 const WORKERS: u16 = 3;
@@ -37,14 +37,11 @@ impl Routers {
 
     /// Tells the workers the next hop. Each learns it when it takes its turn.
     fn learn(&mut self, next_hop: Option<Neighbour>) {
-        let mut picture = picture();
+        let mut picture = picture_with("198.51.100.254");
         if let Some(neighbour) = next_hop {
             picture.neighbours.insert(LinkId(11), ip("198.51.100.2"), neighbour);
         }
-        let routing = Arc::new(Routing::new(
-            &picture,
-            &["eth0", "eth1"].map(|name| picture.link_named(name)),
-        ));
+        let routing = Arc::new(routing_of(&picture));
         for handle in &mut self.gateway.handles {
             handle.tell(Command::Routing(routing.clone())).unwrap();
         }
@@ -56,7 +53,7 @@ impl Routers {
         // No more packets are sent than may wait.
         if usize::from(*number) * usize::from(FLOWS) < MAX_WAITING - usize::from(FLOWS) {
             let mut bytes = Vec::new();
-            PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).macs(CLIENT, ROUTER[0]).udp(
+            PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).macs(INSIDE, STATIONS[0]).udp(
                 3000 + flow,
                 53,
                 &[flow as u8, *number],
@@ -74,7 +71,7 @@ proptest! {
         steps in prop::collection::vec((0..8_u8, any::<u16>(), any::<u16>()), 50..500),
     ) {
         let mut routers = Routers::new();
-        let known = Neighbour::Known { station: SERVER, is_fresh: true };
+        let known = Neighbour::Known { station: OUTSIDE, is_fresh: true };
         for (step, a, b) in steps {
             match step {
                 0 => routers.gateway.start_move(a, b),

@@ -1,12 +1,6 @@
-use std::cell::Cell;
-
 use proptest::prelude::*;
 
 use super::*;
-
-thread_local! {
-    pub(super) static STEPS: Cell<u64> = const { Cell::new(0) };
-}
 
 const KEY: HashKey = HashKey(1, 2);
 const SECOND: u64 = 1_000_000_000;
@@ -149,11 +143,11 @@ fn a_frame_costs_the_same_however_many_stations_there_are() {
         let mut table = Stations::new(3, StationLimits::of(4 * StationLimits::MIN), KEY);
         table.limits = StationLimits { all: stations, of_port: stations / 2 };
         (0..4 * stations).fold(0, |most, number| {
-            let before = STEPS.get();
+            let before = observer::steps();
             let now_ns = u64::from(number) * SECOND / 10;
             table.learn(station(next(number)), PortId(port(number)), now_ns, |_| true);
             let _ = table.port_of(station(!number), now_ns);
-            most.max(STEPS.get() - before)
+            most.max(observer::steps() - before)
         })
     };
     // A flood behind one port, behind two, and stations that move from port to port.

@@ -60,8 +60,6 @@ impl PacketPath {
         if tracked.is_translated() {
             self.translate_recorded(packet, &tracked);
         }
-        #[cfg(test)]
-        tests::note_sent();
         FastPath::Forward(forwarding)
     }
 

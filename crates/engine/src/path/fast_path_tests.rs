@@ -1,7 +1,6 @@
 //! Two gateways see the same packets and changes. In one of them no recorded decision ever holds,
 //! so each of its packets takes all stages. Otherwise nobody can tell the two apart.
 
-use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +20,10 @@ use crate::egress::Mode;
 use crate::egress::reverse_path::ReversePath;
 use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
+use crate::path::stages::observer;
+use crate::path::step::{End, Stage};
 use crate::testing::many_workers::TestGateway;
 use crate::worker::command::Command;
-
-thread_local! {
-    static SENT: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Notes that a packet has taken the fast path.
-pub(super) fn note_sent() {
-    SENT.set(SENT.get() + 1);
-}
 
 const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 3];
@@ -566,9 +558,11 @@ fn established_flows_take_the_fast_path() {
     (0..FLOWS.len()).for_each(|flow| pair.play(&Event::Establish(flow)));
     for flow in 0..FLOWS.len() - 1 {
         for reply in [false, true] {
-            let before = SENT.get();
+            observer::take();
             pair.packet(flow, reply, 0x10, 20, 0, Oddity::None);
-            assert_eq!(SENT.get(), before + 1, "flow {flow}, reply: {reply}");
+            let short = (Stage::FastPath, Some(End::Forward));
+            let times = observer::take().into_iter().filter(|seen| *seen == short).count();
+            assert_eq!(times, 1, "flow {flow}, reply: {reply}");
         }
     }
 }

@@ -1,56 +1,36 @@
 use std::sync::Arc;
 
-use fib::{Action, Hops, LinkId, Neighbour, NextHop, Route, Rule, TableId};
+use fib::{LinkId, Neighbour};
 use flow::{DropReason, HashKey};
-use netlink::{Link, Picture};
 use wire::build::PacketBuilder;
 use wire::{IcmpError, Transport, protocol};
 
 use crate::Config;
 use crate::egress::Mode;
-use crate::egress::routing::Routing;
 use crate::testing::many_workers::TestGateway;
+use crate::testing::router::{INSIDE, OUTSIDE, STATIONS, ip, picture, routing_of};
 use crate::worker::command::Command;
 
-const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-const HOSTS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
 /// Bytes of payload in a fragment: the first of a datagram fits a link of 1280 bytes, and the
 /// second does not.
 const PIECES: [usize; 3] = [800, 1400, 80];
 
 /// A router between two links; the second takes 1280 bytes.
 fn router() -> TestGateway {
-    let mut picture = Picture::default();
-    for ipv6 in [false, true] {
-        picture
-            .fib
-            .set_rules(ipv6, vec![Rule::ask(1, TableId::LOCAL), Rule::ask(2, TableId::MAIN)]);
-    }
-    for (number, name) in ["lan0", "wan0"].into_iter().enumerate() {
-        let [v4, v6] = [["192.0.2", "2001:db8:1:"], ["198.51.100", "2001:db8:2:"]][number];
-        let own = [format!("{v4}.254/24"), format!("{v6}:fe/64")];
-        let link = Link {
-            name: name.to_owned(),
-            station: Some(STATIONS[number]),
-            mtu: 1500,
-            is_up: true,
-            addresses: own.iter().map(|it| it.parse().unwrap()).collect(),
-        };
-        let id = LinkId(10 + number as u32);
-        for network in &link.addresses {
-            let host = ipnet::IpNet::from(network.addr());
-            picture.fib.insert(TableId::LOCAL, Route::new(host, Action::Local));
-            let hops = Hops::one(NextHop::new(id, None));
-            picture.fib.insert(TableId::MAIN, Route::new(network.trunc(), Action::Forward(hops)));
+    let mut picture = picture([
+        &["192.0.2.254/24", "2001:db8:1::fe/64"],
+        &["198.51.100.254/24", "2001:db8:2::fe/64"],
+    ]);
+    for (link, hosts, station) in [
+        (10, ["192.0.2.1", "2001:db8:1::1"], INSIDE),
+        (11, ["198.51.100.1", "2001:db8:2::1"], OUTSIDE),
+    ] {
+        for host in hosts {
+            let known = Neighbour::Known { station, is_fresh: true };
+            picture.neighbours.insert(LinkId(link), ip(host), known);
         }
-        for host in [format!("{v4}.1"), format!("{v6}:1")] {
-            let known = Neighbour::Known { station: HOSTS[number], is_fresh: true };
-            picture.neighbours.insert(id, host.parse().unwrap(), known);
-        }
-        picture.links.insert(id, link);
     }
-    let links = ["lan0", "wan0"].map(|name| picture.link_named(name));
-    let routing = Arc::new(Routing::new(&picture, &links));
+    let routing = Arc::new(routing_of(&picture));
     let mut config = Config::new(HashKey(1, 2));
     config.mode = Mode::Routed;
     let mut gateway = TestGateway::new(&config, 2, true);
@@ -63,7 +43,7 @@ fn router() -> TestGateway {
 }
 
 fn v4() -> PacketBuilder {
-    PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 1]).id(7).macs(HOSTS[0], STATIONS[0])
+    PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 1]).id(7).macs(INSIDE, STATIONS[0])
 }
 
 fn v6() -> PacketBuilder {
@@ -73,7 +53,7 @@ fn v6() -> PacketBuilder {
         address[15] = 1;
         address
     };
-    PacketBuilder::v6(host(1), host(2)).id(7).macs(HOSTS[0], STATIONS[0])
+    PacketBuilder::v6(host(1), host(2)).id(7).macs(INSIDE, STATIONS[0])
 }
 
 /// A datagram in fragments of these lengths. Those at `kept_whole` have "don't fragment".

@@ -1,42 +1,36 @@
 //! Cuts a datagram that came in fragments into fragments again after its payload was changed.
 
+use flow::DropReason;
 use netio::{Checksum, Frame, FramePool};
 use wire::fragment::Fragments;
 use wire::{CameIn, Dissected, checksum};
 
-use crate::egress::icmp_errors::IcmpAnswers;
-use crate::egress::path_mtu::{Refused, TOO_LONG, come_from, refuse};
+use crate::egress::path_mtu::come_from;
 use crate::path::reassembly::Pieces;
 
 /// Appends the frames in which a reassembled datagram leaves after its payload was changed to
-/// `out`. No frame is longer than the largest fragment in which it came (`pieces`), nor than a
-/// link of this MTU takes. If the datagram fits it leaves whole. Each frame has the link header of
-/// the first fragment, with its tags, and the identification of the datagram. "Don't fragment"
-/// stays set if the largest fragment had it.
+/// `out`. No frame is longer than the largest fragment in which it came (`pieces`). If the datagram
+/// fits it leaves whole. Each frame has the link header of the first fragment, with its tags, and
+/// the identification of the datagram. "Don't fragment" stays set if the largest fragment had it.
 ///
 /// The fragments that came in stay in `pieces`.
 ///
 /// # Errors
-/// [`Refused`] if the link takes less than the largest fragment and no router may cut it. It has
-/// an answer to the sender if there are `answers`, with the time in nanoseconds. The datagram
-/// stays in `whole` then.
+/// [`DropReason::OutputTooLong`] if a frame in `pieces` is no fragment or the datagram can not be
+/// cut. It stays in `whole` then.
 pub fn refragment(
     whole: &mut Frame,
     pieces: &Pieces,
-    mtu: u32,
-    answers: Option<(&mut IcmpAnswers, u64)>,
     pool: &mut FramePool,
     out: &mut Vec<Frame>,
-) -> Result<(), Refused> {
-    let (first, link, came_in) = fragments_of(pieces).ok_or(TOO_LONG)?;
-    let Ok(cut) = came_in.cut(mtu) else {
-        return Err(refuse(first, mtu, answers, pool));
-    };
+) -> Result<(), DropReason> {
+    let (first, link, came_in) = fragments_of(pieces).ok_or(DropReason::OutputTooLong)?;
     if let Checksum::Partial { start, offset } = whole.offload.checksum {
         checksum::complete(whole.bytes_mut(), start, offset);
         whole.offload.checksum = Checksum::Verified;
     }
-    let mut fragments = Fragments::behind(link, whole.bytes(), &cut).map_err(|_| TOO_LONG)?;
+    let mut fragments = Fragments::behind(link, whole.bytes(), &came_in.cut())
+        .map_err(|_| DropReason::OutputTooLong)?;
     // The fragments are no longer than other frames, so there are buffers of their size.
     while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
         fragments.write_next(piece.bytes_mut());

@@ -1,14 +1,10 @@
-use flow::DropReason;
+use wire::Network;
 use wire::build::PacketBuilder;
-use wire::{IcmpError, Network, Transport};
 
 use super::*;
 
-const NOW: u64 = 1_000_000_000;
-
 struct Bench {
     pool: FramePool,
-    answers: IcmpAnswers,
 }
 
 /// A frame that leaves: offset, length of the IP packet, more fragments, "don't fragment".
@@ -16,7 +12,7 @@ type Shape = (u16, u32, bool, bool);
 
 impl Bench {
     fn new() -> Self {
-        Self { pool: FramePool::new(256, 8), answers: IcmpAnswers::default() }
+        Self { pool: FramePool::new(256, 8) }
     }
 
     fn frame(&mut self, bytes: &[u8]) -> Frame {
@@ -41,15 +37,9 @@ impl Bench {
         self.frame(&bytes)
     }
 
-    fn refragment(
-        &mut self,
-        whole: &mut Frame,
-        pieces: &Pieces,
-        mtu: u32,
-    ) -> Result<Vec<Frame>, Refused> {
+    fn refragment(&mut self, whole: &mut Frame, pieces: &Pieces) -> Result<Vec<Frame>, DropReason> {
         let mut out = Vec::new();
-        let answers = Some((&mut self.answers, NOW));
-        let result = refragment(whole, pieces, mtu, answers, &mut self.pool, &mut out);
+        let result = refragment(whole, pieces, &mut self.pool, &mut out);
         assert_eq!(whole.is_empty(), result.is_ok(), "what is refused stays");
         result.map(|()| out)
     }
@@ -95,7 +85,7 @@ fn a_datagram_that_grew_leaves_in_fragments_as_long_as_those_that_came() {
     let mut bench = Bench::new();
     let pieces = bench.pieces(&v4(), 2000, 800);
     let mut whole = bench.whole(&v4(), 2100);
-    let out = bench.refragment(&mut whole, &pieces, 1500).unwrap();
+    let out = bench.refragment(&mut whole, &pieces).unwrap();
     let expected = [(0, 820, true, false), (800, 820, true, false), (1600, 528, false, false)];
     assert_eq!(shapes(&out), expected);
     assert_eq!(payload(&out), counted(2100));
@@ -103,35 +93,22 @@ fn a_datagram_that_grew_leaves_in_fragments_as_long_as_those_that_came() {
 }
 
 #[test]
-fn a_narrow_link_gets_shorter_ones_and_dont_fragment_stays() {
+fn dont_fragment_stays_where_the_largest_fragment_had_it() {
     let mut bench = Bench::new();
-    let pieces = bench.pieces(&v4(), 2000, 1400);
-    let mut whole = bench.whole(&v4(), 2000);
-    let out = bench.refragment(&mut whole, &pieces, 1020).unwrap();
-    let expected = [(0, 1020, true, false), (1000, 1020, true, false), (2000, 28, false, false)];
-    assert_eq!(shapes(&out), expected);
-
     let forbidden = v4().dont_fragment();
     let pieces = bench.pieces(&forbidden, 2000, 1000);
     let mut whole = bench.whole(&forbidden, 1900);
-    let out = bench.refragment(&mut whole, &pieces, 1020).unwrap();
+    let out = bench.refragment(&mut whole, &pieces).unwrap();
     assert_eq!(shapes(&out), [(0, 1020, true, true), (1000, 928, false, true)]);
 }
 
 #[test]
-fn the_sender_of_what_may_not_be_cut_is_told() {
-    for (builder, expected) in [(v4().dont_fragment(), (3, 4)), (v6(), (2, 0))] {
-        let mut bench = Bench::new();
-        let pieces = bench.pieces(&builder, 3000, 1400);
-        let mut whole = bench.whole(&builder, 3000);
-        let refused = bench.refragment(&mut whole, &pieces, 1300).unwrap_err();
-        assert_eq!(refused.reason, DropReason::FragNeeded);
-        let answer = refused.answer.expect("its sender is told");
-        let Transport::IcmpError(IcmpError { kind, code, .. }) = network(&answer).transport else {
-            panic!("{answer:?}");
-        };
-        assert_eq!((kind, code), expected);
-    }
+fn a_datagram_is_not_cut_at_the_length_of_a_packet_that_is_no_fragment() {
+    let mut bench = Bench::new();
+    let pieces = Pieces::of(vec![bench.whole(&v4(), 1000)]);
+    let mut whole = bench.whole(&v4(), 2000);
+    let refused = bench.refragment(&mut whole, &pieces).unwrap_err();
+    assert_eq!(refused, DropReason::OutputTooLong);
 }
 
 #[test]
@@ -139,14 +116,14 @@ fn ipv6_keeps_its_identification_and_may_fill_what_every_link_takes() {
     let mut bench = Bench::new();
     let pieces = bench.pieces(&v6(), 2000, 1352);
     let mut whole = bench.whole(&v6(), 2500);
-    let out = bench.refragment(&mut whole, &pieces, 1500).unwrap();
+    let out = bench.refragment(&mut whole, &pieces).unwrap();
     assert_eq!(shapes(&out), [(0, 1400, true, false), (1352, 1204, false, false)]);
     assert_eq!(payload(&out), counted(2500));
     assert!(out.iter().all(|frame| network(frame).fragment.unwrap().id == 0x1_0007));
 
     let pieces = bench.pieces(&v6(), 2000, 600);
     let mut whole = bench.whole(&v6(), 2000);
-    let out = bench.refragment(&mut whole, &pieces, 1500).unwrap();
+    let out = bench.refragment(&mut whole, &pieces).unwrap();
     assert_eq!(shapes(&out), [(0, 1280, true, false), (1232, 824, false, false)]);
 }
 
@@ -156,7 +133,7 @@ fn a_datagram_that_fits_now_leaves_whole_with_the_tags_that_came() {
         let mut bench = Bench::new();
         let pieces = bench.pieces(&builder.clone().vlan(5), 2000, 1000);
         let mut whole = bench.whole(&builder, 300);
-        let out = bench.refragment(&mut whole, &pieces, 1500).unwrap();
+        let out = bench.refragment(&mut whole, &pieces).unwrap();
         assert_eq!((out.len(), network(&out[0]).offset), (1, 18));
         assert_eq!(network(&out[0]).fragment, None);
         assert_eq!(payload(&out), counted(300));

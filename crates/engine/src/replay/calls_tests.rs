@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, protocol};
 
-use super::tests::{capture, config, play, with_workers};
 use super::*;
+use crate::testing::captures::{capture, config, play, with_workers};
 
 /// Hosts that call one server, each by a control connection.
 const CLIENTS: usize = 3;

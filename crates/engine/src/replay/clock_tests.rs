@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use wire::build::PacketBuilder;
 
-use super::tests::{config, play, with_workers};
 use super::*;
+use crate::testing::captures::{config, play, with_workers};
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3600 * SECOND;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::testing::captures::{capture, config, play, with_workers};
 use proptest::prelude::*;
 use std::path::Path;
 use steer::TunnelSteering;
@@ -7,43 +8,6 @@ use wire::{TcpFlags, protocol};
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
-
-pub(super) fn config() -> Config {
-    Config::new(REPLAY_SECRET)
-}
-
-/// Writes frames as a capture, one millisecond apart, and returns its path.
-pub(super) fn capture(directory: &Path, frames: &[Vec<u8>]) -> std::path::PathBuf {
-    let path = directory.join("in.pcap");
-    let mut writer = CaptureWriter::create(&path, &["in"]).unwrap();
-    let mut pool = FramePool::new(1, 1);
-    for (index, bytes) in frames.iter().enumerate() {
-        let mut frame = pool.copy_of(bytes).unwrap();
-        frame.timestamp = 1_700_000_000_000_000_000 + index as u64 * 1_000_000;
-        writer.write(&frame, "").unwrap();
-        pool.give_back(frame);
-    }
-    writer.finish().unwrap();
-    path
-}
-
-/// Plays a capture. Returns the report and the bytes of the output file.
-pub(super) fn play(
-    path: &Path,
-    config: &Config,
-    options: ReplayOptions,
-) -> (ReplayReport, Vec<u8>) {
-    let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("out.pcapng");
-    let output = CaptureWriter::create_for_captured(&out).unwrap();
-    let input = CaptureReader::open(path, PortId(0)).unwrap();
-    let report = replay(input, Some(output), config, options, &mut |_| {}).unwrap();
-    (report, std::fs::read(&out).unwrap())
-}
-
-pub(super) fn with_workers(workers: u16) -> ReplayOptions {
-    ReplayOptions { workers, ..ReplayOptions::default() }
-}
 
 fn tcp(from_client: bool, flags: TcpFlags, sequence: u32, acknowledgment: u32) -> Vec<u8> {
     let (source, destination, ports) =

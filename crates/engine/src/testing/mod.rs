@@ -1,5 +1,6 @@
 //! Fixtures for the tests of all rooms: one worker, or several with their rings.
 
+pub mod captures;
 pub mod control_connection;
 pub mod line;
 pub mod many_workers;

@@ -1,10 +1,10 @@
-//! For tests: hosts behind a router that masquerades, and a host that others reach by the router's
-//! address. Several workers take their turns in any order.
+//! For tests: the links and routes of a router. Hosts behind it are masqueraded, and others reach
+//! one of them by the router's address. Several workers take their turns in any order.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fib::{Action, Hops, LinkId, Neighbour, NextHop, Route, Rule, TableId};
+use fib::{Action, Hops, LinkId, Neighbour, NextHop, Route, TableId};
 use flow::HashKey;
 use netio::Frame;
 use netlink::{Link, Picture};
@@ -20,6 +20,8 @@ use crate::path::rules::ruleset::Rules;
 use crate::testing::many_workers::TestGateway;
 use crate::worker::command::Command;
 
+/// The names of the links inside and outside.
+const LINKS: [&str; 2] = ["lan0", "wan0"];
 /// The addresses of the router on the link inside and on the one outside.
 pub const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 /// The address of all hosts on the link inside.
@@ -49,41 +51,57 @@ pub fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-pub fn routing() -> Arc<Routing> {
-    routing_with("198.51.100.254")
-}
-
-/// The routing with this address outside.
-pub fn routing_with(outside: &str) -> Arc<Routing> {
+/// Two links, `lan0` and `wan0`, with these addresses. Routes lead to their networks and nowhere else.
+pub fn picture(addresses: [&[&str]; 2]) -> Picture {
     let mut picture = Picture::default();
-    picture.fib.set_rules(false, vec![Rule::ask(1, TableId::LOCAL), Rule::ask(2, TableId::MAIN)]);
-    for (number, name, address) in [(0, "lan0", "192.0.2.254"), (1, "wan0", outside)] {
+    for (number, name) in LINKS.into_iter().enumerate() {
         let link = Link {
             name: name.to_owned(),
             station: Some(STATIONS[number]),
             mtu: 1500,
             is_up: true,
-            addresses: vec![format!("{address}/24").parse().unwrap()],
+            addresses: addresses[number].iter().map(|it| it.parse().unwrap()).collect(),
         };
         let id = LinkId(10 + number as u32);
-        picture.links.insert(id, link);
-        let own = format!("{address}/32").parse().unwrap();
-        picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
-        let network = format!("{address}/24").parse::<ipnet::IpNet>().unwrap().trunc();
-        let hops = Hops::one(NextHop::new(id, None));
-        picture.fib.insert(TableId::MAIN, Route::new(network, Action::Forward(hops)));
-        let station = if number == 0 { INSIDE } else { OUTSIDE };
-        for host in 1..200 {
-            let host =
-                if number == 0 { format!("192.0.2.{host}") } else { format!("198.51.100.{host}") };
-            let known = Neighbour::Known { station, is_fresh: true };
-            picture.neighbours.insert(id, ip(&host), known);
+        for network in &link.addresses {
+            let own = network.addr().into();
+            picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
+            let hops = Hops::one(NextHop::new(id, None));
+            picture.fib.insert(TableId::MAIN, Route::new(network.trunc(), Action::Forward(hops)));
         }
+        picture.links.insert(id, link);
     }
+    picture
+}
+
+/// 192.0.2.0/24 inside, this address with its /24 outside, and a default route by 198.51.100.2.
+pub fn picture_with(outside: &str) -> Picture {
+    let mut picture = picture([&["192.0.2.254/24"], &[&format!("{outside}/24")]]);
     let hops = Hops::one(NextHop::new(LinkId(11), Some(ip("198.51.100.2"))));
     let default = Route::new("0.0.0.0/0".parse().unwrap(), Action::Forward(hops));
     picture.fib.insert(TableId::MAIN, default);
-    Arc::new(Routing::new(&picture, &["lan0", "wan0"].map(|name| picture.link_named(name))))
+    picture
+}
+
+/// The routing of a router whose ports are the two links.
+pub fn routing_of(picture: &Picture) -> Routing {
+    Routing::new(picture, &LINKS.map(|name| picture.link_named(name)))
+}
+
+pub fn routing() -> Arc<Routing> {
+    routing_with("198.51.100.254")
+}
+
+/// The routing with this address outside, and with known neighbours.
+pub fn routing_with(outside: &str) -> Arc<Routing> {
+    let mut picture = picture_with(outside);
+    for (link, network, station) in [(10, "192.0.2", INSIDE), (11, "198.51.100", OUTSIDE)] {
+        for host in 1..200 {
+            let known = Neighbour::Known { station, is_fresh: true };
+            picture.neighbours.insert(LinkId(link), ip(&format!("{network}.{host}")), known);
+        }
+    }
+    Arc::new(routing_of(&picture))
 }
 
 /// A router with these rules, this many workers and 16 buckets.
@@ -102,7 +120,7 @@ pub fn gateway_of(
     config.mode = Mode::Routed;
     config.buckets = BucketCount::new(16).unwrap();
     let mut gateway = TestGateway::new(&config, workers, true);
-    let names = ["lan0".to_owned(), "wan0".to_owned()];
+    let names = LINKS.map(str::to_owned);
     let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
     let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
     let rules = rules.load(1, workers.into(), gateway.now);

@@ -2,16 +2,8 @@ use std::time::Duration;
 
 use conntrack::helper::Kind;
 
+use super::testing::{parse, problems};
 use super::*;
-
-/// Reads a text on a machine with CPUs 0 to 3.
-pub(super) fn parse(text: &str) -> Result<Configuration, Problems> {
-    Configuration::parse(Path::new("gateway.toml"), text, &CpuSet::first(4))
-}
-
-pub(super) fn problems(text: &str) -> String {
-    parse(text).unwrap_err().to_string()
-}
 
 #[test]
 fn every_key_of_the_configuration_is_understood() {

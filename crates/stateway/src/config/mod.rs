@@ -276,6 +276,9 @@ fn random_secret() -> std::io::Result<HashKey> {
 }
 
 #[cfg(test)]
+mod testing;
+
+#[cfg(test)]
 #[path = "config_tests.rs"]
 mod tests;
 

@@ -1,6 +1,6 @@
 use netio::PortId;
 
-use super::tests::{parse, problems};
+use super::testing::{parse, problems};
 
 #[test]
 fn zones_and_the_reserve_are_understood() {

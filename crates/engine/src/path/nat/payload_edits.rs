@@ -96,9 +96,7 @@ impl PacketPath {
         // for the next link when they are sent.
         let mut whole = self.pool.duplicate(frame).ok_or(too_long).or_drop()?;
         let mut cut: Vec<Frame> = Vec::new();
-        refragment(&mut whole, pieces, u32::MAX, None, &mut self.pool, &mut cut)
-            .map_err(|refused| refused.reason)
-            .or_drop()?;
+        refragment(&mut whole, pieces, &mut self.pool, &mut cut).or_drop()?;
         pieces.replace(cut, &mut self.pool);
         ControlFlow::Continue(())
     }

@@ -10,7 +10,7 @@ use lab::{
     udp,
 };
 use wire::build::PacketBuilder;
-use wire::fragment::Fragments;
+use wire::fragment::{Cut, Fragments};
 use wire::{CameIn, Dissected, IcmpError, Network, Transport, dissect};
 
 use super::sequence::PORT;
@@ -103,11 +103,13 @@ impl Sent {
         Self { source, builder, frames, payload }
     }
 
-    /// The frames in which it leaves if a helper has changed its payload to this.
+    /// The frames in which it leaves by a link of this MTU if a helper has changed its payload to
+    /// this. The datagrams of these tests that no router may cut fit the link.
     fn cut_again(&self, payload: &[u8], mtu: u32) -> Vec<Vec<u8>> {
         let networks: Vec<Network> = self.frames.iter().map(|frame| network(frame)).collect();
         let came_in = networks.iter().filter_map(CameIn::of).reduce(CameIn::and).unwrap();
-        let cut = came_in.cut(mtu).unwrap();
+        let cut = came_in.cut();
+        let cut = Cut { mtu: cut.mtu.min(mtu), ..cut };
         let mut whole = Vec::new();
         let port = 1024 + (self.source_host());
         self.builder.udp(port, PORT, payload, &mut whole);

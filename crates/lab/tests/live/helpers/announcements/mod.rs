@@ -6,6 +6,7 @@ mod broadcasts;
 mod conversation;
 mod ftp;
 mod h323;
+mod h323_conversation;
 mod irc;
 mod pptp;
 mod ras;

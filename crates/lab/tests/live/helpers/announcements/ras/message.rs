@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use lab::Family;
 
 use crate::helpers::announcements::conversation::Talk;
-use crate::helpers::announcements::h323::octets;
+use crate::helpers::announcements::h323_conversation::octets;
 
 /// The numbers of the alternatives in RasMessage.
 pub const GATEKEEPER_REQUEST: u8 = 0;

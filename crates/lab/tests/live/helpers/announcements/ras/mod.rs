@@ -15,7 +15,7 @@ use self::message::{
     UNREGISTRATION_REQUEST, ends_early, is, is_extended, is_whole,
 };
 use super::conversation::{CONTROL, Talk};
-use super::h323::{self, Connection, SOUND, octets};
+use super::h323_conversation::{Connection, SOUND, message as call_message, octets};
 use crate::scenario::h323::SIGNALLING;
 use crate::scenario::payload;
 use crate::scenario::trackers::dialogue::{Client, Dialogue, Ends, Server, Side};
@@ -153,7 +153,7 @@ fn call(talk: &mut Talk) {
     talk.first += PORTS_OF_ONE / 4;
     // The caller speaks first.
     for speaker in [from, from.other()] {
-        let message = h323::message(talk, speaker, &SIGNALLING);
+        let message = call_message(talk, speaker, &SIGNALLING);
         call.say(talk, speaker, &message);
     }
     for _ in 0..2 {
