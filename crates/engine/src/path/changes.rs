@@ -89,7 +89,7 @@ impl PacketPath {
         self.syn_proxy.set_workers(workers);
         self.translator.set_workers(workers);
         if let Some(rules) = &mut self.rules {
-            rules.state.set_workers(workers as usize);
+            rules.set_workers(workers);
         }
     }
 
@@ -98,7 +98,7 @@ impl PacketPath {
         &mut self,
         rules: Option<Box<WorkerRules>>,
     ) -> Option<Box<WorkerRules>> {
-        if rules.as_ref().is_some_and(|rules| rules.shared.translates()) {
+        if rules.as_ref().is_some_and(|rules| rules.translates()) {
             self.forwarder.take_own();
         }
         std::mem::replace(&mut self.rules, rules)
@@ -108,14 +108,14 @@ impl PacketPath {
     /// for workers without a coordinator.
     pub(crate) fn set_rules(&mut self, rules: &Arc<Rules>) {
         let mut rules = rules.for_worker();
-        rules.state.set_alone(false);
+        rules.tell_others();
         self.rules = Some(rules);
     }
 
     /// Resets the quotas of the rules.
     pub(crate) fn reset_quotas(&mut self) {
         if let Some(rules) = &mut self.rules {
-            rules.state.reset_quotas();
+            rules.reset_quotas();
         }
     }
 

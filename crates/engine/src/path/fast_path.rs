@@ -132,7 +132,7 @@ impl PacketPath {
     #[inline(never)]
     fn record_usual(&mut self, packet: &Packet, scratch: &Scratch) {
         // A packet has to be in the zone of its flow to be found without the rules.
-        if self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones()) {
+        if self.rules.as_ref().is_some_and(|rules| rules.sets_zones()) {
             return;
         }
         let input = packet.frame.port.0;

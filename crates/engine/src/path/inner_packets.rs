@@ -14,7 +14,7 @@ use conntrack::{
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
 };
-use ruleset::{Decider, Decision, Hook, Outcome, PacketView, consult};
+use ruleset::{Decider, Decision, Hook, Outcome, PacketView};
 use steer::BucketId;
 use wire::{Carried, IcmpError, Network, Transport, carried};
 
@@ -289,11 +289,10 @@ impl PacketPath {
         now: Timestamp,
     ) -> Result<(), DropCause> {
         let Some(rules) = &mut self.rules else { return Ok(()) };
-        let program = &rules.shared.program;
         let mut scratch =
             Scratch::new(packet, Progress::Untracked, Screening::Off, outer.input, now);
         scratch.set_tracked(*tracked);
-        if program.accepts_at_once(Hook::Forward, scratch.state) {
+        if rules.accepts_at_once(Hook::Forward, scratch.state) {
             return Ok(());
         }
         (scratch.output, scratch.mark) = (outer.output, outer.mark);
@@ -315,7 +314,7 @@ impl PacketPath {
             routes: None,
             connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
         };
-        let outcome = consult(program, Hook::Forward, &view, &mut rules.state, now);
+        let outcome = rules.consult(Hook::Forward, &view, now);
         self.mark_inside(packet, &outcome, tracked, now);
         if outcome.logs.asked() > 0 {
             self.log(&outcome, packet, now);
@@ -346,7 +345,7 @@ impl PacketPath {
     }
 
     fn refused_inside(&self, outcome: &Outcome) -> DropCause {
-        let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
+        let revision = self.rules.as_ref().map_or(0, |rules| rules.revision());
         match outcome.decided_by {
             Some(Decider::Rule(rule)) => {
                 DropCause::InsideRule { rule: rule.index() as u32, revision }

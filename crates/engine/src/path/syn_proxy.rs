@@ -149,7 +149,7 @@ impl PacketPath {
         proxy: u32,
     ) -> End {
         let rules = self.rules.as_ref();
-        let promise = rules.and_then(|rules| rules.shared.syn_proxy(proxy)).copied();
+        let promise = rules.and_then(|rules| rules.syn_proxy(proxy)).copied();
         let (Some(promise), Some(TrackedFlow { keyed, hash: Some(hash) }), Transport::Tcp(tcp)) =
             (promise, packet.flow, packet.network.transport)
         else {

@@ -37,11 +37,11 @@ impl PacketPath {
                 table.add_labels(tracked, Labels::of_bits(outcome.label), &mut context);
             }
             let kind = self.rules.as_ref().zip(outcome.helper);
-            if let Some(kind) = kind.and_then(|(rules, id)| rules.shared.helper(id)) {
+            if let Some(kind) = kind.and_then(|(rules, id)| rules.helper(id)) {
                 table.set_helper(tracked, kind);
             }
             let policy = self.rules.as_ref().zip(outcome.timeout);
-            if let Some(policy) = policy.and_then(|(rules, id)| rules.shared.timeouts(id)) {
+            if let Some(policy) = policy.and_then(|(rules, id)| rules.timeouts(id)) {
                 table.set_policy(tracked, policy, now);
             }
         }
@@ -91,7 +91,7 @@ impl PacketPath {
         packet: &Packet,
         scratch: &Scratch,
     ) -> End {
-        let revision = self.rules.as_ref().map_or(0, |rules| rules.shared.revision);
+        let revision = self.rules.as_ref().map_or(0, |rules| rules.revision());
         let reply = match decision {
             Decision::SynProxy(proxy) => return End::SynProxy(proxy.index() as u32),
             Decision::Reject(Reject::TcpReset) => Some(Reply::Reset),
@@ -165,8 +165,8 @@ impl PacketPath {
     #[inline]
     pub(in crate::path) fn tell_elements(&mut self) {
         let Self { rules: Some(rules), buckets, .. } = self else { return };
-        let revision = rules.shared.revision;
-        rules.state.take_updates(|update| {
+        let revision = rules.revision();
+        rules.take_updates(|update| {
             buckets.tell_all(|| Item::Element(revision, update));
         });
     }
@@ -174,8 +174,8 @@ impl PacketPath {
     /// Takes over a change that another worker's rules have made in a set.
     pub(crate) fn learn_element(&mut self, revision: u32, update: ElementUpdate, now: Timestamp) {
         let Some(rules) = &mut self.rules else { return };
-        if rules.shared.revision == revision {
-            rules.state.apply(&rules.shared.program, update, now);
+        if rules.revision() == revision {
+            rules.apply(update, now);
         }
     }
 }

@@ -9,9 +9,9 @@ use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use flow::{Timestamp, Zone};
 use netio::PortId;
 use ruleset::{
-    CompileError, CompileOptions, Counted, ElementUpdate, HelperId, LogId, Logs, Need, Problem,
-    Program, RuleState, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations,
-    ValidRuleset, name_bits,
+    CompileError, CompileOptions, Counted, CtState, ElementUpdate, HelperId, Hook, LogId, Logs,
+    Need, Outcome, PacketView, Problem, Program, RuleState, Severity, SharedState, SynProxy,
+    TimeoutId, TimeoutState, Translations, ValidRuleset, name_bits,
 };
 use wire::protocol;
 
@@ -293,8 +293,8 @@ impl Unloaded {
     }
 }
 
-/// The rules and the state of one worker. Two fields can be seen in the room `path`, whose stages
-/// run the program of `shared` with `state`.
+/// The rules and the state of one worker. Two fields can be seen in the room `path`, where a stage
+/// runs the program of `shared` with `state` while it borrows other parts.
 #[derive(Debug)]
 pub struct WorkerRules {
     /// The rules, which all workers share.
@@ -380,6 +380,76 @@ impl WorkerRules {
     #[inline]
     pub fn interface(&self, port: PortId) -> u128 {
         self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
+    }
+
+    /// The revision of the rules.
+    #[inline]
+    pub fn revision(&self) -> u32 {
+        self.shared.revision
+    }
+
+    /// True if the rules put packets into zones.
+    #[inline]
+    pub fn sets_zones(&self) -> bool {
+        self.shared.sets_zones()
+    }
+
+    /// True if the rules translate anything.
+    pub fn translates(&self) -> bool {
+        self.shared.translates()
+    }
+
+    /// The helper that a rule names.
+    pub fn helper(&self, id: HelperId) -> Option<Kind> {
+        self.shared.helper(id)
+    }
+
+    /// The timeouts that a rule names.
+    pub fn timeouts(&self, id: TimeoutId) -> Option<&TimeoutPolicy> {
+        self.shared.timeouts(id)
+    }
+
+    /// The promise of the SYN proxy of this number.
+    pub fn syn_proxy(&self, number: u32) -> Option<&Promise> {
+        self.shared.syn_proxy(number)
+    }
+
+    /// True if a hook accepts packets of this state whatever else they are.
+    #[inline]
+    pub fn accepts_at_once(&self, hook: Hook, state: CtState) -> bool {
+        self.shared.program.accepts_at_once(hook, state)
+    }
+
+    /// Asks a hook about a packet, and leaves rates, quotas and sets as they are.
+    #[inline]
+    pub fn consult(&mut self, hook: Hook, view: &PacketView<'_>, now: Timestamp) -> Outcome {
+        ruleset::consult(&self.shared.program, hook, view, &mut self.state, now)
+    }
+
+    /// Takes the changes that rules have made in sets since the last call.
+    #[inline]
+    pub fn take_updates(&mut self, told: impl FnMut(ElementUpdate)) {
+        self.state.take_updates(told);
+    }
+
+    /// Takes over a change that the same rules of another worker have made in a set.
+    pub fn apply(&mut self, update: ElementUpdate, now: Timestamp) {
+        self.state.apply(&self.shared.program, update, now);
+    }
+
+    /// Takes the share of one of this many workers of what is divided.
+    pub fn set_workers(&mut self, workers: u32) {
+        self.state.set_workers(workers as usize);
+    }
+
+    /// Notes changes in sets from now on, because there are other workers to be told.
+    pub fn tell_others(&mut self) {
+        self.state.set_alone(false);
+    }
+
+    /// Resets the quotas.
+    pub fn reset_quotas(&mut self) {
+        self.state.reset_quotas();
     }
 
     /// Uses these names of the ports, see [`as_compared`].
