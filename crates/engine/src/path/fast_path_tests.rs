@@ -251,6 +251,10 @@ enum Event {
     Wait(u64),
     /// All connections are deleted.
     Flush,
+    /// From now on this worker does not hear of changes, as if it took no turn.
+    Late(usize),
+    /// It hears of all of them.
+    CatchUp,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -280,6 +284,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (any::<u16>(), any::<u16>()).prop_map(|(bucket, to)| Event::Move(bucket, to)),
         1 => (0u64..100).prop_map(Event::Wait),
         1 => Just(Event::Flush),
+        2 => (0usize..2).prop_map(Event::Late),
+        1 => Just(Event::CatchUp),
     ]
 }
 
@@ -310,6 +316,8 @@ struct Side {
     gateway: TestGateway,
     /// No recorded decision holds.
     is_slow: bool,
+    /// A worker that is late, and the changes that it has not heard of.
+    late: Option<(usize, Vec<Command>)>,
 }
 
 impl Side {
@@ -325,12 +333,23 @@ impl Side {
         for handle in &mut gateway.handles {
             handle.tell(Command::Translated(translated.clone())).unwrap();
         }
-        Self { gateway, is_slow }
+        Self { gateway, is_slow, late: None }
     }
 
     fn tell(&mut self, command: impl Fn() -> Command) {
-        for handle in &mut self.gateway.handles {
-            handle.tell(command()).unwrap();
+        for (worker, handle) in self.gateway.handles.iter_mut().enumerate() {
+            match &mut self.late {
+                Some((late, waiting)) if *late == worker => waiting.push(command()),
+                _ => handle.tell(command()).unwrap(),
+            }
+        }
+        self.gateway.run_until_idle();
+    }
+
+    fn catch_up(&mut self) {
+        let Some((late, waiting)) = self.late.take() else { return };
+        for command in waiting {
+            self.gateway.handles[late].tell(command).unwrap();
         }
         self.gateway.run_until_idle();
     }
@@ -440,6 +459,15 @@ impl Pair {
                     side.gateway.now = side.gateway.now.after(Duration::from_secs(seconds));
                     side.gateway.run_until_idle();
                 }
+                self.compare_sent();
+            }
+            Event::Late(worker) => {
+                for side in &mut self.sides {
+                    side.late.get_or_insert((worker, Vec::new()));
+                }
+            }
+            Event::CatchUp => {
+                self.sides.iter_mut().for_each(Side::catch_up);
                 self.compare_sent();
             }
             Event::Flush => {
