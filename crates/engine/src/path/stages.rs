@@ -121,7 +121,7 @@ impl PacketPath {
 
     fn stages_before_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         // Where rules set zones, nobody knows before whose packet it is.
-        let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.shared.sets_zones());
+        let sets_zones = self.rules.as_ref().is_some_and(|rules| rules.sets_zones());
         if scratch.tracking == Progress::Untracked {
             self.stage(Stage::Bucket, packet, scratch, Self::find_bucket)?;
             // It is asked in front of the stages too, where a packet has no scratch area.

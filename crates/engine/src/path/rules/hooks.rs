@@ -274,7 +274,7 @@ impl PacketPath {
         scratch: &mut Scratch,
     ) -> Step<RuleRequests> {
         match &self.rules {
-            Some(rules) if !rules.shared.program.accepts_at_once(hook, scratch.state) => {
+            Some(rules) if !rules.accepts_at_once(hook, scratch.state) => {
                 self.ask_rules(hook, packet, scratch)
             }
             _ => ControlFlow::Continue(RuleRequests::default()),
