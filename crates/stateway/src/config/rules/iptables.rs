@@ -94,13 +94,17 @@ fn translate(
         let what = messages.lines().next().unwrap_or("it does not say why");
         let what =
             format!("{program} does not take it: {}", what.rsplit("): ").next().unwrap_or(what));
-        let Some(line) = stop.and_then(|stop| lines.get_mut(stop.wrapping_sub(1))) else {
+        let line = stop.and_then(|stop| lines.get_mut(stop.wrapping_sub(1)));
+        // A line that was left out before can not be the reason.
+        let Some(line) = line.filter(|line| !line.is_empty()) else {
             problems.push(problem(file, 0, what, None));
             return String::new();
         };
         problems.push(problem(file, stop.unwrap_or(0), what, Some((*line).to_owned())));
         *line = "";
     }
+    let what = format!("may have more such lines: {program} was asked {MOST_STOPS} times");
+    problems.push(problem(file, 0, what, None));
     String::new()
 }
 
