@@ -23,7 +23,7 @@ use siphasher::sip::SipHasher13;
 use crate::connection::zone_of;
 use crate::connection::{Head, Status};
 use crate::nat::Translation;
-use crate::nat::{Ends, Halves};
+use crate::nat::{AddressChanges, Ends};
 use crate::{Direction, Labels};
 
 /// The tunnels of a gateway; clones share them.
@@ -247,10 +247,10 @@ impl Tunnel {
     }
 
     /// The translation of packets of a direction.
-    pub fn halves(&self, direction: Direction) -> Halves {
-        let Some(translation) = self.translation else { return Halves::default() };
+    pub fn address_changes(&self, direction: Direction) -> AddressChanges {
+        let Some(translation) = self.translation else { return AddressChanges::default() };
         let ends = |it: KeyedPacket| Ends::of(&it.key, it.sender);
-        Halves::between(&ends(self.original), &ends(translation.leaves_as), direction)
+        AddressChanges::between(&ends(self.original), &ends(translation.leaves_as), direction)
     }
 
     /// The zones of both directions.

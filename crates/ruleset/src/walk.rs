@@ -1,7 +1,7 @@
 //! The way of a packet through all hooks, step by step.
 
 use flow::{DropReason, Timestamp, Zone, ZonePair};
-use wire::{ChecksumCovers, Family, Network, Place, Readdress};
+use wire::{ChecksumCovers, Family, Network, Readdress, TransportAddress};
 
 use crate::compile::Program;
 use crate::evaluate::{
@@ -337,7 +337,10 @@ impl Walker<'_> {
             }
         };
         let port = request.ports.map_or(own_port, |(low, _)| low);
-        self.readdress(Readdress { source: None, destination: Some(Place { address, port }) });
+        self.readdress(Readdress {
+            source: None,
+            destination: Some(TransportAddress { address, port }),
+        });
     }
 
     fn readdress(&mut self, change: Readdress) {

@@ -102,7 +102,7 @@ impl Tracked for Forwarded<'_> {
 
     fn translation(&self) -> Option<Readdress> {
         let address = std::net::Ipv4Addr::new(198, 51, 100, 9).to_ipv6_mapped().octets();
-        let destination = Some(Place { address, port: 8080 });
+        let destination = Some(TransportAddress { address, port: 8080 });
         Some(Readdress { source: None, destination })
     }
 }

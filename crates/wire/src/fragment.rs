@@ -244,7 +244,7 @@ impl<'a> Fragments<'a> {
         link.copy_from_slice(self.link);
         link::fit(link, packet.len());
         let (header, body) = packet.split_at_mut(self.header.len());
-        let place = Place {
+        let place = Position {
             offset: self.offset,
             more: self.more || !rest.is_empty(),
             dont_fragment: self.dont_fragment,
@@ -266,7 +266,7 @@ impl<'a> Fragments<'a> {
 }
 
 /// The fields of a fragment's header that place it in the datagram.
-struct Place {
+struct Position {
     offset: u16,
     more: bool,
     dont_fragment: bool,
@@ -283,8 +283,8 @@ impl PieceHeader<'_> {
 
     /// Writes the headers of a piece of `length` bytes to `out`, which has their
     /// length.
-    fn write(&self, out: &mut [u8], length: usize, place: Place) {
-        let Place { offset, more, dont_fragment } = place;
+    fn write(&self, out: &mut [u8], length: usize, place: Position) {
+        let Position { offset, more, dont_fragment } = place;
         match self {
             Self::Whole => {}
             Self::V4 { fixed, options } => {

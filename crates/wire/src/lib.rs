@@ -54,7 +54,7 @@ pub use link::{
 };
 pub use mend::mend_headers;
 pub use payload::edit_payload;
-pub use readdress::{ChecksumCovers, Place, Readdress};
+pub use readdress::{ChecksumCovers, Readdress, TransportAddress};
 pub use rewrite::rewrite_ends;
 pub use summary::Summary;
 pub use tcp_editor::{TcpEditor, map_quoted};

@@ -25,7 +25,7 @@ const SCTP_CHECKSUM: usize = 8;
 
 /// An address with the number that tells its flows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TransportAddress {
     /// Address, IPv4 in the mapped form, as in [`Network::source`].
     pub address: [u8; 16],
     /// Port. In an ICMP query it is the identifier, in the place of the end that asks; in
@@ -38,9 +38,9 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readdress {
     /// The new sender.
-    pub source: Option<Place>,
+    pub source: Option<TransportAddress>,
     /// The new receiver.
-    pub destination: Option<Place>,
+    pub destination: Option<TransportAddress>,
 }
 
 /// The bytes that the transport checksum of a packet covers so far.
@@ -82,9 +82,10 @@ impl Readdress {
     ) -> bool {
         let Some((from, to)) = network.transport.ports() else { return false };
         let Some(frame) = frame.get_mut(..network.end as usize) else { return false };
-        let source = self.source.unwrap_or(Place { address: network.source, port: from });
+        let source =
+            self.source.unwrap_or(TransportAddress { address: network.source, port: from });
         let destination =
-            self.destination.unwrap_or(Place { address: network.destination, port: to });
+            self.destination.unwrap_or(TransportAddress { address: network.destination, port: to });
         let is_usual = rewrite_ends(frame, network, &source, &destination, covers);
         if is_usual {
             (network.source, network.destination) = (source.address, destination.address);
@@ -191,8 +192,8 @@ impl Readdress {
     /// Returns the effect on a sum over the transport header.
     fn write_ports(&self, transport: &mut [u8], identified: Identified) -> Change {
         let mut change = Change::default();
-        let mut write = |field: usize, place: Option<Place>| {
-            if let Some(Place { port, .. }) = place
+        let mut write = |field: usize, place: Option<TransportAddress>| {
+            if let Some(TransportAddress { port, .. }) = place
                 && let Some(old) = transport.get_mut(field..).and_then(<[u8]>::first_chunk_mut)
             {
                 change = change.replace_word(u16::from_be_bytes(*old).into(), port.into());
@@ -212,7 +213,7 @@ impl Readdress {
     }
 
     /// The new end that asks, in a query or in its answer.
-    fn asking(&self, reply: bool) -> Option<Place> {
+    fn asking(&self, reply: bool) -> Option<TransportAddress> {
         if reply { self.destination } else { self.source }
     }
 
@@ -267,11 +268,11 @@ impl Readdress {
 #[inline]
 fn write_ends<const N: usize>(
     addresses: &mut [u8],
-    ends: [(Option<&Place>, bool); 2],
+    ends: [(Option<&TransportAddress>, bool); 2],
 ) -> Option<Change> {
     let mut change = Change::default();
     for (old, (new, counts)) in addresses.as_chunks_mut::<N>().0.iter_mut().zip(ends) {
-        let Some(Place { address, .. }) = new else { continue };
+        let Some(TransportAddress { address, .. }) = new else { continue };
         let new = address.last_chunk::<N>()?;
         if counts {
             let words = old.as_chunks::<4>().0.iter().zip(new.as_chunks::<4>().0);

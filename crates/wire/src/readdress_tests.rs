@@ -92,7 +92,8 @@ impl Model {
     }
 
     fn with(&self, to: &Readdress) -> Self {
-        let end = |old, new: Option<Place>| new.map_or(old, |new| (new.address, new.port));
+        let end =
+            |old, new: Option<TransportAddress>| new.map_or(old, |new| (new.address, new.port));
         Self {
             source: end(self.source, to.source),
             destination: end(self.destination, to.destination),
@@ -122,7 +123,7 @@ fn cases() -> impl Strategy<Value = (Model, Readdress)> {
     (any::<[bool; 2]>(), end(), end(), content(), 1usize..40, new(), new()).prop_map(
         |([v6, vlan], source, destination, content, length, from, to)| {
             let address = |address: [u8; 16]| if v6 { address } else { mapped(address) };
-            let place = |(new, port)| Place { address: address(new), port };
+            let place = |(new, port)| TransportAddress { address: address(new), port };
             let model = Model {
                 v6,
                 vlan,
@@ -257,7 +258,7 @@ proptest! {
             *first = if v6 { 0x60 } else { 0x45 };
         }
         if let Ok(Dissected { network: Some(mut network), .. }) = dissect(&bytes) {
-            let place = |port| Some(Place { address: [9; 16], port });
+            let place = |port| Some(TransportAddress { address: [9; 16], port });
             let to = Readdress { source: place(to[0]), destination: place(to[1]) };
             to.apply(&mut bytes, &mut network, 100, ChecksumCovers::All);
             to.apply_to_quoted(&mut bytes, &mut network);
@@ -296,7 +297,7 @@ fn with_a_routing_header_the_last_destination_counts() {
         frame
     };
     let mut frame = routed(first);
-    let to = Place { address: new, port: 7 };
+    let to = TransportAddress { address: new, port: 7 };
     apply(&Readdress { source: None, destination: Some(to) }, &mut frame, ChecksumCovers::All);
     assert_eq!(frame, routed(new));
 }

@@ -1,7 +1,7 @@
 //! Rewriting both ends of a usual TCP segment or UDP datagram at once.
 
 use crate::checksum::Change;
-use crate::{ChecksumCovers, Family, Network, Place, protocol};
+use crate::{ChecksumCovers, Family, Network, TransportAddress, protocol};
 
 /// Offset of the checksum in an IPv4 header.
 const IPV4_CHECKSUM: usize = 10;
@@ -19,8 +19,8 @@ const UDP_CHECKSUM: usize = 6;
 pub fn rewrite_ends(
     frame: &mut [u8],
     network: &Network,
-    source: &Place,
-    destination: &Place,
+    source: &TransportAddress,
+    destination: &TransportAddress,
     covers: ChecksumCovers,
 ) -> bool {
     let (start, end) = (usize::from(network.offset), usize::from(network.transport_offset));

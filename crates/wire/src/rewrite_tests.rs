@@ -4,18 +4,22 @@ use super::*;
 use crate::build::{PacketBuilder, Tcp};
 use crate::{Readdress, TcpFlags, dissect};
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = TransportAddress> {
     // Words of all zeros or all ones reach the two zeros of a one's complement sum.
     let byte = prop_oneof![4 => any::<u8>(), 1 => Just(0), 1 => Just(0xff)];
-    (prop::array::uniform16(byte), any::<u16>()).prop_map(|(address, port)| Place { address, port })
+    (prop::array::uniform16(byte), any::<u16>())
+        .prop_map(|(address, port)| TransportAddress { address, port })
 }
 
 /// The place with an address of its family.
-fn of_family(v6: bool, Place { mut address, port }: Place) -> Place {
+fn of_family(
+    v6: bool,
+    TransportAddress { mut address, port }: TransportAddress,
+) -> TransportAddress {
     if !v6 {
         address[..12].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
     }
-    Place { address, port }
+    TransportAddress { address, port }
 }
 
 #[derive(Clone, Debug)]
@@ -23,8 +27,8 @@ struct Sample {
     v6: bool,
     options: bool,
     tcp: bool,
-    before: [Place; 2],
-    after: [Place; 2],
+    before: [TransportAddress; 2],
+    after: [TransportAddress; 2],
     payload: Vec<u8>,
     /// The value of the checksum field, if it is not the right one.
     checksum: Option<u16>,

@@ -67,7 +67,7 @@ enum Layer {
 
 /// The place of a segment in the super-packet.
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     index: usize,
     is_last: bool,
     /// Payload bytes before it.
@@ -184,7 +184,7 @@ impl<'a> Segments<'a> {
         headers.copy_from_slice(&self.frame[..self.headers]);
         payload.copy_from_slice(self.piece(index));
         let is_last = index + 1 >= self.count();
-        let place = Place { index, is_last, before: index * self.segment_size };
+        let place = Position { index, is_last, before: index * self.segment_size };
         // From the innermost header to the outermost: a checksum covers the headers inside.
         for layer in self.layers[..self.used].iter().rev() {
             layer.write(place, out);
@@ -202,7 +202,7 @@ impl<'a> Segments<'a> {
 
 impl Layer {
     /// Makes the header fit the segment that `frame` holds.
-    fn write(self, place: Place, frame: &mut [u8]) {
+    fn write(self, place: Position, frame: &mut [u8]) {
         match self {
             Self::Ipv4(at) => {
                 let header = &mut frame[usize::from(at)..];
@@ -248,7 +248,7 @@ impl Layer {
 }
 
 /// RFC 2784 section 2.3, RFC 2890 section 2.
-fn write_gre(place: Place, packet: &mut [u8]) {
+fn write_gre(place: Position, packet: &mut [u8]) {
     const CHECKSUM: u8 = 0x80;
     const KEY: u8 = 0x20;
     const SEQUENCE: u8 = 0x10;

@@ -121,7 +121,7 @@ impl Desk {
         };
         let mut context = self.context(limits, now);
         let tracked = table.track(&packet, &mut context);
-        let tracked = table.pass(tracked, &packet, &mut context);
+        let tracked = table.accept(tracked, &packet, &mut context);
         let belongs = matches!(tracked.class, Class::New | Class::Established);
         self.refused += u64::from(!belongs || tracked.verdict != Verdict::Accept);
     }

@@ -251,7 +251,7 @@ impl Limits {
     }
 
     /// Sets the number of tables of the gateway: of the ports towards a destination, a worker
-    /// has the share of the tables that it has [adopted](crate::Table::adopt).
+    /// has the share of the tables that it has [adopted](crate::Table::count_in).
     pub fn set_all_tables(&mut self, tables: u32) {
         self.port_usage.set_all_tables(tables);
     }
@@ -421,7 +421,7 @@ impl Limits {
     }
 
     /// The next of the worker's tables with a candidate for eviction, by the number that it was
-    /// [adopted](crate::Table::adopt) with. The search begins behind `after`.
+    /// [adopted](crate::Table::count_in) with. The search begins behind `after`.
     pub fn table_with_candidate(&self, shortage: Shortage, after: u16) -> Option<u16> {
         self.eviction_tables.next(self.group(shortage)?, after)
     }

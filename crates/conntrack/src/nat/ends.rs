@@ -1,7 +1,7 @@
 //! The two ends of a connection in the addresses of its packets.
 
 use flow::{Endpoint, FlowKey, KeyedPacket, Side};
-use wire::{Place, Readdress};
+use wire::{Readdress, TransportAddress};
 
 use crate::Direction;
 
@@ -36,18 +36,19 @@ impl Ends {
 /// kernel. So rules and routes see the real receiver, and rules of the forward stage the real
 /// sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Halves {
+pub struct AddressChanges {
     /// New destination.
-    pub destination: Option<Place>,
+    pub destination: Option<TransportAddress>,
     /// New source.
-    pub source: Option<Place>,
+    pub source: Option<TransportAddress>,
 }
 
-impl Halves {
+impl AddressChanges {
     /// The effect of a connection that leaves as `translated` on its packets.
     pub(crate) fn between(original: &Ends, translated: &Ends, direction: Direction) -> Self {
         let new = |before: Endpoint, after: Endpoint| {
-            (before != after).then_some(Place { address: after.address, port: after.port })
+            (before != after)
+                .then_some(TransportAddress { address: after.address, port: after.port })
         };
         let (before, after) = (original, translated);
         match direction {

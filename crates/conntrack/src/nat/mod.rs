@@ -21,8 +21,8 @@ mod translation;
 
 pub use self::announced::Edit;
 pub(crate) use self::announced::ExpectedTranslation;
+pub use self::ends::AddressChanges;
 pub(crate) use self::ends::Ends;
-pub use self::ends::Halves;
 pub(crate) use self::pool::Pool;
 pub use self::request::{Addresses, Ports, Request, TranslatedEnd};
 pub use self::supply::{Block, Supply};

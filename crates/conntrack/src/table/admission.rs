@@ -98,7 +98,7 @@ impl Table {
 
     /// Takes the units of the connections out of the limits of a worker, because the table
     /// leaves it for a worker with limits from the same pools.
-    pub fn surrender(&self, limits: &mut Limits) {
+    pub fn count_out(&self, limits: &mut Limits) {
         self.occupancy.surrender(limits);
         for slot in self.counted_by_source() {
             discount(&self.slab[slot].head, limits);
@@ -109,9 +109,9 @@ impl Table {
         }
     }
 
-    /// The other half of [`Table::surrender`]. The table becomes number `place` of the worker,
+    /// The other half of [`Table::count_out`]. The table becomes number `place` of the worker,
     /// which [`Limits::table_with_candidate`] returns; below 4096.
-    pub fn adopt(&mut self, limits: &mut Limits, place: u16) {
+    pub fn count_in(&mut self, limits: &mut Limits, place: u16) {
         self.occupancy.adopt(limits, place);
         limits.port_usage.add_table();
         for (slot, pool) in self.slab.pools() {

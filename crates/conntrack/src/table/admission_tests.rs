@@ -181,10 +181,10 @@ proptest! {
             track(&mut lab, zone, &packet);
             lab.wait(std::time::Duration::from_millis(700));
             if moves {
-                lab.run(|table, context| table.surrender(context.limits));
+                lab.run(|table, context| table.count_out(context.limits));
                 prop_assert_eq!((lab.limits.used(), lab.limits.sources.total()), (0, 0));
                 std::mem::swap(&mut lab.limits, &mut other);
-                lab.run(|table, context| table.adopt(context.limits, 77));
+                lab.run(|table, context| table.count_in(context.limits, 77));
             }
             let held = lab.table.occupancy.held().clone();
             prop_assert_eq!(held.table + held.reserve, lab.table.len() as u64);
@@ -245,10 +245,10 @@ proptest! {
             track(&mut lab, zone, &packet);
             lab.wait(std::time::Duration::from_millis(700));
             if moves {
-                lab.run(|table, context| table.surrender(context.limits));
+                lab.run(|table, context| table.count_out(context.limits));
                 prop_assert!(lab.limits.zones().all(|(_, connections)| connections == 0));
                 std::mem::swap(&mut lab.limits, &mut other);
-                lab.run(|table, context| table.adopt(context.limits, 77));
+                lab.run(|table, context| table.count_in(context.limits, 77));
             }
             if let Some((zone, connections)) = lab.limits.zones().find(|(z, _)| z.0 == zone) {
                 prop_assert_eq!(connections, count(&lab), "zone {}", zone.0);
@@ -282,9 +282,9 @@ proptest! {
             lab.wait(std::time::Duration::from_secs(5));
             lab.run(|table, context| table.expire(100, context));
             if moves {
-                lab.table.surrender(&mut lab.limits);
+                lab.table.count_out(&mut lab.limits);
                 std::mem::swap(&mut lab.limits, &mut other);
-                lab.table.adopt(&mut lab.limits, 0);
+                lab.table.count_in(&mut lab.limits, 0);
             }
             // Expired connections that still hold memory are included.
             let slab = &lab.table.slab;

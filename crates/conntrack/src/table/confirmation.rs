@@ -11,7 +11,7 @@ impl Table {
     /// that it has opened, and lets the helper read it. The helper may still drop the packet.
     /// Costs one test of the tracking result if there is nothing to do.
     #[inline]
-    pub fn pass(
+    pub fn accept(
         &mut self,
         tracked: Tracked,
         packet: &TrackedPacket<'_>,

@@ -42,7 +42,7 @@ fn judge_screened(
     lab.run(|table, context| {
         let tracked = table.track(&packet, context);
         let Some(id) = tracked.connection.filter(|_| tracked.fresh && !passes) else {
-            table.pass(tracked, &packet, context);
+            table.accept(tracked, &packet, context);
             return false;
         };
         table.withdraw(id, context);

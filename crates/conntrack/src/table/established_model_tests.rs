@@ -161,7 +161,7 @@ impl Twin {
                 table.withdraw(id, context);
                 return tracked;
             }
-            table.pass(tracked, &packet, context)
+            table.accept(tracked, &packet, context)
         });
         (tracked, self.lab.table.take_edits())
     }

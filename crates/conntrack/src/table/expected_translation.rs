@@ -25,7 +25,7 @@ impl Table {
     ///
     /// # Errors
     /// The errors of [`Table::translate`].
-    pub fn follow(
+    pub fn translate_announced(
         &mut self,
         id: ConnectionId,
         supply: Supply<'_>,
@@ -98,7 +98,7 @@ impl Table {
     }
 
     /// The edits of the payload of the packet that was the last argument of
-    /// [`pass`](Table::pass), in the order of their places. The packet leaves with the sequence
+    /// [`pass`](Table::accept), in the order of their places. The packet leaves with the sequence
     /// number of the [adjustment](Table::adjustment) before or after this; both give the same.
     pub fn take_edits(&mut self) -> Vec<Edit> {
         std::mem::take(&mut self.edits)
@@ -113,7 +113,7 @@ impl Table {
     /// The shifts of the sequence numbers of a connection that such edits cause, and the
     /// direction of this packet; `None` if there are none or if the connection has expired. The
     /// caller applies [`Adjustment::before_tracking`] before it tracks the packet, after the
-    /// changes of the SYN proxy; and [`Adjustment::after_tracking`] after [`Table::pass`],
+    /// changes of the SYN proxy; and [`Adjustment::after_tracking`] after [`Table::accept`],
     /// before the changes of the SYN proxy. Costs one test if no connection has shifts.
     #[inline]
     pub fn adjustment(

@@ -113,26 +113,26 @@ impl Lab {
         }
         let packet =
             TrackedPacket { hash: hash(&keyed.key), ..usual_packet(&network, &frame, &keyed) };
-        let (tracked, halves) = self.run(|table, context| {
+        let (tracked, address_changes) = self.run(|table, context| {
             let tracked = table.track(&packet, context);
             if let (true, Some(id)) = (tracked.fresh, tracked.connection)
-                && !table.follow(id, supply(), context).unwrap()
+                && !table.translate_announced(id, supply(), context).unwrap()
             {
                 for rule in rules {
                     table.translate(id, rule, supply(), context).unwrap();
                 }
                 table.make_reply_unique(id, supply(), context).unwrap();
             }
-            (table.pass(tracked, &packet, context), table.translation(&tracked))
+            (table.accept(tracked, &packet, context), table.translation(&tracked))
         });
         let edits = self.table.take_edits();
         let original = Ends::of(&keyed.key, keyed.sender);
-        let end = |old, new: Option<wire::Place>| {
+        let end = |old, new: Option<wire::TransportAddress>| {
             new.map_or(old, |new| flow::Endpoint { address: new.address, port: new.port })
         };
         let leaves = Ends {
-            source: end(original.source, halves.source),
-            destination: end(original.destination, halves.destination),
+            source: end(original.source, address_changes.source),
+            destination: end(original.destination, address_changes.destination),
         };
         Sent { tracked, edits, leaves }
     }

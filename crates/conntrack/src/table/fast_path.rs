@@ -11,12 +11,12 @@ use crate::{ConnectionId, Direction, Forwarding, Guess, Tracked};
 const UNUSUAL: Status = Status::HAS_HELPER.with(Status::PROXIED).with(Status::FRESH);
 
 impl Table {
-    /// Invalidates all records, unless the last call gave the same `reason`. A worker calls this
+    /// Invalidates all records, unless the last call gave the same generation. A worker calls this
     /// before [`Table::forwarding`] and [`Table::record`], because rules, routes or neighbours
     /// may have changed and the table may have come from another worker.
     #[inline]
-    pub fn begin_generation(&mut self, reason: u64) {
-        self.slab.forwardings.begin(reason);
+    pub fn begin_generation(&mut self, worker_generation: u64) {
+        self.slab.forwardings.begin(worker_generation);
     }
 
     /// The slot in which the connection of a flow most likely is.

@@ -103,7 +103,7 @@ impl Lab {
                 table.withdraw(id, context);
                 return tracked;
             }
-            table.pass(tracked, &packet, context)
+            table.accept(tracked, &packet, context)
         })
     }
 

@@ -32,7 +32,7 @@ use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
-use crate::nat::{Block, Edit, Halves};
+use crate::nat::{AddressChanges, Block, Edit};
 use crate::proto::{Before, Input, State, Step};
 use crate::{Connection, Direction, DropCause, Event, EventKind, Settings, TimeoutPolicy};
 
@@ -49,7 +49,7 @@ pub use self::translation::{Again, Reached};
 /// another as a whole.
 ///
 /// Connections hold units of the limits in the [`Context`]. So the worker that gives the table
-/// away calls [`Table::surrender`], its new owner calls [`Table::adopt`], and a worker that
+/// away calls [`Table::count_out`], its new owner calls [`Table::count_in`], and a worker that
 /// drops a table flushes it first.
 #[derive(Debug)]
 pub struct Table {
@@ -58,7 +58,7 @@ pub struct Table {
     wheel: TimerWheel,
     occupancy: Occupancy,
     /// The translation of the connection that ended last, for the packet that ended it.
-    parting: Halves,
+    parting: AddressChanges,
     /// The zones of that connection.
     parting_zones: ZonePair,
     /// The slot of the connection that was opened last, with the hash of its key.
@@ -77,7 +77,7 @@ impl Table {
             slab: Slab::new(),
             wheel: TimerWheel::new(now),
             occupancy: Occupancy::default(),
-            parting: Halves::default(),
+            parting: AddressChanges::default(),
             parting_zones: ZonePair::default(),
             opened: (u32::MAX, 0),
             block: Block::ALL,
@@ -300,7 +300,7 @@ impl Table {
                 if head.status.has(Status::ACCOUNTED) {
                     self.account(slot, packet, before.direction);
                 }
-                self.parting = self.halves(slot, direction);
+                self.parting = self.address_changes(slot, direction);
                 self.parting_zones = self.zones_of(slot);
                 self.close(slot, context);
                 tracked

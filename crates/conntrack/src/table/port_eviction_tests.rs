@@ -238,9 +238,9 @@ fn counted_ports_move_with_their_table_and_end_with_their_connection() {
     gateway.open_all(1, 0..20);
     gateway.open_all(2, 0..10);
     let Lab { table, limits, .. } = &mut gateway.lab;
-    table.surrender(limits);
+    table.count_out(limits);
     assert_eq!(limits.port_usage.total(), 0);
-    table.adopt(limits, 0);
+    table.count_in(limits, 0);
     assert_eq!((limits.port_usage.total(), gateway.held(1), gateway.held(2)), (30, 20, 10));
     gateway.lab.wait(Duration::from_secs(1000));
     while gateway.lab.run(|table, context| table.expire(100, context)) > 0 {}

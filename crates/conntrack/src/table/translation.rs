@@ -8,13 +8,13 @@
 use std::net::IpAddr;
 
 use flow::{DropReason, Endpoint, KeyedPacket, Prefetch};
-use wire::{Place, mapped};
+use wire::{TransportAddress, mapped};
 
 use super::port_eviction::{Claimant, reply_to};
 use super::slab::SECOND;
 use super::{Cursor, Table, report};
 use crate::nat::Translation;
-use crate::nat::{Candidates, Ends, Halves, Pool, Request, Subject, Supply, TranslatedEnd};
+use crate::nat::{AddressChanges, Candidates, Ends, Pool, Request, Subject, Supply, TranslatedEnd};
 use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 
 /// Most ports of a range that are tried for a new destination. A free one is no guarantee,
@@ -30,7 +30,7 @@ pub struct Again {
     /// Key and sender of its replies now.
     pub reply: KeyedPacket,
     /// The source.
-    pub source: Place,
+    pub source: TransportAddress,
     /// The position from which the search can continue.
     pub reached: Reached,
     /// The claimant of this source, if other connections may be evicted for it.
@@ -43,7 +43,7 @@ pub struct Reached {
     /// Number of candidates that were tried.
     pub tried: usize,
     /// True if no candidate was free, so that other connections are evicted.
-    pub insists: bool,
+    pub may_evict: bool,
 }
 
 impl Table {
@@ -146,8 +146,8 @@ impl Table {
         self.take_back(slot, context);
         let ends = Ends { source, ..Ends::of(&leaves.key, leaves.sender) };
         let mut found = self.next_source(slot, request, ends, reached, supply, context);
-        if found.is_none() && !reached.insists {
-            let again = Reached { tried: 0, insists: true };
+        if found.is_none() && !reached.may_evict {
+            let again = Reached { tried: 0, may_evict: true };
             found = self.next_source(slot, request, ends, again, supply, context);
         }
         let Some((reached, source, free)) = found else {
@@ -156,10 +156,10 @@ impl Table {
             return Err(refused(DropReason::PortPoolFull, context));
         };
         let pool = self.pool(slot, request, &free.0, supply, context);
-        let claimant = pool.filter(|_| reached.insists);
+        let claimant = pool.filter(|_| reached.may_evict);
         let claimant = claimant.map(|pool| self.claimant(slot, pool, context));
         self.file(slot, free, (request.interface, pool), context)?;
-        let source = Place { address: source.address, port: source.port };
+        let source = TransportAddress { address: source.address, port: source.port };
         Ok(Again { reply: self.reply(ConnectionId(slot)), source, reached, claimant })
     }
 
@@ -170,7 +170,7 @@ impl Table {
         slot: u32,
         request: &Request,
         ends: Ends,
-        Reached { tried, insists }: Reached,
+        Reached { tried, may_evict }: Reached,
         supply: Supply<'_>,
         context: &mut Context<'_>,
     ) -> Option<(Reached, Endpoint, (KeyedPacket, u32))> {
@@ -181,12 +181,12 @@ impl Table {
             let leaves_as = ends.keyed(&original);
             let hash = self.free(slot, &leaves_as, supply, context);
             let got = match hash {
-                None if insists => {
+                None if may_evict => {
                     self.evict_owner_of(slot, request, leaves_as, supply, context)?
                 }
                 hash => (leaves_as, hash?),
             };
-            Some((Reached { tried, insists }, ends.source, got))
+            Some((Reached { tried, may_evict }, ends.source, got))
         })
     }
 
@@ -228,15 +228,15 @@ impl Table {
     /// error. To be called before the next packet is tracked. Costs one test of the tracking
     /// result if there is no translation.
     #[inline]
-    pub fn translation(&self, tracked: &Tracked) -> Halves {
-        let Some(direction) = tracked.direction else { return Halves::default() };
+    pub fn translation(&self, tracked: &Tracked) -> AddressChanges {
+        let Some(direction) = tracked.direction else { return AddressChanges::default() };
         match tracked.connection {
             // The connection may have got one after tracking.
             Some(ConnectionId(slot)) if tracked.fresh || tracked.is_translated() => {
-                self.halves(slot, direction)
+                self.address_changes(slot, direction)
             }
             None if tracked.is_translated() => self.parting,
-            _ => Halves::default(),
+            _ => AddressChanges::default(),
         }
     }
 
@@ -284,18 +284,23 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn halves(&self, slot: u32, direction: Direction) -> Halves {
+    pub(super) fn address_changes(&self, slot: u32, direction: Direction) -> AddressChanges {
         match self.slab.translation(slot) {
-            Some(translation) => self.halves_of(slot, translation, direction),
-            None => Halves::default(),
+            Some(translation) => self.address_changes_of(slot, translation, direction),
+            None => AddressChanges::default(),
         }
     }
 
     #[inline(never)]
-    fn halves_of(&self, slot: u32, translation: &Translation, direction: Direction) -> Halves {
+    fn address_changes_of(
+        &self,
+        slot: u32,
+        translation: &Translation,
+        direction: Direction,
+    ) -> AddressChanges {
         let (head, leaves) = (&self.slab[slot].head, &translation.leaves_as);
         let original = Ends::of(&head.key, head.originator());
-        Halves::between(&original, &Ends::of(&leaves.key, leaves.sender), direction)
+        AddressChanges::between(&original, &Ends::of(&leaves.key, leaves.sender), direction)
     }
 
     /// Prefetches a translation.

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp, sctp};
 use wire::checksum::verify_transport;
 use wire::{
-    ChecksumCovers, IcmpError, Network, Place, Readdress, TcpFlags, Transport, dissect, protocol,
+    ChecksumCovers, IcmpError, Network, Readdress, TcpFlags, Transport, TransportAddress, dissect,
+    protocol,
 };
 
 use super::*;
@@ -46,7 +47,7 @@ impl Flow {
     }
 
     /// A packet between two places, in the original direction or as an answer.
-    fn frame(&self, from: Place, to: Place, answer: bool) -> Vec<u8> {
+    fn frame(&self, from: TransportAddress, to: TransportAddress, answer: bool) -> Vec<u8> {
         let mut out = Vec::new();
         let builder = self.builder(from.address, to.address);
         match self.content {
@@ -127,10 +128,10 @@ fn readdressed(frame: &[u8], by: &Readdress) -> Vec<u8> {
 }
 
 /// The error, translated as a packet of its direction.
-fn readdressed_error(frame: &[u8], halves: &Halves) -> Vec<u8> {
-    let mut frame = readdressed(frame, &halves.whole());
+fn readdressed_error(frame: &[u8], address_changes: &AddressChanges) -> Vec<u8> {
+    let mut frame = readdressed(frame, &address_changes.whole());
     let mut network = network_of(&frame);
-    halves.quoted().apply_to_quoted(&mut frame, &mut network);
+    address_changes.quoted().apply_to_quoted(&mut frame, &mut network);
     assert_eq!(network_of(&frame), network);
     assert!(verify_transport(&frame, &network));
     frame
@@ -146,8 +147,8 @@ fn address(v6: bool, last: u8) -> [u8; 16] {
     bytes
 }
 
-fn place(v6: bool, (last, port): (u8, u16)) -> Place {
-    Place { address: address(v6, last), port }
+fn place(v6: bool, (last, port): (u8, u16)) -> TransportAddress {
+    TransportAddress { address: address(v6, last), port }
 }
 
 fn one(v6: bool, last: u8) -> Option<Addresses> {
@@ -183,7 +184,7 @@ fn check_error(
     lab: &mut Lab,
     flow: &Flow,
     (seen, sent): (&[u8], &[u8]),
-    halves: Halves,
+    address_changes: AddressChanges,
     direction: Direction,
 ) -> Result<(), TestCaseError> {
     let v6 = flow.v6;
@@ -191,14 +192,15 @@ fn check_error(
     let error = error_about(flow, seen, router);
     let tracked = track(lab, &error);
     prop_assert_eq!((tracked.class, tracked.direction), (Class::Related, Some(direction)));
-    prop_assert_eq!(lab.table.translation(&tracked), halves);
-    let told = readdressed_error(&error, &halves);
-    let expected = error_about(flow, sent, halves.source.map_or(router, |place| place.address));
+    prop_assert_eq!(lab.table.translation(&tracked), address_changes);
+    let told = readdressed_error(&error, &address_changes);
+    let expected =
+        error_about(flow, sent, address_changes.source.map_or(router, |place| place.address));
     prop_assert_eq!(network_of(&told), network_of(&expected));
     // The quote does not tell the length that a CRC covers, so it can not be updated.
     prop_assert!(flow.content == Content::Sctp || told == expected);
     // To somebody else it is no error about this.
-    let stranger = Place { address: address(v6, 251), port: 0 };
+    let stranger = TransportAddress { address: address(v6, 251), port: 0 };
     let misled = readdressed(&error, &Readdress { destination: Some(stranger), source: None });
     let class = track(lab, &misled).class;
     prop_assert_eq!(class, Class::Invalid(DropReason::IcmpErrorDirection));
@@ -248,12 +250,12 @@ proptest! {
         prop_assert_eq!(&readdressed(&sent, &{
             let ends = Ends::of(&original.key, original.sender);
             let after = Ends::of(&leaves.key, leaves.sender);
-            Halves::between(&after, &ends, Direction::Original).whole()
+            AddressChanges::between(&after, &ends, Direction::Original).whole()
         }), &there);
 
         // The way back.
         let ends = Ends::of(&leaves.key, leaves.sender);
-        let place = |end: flow::Endpoint| Place { address: end.address, port: end.port };
+        let place = |end: flow::Endpoint| TransportAddress { address: end.address, port: end.port };
         let answer = flow.frame(place(ends.destination), place(ends.source), true);
         let tracked = track(&mut lab, &answer);
         let back = lab.table.translation(&tracked);

@@ -448,7 +448,7 @@ fn an_identity_translation_takes_no_memory() {
     let slot =
         open(&mut lab, &packet, [Some(to), Some(from)], supply(block(), 0)).unwrap().unwrap();
     assert!(!lab.table.slab.has_translated());
-    assert!(lab.table.halves(slot, Direction::Reply).is_identity());
+    assert!(lab.table.address_changes(slot, Direction::Reply).is_identity());
 }
 
 /// Growth and shrinking move second keys as first ones.

@@ -97,7 +97,7 @@ impl Table {
 
     /// The result for a packet of a tunnel, or an error about it, without a part.
     fn aside(&mut self, tunnel: &Tunnel, class: Class, direction: Direction) -> Tracked {
-        self.parting = tunnel.halves(direction);
+        self.parting = tunnel.address_changes(direction);
         self.parting_zones = tunnel.zones();
         let (mark, status) = (tunnel.mark(), tunnel.status());
         Tracked { direction: Some(direction), mark, status, ..Tracked::alone(class) }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wire::{Family, IcmpError, Network, Quoted, QuotedTransport, Transport, protocol};
 
 use super::*;
-use crate::nat::{Addresses, Block, Halves, Request, Supply, TranslatedEnd};
+use crate::nat::{AddressChanges, Addresses, Block, Request, Supply, TranslatedEnd};
 use crate::testing::{Lab, SECRET, keyed};
 use crate::{Changes, ConnectionId, Cursor, EventKind, Filter};
 
@@ -117,7 +117,7 @@ fn error(kind: Kind, (from, to): (u8, u8)) -> Network {
 }
 
 /// The result for a packet.
-type Fate = (Class, Option<Direction>, u32, Verdict, Halves, bool);
+type Fate = (Class, Option<Direction>, u32, Verdict, AddressChanges, bool);
 
 /// Several tables of one worker, with the state that they share.
 struct World {
@@ -130,7 +130,7 @@ impl World {
         let mut lab = Lab::new();
         let mut tables: Vec<_> = (0..buckets).map(|_| Table::new(lab.now)).collect();
         for (place, table) in (0..).zip(&mut tables) {
-            table.adopt(&mut lab.limits, place);
+            table.count_in(&mut lab.limits, place);
         }
         Self { lab, tables }
     }
@@ -156,12 +156,12 @@ impl World {
         }
         let verdict = refused.map_or(Verdict::Accept, Verdict::Drop);
         let is_alone = tracked.class == Class::New && refused.is_some();
-        let halves = match is_alone {
-            true => Halves::default(),
+        let address_changes = match is_alone {
+            true => AddressChanges::default(),
             false => self.at(bucket, |lab| lab.table.translation(&tracked)),
         };
         let Tracked { class, direction, mark, .. } = tracked;
-        (class, direction, mark, verdict, halves, tracked.is_assured())
+        (class, direction, mark, verdict, address_changes, tracked.is_assured())
     }
 
     /// Confirms the connection of a packet. A connection of the first two hosts gets one of two
@@ -241,8 +241,8 @@ fn compare(steps: &[Step]) {
             }
             Step::Move(at) => {
                 parts.at(at, |lab| {
-                    lab.table.surrender(&mut lab.limits);
-                    lab.table.adopt(&mut lab.limits, at as u16);
+                    lab.table.count_out(&mut lab.limits);
+                    lab.table.count_in(&mut lab.limits, at as u16);
                 });
             }
         }
@@ -333,7 +333,7 @@ fn a_tunnel_goes_on_where_there_is_no_room_for_another_part() {
     let mut world = World::new(2);
     world.lab.limits = crate::Limits::alone(1, SECRET);
     for (place, table) in (0..).zip(&mut world.tables) {
-        table.adopt(&mut world.lab.limits, place);
+        table.count_in(&mut world.lab.limits, place);
     }
     world.judge(0, &packet(Kind::Gre(0), THERE));
     let (class, direction, .., verdict, _, _) = world.judge(1, &packet(Kind::Gre(0), BACK));
@@ -377,5 +377,5 @@ fn of_two_that_open_at_once_behind_one_address_no_packet_is_lost() {
     assert_eq!(world.counted(EventKind::New), 1);
     let other = packet(Kind::Ipip, (INSIDE[1], OUTSIDE[0]));
     let fates = [0, 1].map(|bucket| world.judge(bucket, &other));
-    assert!(fates.iter().all(|it| it.4 != Halves::default() && it.3 == Verdict::Accept));
+    assert!(fates.iter().all(|it| it.4 != AddressChanges::default() && it.3 == Verdict::Accept));
 }

@@ -25,7 +25,7 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Tracked {
         let tracked = self.track(packet, context);
-        self.pass(tracked, packet, context)
+        self.accept(tracked, packet, context)
     }
 }
 

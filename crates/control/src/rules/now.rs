@@ -12,7 +12,7 @@ use ruleset::{
     CtState, Details, ElementUpdate, Known, Program, Question, RuleState, SharedState, Tracked,
     Tuple, name_bits, walk,
 };
-use wire::{Network, Place, Readdress, Transport, mapped};
+use wire::{Network, Readdress, Transport, TransportAddress, mapped};
 
 use super::RuleBook;
 use crate::schema::Explanation;
@@ -74,7 +74,7 @@ pub(crate) fn explain_now(
     let exit = &|network: &Network, mark| gateway.exit(network, input, mark);
     let Some(found) = found else {
         let is_left =
-            probe.state.is_none() && gateway.is_left_to_host(&probe.network, zones.original)?;
+            probe.state.is_none() && gateway.is_of_host_flow(&probe.network, zones.original)?;
         let question = Question { exit, ..Question::alone(probe) };
         let mut explanation = book.explain_with(program, live, question, &mut state, now);
         if is_left {
@@ -92,7 +92,7 @@ pub(crate) fn explain_now(
     explanation.remarks.extend(missing);
     let Readdress { source, destination } = found.readdress();
     for (end, place) in [("destination", destination), ("source", source)] {
-        let Some(Place { address, port }) = place else { continue };
+        let Some(TransportAddress { address, port }) = place else { continue };
         let address = std::net::Ipv6Addr::from(address).to_canonical();
         let port = if port == 0 { String::new() } else { format!(" port {port}") };
         explanation.remarks.push(format!("its connection is translated: {end} {address}{port}"));
@@ -196,7 +196,7 @@ impl Found {
                     TupleTransport::Icmp { id, .. } => (id, id),
                     _ => (0, 0),
                 };
-                let place = |address, port| Place { address: mapped(address), port };
+                let place = |address, port| TransportAddress { address: mapped(address), port };
                 (place(tuple.source, source), place(tuple.destination, destination))
             });
         Readdress {

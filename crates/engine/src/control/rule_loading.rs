@@ -163,7 +163,7 @@ impl Gateway {
     ///
     /// # Errors
     /// [`Unresponsive`].
-    pub fn is_left_to_host(&self, network: &Network, zone: Zone) -> Result<bool, Unresponsive> {
+    pub fn is_of_host_flow(&self, network: &Network, zone: Zone) -> Result<bool, Unresponsive> {
         let mut coordinator = self.shared.lock();
         let (Steered::Flow { keyed, bucket, .. } | Steered::Carrying { keyed, bucket, .. }) =
             coordinator.hasher.steer(network, zone, None)

@@ -2,7 +2,7 @@
 //! an ICMP error can show the sender its packet as it sent it.
 
 use netio::{Frame, FramePool, NOTE_LEN};
-use wire::{Place, Readdress};
+use wire::{Readdress, TransportAddress};
 
 /// Bytes of one end: a flag, address and port.
 const END_LEN: usize = NOTE_LEN / 2;
@@ -23,15 +23,16 @@ pub fn keep_original_ends(pool: &mut FramePool, frame: &mut Frame, ends: &Readdr
     pool.keep_note(frame, &note);
 }
 
-fn read(bytes: &[u8]) -> Option<Place> {
+fn read(bytes: &[u8]) -> Option<TransportAddress> {
     let (&is_there, bytes) = bytes.split_first()?;
     let (&address, port) = bytes.split_first_chunk()?;
-    (is_there != 0).then_some(Place { address, port: u16::from_ne_bytes(*port.first_chunk()?) })
+    (is_there != 0)
+        .then_some(TransportAddress { address, port: u16::from_ne_bytes(*port.first_chunk()?) })
 }
 
-fn write(end: Option<Place>, bytes: &mut [u8]) {
+fn write(end: Option<TransportAddress>, bytes: &mut [u8]) {
     bytes[0] = end.is_some().into();
-    if let Some(Place { address, port }) = end {
+    if let Some(TransportAddress { address, port }) = end {
         bytes[1..17].copy_from_slice(&address);
         bytes[17..].copy_from_slice(&port.to_ne_bytes());
     }
@@ -44,7 +45,9 @@ mod tests {
     #[test]
     fn the_ends_come_back_as_they_were_kept() {
         let mut pool = FramePool::new(1, 1);
-        let end = |n: u8| (n > 0).then_some(Place { address: [n; 16], port: u16::from(n) << 8 });
+        let end = |n: u8| {
+            (n > 0).then_some(TransportAddress { address: [n; 16], port: u16::from(n) << 8 })
+        };
         for (source, destination) in [(1, 2), (1, 0), (0, 2), (0, 0)] {
             let ends = Readdress { source: end(source), destination: end(destination) };
             let mut frame = pool.take(60).unwrap();

@@ -82,9 +82,9 @@ impl PacketPath {
         ControlFlow::Break(End::Steer(Some(from)))
     }
 
-    pub(super) fn has_spoken(&mut self, bucket: BucketId) {
+    pub(super) fn require_flush(&mut self, bucket: BucketId) {
         if let Some(bucket) = self.buckets.get_mut(bucket) {
-            bucket.has_spoken = true;
+            bucket.must_flush = true;
         }
     }
 
@@ -171,7 +171,7 @@ impl PacketPath {
         if self.buckets.takes(to) {
             return self.buckets.keep_always(to, Kept::Message(message));
         }
-        self.has_spoken(from);
+        self.require_flush(from);
         match self.buckets.link_of(to) {
             Some(link) => link.stage(Item::Alias(to, message)),
             None => debug_assert!(false, "a bucket's owner has rings"),

@@ -41,7 +41,7 @@ pub struct Bucket {
     /// Flows that rules have left to the host.
     pub host_flows: HostFlows,
     /// Its owner has sent packets or messages in its name, see `crate::path::alias_messages`.
-    pub has_spoken: bool,
+    pub must_flush: bool,
 }
 
 impl Bucket {
@@ -59,7 +59,7 @@ impl Bucket {
             aliases: Aliases::default(),
             openings: Openings::default(),
             host_flows: HostFlows::default(),
-            has_spoken: false,
+            must_flush: false,
         }
     }
 }

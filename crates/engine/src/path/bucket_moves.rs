@@ -15,7 +15,7 @@ use crate::rings::ownership::{Departure, Move};
 impl PacketPath {
     /// Gives the worker a bucket before it starts.
     pub(crate) fn install(&mut self, bucket: BucketId, mut content: Box<Bucket>) {
-        self.tracking.adopt(bucket, &mut content);
+        self.tracking.count_in(bucket, &mut content);
         self.buckets.install(bucket, content);
     }
 
@@ -57,7 +57,7 @@ impl PacketPath {
         let Self { forwarder, pool, counters, .. } = self;
         forwarder.take_over_unsent(unsent, now.as_nanos(), pool, counters);
         self.drop_refused();
-        self.tracking.adopt(bucket, &mut content);
+        self.tracking.count_in(bucket, &mut content);
         self.tracking.advance_event_clock(content.event_clock);
         self.learn_promises(content.promises.drain(..));
         for kept in self.buckets.arrive(bucket, content) {
@@ -79,7 +79,7 @@ impl PacketPath {
             let Departure { bucket, to, mut content } = departure;
             content.datagrams = self.pack_datagrams(bucket);
             content.unsent = self.forwarder.take_unsent(bucket);
-            self.tracking.surrender(&content);
+            self.tracking.count_out(&content);
             content.event_clock = self.tracking.event_clock();
             content.promises = self.syn_proxy.promises(now);
             match self.buckets.link(to.index()) {

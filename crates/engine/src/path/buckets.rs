@@ -198,7 +198,7 @@ impl Buckets {
     /// when it has processed them: see [`crate::path::alias_messages`].
     pub fn next_departure(&mut self) -> Option<Departure<Box<Bucket>>> {
         while let Some(mut departure) = self.departures.pop() {
-            if !std::mem::take(&mut departure.content.has_spoken) {
+            if !std::mem::take(&mut departure.content.must_flush) {
                 return Some(departure);
             }
             let bucket = departure.bucket;

@@ -115,7 +115,7 @@ impl PacketPath {
             return Next::Restart;
         }
         if let Some(from) = from {
-            self.has_spoken(from);
+            self.require_flush(from);
         }
         self.hand_over(packet.take());
         Next::Done

@@ -13,15 +13,15 @@ use conntrack::syn_proxy::Screening;
 use conntrack::{Forwarding, Tracked};
 use flow::{Class, Endpoint, Timestamp, Verdict};
 use netio::PortId;
-use wire::{Family, Network, Place, TcpFlags, Transport, protocol};
+use wire::{Family, Network, TcpFlags, Transport, TransportAddress, protocol};
 
 use crate::egress::bridge::OutputPorts;
 use crate::egress::path_mtu;
 use crate::path::PacketPath;
-use crate::path::nat::translation::Half;
 use crate::path::packet::Packet;
 use crate::path::scratch::Scratch;
 use crate::path::step::Step;
+use conntrack::nat::TranslatedEnd;
 
 /// The result of the fast path.
 pub(crate) enum FastPath {
@@ -72,16 +72,16 @@ impl PacketPath {
         if let Some([source, destination]) =
             bucket.and_then(|it| it.connections.ends_behind(tracked))
         {
-            let place = |Endpoint { address, port }| Place { address, port };
+            let place = |Endpoint { address, port }| TransportAddress { address, port };
             let covers = frame.offload.checksum.covers();
             let (source, destination) = (place(source), place(destination));
             if wire::rewrite_ends(frame.bytes_mut(), network, &source, &destination, covers) {
                 return;
             }
         }
-        let halves = self.halves(packet, tracked);
-        self.readdress(packet, &halves, Half::Destination);
-        self.readdress(packet, &halves, Half::Source);
+        let address_changes = self.address_changes(packet, tracked);
+        self.readdress(packet, &address_changes, TranslatedEnd::Destination);
+        self.readdress(packet, &address_changes, TranslatedEnd::Source);
     }
 
     /// Counts a packet that has come to its bucket. Fragments were counted one by one before their

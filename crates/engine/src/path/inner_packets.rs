@@ -194,7 +194,7 @@ impl PacketPath {
         let tracking = tracking.inside.as_mut()?;
         let inside = content.inside.get_or_insert_with(|| {
             let mut inside = Box::new(Inside::new(now));
-            inside.connections.adopt(&mut tracking.limits, bucket.0);
+            inside.connections.count_in(&mut tracking.limits, bucket.0);
             inside
         });
         Some((inside, tracking.context(now, &mut counters.conntrack)))

@@ -1,6 +1,6 @@
 //! The scratch area of a packet: what its stages tell each other.
 
-use conntrack::nat::{Halves, Request};
+use conntrack::nat::{AddressChanges, Request};
 use conntrack::seqadj::Adjustment;
 use conntrack::syn_proxy::{Joined, Proxied, Screening};
 use conntrack::{Direction, Tracked};
@@ -51,15 +51,15 @@ pub struct Scratch {
     pub output_port: Option<PortId>,
     pub exit: Exit,
     /// The changes that the translation of its connection makes to it.
-    pub halves: Halves,
+    pub address_changes: AddressChanges,
     /// It is for the host, and no rule translates it.
-    pub is_hosts: bool,
+    pub ends_at_host: bool,
     /// A rule has chosen a destination and left no choice, so the kernel's own copy goes to the
     /// same destination.
     pub is_determined: bool,
     /// Its connection was announced by a translated one and is translated accordingly, so no rule
     /// is asked for its translation.
-    pub follows: bool,
+    pub is_announced: bool,
     /// A rule was asked that has to see every packet of the flow.
     pub per_packet: bool,
     /// The request of a rule for a source.
@@ -92,12 +92,12 @@ pub enum Progress {
 #[derive(Default)]
 pub struct ProxyScratch {
     /// The proxy answers the packet if the rules accept it.
-    pub answers: bool,
+    pub is_to_answer: bool,
     /// The packet is a SYN that the proxy sends to a server, which opens this connection.
-    pub opening: Option<Proxied>,
+    pub to_server: Option<Proxied>,
     /// Only the postrouting chains see it. A rule of an earlier chain has had the proxy answer,
     /// and in the kernel this SYN leaves from the host.
-    pub opens: bool,
+    pub skips_early_chains: bool,
     /// The last thing that the proxy does with the packet.
     pub finish: Option<Finish>,
     /// The packet is a segment that the proxy has made.
@@ -143,10 +143,10 @@ impl Scratch {
             output: 0,
             output_port: None,
             exit: Exit::default(),
-            halves: Halves::default(),
-            is_hosts: false,
+            address_changes: AddressChanges::default(),
+            ends_at_host: false,
             is_determined: false,
-            follows: false,
+            is_announced: false,
             per_packet: packet.per_packet,
             request: None,
             search: None,
@@ -159,8 +159,13 @@ impl Scratch {
 
     /// Makes this the scratch area of a segment that the SYN proxy has made from the packet.
     pub fn retrack(&mut self, segment: &Packet) {
-        let ProxyScratch { opening, opens, .. } = self.proxy;
-        let proxy = ProxyScratch { opening, opens, is_made: true, ..ProxyScratch::default() };
+        let ProxyScratch { to_server, skips_early_chains, .. } = self.proxy;
+        let proxy = ProxyScratch {
+            to_server,
+            skips_early_chains,
+            is_made: true,
+            ..ProxyScratch::default()
+        };
         let (input, now) = (self.input, self.now);
         *self = Self::new(segment, Progress::Untracked, Screening::Off, input, now);
         self.proxy = proxy;
@@ -173,9 +178,9 @@ impl Scratch {
     }
 
     /// Notes the changes that the translation of the connection makes.
-    pub fn set_halves(&mut self, halves: Halves) {
-        self.halves = halves;
-        self.set_translated(&halves);
+    pub fn set_address_changes(&mut self, address_changes: AddressChanges) {
+        self.address_changes = address_changes;
+        self.set_translated(&address_changes);
     }
 
     /// Takes a hop off the packet of a router, so that rules see it as it is sent on.
@@ -192,11 +197,11 @@ impl Scratch {
 
     /// Lets the next stages see which ends of the connection are translated. The destination of a
     /// new connection is known before its source.
-    fn set_translated(&mut self, halves: &Halves) {
+    fn set_translated(&mut self, address_changes: &AddressChanges) {
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         let (source, destination) = match self.tracked.direction {
-            Some(Direction::Reply) => (halves.destination, halves.source),
-            _ => (halves.source, halves.destination),
+            Some(Direction::Reply) => (address_changes.destination, address_changes.source),
+            _ => (address_changes.source, address_changes.destination),
         };
         self.translated = bit(source.is_some(), SOURCE_TRANSLATED)
             | bit(destination.is_some(), DESTINATION_TRANSLATED);

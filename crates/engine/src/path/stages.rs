@@ -110,7 +110,7 @@ impl PacketPath {
     fn walk_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
         match self.stages_from_tracking(packet, scratch) {
             ControlFlow::Continue(()) => End::Forward,
-            ControlFlow::Break(_) if scratch.is_hosts => {
+            ControlFlow::Break(_) if scratch.ends_at_host => {
                 // The host's kernel judges its own copy, and nobody else answers for it.
                 seam(Stage::Host, &ControlFlow::Break(End::Host));
                 End::Host
@@ -140,21 +140,21 @@ impl PacketPath {
             self.stage(Stage::Alias, packet, scratch, Self::follow_alias)?;
             self.stage(Stage::Host, packet, scratch, Self::leave_known_to_host)?;
         }
-        self.stage(Stage::Proxied, packet, scratch, Self::proxied)
+        self.stage(Stage::Proxied, packet, scratch, Self::take_proxied)
     }
 
     fn stages_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        self.stage(Stage::NumbersIn, packet, scratch, Self::shift_in)?;
+        self.stage(Stage::NumbersIn, packet, scratch, Self::shift_numbers_in)?;
         self.stage(Stage::Track, packet, scratch, Self::track_packet)?;
         self.stage(Stage::Destination, packet, scratch, Self::find_destination)?;
         self.stage(Stage::Route, packet, scratch, Self::find_route)?;
         self.stage(Stage::Source, packet, scratch, Self::find_source)?;
-        self.stage(Stage::Promise, packet, scratch, Self::answer_accepted)?;
+        self.stage(Stage::Promise, packet, scratch, Self::promise_if_accepted)?;
         self.stage(Stage::Inner, packet, scratch, Self::judge_inner)?;
         self.stage(Stage::Fit, packet, scratch, Self::fit)?;
         self.stage(Stage::Confirm, packet, scratch, Self::confirm)?;
         self.stage(Stage::Record, packet, scratch, Self::record)?;
-        self.stage(Stage::NumbersOut, packet, scratch, Self::shift_out)?;
+        self.stage(Stage::NumbersOut, packet, scratch, Self::shift_numbers_out)?;
         self.stage(Stage::ProxiedOut, packet, scratch, Self::finish_proxied)?;
         // It is the last: a packet that has to wait here only has to be sent then.
         self.stage(Stage::Replies, packet, scratch, Self::direct_replies)

@@ -19,10 +19,10 @@ use wire::{TcpEditor, TcpFlags, TcpInfo, Transport};
 use crate::egress::original_ends::original_ends;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
-use crate::path::nat::translation::Half;
 use crate::path::packet::{Packet, TrackedFlow};
 use crate::path::scratch::{Finish, Progress, Scratch};
 use crate::path::step::{Answer, End, Step, dropped};
+use conntrack::nat::TranslatedEnd;
 
 /// The time after the start during which the gateway picks up connections that it has not seen
 /// open: as long as an end repeats data that nobody acknowledges
@@ -96,7 +96,7 @@ impl PacketPath {
                 };
             }
             // Rules have to accept it first.
-            scratch.proxy.answers = true;
+            scratch.proxy.is_to_answer = true;
             return ControlFlow::Continue(self.track(packet, Screening::Answer, now));
         }
         // A packet that comes in fragments opens no connection.
@@ -119,8 +119,12 @@ impl PacketPath {
 
     /// Answers a SYN that the rules have accepted while too many connections are half open.
     #[inline]
-    pub(super) fn answer_accepted(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        if !(scratch.proxy.answers && scratch.tracked.fresh) {
+    pub(super) fn promise_if_accepted(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
+        if !(scratch.proxy.is_to_answer && scratch.tracked.fresh) {
             return ControlFlow::Continue(());
         }
         self.restore_addresses(packet);
@@ -216,7 +220,7 @@ impl PacketPath {
 
     /// Looks whether the proxy has opened the connection of a packet.
     #[inline(always)]
-    pub(super) fn proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn take_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.untracked
             && let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
             && let Some(bucket) = self.buckets.get(packet.bucket)
@@ -337,7 +341,7 @@ impl PacketPath {
     /// Does the last of the proxy's work on a packet that goes on.
     #[inline]
     pub(super) fn finish_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        if let Some(proxied) = scratch.proxy.opening {
+        if let Some(proxied) = scratch.proxy.to_server {
             self.keep_proxied(packet, proxied);
         }
         match scratch.proxy.finish {
@@ -461,8 +465,8 @@ impl PacketPath {
     ) -> End {
         // A rule that leaves the client's packets untracked does not hold for this SYN.
         packet.untracked = false;
-        scratch.proxy.opens = proxied.promise().by_rule;
-        scratch.proxy.opening = Some(proxied);
+        scratch.proxy.skips_early_chains = proxied.promise().by_rule;
+        scratch.proxy.to_server = Some(proxied);
         self.become_segment(packet, &proxied.syn())
     }
 
@@ -514,9 +518,9 @@ impl PacketPath {
         let mut scratch = Scratch::new(segment, Progress::Untracked, Screening::Off, 0, now);
         scratch.set_tracked(tracked);
         self.confirm(segment, &mut scratch)?;
-        let halves = self.halves(segment, &tracked);
-        self.readdress(segment, &halves, Half::Destination);
-        self.readdress(segment, &halves, Half::Source);
+        let address_changes = self.address_changes(segment, &tracked);
+        self.readdress(segment, &address_changes, TranslatedEnd::Destination);
+        self.readdress(segment, &address_changes, TranslatedEnd::Source);
         ControlFlow::Continue(())
     }
 

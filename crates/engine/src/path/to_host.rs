@@ -20,7 +20,7 @@ impl PacketPath {
         scratch: &mut Scratch,
     ) -> Step {
         let now = scratch.now;
-        if self.is_left_to_host(packet, now) || self.is_hosts(packet, now) {
+        if self.is_of_host_flow(packet, now) || self.is_for_host_alone(packet, now) {
             return ControlFlow::Break(End::Host);
         }
         ControlFlow::Continue(())
@@ -43,7 +43,7 @@ impl PacketPath {
 
     /// True if a packet belongs to a flow that was left to the host.
     #[inline]
-    fn is_left_to_host(&mut self, packet: &Packet, now: Timestamp) -> bool {
+    fn is_of_host_flow(&mut self, packet: &Packet, now: Timestamp) -> bool {
         let bucket = self.buckets.get(packet.bucket);
         bucket.is_some_and(|bucket| !bucket.host_flows.is_empty())
             && self.is_known_to_host(packet, now)
@@ -60,14 +60,14 @@ impl PacketPath {
     }
 
     /// True for a packet that is the host's whatever rules say of it.
-    fn is_hosts(&self, packet: &Packet, now: Timestamp) -> bool {
+    fn is_for_host_alone(&self, packet: &Packet, now: Timestamp) -> bool {
         packet.is_for_host && !self.may_be_translated(packet, now)
     }
 
     /// True for a packet for an address of the host that belongs to no connection. The host's
     /// kernel judges its own copy and answers it, unless a rule translates the packet.
     #[cold]
-    pub(super) fn is_news_for_host(&self, packet: &Packet, now: Timestamp) -> bool {
+    pub(super) fn is_untracked_for_host(&self, packet: &Packet, now: Timestamp) -> bool {
         packet.is_for_host && !self.is_of_connection(packet, now)
     }
 

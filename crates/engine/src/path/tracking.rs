@@ -224,20 +224,20 @@ impl Tracking {
     }
 
     /// A bucket has come. From now on its connections count in the limits of this worker.
-    pub fn adopt(&mut self, bucket: BucketId, content: &mut Bucket) {
+    pub fn count_in(&mut self, bucket: BucketId, content: &mut Bucket) {
         // A worker that has ended may have recorded decisions under the numbers of this one.
         content.connections.begin_generation(NO_GENERATION);
-        content.connections.adopt(&mut self.limits, bucket.0);
+        content.connections.count_in(&mut self.limits, bucket.0);
         if let (Some(tracking), Some(inside)) = (&mut self.inside, &mut content.inside) {
-            inside.connections.adopt(&mut tracking.limits, bucket.0);
+            inside.connections.count_in(&mut tracking.limits, bucket.0);
         }
     }
 
-    /// The other half of [`Tracking::adopt`].
-    pub fn surrender(&mut self, content: &Bucket) {
-        content.connections.surrender(&mut self.limits);
+    /// The other half of [`Tracking::count_in`].
+    pub fn count_out(&mut self, content: &Bucket) {
+        content.connections.count_out(&mut self.limits);
         if let (Some(tracking), Some(inside)) = (&mut self.inside, &content.inside) {
-            inside.connections.surrender(&mut tracking.limits);
+            inside.connections.count_out(&mut tracking.limits);
         }
     }
 
@@ -276,7 +276,7 @@ impl Tracking {
         let (Some(tracking), Some(inside)) = (&mut self.inside, &mut bucket.inside) else { return };
         inside.connections.expire(budget, &mut tracking.context(now, &mut counters.conntrack));
         if inside.connections.is_empty() {
-            inside.connections.surrender(&mut tracking.limits);
+            inside.connections.count_out(&mut tracking.limits);
             bucket.inside = None;
         }
     }
@@ -334,7 +334,7 @@ impl Tracking {
     }
 
     /// A packet goes on, as far as anybody but a helper is concerned.
-    pub fn pass(
+    pub fn accept(
         &mut self,
         bucket: &mut Bucket,
         packet: &Packet,
@@ -344,7 +344,7 @@ impl Tracking {
     ) -> Tracked {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else { return tracked };
         let mut context = self.context_of(Some(keyed.key.zone), now, counters);
-        bucket.connections.pass(tracked, &offered(packet, keyed, *hash), &mut context)
+        bucket.connections.accept(tracked, &offered(packet, keyed, *hash), &mut context)
     }
 }
 
@@ -366,7 +366,7 @@ impl PacketPath {
             return if is_news { ControlFlow::Break(End::Host) } else { dropped(why) };
         }
         scratch.set_tracked(tracked);
-        scratch.is_hosts = is_news;
+        scratch.ends_at_host = is_news;
         match tracked.why {
             // Without rules, all passes that is not INVALID.
             Some(why) if self.rules.is_none() && !packet.is_for_host => dropped(why),

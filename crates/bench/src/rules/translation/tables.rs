@@ -16,7 +16,7 @@ use flow::{ConntrackCounters, Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp
 use netio::{Frame, FramePool, clock};
 use steer::{BucketCount, BucketId, Steered, SteeringHasher};
 use wire::checksum::verify_transport;
-use wire::{ChecksumCovers, Network, Place, Readdress, TcpFlags, Transport, dissect};
+use wire::{ChecksumCovers, Network, Readdress, TcpFlags, Transport, TransportAddress, dissect};
 
 use super::wrong;
 use crate::Error;
@@ -319,7 +319,7 @@ impl Translates for Buckets {
             }
         }
         let table = &mut tables[packet.bucket.index()];
-        let tracked = table.pass(tracked, &offered, &mut context);
+        let tracked = table.accept(tracked, &offered, &mut context);
         let halves = table.translation(&tracked);
         readdress(packet, &halves.whole());
         tracked.verdict == Verdict::Accept && !halves.is_identity()
@@ -395,7 +395,7 @@ impl Shared {
         let (source, destination) = (key.end(sender), key.end(sender.opposite()));
         let address = MASQUERADE.to_ipv6_mapped().octets();
         let deadline = now.after(TIMEOUT);
-        let to = |end: Endpoint| Some(Place { address: end.address, port: end.port });
+        let to = |end: Endpoint| Some(TransportAddress { address: end.address, port: end.port });
         let chosen = self.choice.lock();
         // A client keeps its port if that is free (RFC 4787, REQ-3), as with the kernel.
         let ports = std::iter::once(source.port)

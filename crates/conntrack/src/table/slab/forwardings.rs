@@ -17,8 +17,8 @@ const FIRST: NonZeroU16 = NonZeroU16::MIN;
 pub(crate) struct Forwardings {
     chunks: Vec<Option<Box<[[Record; 2]; CHUNK]>>>,
     generation: NonZeroU16,
-    /// The reason that the caller of `begin` gave for the present generation.
-    begun_for: u64,
+    /// The generation of the worker under which the present one was begun.
+    worker_generation: u64,
 }
 
 /// The record of one direction; `generation` is `None` if there is none.
@@ -38,20 +38,20 @@ const NOTHING: [Record; 2] = [Record {
 
 impl Forwardings {
     pub const fn new() -> Self {
-        Self { chunks: Vec::new(), generation: FIRST, begun_for: 0 }
+        Self { chunks: Vec::new(), generation: FIRST, worker_generation: 0 }
     }
 
-    /// Begins a generation, unless the present one was begun for the same reason.
+    /// Begins a generation, unless the present one was begun in this generation of the worker.
     #[inline]
-    pub fn begin(&mut self, reason: u64) {
-        if self.begun_for != reason {
-            self.begin_next(reason);
+    pub fn begin(&mut self, worker_generation: u64) {
+        if self.worker_generation != worker_generation {
+            self.begin_next(worker_generation);
         }
     }
 
     #[cold]
-    fn begin_next(&mut self, reason: u64) {
-        self.begun_for = reason;
+    fn begin_next(&mut self, worker_generation: u64) {
+        self.worker_generation = worker_generation;
         self.generation = self.generation.checked_add(1).unwrap_or_else(|| {
             // The numbers of old generations are used again from here on, so no record that has
             // one may stay.

@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn is_a_map_that_a_new_generation_empties(steps in prop::collection::vec(step(), 0..200)) {
-        let (mut recorded, mut model, mut begun_for) = (Forwardings::new(), BTreeMap::new(), 0);
+        let (mut recorded, mut model, mut current) = (Forwardings::new(), BTreeMap::new(), 0);
         let way = |reply| if reply { Direction::Reply } else { Direction::Original };
         for step in steps {
             match step {
@@ -39,10 +39,10 @@ proptest! {
                     model.remove(&(slot, false));
                     model.remove(&(slot, true));
                 }
-                Step::Begin(reason) => {
-                    recorded.begin(reason);
-                    if reason != begun_for {
-                        begun_for = reason;
+                Step::Begin(worker_generation) => {
+                    recorded.begin(worker_generation);
+                    if worker_generation != current {
+                        current = worker_generation;
                         model.clear();
                     }
                 }
@@ -60,9 +60,9 @@ proptest! {
 fn nothing_of_an_old_generation_holds_again_when_the_numbers_come_round() {
     let mut recorded = Forwardings::new();
     recorded.set(7, Direction::Reply, forwarding(3));
-    for reason in 1..=u64::from(u16::MAX) {
-        recorded.begin(reason);
-        assert_eq!(recorded.get(7, Direction::Reply), None, "{reason}");
+    for worker_generation in 1..=u64::from(u16::MAX) {
+        recorded.begin(worker_generation);
+        assert_eq!(recorded.get(7, Direction::Reply), None, "{worker_generation}");
     }
     assert_eq!(recorded.memory_bytes(), 0);
 }

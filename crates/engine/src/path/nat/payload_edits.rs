@@ -18,16 +18,20 @@ impl PacketPath {
     /// Gives a packet of a connection with edited messages the sequence numbers as its sender means
     /// them, for tracking to see.
     #[inline]
-    pub(in crate::path) fn shift_in(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(in crate::path) fn shift_numbers_in(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
         let bucket = self.buckets.get(packet.bucket);
         if bucket.is_some_and(|bucket| bucket.connections.has_adjustments()) && !packet.untracked {
-            self.shift_in_edited(packet, scratch);
+            self.shift_edited_numbers_in(packet, scratch);
         }
         ControlFlow::Continue(())
     }
 
     #[cold]
-    fn shift_in_edited(&mut self, packet: &mut Packet, scratch: &mut Scratch) {
+    fn shift_edited_numbers_in(&mut self, packet: &mut Packet, scratch: &mut Scratch) {
         let found = packet.looked_up().zip(self.buckets.get(packet.bucket));
         let Some((direction, adjustment)) = found.and_then(|((keyed, hash), bucket)| {
             bucket.connections.adjustment(&keyed, hash, scratch.now)
@@ -51,7 +55,7 @@ impl PacketPath {
 
     /// Gives a packet the sequence numbers that its receiver expects.
     #[inline]
-    pub(in crate::path) fn shift_out(
+    pub(in crate::path) fn shift_numbers_out(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use conntrack::nat::{Block, Request, Supply, TranslatedEnd};
 use conntrack::{Again, Reached};
 use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
-use wire::{Place, Readdress};
+use wire::{Readdress, TransportAddress};
 
 use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
@@ -41,7 +41,7 @@ pub struct Search {
     reached: Reached,
     asked: usize,
     /// The last source that was tried.
-    source: Option<Place>,
+    source: Option<TransportAddress>,
     /// The subscribers were told that the connection has ended, because it was translated anew.
     is_told: bool,
 }
@@ -49,7 +49,7 @@ pub struct Search {
 impl Search {
     /// Begins a search.
     pub const fn new(request: Option<Request>, seed: u64) -> Self {
-        let reached = Reached { tried: 0, insists: false };
+        let reached = Reached { tried: 0, may_evict: false };
         Self { request, seed, reached, asked: 0, source: None, is_told: false }
     }
 
@@ -65,10 +65,10 @@ impl Search {
 
     /// True if the search is over. If a rule leaves many ports and none is free, the search begins
     /// again, and other connections have to give way.
-    fn is_over(&mut self) -> bool {
+    fn ends_or_evicts(&mut self) -> bool {
         let most = if self.request.is_some() { TRIES } else { TRIES_WITHOUT_RULE };
-        if self.asked >= most && self.request.is_some() && !self.reached.insists {
-            (self.asked, self.reached) = (0, Reached { tried: 0, insists: true });
+        if self.asked >= most && self.request.is_some() && !self.reached.may_evict {
+            (self.asked, self.reached) = (0, Reached { tried: 0, may_evict: true });
         }
         self.asked >= most
     }
@@ -147,7 +147,7 @@ impl PacketPath {
         let request = search.request.unwrap_or(Request::of(TranslatedEnd::Source));
         let block = self.block(packet.bucket);
         let mut last = None;
-        while !search.is_over() {
+        while !search.ends_or_evicts() {
             let Self { buckets, hasher, tracking, counters, .. } = self;
             let Some(bucket) = buckets.get_mut(packet.bucket) else { break };
             let hash_of = |key: &FlowKey| hasher.table_hash(key);
@@ -166,7 +166,7 @@ impl PacketPath {
                 Err(DropReason::PortPoolFull) => break,
                 Err(_) => return Some(Filing::Taken),
             };
-            if again.reached.insists && !search.reached.insists {
+            if again.reached.may_evict && !search.reached.may_evict {
                 search.asked = 0;
             }
             (search.reached, search.asked) = (again.reached, search.asked + 1);

@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
 
-use conntrack::nat::{Addresses, Block, Halves, Ports, Request, Supply, TranslatedEnd};
+use conntrack::nat::{AddressChanges, Addresses, Block, Ports, Request, Supply, TranslatedEnd};
 use conntrack::{Claimant, Context, Tracked};
 use flow::{DropReason, HashKey, Timestamp};
 use netio::Frame;
@@ -16,7 +16,7 @@ use ruleset::{NatKind, NatRequest};
 use siphasher::sip::SipHasher13;
 use steer::BucketId;
 use wire::Transport;
-use wire::{Dissected, Family, Network, Place, Readdress};
+use wire::{Dissected, Family, Network, Readdress, TransportAddress};
 
 use crate::egress::original_ends::{keep_original_ends, original_ends};
 use crate::egress::route_decision::RouteDecision;
@@ -80,15 +80,6 @@ pub(crate) const fn mixed(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// The half of a translation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
-    /// The change before routing.
-    Destination,
-    /// The change after routing.
-    Source,
-}
-
 impl PacketPath {
     /// Chooses a translation for a connection whose first packet is being judged.
     #[cold]
@@ -108,11 +99,17 @@ impl PacketPath {
     /// Translates a new connection that a translated one has announced. True if it is such a
     /// connection; no rule is asked for its translation then.
     #[inline]
-    pub(in crate::path) fn follow(&mut self, packet: &Packet, scratch: &Scratch) -> Step<bool> {
+    pub(in crate::path) fn translate_announced(
+        &mut self,
+        packet: &Packet,
+        scratch: &Scratch,
+    ) -> Step<bool> {
         if !scratch.tracked.is_expected() {
             return ControlFlow::Continue(false);
         }
-        self.choose(packet, scratch, |table, id, supply, context| table.follow(id, supply, context))
+        self.choose(packet, scratch, |table, id, supply, context| {
+            table.translate_announced(id, supply, context)
+        })
     }
 
     /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
@@ -126,7 +123,7 @@ impl PacketPath {
         let Some(place) = place(&packet.network, false) else { return };
         let address = own.map_or(place.address, wire::mapped);
         let port = wanted.ports.map_or(place.port, |(first, _)| first);
-        let destination = Some(Place { address, port });
+        let destination = Some(TransportAddress { address, port });
         self.readdress_by(packet, &Readdress { source: None, destination });
     }
 
@@ -217,17 +214,27 @@ impl PacketPath {
 
     /// The changes that the translation of a packet's connection makes to it.
     #[inline]
-    pub(in crate::path) fn halves(&self, packet: &Packet, tracked: &Tracked) -> Halves {
+    pub(in crate::path) fn address_changes(
+        &self,
+        packet: &Packet,
+        tracked: &Tracked,
+    ) -> AddressChanges {
         let bucket = self.buckets.get(packet.bucket);
-        bucket.map_or_else(Halves::default, |bucket| bucket.connections.translation(tracked))
+        bucket
+            .map_or_else(AddressChanges::default, |bucket| bucket.connections.translation(tracked))
     }
 
     /// Changes one or both ends of a packet, and the packet that an ICMP error quotes.
     #[inline]
-    pub(in crate::path) fn readdress(&mut self, packet: &mut Packet, halves: &Halves, half: Half) {
-        let change = match half {
-            Half::Destination => halves.before_routing(),
-            Half::Source => halves.after_routing(),
+    pub(in crate::path) fn readdress(
+        &mut self,
+        packet: &mut Packet,
+        address_changes: &AddressChanges,
+        end: TranslatedEnd,
+    ) {
+        let change = match end {
+            TranslatedEnd::Destination => address_changes.before_routing(),
+            TranslatedEnd::Source => address_changes.after_routing(),
         };
         if change != Readdress::default() {
             self.readdress_by(packet, &change);
@@ -425,14 +432,14 @@ impl PacketPath {
 }
 
 /// The address and port of one end of a packet, in the form that [`Readdress`] writes.
-fn place(network: &Network, source: bool) -> Option<Place> {
+fn place(network: &Network, source: bool) -> Option<TransportAddress> {
     let address = if source { network.source } else { network.destination };
     let port = match network.transport {
         Transport::IcmpQuery(query) => (query.id, query.id),
         Transport::Gre { version: 1, key } => (0, key as u16),
         transport => transport.ports().unwrap_or_default(),
     };
-    Some(Place { address, port: if source { port.0 } else { port.1 } })
+    Some(TransportAddress { address, port: if source { port.0 } else { port.1 } })
 }
 
 /// The addresses that a rule names.

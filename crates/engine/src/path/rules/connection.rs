@@ -3,7 +3,7 @@
 use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
 use flow::{Endpoint, KeyedPacket, Timestamp};
 use ruleset::{Details, Tuple, name_bits};
-use wire::{Place, mapped};
+use wire::{TransportAddress, mapped};
 
 /// A connection as rules see it.
 pub(crate) enum ConnectionDetails<'a> {
@@ -28,12 +28,13 @@ impl<'a> ConnectionDetails<'a> {
         }
         let (direction, KeyedPacket { key, sender }) = (tracked.direction?, *keyed?);
         let (from, to) = (key.end(sender), key.end(sender.opposite()));
-        let halves = table.translation(tracked);
-        let leaves = |place: Option<Place>, end: Endpoint| {
-            place.map_or(end, |Place { address, port }| Endpoint { address, port })
+        let address_changes = table.translation(tracked);
+        let leaves = |place: Option<TransportAddress>, end: Endpoint| {
+            place.map_or(end, |TransportAddress { address, port }| Endpoint { address, port })
         };
         let here = tuple(from, to);
-        let there = tuple(leaves(halves.destination, to), leaves(halves.source, from));
+        let there =
+            tuple(leaves(address_changes.destination, to), leaves(address_changes.source, from));
         Some(match direction {
             Direction::Original => Self::Ended { original: here, reply: there },
             Direction::Reply => Self::Ended { original: there, reply: here },

@@ -16,13 +16,13 @@ use crate::egress::bridge::OutputPorts;
 use crate::egress::original_ends::original_ends;
 use crate::egress::port_set::PortSet;
 use crate::egress::route_decision::RouteDecision;
-use crate::path::nat::translation::Half;
 use crate::path::packet::{Packet, route_of};
 use crate::path::rules::connection::ConnectionDetails;
 use crate::path::rules::routes::RuleRoutes;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{End, Reply, Step, dropped};
 use crate::path::{PacketPath, TimeSource};
+use conntrack::nat::TranslatedEnd;
 
 impl PacketPath {
     /// Asks the rules in front of tracking. They may give the packet a zone, or leave it untracked.
@@ -42,7 +42,7 @@ impl PacketPath {
         packet.per_packet = scratch.per_packet;
         // As with a packet that another worker has asked the rules about.
         scratch.priority = 0;
-        if asked.is_break() && self.is_news_for_host(packet, scratch.now) {
+        if asked.is_break() && self.is_untracked_for_host(packet, scratch.now) {
             return ControlFlow::Break(End::Host);
         }
         let wanted = asked?;
@@ -61,30 +61,30 @@ impl PacketPath {
         scratch: &mut Scratch,
     ) -> Step {
         if scratch.tracked.is_translated() {
-            scratch.set_halves(self.halves(packet, &scratch.tracked));
+            scratch.set_address_changes(self.address_changes(packet, &scratch.tracked));
         }
-        if scratch.proxy.opens {
+        if scratch.proxy.skips_early_chains {
             return ControlFlow::Continue(());
         }
         self.ask(Hook::Prerouting, packet, scratch)?;
         if scratch.tracked.fresh {
-            scratch.follows = self.follow(packet, scratch)?;
+            scratch.is_announced = self.translate_announced(packet, scratch)?;
             match self.ask_for_destination(packet, scratch)? {
                 DestinationChange::Redirected => {
                     self.ask(Hook::PreroutingTranslated, packet, scratch)?;
                     return self.leave_to_host(packet, scratch);
                 }
                 DestinationChange::Translated => {
-                    scratch.set_halves(self.halves(packet, &scratch.tracked))
+                    scratch.set_address_changes(self.address_changes(packet, &scratch.tracked))
                 }
                 DestinationChange::None => {}
             }
         }
-        if scratch.is_hosts && scratch.halves.destination.is_none() {
+        if scratch.ends_at_host && scratch.address_changes.destination.is_none() {
             return ControlFlow::Break(End::Host);
         }
-        scratch.is_hosts = false;
-        self.readdress(packet, &scratch.halves, Half::Destination);
+        scratch.ends_at_host = false;
+        self.readdress(packet, &scratch.address_changes, TranslatedEnd::Destination);
         self.ask(Hook::PreroutingTranslated, packet, scratch)?;
         ControlFlow::Continue(())
     }
@@ -147,7 +147,7 @@ impl PacketPath {
         self.ask_behind_routing(packet, scratch)?;
         // No rule looks at it any more.
         scratch.give_hop(&mut packet.frame);
-        if scratch.is_hosts { ControlFlow::Break(End::Host) } else { ControlFlow::Continue(()) }
+        if scratch.ends_at_host { ControlFlow::Break(End::Host) } else { ControlFlow::Continue(()) }
     }
 
     fn ask_behind_routing(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
@@ -157,7 +157,7 @@ impl PacketPath {
                 self.ask_for_each_port(packet, scratch, ports)
             }
             _ => {
-                if !scratch.proxy.opens {
+                if !scratch.proxy.skips_early_chains {
                     self.ask(Hook::Forward, packet, scratch)?;
                 }
                 self.ask_postrouting(packet, scratch)
@@ -184,7 +184,7 @@ impl PacketPath {
             self.go_out_by(port, scratch);
             let asked = match self.ask(Hook::Forward, packet, scratch) {
                 // Rules have the SYN proxy open this connection.
-                ControlFlow::Break(End::SynProxy(_)) if scratch.proxy.opens => {
+                ControlFlow::Break(End::SynProxy(_)) if scratch.proxy.skips_early_chains => {
                     self.ask_postrouting(packet, scratch)
                 }
                 ControlFlow::Break(end) => ControlFlow::Break(end),
@@ -217,10 +217,10 @@ impl PacketPath {
             let is_translated = self.ask_for_source(packet, scratch)?
                 || self.finish_translation(packet, scratch)?;
             if is_translated {
-                scratch.set_halves(self.halves(packet, &scratch.tracked));
+                scratch.set_address_changes(self.address_changes(packet, &scratch.tracked));
             }
         }
-        self.readdress(packet, &scratch.halves, Half::Source);
+        self.readdress(packet, &scratch.address_changes, TranslatedEnd::Source);
         self.ask(Hook::PostroutingTranslated, packet, scratch)?;
         ControlFlow::Continue(())
     }
@@ -231,7 +231,7 @@ impl PacketPath {
         packet: &mut Packet,
         scratch: &mut Scratch,
     ) -> Step<DestinationChange> {
-        if scratch.follows {
+        if scratch.is_announced {
             return ControlFlow::Continue(DestinationChange::Translated);
         }
         let Some(request) = self.ask(Hook::DestinationNat, packet, scratch)?.nat else {
@@ -251,13 +251,13 @@ impl PacketPath {
     /// Asks the hook that translates sources about a packet that has opened a connection. True
     /// if a rule has asked for a translation, or none is to be asked.
     fn ask_for_source(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step<bool> {
-        if scratch.follows {
+        if scratch.is_announced {
             return ControlFlow::Continue(true);
         }
         let Some(request) = self.ask(Hook::SourceNat, packet, scratch)?.nat else {
             return ControlFlow::Continue(false);
         };
-        if scratch.proxy.opens {
+        if scratch.proxy.skips_early_chains {
             // The proxy knows of one address of each end.
             return dropped(DropReason::SynCookie);
         }
@@ -356,7 +356,7 @@ impl PacketPath {
         let Some(bucket) = buckets.get_mut(packet.bucket) else {
             return ControlFlow::Continue(());
         };
-        let passed = tracking.pass(bucket, packet, tracked, scratch.now, counters);
+        let passed = tracking.accept(bucket, packet, tracked, scratch.now, counters);
         if let Some(why) = passed.refusal() {
             return dropped(why);
         }

@@ -281,7 +281,7 @@ fn ours(call: &Call) -> Vec<Option<String>> {
                 table.translate(id, &masquerade, supply, context).unwrap();
                 table.make_reply_unique(id, supply, context).unwrap();
             }
-            table.pass(tracked, packet, context)
+            table.accept(tracked, packet, context)
         });
         let mut text = payload(frame);
         for edit in own.table.take_edits().into_iter().rev() {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use lab::Side;
 use ruleset::{NatKind, NatRequest};
-use wire::{ChecksumCovers, Family, Network, Place, Readdress, Transport};
+use wire::{ChecksumCovers, Family, Network, Readdress, Transport, TransportAddress};
 
 use super::kernel::Answer;
 use super::stateway::read;
@@ -21,14 +21,14 @@ pub fn side(address: IpAddr) -> Option<Side> {
 }
 
 /// An address and a port or identifier.
-fn end(network: &Network, of_source: bool) -> Place {
+fn end(network: &Network, of_source: bool) -> TransportAddress {
     let (source, destination) = match network.transport {
         Transport::IcmpQuery(query) => (query.id, query.id),
         transport => transport.ports().unwrap_or_default(),
     };
     match of_source {
-        true => Place { address: network.source, port: source },
-        false => Place { address: network.destination, port: destination },
+        true => TransportAddress { address: network.source, port: source },
+        false => TransportAddress { address: network.destination, port: destination },
     }
 }
 
@@ -102,7 +102,7 @@ pub fn follow(
         true => (Some(after), None),
         false => {
             // With a random destination the kernel also chooses the identifier.
-            let asker = Place { address: network.source, port: after.port };
+            let asker = TransportAddress { address: network.source, port: after.port };
             ((is_query && takes_any).then_some(asker), Some(after))
         }
     };

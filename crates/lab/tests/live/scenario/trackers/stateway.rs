@@ -162,7 +162,7 @@ impl Ours {
             table.make_reply_unique(id, supply, &mut context).expect("there are ports");
             table.confirm(id, &mut context).unwrap();
         }
-        let tracked = table.pass(tracked, &packet, &mut context);
+        let tracked = table.accept(tracked, &packet, &mut context);
         if tracked.verdict != Verdict::Accept {
             return Judgement { class: Class::Lost, way: None, why: tracked.why };
         }
