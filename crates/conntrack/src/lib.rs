@@ -36,7 +36,7 @@ pub use settings::Settings;
 pub use table::{
     Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Checksum, Claimant, ConnectionId,
     Context, Cursor, Ended, Guess, Inside, Passage, Reached, Table, Tracked, TrackedPacket,
-    class_without_flow,
+    Verdict, class_without_flow,
 };
 pub use tunnels::KnownTunnels;
 pub use view::{

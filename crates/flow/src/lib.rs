@@ -1,13 +1,14 @@
 //! The vocabulary of the gateway.
 //!
 //! Every stage describes packets with these types: the flow that a packet belongs to
-//! ([`FlowKey`], [`Side`], [`Zone`]), its class after tracking ([`Class`]), its fate
-//! ([`Verdict`], [`DropReason`]), time ([`Timestamp`], [`TimerWheel`]), limits ([`LeasePool`]),
+//! ([`FlowKey`], [`Side`], [`Zone`]), its class after tracking ([`Class`]), why it is
+//! dropped ([`DropReason`]), time ([`Timestamp`], [`TimerWheel`]), limits ([`LeasePool`]),
 //! an index of slots ([`SlotIndex`]), and text that is safe to print ([`Shown`]). Nothing here
 //! reads a clock or a random source: both are arguments.
 
 mod counters;
 pub mod declared;
+mod drop_reason;
 mod index;
 mod key;
 mod lease;
@@ -17,12 +18,12 @@ mod shown;
 mod siphash;
 mod time;
 mod tunable;
-mod verdict;
 mod wheel;
 
 pub use counters::{
     ConntrackCounters, Counters, DefragCounters, SoftnetCounters, SynProxyCounters,
 };
+pub use drop_reason::{Class, DropReason};
 pub use index::{Crowded, SlotIndex};
 pub use key::{Endpoint, FlowKey, HashKey, KeyedPacket, Side, Zone, ZonePair};
 pub use lease::{Alarm, Lease, LeasePool};
@@ -30,5 +31,4 @@ pub use prefetch::{NoPrefetch, Prefetch};
 pub use shown::{Shown, is_harmless};
 pub use time::Timestamp;
 pub use tunable::{SetTunableError, Tunable, Unit, out_of_range};
-pub use verdict::{Class, DropReason, Verdict};
 pub use wheel::TimerWheel;

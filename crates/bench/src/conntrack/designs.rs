@@ -10,10 +10,9 @@ use ::conntrack::{
     Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Guess, KnownTunnels,
     Limits, Settings, Table, TrackedPacket,
 };
+use conntrack::Verdict;
 use engine::Hardware;
-use flow::{
-    Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Side, Timestamp, Verdict, Zone,
-};
+use flow::{Class, ConntrackCounters, FlowKey, HashKey, KeyedPacket, Side, Timestamp, Zone};
 use steer::{
     BucketCount, BucketId, FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher,
     TunnelSteering,

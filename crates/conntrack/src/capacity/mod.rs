@@ -450,6 +450,7 @@ impl Limits {
             Shortage::Table => Some(0),
             Shortage::Reserve => Some(1),
             Shortage::Zone(zone) => self.counted_zone(zone).map(|zone| 2 + zone),
+            Shortage::Source => None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The room that the connections of a table take, and which of them is evicted first.
 
-use flow::{Prefetch, Zone};
+use flow::{DropReason, Prefetch, Zone};
 
 use super::eviction_lists::{EvictionLists, Rank};
 use super::{Held, Limits};
@@ -16,6 +16,19 @@ pub enum Shortage {
     Reserve,
     /// The limit of a zone.
     Zone(Zone),
+    /// The limit of half-open connections of a source, for which no other gives way.
+    Source,
+}
+
+impl Shortage {
+    /// The reason to drop a packet whose connection has no room.
+    pub const fn reason(self) -> DropReason {
+        match self {
+            Self::Table | Self::Reserve => DropReason::TableFull,
+            Self::Zone(_) => DropReason::ZoneLimit,
+            Self::Source => DropReason::SourceLimit,
+        }
+    }
 }
 
 /// The units of the limits that the connections of a table hold, and the order in which they are
@@ -167,6 +180,7 @@ impl Occupancy {
             Shortage::Table => (&self.payers, 0),
             Shortage::Reserve => (&self.payers, 1),
             Shortage::Zone(zone) => (&self.zones, limits.counted_zone(zone)? as u16),
+            Shortage::Source => return None,
         };
         candidates.first_of(group * RANKS)
     }

@@ -38,8 +38,6 @@ pub enum DropCause {
         /// and two that INITs offered.
         expected: [u32; 3],
     },
-    /// The SYN proxy decides about the packet.
-    SynProxy,
 }
 
 impl DropCause {
@@ -50,7 +48,6 @@ impl DropCause {
             Self::Tcp { check, .. } => check.reason(),
             Self::State { .. } => DropReason::ProtocolState,
             Self::Tag { .. } => DropReason::VerificationTag,
-            Self::SynProxy => DropReason::SynCookie,
         }
     }
 }
@@ -86,7 +83,6 @@ impl fmt::Display for DropCause {
                 write!(f, "{what} in {direction} direction is not possible in {state}")
             }
             Self::State { state: None, what, .. } => write!(f, "{what} does not open a connection"),
-            Self::SynProxy => f.write_str(DropReason::SynCookie.meaning()),
             Self::Tag { found, expected } => {
                 write!(f, "verification tag {found:#010x} is not ")?;
                 let mut known = expected.iter().filter(|&&tag| tag != 0);

@@ -102,8 +102,8 @@ pub struct Joined {
 pub enum Screening {
     /// Nothing.
     Off,
-    /// It decides: a segment for which [`screens`] is true is refused as
-    /// [`DropCause::SynProxy`](crate::DropCause::SynProxy), and nothing has changed.
+    /// It decides: the verdict of a segment for which [`screens`] is true is
+    /// [`Verdict::Screen`](crate::Verdict::Screen), and nothing has changed.
     Ask,
     /// It answers the packet if the rules accept it. For the rules, the packet opens a
     /// connection that takes no room, so it evicts no other and no limit refuses it. The caller

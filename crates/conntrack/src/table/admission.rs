@@ -1,7 +1,7 @@
 //! Admission of new connections: each takes the units that it needs from every limit, and others
 //! are evicted where units are lacking.
 
-use flow::{DropReason, KeyedPacket};
+use flow::KeyedPacket;
 
 use super::Table;
 use super::entry::Entry;
@@ -26,7 +26,7 @@ impl Table {
         &mut self,
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
-    ) -> Result<Status, DropReason> {
+    ) -> Result<Status, Shortage> {
         if packet.screening == Screening::Answer {
             return Ok(Status::NONE);
         }
@@ -38,14 +38,14 @@ impl Table {
         }
         let source = key.endpoint(packet.sender);
         let counted = context.limits.sources.count(source, key.family, key.zone, limit);
-        let counted = counted.ok_or(DropReason::SourceLimit)?;
+        let counted = counted.ok_or(Shortage::Source)?;
         match self.pay(packet, context) {
             Ok(status) => Ok(status.with(Status::when(counted, Status::COUNTED))),
-            Err(reason) => {
+            Err(shortage) => {
                 if counted {
                     context.limits.sources.discount(source, key.family, key.zone);
                 }
-                Err(reason)
+                Err(shortage)
             }
         }
     }
@@ -55,14 +55,14 @@ impl Table {
         &mut self,
         packet: &KeyedPacket,
         context: &mut Context<'_>,
-    ) -> Result<Status, DropReason> {
+    ) -> Result<Status, Shortage> {
         let KeyedPacket { key, sender } = packet;
         let zone = context.limits.counted_zone(key.zone);
         if let Some(zone) = zone
             && !context.limits.spend_zone(zone)
             && !(self.evict(Shortage::Zone(key.zone), context) && context.limits.spend_zone(zone))
         {
-            return Err(DropReason::ZoneLimit);
+            return Err(Shortage::Zone(key.zone));
         }
         let is_full = !context.limits.spend();
         self.occupancy.note_full(is_full);
@@ -78,7 +78,7 @@ impl Table {
         if let Some(zone) = zone {
             context.limits.release_zone(zone);
         }
-        Err(DropReason::TableFull)
+        Err(Shortage::Table)
     }
 
     /// Counts an admitted connection, unless it takes no room.

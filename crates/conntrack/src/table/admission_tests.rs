@@ -1,6 +1,8 @@
 //! Zones, sources and the reserve, each by itself and while tables move.
 
-use flow::{Class, DropReason, FlowKey, Verdict, Zone};
+use crate::Verdict;
+use crate::capacity::Shortage;
+use flow::{Class, FlowKey, Zone};
 use proptest::prelude::*;
 use wire::{Family, Network};
 
@@ -71,7 +73,7 @@ fn a_zone_at_its_limit_gives_way_to_itself_alone() {
         track(&mut lab, 0, &query(1, port));
     }
     let refused = track(&mut lab, 7, &query(2, 1));
-    assert_eq!(refused.verdict, Verdict::Drop(DropReason::ZoneLimit));
+    assert_eq!(refused.verdict, Verdict::NoRoom(Shortage::Zone(Zone(7))));
     assert_eq!((lab.table.len(), lab.counters.early_drop), (9, 0));
     assert_eq!(track(&mut lab, 9, &query(2, 1)).verdict, Verdict::Accept);
     assert_eq!((lab.table.len(), lab.counters.early_drop), (9, 1));
@@ -90,7 +92,7 @@ fn the_reserve_is_for_its_sources_when_nothing_gives_way() {
     for port in 0..3 {
         settle(&mut lab, 0, 1, port);
     }
-    let full = Verdict::Drop(DropReason::TableFull);
+    let full = Verdict::NoRoom(Shortage::Table);
     assert_eq!(track(&mut lab, 0, &query(1, 77)).verdict, full, "two of five are reserved");
     settle(&mut lab, 0, 9, 1);
     assert_eq!(track(&mut lab, 0, &query(9, 2)).verdict, Verdict::Accept);
@@ -115,7 +117,7 @@ fn half_open_connections_of_a_source_are_limited_until_they_are_answered() {
     lab.settings.half_open_per_source = 4;
     let there = |port, flags| tcp(Family::V4, (1, port), (2, 80), flags, (0, 0));
     let back = |port, flags| tcp(Family::V4, (2, 80), (1, port), flags, (0, 1));
-    let refused = Verdict::Drop(DropReason::SourceLimit);
+    let refused = Verdict::NoRoom(Shortage::Source);
     for port in 0..3 {
         assert_eq!(lab.track(&there(port, SYN)).verdict, Verdict::Accept);
     }

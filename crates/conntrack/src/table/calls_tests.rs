@@ -1,7 +1,8 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use flow::{FlowKey, Verdict, Zone};
+use crate::Verdict;
+use flow::{FlowKey, Zone};
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, Transport, dissect, protocol};
 
@@ -130,6 +131,7 @@ impl Lab {
         let tracked = self.track(from, &Self::gre_frame(from, id));
         match (tracked.verdict, tracked.class) {
             (Verdict::Drop(reason), _) => reason.name(),
+            (Verdict::NoRoom(shortage), _) => shortage.reason().name(),
             (_, Class::New) => "new",
             (_, Class::Related) => "related",
             (_, Class::Established) => "established",

@@ -1,10 +1,10 @@
 //! Confirming or withdrawing a connection after its first packet has been judged.
 
-use flow::{DropReason, Verdict};
+use flow::DropReason;
 
 use super::{Checksum, Table, report};
 use crate::connection::Status;
-use crate::{ConnectionId, Context, EventKind, Tracked, TrackedPacket};
+use crate::{ConnectionId, Context, EventKind, Tracked, TrackedPacket, Verdict};
 
 impl Table {
     /// Lets a packet pass that every stage but its helper has accepted: confirms the connection

@@ -1,12 +1,12 @@
 //! The short way of nearly all packets: those of established connections that change only windows,
 //! timer and counters.
 
-use flow::{Class, Verdict};
+use flow::Class;
 
 use super::entry::Entry;
 use super::{Hit, Table, deadline, input_of};
 use crate::connection::Status;
-use crate::{ConnectionId, Context, Tracked, TrackedPacket};
+use crate::{ConnectionId, Context, Tracked, TrackedPacket, Verdict};
 
 impl Table {
     /// Does the same as [`Table::track`] for a packet of a connection that has seen a reply, if

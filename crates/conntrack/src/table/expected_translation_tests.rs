@@ -3,7 +3,8 @@
 use std::net::Ipv4Addr;
 use std::ops::{Deref, DerefMut};
 
-use flow::{Class, FlowKey, HashKey, Verdict, Zone};
+use crate::Verdict;
+use flow::{Class, FlowKey, HashKey, Zone};
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect};

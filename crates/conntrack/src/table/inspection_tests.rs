@@ -1,7 +1,9 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use flow::{Class, DropReason, FlowKey, Verdict, Zone};
+use crate::Verdict;
+use crate::capacity::Shortage;
+use flow::{Class, DropReason, FlowKey, Zone};
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect, protocol};
 
@@ -335,7 +337,7 @@ fn an_expectation_remains_when_its_connection_found_no_room() {
     lab.limits = Limits::alone(1, SECRET);
     lab.control(21);
     lab.command(8, b"PORT 192,0,2,1,7,208\n");
-    assert_eq!(lab.data_syn(2000).verdict, Verdict::Drop(DropReason::TableFull));
+    assert_eq!(lab.data_syn(2000).verdict, Verdict::NoRoom(Shortage::Table));
     assert_eq!(lab.expectations.len(), 1);
 }
 

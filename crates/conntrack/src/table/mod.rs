@@ -40,7 +40,8 @@ pub use self::admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use self::calls::CALLS_OF_A_PAIR;
 pub use self::inside::{Inside, Passage};
 pub use self::packet::{
-    Checksum, ConnectionId, Context, Ended, Guess, Tracked, TrackedPacket, class_without_flow,
+    Checksum, ConnectionId, Context, Ended, Guess, Tracked, TrackedPacket, Verdict,
+    class_without_flow,
 };
 pub use self::port_eviction::Claimant;
 pub use self::translation::{Again, Reached};

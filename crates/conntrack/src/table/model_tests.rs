@@ -236,7 +236,7 @@ proptest! {
         for network in packets {
             let expected = model.track(&network, &lab);
             let tracked = lab.track(&network);
-            let class = (tracked.verdict == flow::Verdict::Accept).then_some(tracked.class);
+            let class = (tracked.verdict == crate::Verdict::Accept).then_some(tracked.class);
             prop_assert_eq!(class, expected, "{:?}", network);
             prop_assert_eq!(lab.counters.early_drop, model.evicted);
             let mut listed: Vec<FlowKey> = lab.listed().iter().map(|c| c.key).collect();

@@ -6,11 +6,12 @@ use wire::Transport;
 use super::entry::Entry;
 use super::inspection::release;
 use super::{Table, deadline, input_of, invalid};
+use crate::capacity::Shortage;
 use crate::connection::Status;
 use crate::expect::Claim;
 use crate::proto::State;
 use crate::syn_proxy::{Screening, screens};
-use crate::{Context, Direction, DropCause, Settings, Tracked, TrackedPacket};
+use crate::{Context, Direction, Settings, Tracked, TrackedPacket};
 
 impl Table {
     /// Opens a connection with its first packet, in the place of one that has ended.
@@ -49,7 +50,7 @@ impl Table {
             && let Transport::Tcp(tcp) = packet.network.transport
             && screens(tcp.flags)
         {
-            return Tracked::refused(DropCause::SynProxy);
+            return Tracked::to_screen();
         }
         if packet.keyed.key.is_of_calls() {
             return self.track_call(packet, context);
@@ -78,9 +79,9 @@ impl Table {
         let hash = packet.hash as u32;
         let admitted = match self.admit(packet, context) {
             Ok(admitted) => admitted,
-            Err(reason) => {
+            Err(shortage) => {
                 release(expected.as_deref(), context);
-                return Tracked::refused(reason);
+                return Tracked::no_room(shortage);
             }
         };
         let mut entry = Entry::open(packet.keyed.key, hash, packet.keyed.sender, state);
@@ -91,7 +92,7 @@ impl Table {
         entry.head.status.set(admitted.with(Status::FRESH).with(keeps));
         let Some(slot) = self.put(entry, packet.screening, context) else {
             release(expected.as_deref(), context);
-            return Tracked::refused(DropReason::TableFull);
+            return Tracked::no_room(Shortage::Table);
         };
         self.opened = (slot, packet.hash);
         if let Some(zones) = packet.zones {

@@ -1,8 +1,9 @@
 //! The input and output of tracking.
 
-use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Timestamp, Verdict, ZonePair};
+use flow::{Class, ConntrackCounters, DropReason, KeyedPacket, Timestamp, ZonePair};
 use wire::{Family, IcmpError, Network, Transport};
 
+use crate::capacity::Shortage;
 use crate::connection::{Head, Status};
 use crate::expect::Listener;
 use crate::syn_proxy::Screening;
@@ -130,6 +131,20 @@ pub(crate) fn listener<'a>(
     events.as_mut().filter(|_| settings.events).map(|sink| &mut **sink as _)
 }
 
+/// The decision of tracking about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on.
+    Accept,
+    /// It ends here.
+    Drop(DropReason),
+    /// This limit leaves no room for the connection that it would open. The caller may make room
+    /// and track it again. If not, it drops the packet and counts it as refused.
+    NoRoom(Shortage),
+    /// The SYN proxy decides about it, and nothing has changed.
+    Screen,
+}
+
 /// The result of tracking a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tracked {
@@ -139,9 +154,8 @@ pub struct Tracked {
     pub direction: Option<Direction>,
     /// The mark of that connection, 0 without one.
     pub mark: u32,
-    /// Drops only if a limit leaves no room, if a helper waits for the rest, or if the packet
-    /// may not open a connection. Invalid packets are for the rules to drop. If there is no
-    /// room, the caller counts the packet as refused, unless it makes room and tries again.
+    /// Drops only if a helper waits for the rest, or if the packet may not open a connection.
+    /// Invalid packets are for the rules to drop.
     pub verdict: Verdict,
     /// The reason for a packet that is invalid or to be dropped.
     pub why: Option<DropCause>,
@@ -210,11 +224,11 @@ impl Tracked {
         self.status.has(Status::TRANSLATED)
     }
 
-    /// The reason if tracking drops the packet.
+    /// The reason if tracking refuses the packet.
     pub const fn refusal(&self) -> Option<DropCause> {
         match self.verdict {
-            Verdict::Accept => None,
-            Verdict::Drop(_) => self.why,
+            Verdict::Accept | Verdict::Screen => None,
+            Verdict::Drop(_) | Verdict::NoRoom(_) => self.why,
         }
     }
 
@@ -231,6 +245,17 @@ impl Tracked {
     pub(crate) fn dropped(self, why: impl Into<DropCause>) -> Self {
         let why = why.into();
         Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..self }
+    }
+
+    /// The result for a packet whose connection a limit leaves no room for.
+    pub(crate) fn no_room(shortage: Shortage) -> Self {
+        let why = Some(shortage.reason().into());
+        Self { verdict: Verdict::NoRoom(shortage), why, ..Self::alone(Class::New) }
+    }
+
+    /// The result for a packet that the SYN proxy decides about.
+    pub(crate) const fn to_screen() -> Self {
+        Self { verdict: Verdict::Screen, ..Self::alone(Class::New) }
     }
 
     /// The result for a packet that can not belong to a connection.

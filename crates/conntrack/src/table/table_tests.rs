@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use flow::{Class, DropReason, Verdict};
+use crate::Verdict;
+use crate::capacity::Shortage;
+use flow::{Class, DropReason};
 use wire::{Family, FragmentInfo, IcmpError, Network, Quoted, QuotedTransport, TcpFlags, protocol};
 
 use super::*;
@@ -155,7 +157,7 @@ fn a_full_table_drops_early_what_is_not_assured() {
         lab.wait(Duration::from_secs(3));
     }
     let refused = lab.track(&flows[4]);
-    assert_eq!(refused.verdict, Verdict::Drop(DropReason::TableFull));
+    assert_eq!(refused.verdict, Verdict::NoRoom(Shortage::Table));
     assert_eq!(lab.counters.early_drop, 0);
     let gone = keyed(&flows[0]).key;
     assert!(lab.run(|table, context| table.delete(&gone, gone.hash(SECRET), context)));
@@ -180,7 +182,7 @@ fn a_full_table_drops_early_what_is_closing() {
     lab.track(&there(ACK, (9, 9)));
     let other = flow_number(1);
     assert!(lab.listed()[0].assured);
-    assert_eq!(lab.track(&other).verdict, Verdict::Drop(DropReason::TableFull));
+    assert_eq!(lab.track(&other).verdict, Verdict::NoRoom(Shortage::Table));
     lab.track(&there(TcpFlags::FIN.0 | ACK, (17, 9)));
     assert_eq!(lab.listed()[0].state, Some("FIN_WAIT"));
     assert_eq!(lab.track(&other).verdict, Verdict::Accept);

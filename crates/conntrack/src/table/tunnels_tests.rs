@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use flow::{FlowKey, Verdict};
+use crate::Verdict;
+use flow::FlowKey;
 use proptest::prelude::*;
 use wire::{Family, IcmpError, Network, Quoted, QuotedTransport, Transport, protocol};
 

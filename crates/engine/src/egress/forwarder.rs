@@ -54,7 +54,7 @@ impl Forwarder {
     /// Decides about a packet for this station, see [`Router::packet_arrival`]. A bridge forwards
     /// all.
     #[inline]
-    pub fn packet_arrival(&mut self, frame: &Frame, network: Option<&Network>) -> Arrival {
+    pub fn packet_arrival(&mut self, frame: &Frame, network: &Network) -> Arrival {
         let router = self.router.as_mut();
         router.map_or(Arrival::Forward, |router| router.packet_arrival(frame, network))
     }

@@ -23,13 +23,13 @@ const DAY_MS: u128 = 86_400_000;
 pub(crate) fn refusal(frame: &Frame, may_be_own: bool) -> Option<Arrival> {
     let refused = wire::check_options(packet(frame)).err()?;
     Some(match refused {
-        RefusedOption::SourceRoute => Arrival::Drop(DropReason::SourceRoute),
+        RefusedOption::SourceRoute => Arrival::Drop(DropReason::SourceRoute, None),
         RefusedOption::Malformed { pointer } if !may_be_own => {
-            Arrival::Refuse(DropReason::IpOptions, Message::ParameterProblem { pointer })
+            Arrival::Drop(DropReason::IpOptions, Some(Message::ParameterProblem { pointer }))
         }
         // The kernel looks at these options before its rules, and has answered already.
         RefusedOption::HopByHop | RefusedOption::Malformed { .. } => {
-            Arrival::Drop(DropReason::IpOptions)
+            Arrival::Drop(DropReason::IpOptions, None)
         }
     })
 }

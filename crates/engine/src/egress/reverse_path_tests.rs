@@ -54,11 +54,11 @@ impl Bench {
         let mut frame = FramePool::new(0, 0).copy_of(&bytes).unwrap();
         frame.port = port;
         let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
-        let found = self.router.packet_arrival(&frame, Some(&network));
-        assert_eq!(self.router.packet_arrival(&frame, Some(&network)), found);
+        let found = self.router.packet_arrival(&frame, &network);
+        assert_eq!(self.router.packet_arrival(&frame, &network), found);
         match found {
             Arrival::Forward => None,
-            Arrival::Drop(reason) => Some(reason),
+            Arrival::Drop(reason, _) => Some(reason),
             other => panic!("{other:?}"),
         }
     }

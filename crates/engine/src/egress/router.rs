@@ -47,14 +47,10 @@ const MAX_ASKED: usize = 1024;
 pub enum Arrival {
     /// It is routed.
     Forward,
-    /// It is routed after its VLAN tags are taken off. They only have a priority.
-    Untag,
     /// The kernel handles its own copy of the frame.
     Host,
-    /// It is dropped.
-    Drop(DropReason),
-    /// It is dropped, and its sender is told why.
-    Refuse(DropReason, Message),
+    /// It is dropped, and its sender may be told why.
+    Drop(DropReason, Option<Message>),
 }
 
 /// The routing part of a worker.
@@ -135,34 +131,23 @@ impl Router {
     #[inline]
     pub fn arrival(&self, frame: &Frame) -> Arrival {
         let Some(port) = self.routing.port(frame.port) else {
-            return Arrival::Drop(DropReason::NoOutputPort);
+            return Arrival::Drop(DropReason::NoOutputPort, None);
         };
         match frame.bytes().first_chunk() {
-            None => Arrival::Drop(DropReason::MalformedLink),
+            None => Arrival::Drop(DropReason::MalformedLink, None),
             Some(to) if *to == port.station => Arrival::Forward,
             Some(to) if is_group(*to) => Arrival::Host,
-            Some(_) => Arrival::Drop(DropReason::OtherStation),
+            Some(_) => Arrival::Drop(DropReason::OtherStation, None),
         }
     }
 
-    /// Decides about a packet for this router's station. `network` describes it; `None`: it is not
-    /// IP.
-    #[inline]
-    pub fn packet_arrival(&mut self, frame: &Frame, network: Option<&Network>) -> Arrival {
-        match network {
-            Some(network) if network.offset == ETHERNET_LEN => self.judge(frame, network),
-            Some(_) if wire::priority_tags(frame.bytes()).is_some() => Arrival::Untag,
-            // A packet in a VLAN is for an interface of the kernel on top of this one.
-            _ => Arrival::Host,
-        }
-    }
-
-    fn judge(&mut self, frame: &Frame, network: &Network) -> Arrival {
+    /// Decides about a packet without tags for this router's station.
+    pub fn packet_arrival(&mut self, frame: &Frame, network: &Network) -> Arrival {
         let (source, destination) = (network.source_ip(), network.destination_ip());
         let may_be_for_host = self.is_for_host(network);
         if !may_be_for_host {
             if is_no_destination(destination) {
-                return Arrival::Drop(DropReason::Martian);
+                return Arrival::Drop(DropReason::Martian, None);
             }
             if self.routing.is_own(destination)
                 || destination.is_multicast()
@@ -172,12 +157,12 @@ impl Router {
                 return Arrival::Host;
             }
             if is_no_source(source) || self.routing.is_own(source) {
-                return Arrival::Drop(DropReason::Martian);
+                return Arrival::Drop(DropReason::Martian, None);
             }
         }
         let Self { sources, routing, route_cache, .. } = self;
         if let Some(reason) = sources.fault(frame.port, network, routing, route_cache) {
-            return Arrival::Drop(reason);
+            return Arrival::Drop(reason, None);
         }
         ip_options::refusal(frame, may_be_for_host).unwrap_or(Arrival::Forward)
     }

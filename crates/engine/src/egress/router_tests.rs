@@ -341,15 +341,15 @@ fn only_packets_for_the_router_and_not_for_its_host_are_routed() {
         let frame = bench.pool.copy_of(&bytes).unwrap();
         match bench.router.arrival(&frame) {
             Arrival::Forward => {
-                let network = wire::dissect(&bytes).unwrap().network;
-                bench.router.packet_arrival(&frame, network.as_ref())
+                let network = wire::dissect(&bytes).unwrap().network.unwrap();
+                bench.router.packet_arrival(&frame, &network)
             }
             arrival => arrival,
         }
     };
     let (client, server) = ([192, 0, 2, 1], [198, 51, 100, 2]);
     assert_eq!(arrival(client, server, STATIONS[0]), Arrival::Forward);
-    assert_eq!(arrival(client, server, OUTSIDE), Arrival::Drop(DropReason::OtherStation));
+    assert_eq!(arrival(client, server, OUTSIDE), Arrival::Drop(DropReason::OtherStation, None));
     assert_eq!(arrival(client, server, [0xff; 6]), Arrival::Host);
     for own in [[192, 0, 2, 254], [198, 51, 100, 254], [224, 0, 0, 5], [169, 254, 0, 1], [255; 4]] {
         assert_eq!(arrival(client, own, STATIONS[0]), Arrival::Host, "{own:?}");
@@ -357,7 +357,7 @@ fn only_packets_for_the_router_and_not_for_its_host_are_routed() {
     let own = [198, 51, 100, 254];
     let sources = [[127, 0, 0, 1], [224, 0, 0, 1], [0, 0, 0, 0], [169, 254, 0, 1], [255; 4], own];
     for source in sources {
-        assert_eq!(arrival(source, server, STATIONS[0]), Arrival::Drop(DropReason::Martian));
+        assert_eq!(arrival(source, server, STATIONS[0]), Arrival::Drop(DropReason::Martian, None));
     }
     assert_eq!(
         arrival([240, 0, 0, 1], server, STATIONS[0]),
@@ -365,7 +365,7 @@ fn only_packets_for_the_router_and_not_for_its_host_are_routed() {
         "as the kernel does"
     );
     for nowhere in [[0; 4], [127, 0, 0, 1], [127, 9, 9, 9]] {
-        assert_eq!(arrival(client, nowhere, STATIONS[0]), Arrival::Drop(DropReason::Martian));
+        assert_eq!(arrival(client, nowhere, STATIONS[0]), Arrival::Drop(DropReason::Martian, None));
     }
 }
 
@@ -378,16 +378,16 @@ fn ipv6_addresses_that_are_nobodys_on_the_way_are_martian() {
         let builder = PacketBuilder::v6(octets(from), octets(to)).macs(INSIDE, STATIONS[0]);
         builder.udp(7, 9, &[], &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
-        let network = wire::dissect(&bytes).unwrap().network;
-        bench.router.packet_arrival(&frame, network.as_ref())
+        let network = wire::dissect(&bytes).unwrap().network.unwrap();
+        bench.router.packet_arrival(&frame, &network)
     };
     let (client, server) = ("2001:db8:1::1", "2001:db8:2::2");
     assert_eq!(arrival(client, server), Arrival::Forward);
     for source in ["::", "::1", "ff02::1", "fe80::1", "::ffff:192.0.2.1"] {
-        assert_eq!(arrival(source, server), Arrival::Drop(DropReason::Martian), "{source}");
+        assert_eq!(arrival(source, server), Arrival::Drop(DropReason::Martian, None), "{source}");
     }
     for destination in ["::", "::1", "::ffff:127.0.0.1"] {
-        let dropped = Arrival::Drop(DropReason::Martian);
+        let dropped = Arrival::Drop(DropReason::Martian, None);
         assert_eq!(arrival(client, destination), dropped, "{destination}");
     }
     assert_eq!(arrival("fe80::1", "ff02::1"), Arrival::Host);
@@ -401,23 +401,26 @@ fn options_are_refused_and_their_faults_told() {
         let builder = PacketBuilder::v4([192, 0, 2, 1], to).macs(INSIDE, STATIONS[0]);
         builder.options(options).udp(7, 9, &[], &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
-        let network = wire::dissect(&bytes).unwrap().network;
-        bench.router.packet_arrival(&frame, network.as_ref())
+        let network = wire::dissect(&bytes).unwrap().network.unwrap();
+        bench.router.packet_arrival(&frame, &network)
     };
     let (server, own) = ([198, 51, 100, 2], [198, 51, 100, 254]);
     let source_route = [131, 7, 4, 203, 0, 113, 1, 0];
     assert_eq!(arrival(&mut bench, server, &[148, 4, 0, 0]), Arrival::Forward);
-    assert_eq!(arrival(&mut bench, server, &source_route), Arrival::Drop(DropReason::SourceRoute));
+    assert_eq!(
+        arrival(&mut bench, server, &source_route),
+        Arrival::Drop(DropReason::SourceRoute, None)
+    );
     let told = Message::ParameterProblem { pointer: 22 };
     assert_eq!(
         arrival(&mut bench, server, &[7, 3, 3, 0]),
-        Arrival::Refuse(DropReason::IpOptions, told)
+        Arrival::Drop(DropReason::IpOptions, Some(told))
     );
     assert_eq!(arrival(&mut bench, own, &[7, 3, 3, 0]), Arrival::Host, "it sees to it");
     bench.router.take_own();
     assert_eq!(
         arrival(&mut bench, own, &[7, 3, 3, 0]),
-        Arrival::Drop(DropReason::IpOptions),
+        Arrival::Drop(DropReason::IpOptions, None),
         "and tells"
     );
 }

@@ -1,48 +1,76 @@
-//! Arrival: what a worker does with a frame or packet that is not on its way through the gateway.
+//! The stages that take frames, and the look of a router at the ends of a packet.
 
 use std::ops::ControlFlow;
 
-use flow::{Class, DropReason, Timestamp};
+use flow::{DropReason, Timestamp};
 use netio::Frame;
-use wire::Network;
+use wire::{Dissected, ETHERNET_LEN, Network};
 
 use crate::egress::bridge::is_never_forwarded;
 use crate::egress::router::Arrival;
 use crate::path::packet::{Item, Packet};
-use crate::path::step::{End, Reply, Step, dropped};
+use crate::path::step::{End, FrameEnd, Reply, Step};
+use crate::path::zones::Origin;
 use crate::path::{PacketPath, TimeSource};
 
 impl PacketPath {
-    /// Disposes of a frame in whose packet a router has no part: one that is not IP, or lies
-    /// behind tags.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn take_unrouted(&mut self, frame: Frame, network: Option<Network>, now: Timestamp) {
-        let arrival = self.forwarder.packet_arrival(&frame, network.as_ref());
-        self.end_arrival(frame, arrival, now);
-    }
-
-    /// Takes the tags off a frame whose tags have nothing but a priority, and steers it.
-    #[cold]
-    #[inline(never)]
-    fn steer_untagged(&mut self, mut frame: Frame, now: Timestamp) {
-        frame.take_priority_tags();
-        self.steer(frame, now);
-    }
-
-    /// Passes what is not IP if it is on the list. It has no flow and stays in the order of its
-    /// queue.
-    #[cold]
-    #[inline(never)]
-    fn pass_unjudged(&mut self, frame: Frame, now: Timestamp) {
-        if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
-            return self.drop_frame(frame, DropReason::EthertypeRefused.into());
+    /// Takes the frames that are for this station. A bridge takes all.
+    #[inline]
+    pub(super) fn arrive(&self, frame: &Frame) -> ControlFlow<FrameEnd> {
+        match self.forwarder.arrival(frame) {
+            Arrival::Forward => ControlFlow::Continue(()),
+            Arrival::Host => ControlFlow::Break(FrameEnd::Host),
+            Arrival::Drop(reason, _) => ControlFlow::Break(FrameEnd::Drop(reason.into())),
         }
-        self.learn_station(&frame, now);
-        self.counters.softnet.processed += 1;
-        self.counters.classify(Class::Untracked);
-        self.forward(frame, None, None, now.as_nanos());
-        self.drop_refused();
+    }
+
+    /// Reads the headers of a frame. The way of a frame ends here if it is not IP.
+    #[inline(always)]
+    pub(super) fn dissect(
+        &mut self,
+        frame: &mut Frame,
+        now: Timestamp,
+    ) -> ControlFlow<FrameEnd, (Network, Origin)> {
+        let Dissected { network, vlan, .. } = match wire::dissect(frame.bytes()) {
+            Ok(dissected) => dissected,
+            Err(malformed) => return ControlFlow::Break(FrameEnd::Drop(malformed.into())),
+        };
+        if !frame.admit_offload(network.as_ref()) {
+            return ControlFlow::Break(FrameEnd::Drop(DropReason::OffloadMismatch.into()));
+        }
+        let Some(network) =
+            network.filter(|it| it.offset == ETHERNET_LEN || self.forwarder.router().is_none())
+        else {
+            return self.dissect_unusual(frame, network, now);
+        };
+        self.learn_station(frame, now);
+        ControlFlow::Continue((network, self.tracking.zones().origin(frame.port, vlan)))
+    }
+
+    /// Does the same with a frame that has no packet, or has tags in front of the packet that a
+    /// router is to take.
+    #[cold]
+    #[inline(never)]
+    fn dissect_unusual(
+        &mut self,
+        frame: &mut Frame,
+        network: Option<Network>,
+        now: Timestamp,
+    ) -> ControlFlow<FrameEnd, (Network, Origin)> {
+        if self.forwarder.router().is_none() {
+            // It has no flow, and stays in the order of its queue.
+            if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
+                return ControlFlow::Break(FrameEnd::Drop(DropReason::EthertypeRefused.into()));
+            }
+            self.learn_station(frame, now);
+            return ControlFlow::Break(FrameEnd::Forward);
+        }
+        // A packet in a VLAN is for an interface of the kernel on top of this one.
+        if network.is_none() || wire::priority_tags(frame.bytes()).is_none() {
+            return ControlFlow::Break(FrameEnd::Host);
+        }
+        frame.take_priority_tags();
+        self.dissect(frame, now)
     }
 
     /// Notes where the sender of a frame is, before rules ask by which port an answer leaves, and
@@ -76,39 +104,22 @@ impl PacketPath {
         if packet.is_checked || self.forwarder.router().is_none() {
             return ControlFlow::Continue(());
         }
-        match self.forwarder.packet_arrival(&packet.frame, Some(&packet.network)) {
+        match self.forwarder.packet_arrival(&packet.frame, &packet.network) {
             Arrival::Forward => {
                 packet.set_checked(&self.forwarder);
                 ControlFlow::Continue(())
             }
-            // Steering has taken priority tags off.
-            Arrival::Host | Arrival::Untag => {
+            Arrival::Host => {
                 self.counters.softnet.processed += 1;
                 ControlFlow::Break(End::Host)
             }
-            Arrival::Drop(reason) => dropped(reason),
-            Arrival::Refuse(reason, message) => {
-                ControlFlow::Break(End::Drop(reason.into(), Some(Reply::Icmp(message))))
-            }
-        }
-    }
-
-    /// Disposes of a frame that a router does not route.
-    #[inline(never)]
-    pub(super) fn end_arrival(&mut self, frame: Frame, arrival: Arrival, now: Timestamp) {
-        match arrival {
-            Arrival::Forward => self.pass_unjudged(frame, now),
-            Arrival::Untag => self.steer_untagged(frame, now),
-            Arrival::Host => {
-                self.counters.softnet.processed += 1;
-                self.counters.output.to_host += 1;
-                self.pool.give_back(frame);
-            }
-            Arrival::Drop(reason) => self.drop_frame(frame, reason.into()),
-            Arrival::Refuse(reason, message) => {
-                self.tell(&frame, message, now);
-                self.drop_frame(frame, reason.into());
+            Arrival::Drop(reason, message) => {
+                ControlFlow::Break(End::Drop(reason.into(), message.map(Reply::Icmp)))
             }
         }
     }
 }
+
+#[cfg(test)]
+#[path = "arrival_offload_tests.rs"]
+mod offload_tests;

@@ -2,12 +2,11 @@
 //! stages has ended. Reassembly alone keeps packets itself, because it owns the place where fragments
 //! wait for their datagram.
 //!
-//! Other files have parts of the driver too: [`super::steering`] and [`super::arrival`] dispose of
-//! frames in front of the stages, [`super::alias_messages`] releases packets that have waited for an
-//! alias, and [`super::syn_proxy`] sends the segments of an [`Answer`].
+//! Other files have parts of the driver too: [`super::alias_messages`] releases packets that have
+//! waited for an alias, and [`super::syn_proxy`] sends the segments of an [`Answer`].
 
 use conntrack::syn_proxy::Screening;
-use flow::{DropReason, Timestamp};
+use flow::{Class, DropReason, Timestamp};
 use netio::{Frame, PortId};
 use steer::BucketId;
 
@@ -17,10 +16,10 @@ use crate::path::PacketPath;
 use crate::path::alias_table::{Filing, Waiting};
 use crate::path::drop_cause::DropCause;
 use crate::path::nat::port_search::Search;
-use crate::path::packet::{Kept, Packet, route_of};
+use crate::path::packet::{Item, Kept, Packet, route_of};
 use crate::path::reassembly::Pieces;
 use crate::path::scratch::{Exit, Progress, Scratch};
-use crate::path::step::{Answer, End, Wait};
+use crate::path::step::{Answer, End, FrameEnd, Wait};
 use conntrack::Forwarding;
 
 /// The driver's next step after it has disposed of a packet.
@@ -32,6 +31,8 @@ pub(crate) enum Next {
     Restart,
     /// It takes the packet from tracking on.
     Retrack,
+    /// It asks the SYN proxy of this number, to which a rule has given the packet.
+    RuleProxy(u32),
 }
 
 impl PacketPath {
@@ -68,13 +69,28 @@ impl PacketPath {
                 scratch.retrack(packet);
                 return Next::Retrack;
             }
-            End::SynProxy(proxy) => {
-                let end = self.take_by_rule(packet, scratch, proxy);
-                return self.dispose_of_one(end, packet, scratch);
-            }
+            End::SynProxy(proxy) => return Next::RuleProxy(proxy),
             End::Answer(answer) => self.answer(answer, packet, scratch),
         }
         Next::Done
+    }
+
+    /// Carries out the end of a frame in front of the stages that take packets.
+    pub(super) fn dispose_of_frame(&mut self, end: FrameEnd, frame: Frame, now: Timestamp) {
+        match end {
+            FrameEnd::Forward => {
+                self.counters.softnet.processed += 1;
+                self.counters.classify(Class::Untracked);
+                self.forward(frame, None, None, now.as_nanos());
+                self.drop_refused();
+            }
+            FrameEnd::Host => {
+                self.counters.softnet.processed += 1;
+                self.counters.output.to_host += 1;
+                self.pool.give_back(frame);
+            }
+            FrameEnd::Drop(why) => self.drop_frame(frame, why),
+        }
     }
 
     /// Carries out the end of a packet in front of all stages.
@@ -96,13 +112,14 @@ impl PacketPath {
         match scratch.tracking {
             Progress::Untracked | Progress::InFastPath(_) => return,
             Progress::Accepted => self.withdraw(packet, &scratch.tracked, scratch.now),
-            Progress::Confirmed => {}
+            Progress::Confirmed | Progress::Withdrawn => {}
+        }
+        if let End::SynProxy(_) = end {
+            scratch.tracking = Progress::Withdrawn;
+            return;
         }
         scratch.tracking = Progress::Untracked;
-        if !matches!(
-            end,
-            End::Host | End::SynProxy(_) | End::Retrack | End::Answer(Answer::Promise)
-        ) {
+        if !matches!(end, End::Host | End::Retrack | End::Answer(Answer::Promise)) {
             self.counters.classify(scratch.tracked.class);
         }
     }
@@ -119,6 +136,32 @@ impl PacketPath {
         }
         self.hand_over(packet.take());
         Next::Done
+    }
+
+    /// Hands a packet to the owner of its bucket, another worker.
+    pub(super) fn hand_over(&mut self, mut packet: Packet) {
+        packet.set_aside();
+        let Some(link) = self.buckets.link_of(packet.bucket) else {
+            return self.drop_frames(packet.frame, packet.pieces, DropReason::BacklogFull);
+        };
+        // Packets without a flow count as one flow for each bucket, and so do those of a tunnel, which
+        // are of several flows.
+        let bucket = u64::from(packet.bucket.0);
+        let flow_hash = || match &mut packet.flow {
+            Some(flow) => flow.table_hash(&self.hasher) ^ bucket,
+            None => bucket,
+        };
+        match link.admit(flow_hash) {
+            Ok(()) => link.stage(Item::Packet(packet)),
+            Err(reason) => {
+                let softnet = &mut self.counters.softnet;
+                *match reason {
+                    DropReason::FlowLimit => &mut softnet.flow_limit_count,
+                    _ => &mut softnet.dropped,
+                } += packet.weight() as u64;
+                self.drop_frames(packet.frame, packet.pieces, reason);
+            }
+        }
     }
 
     /// Has the first packet of a connection wait until replies find it.

@@ -1,15 +1,12 @@
 //! Eviction: connections that give way where a limit leaves no room for another.
 
 use conntrack::syn_proxy::Screening;
-use conntrack::{DropCause, Shortage, Tracked};
-use flow::{DropReason, Timestamp};
+use conntrack::{Shortage, Tracked, Verdict};
+use flow::Timestamp;
 
 use crate::path::packet::Packet;
 use crate::path::{PacketPath, TimeSource};
 
-/// Why there may be no room for a connection.
-pub(crate) const LIMITS: [DropReason; 3] =
-    [DropReason::TableFull, DropReason::ZoneLimit, DropReason::SourceLimit];
 /// Connections that give way to other workers in one turn at most.
 const EVICT_AT_ONCE: usize = 64;
 
@@ -23,23 +20,17 @@ impl PacketPath {
         &mut self,
         packet: &Packet,
         mut tracked: Tracked,
-        why: DropCause,
+        shortage: Shortage,
         now: Timestamp,
     ) -> Tracked {
-        let shortage = match (why.reason(), &packet.flow) {
-            (DropReason::TableFull, _) => Some(Shortage::Table),
-            (DropReason::ZoneLimit, Some(flow)) => Some(Shortage::Zone(flow.keyed.key.zone)),
-            _ => None,
-        };
-        if let Some(shortage) = shortage
-            && self.time == TimeSource::Turn
+        if self.time == TimeSource::Turn
             && self.evict_somewhere(shortage, now)
             && let Some(bucket) = self.buckets.get_mut(packet.bucket)
         {
             tracked = self.tracking.track(bucket, packet, Screening::Off, now, &mut self.counters);
         }
         // The second look may find another limit in the way than the first.
-        if tracked.refusal().is_some_and(|why| LIMITS.contains(&why.reason())) {
+        if matches!(tracked.verdict, Verdict::NoRoom(_)) {
             self.counters.conntrack.insert_failed += 1;
             self.counters.conntrack.drop += 1;
         }

@@ -9,9 +9,10 @@
 
 use std::ops::ControlFlow;
 
+use conntrack::Verdict;
 use conntrack::syn_proxy::Screening;
 use conntrack::{Forwarding, Tracked};
-use flow::{Class, Endpoint, Timestamp, Verdict};
+use flow::{Class, Endpoint, Timestamp};
 use netio::PortId;
 use wire::{Family, Network, TcpFlags, Transport, TransportAddress, protocol};
 

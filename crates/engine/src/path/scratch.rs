@@ -86,6 +86,8 @@ pub enum Progress {
     Accepted,
     /// A connection that it has opened is there for all to see.
     Confirmed,
+    /// A connection that it has opened was withdrawn, and the SYN proxy of a rule decides about it.
+    Withdrawn,
 }
 
 /// The part of the SYN proxy.

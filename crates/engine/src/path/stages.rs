@@ -1,14 +1,19 @@
 //! The way of a packet through the stages, from top to bottom.
 //!
+//! A frame arrives, its headers are read, and it becomes a packet of a bucket
+//! ([`PacketPath::take_frame`]). The owner of the bucket takes the packet through the other stages,
+//! with a batch of others.
+//!
 //! A stage is a function of the packet, what the worker owns for its bucket, and the packet's
 //! scratch area. It says what becomes of the packet, and disposes of nothing: the driver does
-//! ([`PacketPath::dispose`]). The stages in front of this list, where a frame arrives and finds the
-//! worker of its bucket, are in [`super::steering`].
+//! ([`PacketPath::dispose`]).
 
 use std::ops::ControlFlow;
 
 use conntrack::syn_proxy::Screening;
 use flow::Timestamp;
+use netio::Frame;
+use wire::Network;
 
 use crate::BATCH;
 use crate::path::disposal::Next;
@@ -16,10 +21,55 @@ use crate::path::fast_path::FastPath;
 use crate::path::packet::Packet;
 use crate::path::prefetch::Hardware;
 use crate::path::scratch::{Progress, Scratch};
-use crate::path::step::{End, Stage, Step};
+use crate::path::step::{End, FrameEnd, Stage, Step};
+use crate::path::zones::Origin;
 use crate::path::{PacketPath, TimeSource};
 
 impl PacketPath {
+    /// Takes a frame through the stages up to steering. Its packet joins the batch, or goes to the
+    /// worker that owns its bucket. In line, because a frame is copied when it is handed to a
+    /// function.
+    #[inline(always)]
+    pub(crate) fn take_frame(&mut self, mut frame: Frame, now: Timestamp) {
+        let (network, origin) = match self.frame_stages(&mut frame, now) {
+            ControlFlow::Continue(dissected) => dissected,
+            ControlFlow::Break(end) => return self.dispose_of_frame(end, frame, now),
+        };
+        let packet = self.steer(frame, network, origin, None);
+        if self.buckets.is_routed_here(packet.bucket) {
+            seam::<End, _>(Stage::Steer, &ControlFlow::Continue(()));
+            self.batch.push(packet);
+        } else {
+            seam::<_, ()>(Stage::Steer, &ControlFlow::Break(End::Steer(None)));
+            self.hand_over_checked(packet, now);
+        }
+    }
+
+    #[inline(always)]
+    fn frame_stages(
+        &mut self,
+        frame: &mut Frame,
+        now: Timestamp,
+    ) -> ControlFlow<FrameEnd, (Network, Origin)> {
+        let arrived = self.arrive(frame);
+        seam(Stage::Arrive, &arrived);
+        arrived?;
+        let dissected = self.dissect(frame, now);
+        seam(Stage::Dissect, &dissected);
+        dissected
+    }
+
+    /// Hands a packet that has just arrived to the owner of its bucket, if its sender may send it.
+    #[inline(never)]
+    fn hand_over_checked(&mut self, mut packet: Packet, now: Timestamp) {
+        let checked = self.check_sender(&mut packet);
+        seam(Stage::Sender, &checked);
+        match checked {
+            ControlFlow::Continue(()) => self.hand_over(packet),
+            ControlFlow::Break(end) => self.end_at_once(end, &mut packet, now),
+        }
+    }
+
     /// Tracks a batch: first the lines of the indices are asked for, then those
     /// of the entries, and when the first packet is looked at, its lines are near.
     pub(super) fn process_batch(&mut self, now: Timestamp) {
@@ -69,14 +119,18 @@ impl PacketPath {
         };
         match self.take_fast_path(packet, screening, now) {
             FastPath::Forward(forwarding) => {
-                seam(Stage::FastPath, &ControlFlow::Break(End::Forward));
+                seam::<_, ()>(Stage::FastPath, &ControlFlow::Break(End::Forward));
                 self.send_recorded(packet, forwarding, now);
                 Next::Done
             }
             FastPath::Tracked(tracked) => {
+                seam::<End, _>(Stage::FastPath, &ControlFlow::Continue(()));
                 self.take_slow_path(packet, Progress::InFastPath(tracked), screening, now)
             }
-            FastPath::No => self.take_slow_path(packet, Progress::Untracked, screening, now),
+            FastPath::No => {
+                seam::<End, _>(Stage::FastPath, &ControlFlow::Continue(()));
+                self.take_slow_path(packet, Progress::Untracked, screening, now)
+            }
         }
     }
 
@@ -93,6 +147,10 @@ impl PacketPath {
         loop {
             match self.dispose(end, packet, &mut scratch) {
                 Next::Retrack => end = self.walk_from_tracking(packet, &mut scratch),
+                Next::RuleProxy(proxy) => {
+                    end = self.take_by_rule(packet, &mut scratch, proxy);
+                    seam::<_, ()>(Stage::RuleProxy, &ControlFlow::Break(end));
+                }
                 next => return next,
             }
         }
@@ -112,7 +170,7 @@ impl PacketPath {
             ControlFlow::Continue(()) => End::Forward,
             ControlFlow::Break(_) if scratch.ends_at_host => {
                 // The host's kernel judges its own copy, and nobody else answers for it.
-                seam(Stage::Host, &ControlFlow::Break(End::Host));
+                seam::<_, ()>(Stage::Host, &ControlFlow::Break(End::Host));
                 End::Host
             }
             ControlFlow::Break(end) => end,
@@ -178,7 +236,7 @@ impl PacketPath {
 /// The seam between two stages, where a trace of packets listens. The observer of the tests does,
 /// and a program without it has nothing here.
 #[inline(always)]
-fn seam(stage: Stage, step: &Step) {
+fn seam<E: Copy + Into<End>, T>(stage: Stage, step: &ControlFlow<E, T>) {
     #[cfg(test)]
     observer::note(stage, step);
     #[cfg(not(test))]

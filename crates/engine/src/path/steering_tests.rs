@@ -1,10 +1,10 @@
+use flow::Timestamp;
 use netio::memory::Source;
 use netio::{PortId, Waker};
 use rtrb::RingBuffer;
 use steer::{HashKind, WorkerId};
 use wire::build::PacketBuilder;
 
-use super::*;
 use crate::rings::link::{Wakeup, connect};
 use crate::testing::one_worker::alone;
 use crate::worker::Turn;

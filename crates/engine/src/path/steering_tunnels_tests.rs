@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use flow::HashKey;
+use flow::{DropReason, HashKey};
 use proptest::prelude::*;
 use wire::dissect;
 
-use super::*;
 use crate::Config;
 use crate::testing::many_workers::TestGateway;
 use crate::testing::router::{

@@ -67,6 +67,27 @@ pub enum Answer {
     BothWays,
 }
 
+/// The end of a frame's way in front of the stages that take packets. The driver carries it out too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameEnd {
+    /// It is not IP, and leaves as it came.
+    Forward,
+    /// It is for the host, which has its own copy.
+    Host,
+    /// It is dropped.
+    Drop(DropCause),
+}
+
+impl From<FrameEnd> for End {
+    fn from(end: FrameEnd) -> Self {
+        match end {
+            FrameEnd::Forward => Self::Forward,
+            FrameEnd::Host => Self::Host,
+            FrameEnd::Drop(why) => Self::Drop(why, None),
+        }
+    }
+}
+
 /// Ends the way of a packet that is dropped for this reason, without a reply.
 pub fn dropped<T>(why: impl Into<DropCause>) -> Step<T> {
     ControlFlow::Break(End::Drop(why.into(), None))
@@ -88,9 +109,15 @@ impl<T, E: Into<DropCause>> OrDrop<T> for Result<T, E> {
     }
 }
 
-/// The stages behind steering, in their order.
+/// The stages, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
+    /// A router takes frames for its own station.
+    Arrive,
+    /// The headers are read, and what is not IP ends.
+    Dissect,
+    /// The flow and the bucket are found.
+    Steer,
     /// The fast path: a recorded decision.
     FastPath,
     /// The bucket is here.
@@ -133,4 +160,6 @@ pub enum Stage {
     ProxiedOut,
     /// Replies to a new connection find it, or the packet waits until they do.
     Replies,
+    /// The SYN proxy of a rule decides, whichever stage has asked that rule.
+    RuleProxy,
 }

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
-    Context, Cursor, DropCause, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits,
-    Shortage, Tracked, TrackedPacket,
+    Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits, Shortage,
+    Tracked, TrackedPacket, Verdict,
 };
 use flow::{Class, Counters, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::{Checksum, Frame, PortId};
@@ -14,7 +14,6 @@ use steer::{BucketId, WorkerId};
 use crate::Bucket;
 use crate::path::PacketPath;
 use crate::path::events::{EventSender, Subscribers};
-use crate::path::eviction::LIMITS;
 use crate::path::inner_packets::InsideTracking;
 use crate::path::packet::{Packet, TrackedFlow};
 use crate::path::scratch::{Progress, Scratch};
@@ -357,7 +356,7 @@ impl PacketPath {
             _ if packet.untracked => Tracked::alone(Class::Untracked),
             _ => self.track(packet, scratch.screening, scratch.now),
         };
-        if let Some(DropCause::SynProxy) = tracked.refusal() {
+        if tracked.verdict == Verdict::Screen {
             tracked = self.screen(packet, scratch)?;
         }
         self.follow_zone_of_connection(packet, &tracked);
@@ -387,10 +386,8 @@ impl PacketPath {
             return Tracked::alone(Class::Untracked);
         };
         let tracked = self.tracking.track(bucket, packet, screening, now, &mut self.counters);
-        match tracked.refusal() {
-            Some(why) if LIMITS.contains(&why.reason()) => {
-                self.make_room_for(packet, tracked, why, now)
-            }
+        match tracked.verdict {
+            Verdict::NoRoom(shortage) => self.make_room_for(packet, tracked, shortage, now),
             _ => tracked,
         }
     }

@@ -162,7 +162,7 @@ impl Worker {
                 if !queue.supplies_hash {
                     frame.supplied_hash = 0;
                 }
-                self.path.steer(frame, now);
+                self.path.take_frame(frame, now);
             }
             self.received = frames;
             self.path.process_received(now);

@@ -11,8 +11,9 @@ use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
     Checksum, Context, Expectations, Guess, KnownTunnels, Limits, Settings, Table, TrackedPacket,
 };
+use conntrack::Verdict;
 use engine::Hardware;
-use flow::{ConntrackCounters, Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone};
+use flow::{ConntrackCounters, Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::{Frame, FramePool, clock};
 use steer::{BucketCount, BucketId, Steered, SteeringHasher};
 use wire::checksum::verify_transport;

@@ -6,9 +6,9 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use conntrack::Settings;
+use conntrack::Verdict;
 use conntrack::helper::Kind;
 use conntrack::nat::{Addresses, Block, Request, Supply, TranslatedEnd};
-use flow::Verdict;
 use lab::{Error, Random, Result};
 
 use crate::scenario::cables::{forwarding_namespace, player};

@@ -3,12 +3,13 @@
 
 use std::net::IpAddr;
 
+use conntrack::Verdict;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
     Changes, Checksum, Connection as Entry, ConnectionId, Context, Direction, Expectations, Limits,
     Settings, Table, TrackedPacket, TupleTransport, class_without_flow,
 };
-use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone};
+use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use ruleset::{Connection, CtState, Details, Known, NatKind, Tuple};
 use wire::{Network, Transport};
 

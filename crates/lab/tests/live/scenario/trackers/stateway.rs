@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use conntrack::Verdict;
 use conntrack::helper::Kind;
 use conntrack::nat::{Block, Supply};
 use conntrack::syn_proxy::Screening;
@@ -10,7 +11,7 @@ use conntrack::{
     Changes, Checksum, Connection, Context, Direction, DropCause, Expectations, Limits, Settings,
     Table, TimeoutPolicy, TrackedPacket, class_without_flow, format,
 };
-use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Verdict, Zone, ZonePair};
+use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair};
 use wire::{Network, Transport, dissect};
 
 use super::kernel::Answer;

@@ -1,4 +1,4 @@
-//! The result of tracking a packet, and its fate.
+//! The class of a packet, and the reasons for which packets are dropped.
 
 /// The relation of a packet to the flows that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,15 +15,6 @@ pub enum Class {
     /// Not subject to tracking: not IP, neighbour discovery, multicast listener
     /// discovery, or excluded by a rule.
     Untracked,
-}
-
-/// The fate of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// Goes on.
-    Accept,
-    /// Ends here.
-    Drop(DropReason),
 }
 
 /// Declares the drop reasons: one list feeds the counters, the listing, the trace
