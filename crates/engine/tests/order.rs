@@ -13,6 +13,7 @@
 mod queues;
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -255,6 +256,32 @@ fn order_holds_while_workers_come_and_go() {
         assert_eq!(queues, 2, "no queue is lost");
         std::thread::sleep(Duration::from_millis(5));
     }
+    finish(gateway, &shared);
+}
+
+#[test]
+fn order_holds_and_connections_stay_while_inside_addresses_change() {
+    let (gateway, shared) = start(3, 2, 400);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while gateway.connection_count().unwrap() < u64::from(FLOWS) {
+        assert!(Instant::now() < deadline, "every flow has a connection");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let v4 = |[a, b, c, d]: [u8; 4]| Ipv4Addr::new(a, b, c, d).to_ipv6_mapped().octets();
+    // First every flow crosses, then ever fewer do.
+    let server = std::iter::once([192, 0, 2, 1]);
+    let inside = server.chain((0..16).map(|client| [198, 51, 100, client * 13]));
+    for (step, address) in (0..).zip(inside) {
+        gateway.add_translation_addresses([v4(address)..=v4(address)]).unwrap();
+        gateway.move_bucket(BucketId(step * 31 % 256), WorkerId(step % 3)).unwrap();
+        if step % 8 == 7 {
+            gateway.set_workers(2 + usize::from(step) % 3).unwrap();
+        }
+    }
+    let status = gateway.status().unwrap();
+    assert_eq!(gateway.connection_count().unwrap(), u64::from(FLOWS), "none was opened again");
+    let queues: usize = status.workers.iter().map(|worker| worker.queues).sum();
+    assert_eq!(queues, 2, "no queue is lost");
     finish(gateway, &shared);
 }
 

@@ -386,6 +386,23 @@ impl FlowKey {
         hash ^ self.zone.spread()
     }
 
+    /// A keyed hash of the end on `side`: its address, and its port where both ends have ports. All
+    /// flows with this endpoint have it in common, whatever their other ends are, so it chooses
+    /// the [`crate::PortPermutation`] for the other end's ports.
+    #[inline]
+    pub fn remote_secret(&self, side: Side, key: HashKey) -> u64 {
+        let Endpoint { address, port } = self.endpoint(side);
+        let port = if self.is_query() { 0 } else { port };
+        // SipHash takes in the length at its end, and no flow key has as many words.
+        match self.family {
+            Family::V4 => siphash(key, [u64::from(last_word(address)) << 16 | u64::from(port)]),
+            Family::V6 => {
+                let [high, low] = halves(address);
+                siphash(key, [high, low, port.into()])
+            }
+        }
+    }
+
     /// A function of its own, so that the short hash of IPv4 keeps its state in registers.
     #[inline(never)]
     fn hash_long(&self, key: HashKey) -> u64 {

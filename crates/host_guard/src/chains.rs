@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use netlink::nf_tables::{
-    Chain, Field, Hook, HookPoint, MAX_RANGES, Match, PACKET_OTHERHOST, Rule, Table, Verdict,
+    Chain, Field, Hook, HookPoint, MAX_RANGES, Match, PACKET_OTHERHOST, RecentKeys, Rule, Table,
+    Verdict,
 };
 use ruleset::{Forwarded, Interval};
 use wire::Family;
@@ -45,6 +46,8 @@ const WITH_PORTS: [u128; 5] = [TCP, UDP, 33, 132, 136];
 /// Types of ICMP and ICMPv6 messages.
 const ICMP_UNREACHABLE: u128 = 3;
 const ECHO_REQUESTS: [(u128, u128); 2] = [(ICMP, 8), (ICMPV6, 128)];
+const ECHO_REPLY: u128 = 0;
+const ECHO_REPLY_V6: u128 = 129;
 /// Errors: destination unreachable, time exceeded, parameter problem; ICMPv6 also has packet too
 /// big.
 const ICMP_ERRORS: [u128; 3] = [ICMP_UNREACHABLE, 11, 12];
@@ -90,14 +93,14 @@ impl HostFilter {
         ];
         // Without translation, the table needs fewer features of the kernel.
         if !self.translates() {
-            return Table { name, chains };
+            return Table { name, recent: Vec::new(), chains };
         }
         let to_translated = Rule::new([came_in.clone()], Verdict::Jump("translated"));
         let host = vec![to_left, to_translated.clone()];
         chains.extend([
             base("host", HookPoint::Prerouting, BEHIND_RAW, host),
             chain("translated", self.translated_rules()),
-            chain("sources", sources_rules()),
+            chain("sources", self.sources_rules()),
             chain("former", opens_or_belongs_to_host()),
         ]);
         if self.redirects_any() {
@@ -112,7 +115,11 @@ impl HostFilter {
             let answers = answers_tunnels(&goes_out).to_vec();
             chains.push(base("answers", HookPoint::Output, FILTER, answers));
         }
-        Table { name, chains }
+        if self.translation_addresses.is_empty() {
+            return Table { name, recent: Vec::new(), chains };
+        }
+        chains.push(base("asked", HookPoint::Output, FILTER, remembered_echoes()));
+        Table { name, recent: vec![ECHOES_V4, ECHOES_V6], chains }
     }
 
     /// Drops packets from an interface that has come back under a known name and that the guard has
@@ -182,20 +189,29 @@ impl HostFilter {
                 self.translation_addresses.iter().filter(of_family).map(bits).collect();
             let family = if is_v4 { Family::V4 } else { Family::V6 };
             for addresses in ranges.chunks(MAX_RANGES) {
-                for ports in self.translation_ports.chunks(MAX_RANGES) {
-                    let address = Match::ranges(destination(family), addresses.iter().copied());
-                    let ports = ports.iter().map(|(low, high)| ((*low).into(), (*high).into()));
-                    let matches = [
-                        is_of(family),
-                        address,
-                        Match::one_of(Field::Protocol, WITH_PORTS),
-                        Match::ranges(Field::DESTINATION_PORT, ports),
-                    ];
-                    rules.push(Rule::new(matches, Verdict::Jump("sources")));
-                }
+                let address = Match::ranges(destination(family), addresses.iter().copied());
+                let with_ports = Match::one_of(Field::Protocol, WITH_PORTS);
+                let to_address = [is_of(family), address];
+                let with_ports = to_address.iter().cloned().chain([with_ports]);
+                rules.push(Rule::new(with_ports, Verdict::Jump("sources")));
+                rules.extend(echo_rules(family).map(|it| it.only_for(to_address.iter().cloned())));
             }
         }
         rules
+    }
+
+    /// For packets to a translation address: accepts those that the host has a socket for, and those
+    /// that open a TCP connection, which the host refuses at a port that nobody listens at. No
+    /// reply of a masqueraded connection opens one, but connections that helpers expect do.
+    fn sources_rules(&self) -> Vec<Rule> {
+        let socket = self.expects.then(comes_to_socket);
+        vec![
+            Rule::new(opens_tcp().into_iter().chain(socket), Verdict::Accept),
+            Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
+            waits_for_anybody(),
+            Rule::new([belongs_to_socket()], Verdict::Accept),
+            Rule::new([], AWAY),
+        ]
     }
 
     /// A packet that the kernel's rules have led to the host is the host's in three cases. It
@@ -344,16 +360,37 @@ fn opens_or_belongs_to_host() -> Vec<Rule> {
     ]
 }
 
-/// For packets to a translation address and a port of the range: accepts those that the host has a
-/// socket for.
-fn sources_rules() -> Vec<Rule> {
-    vec![
-        Rule::new(opens_tcp().into_iter().chain([comes_to_socket()]), Verdict::Accept),
-        Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
-        waits_for_anybody(),
-        Rule::new([belongs_to_socket()], Verdict::Accept),
-        Rule::new([], AWAY),
-    ]
+/// The echo requests that the host has sent: their destinations and identifiers. An answer takes
+/// no longer than programs wait for it.
+const ECHOES_V4: RecentKeys =
+    RecentKeys { name: "echoes_v4", seconds: 30, most: 65_535, lengths: (4, 2) };
+const ECHOES_V6: RecentKeys = RecentKeys { name: "echoes_v6", lengths: (16, 2), ..ECHOES_V4 };
+/// The identifier of an echo.
+const ECHO_ID: Field = Field::Transport { offset: 4, length: 2 };
+
+/// Remembers echo requests of the host.
+fn remembered_echoes() -> Vec<Rule> {
+    let [v4, v6] = ECHO_REQUESTS;
+    let each = [(Family::V4, v4, ECHOES_V4), (Family::V6, v6, ECHOES_V6)];
+    each.map(|(family, (protocol, request), set)| {
+        let asks =
+            [is_of(family), Match::is(Field::Protocol, protocol), Match::is(ICMP_TYPE, request)];
+        Rule::remember(asks, &set, (destination(family), ECHO_ID))
+    })
+    .to_vec()
+}
+
+/// For packets to a translation address: keeps echo replies away that the host has not asked for,
+/// because the gateway has masqueraded the request.
+fn echo_rules(family: Family) -> [Rule; 2] {
+    let (protocol, reply, set) = match family {
+        Family::V4 => (ICMP, ECHO_REPLY, ECHOES_V4),
+        Family::V6 => (ICMPV6, ECHO_REPLY_V6, ECHOES_V6),
+    };
+    let answers = [Match::is(Field::Protocol, protocol), Match::is(ICMP_TYPE, reply)];
+    let asked = Match::recent(&set, (source(family), ECHO_ID));
+    let own = Rule::new(answers.iter().cloned().chain([asked]), Verdict::Accept);
+    [own, Rule::new(answers, AWAY)]
 }
 
 /// Drops the host's answers that it does not know the protocol of a call or tunnel (GRE, IP in IP).

@@ -104,24 +104,16 @@ fn rules_for_an_interface_name_end_when_the_interface_is_renamed() {
 }
 
 #[test]
-fn ports_that_rules_name_are_kept_out_beside_the_range_and_stay_so() {
+fn all_ports_of_a_translation_address_are_kept_out() {
     let address = IpAddr::from([198, 51, 100, 1]);
-    let ports = |ports: &[(u16, u16)]| HostFilter {
-        translation_addresses: vec![address..=address],
-        translation_ports: ports.to_vec(),
-        ..HostFilter::default()
-    };
-    let after = ports(&[(1024, 2047)]).after(&ports(&[(1024, 2047), (40_000, 40_000)]));
-    let sources = Rule::new(
-        [
-            is_of(Family::V4),
-            Match::is(destination(Family::V4), 0xc633_6401),
-            Match::one_of(Field::Protocol, WITH_PORTS),
-            Match::ranges(Field::DESTINATION_PORT, [(1024, 2047), (40_000, 40_000)]),
-        ],
-        Verdict::Jump("sources"),
-    );
-    assert_eq!(rules(&after, "translated"), [sources]);
+    let filter =
+        HostFilter { translation_addresses: vec![address..=address], ..HostFilter::default() };
+    let to_address = [is_of(Family::V4), Match::is(destination(Family::V4), 0xc633_6401)];
+    let with_ports = Match::one_of(Field::Protocol, WITH_PORTS);
+    let sources = Rule::new([with_ports], Verdict::Jump("sources"));
+    let [own, echo] = echo_rules(Family::V4);
+    let expected = [sources, own, echo].map(|it| it.only_for(to_address.iter().cloned()));
+    assert_eq!(rules(&filter, "translated"), expected);
 }
 
 #[test]

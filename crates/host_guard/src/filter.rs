@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 
 use engine::FromHost;
 use ruleset::Forwarded;
-use steer::PortRange;
 
 use crate::interface::Interface;
 
@@ -21,11 +20,10 @@ pub struct HostFilter {
     pub interfaces: Vec<Interface>,
     /// The numbers of the interfaces that stand on one of these, such as VLANs, in order.
     pub stacked: Vec<u32>,
+    /// Helpers may expect connections at these addresses.
+    pub expects: bool,
     /// Addresses that sources are translated to.
     pub translation_addresses: Vec<RangeInclusive<IpAddr>>,
-    /// The ports that these addresses use or may have used: disjoint ranges in order, each with its
-    /// first and last port. A port that a rule has named stays, because connections may.
-    pub translation_ports: Vec<(u16, u16)>,
     /// Packets whose destination a rule translates.
     pub forwarded: Vec<Forwarded>,
     /// Packets whose destination a former rule translated, the latest last. A packet that opens a
@@ -41,16 +39,15 @@ pub struct HostFilter {
 impl HostFilter {
     /// The filter of the present rules, without interfaces.
     pub fn new(from_host: &FromHost<'_>) -> Self {
-        let FromHost { translated, named_ports, forwarded, left, .. } = *from_host;
-        let PortRange { min, max } = translated.ports();
+        let FromHost { translated, expects, forwarded, left } = *from_host;
         let address = |bytes: [u8; 16]| Ipv6Addr::from(bytes).to_canonical();
         let addresses =
-            translated.addresses().map(|range| address(*range.start())..=address(*range.end()));
+            translated.ranges().map(|range| address(*range.start())..=address(*range.end()));
         Self {
             interfaces: Vec::new(),
             stacked: Vec::new(),
+            expects,
             translation_addresses: addresses.collect(),
-            translation_ports: apart(named_ports.iter().copied().chain([(min, max)])),
             forwarded: forwarded.to_vec(),
             formerly_forwarded: Vec::new(),
             redirected: left.to_vec(),
@@ -75,8 +72,6 @@ impl HostFilter {
     pub fn after(mut self, before: &Self) -> Self {
         self.interfaces.clone_from(&before.interfaces);
         self.stacked.clone_from(&before.stacked);
-        self.translation_ports =
-            apart(self.translation_ports.iter().chain(&before.translation_ports).copied());
         self.formerly_forwarded =
             latest_gone(&before.formerly_forwarded, &before.forwarded, &self.forwarded);
         self.formerly_redirected =
@@ -95,20 +90,6 @@ fn latest_gone(gone: &[Forwarded], before: &[Forwarded], now: &[Forwarded]) -> V
     let too_many = latest.len().saturating_sub(MAX_FORMER);
     latest.drain(..too_many);
     latest
-}
-
-/// The same numbers in ranges that neither meet nor touch, in order.
-fn apart(ranges: impl Iterator<Item = (u16, u16)>) -> Vec<(u16, u16)> {
-    let mut ranges: Vec<_> = ranges.collect();
-    ranges.sort_unstable();
-    let mut apart: Vec<(u16, u16)> = Vec::new();
-    for (low, high) in ranges {
-        match apart.last_mut() {
-            Some(last) if low <= last.1.saturating_add(1) => last.1 = last.1.max(high),
-            _ => apart.push((low, high)),
-        }
-    }
-    apart
 }
 
 #[cfg(test)]

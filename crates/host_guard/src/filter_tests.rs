@@ -26,11 +26,3 @@ fn former_forwards_are_remembered_until_they_return_or_the_room_ends() {
     // Repeated packets change nothing, so the kernel is not asked.
     assert_eq!(filter([443]).after(&second), second);
 }
-
-#[test]
-fn ranges_of_ports_that_meet_or_touch_become_one() {
-    assert_eq!(
-        apart([(9, 9), (1, 4), (10, 12), (3, 5), (u16::MAX, u16::MAX)].into_iter()),
-        [(1, 5), (9, 12), (u16::MAX, u16::MAX)]
-    );
-}

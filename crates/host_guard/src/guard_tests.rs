@@ -2,7 +2,7 @@ use std::io;
 
 use engine::LinkId;
 use ruleset::Forwarded;
-use steer::{PortRange, Translated};
+use steer::AddressSet;
 
 use super::*;
 
@@ -59,9 +59,8 @@ fn lan0() -> Vec<Interface> {
 
 /// Reports that packets for a port are translated.
 fn from_host<T>(number: u16, say: impl FnOnce(&FromHost<'_>) -> T) -> T {
-    let range = PortRange { min: 1024, max: 2047 };
-    let (translated, forwarded) = (Translated::new([], range), [port(number)]);
-    say(&FromHost { translated: &translated, named_ports: &[], forwarded: &forwarded, left: &[] })
+    let (translated, forwarded) = (AddressSet::default(), [port(number)]);
+    say(&FromHost { translated: &translated, expects: false, forwarded: &forwarded, left: &[] })
 }
 
 #[test]

@@ -10,6 +10,7 @@
 mod listing;
 mod message;
 mod number;
+mod recent;
 mod rule;
 
 use std::io;
@@ -19,6 +20,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
 pub use listing::{BaseChain, base_chains};
 use message::Message;
+pub use recent::{KeyFields, RecentKeys};
 pub use rule::{Field, MAX_RANGES, Match, PACKET_OTHERHOST, Rule, Verdict};
 
 /// The largest number of bytes of messages in one transaction, beside its last rule. By default,
@@ -30,6 +32,8 @@ const TRANSACTION: usize = 96 << 10;
 pub struct Table {
     /// Its name, which no other table of the family has.
     pub name: String,
+    /// The keys that it remembers.
+    pub recent: Vec<RecentKeys>,
     /// Its chains. Each has a name of its own.
     pub chains: Vec<Chain>,
 }
@@ -218,6 +222,11 @@ fn transactions(table: &Table) -> Vec<Vec<Step>> {
     steps.extend(others.iter().map(|chain| chain_step(table, chain)));
     let mut transactions = Vec::new();
     let mut sets = 0;
+    for recent in &table.recent {
+        sets += 1;
+        let message = recent.message(&table.name, sets);
+        steps.push(Step { message, part: format!("set {}", recent.name) });
+    }
     for chain in others.into_iter().chain(bases) {
         if chain.hook.is_some() {
             steps.push(chain_step(table, chain));

@@ -29,7 +29,7 @@ fn prerouting(rules: Vec<Rule>) -> Chain {
 }
 
 fn table(name: &str, chains: Vec<Chain>) -> Table {
-    Table { name: name.to_owned(), chains }
+    Table { name: name.to_owned(), recent: Vec::new(), chains }
 }
 
 /// Conditions, verdict, and the text by which nft shows the rule.

@@ -49,6 +49,7 @@ mod hook;
 mod import;
 mod interfaces;
 mod kind;
+mod leaving;
 pub mod limits;
 pub mod listing;
 mod model;
@@ -73,6 +74,7 @@ pub use import::{
     Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_document, import_value,
 };
 pub use kind::{Interval, Kind, name_bits};
+pub use leaving::{Leaving, NameConditions};
 pub use model::{
     Base, Chain, ChainId, Counter, CounterId, HelperId, HostChain, Limit, LimitId, Log, LogId,
     NatFlags, NatId, NatKind, Quota, QuotaId, Rate, Reject, Rule, RuleId, Set, SetId, SynProxyId,

@@ -6,6 +6,7 @@ use crate::elements::Element;
 use crate::field::{Field, Guard};
 use crate::hook::TableFamily;
 use crate::kind::Interval;
+use crate::leaving::Leaving;
 use crate::model::{Item, Key, Load, Nat, NatKind, NatOperand, Rule, SetId, ValidRuleset};
 
 /// Values of `meta nfproto` (`NFPROTO_IPV4`, `NFPROTO_IPV6` of the kernel's interface).
@@ -27,6 +28,8 @@ pub struct Translations {
     pub source_ports: Vec<(u16, u16)>,
     /// True if sources are translated to addresses of interfaces.
     pub masquerades: bool,
+    /// Packets whose source a rule may translate, for each such rule.
+    pub leaving: Vec<Leaving>,
     /// Packets whose destination a rule may translate to another address.
     pub destinations: Vec<Forwarded>,
     /// Rules whose packets may end at the host.
@@ -118,12 +121,13 @@ impl ValidRuleset {
                 let nat = &self.nats[id.index()];
                 if matches!(nat.kind, NatKind::Source | NatKind::Masquerade) {
                     all.source_ports.extend(self.ports(nat));
+                    all.leaving.push(self.leaving(rule, nat));
                 }
                 match nat.kind {
                     NatKind::Source => all.sources.extend(self.addresses(nat)),
                     NatKind::Masquerade => all.masquerades = true,
                     NatKind::Redirect => {
-                        let packets = self.forwarded(rule, nat, MAX_PARTS);
+                        let packets = self.forwarded(rule, nat);
                         all.ends.push(Ending { rule: index, packets, at: EndsAt::Host });
                     }
                     NatKind::Destination => {
@@ -135,9 +139,9 @@ impl ValidRuleset {
                                 EndsAt::Addresses(addresses)
                             }
                         };
-                        let packets = self.forwarded(rule, nat, MAX_PARTS);
+                        let packets = self.forwarded(rule, nat);
                         all.ends.push(Ending { rule: index, packets, at });
-                        let found = self.forwarded(rule, nat, usize::MAX);
+                        let found = self.forwarded_in_parts(rule, nat, usize::MAX);
                         if found.iter().any(Forwarded::is_wide) && !self.takes_all(index) {
                             all.vague.push(index);
                         } else {
@@ -220,10 +224,15 @@ impl ValidRuleset {
         elements.filter_map(|element| element.value(at)).collect()
     }
 
+    /// The packets for which a rule may ask for a translation, in few kinds.
+    pub(crate) fn forwarded(&self, rule: &Rule, nat: &Nat) -> Vec<Forwarded> {
+        self.forwarded_in_parts(rule, nat, MAX_PARTS)
+    }
+
     /// The packets for which a rule may ask for a translation. Conditions other than interface,
     /// address, protocol and port are ignored, and so is a set that would make more than `most`
     /// kinds of packets.
-    fn forwarded(&self, rule: &Rule, nat: &Nat, most: usize) -> Vec<Forwarded> {
+    fn forwarded_in_parts(&self, rule: &Rule, nat: &Nat, most: usize) -> Vec<Forwarded> {
         let family = nat.family.or(match self.chains[rule.chain.index()].family {
             TableFamily::Inet => None,
             TableFamily::Ip => Some(Family::V4),

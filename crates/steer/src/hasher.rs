@@ -4,8 +4,8 @@
 //!
 //! | packet | bucket from |
 //! | --- | --- |
-//! | from or to a translation address (see [`crate::Translated`]) | the port at that address |
-//! | names a flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
+//! | names a flow between an inside and an outside address (below) | the inside end's port, permuted by the outside end |
+//! | names another flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
 //! | of a tunnel that is steered by its inside ([`TunnelSteering`]) | hash of the key of the innermost packet; of its addresses if that is a fragment or names no flow, of what it quotes if that is an ICMP error |
 //! | ICMP error with a quote | hash of the quoted flow's key |
 //! | fragment, first or later | SipHash of (addresses, identification, protocol) |
@@ -27,8 +27,29 @@
 //!
 //! With [`FragmentSteering::Ordered`] every packet is steered by its addresses as in the last
 //! row, a tunnel's packets by the outermost ones. So fragments and whole packets between two
-//! hosts meet at one worker, in the order of their arrival. Replies to translation addresses
-//! are the exception: they have to come to the bucket of their port.
+//! hosts meet at one worker, in the order of their arrival. If one address is inside and the other
+//! outside, the latter alone chooses the bucket, because translation leaves it as it is.
+//!
+//! # What translation does not touch
+//!
+//! Source translation gives a connection another address and, if it must, another port at the
+//! gateway's side. A hash of all of the key would lead a reply to any bucket. So a gateway that
+//! translates sources divides addresses: *inside* are those whose packets it may translate, and
+//! those that it translates them to; all others are *outside* (the address realms of RFC 2663
+//! section 2.1). A flow with one end on each side is steered by what both of its forms have in
+//! common: the outside end, and the port of the inside end.
+//!
+//! ```text
+//! 192.0.2.1:40000 -> 198.51.100.1:443      outside end 198.51.100.1:443, port 40000: bucket 7
+//!    leaves as 203.0.113.1:40000           the same: bucket 7
+//! ```
+//!
+//! The outside end chooses a secret permutation of all ports ([`flow::PortPermutation`]), and the
+//! place of the port in it is the bucket. So nobody outside can aim at a bucket by a port, all
+//! ports towards one outside end are spread evenly, and the other ports of the same bucket can be
+//! listed ([`SteeringHasher::local_ports`]): one of them is chosen if the port has to change. If
+//! an address is on the wrong side, or both ends are on one, a reply may come to another bucket,
+//! and an alias there leads it on.
 //!
 //! # Two hashes
 //!
@@ -56,11 +77,11 @@
 use std::hash::Hasher;
 use std::num::NonZeroU32;
 
-use flow::{FlowKey, HashKey, KeyedPacket, Side, Zone};
+use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, PortPermutation, Side, Zone};
 use siphasher::sip::SipHasher13;
 use wire::{Family, FragmentInfo, Network, Transport, inside, protocol};
 
-use crate::{BucketCount, BucketId, Translated, symmetric_toeplitz};
+use crate::{AddressSet, BucketCount, BucketId, symmetric_toeplitz};
 
 /// The hash that chooses the bucket of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -175,18 +196,30 @@ impl Steered {
     }
 }
 
+/// Ports at the gateway's side of connections with one outside end, whose replies all come to one
+/// bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalPorts {
+    /// The order of the ports towards that end.
+    pub permutation: PortPermutation,
+    /// The place of the first one.
+    pub first_place: u16,
+    /// Number of places.
+    pub places: u32,
+}
+
 /// Maps packets to buckets. Small and cheap to clone: each worker has its own.
 #[derive(Clone, Debug)]
 pub struct SteeringHasher {
     config: SteeringConfig,
-    translated: Translated,
+    inside: AddressSet,
 }
 
 impl SteeringHasher {
-    /// A hasher without translation addresses. Two hashers with equal configurations and
-    /// translation addresses choose the same bucket for every packet.
+    /// A hasher for which no address is inside. Two hashers with equal configurations and inside
+    /// addresses choose the same bucket for every packet.
     pub fn new(config: SteeringConfig) -> Self {
-        Self { config, translated: Translated::default() }
+        Self { config, inside: AddressSet::default() }
     }
 
     /// The configuration by which packets are mapped to buckets.
@@ -194,14 +227,15 @@ impl SteeringHasher {
         &self.config
     }
 
-    /// The addresses that connections are translated to.
-    pub const fn translated(&self) -> &Translated {
-        &self.translated
+    /// The inside addresses; empty if sources are not translated.
+    pub const fn inside(&self) -> &AddressSet {
+        &self.inside
     }
 
-    /// Steers by these translation addresses from now on.
-    pub fn set_translated(&mut self, translated: Translated) {
-        self.translated = translated;
+    /// Steers by these inside addresses from now on. They must include all addresses that
+    /// sources are translated to.
+    pub fn set_inside(&mut self, inside: AddressSet) {
+        self.inside = inside;
     }
 
     /// The bucket of a packet without its frame: a tunnel's packet is steered as with
@@ -242,8 +276,7 @@ impl SteeringHasher {
         supplied: Option<NonZeroU32>,
     ) -> Steered {
         let supplied = supplied.filter(|_| may_trust_supplied(network));
-        let receiver = keyed.sender.opposite();
-        let (hash, bucket) = self.flow_bucket(&keyed.key, receiver, supplied);
+        let (hash, bucket) = self.flow_bucket(&keyed.key, supplied);
         Steered::Flow { keyed, hash, bucket }
     }
 
@@ -266,8 +299,7 @@ impl SteeringHasher {
             &network.transport
         {
             let keyed = FlowKey::of_quoted(quoted, network.family, zone);
-            // The quoted packet went out, so its sender receives the replies.
-            let (hash, bucket) = self.flow_bucket(&keyed.key, keyed.sender, None);
+            let (hash, bucket) = self.flow_bucket(&keyed.key, None);
             return Steered::Quoted { keyed, hash, bucket };
         }
         Steered::Keyless { bucket: self.keyless_bucket(network) }
@@ -277,7 +309,7 @@ impl SteeringHasher {
     fn steer_tunnel(&self, frame: &[u8], network: &Network, keyed: KeyedPacket) -> Steered {
         let (hash, bucket) = match self.bucket_inside(frame, network) {
             Some(bucket) => (None, bucket),
-            None => self.flow_bucket(&keyed.key, keyed.sender.opposite(), None),
+            None => self.flow_bucket(&keyed.key, None),
         };
         match self.config.tunnels {
             TunnelSteering::Judged => Steered::Carrying { keyed, hash, bucket },
@@ -307,17 +339,32 @@ impl SteeringHasher {
         })
     }
 
-    /// The bucket of a flow named by an operator or a helper, without a packet.
+    /// The bucket of a flow named by its key, without a packet.
     pub fn bucket_of_key(&self, key: &FlowKey) -> BucketId {
-        self.bucket_towards(key, Side::Low)
+        match key.is_call() {
+            true => self.flow_bucket(&key.of_calls(), None).1,
+            false => self.flow_bucket(key, None).1,
+        }
     }
 
-    /// The bucket of packets of a flow that one of its ends receives.
-    pub fn bucket_towards(&self, key: &FlowKey, receiver: Side) -> BucketId {
-        match key.is_call() {
-            true => self.flow_bucket(&key.of_calls(), receiver, None).1,
-            false => self.flow_bucket(key, receiver, None).1,
-        }
+    /// The ports that a connection to `remote` may have at an inside address so that its replies
+    /// come to `bucket`; `None` if its replies are not steered by their port. `key` is the key of
+    /// the connection.
+    pub fn local_ports(
+        &self,
+        bucket: BucketId,
+        key: &FlowKey,
+        remote: Endpoint,
+    ) -> Option<LocalPorts> {
+        let is_steered_by_port = key.is_identified()
+            && self.config.fragments != FragmentSteering::Ordered
+            && !self.inside.contains(&remote.address, key.family);
+        let remote = FlowKey { low: remote, ..*key };
+        let permutation = PortPermutation::new(remote.remote_secret(Side::Low, self.config.key));
+        let places = ALL_PORTS / self.config.buckets.get() as u32;
+        // A bucket's number is below the count, so the product is below 2^16.
+        let first_place = (u32::from(bucket.0) * places) as u16;
+        is_steered_by_port.then_some(LocalPorts { permutation, first_place, places })
     }
 
     /// The hash of a flow for the table of its bucket: SipHash-1-3 in both kinds.
@@ -331,22 +378,46 @@ impl SteeringHasher {
         key.packet_hash(self.config.key)
     }
 
-    /// Steering looks at the end `first` before the other when it looks for a translation
-    /// address.
     #[inline(always)]
-    fn flow_bucket(
-        &self,
-        key: &FlowKey,
-        first: Side,
-        supplied: Option<NonZeroU32>,
-    ) -> (Option<u64>, BucketId) {
-        if let Some(bucket) = self.translated.bucket(key, first, self.config.buckets) {
-            return (None, bucket);
+    fn flow_bucket(&self, key: &FlowKey, supplied: Option<NonZeroU32>) -> (Option<u64>, BucketId) {
+        if !self.inside.is_empty()
+            && let Some(bucket) = self.crossing_bucket(key)
+        {
+            let is_sip = self.config.kind == HashKind::Sip;
+            return (is_sip.then(|| self.packet_hash(key)), bucket);
         }
         if self.config.fragments == FragmentSteering::Ordered {
             return (None, self.address_bucket(key.low.address, key.high.address));
         }
         self.hashed_bucket(key, supplied)
+    }
+
+    /// The bucket of a flow between an inside and an outside end; `None` for other flows.
+    #[inline(never)]
+    fn crossing_bucket(&self, key: &FlowKey) -> Option<BucketId> {
+        let remote = self.remote([key.low.address, key.high.address], key.family)?;
+        if self.config.fragments == FragmentSteering::Ordered {
+            let remote = key.endpoint(remote).address;
+            return Some(self.address_bucket(remote, remote));
+        }
+        if !key.is_identified() {
+            return None;
+        }
+        // The end that asks has the identifier, and a key has it as the port of the low end.
+        let local = if key.is_query() { Side::Low } else { remote.opposite() };
+        let permutation = PortPermutation::new(key.remote_secret(remote, self.config.key));
+        let place = permutation.place(key.endpoint(local).port);
+        Some(self.config.buckets.bucket_of(u32::from(place) << 16))
+    }
+
+    /// The one of two addresses that is outside, if the other is inside.
+    #[inline]
+    fn remote(&self, [low, high]: [[u8; 16]; 2], family: Family) -> Option<Side> {
+        match (self.inside.contains(&low, family), self.inside.contains(&high, family)) {
+            (true, false) => Some(Side::High),
+            (false, true) => Some(Side::Low),
+            _ => None,
+        }
     }
 
     /// The bucket of a flow by its hash.
@@ -384,7 +455,15 @@ impl SteeringHasher {
     }
 
     fn keyless_bucket(&self, network: &Network) -> BucketId {
-        self.address_bucket(network.source, network.destination)
+        let ends = [network.source, network.destination];
+        let remote = match self.config.fragments {
+            FragmentSteering::Ordered => self.remote(ends, network.family),
+            _ => None,
+        };
+        match remote {
+            Some(side) => self.address_bucket(ends[side.index()], ends[side.index()]),
+            None => self.address_bucket(network.source, network.destination),
+        }
     }
 
     fn address_bucket(&self, a: [u8; 16], b: [u8; 16]) -> BucketId {
@@ -403,6 +482,9 @@ impl SteeringHasher {
         self.config.buckets.bucket_of((hash >> 32) as u32)
     }
 }
+
+/// Number of ports, 0 included.
+const ALL_PORTS: u32 = 1 << 16;
 
 /// 2^32 over the golden ratio. The Toeplitz hash is linear, so flows that differ
 /// in few bits, as those of one client network do, can leave half of the buckets
@@ -438,3 +520,7 @@ fn may_trust_supplied(network: &Network) -> bool {
 #[cfg(test)]
 #[path = "hasher_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "crossing_tests.rs"]
+mod crossing_tests;

@@ -12,6 +12,7 @@
 //! Everything here is a function or a small owned structure: no clock, no lock,
 //! no thread, no input or output.
 
+mod address_set;
 mod backlog;
 mod balance;
 mod bucket;
@@ -21,19 +22,18 @@ mod placement;
 mod settings;
 mod table;
 mod toeplitz;
-mod translated;
 mod worker;
 
+pub use address_set::AddressSet;
 pub use backlog::{Backlog, BacklogCounters, BacklogLimits};
 pub use balance::{BalanceSettings, Balancer, Move, MoveReason, Plan, Sample, Spread};
 pub use bucket::{BucketCount, BucketCountError, BucketId};
 pub use cpuset::{CpuSet, CpuSetError, CpuSetForm, MAX_CPUS};
 pub use hasher::{
-    FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher, TunnelSteering,
+    FragmentSteering, HashKind, LocalPorts, Steered, SteeringConfig, SteeringHasher, TunnelSteering,
 };
 pub use placement::{InterfaceCpus, Placement, PlacementError, WorkerCpu, place};
 pub use settings::{SteerSettings, TUNABLES};
 pub use table::{BucketMove, IndirectionTable, NoWorkers};
 pub use toeplitz::{Toeplitz, ToeplitzKey, symmetric_toeplitz};
-pub use translated::{PortRange, Translated};
 pub use worker::{MAX_WORKERS, WorkerId, WorkerSet};

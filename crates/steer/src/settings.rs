@@ -2,7 +2,7 @@
 
 use flow::{SetTunableError, Tunable, Unit};
 
-use crate::{BacklogLimits, PortRange, WorkerId};
+use crate::{BacklogLimits, WorkerId};
 
 /// The settings that can be changed while the gateway runs.
 pub const TUNABLES: &[Tunable] = &[
@@ -47,29 +47,6 @@ pub const TUNABLES: &[Tunable] = &[
         meaning: "Bit n limits the share of one flow in the backlog of worker n from half \
                   netdev_max_backlog up. 0: no limit for any flow. A number as all others, while \
                   the kernel's file holds hexadecimal digits.",
-    },
-    Tunable {
-        name: "stateway_nat_port_min",
-        unit: Unit::Count,
-        default: 1024,
-        min: 1,
-        max: 8192,
-        meaning: "First port that source translation gives away. Connections whose port a change \
-                  takes out of the range get no replies any more.",
-    },
-    Tunable {
-        name: "stateway_nat_port_max",
-        unit: Unit::Count,
-        default: 32767,
-        min: 16383,
-        max: 65535,
-        // With these limits each of at most 4096 buckets has two ports, wherever the range
-        // begins.
-        meaning: "Last port that source translation gives away, 16383 at least, so that each of \
-                  4096 buckets has ports. Let it stay below the kernel's ip_local_port_range: \
-                  those ports are the host's own. All connections that a rule forwards from one \
-                  port of the range belong to one bucket and so to one worker: a busy service \
-                  (8080, 8443) wants a port outside of the range, or a range that leaves it out.",
     },
 ];
 
@@ -117,14 +94,9 @@ impl SteerSettings {
         self.values[2] as usize
     }
 
-    /// The ports that source translation gives away.
-    pub const fn nat_ports(&self) -> PortRange {
-        PortRange { min: self.values[5] as u16, max: self.values[6] as u16 }
-    }
-
     /// The limits of the backlogs that lead to `consumer`.
     pub const fn backlog_limits(&self, consumer: WorkerId) -> BacklogLimits {
-        let [max_backlog, _, _, table_len, limited, ..] = self.values;
+        let [max_backlog, _, _, table_len, limited] = self.values;
         let limited = consumer.0 < u64::BITS as u16 && limited >> consumer.0 & 1 == 1;
         BacklogLimits {
             max_backlog: max_backlog as u32,
@@ -140,7 +112,6 @@ fn index_of(name: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BucketCount, Translated};
 
     #[test]
     fn the_defaults_are_the_default_limits() {
@@ -168,21 +139,6 @@ mod tests {
         }
         let unknown = SteerSettings::default().set("netdev_max_backlogg", 1);
         assert_eq!(unknown, Err(SetTunableError::Unknown { name: "netdev_max_backlogg".into() }));
-    }
-
-    #[test]
-    fn any_two_limits_of_ports_leave_every_bucket_some() {
-        let [.., min, max] = TUNABLES else { panic!("there are more tunables") };
-        let narrowest = PortRange { min: min.max as u16, max: max.min as u16 };
-        let buckets = BucketCount::new(BucketCount::MAX.into()).unwrap();
-        let mut counts = vec![0; buckets.get()];
-        for port in narrowest.min..=narrowest.max {
-            counts[usize::from(port) & (buckets.get() - 1)] += 1;
-        }
-        assert!(counts.iter().all(|count| *count >= 2), "{counts:?}");
-        let ports = SteerSettings::default().nat_ports();
-        assert_eq!(ports, PortRange { min: 1024, max: 32767 });
-        assert_eq!(Translated::default().ports(), ports);
     }
 
     #[test]

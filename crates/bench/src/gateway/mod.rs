@@ -5,6 +5,7 @@ mod frames;
 mod maker;
 mod world;
 
+use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,8 +16,8 @@ use netio::{FramePool, PortError, RxQueue, TxQueue, TxReport, clock};
 use ruleset::{Options as ImportOptions, import_value};
 use serde_json::Value;
 use steer::{
-    BucketCount, FragmentSteering, HashKind, SteerSettings, SteeringConfig, SteeringHasher,
-    Translated, TunnelSteering,
+    AddressSet, BucketCount, FragmentSteering, HashKind, SteeringConfig, SteeringHasher,
+    TunnelSteering,
 };
 
 pub use self::frames::{Ends, Flow, Frame, Style, answer, check, headers};
@@ -134,9 +135,10 @@ pub fn steering() -> SteeringHasher {
         fragments: FragmentSteering::default(),
         tunnels: TunnelSteering::default(),
     });
-    let address = MASQUERADE.to_ipv6_mapped().octets();
-    hasher
-        .set_translated(Translated::new([address..=address], SteerSettings::default().nat_ports()));
+    let range = |[first, last]: [Ipv4Addr; 2]| {
+        first.to_ipv6_mapped().octets()..=last.to_ipv6_mapped().octets()
+    };
+    hasher.set_inside(AddressSet::new([[MASQUERADE; 2], world::CLIENTS].map(range)));
     hasher
 }
 

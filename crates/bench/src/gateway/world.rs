@@ -25,6 +25,8 @@ pub const MASQUERADE: Ipv4Addr = OWN[1];
 /// Where a forwarded port leads.
 pub const FORWARDED: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), 1024 + SERVICE);
+/// The first and the last address of the clients (RFC 2544).
+pub const CLIENTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 0), Ipv4Addr::new(198, 19, 255, 255)];
 /// The routers that are next on each side.
 const NEXT: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(198, 51, 100, 1)];
 const NEXT_V6: [Ipv6Addr; 2] = [
@@ -41,10 +43,7 @@ pub fn kernel() -> Result<Picture, Error> {
         IpNet::new(address, length).map_err(|error| wrong(error.to_string()))
     };
     let behind: [[(IpAddr, u8); 2]; 2] = [
-        [
-            (Ipv4Addr::new(198, 18, 0, 0).into(), 15),
-            (Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, 0).into(), 48),
-        ],
+        [(CLIENTS[0].into(), 15), (Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, 0).into(), 48)],
         [(Ipv4Addr::UNSPECIFIED.into(), 0), (Ipv6Addr::UNSPECIFIED.into(), 0)],
     ];
     let mut picture = Picture::default();

@@ -1,5 +1,6 @@
 //! Announcements of helpers on translated connections.
 
+use std::iter;
 use std::net::IpAddr;
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use wire::{mapped, protocol};
 use super::{Expectations, Master, Passage};
 use crate::Direction;
 use crate::helper::{Announced, Announcements as _, Mention};
-use crate::nat::{Block, Edit};
+use crate::nat::{Edit, Ports};
 
 /// The source of an announcement on a connection that may be translated.
 pub(crate) struct Announcer<'a> {
@@ -18,7 +19,6 @@ pub(crate) struct Announcer<'a> {
     /// The direction of the announcing packet.
     pub direction: Direction,
     pub interface: Option<u32>,
-    pub block: Block,
     pub payload: &'a [u8],
 }
 
@@ -57,10 +57,9 @@ impl Announcer<'_> {
         let is_own = announced.protocol == protocol && port == came.source.port;
         let known = leaves.source.port;
         let kept = if is_own { known } else { port };
-        let kept = (is_own || self.block.contains(port)).then_some(kept);
         // A datagram to the sender's translated port must reach the port that it sends from.
         let is_apart = |it: &u16| is_own || protocol != protocol::UDP || *it != known;
-        let ports = kept.into_iter().chain(self.ports(&translated, port)).filter(is_apart);
+        let ports = iter::once(kept).chain(ports(&translated, port)).filter(is_apart);
         let port = expectations.choose_port(&self.master, &translated, ports)?;
         let text = writes(port).filter(|text| Some(&text[..]) != old);
         translated.destination_port = port;
@@ -86,17 +85,6 @@ impl Announcer<'_> {
         FlowKey::of_call(family, zone, real(source), real(destination))
     }
 
-    /// The ports that may be announced, beginning with `from`.
-    fn ports(&self, announced: &Announced, from: u16) -> impl Iterator<Item = u16> {
-        let block = self.block;
-        let (has_pair, last_bit) = (announced.pair_of.is_some(), from & 1);
-        // The other port of a pair belongs to another bucket's block.
-        block
-            .all_from(from.into())
-            .filter(move |port| !has_pair || block.spans(port ^ 1))
-            .map(move |port| if has_pair { port & !1 | last_bit } else { port })
-    }
-
     /// The edit for a place where a message mentions an end; `None` if nothing changes there.
     pub fn mention(&self, mention: Mention, expectations: &Expectations) -> Option<Edit> {
         let old = self.payload.get(mention.place.clone())?;
@@ -112,6 +100,16 @@ impl Announcer<'_> {
         let text = mention.form.write(address, port);
         (!is_same && text != old).then_some(Edit { place: mention.place, text })
     }
+}
+
+/// The ports that may be announced, beginning with `from`. Of a pair, each has the same last bit.
+fn ports(announced: &Announced, from: u16) -> impl Iterator<Item = u16> + use<> {
+    let (has_pair, last_bit) = (announced.pair_of.is_some(), from & 1);
+    let all = Ports::UNPRIVILEGED;
+    let start = u32::from(from.saturating_sub(all.first()));
+    (0..all.len())
+        .map(move |at| all.nth_round(start + at))
+        .filter(move |port| !has_pair || port & 1 == last_bit)
 }
 
 /// Sorts the edits of a message; if two overlap, the first one wins. Also edits the numbers in

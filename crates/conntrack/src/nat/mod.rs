@@ -7,12 +7,14 @@
 //! From then on the replies have a key of their own, by which the table finds the connection
 //! too.
 //!
-//! A reply has to find its bucket before anybody has looked at a table. So each bucket gives
-//! away only the ports of its own [`Block`]: the destination port of a reply names the bucket.
-//! That has a price, which RFC 4787 (REQ-1) advises against: one port of a client gets
-//! different ports towards different destinations, because these belong to different buckets.
+//! A reply has to find its bucket before anybody has looked at a table. Steering chooses the bucket
+//! by the remote endpoint and the local port, which a translation leaves as they are if it can. So
+//! a source keeps its port (RFC 4787, REQ-1) unless that is in use towards the destination. Then it
+//! gets another of its bucket ([`BucketPorts`]), or if there is none, one of another bucket, where
+//! an alias leads to its own.
 
 mod announced;
+mod bucket_ports;
 mod ends;
 mod pool;
 mod request;
@@ -21,10 +23,11 @@ mod translation;
 
 pub use self::announced::Edit;
 pub(crate) use self::announced::ExpectedTranslation;
+pub use self::bucket_ports::BucketPorts;
 pub use self::ends::AddressChanges;
 pub(crate) use self::ends::Ends;
 pub(crate) use self::pool::Pool;
 pub use self::request::{Addresses, Ports, Request, TranslatedEnd};
-pub use self::supply::{Block, Supply};
+pub use self::supply::Supply;
 pub(crate) use self::supply::{Candidates, Subject};
 pub(crate) use self::translation::Translation;

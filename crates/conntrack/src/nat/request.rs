@@ -27,8 +27,8 @@ pub struct Addresses {
 /// A range of ports; it is never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
-    first: u16,
-    last: u16,
+    pub(super) first: u16,
+    pub(super) last: u16,
 }
 
 /// A translation that a rule asks for.
@@ -40,8 +40,8 @@ pub struct Request {
     /// no effect.
     pub addresses: Option<Addresses>,
     /// The ports to choose from, or the identifiers of ICMP. `None`: a source keeps its port if
-    /// that is free and in the bucket's block, and gets another of the block otherwise; a
-    /// destination keeps its port.
+    /// that is free, and gets another of the same kind otherwise, below 512, from 600 to 1023, or
+    /// above; a destination keeps its port.
     pub ports: Option<Ports>,
     /// True to choose the port at random, also if the packet's own would do. This stands for
     /// the kernel's `random` and for its `fully-random`.
@@ -135,17 +135,17 @@ impl Ports {
 }
 
 impl Request {
+    /// The ports that a source with this port may get.
+    pub fn range(&self, port: u16) -> Ports {
+        self.ports.unwrap_or(Ports::like(port))
+    }
+
     /// A hash that identifies the ports of the request towards one destination, for a
-    /// connection that leaves as `leaves_as`: the ports that the request names, or those of the
-    /// bucket.
-    pub fn pool_hash(
-        &self,
-        leaves_as: &KeyedPacket,
-        Supply { block, hash, .. }: Supply<'_>,
-    ) -> u64 {
+    /// connection that leaves as `leaves_as`.
+    pub fn pool_hash(&self, leaves_as: &KeyedPacket, hash: &dyn Fn(&FlowKey) -> u64) -> u64 {
         let KeyedPacket { key, sender } = leaves_as;
-        let (first, last) = self.ports.map_or((block.first(), 0), |it| (it.first, it.last));
         let (source, destination) = (key.end(*sender), key.end(sender.opposite()));
+        let Ports { first, last } = self.range(source.port);
         let source = Endpoint { port: first, ..source };
         let pool = FlowKey::of_ports(key.family, key.protocol, key.zone, source, destination);
         hash(&pool.key) ^ u64::from(last)
@@ -153,7 +153,7 @@ impl Request {
 
     /// The same as the key of a count.
     pub(crate) fn pool(&self, leaves_as: &KeyedPacket, supply: Supply<'_>) -> Pool {
-        Pool::of(self.pool_hash(leaves_as, supply))
+        Pool::of(self.pool_hash(leaves_as, supply.hash))
     }
 
     /// A translation of an end that changes nothing.

@@ -1,6 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
-use flow::Zone;
+use flow::{PortPermutation, Zone};
 use proptest::prelude::*;
 use wire::{Family, mapped, protocol};
 
@@ -10,15 +10,15 @@ proptest! {
     /// A search that continues finds the remaining candidates in the same order.
     #[test]
     fn a_continued_search_finds_the_remaining_candidates(
-        (own, first, count) in (1..u16::MAX, 1..60_000_u16, 1..300_u16),
-        (bucket, buckets) in (0..16_u32, 0..5_u32),
+        (own_port, first, count) in (1..u16::MAX, 1..60_000_u16, 1..300_u16),
+        (secret, first_place, places) in (any::<u64>(), any::<u16>(), 0..600_u32),
         (has_range, hosts, random) in (any::<bool>(), 0..4_u8, any::<bool>()),
         seed in any::<u64>(),
         stop in any::<prop::sample::Index>(),
     ) {
         let address = |last| IpAddr::V4(Ipv4Addr::new(198, 51, 100, last));
         let end = |last, port| Endpoint { address: mapped(address(last)), port };
-        let ends = Ends { source: end(1, own), destination: end(200, 53) };
+        let ends = Ends { source: end(1, own_port), destination: end(200, 53) };
         let (low, high) = (ends.source, ends.destination);
         let key = FlowKey::of_ports(Family::V4, protocol::UDP, Zone(0), low, high).key;
         let request = Request {
@@ -27,13 +27,33 @@ proptest! {
             random,
             ..Request::of(TranslatedEnd::Source)
         };
-        let buckets = 1 << (buckets + 7);
-        let block = Block::of_bucket(Ports::new(1024, 32767).unwrap(), bucket, buckets);
+        let own = BucketPorts::new(PortPermutation::new(secret), first_place, places);
         let hash = |key: &FlowKey| u64::from(key.low.port) ^ seed.rotate_left(9);
-        let supply = Supply { block, seed, hash: &hash };
+        let supply = Supply { own, seed, hash: &hash };
         let subject = Subject { key, hash: None, ends };
         let behind = |places| Candidates::new(places, &request, &subject, supply);
         let all: Vec<_> = behind(0).collect();
+        // Every port of the range is tried once with every address, those of the bucket first.
+        let range = request.range(own_port);
+        let tried = |address| -> Vec<u16> {
+            let ends = all.iter().map(|(_, ends)| ends.source);
+            ends.filter(|end| end.address == address).map(|end| end.port).collect()
+        };
+        let mut addresses: Vec<_> = all.iter().map(|(_, ends)| ends.source.address).collect();
+        addresses.dedup();
+        prop_assert_eq!(addresses.len(), usize::from(hosts.min(3)) + 1);
+        let ports = tried(addresses[0]);
+        let kept = !random && (!has_range || range.contains(own_port));
+        prop_assert!(!kept || ports[0] == own_port);
+        let others = &ports[usize::from(kept)..];
+        let own_count = others.iter().filter(|port| own.contains(**port)).count();
+        prop_assert!(others[..own_count].iter().all(|port| own.contains(*port)));
+        let mut sorted = others.to_vec();
+        sorted.sort_unstable();
+        let expected: Vec<u16> = (range.first()..=range.last())
+            .filter(|port| !(kept && *port == own_port))
+            .collect();
+        prop_assert_eq!(sorted, expected);
         prop_assert!(all.is_sorted_by(|one, next| one.0 < next.0));
         let known = Subject { hash: Some(hash(&key)), ..subject };
         prop_assert_eq!(Candidates::new(0, &request, &known, supply).collect::<Vec<_>>(), &all[..]);

@@ -18,7 +18,7 @@ pub(super) const FTP: u16 = 1;
 /// Clients send datagrams from here, and segments from all other ports.
 pub(super) const DATAGRAMS: u16 = 2;
 /// The payload of a segment that announces another connection; other segments carry its first 8
-/// bytes. The ports of a translated client have four digits, which take more room.
+/// bytes. The address of a translated client has more digits, which take more room.
 pub(super) const COMMAND: &[u8] = b"\nPORT 192,0,2,1,0,3\n";
 /// Behind Ethernet, IPv4 and TCP, as in the packets that are made here.
 pub(super) const PAYLOAD: usize = 14 + 20 + 20;
@@ -88,7 +88,7 @@ fn any_opened() -> impl Strategy<Value = Opened> {
     let family = prop_oneof![2 => Just(Family::V4), 1 => Just(Family::V6)];
     let zones = prop::option::weighted(0.3, Just(ONE_WAY));
     let flags = prop_oneof![3 => Just(SYN), 2 => Just(ACK)];
-    let translated = [prop::option::of(Just(8)), prop::option::of(Just(9))];
+    let translated = [prop::option::of(Just(208)), prop::option::of(Just(9))];
     let rest = (prop::bool::weighted(0.1), any::<bool>());
     (family, end(), end(), zones, flags, translated, rest).prop_map(
         |(family, from, to, zones, flags, translated, (has_policy, greets))| Opened {

@@ -15,7 +15,7 @@ use self::actions::{ACK, Action, COMMAND, DATAGRAMS, FTP, Opened, PAYLOAD, SYN, 
 use super::*;
 use crate::connection::ip_address;
 use crate::helper::Kind;
-use crate::nat::{Addresses, Block, Edit, Ports, Request, Supply, TranslatedEnd};
+use crate::nat::{Addresses, BucketPorts, Edit, Request, Supply, TranslatedEnd};
 use crate::proto::tcp::{TcpSettings, TcpState};
 use crate::testing::{Lab, SECRET, address, tcp, udp};
 use crate::{Cursor, Direction, TimeoutPolicy};
@@ -25,8 +25,7 @@ fn hash(key: &FlowKey) -> u64 {
 }
 
 fn supply() -> Supply<'static> {
-    let block = Block::of_bucket(Ports::new(1000, 1200).unwrap(), 2, 4);
-    Supply { block, seed: 7, hash: &hash }
+    Supply { own: BucketPorts::ALL, seed: 7, hash: &hash }
 }
 
 type Track = fn(&mut Table, &TrackedPacket<'_>, &mut Context<'_>) -> Tracked;
@@ -60,7 +59,6 @@ impl Twin {
         // There is no greeting, and ports have one digit.
         (lab.settings.helper.expect_picked_up, lab.settings.helper.expect_privileged) =
             (true, true);
-        lab.table.set_block(supply().block);
         Self { lab, track }
     }
 

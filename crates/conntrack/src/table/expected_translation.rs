@@ -7,18 +7,12 @@ use flow::{DropReason, Endpoint};
 use wire::mapped;
 
 use super::Table;
-use crate::nat::{Addresses, Block, Edit, Ends, Ports, Request, Supply, TranslatedEnd};
+use crate::nat::{Addresses, Edit, Ends, Ports, Request, Supply, TranslatedEnd};
 use crate::proto::tcp::Seq;
 use crate::seqadj::{Adjustment, Shift};
 use crate::{ConnectionId, Context, Direction};
 
 impl Table {
-    /// Sets the ports that helpers of this table may announce for their clients: those of the
-    /// bucket, as in [`Supply::block`]. Before this call helpers may announce all ports.
-    pub fn set_block(&mut self, block: Block) {
-        self.block = block;
-    }
-
     /// Translates a new connection that a translated one has announced in the same way, and
     /// returns true if it did. Then no rule decides, as with the kernel. To be called before
     /// any rule can translate the connection.

@@ -64,7 +64,6 @@ impl Table {
         let zones = self.zones_of(slot);
         let passage = Passage::of(&flow, &self.leaves_as(slot), direction);
         let interface = self.slab.translation(slot).and_then(|it| it.interface);
-        let block = self.block;
         let Some((head, helper)) = self.slab.helper_mut(slot) else { return tracked };
         let status = head.status;
         let start = helper.start_of(direction, &packet.network.transport);
@@ -76,7 +75,7 @@ impl Table {
         let zone = if direction == Direction::Original { zones.reply } else { zones.original };
         let master = Master { flow, helper: helper.kind, mark: head.mark, zone };
         let payload = seen.payload;
-        let announcer = Announcer { master, passage, direction, interface, block, payload };
+        let announcer = Announcer { master, passage, direction, interface, payload };
         let (mut full, mut no_port) = (false, false);
         let (mut edits, mut measures) = (Vec::new(), Vec::new());
         let limit = context.settings.expect_max;

@@ -13,6 +13,7 @@ mod inspection;
 mod opening;
 mod packet;
 mod port_eviction;
+mod resteering;
 mod rule_actions;
 mod slab;
 mod snapshot;
@@ -32,7 +33,7 @@ use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
-use crate::nat::{AddressChanges, Block, Edit};
+use crate::nat::{AddressChanges, Edit};
 use crate::proto::{Before, Input, State, Step};
 use crate::{Connection, Direction, DropCause, Event, EventKind, Settings, TimeoutPolicy};
 
@@ -64,8 +65,6 @@ pub struct Table {
     parting_zones: ZonePair,
     /// The slot of the connection that was opened last, with the hash of its key.
     opened: (u32, u64),
-    /// The ports that helpers may announce.
-    block: Block,
     /// The changes that helpers want in the payload of the last packet that passed.
     edits: Vec<Edit>,
 }
@@ -81,7 +80,6 @@ impl Table {
             parting: AddressChanges::default(),
             parting_zones: ZonePair::default(),
             opened: (u32::MAX, 0),
-            block: Block::ALL,
             edits: Vec::new(),
         }
     }
@@ -450,16 +448,16 @@ fn retire(
         if let Some(pool) = translation.pool {
             context.limits.port_usage.leave(&PortShare::of(pool, &head.key, head.originator()));
         }
-        // Nobody has heard of a withdrawn connection, and its replies may belong to another.
-        // Replies to a tunnel find it without an alias.
-        if let Some(ended) = &mut context.ended
-            && !was_fresh
-            && !slab[slot].head.key.is_tunnel()
-        {
-            let original = KeyedPacket { key: head.key, sender: head.originator() };
-            let (reply, reply_hash) = (translation.reply(), translation.hash);
-            ended.push(Ended { original, reply, reply_hash });
-        }
+    }
+    // Nobody has heard of a withdrawn connection, and its replies may belong to another. Replies to
+    // a tunnel find it without an alias.
+    let resteered_in = slab.resteered_in;
+    if (resteered_in.is_some() || slab.translation(slot).is_some())
+        && let Some(ended) = &mut context.ended
+        && !was_fresh
+        && !slab[slot].head.key.is_tunnel()
+    {
+        ended.push(Ended { flows: slab.flows(slot), resteered_in });
     }
     occupancy.leave(slot, &slab[slot].head, context.limits);
     slab.remove(slot);

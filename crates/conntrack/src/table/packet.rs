@@ -101,19 +101,20 @@ pub struct Context<'a> {
     pub events: Option<&'a mut dyn EventSink>,
     /// The listener for expectations.
     pub expectation_events: Option<&'a mut dyn ExpectationSink>,
-    /// Receives translated connections that have ended, if their end has to be reported.
+    /// Receives translated and resteered connections that have ended, if their end has to be
+    /// reported.
     pub ended: Option<&'a mut Vec<Ended>>,
 }
 
-/// A translated connection that has ended.
+/// A connection that has ended and may have aliases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Key and direction of its originator's packets.
-    pub original: KeyedPacket,
-    /// Key and direction of the replies.
-    pub reply: KeyedPacket,
-    /// The low half of the hash of the replies' key, as the table needs it.
-    pub reply_hash: u32,
+    /// Key and direction of its originator's packets, and of the replies, each with the low half of
+    /// its hash, as a table needs it.
+    pub flows: [(KeyedPacket, u64); 2],
+    /// The bucket that it was in, if its packets may be steered to others
+    /// ([`Table::set_resteered`](crate::Table::set_resteered)).
+    pub resteered_in: Option<u16>,
 }
 
 impl Context<'_> {

@@ -13,10 +13,10 @@ use crate::Context;
 use crate::capacity::Rank;
 use crate::capacity::{NatSource, PortShare};
 use crate::connection::Status;
-use crate::nat::{Block, Candidates, Ends, Pool, Request, Subject, Supply};
+use crate::nat::{Candidates, Ends, Pool, Request, Subject, Supply};
 
-/// Most ports whose connections are compared as candidates for eviction: a whole block if 256
-/// buckets share the range of ports.
+/// Most ports whose connections are compared as candidates for eviction: all of a bucket, if there
+/// are 256 buckets.
 const LOOKS: usize = 256;
 /// The same for a source that has its share and may take over only its own ports.
 const OWN_LOOKS: usize = 32;
@@ -55,8 +55,8 @@ impl Table {
         if let Some((leaves_as, _)) = &free {
             let pool = self.pool(slot, request, leaves_as, supply, context);
             let usage = &context.limits.port_usage;
-            let named = request.ports.map(|ports| usage.part(Block::from(ports).len()));
-            let ports = named.unwrap_or(supply.block.len());
+            let ports = usage
+                .part(request.range(Ends::of(&leaves_as.key, leaves_as.sender).source.port).len());
             is_over =
                 pool.is_some_and(|pool| !usage.allows(&self.port_share(slot, pool), ports, share));
             if let (Some(free), false) = (free, is_over) {

@@ -1,11 +1,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use flow::{Endpoint, FlowKey, Zone};
+use flow::{Endpoint, FlowKey, PortPermutation, Zone};
 use wire::{Family, Network, TcpFlags, protocol};
 
 use super::*;
-use crate::nat::{Addresses, Ports, TranslatedEnd};
+use crate::nat::{Addresses, BucketPorts, Ports, TranslatedEnd};
 use crate::testing::{Lab, SECRET, address, keyed, tcp, udp};
 
 /// The outside address of all clients, and their server.
@@ -16,9 +16,13 @@ fn hash(key: &FlowKey) -> u64 {
     key.hash(SECRET)
 }
 
-fn request() -> Request {
+fn request(ports: u16) -> Request {
     let outside = IpAddr::from(Ipv4Addr::new(192, 0, 2, OUTSIDE));
-    Request { addresses: Some(Addresses::one(outside)), ..Request::of(TranslatedEnd::Source) }
+    Request {
+        addresses: Some(Addresses::one(outside)),
+        ports: Ports::new(2000, 1999 + ports),
+        ..Request::of(TranslatedEnd::Source)
+    }
 }
 
 /// A gateway with this many ports.
@@ -45,10 +49,10 @@ impl Gateway {
         let tracked = self.lab.offer(packet, Table::track);
         assert!(tracked.fresh);
         let id = tracked.connection.unwrap();
-        let block = Block::from(Ports::new(2000, 1999 + self.ports).unwrap());
-        let supply = Supply { block, seed: 1, hash: &hash };
+        let own = BucketPorts::new(PortPermutation::IDENTITY, 2000, self.ports.into());
+        let supply = Supply { own, seed: 1, hash: &hash };
         let judged = self.lab.run(|table, context| {
-            let judged = table.translate(id, &request(), supply, context);
+            let judged = table.translate(id, &request(self.ports), supply, context);
             match judged {
                 Ok(()) => table.confirm(id, context).unwrap(),
                 Err(_) => table.withdraw(id, context),
@@ -89,12 +93,12 @@ impl Gateway {
 
     /// The number of ports that are counted for a client.
     fn held(&self, client: u8) -> u32 {
-        let block = Block::from(Ports::new(2000, 1999 + self.ports).unwrap());
-        let supply = Supply { block, seed: 1, hash: &hash };
+        let own = BucketPorts::new(PortPermutation::IDENTITY, 2000, self.ports.into());
+        let supply = Supply { own, seed: 1, hash: &hash };
         let end = |last, port| Endpoint { address: address(Family::V4, last), port };
         let of =
             |from| FlowKey::of_ports(Family::V4, protocol::UDP, Zone(0), from, end(SERVER, 53));
-        let pool = request().pool(&of(end(OUTSIDE, 2000)), supply);
+        let pool = request(self.ports).pool(&of(end(OUTSIDE, 2000)), supply);
         let packet = of(end(client, 1));
         self.lab.limits.port_usage.held(&PortShare::of(pool, &packet.key, packet.sender))
     }

@@ -21,7 +21,7 @@ use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 /// because the source is chosen later.
 const DESTINATION_TRIES: usize = 128;
 /// Most sources that are tried before a connection is refused: each try is a look-up, and other
-/// packets wait. They are all ports of a block if 16 buckets or more share the range of ports.
+/// packets wait. They are all ports of a bucket if there are 32 buckets or more.
 const SOURCE_TRIES: usize = 2048;
 
 /// The new source of a connection that was translated again.
@@ -55,7 +55,7 @@ impl Table {
     /// the source.
     ///
     /// # Errors
-    /// [`DropReason::PortPoolFull`] if each port that the request and the block allow is in use
+    /// [`DropReason::PortPoolFull`] if each port that the request allows is in use
     /// towards this destination, or 2048 of them in a row, and no connection can be evicted;
     /// [`DropReason::NatSourceLimit`] if the originator has its share of them
     /// ([`Settings::nat_source_share`](crate::Settings)); [`DropReason::NatClash`] for a
@@ -281,6 +281,11 @@ impl Table {
     pub fn reply(&self, ConnectionId(slot): ConnectionId) -> KeyedPacket {
         let KeyedPacket { key, sender } = self.leaves_as(slot);
         KeyedPacket { key, sender: sender.opposite() }
+    }
+
+    /// The same for the connection of a packet; `None` if there is none.
+    pub fn reply_of(&self, packet: &KeyedPacket, hash: u64) -> Option<KeyedPacket> {
+        Some(self.reply(ConnectionId(self.slot_of_packet(packet, hash)?)))
     }
 
     #[inline]

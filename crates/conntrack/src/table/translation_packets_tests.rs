@@ -11,7 +11,7 @@ use wire::{
 };
 
 use super::*;
-use crate::nat::{Addresses, Block, Ports};
+use crate::nat::{Addresses, BucketPorts, Ports};
 use crate::syn_proxy::Screening;
 use crate::testing::{Lab, SECRET};
 use crate::{Checksum, Tracked, TrackedPacket};
@@ -231,7 +231,7 @@ proptest! {
         let from = new_source.map(|last| Request {
             addresses: one(v6, last), ..Request::of(TranslatedEnd::Source)
         });
-        let supply = Supply { block: Block::ALL, seed, hash: &hash };
+        let supply = Supply { own: BucketPorts::ALL, seed, hash: &hash };
         for request in [to, from].into_iter().flatten() {
             lab.run(|table, context| table.translate(id, &request, supply, context)).unwrap();
         }
@@ -315,7 +315,7 @@ fn the_packet_that_ends_a_connection_is_translated_too() {
     let opened = track(&mut lab, &flow.frame(client, server, false));
     let id = opened.connection.unwrap();
     let request = Request { addresses: one(false, 100), ..Request::of(TranslatedEnd::Source) };
-    let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
+    let supply = Supply { own: BucketPorts::ALL, seed: 1, hash: &hash };
     lab.run(|table, context| table.translate(id, &request, supply, context)).unwrap();
     lab.run(|table, context| table.confirm(id, context).unwrap());
     let reply = lab.table.reply(id);

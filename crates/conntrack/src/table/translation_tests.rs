@@ -6,27 +6,27 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use flow::{Class, Endpoint, FlowKey};
+use flow::{Class, Endpoint, FlowKey, PortPermutation};
 use proptest::prelude::*;
 use wire::{Family, IcmpQuery, Network, QueryKind, TcpFlags, Transport, protocol};
 
 use super::*;
 use crate::Connection;
-use crate::nat::{Addresses, Block, Ports};
+use crate::nat::{Addresses, BucketPorts, Ports};
 use crate::table::Hit;
 use crate::testing::{Lab, SECRET, keyed, network, tcp, udp};
 
-/// Ports that a bucket may give away in these tests: 2, 6, 10, 14.
-fn block() -> Block {
-    Block::of_bucket(Ports::new(1, 15).unwrap(), 2, 4)
+/// Ports whose replies come to the bucket of these tests.
+fn own() -> BucketPorts {
+    BucketPorts::new(PortPermutation::new(5), 77, 20_000)
 }
 
 fn hash(key: &FlowKey) -> u64 {
     key.hash(SECRET)
 }
 
-fn supply(block: Block, seed: u64) -> Supply<'static> {
-    Supply { block, seed, hash: &hash }
+fn supply(own: BucketPorts, seed: u64) -> Supply<'static> {
+    Supply { own, seed, hash: &hash }
 }
 
 fn host(family: Family, last: u8) -> IpAddr {
@@ -153,14 +153,14 @@ fn allows(request: &Request, before: Endpoint, after: Endpoint, key: &FlowKey) -
         None => before.address == after.address,
         Some(range) => range.contains(after.address) || request.netmap,
     };
-    let block = block();
-    let range = request.ports.map(Block::from);
-    let port = match (request.end, range) {
+    let port = match (request.end, request.ports) {
         _ if !key.is_identified() => before.port == after.port,
         (TranslatedEnd::Destination, _) if key.is_query() => before.port == after.port,
         (TranslatedEnd::Destination, None) => before.port == after.port,
         (TranslatedEnd::Destination, Some(range)) => range.contains(after.port),
-        (TranslatedEnd::Source, None) => block.contains(after.port),
+        (TranslatedEnd::Source, None) => {
+            before.port == after.port || Ports::like(before.port).contains(after.port)
+        }
         (TranslatedEnd::Source, Some(range)) => range.contains(after.port),
     };
     address && port
@@ -176,7 +176,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Packet(packet, to, from, seed) => {
-                    let supply = supply(block(), seed);
+                    let supply = supply(own(), seed);
                     let free_before = lab.table.len();
                     match open(&mut lab, &packet, [to, from], supply) {
                         None => {
@@ -258,17 +258,24 @@ fn check_choice(
         Some(request) => {
             let fits = allows(&request, before.source, after.source, &original.key);
             prop_assert!(fits, "{request:?} {before:?} {after:?}");
-            // The ports of the block go before others of the range.
-            let block = request.ports.map(|range| block().within(range));
-            let block = block.filter(|it| !it.is_empty() && original.key.is_identified());
-            if let Some(block) = block.filter(|it| !it.contains(after.source.port)) {
-                for port in block.all_from(0) {
-                    let source = Endpoint { port, ..after.source };
-                    let leaves_as = Ends { source, ..after }.keyed(&original);
-                    let sender = leaves_as.sender.opposite();
-                    let reply = KeyedPacket { sender, ..leaves_as };
-                    prop_assert!(is_taken(lab, &reply) || reply == original, "{port} is free");
+            // Its own port goes first, then the ports of the bucket, then others of the range.
+            let may_stay = !request.random
+                && request.ports.is_none_or(|range| range.contains(before.source.port));
+            let better = (0..=u16::MAX).filter(|&port| {
+                let is_kept = may_stay && port == before.source.port;
+                let is_first = own().contains(port) && !own().contains(after.source.port);
+                let is_allowed = request.range(before.source.port).contains(port);
+                is_kept || is_first && is_allowed && after.source.port != before.source.port
+            });
+            for port in better.filter(|_| original.key.is_identified()) {
+                if port == after.source.port {
+                    break;
                 }
+                let source = Endpoint { port, ..after.source };
+                let leaves_as = Ends { source, ..after }.keyed(&original);
+                let sender = leaves_as.sender.opposite();
+                let reply = KeyedPacket { sender, ..leaves_as };
+                prop_assert!(is_taken(lab, &reply) || reply == original, "{port} is free");
             }
         }
     }
@@ -277,23 +284,19 @@ fn check_choice(
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Each port of the block is given away once, then nothing more, until one comes back.
+    /// Each port of a rule is given away once, then nothing more, until one comes back.
     #[test]
     fn a_pool_is_used_up_to_its_last_port(
-        bucket in 0u32..64, buckets_log2 in 0u32..7, first in 1024u16..1200, more in 0u16..300,
-        is_echo: bool, random: bool, seed: u64,
+        (secret, first_place, places) in (any::<u64>(), any::<u16>(), 0..70_000_u32),
+        first in 1024u16..1200, more in 0u16..300, is_echo: bool, random: bool, seed: u64,
     ) {
-        let buckets = 1 << buckets_log2;
-        let block =
-            Block::of_bucket(Ports::new(first, first + more).unwrap(), bucket % buckets, buckets);
-        let wanted: Vec<u16> = (first..=first + more)
-            .filter(|&port| u32::from(port) & (buckets - 1) == bucket % buckets)
-            .collect();
-        prop_assert_eq!(wanted.len(), block.len() as usize);
+        let own = BucketPorts::new(PortPermutation::new(secret), first_place, places.min(1 << 16));
+        let wanted: Vec<u16> = (first..=first + more).collect();
         let mut lab = Lab::new();
         lab.settings.nat_source_share = 100;
         let request = Request {
             addresses: Some(Addresses::one(host(Family::V4, 200))),
+            ports: Ports::new(first, first + more),
             random,
             ..Request::of(TranslatedEnd::Source)
         };
@@ -306,7 +309,7 @@ proptest! {
         };
         let mut given = Vec::new();
         for number in 0..wanted.len() {
-            let opened = open(&mut lab, &packet(number), [None, Some(request)], supply(block, seed));
+            let opened = open(&mut lab, &packet(number), [None, Some(request)], supply(own, seed));
             let slot = opened.unwrap().unwrap();
             given.push(lab.table.leaves_as(slot));
         }
@@ -315,7 +318,7 @@ proptest! {
         ports.sort_unstable();
         prop_assert_eq!(ports, wanted);
         let one_more = packet(given.len());
-        let refused = open(&mut lab, &one_more, [None, Some(request)], supply(block, seed));
+        let refused = open(&mut lab, &one_more, [None, Some(request)], supply(own, seed));
         prop_assert_eq!(refused, Some(Err(DropReason::PortPoolFull)));
         prop_assert_eq!(lab.table.len(), given.len());
         if let Some(flow) = given.get(seed as usize % given.len().max(1)) {
@@ -324,42 +327,16 @@ proptest! {
             let reply = KeyedPacket { sender: flow.sender.opposite(), ..*flow };
             let hit = lab.table.look_up(&reply, hash(&reply.key)).unwrap();
             lab.run(|table, context| table.close(hit.slot, context));
-            let opened = open(&mut lab, &one_more, [None, Some(request)], supply(block, seed));
+            let opened = open(&mut lab, &one_more, [None, Some(request)], supply(own, seed));
             let slot = opened.unwrap().unwrap();
             prop_assert_eq!(lab.table.leaves_as(slot), *flow, "the one that has come back");
         }
         // Towards another destination all of them are free.
         if !given.is_empty() && !is_echo {
             let other = udp(Family::V4, (1, 5), (101, 53));
-            let opened = open(&mut lab, &other, [None, Some(request)], supply(block, seed));
+            let opened = open(&mut lab, &other, [None, Some(request)], supply(own, seed));
             prop_assert!(opened.unwrap().is_ok());
         }
-    }
-
-    #[test]
-    fn a_block_is_what_its_bucket_has_of_a_range(
-        range in (any::<u16>(), any::<u16>()), other in (any::<u16>(), any::<u16>()),
-        buckets_log2 in 0u32..17, bucket: u32, ports: [u16; 8],
-    ) {
-        let sorted = |(a, b): (u16, u16)| Ports::new(a.min(b), a.max(b)).unwrap();
-        let (range, other) = (sorted(range), sorted(other));
-        let buckets = 1u32 << buckets_log2;
-        let bucket = bucket % buckets;
-        let block = Block::of_bucket(range, bucket, buckets);
-        let both = block.within(other);
-        let inside = |range: Ports, port| (range.first()..=range.last()).contains(&port);
-        let mut counts = (0, 0);
-        for port in 0..=u16::MAX {
-            let is_own = u32::from(port) & (buckets - 1) == bucket && inside(range, port);
-            let is_both = is_own && inside(other, port);
-            counts.0 += u32::from(is_own);
-            counts.1 += u32::from(is_both);
-            if ports.contains(&port) {
-                prop_assert_eq!(block.contains(port), is_own);
-                prop_assert_eq!(both.contains(port), is_both);
-            }
-        }
-        prop_assert_eq!((block.len(), both.len()), counts);
     }
 }
 
@@ -383,13 +360,13 @@ fn a_reply_goes_back_to_the_client_and_counts_as_one() {
             ..Request::of(TranslatedEnd::Destination)
         };
         let there = udp(family, (1, 40000), (2, 8080));
-        open(&mut lab, &there, [Some(to), Some(from)], supply(block(), 1)).unwrap().unwrap();
+        open(&mut lab, &there, [Some(to), Some(from)], supply(own(), 1)).unwrap().unwrap();
         let connection = only(&lab);
         let port = match connection.reply.transport {
             crate::TupleTransport::Ports { source: 80, destination } => destination,
             other => panic!("{other:?}"),
         };
-        assert!(block().contains(port));
+        assert_eq!(port, 40000, "its own");
         let answer = udp(family, (100, 80), (200, port));
         let tracked = lab.track(&answer);
         assert_eq!(
@@ -412,7 +389,7 @@ fn one_client_keeps_its_address_if_that_is_wanted() {
         let request =
             Request { addresses: range, persistent, ..Request::of(TranslatedEnd::Source) };
         let packet = udp(Family::V4, (client, 5), (server, 53));
-        open(&mut lab, &packet, [None, Some(request)], supply(block(), 0)).unwrap().unwrap();
+        open(&mut lab, &packet, [None, Some(request)], supply(own(), 0)).unwrap().unwrap();
         only(&lab).reply.destination
     };
     let addresses = |clients: std::ops::Range<u8>, servers: std::ops::Range<u8>, persistent| {
@@ -434,7 +411,7 @@ fn a_network_is_mapped_host_by_host() {
     let request =
         Request { addresses: network, netmap: true, ..Request::of(TranslatedEnd::Destination) };
     let packet = udp(Family::V4, (1, 5), (77, 53));
-    open(&mut lab, &packet, [Some(request), None], supply(block(), 0)).unwrap().unwrap();
+    open(&mut lab, &packet, [Some(request), None], supply(own(), 0)).unwrap().unwrap();
     assert_eq!(only(&lab).reply.source, Ipv4Addr::new(203, 0, 113, 77 % 64));
 }
 
@@ -442,11 +419,10 @@ fn a_network_is_mapped_host_by_host() {
 fn an_identity_translation_takes_no_memory() {
     let mut lab = Lab::new();
     let packet = udp(Family::V4, (1, 6), (2, 53));
-    let own = Some(Addresses::one(host(Family::V4, 1)));
+    let address = Some(Addresses::one(host(Family::V4, 1)));
     let to = Request::of(TranslatedEnd::Destination);
-    let from = Request { addresses: own, ..Request::of(TranslatedEnd::Source) };
-    let slot =
-        open(&mut lab, &packet, [Some(to), Some(from)], supply(block(), 0)).unwrap().unwrap();
+    let from = Request { addresses: address, ..Request::of(TranslatedEnd::Source) };
+    let slot = open(&mut lab, &packet, [Some(to), Some(from)], supply(own(), 0)).unwrap().unwrap();
     assert!(!lab.table.slab.has_translated());
     assert!(lab.table.address_changes(slot, Direction::Reply).is_identity());
 }
@@ -466,7 +442,7 @@ fn second_keys_stay_where_they_are_found_while_the_table_grows_and_shrinks() {
         packet
     };
     for number in 0..20_000 {
-        let supply = supply(Block::ALL, number.into());
+        let supply = supply(BucketPorts::ALL, number.into());
         open(&mut lab, &packet(number), [None, Some(request)], supply).unwrap().unwrap();
     }
     let check = |lab: &Lab| {
@@ -496,7 +472,7 @@ fn the_sides_of_the_key_do_not_matter() {
                 ..Request::of(TranslatedEnd::Source)
             };
             let there = udp(Family::V4, (client, 6), (server, 6));
-            open(&mut lab, &there, [None, Some(request)], supply(block(), 0)).unwrap().unwrap();
+            open(&mut lab, &there, [None, Some(request)], supply(own(), 0)).unwrap().unwrap();
             let back = lab.track(&udp(Family::V4, (server, 6), (nat, 6)));
             assert_eq!((back.class, back.direction), (Class::Established, Some(Direction::Reply)));
         }
@@ -528,9 +504,7 @@ fn filters_choose_by_what_was_translated() {
         ),
     ];
     for (server, destination, source) in requests {
-        open(&mut lab, &packet(server), [destination, source], supply(block(), 0))
-            .unwrap()
-            .unwrap();
+        open(&mut lab, &packet(server), [destination, source], supply(own(), 0)).unwrap().unwrap();
     }
     let mut chosen = |filter: Filter| {
         let mut found = Vec::new();
@@ -574,7 +548,9 @@ fn masqueraded_connections_end_with_the_address_they_borrowed() {
     for (client, (last, interface)) in sources.into_iter().cycle().take(400).enumerate() {
         let packet = udp(Family::V4, ((client / 100) as u8, 7), ((client % 100) as u8 + 50, 53));
         let request = masquerade(last, interface);
-        open(&mut lab, &packet, [None, Some(request)], supply(Block::ALL, 0)).unwrap().unwrap();
+        open(&mut lab, &packet, [None, Some(request)], supply(BucketPorts::ALL, 0))
+            .unwrap()
+            .unwrap();
     }
     let mut end = |which| {
         let (mut ended, mut from) = (0, Some(Cursor::default()));

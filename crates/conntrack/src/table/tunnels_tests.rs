@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use wire::{Family, IcmpError, Network, Quoted, QuotedTransport, Transport, protocol};
 
 use super::*;
-use crate::nat::{AddressChanges, Addresses, Block, Request, Supply, TranslatedEnd};
+use crate::nat::{AddressChanges, Addresses, BucketPorts, Request, Supply, TranslatedEnd};
 use crate::testing::{Lab, SECRET, keyed};
 use crate::{Changes, ConnectionId, Cursor, EventKind, Filter};
 
@@ -174,7 +174,7 @@ impl World {
         network: &Network,
     ) -> Result<(), DropReason> {
         let hash = |key: &FlowKey| key.hash(SECRET);
-        let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
+        let supply = Supply { own: BucketPorts::ALL, seed: 1, hash: &hash };
         let [first, last] = BORROWED.map(|host| [192, 0, 2, host].into());
         let request = Request {
             addresses: Addresses::new(first, last),

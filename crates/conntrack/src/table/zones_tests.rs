@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wire::{Family, IcmpError, Network, Quoted, QuotedTransport, Transport, protocol};
 
 use super::*;
-use crate::nat::{Block, Ports, Request, Supply, TranslatedEnd};
+use crate::nat::{BucketPorts, Request, Supply, TranslatedEnd};
 use crate::syn_proxy::Screening;
 use crate::testing::{Lab, SECRET, keyed, network, udp};
 use crate::{Checksum, Tracked, TrackedPacket};
@@ -21,7 +21,7 @@ fn hash(key: &FlowKey) -> u64 {
 }
 
 fn supply(seed: u64) -> Supply<'static> {
-    Supply { block: Block::from(Ports::new(1, 4).unwrap()), seed, hash: &hash }
+    Supply { own: BucketPorts::ALL, seed, hash: &hash }
 }
 
 /// A packet with these zones. If it belongs to no connection, it is `steered` to one of the
@@ -253,10 +253,10 @@ fn tenants_with_equal_flows_get_different_ports() {
         assert_eq!(reply.key.zone, Zone(0));
         ports.push(reply.key.end(reply.sender.opposite()).port);
     }
+    assert_eq!(ports[0], 3, "its own");
     ports.sort_unstable();
-    assert_eq!(ports, [1, 2, 3, 4]);
-    let fifth = offer_and_judge(&mut lab, &packet, one_way(5, 0), steered);
-    assert_eq!(fifth.unwrap_err(), DropReason::PortPoolFull);
+    ports.dedup();
+    assert_eq!(ports.len(), 4);
     // Each receives its own answers.
     for connection in lab.listed() {
         let zones = (connection.zone, connection.original_zone, connection.reply_zone);

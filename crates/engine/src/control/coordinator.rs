@@ -15,7 +15,7 @@ use conntrack::{Event, ExpectationEvent};
 use flow::{Counters, FlowKey};
 use ruleset::Forwarded;
 use steer::{
-    BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, Translated, WorkerId,
+    AddressSet, BucketId, BucketMove, IndirectionTable, Placement, SteeringHasher, WorkerId,
     WorkerSet,
 };
 
@@ -45,7 +45,7 @@ const MOVES_AT_ONCE: usize = 64;
 
 /// Most rings that a packet goes through: one to its owner, one more after it was put together
 /// from fragments, and with an alias one to the owner of its connection and one back.
-const HOPS: usize = 4;
+pub const HOPS: usize = 4;
 
 /// The state of the gateway that is not on the packet path.
 pub struct Coordinator {
@@ -76,6 +76,9 @@ pub struct Coordinator {
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
     /// Finds the bucket of a packet.
     pub hasher: SteeringHasher,
+    /// The addresses that sources are translated to, and those that they were translated to: old
+    /// connections may still use them.
+    pub translation_addresses: AddressSet,
     /// Finds the zone of a packet.
     pub zones: Zones,
     /// How often the zones were changed since the start.
@@ -119,8 +122,7 @@ impl Coordinator {
         let cpus = if config.pin { cpus } else { Vec::new() };
         let count = config.workers.resolve(&cpus);
         let Placement { table, allowed, .. } = ports.place(count, &cpus, config.buckets)?;
-        let mut hasher = SteeringHasher::new(config.steering());
-        hasher.set_translated(Translated::new([], config.settings.steer.nat_ports()));
+        let hasher = SteeringHasher::new(config.steering());
         let (notify, notices) = channel();
         ports.open_all(count)?;
         let mut coordinator = Self {
@@ -151,6 +153,7 @@ impl Coordinator {
             ports,
             table,
             hasher,
+            translation_addresses: AddressSet::default(),
             notices,
             cpus,
             allowed,
@@ -210,7 +213,7 @@ impl Coordinator {
 
     /// Gives each receive queue that nobody polls to one of the first `workers` workers, namely
     /// the one that polls the fewest.
-    fn hand_out_queues(&mut self, workers: usize) -> Result<(), Unresponsive> {
+    pub fn hand_out_queues(&mut self, workers: usize) -> Result<(), Unresponsive> {
         while let Some(queue) = self.ports.take_unassigned() {
             let worker = self.ports.least_loaded(workers);
             self.ports.assign(&queue, worker);
@@ -318,7 +321,7 @@ impl Coordinator {
 
     /// Takes a queue from its worker and waits until everything that came through it has been
     /// processed. So the packets of the next worker that polls it can not overtake those.
-    fn release_queue(&mut self, id: usize) -> Result<(), SteerError> {
+    pub fn release_queue(&mut self, id: usize) -> Result<(), SteerError> {
         let Some(worker) = self.ports.poller(id) else { return Ok(()) };
         self.next_marker += 1;
         let marker = self.next_marker;
@@ -362,7 +365,7 @@ impl Coordinator {
 
     /// Waits until the workers have processed everything that is in their rings. This may put more
     /// packets into the rings: a datagram that becomes complete may go on to another worker.
-    fn drain_rings(&mut self) -> Result<(), SteerError> {
+    pub fn drain_rings(&mut self) -> Result<(), SteerError> {
         self.next_marker += 1;
         let marker = self.next_marker;
         self.tell_all(|| Command::Mark(marker))?;

@@ -272,9 +272,9 @@ impl Gateway {
         self.shared.lock().config.labels.clone()
     }
 
-    /// Steers packets for these addresses (IPv4 in the mapped form) by their port from now on, see
-    /// [`steer::Translated`]. Addresses that were added before stay, because connections that were
-    /// translated to them may still live.
+    /// Takes these addresses (IPv4 in the mapped form) for inside from now on, see
+    /// [`steer::SteeringHasher`]. Addresses that were added before stay, because connections that
+    /// were translated to them may still live.
     ///
     /// When this returns, every worker knows the addresses, so connections may be translated to
     /// them.

@@ -1,7 +1,7 @@
 //! The interface of the host guard, which keeps translated packets from the host.
 
 use ruleset::Forwarded;
-use steer::Translated;
+use steer::AddressSet;
 
 use crate::control::ports::PortLink;
 
@@ -38,10 +38,10 @@ pub trait HostGuard: std::fmt::Debug + Send + Sync {
 /// The packets that are kept from the host, and those that are left to it.
 #[derive(Clone, Copy, Debug)]
 pub struct FromHost<'a> {
-    /// Addresses that sources are translated to, and the ports that they get.
-    pub translated: &'a Translated,
-    /// Further ports that rules name for these addresses: the first and the last of each range.
-    pub named_ports: &'a [(u16, u16)],
+    /// Addresses that sources are translated to.
+    pub translated: &'a AddressSet,
+    /// Helpers may expect connections at translation addresses.
+    pub expects: bool,
     /// Packets whose destination is translated.
     pub forwarded: &'a [Forwarded],
     /// Packets that the host gets. The kernel redirects some of them.

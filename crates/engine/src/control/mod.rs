@@ -11,6 +11,8 @@ pub mod host_chains;
 pub mod host_guard;
 pub mod port_book;
 pub mod ports;
+pub mod realms;
+mod resteering;
 pub mod route_keeper;
 pub mod rule_loading;
 pub mod selection;

@@ -43,7 +43,6 @@ impl Coordinator {
         self.config.settings.set(name, value)?;
         self.blueprint.limit_pools.apply(&self.config.settings.conntrack);
         self.blueprint.fragment_pools.apply(&self.config.settings.defrag);
-        self.apply_nat_ports();
         self.spread.settings = true;
         Ok(self.spread_settings().inspect_err(|error| {
             tracing::error!("{name} = {value} has not reached every worker: {error}");

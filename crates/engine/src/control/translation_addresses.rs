@@ -1,5 +1,5 @@
-//! The addresses that connections are translated to: the workers steer their packets by port, and
-//! the host guard keeps these packets from the host.
+//! The addresses that connections are translated to: for the workers they are inside, and the host
+//! guard keeps their packets from the host.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,44 +7,34 @@ use std::ops::RangeInclusive;
 
 use conntrack::Filter;
 use ruleset::{Forwarded, Translations};
-use steer::Translated;
+use steer::AddressSet;
 use wire::{Family, mapped, protocol};
 
 use crate::control::coordinator::Coordinator;
 use crate::control::host_guard::FromHost;
+use crate::control::realms::{Realms, range};
 use crate::control::rule_loading::LoadRulesError;
 use crate::control::worker_handle::Unresponsive;
 use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
-use crate::worker::command::Command;
 
 /// Most ranges of addresses that are remembered, including those that are no longer used. An
 /// interface whose address changes often leaves one each time.
 const MAX_RANGES: usize = 4096;
 
 impl Coordinator {
-    /// Has all workers steer packets for these addresses by their port, and returns when they do.
+    /// Takes these addresses for translation addresses, and returns when all workers do.
     pub fn add_translation_addresses(
         &mut self,
         addresses: impl IntoIterator<Item = RangeInclusive<[u8; 16]>>,
     ) -> Result<(), Unresponsive> {
-        let before = self.hasher.translated().clone();
-        let new = Translated::new(addresses, before.ports());
-        let mut all = Translated::new(before.addresses().chain(new.addresses()), before.ports());
-        if all.addresses().count() > MAX_RANGES {
-            all = new;
-        }
-        if all == before && !self.spread.translated {
-            return Ok(());
-        }
-        self.hasher.set_translated(all.clone());
-        // If a worker hangs here, the next call must tell all workers again.
-        self.spread.translated = true;
-        self.tell_all(|| Command::Translated(all.clone()))?;
-        // A worker obeys commands in order, so it knows the addresses when it answers.
-        self.reports()?;
-        self.spread.translated = false;
-        Ok(())
+        self.note_translation_addresses(AddressSet::new(addresses));
+        self.change_inside(self.hasher.inside().with(self.translation_addresses.ranges()))
+    }
+
+    fn note_translation_addresses(&mut self, new: AddressSet) {
+        let all = self.translation_addresses.with(new.ranges());
+        self.translation_addresses = if all.ranges().count() > MAX_RANGES { new } else { all };
     }
 
     /// Gets ready for the translations of rules: replies find their way, and are kept from the
@@ -77,11 +67,15 @@ impl Coordinator {
     ) -> Result<Option<Vec<Forwarded>>, Unresponsive> {
         let translations = rules.translations();
         let translates = self.rules.as_ref().is_some_and(|before| before.translates());
-        if translations.is_empty() && !translates && self.hasher.translated().is_empty() {
+        if translations.is_empty() && !translates && self.translation_addresses.is_empty() {
             return Ok(None);
         }
-        let addresses = addresses(translations, self.routing.as_deref());
-        self.add_translation_addresses(addresses)?;
+        let routing = self.routing.as_deref();
+        let new = AddressSet::new(addresses(translations, routing));
+        self.note_translation_addresses(new);
+        let (own, names) = (&self.translation_addresses, self.ports.names());
+        let realms = Realms::of(translations, own, self.routing.as_deref(), &names);
+        self.change_inside(realms.after(self.hasher.inside()).inside)?;
         Ok(Some(self.left_to_host(Some(rules))))
     }
 
@@ -143,9 +137,11 @@ impl Coordinator {
         left: &'a [Forwarded],
     ) -> FromHost<'a> {
         let translations = rules.map(Rules::translations);
+        let expects = self.config.settings.conntrack.helpers.iter().next().is_some()
+            || rules.is_some_and(|rules| rules.has_helpers());
         FromHost {
-            translated: self.hasher.translated(),
-            named_ports: translations.map_or(&[], |it| &it.source_ports),
+            translated: &self.translation_addresses,
+            expects,
             forwarded: translations.map_or(&[], |it| &it.destinations),
             left,
         }
@@ -167,13 +163,6 @@ impl Coordinator {
                 .any(|number| (interval.low..=interval.high).contains(&number))
         })
     }
-
-    /// Takes over the range of ports from the tunables. The workers do this by themselves.
-    pub fn apply_nat_ports(&mut self) {
-        let ports = self.config.settings.steer.nat_ports();
-        let translated = self.hasher.translated().with_ports(ports);
-        self.hasher.set_translated(translated);
-    }
 }
 
 /// The addresses that rules translate sources to, in the mapped form. `routing` has the addresses
@@ -182,13 +171,8 @@ pub fn addresses(
     translations: &Translations,
     routing: Option<&Routing>,
 ) -> Vec<RangeInclusive<[u8; 16]>> {
-    let literal = translations.sources.iter().map(|(family, interval)| {
-        let address = |number: u128| match family {
-            Family::V4 => Ipv4Addr::from_bits(number as u32).to_ipv6_mapped().octets(),
-            Family::V6 => number.to_be_bytes(),
-        };
-        address(interval.low)..=address(interval.high)
-    });
+    let sources = translations.sources.iter();
+    let literal = sources.map(|(family, interval)| range(*family, interval.low, interval.high));
     let mut addresses: Vec<_> = literal.collect();
     if let Some(routing) = routing.filter(|_| translations.masquerades) {
         addresses.extend(routing.masquerade_addresses().map(|address| {

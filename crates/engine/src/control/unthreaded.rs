@@ -5,13 +5,14 @@ use std::sync::mpsc::channel;
 
 use flow::{Counters, Timestamp};
 use netlink::Picture;
-use steer::{Placement, SteeringHasher, Translated, WorkerId};
+use steer::{AddressSet, Placement, SteeringHasher, WorkerId};
 use wire::Network;
 
 use crate::control::blueprint::{Blueprint, Post};
 use crate::control::config::{Config, StartError};
 use crate::control::port_book::PortBook;
 use crate::control::ports::PortSetup;
+use crate::control::realms::Realms;
 use crate::control::rule_loading::LoadRulesError;
 use crate::control::translation_addresses::addresses;
 use crate::control::worker_handle::{WorkerHandle, introduce};
@@ -64,9 +65,12 @@ impl Unthreaded {
         });
         let rules = rules.transpose()?;
         let mut hasher = SteeringHasher::new(config.steering());
-        let translated =
-            rules.iter().flat_map(|rules| addresses(rules.translations(), Some(&*routing)));
-        hasher.set_translated(Translated::new(translated, config.settings.steer.nat_ports()));
+        if let Some(rules) = &rules {
+            let translations = rules.translations();
+            let addresses = AddressSet::new(addresses(translations, Some(&routing)));
+            let realms = Realms::of(translations, &addresses, Some(&routing), &names);
+            hasher.set_inside(realms.inside);
+        }
         let blueprint = Blueprint::new(config, channel().0, TimeSource::Turn)?;
         let zones = Zones::new(&config.zones, ports.len())?;
         let mut gateway = Vec::<Self>::new();

@@ -159,8 +159,8 @@ pub struct Spread {
     map: Option<Zones>,
     /// The tunables have changed.
     pub settings: bool,
-    /// The addresses that connections are translated to have changed.
-    pub translated: bool,
+    /// The inside addresses have changed.
+    pub inside: bool,
     /// Answers that are awaited before the workers are told again.
     asked: Vec<Receiver<WorkerReport>>,
 }

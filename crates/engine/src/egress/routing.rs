@@ -100,6 +100,12 @@ impl Routing {
         self.attached.get(&link).into_iter().flatten().any(|network| network.contains(&address))
     }
 
+    /// The networks of the host's addresses, each with its link.
+    pub fn attached_networks(&self) -> impl Iterator<Item = (IpNet, LinkId)> {
+        let all = self.attached.iter().flat_map(|(link, all)| all.iter().map(move |it| (it, link)));
+        all.map(|(network, link)| (network.trunc(), *link))
+    }
+
     /// True if the host has this address on this link.
     pub fn is_address_on(&self, link: LinkId, address: IpAddr) -> bool {
         self.attached.get(&link).into_iter().flatten().any(|network| network.addr() == address)

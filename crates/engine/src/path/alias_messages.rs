@@ -111,6 +111,22 @@ impl PacketPath {
         None
     }
 
+    /// Leads packets of the key `alias` from the bucket `home` to `owner`, a bucket of this worker.
+    /// Nobody waits for an answer: if the key belongs to another connection there, it stays so.
+    pub(super) fn lead(
+        &mut self,
+        owner: BucketId,
+        alias: (KeyedPacket, u64),
+        home: BucketId,
+        now: Timestamp,
+    ) {
+        if self.buckets.get(home).is_some() {
+            self.file_here(home, owner, alias, None, now);
+        } else {
+            self.tell_bucket(owner, home, AliasMessage::Lead { alias, owner });
+        }
+    }
+
     fn file_here(
         &mut self,
         home: BucketId,
@@ -191,6 +207,9 @@ impl PacketPath {
                     return self.release(owner, connection, filing, now);
                 }
                 self.tell_bucket(to, owner, AliasMessage::Answer { connection, filing });
+            }
+            AliasMessage::Lead { alias, owner } => {
+                self.file_here(to, owner, alias, None, now);
             }
             AliasMessage::Answer { connection, filing } => {
                 self.release(to, connection, filing, now);

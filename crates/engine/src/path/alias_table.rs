@@ -2,7 +2,7 @@
 //! the packet is steered to.
 //!
 //! A translated connection has two keys. Mostly both lead to one bucket (see
-//! [`steer::Translated`]). If they do not, the bucket of the second key has an *alias*: the key
+//! [`steer::SteeringHasher`]). If they do not, the bucket of the second key has an *alias*: the key
 //! and its sender, with the number of the bucket that has the connection. [`crate::path::alias_messages`]
 //! tells how aliases come and go.
 
@@ -59,6 +59,14 @@ pub enum AliasMessage {
         connection: (KeyedPacket, u64),
         /// The claimant that the connection which has the key may have to give way to.
         claimant: Option<Claimant>,
+    },
+    /// File an alias, without an answer. It goes to the bucket that the packets of the key will be
+    /// steered to.
+    Lead {
+        /// The key of packets that are to follow the alias, and its hash.
+        alias: (KeyedPacket, u64),
+        /// The bucket that has the connection.
+        owner: BucketId,
     },
     /// The answer. It goes to the bucket that has the connection.
     Answer {
@@ -163,6 +171,20 @@ impl Aliases {
         index.remove(hash as u32, place);
         places[place as usize] = None;
         free.push(place);
+        index.shrink(hash_in(places));
+        self.tidy();
+    }
+
+    /// Removes the aliases whose keys `keep` refuses.
+    pub fn retain(&mut self, keep: impl Fn(&KeyedPacket) -> bool) {
+        let Some(filed) = &mut self.0 else { return };
+        let Filed { index, places, free } = &mut **filed;
+        for place in 0..places.len() {
+            if let Some(alias) = places[place].take_if(|alias| !keep(&alias.key)) {
+                index.remove(alias.hash, place as u32);
+                free.push(place as u32);
+            }
+        }
         index.shrink(hash_in(places));
         self.tidy();
     }

@@ -72,7 +72,12 @@ impl Buckets {
 
     /// The buckets that are here, to be changed.
     pub fn owned_mut(&mut self) -> impl Iterator<Item = &mut Bucket> {
-        self.ownership.owned_mut().map(|content| &mut **content)
+        self.owned_by_id_mut().map(|(_, bucket)| bucket)
+    }
+
+    /// The same, each with its number.
+    pub fn owned_by_id_mut(&mut self) -> impl Iterator<Item = (BucketId, &mut Bucket)> {
+        self.ownership.owned_mut().map(|(id, content)| (id, &mut **content))
     }
 
     /// True if new packets of a bucket are for this worker.

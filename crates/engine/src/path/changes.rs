@@ -5,7 +5,7 @@ use std::sync::Arc;
 use conntrack::{Event, ExpectationEvent, LimitPools};
 use flow::Timestamp;
 use netio::{PortId, TxQueue};
-use steer::{Translated, WorkerId};
+use steer::WorkerId;
 
 use crate::egress::routing::Routing;
 use crate::egress::stations::StationUpdate;
@@ -58,17 +58,10 @@ impl PacketPath {
         self.drop_refused();
     }
 
-    /// Steers packets for these addresses by port.
-    pub(crate) fn set_translated(&mut self, translated: Translated) {
-        self.hasher.set_translated(translated);
-    }
-
     /// Uses these tunables.
     pub(crate) fn set_settings(&mut self, settings: Settings) {
         self.buckets.set_limits(&settings.steer);
         self.forwarder.set_waiting_bytes(settings.next_hops.unres_qlen_bytes);
-        let translated = self.hasher.translated().with_ports(settings.steer.nat_ports());
-        self.hasher.set_translated(translated);
         self.tracking.apply(settings);
     }
 

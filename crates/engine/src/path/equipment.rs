@@ -80,6 +80,7 @@ impl PacketPath {
         }
         Self {
             hasher,
+            hasher_to_come: None,
             pass,
             time,
             reassembly: Reassembly::new(key, equipment.fragment_memory),

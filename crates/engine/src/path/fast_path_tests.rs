@@ -326,12 +326,14 @@ impl Side {
         config.mode = Mode::Routed;
         config.buckets = BucketCount::new(16).unwrap();
         let mut gateway = TestGateway::new(&config, 2, true);
-        let own = std::net::Ipv4Addr::from(OWN).to_ipv6_mapped().octets();
-        let ports = config.settings.steer.nat_ports();
-        let translated = steer::Translated::new([own..=own], ports);
-        gateway.hasher.set_translated(translated.clone());
+        let network = |first: [u8; 4], last| {
+            [first, last].map(|end| std::net::Ipv4Addr::from(end).to_ipv6_mapped().octets())
+        };
+        let inside = [network(OWN, OWN), network([192, 0, 2, 0], [192, 0, 2, 255])];
+        let inside = steer::AddressSet::new(inside.map(|[first, last]| first..=last));
+        gateway.hasher.set_inside(inside.clone());
         for handle in &mut gateway.handles {
-            handle.tell(Command::Translated(translated.clone())).unwrap();
+            handle.tell(Command::Inside(inside.clone())).unwrap();
         }
         Self { gateway, is_slow, late: None }
     }

@@ -26,6 +26,7 @@ pub mod prefetch;
 pub mod reassembly;
 pub mod recent_drops;
 pub mod refragment;
+mod resteering;
 pub mod rules;
 pub mod scratch;
 pub mod selection;
@@ -76,6 +77,8 @@ pub enum TimeSource {
 pub struct PacketPath {
     /// How packets find their flow and bucket.
     hasher: SteeringHasher,
+    /// How they will find it soon, see [`resteering`].
+    hasher_to_come: Option<Box<SteeringHasher>>,
     /// The protocols other than IP that pass.
     pass: PassList,
     /// The clock that counts.

@@ -253,9 +253,9 @@ impl<B, P> Ownership<B, P> {
     }
 
     /// The buckets that are here, to be changed.
-    pub fn owned_mut(&mut self) -> impl Iterator<Item = &mut B> {
-        self.slots.iter_mut().filter_map(|slot| match slot {
-            Slot::Owned { content, .. } | Slot::Leaving { content, .. } => Some(content),
+    pub fn owned_mut(&mut self) -> impl Iterator<Item = (BucketId, &mut B)> {
+        (0..).map(BucketId).zip(&mut self.slots).filter_map(|(bucket, slot)| match slot {
+            Slot::Owned { content, .. } | Slot::Leaving { content, .. } => Some((bucket, content)),
             Slot::Awaited { .. } | Slot::Elsewhere => None,
         })
     }

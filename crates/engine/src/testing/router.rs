@@ -9,11 +9,12 @@ use flow::HashKey;
 use netio::Frame;
 use netlink::{Link, Picture};
 use ruleset::{Options, import};
-use steer::{BucketCount, BucketId};
+use steer::{AddressSet, BucketCount, BucketId};
 use wire::build::{PacketBuilder, Tcp};
 use wire::{Network, TcpFlags, Transport, dissect};
 
 use crate::Config;
+use crate::control::realms::Realms;
 use crate::egress::Mode;
 use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
@@ -128,10 +129,11 @@ pub fn gateway_of(
         IpAddr::V4(own) => own.to_ipv6_mapped().octets(),
         IpAddr::V6(own) => own.octets(),
     };
-    let translated = steer::Translated::new([mapped..=mapped], config.settings.steer.nat_ports());
-    gateway.hasher.set_translated(translated.clone());
+    let own = AddressSet::new([mapped..=mapped]);
+    let realms = Realms::of(rules.translations(), &own, Some(&routing), &names);
+    gateway.hasher.set_inside(realms.inside.clone());
     for handle in &mut gateway.handles {
-        handle.tell(Command::Translated(translated.clone())).unwrap();
+        handle.tell(Command::Inside(realms.inside.clone())).unwrap();
         handle.tell(Command::Routing(routing.clone())).unwrap();
         handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
     }

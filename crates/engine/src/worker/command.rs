@@ -9,7 +9,7 @@ use defrag::QueueView;
 use flow::KeyedPacket;
 use netio::{PortId, TxQueue};
 use ruleset::{ElementUpdate, LogId};
-use steer::{BucketId, Translated, WorkerId};
+use steer::{AddressSet, BucketId, WorkerId};
 
 use crate::egress::routing::Routing;
 use crate::egress::stations::StationUpdate;
@@ -51,8 +51,11 @@ pub enum Command {
     SetNames(Arc<[u128]>),
     /// Use these routes, neighbours and links.
     Routing(Arc<Routing>),
-    /// Steer packets for these addresses by port, because connections are translated to them.
-    Translated(Translated),
+    /// Steer packets by these inside addresses.
+    Inside(AddressSet),
+    /// File the aliases that connections which open will need when packets are steered by these
+    /// inside addresses; `None`: no longer.
+    PrepareInside(Option<AddressSet>),
     /// Use these tunables.
     Settings(Box<Settings>),
     /// Count the connections of these zones, before any packet of them comes.
@@ -94,7 +97,7 @@ impl Command {
             | Self::SetMtus(_)
             | Self::SetNames(_)
             | Self::Routing(_)
-            | Self::Translated(_)
+            | Self::Inside(_)
             | Self::Settings(_)
             | Self::LearnZones(_)
             | Self::Zones(_)
@@ -109,6 +112,7 @@ impl Command {
             | Self::ReleaseQueue { .. }
             | Self::ShareLimits(_)
             | Self::Mark(_)
+            | Self::PrepareInside(_)
             | Self::Pin(_)
             | Self::Subscribe(_)
             | Self::SubscribeExpectations(_)
@@ -125,6 +129,9 @@ pub enum Question {
     Report(SyncSender<WorkerReport>),
     /// Show, change or delete the matching connections in a piece of a bucket.
     Select(BucketId, Selection, SyncSender<Selected>),
+    /// File the aliases that the connections in a piece of a bucket will need when the prepared
+    /// inside addresses hold, and the start of the next piece.
+    Resteer(BucketId, conntrack::Cursor, SyncSender<Option<conntrack::Cursor>>),
     /// Forget at most this many expectations of the gateway, and tell the subscribers of this
     /// worker. The answer: how many of them were listed, and whether there may be more.
     ForgetExpectations(usize, SyncSender<(usize, bool)>),

@@ -21,7 +21,8 @@ impl Worker {
             Command::SetMtus(mtus) => self.path.set_mtus(&mtus),
             Command::SetNames(names) => self.path.set_names(names),
             Command::Routing(routing) => self.path.set_routing(routing, now),
-            Command::Translated(translated) => self.path.set_translated(translated),
+            Command::Inside(inside) => self.path.set_inside(inside),
+            Command::PrepareInside(inside) => self.path.prepare_inside(inside),
             Command::Pin(cpu) => self.pin = Some(cpu),
             Command::Settings(settings) => self.path.set_settings(*settings),
             Command::LearnZones(pools) => self.path.learn_zones(&pools),
@@ -65,6 +66,9 @@ impl Worker {
             }
             Question::Select(bucket, selection, reply) => {
                 let _ = reply.try_send(self.path.select(bucket, &selection, now));
+            }
+            Question::Resteer(bucket, from, reply) => {
+                let _ = reply.try_send(self.path.resteer(bucket, from, now));
             }
             Question::ForgetExpectations(most, reply) => {
                 let _ = reply.try_send(self.path.forget_expectations(most, now));

@@ -57,6 +57,7 @@ mod translation {
     mod choices;
     mod hairpin;
     mod identifications;
+    mod kept_ports;
     mod masquerade;
     mod port_forwards;
     mod redirects;

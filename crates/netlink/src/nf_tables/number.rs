@@ -77,8 +77,13 @@ pub mod set {
     pub const ANONYMOUS: u32 = 1;
     /// Flag: the set does not change.
     pub const CONSTANT: u32 = 2;
+    pub const EXPIRES: u16 = 11;
     /// Flag: the set holds ranges.
     pub const INTERVAL: u32 = 4;
+    /// Flag: elements are forgotten after a time.
+    pub const TIMEOUT: u32 = 0x10;
+    /// Flag: rules add elements.
+    pub const EVALUATED: u32 = 0x20;
 }
 
 /// Attributes of elements of a set.
@@ -97,6 +102,8 @@ pub mod element {
 pub mod register {
     pub const VERDICT: u32 = 0;
     pub const FIRST: u32 = 1;
+    /// The first four bytes of [`FIRST`]; the next numbers are those of the bytes behind them.
+    pub const FIRST_WORD: u32 = 8;
 }
 
 /// Attributes of the expression `immediate`.
@@ -127,6 +134,15 @@ pub mod lookup {
     pub const SET: u16 = 1;
     pub const REGISTER: u16 = 2;
     pub const SET_ID: u16 = 4;
+}
+
+/// Attributes of the expression `dynset`, and its operation.
+pub mod dynset {
+    pub const SET: u16 = 1;
+    pub const OPERATION: u16 = 3;
+    pub const KEY: u16 = 4;
+    /// Operation: add the element, or begin its time anew.
+    pub const UPDATE: u32 = 1;
 }
 
 /// Attributes of the expression `bitwise`.

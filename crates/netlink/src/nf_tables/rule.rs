@@ -4,6 +4,7 @@ use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE};
 
 use super::message::Message;
 use super::number;
+use super::recent::{KeyFields, RecentKeys, read_key};
 
 /// Name of an anonymous set; the kernel puts a number in place of `%d`.
 const SET_NAME: &str = "__set%d";
@@ -81,7 +82,7 @@ impl Field {
     }
 
     /// Length, in bytes.
-    fn length(self) -> usize {
+    pub(super) fn length(self) -> usize {
         match self {
             Self::InputName | Self::InputKind | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
             Self::Network { length, .. } | Self::Transport { length, .. } => length.into(),
@@ -131,8 +132,21 @@ impl Field {
         }
     }
 
+    /// Adds the expression that reads bytes of the packet to a register.
+    pub(super) fn read_to(self, rule: &mut Message, register: u32) {
+        match self {
+            Self::Network { offset, length } => {
+                read_payload(rule, (number::payload::NETWORK, offset, length), register);
+            }
+            Self::Transport { offset, length } => {
+                read_payload(rule, (number::payload::TRANSPORT, offset, length), register);
+            }
+            other => debug_assert!(false, "{other:?} is not of the packet"),
+        }
+    }
+
     /// Adds the expression that reads the field.
-    fn read(self, rule: &mut Message) {
+    pub(super) fn read(self, rule: &mut Message) {
         match self {
             Self::InputIndex => read_meta(rule, number::meta::INPUT_INDEX),
             Self::OutputIndex => read_meta(rule, number::meta::OUTPUT_INDEX),
@@ -141,11 +155,8 @@ impl Field {
             Self::PacketType => read_meta(rule, number::meta::PACKET_TYPE),
             Self::Family => read_meta(rule, number::meta::FAMILY),
             Self::Protocol => read_meta(rule, number::meta::PROTOCOL),
-            Self::Network { offset, length } => {
-                read_payload(rule, number::payload::NETWORK, offset, length);
-            }
-            Self::Transport { offset, length } => {
-                read_payload(rule, number::payload::TRANSPORT, offset, length);
+            Self::Network { .. } | Self::Transport { .. } => {
+                self.read_to(rule, number::register::FIRST);
             }
             Self::DestinationType => expression(rule, "fib", |fib| {
                 fib.number(number::fib::INTO, number::register::FIRST);
@@ -171,9 +182,9 @@ fn read_meta(rule: &mut Message, key: u32) {
     });
 }
 
-fn read_payload(rule: &mut Message, base: u32, offset: u8, length: u8) {
+fn read_payload(rule: &mut Message, (base, offset, length): (u32, u8, u8), register: u32) {
     expression(rule, "payload", |payload| {
-        payload.number(number::payload::INTO, number::register::FIRST);
+        payload.number(number::payload::INTO, register);
         payload.number(number::payload::BASE, base);
         payload.number(number::payload::OFFSET, offset.into());
         payload.number(number::payload::LENGTH, length.into());
@@ -211,6 +222,8 @@ enum Condition {
     /// The bits `are` are set among the bits `of`, and no others. With `is_so` false, the condition
     /// is the opposite.
     Bits { of: u128, are: u128, is_so: bool },
+    /// The value and that of another field are a key of this set.
+    Recent { set: &'static str, with: Field },
 }
 
 /// A condition of a rule.
@@ -266,6 +279,11 @@ impl Match {
         Self { field, condition: Condition::Bits { of, are: bits, is_so: false } }
     }
 
+    /// The fields are a key that the set remembers.
+    pub const fn recent(set: &RecentKeys, (field, with): KeyFields) -> Self {
+        Self { field, condition: Condition::Recent { set: set.name, with } }
+    }
+
     /// At least one of these bits is set in the field.
     pub fn some_of(field: Field, bits: u128) -> Self {
         Self::other_bits(field, bits, 0)
@@ -282,6 +300,8 @@ pub enum Verdict {
     /// The packet counts as one for another station from now on, and this base chain accepts it.
     /// Only for packets of [`HookPoint::Prerouting`](crate::nf_tables::HookPoint::Prerouting).
     ForOtherStation,
+    /// The next rule decides.
+    Continue,
     /// The chain of this name decides; if it does not, the next rule does.
     Jump(&'static str),
     /// The chain of this name decides; if it does not, the caller of this chain does.
@@ -292,13 +312,25 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     matches: Vec<Match>,
+    /// The set that remembers the packet, and its key.
+    remembered: Option<(&'static str, KeyFields)>,
     verdict: Verdict,
 }
 
 impl Rule {
     /// A rule for packets that meet all these conditions.
     pub fn new(matches: impl IntoIterator<Item = Match>, verdict: Verdict) -> Self {
-        Self { matches: matches.into_iter().collect(), verdict }
+        Self { matches: matches.into_iter().collect(), remembered: None, verdict }
+    }
+
+    /// A rule that has a set remember packets which meet all these conditions. The next rule
+    /// decides.
+    pub fn remember(
+        matches: impl IntoIterator<Item = Match>,
+        set: &RecentKeys,
+        key: KeyFields,
+    ) -> Self {
+        Self { remembered: Some((set.name, key)), ..Self::new(matches, Verdict::Continue) }
     }
 
     /// The same rule with these conditions in front of the others.
@@ -316,8 +348,14 @@ impl Rule {
         rule.text(number::rule::CHAIN, chain);
         rule.nest(number::rule::EXPRESSIONS, |rule| {
             for Match { field, condition } in &self.matches {
+                if let Condition::Recent { set, with } = condition {
+                    read_key(rule, (*field, *with));
+                    look_up_named(rule, set);
+                    continue;
+                }
                 field.read(rule);
                 match condition {
+                    Condition::Recent { .. } => {}
                     Condition::In(ranges) => match ranges[..] {
                         [(low, high)] if low == high => compare(rule, *field, true, low),
                         [(low, high)] => in_range(rule, *field, low, high),
@@ -335,6 +373,10 @@ impl Rule {
                         compare(rule, *field, *is_so, *are);
                     }
                 }
+            }
+            if let Some((set, key)) = self.remembered {
+                read_key(rule, key);
+                remember(rule, set);
             }
             decide(rule, self.verdict);
         });
@@ -390,6 +432,21 @@ fn look_up(rule: &mut Message, set: u32) {
     });
 }
 
+fn look_up_named(rule: &mut Message, set: &str) {
+    expression(rule, "lookup", |lookup| {
+        lookup.text(number::lookup::SET, set);
+        lookup.number(number::lookup::REGISTER, number::register::FIRST);
+    });
+}
+
+fn remember(rule: &mut Message, set: &str) {
+    expression(rule, "dynset", |dynset| {
+        dynset.text(number::dynset::SET, set);
+        dynset.number(number::dynset::OPERATION, number::dynset::UPDATE);
+        dynset.number(number::dynset::KEY, number::register::FIRST);
+    });
+}
+
 fn decide(rule: &mut Message, verdict: Verdict) {
     if verdict == Verdict::ForOtherStation {
         expression(rule, "immediate", |immediate| {
@@ -404,6 +461,7 @@ fn decide(rule: &mut Message, verdict: Verdict) {
     let (code, chain) = match verdict {
         Verdict::Accept | Verdict::ForOtherStation => (number::verdict::ACCEPT, None),
         Verdict::Drop => (number::verdict::DROP, None),
+        Verdict::Continue => return,
         Verdict::Jump(chain) => (number::verdict::JUMP, Some(chain)),
         Verdict::Goto(chain) => (number::verdict::GOTO, Some(chain)),
     };

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::conntrack::nat::{Addresses, Block, Ports, Request, Supply, TranslatedEnd};
+use ::conntrack::nat::{Addresses, BucketPorts, Request, Supply, TranslatedEnd};
 use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
     Checksum, Context, Expectations, Guess, KnownTunnels, Limits, Settings, Table, TrackedPacket,
@@ -308,12 +308,13 @@ impl Translates for Buckets {
         };
         let tracked = table.track(&offered, &mut context);
         if let (true, Some(id)) = (tracked.fresh, tracked.connection) {
-            let steer::PortRange { min, max } = hasher.translated().ports();
-            let block = Ports::new(min, max).map_or(Block::ALL, |ports| {
-                Block::of_bucket(ports, packet.bucket.0.into(), tables.len() as u32)
+            let reply = tables[packet.bucket.index()].reply(id);
+            let own = hasher.local_ports(packet.bucket, &reply.key, reply.key.end(reply.sender));
+            let own = own.map_or(BucketPorts::ALL, |own| {
+                BucketPorts::new(own.permutation, own.first_place, own.places)
             });
             let hash = |key: &FlowKey| hasher.table_hash(key);
-            let supply = Supply { block, seed: packet.hash, hash: &hash };
+            let supply = Supply { own, seed: packet.hash, hash: &hash };
             let table = &mut tables[packet.bucket.index()];
             if table.translate(id, request, supply, &mut context).is_err() {
                 return false;

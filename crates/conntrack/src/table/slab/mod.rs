@@ -55,6 +55,8 @@ pub(crate) struct Slab {
     policies: SideArray<TimeoutPolicy>,
     /// The recorded forwarding decisions of connections that have any.
     pub forwardings: Forwardings,
+    /// The bucket of the table, if packets of its connections may be steered to others.
+    pub resteered_in: Option<u16>,
 }
 
 /// Facts about a connection that are kept only if accounting or timestamps are on.
@@ -80,6 +82,7 @@ impl Slab {
             shifts: SideArray::new(),
             policies: SideArray::new(),
             forwardings: Forwardings::new(),
+            resteered_in: None,
         }
     }
 
@@ -211,6 +214,17 @@ impl Slab {
     /// The translation of a slot, if it has one, for a prefetch.
     pub fn translation_to_come(&self, slot: u32) -> Option<&Translation> {
         self.translations.get(slot)
+    }
+
+    /// The flows of both directions of a connection, with the low halves of their hashes.
+    pub fn flows(&self, slot: u32) -> [(KeyedPacket, u64); 2] {
+        let head = &self[slot].head;
+        let original = KeyedPacket { key: head.key, sender: head.originator() };
+        let (reply, hash) = match self.translation(slot) {
+            Some(translation) => (translation.reply(), translation.hash),
+            None => (KeyedPacket { sender: original.sender.opposite(), ..original }, head.hash),
+        };
+        [(original, head.hash.into()), (reply, hash.into())]
     }
 
     /// Sets the translation of a connection.

@@ -39,8 +39,7 @@ fn a_server_reaches_the_clients_that_have_told_it_where() {
                 let heard = control.say(&mut net, 0, &text);
                 assert_eq!(heard, first, "said again");
                 let told = if six_numbers { of_six(&heard) } else { of_bars(&heard) };
-                assert_eq!(told.0, net.own);
-                assert!((1024..=32767).contains(&told.1), "{told:?}");
+                assert_eq!(told, (net.own, data), "the port stays");
                 control.say(&mut net, 1, "200 I see\r\n");
                 assert_eq!(net.expected(), 1);
                 let (to, from) = net.open(1, (net.outside, 20), told);

@@ -1,27 +1,28 @@
 //! Finds another source for a new connection whose replies would belong to another connection.
 //!
-//! A rule may name a range of ports. A bucket first gives away the ports of its own block. For any
-//! other port, only the bucket that its replies are steered to knows whether it is free. So that
-//! bucket is asked to file an alias, for one port after the other, until one is filed or every
-//! port was tried. This takes a while. So after all ports towards a destination were found to be
-//! used, no worker tries them again for a moment.
+//! A bucket first gives away the ports whose replies come to it. For any other port, only the
+//! bucket that its replies are steered to knows whether it is free. So that bucket is asked to file
+//! an alias, for one port after the other, until one is filed or every port was tried. This takes a
+//! while. So after all ports towards a destination were found to be used, no worker tries them
+//! again for a moment.
 
 use std::time::Duration;
 
-use conntrack::nat::{Block, Request, Supply, TranslatedEnd};
+use conntrack::nat::{Request, Supply, TranslatedEnd};
 use conntrack::{Again, Reached};
 use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
 use wire::{Readdress, TransportAddress};
 
 use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
+use crate::path::nat::translation::bucket_ports;
 use crate::path::packet::Packet;
 use crate::path::scratch::Scratch;
 
 /// Most ports of a rule that are tried for a connection; the kernel tries half as many. If one
 /// worker owns all buckets it tries them in one go while other packets wait. Each try takes one
 /// look-up here and one in the other bucket, so all tries take no more look-ups than the choice
-/// within a block.
+/// within a bucket may.
 const TRIES: usize = 512;
 /// Most sources that are tried if no rule asks for one, because a rule has changed the
 /// destination.
@@ -59,8 +60,7 @@ impl Search {
 
     /// The reason to refuse a connection for which no source was found.
     pub fn refusal(&self) -> DropReason {
-        let has_range = self.request.is_some_and(|request| request.ports.is_some());
-        if has_range { DropReason::PortPoolFull } else { DropReason::AliasTaken }
+        if self.request.is_some() { DropReason::PortPoolFull } else { DropReason::AliasTaken }
     }
 
     /// True if the search is over. If a rule leaves many ports and none is free, the search begins
@@ -113,17 +113,13 @@ impl PacketPath {
             return Ok(());
         }
         let reply = bucket.connections.reply(id);
-        let is_own =
-            self.block(packet.bucket).contains(reply.key.end(reply.sender.opposite()).port);
-        match self.pool_of(request, &reply) {
-            Some(pool) if !is_own && self.translator.used_up.has(pool, scratch.now) => {
-                Err(DropReason::PortPoolFull)
-            }
-            _ => {
-                scratch.request = Some(*request);
-                Ok(())
-            }
+        let own = bucket_ports(&self.hasher, packet.bucket, &reply);
+        let is_own = own.contains(reply.key.end(reply.sender.opposite()).port);
+        if !is_own && self.translator.used_up.has(self.pool_of(request, &reply), scratch.now) {
+            return Err(DropReason::PortPoolFull);
         }
+        scratch.request = Some(*request);
+        Ok(())
     }
 
     /// Begins the search for another source of a connection, which a rule has requested or not.
@@ -145,13 +141,14 @@ impl PacketPath {
             return Some(Filing::Taken);
         }
         let request = search.request.unwrap_or(Request::of(TranslatedEnd::Source));
-        let block = self.block(packet.bucket);
         let mut last = None;
         while !search.ends_or_evicts() {
             let Self { buckets, hasher, tracking, counters, .. } = self;
             let Some(bucket) = buckets.get_mut(packet.bucket) else { break };
             let hash_of = |key: &FlowKey| hasher.table_hash(key);
-            let supply = Supply { block, seed: search.seed, hash: &hash_of };
+            let Some(leaves) = bucket.connections.reply_of(&name, hash) else { break };
+            let own = bucket_ports(hasher, packet.bucket, &leaves);
+            let supply = Supply { own, seed: search.seed, hash: &hash_of };
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
             search.is_told = true;
             let again = bucket.connections.translate_again(
@@ -179,8 +176,8 @@ impl PacketPath {
                 other => return other,
             }
         }
-        if let Some(pool) = last.and_then(|reply| self.pool_of(&request, &reply)) {
-            self.translator.used_up.note(pool, now);
+        if let Some(reply) = last.filter(|_| search.request.is_some()) {
+            self.translator.used_up.note(self.pool_of(&request, &reply), now);
         }
         Some(Filing::Taken)
     }
@@ -205,11 +202,9 @@ impl PacketPath {
     }
 
     /// A hash of the ports of a rule and one destination.
-    fn pool_of(&self, request: &Request, reply: &KeyedPacket) -> Option<u64> {
-        request.ports?;
+    fn pool_of(&self, request: &Request, reply: &KeyedPacket) -> u64 {
         let leaves_as = KeyedPacket { sender: reply.sender.opposite(), ..*reply };
-        let hash = |key: &FlowKey| self.hasher.table_hash(key);
-        Some(request.pool_hash(&leaves_as, Supply { block: Block::ALL, seed: 0, hash: &hash }))
+        request.pool_hash(&leaves_as, &|key: &FlowKey| self.hasher.table_hash(key))
     }
 }
 

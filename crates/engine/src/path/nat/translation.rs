@@ -8,13 +8,15 @@ use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
 
-use conntrack::nat::{AddressChanges, Addresses, Block, Ports, Request, Supply, TranslatedEnd};
+use conntrack::nat::{
+    AddressChanges, Addresses, BucketPorts, Ports, Request, Supply, TranslatedEnd,
+};
 use conntrack::{Claimant, Context, Tracked};
-use flow::{DropReason, HashKey, Timestamp};
+use flow::{DropReason, HashKey, KeyedPacket, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use siphasher::sip::SipHasher13;
-use steer::BucketId;
+use steer::{BucketId, LocalPorts, SteeringHasher};
 use wire::Transport;
 use wire::{Dissected, Family, Network, Readdress, TransportAddress};
 
@@ -159,27 +161,16 @@ impl PacketPath {
         ) -> Result<T, DropReason>,
     ) -> Step<T> {
         let seed = self.translator.seed();
-        let block = self.block(packet.bucket);
         let Self { buckets, hasher, tracking, counters, .. } = self;
         let (Some(bucket), Some(id)) = (buckets.get_mut(packet.bucket), scratch.tracked.connection)
         else {
             return ControlFlow::Continue(T::default());
         };
-        // Connections that this one announces, if it is translated, get ports of this block too.
-        bucket.connections.set_block(block);
+        let own = bucket_ports(hasher, packet.bucket, &bucket.connections.reply(id));
         let hash = |key: &flow::FlowKey| hasher.table_hash(key);
         let mut context = tracking.context_of(Some(packet.origin.zone), scratch.now, counters);
-        let supply = Supply { block, seed, hash: &hash };
+        let supply = Supply { own, seed, hash: &hash };
         choose(&mut bucket.connections, id, supply, &mut context).or_drop()
-    }
-
-    /// The block of ports that a bucket gives away.
-    pub(in crate::path) fn block(&self, bucket: BucketId) -> Block {
-        let steer::PortRange { min, max } = self.hasher.translated().ports();
-        let buckets = self.hasher.config().buckets.get() as u32;
-        // A bucket gives no ports away while there is no range.
-        Ports::new(min, max)
-            .map_or(Block::ALL, |ports| Block::of_bucket(ports, bucket.0.into(), buckets))
     }
 
     /// The request of a rule, in the form that the table takes.
@@ -304,6 +295,7 @@ impl PacketPath {
         if !scratch.tracked.fresh {
             return ControlFlow::Continue(());
         }
+        self.resteer_opening(packet, scratch);
         self.file_replies(packet, scratch)
     }
 
@@ -380,7 +372,7 @@ impl PacketPath {
         claimant: Option<Claimant>,
         now: Timestamp,
     ) -> Option<Filing> {
-        let home = self.hasher.bucket_towards(&reply.key, reply.sender.opposite());
+        let home = self.hasher.bucket_of_key(&reply.key);
         let hash = || self.hasher.table_hash(&reply.key);
         if home != bucket {
             let alias = (reply, hash());
@@ -418,17 +410,31 @@ impl PacketPath {
     #[cold]
     fn remove_aliases_slowly(&mut self) {
         let mut ended = std::mem::take(&mut self.tracking.ended);
-        for conntrack::Ended { original, reply, reply_hash } in ended.drain(..) {
-            let towards = |packet: &flow::KeyedPacket| {
-                self.hasher.bucket_towards(&packet.key, packet.sender.opposite())
-            };
-            let (owner, home) = (towards(&original), towards(&reply));
-            if owner != home {
-                self.remove_alias(owner, (reply, reply_hash.into()), home);
+        for conntrack::Ended { flows: [original, reply], resteered_in } in ended.drain(..) {
+            let [steered_to, home] =
+                [original, reply].map(|(packet, _)| self.hasher.bucket_of_key(&packet.key));
+            let owner = resteered_in.map_or(steered_to, BucketId);
+            for (alias, home) in [(original, steered_to), (reply, home)] {
+                if home != owner {
+                    self.remove_alias(owner, alias, home);
+                }
             }
         }
         self.tracking.ended = ended;
     }
+}
+
+/// The source ports by which the replies of a connection come to `bucket`. `reply` is one of them
+/// as they are now: its sender is the remote end.
+pub(in crate::path) fn bucket_ports(
+    hasher: &SteeringHasher,
+    bucket: BucketId,
+    reply: &KeyedPacket,
+) -> BucketPorts {
+    let ports = hasher.local_ports(bucket, &reply.key, reply.key.end(reply.sender));
+    ports.map_or(BucketPorts::NONE, |LocalPorts { permutation, first_place, places }| {
+        BucketPorts::new(permutation, first_place, places)
+    })
 }
 
 /// The address and port of one end of a packet, in the form that [`Readdress`] writes.

@@ -201,6 +201,11 @@ impl Rules {
         !self.translations.is_empty()
     }
 
+    /// True if rules assign helpers to connections.
+    pub fn has_helpers(&self) -> bool {
+        self.helpers.iter().any(Option::is_some)
+    }
+
     /// The helper that a rule names.
     pub fn helper(&self, id: HelperId) -> Option<Kind> {
         self.helpers.get(id.index()).copied().flatten()

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use conntrack::nat::{Addresses, Block, Ports, Request, Supply, TranslatedEnd};
+use conntrack::nat::{Addresses, BucketPorts, Ports, Request, Supply, TranslatedEnd};
 use conntrack::{Connection, Settings, TupleTransport};
 use flow::DropReason;
 use lab::{Random, Result};
@@ -193,7 +193,7 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
     // The kernel limits no source and evicts no connection for a port.
     let mut own = OwnTable::new(Settings { nat_source_share: 100, ..Settings::default() });
     for (number, first) in firsts.iter().enumerate() {
-        let supply = Supply { block: Block::ALL, seed: number as u64 * 7919, hash: &hash };
+        let supply = Supply { own: BucketPorts::ALL, seed: number as u64 * 7919, hash: &hash };
         let rule = &rules[first.rule];
         let is_echo = first.name.0 == 1;
         let meant = |part: &Option<(&'static str, Request)>| {

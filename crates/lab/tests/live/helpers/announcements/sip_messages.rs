@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use conntrack::Settings;
 use conntrack::Verdict;
 use conntrack::helper::Kind;
-use conntrack::nat::{Addresses, Block, Request, Supply, TranslatedEnd};
+use conntrack::nat::{Addresses, BucketPorts, Request, Supply, TranslatedEnd};
 use lab::{Error, Random, Result};
 
 use crate::scenario::cables::{forwarding_namespace, player};
@@ -271,13 +271,12 @@ fn ours(call: &Call) -> Vec<Option<String>> {
     let mut settings = Settings::default();
     settings.helpers.attach(Kind::Sip, SIP).unwrap();
     let mut own = OwnTable::new(settings);
-    own.table.set_block(Block::ALL);
     let outside = Addresses::one(OUTSIDE.parse().unwrap());
     let masquerade = Request { addresses: Some(outside), ..Request::of(TranslatedEnd::Source) };
     let each = call.messages.iter().map(|Message { frame, .. }| {
         let passed = own.offer(frame, |table, tracked, packet, context| {
             if let Some(id) = tracked.connection.filter(|_| tracked.fresh) {
-                let supply = Supply { block: Block::ALL, seed: 1, hash: &hash };
+                let supply = Supply { own: BucketPorts::ALL, seed: 1, hash: &hash };
                 table.translate(id, &masquerade, supply, context).unwrap();
                 table.make_reply_unique(id, supply, context).unwrap();
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conntrack::Verdict;
 use conntrack::helper::Kind;
-use conntrack::nat::{Block, Supply};
+use conntrack::nat::{BucketPorts, Supply};
 use conntrack::syn_proxy::Screening;
 use conntrack::{
     Changes, Checksum, Connection, Context, Direction, DropCause, Expectations, Limits, Settings,
@@ -159,7 +159,7 @@ impl Ours {
             table.set_policy(&tracked, policy, context.now);
         }
         if let (true, true, Some(id)) = (zones.is_some(), tracked.fresh, tracked.connection) {
-            let supply = Supply { block: Block::ALL, seed: 1, hash: &|key| key.hash(SECRET) };
+            let supply = Supply { own: BucketPorts::ALL, seed: 1, hash: &|key| key.hash(SECRET) };
             table.make_reply_unique(id, supply, &mut context).expect("there are ports");
             table.confirm(id, &mut context).unwrap();
         }

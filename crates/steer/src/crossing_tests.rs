@@ -6,12 +6,11 @@ use wire::{
 };
 
 use super::*;
-use crate::{FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher, TunnelSteering};
 
 const ZONE: Zone = Zone(3);
-const PORTS: PortRange = PortRange { min: 1024, max: 32767 };
+/// Addresses whose last 16 bits are below this number are inside.
+const INSIDE: u16 = 1000;
 
-/// The gateway's own addresses end in 0 to 3.
 fn address(family: Family, last: u16) -> [u8; 16] {
     let mut address = match family {
         Family::V4 => [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 198, 51, 0, 0],
@@ -19,11 +18,6 @@ fn address(family: Family, last: u16) -> [u8; 16] {
     };
     address[14..].copy_from_slice(&last.to_be_bytes());
     address
-}
-
-fn translated() -> Translated {
-    let own = |family| [0, 2, 1].map(|last| address(family, last)..=address(family, last + 1));
-    Translated::new([Family::V4, Family::V6].into_iter().flat_map(own), PORTS)
 }
 
 fn hasher(kind: HashKind, fragments: FragmentSteering, buckets: u64) -> SteeringHasher {
@@ -35,7 +29,8 @@ fn hasher(kind: HashKind, fragments: FragmentSteering, buckets: u64) -> Steering
         fragments,
         tunnels: TunnelSteering::Inner,
     });
-    hasher.set_translated(translated());
+    let inside = |family| address(family, 0)..=address(family, INSIDE - 1);
+    hasher.set_inside(AddressSet::new([Family::V4, Family::V6].map(inside)));
     hasher
 }
 
@@ -120,19 +115,19 @@ fn error_about(packet: &Network) -> Network {
     }
 }
 
-/// The ports that a bucket gives away.
-fn block(ports: PortRange, buckets: BucketCount, bucket: BucketId) -> Vec<u16> {
-    let low_bits = (buckets.get() - 1) as u16;
-    (ports.min..=ports.max).filter(|port| port & low_bits == bucket.0).collect()
+/// The ports of a bucket, in the order of their places.
+fn ports_of(LocalPorts { permutation, first_place, places }: LocalPorts) -> Vec<u16> {
+    (0..places).map(|at| permutation.port((u32::from(first_place) + at) as u16)).collect()
 }
 
 proptest! {
     #[test]
-    fn a_reply_and_an_error_come_to_the_bucket_that_gave_the_port(
+    fn a_reply_and_an_error_come_to_the_bucket_of_the_connection(
         is_v6 in any::<bool>(), number in 0..6_usize, is_toeplitz in any::<bool>(),
         is_ordered in any::<bool>(), size in 0..13_u32,
-        client in any::<(u16, u16)>(), server in any::<(u16, u16)>(), own in 0..4_u16,
-        place in any::<u32>(), id in any::<u32>(),
+        client in (0..INSIDE, any::<u16>()), server in (INSIDE.., any::<u16>()),
+        own in 0..INSIDE, place in any::<prop::sample::Index>(), keeps in any::<bool>(),
+        id in any::<u32>(),
     ) {
         let family = if is_v6 { Family::V6 } else { Family::V4 };
         let protocol = protocol_of(family, number);
@@ -142,21 +137,27 @@ proptest! {
         let hasher = hasher(kind, fragments, 1 << size);
         let end = |(last, port)| Endpoint { address: address(family, last), port };
         let (client, server) = (end(client), end(server));
-        let bucket = hasher.steer(&packet(protocol, client, server, false), ZONE, None).bucket();
+        let asked = packet(protocol, client, server, false);
+        let bucket = hasher.steer(&asked, ZONE, None).bucket();
 
-        let block = block(PORTS, hasher.config().buckets, bucket);
-        let given = end((own, block[place as usize % block.len()]));
-        prop_assert!(PORTS.contains(given.port));
+        // Another inside address, and the same port or another one of the bucket.
+        let key = FlowKey::of_packet(&asked, ZONE).unwrap().key;
+        let others = hasher.local_ports(bucket, &key, server);
+        prop_assert_eq!(others.is_none(), is_ordered);
+        let port = match others.filter(|_| !keeps) {
+            Some(others) => *place.get(&ports_of(others)),
+            None => client.port,
+        };
+        let given = end((own, port));
         let answered = if protocol_of(family, 5) == protocol { given } else { server };
         let mut reply = packet(protocol, Endpoint { port: answered.port, ..server }, given, true);
         prop_assert_eq!(hasher.steer(&reply, ZONE, None).bucket(), bucket);
         let sent = packet(protocol, given, server, false);
         prop_assert_eq!(hasher.steer(&error_about(&sent), ZONE, None).bucket(), bucket);
         let keyed = FlowKey::of_packet(&reply, ZONE).unwrap();
-        let towards = hasher.bucket_towards(&keyed.key, keyed.sender.opposite());
-        prop_assert_eq!(towards, bucket);
+        prop_assert_eq!(hasher.bucket_of_key(&keyed.key), bucket);
 
-        // Fragments meet in one bucket first; the whole datagram is then steered by its port.
+        // Fragments meet in one bucket first, and the whole datagram is steered again.
         let piece = FragmentInfo { id, offset: 0, more: true, payload_offset: 34 };
         reply.fragment = Some(piece);
         let first = hasher.steer(&reply, ZONE, None);
@@ -165,17 +166,22 @@ proptest! {
         prop_assert_eq!(hasher.steer(&reply, ZONE, None), first);
         let is_fragment = matches!(first, Steered::Fragment { .. });
         prop_assert!(is_fragment);
+        if is_ordered {
+            prop_assert_eq!(first.bucket(), bucket);
+        }
     }
 
     #[test]
-    fn both_directions_of_what_is_not_translated_stay_together(
-        is_v6 in any::<bool>(), number in 0..6_usize, a in (4..20_u16, any::<u16>()),
-        b in (0..20_u16, any::<u16>()),
+    fn both_directions_stay_together_wherever_the_ends_are(
+        is_v6 in any::<bool>(), number in 0..6_usize, a in any::<(u16, u16)>(),
+        b in any::<(u16, u16)>(), is_ordered in any::<bool>(),
     ) {
         let family = if is_v6 { Family::V6 } else { Family::V4 };
         let protocol = protocol_of(family, number);
-        let hasher = hasher(HashKind::Sip, FragmentSteering::Spread, 256);
-        let end = |(last, port)| Endpoint { address: address(family, last), port };
+        let fragments =
+            if is_ordered { FragmentSteering::Ordered } else { FragmentSteering::Spread };
+        let hasher = hasher(HashKind::Sip, fragments, 256);
+        let end = |(last, port)| Endpoint { address: address(family, last % 2000), port };
         let (a, b) = (end(a), end(b));
         let asked = packet(protocol, a, b, false);
         let answer = packet(protocol, Endpoint { port: a.port, ..b }, Endpoint { port: b.port, ..a }, true);
@@ -192,49 +198,82 @@ proptest! {
     }
 
     #[test]
-    fn the_ports_of_the_range_are_divided_among_the_buckets(
-        min in 1..=8192_u16, max in 16383..=65535_u16, size in 0..13_u32,
+    fn all_ports_towards_an_endpoint_are_divided_evenly_among_the_buckets(
+        size in 0..13_u32, server in (INSIDE.., any::<u16>()), is_v6 in any::<bool>(),
     ) {
-        let ports = PortRange { min, max };
-        let buckets = BucketCount::new(1 << size).unwrap();
-        let own = address(Family::V6, 0);
-        let translated = Translated::new([own..=own], ports);
-        let other = Endpoint { address: address(Family::V6, 9), port: 443 };
-        for port in 1..=u16::MAX {
-            let end = Endpoint { address: own, port };
-            let reply = packet(protocol::TCP, other, end, false);
-            let keyed = FlowKey::of_packet(&reply, ZONE).unwrap();
-            let found = translated.bucket(&keyed.key, keyed.sender.opposite(), buckets);
-            let expected = BucketId(port & (buckets.get() - 1) as u16);
-            prop_assert_eq!(found, ports.contains(port).then_some(expected));
+        let family = if is_v6 { Family::V6 } else { Family::V4 };
+        let hasher = hasher(HashKind::Sip, FragmentSteering::Spread, 1 << size);
+        let remote = Endpoint { address: address(family, server.0), port: server.1 };
+        let end = |port| Endpoint { address: address(family, 1), port };
+        let mut ports = vec![Vec::new(); 1 << size];
+        for port in 0..=u16::MAX {
+            let keyed = FlowKey::of_ports(family, protocol::UDP, ZONE, end(port), remote);
+            ports[hasher.bucket_of_key(&keyed.key).index()].push(port);
+        }
+        let key = FlowKey::of_ports(family, protocol::UDP, ZONE, end(1), remote).key;
+        for (bucket, ports) in (0..).map(BucketId).zip(ports) {
+            let mut listed = ports_of(hasher.local_ports(bucket, &key, remote).unwrap());
+            listed.sort_unstable();
+            prop_assert_eq!(listed, ports);
         }
     }
+}
 
-    #[test]
-    fn an_address_is_found_in_any_ranges(
-        ranges in prop::collection::vec((0..60_u16, 0..20_u16), 0..6), asked in 0..90_u16,
-    ) {
-        let of = |last| address(Family::V6, last);
-        let set = Translated::new(ranges.iter().map(|&(from, len)| of(from)..=of(from + len)), PORTS);
-        let expected = ranges.iter().any(|&(from, len)| (from..=from + len).contains(&asked));
-        prop_assert_eq!(set.contains(of(asked)), expected);
-        prop_assert_eq!(set.is_empty(), ranges.is_empty());
-        let again = Translated::new(set.addresses(), PORTS);
-        prop_assert_eq!(again, set);
+/// The largest load of a bucket and the mean load.
+fn loads(hasher: &SteeringHasher, keys: impl Iterator<Item = FlowKey>) -> (usize, usize) {
+    let mut loads = vec![0; hasher.config().buckets.get()];
+    keys.for_each(|key| loads[hasher.bucket_of_key(&key).index()] += 1);
+    (loads.iter().copied().max().unwrap(), loads.iter().sum::<usize>() / loads.len())
+}
+
+#[test]
+fn clients_of_one_server_fill_the_buckets_evenly() {
+    let hasher = hasher(HashKind::Sip, FragmentSteering::Spread, 256);
+    let end = |last, port| Endpoint { address: address(Family::V4, last), port };
+    // Each client counts its ports up from a place of its own.
+    let keys = (0..100_u16).flat_map(|client| {
+        (0..2000_u16).map(move |number| {
+            let port = 32_768 + client.wrapping_mul(7919).wrapping_add(number) % 28_232;
+            let (from, to) = (end(client, port), end(INSIDE, 443));
+            FlowKey::of_ports(Family::V4, protocol::TCP, ZONE, from, to).key
+        })
+    });
+    let (most, mean) = loads(&hasher, keys);
+    assert!(most * 100 <= mean * 120, "{most} where the mean is {mean}");
+}
+
+#[test]
+fn nobody_fills_one_bucket_by_choosing_ports_and_addresses() {
+    let end = |last, port| Endpoint { address: address(Family::V4, last), port };
+    let key = |from, to| FlowKey::of_ports(Family::V4, protocol::UDP, ZONE, from, to).key;
+    let hasher = hasher(HashKind::Sip, FragmentSteering::Spread, 256);
+    // Ports that one bucket had under the low bits, from 10,000 spoofed addresses to a forwarded
+    // port; the same from one address; and 10,000 connections of a client to real servers.
+    let spoofed = (0..10_000).map(|number| key(end(INSIDE + number, 1024), end(1, 1024)));
+    let one = (0..256).map(|number| key(end(INSIDE, number << 8), end(1, 8080)));
+    let real = (0..10_000).map(|number| key(end(1, 5060), end(INSIDE + number, 5060)));
+    for (keys, mean_of) in
+        [(spoofed.collect::<Vec<_>>(), 39), (real.collect(), 39), (one.collect(), 1)]
+    {
+        let (most, mean) = loads(&hasher, keys.into_iter());
+        assert_eq!(mean, mean_of);
+        // Ten standard deviations of a random choice over the mean.
+        let limit = mean + 10 * mean.isqrt();
+        assert!(most <= limit, "{most} in one bucket where the mean is {mean}");
     }
 }
 
 #[test]
-fn ports_outside_the_range_and_protocols_without_ports_are_hashed() {
+fn protocols_without_ports_and_flows_on_one_side_are_hashed() {
     let hasher = hasher(HashKind::Sip, FragmentSteering::Spread, 256);
     let mut plain = hasher.clone();
-    plain.set_translated(Translated::default());
+    plain.set_inside(AddressSet::default());
     let end = |last, port| Endpoint { address: address(Family::V4, last), port };
-    for port in [0, 1, 1023, 32768, 65535] {
-        let packet = packet(protocol::TCP, end(9, 443), end(0, port), false);
+    for (a, b) in [(1, 2), (INSIDE, INSIDE + 1)] {
+        let packet = packet(protocol::TCP, end(a, 443), end(b, 1024), false);
         assert_eq!(hasher.steer(&packet, ZONE, None), plain.steer(&packet, ZONE, None));
     }
-    let mut packet = packet(protocol::TCP, end(9, 443), end(0, 1024), false);
+    let mut packet = packet(protocol::TCP, end(INSIDE, 443), end(0, 1024), false);
     assert_ne!(hasher.steer(&packet, ZONE, None), plain.steer(&packet, ZONE, None));
     packet.protocol = protocol::GRE;
     packet.transport = Transport::Gre { version: 0, key: 1024 };

@@ -1,0 +1,153 @@
+//! The ports whose replies come to a bucket.
+
+use flow::PortPermutation;
+
+use super::Ports;
+
+/// The local ports of connections with one remote endpoint whose replies all come to one bucket:
+/// those at some places of a permutation. Only the bucket itself knows which of them are free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketPorts {
+    permutation: PortPermutation,
+    first_place: u16,
+    places: u32,
+}
+
+impl BucketPorts {
+    /// All ports, for a gateway with one bucket.
+    pub const ALL: Self = Self::new(PortPermutation::IDENTITY, 0, 1 << 16);
+
+    /// No port: replies are steered by something else.
+    pub const NONE: Self = Self::new(PortPermutation::IDENTITY, 0, 0);
+
+    /// The ports at `places` places from `first_place` on, 2^16 at most.
+    pub const fn new(permutation: PortPermutation, first_place: u16, places: u32) -> Self {
+        Self { permutation, first_place, places }
+    }
+
+    /// True for one of these ports.
+    #[inline]
+    pub const fn contains(self, port: u16) -> bool {
+        let ahead = self.permutation.place(port).wrapping_sub(self.first_place);
+        (ahead as u32) < self.places
+    }
+
+    /// Number of ports.
+    pub(super) const fn len(self) -> u32 {
+        self.places
+    }
+
+    /// The port number `at`, counted round.
+    pub(super) const fn nth_round(self, at: u32) -> u16 {
+        let places = if self.places == 0 { 1 } else { self.places };
+        self.permutation.port(self.first_place.wrapping_add((at % places) as u16))
+    }
+}
+
+impl Ports {
+    /// All ports of programs without privileges.
+    pub const UNPRIVILEGED: Self = Self { first: 1024, last: u16::MAX };
+
+    /// The ports that a source may get in the place of its own, if a rule names none. As with the
+    /// kernel, a port that programs with privileges have, or credentials of theirs (rsh), is
+    /// changed to another of these.
+    pub(crate) const fn like(port: u16) -> Self {
+        match port {
+            0..512 => Self { first: 1, last: 511 },
+            512..1024 => Self { first: 600, last: 1023 },
+            1024.. => Self::UNPRIVILEGED,
+        }
+    }
+
+    /// True for a port of the range.
+    #[inline]
+    pub const fn contains(self, port: u16) -> bool {
+        self.first <= port && port <= self.last
+    }
+
+    /// Number of ports.
+    pub(crate) const fn len(self) -> u32 {
+        self.last as u32 - self.first as u32 + 1
+    }
+
+    /// The port number `at`, counted round.
+    pub(crate) const fn nth_round(self, at: u32) -> u16 {
+        // It lies within the range.
+        self.first + (at % self.len()) as u16
+    }
+
+    /// The distance between two tries that come to every port once. Any run of them is spread over
+    /// all of the range, so it finds free ports also where those in use lie together.
+    pub(super) const fn step(self) -> u32 {
+        // The golden ratio leaves the evenest distances (Knuth, "The Art of Computer Programming"
+        // 6.4). A step without a common factor comes to every port.
+        let mut step = (self.len() as u64 * 40_503 >> 16) as u32;
+        while !are_coprime(step, self.len()) {
+            step += 1;
+        }
+        step
+    }
+}
+
+/// True if two numbers have no common factor.
+const fn are_coprime(one: u32, other: u32) -> bool {
+    let (mut one, mut other) = (one, other);
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_listed_ports_are_those_that_it_contains(
+            secret: u64, first_place: u16, places in 0..300_u32,
+        ) {
+            let ports = BucketPorts::new(PortPermutation::new(secret), first_place, places);
+            let mut listed: Vec<u16> = (0..places).map(|at| ports.nth_round(at)).collect();
+            listed.sort_unstable();
+            let contained: Vec<u16> = (0..=u16::MAX).filter(|port| ports.contains(*port)).collect();
+            prop_assert_eq!(listed, contained);
+            prop_assert!((0..=u16::MAX).all(|port| BucketPorts::ALL.contains(port)));
+            prop_assert!(!(0..=u16::MAX).any(|port| BucketPorts::NONE.contains(port)));
+        }
+    }
+
+    #[test]
+    fn another_order_has_every_port_of_a_range_once() {
+        for last in (1000..1100).chain([2000, 5095, u16::MAX]) {
+            let range = Ports::new(1000, last).unwrap();
+            let step = range.step();
+            let spread =
+                |from: u32| (from..from + range.len()).map(move |at| range.nth_round(at * step));
+            let mut ports: Vec<u16> = spread(17).collect();
+            ports.sort_unstable();
+            assert_eq!(ports, (1000..=last).collect::<Vec<_>>());
+            // A hundredth of all tries comes to every tenth of the range.
+            let few = spread(5).take(range.len() as usize / 100);
+            let mut tenths: Vec<u32> =
+                few.map(|port| u32::from(port - 1000) * 10 / range.len()).collect();
+            tenths.sort_unstable();
+            tenths.dedup();
+            assert!(range.len() < 2000 || tenths.len() == 10, "{last}: {tenths:?}");
+        }
+    }
+
+    #[test]
+    fn ports_stay_among_their_like() {
+        let ends = |port| {
+            let like = Ports::like(port);
+            (like.first(), like.last())
+        };
+        assert_eq!((ends(0), ends(511)), ((1, 511), (1, 511)));
+        assert_eq!((ends(512), ends(1023)), ((600, 1023), (600, 1023)));
+        assert_eq!((ends(1024), ends(65535)), ((1024, 65535), (1024, 65535)));
+        assert_eq!(Ports::UNPRIVILEGED.len(), 64512);
+    }
+}

@@ -1,0 +1,33 @@
+//! Connections whose packets will be steered to other buckets.
+
+use flow::KeyedPacket;
+
+use super::{Cursor, Table};
+use crate::ConnectionId;
+
+impl Table {
+    /// Shows the flows of both directions of live connections, with the low halves of their hashes;
+    /// looks at most at `budget` slots. Returns the position to continue from, `None` at the end.
+    pub fn flows_from(
+        &self,
+        from: Cursor,
+        budget: u32,
+        each: impl FnMut([(KeyedPacket, u64); 2]),
+    ) -> Option<Cursor> {
+        let end = from.0.saturating_add(budget).min(self.slab.slots());
+        let live = (from.0..end).filter(|slot| self.slab.live(*slot).is_some());
+        live.map(|slot| self.slab.flows(slot)).for_each(each);
+        (end < self.slab.slots()).then_some(Cursor(end))
+    }
+
+    /// The same for one connection.
+    pub fn flows_of(&self, ConnectionId(slot): ConnectionId) -> [(KeyedPacket, u64); 2] {
+        self.slab.flows(slot)
+    }
+
+    /// Notes that this is the table of a bucket from which packets of connections may be steered
+    /// away. So the end of each connection is reported ([`Context::ended`](crate::Context)).
+    pub const fn set_resteered(&mut self, bucket: u16) {
+        self.slab.resteered_in = Some(bucket);
+    }
+}
