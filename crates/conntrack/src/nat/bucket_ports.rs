@@ -81,7 +81,7 @@ impl Ports {
     pub(super) const fn step(self) -> u32 {
         // The golden ratio leaves the evenest distances (Knuth, "The Art of Computer Programming"
         // 6.4). A step without a common factor comes to every port.
-        let mut step = (self.len() as u64 * 40_503 >> 16) as u32;
+        let mut step = ((self.len() as u64 * 40_503) >> 16) as u32;
         while !are_coprime(step, self.len()) {
             step += 1;
         }

@@ -165,6 +165,8 @@ struct PortChoice {
     start: u32,
     /// The distance between two tries of those; 0 while it is not known.
     step: u32,
+    /// The ports that are tried at the end, where privileged ones are used up.
+    at_last: Option<Ports>,
 }
 
 impl PortChoice {
@@ -176,6 +178,7 @@ impl PortChoice {
             own_start: 0,
             start: 0,
             step: 0,
+            at_last: None,
         };
         if !key.is_identified() {
             return as_it_is;
@@ -192,7 +195,11 @@ impl PortChoice {
         let may_stay = !request.random && request.ports.is_none_or(|range| range.contains(port));
         let is_in_order = request.end == TranslatedEnd::Destination && !request.random;
         let keep = may_stay.then_some(port);
-        Self { keep, range: Some(range), own, step: is_in_order.into(), ..as_it_is }
+        let is_privileged = request.end == TranslatedEnd::Source
+            && request.ports.is_none()
+            && !Ports::UNPRIVILEGED.contains(port);
+        let at_last = is_privileged.then_some(Ports::UNPRIVILEGED);
+        Self { keep, range: Some(range), own, step: is_in_order.into(), at_last, ..as_it_is }
     }
 
     /// The same with the positions at which it begins to try ports.
@@ -210,7 +217,8 @@ impl PortChoice {
     /// Number of places.
     fn places(&self) -> usize {
         let others = self.range.map_or(0, |range| self.own.len() + range.len());
-        usize::from(self.keep.is_some()) + others as usize
+        let at_last = self.at_last.map_or(0, Ports::len);
+        usize::from(self.keep.is_some()) + (others + at_last) as usize
     }
 
     /// The port at a place, if that holds a candidate.
@@ -223,7 +231,10 @@ impl PortChoice {
         let at = at as u32;
         let port = match at.checked_sub(self.own.len()) {
             None => Some(self.own.nth_round(self.own_start + at)).filter(|it| range.contains(*it)),
-            Some(at) => Some(self.other(range, at)).filter(|it| !self.own.contains(*it)),
+            Some(at) => match (at.checked_sub(range.len()), self.at_last) {
+                (Some(at), Some(last)) => Some(last.nth_round(at)),
+                _ => Some(self.other(range, at)).filter(|it| !self.own.contains(*it)),
+            },
         };
         port.filter(|port| Some(*port) != self.keep)
     }

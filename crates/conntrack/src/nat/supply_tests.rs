@@ -46,11 +46,15 @@ proptest! {
         let kept = !random && (!has_range || range.contains(own_port));
         prop_assert!(!kept || ports[0] == own_port);
         let others = &ports[usize::from(kept)..];
-        let own_count = others.iter().filter(|port| own.contains(**port)).count();
+        let is_first = |port: &&u16| own.contains(**port) && range.contains(**port);
+        let own_count = others.iter().filter(is_first).count();
         prop_assert!(others[..own_count].iter().all(|port| own.contains(*port)));
         let mut sorted = others.to_vec();
         sorted.sort_unstable();
+        let at_last = !has_range && own_port < 1024;
+        let unprivileged = (1024..=u16::MAX).filter(|_| at_last);
         let expected: Vec<u16> = (range.first()..=range.last())
+            .chain(unprivileged)
             .filter(|port| !(kept && *port == own_port))
             .collect();
         prop_assert_eq!(sorted, expected);

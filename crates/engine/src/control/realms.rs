@@ -174,3 +174,7 @@ pub fn range(family: Family, low: u128, high: u128) -> Range {
     };
     address(low)..=address(high)
 }
+
+#[cfg(test)]
+#[path = "realms_tests.rs"]
+mod tests;

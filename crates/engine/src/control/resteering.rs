@@ -19,6 +19,11 @@ impl Coordinator {
         if inside == *self.hasher.inside() && !self.spread.inside {
             return Ok(());
         }
+        if self.worker_count() == 0 {
+            // Workers begin with what the hasher has.
+            self.hasher.set_inside(inside);
+            return Ok(());
+        }
         let prepared = self.prepare_inside(&inside);
         let changed = prepared.and_then(|()| self.change_between_packets(inside));
         if changed.is_err() {
@@ -36,11 +41,7 @@ impl Coordinator {
         for bucket in self.config.buckets.iter() {
             let mut next = Some(Cursor::default());
             while let Some(from) = next {
-                let question = |reply| Question::Resteer(bucket, from, reply);
-                if self.worker_count() == 0 {
-                    return Ok(());
-                }
-                next = self.ask_owner(bucket, question)?;
+                next = self.ask_owner(bucket, |reply| Question::Resteer(bucket, from, reply))?;
             }
         }
         Ok(())

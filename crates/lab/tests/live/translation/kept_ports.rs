@@ -76,15 +76,18 @@ for first in range(0, count, 50):
     for _ in range(5):
         for s in waiting:
             s.send(b'who')
-        left = set(waiting)
+        left = {s.fileno(): s for s in waiting}
+        poll = select.poll()
+        for number in left:
+            poll.register(number, select.POLLIN)
         while left:
-            came, _, _ = select.select(list(left), [], [], 1)
+            came = poll.poll(1000)
             if not came:
                 break
-            for s in came:
-                s.recv(100)
-                left.discard(s)
-        waiting = list(left)
+            for number, _ in came:
+                left.pop(number).recv(100)
+                poll.unregister(number)
+        waiting = list(left.values())
     answered += 50 - len(waiting)
     every += flows
 print(answered)
@@ -206,7 +209,7 @@ fn a_thousand_hosts_with_one_port_reach_one_server() {
                 assert_eq!((ports.len(), ports[0]), (1000, port), "the first keeps its port");
                 ports.sort_unstable();
                 ports.dedup();
-                assert!(ports[0] > 0 && ports.len() == if port < 512 { 511 } else { 1000 });
+                assert!(ports[0] > 0 && ports.len() == 1000, "{} ports", ports.len());
             }
             stop_cleanly(&mut lab)?;
         }
@@ -221,7 +224,7 @@ fn discovered(lab: &Lab) -> Result<Vec<String>> {
         .on_server("turnserver")
         .args(["-n", "--no-cli", "--no-tls", "--no-dtls", "--log-file", "stdout", "--simple-log"])
         .args(["--pidfile", "/dev/shm/turnserver.pid", "--userdb", "/dev/shm/turndb"])
-        .args(["-L", SERVERS[0], "-L", SERVERS[1], "--rfc5780"])
+        .args(["-L", SERVERS[0], "-L", SERVERS[1]])
         .spawn()?;
     server.wait_for_port(lab::Transport::Udp, 3478)?;
     let told = lab
@@ -255,7 +258,7 @@ s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.settimeout(0.2)
 s.bind((own, port))
 heard = 0
-for _ in range(50):
+for _ in range(30):
     s.sendto(b'hello', (other, port))
     try:
         s.recv(100)
@@ -308,6 +311,10 @@ impl Homes {
 fn two_hosts_behind_two_gateways_punch_through_as_behind_two_kernels() {
     let rules = "
         table inet gate {
+            chain input {
+                type filter hook input priority filter; policy accept;
+                iifname wan0 ct state new drop
+            }
             chain forward {
                 type filter hook forward priority filter; policy drop;
                 ct state established,related accept

@@ -242,7 +242,11 @@ fn flows_that_find_no_port_are_counted() {
         let mut lab = range_router(RANGE)?;
         assert_eq!(answered_flows(&lab, 45, 20)?, 512);
         let refused = drops(stateway(&lab), "port_pool_full")?;
-        assert!(refused >= 900 - 512, "{refused} are refused");
+        assert!(
+            refused >= 900 - 512,
+            "{refused} are refused: {}",
+            stateway(&lab).command(&["drops"]).check()?
+        );
         assert_eq!(drops(stateway(&lab), "alias_taken")?, 0);
         stop_cleanly(&mut lab)
     });
@@ -257,6 +261,64 @@ fn a_range_that_most_buckets_have_no_port_of_is_used_up() {
         let refused = drops(stateway(&lab), "port_pool_full")?;
         assert!(refused >= 300 - 64, "{refused} are refused");
         assert_eq!(drops(stateway(&lab), "alias_taken")?, 0);
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Counts the replies to pings that the host's own rules meet.
+const COUNTED: &str = "
+table inet watch {
+    chain input {
+        type filter hook input priority filter; policy accept;
+        icmp type echo-reply counter
+        icmpv6 type echo-reply counter
+    }
+}";
+
+fn counted_replies(lab: &Lab) -> Result<u64> {
+    let listed = lab.gateway().program("nft").args(["list", "chain", "inet", "watch", "input"]);
+    let listed = listed.check()?;
+    let packets =
+        listed.lines().filter_map(|line| line.split_once("packets ")?.1.split(' ').next());
+    Ok(packets.map(|count| count.parse::<u64>().expect("a count")).sum())
+}
+
+#[test]
+fn the_host_hears_replies_to_its_own_pings_alone() {
+    alone(|| {
+        let mut lab = masquerading_router(2)?;
+        lab.gateway().load_rules(COUNTED)?;
+        for family in FAMILIES {
+            let server = lab.server_address(family);
+            assert_eq!(ping(lab.on_client("ping"), server, 3)?.received, 3, "{family:?}");
+            assert_eq!(counted_replies(&lab)?, 0, "{family:?}");
+            assert_eq!(ping(lab.gateway().program("ping"), server, 3)?.received, 3, "{family:?}");
+            assert_eq!(counted_replies(&lab)?, 3, "{family:?}");
+            lab.gateway().program("nft").args(["delete", "table", "inet", "watch"]).check()?;
+            lab.gateway().load_rules(COUNTED)?;
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn the_host_refuses_connections_to_closed_ports_of_its_translation_address() {
+    alone(|| {
+        let mut lab = masquerading_router(2)?;
+        for family in FAMILIES {
+            for port in ["22", "5000", "30000", "50000"] {
+                let connect = format!(
+                    "import socket
+try:
+    socket.create_connection(('{}', {port}), timeout=5)
+except ConnectionRefusedError:
+    print('refused')",
+                    outside(family)
+                );
+                let said = lab.on_server("python3").args(["-c", &connect]).check()?;
+                assert_eq!(said.trim(), "refused", "{family:?} {port}");
+            }
+        }
         stop_cleanly(&mut lab)
     });
 }
