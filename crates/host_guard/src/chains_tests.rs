@@ -90,7 +90,7 @@ fn what_a_bridge_hands_up_is_untracked_unless_the_kernel_may_redirect_it() {
         [by(&[3]), Match::is(Field::Station, 0x5e00_5303), not_for_host()],
         Verdict::Untracked,
     );
-    assert_eq!(rules(&all, "bridged"), [untracked.clone()]);
+    assert_eq!(rules(&all, "bridged"), vec![untracked.clone()]);
     all.redirected = vec![port(80)];
     // A later fragment has no ports, and must not be taken from its datagram.
     let redirected = Rule::new([Match::is(Field::Protocol, TCP)], Verdict::Accept);

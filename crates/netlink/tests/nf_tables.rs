@@ -129,7 +129,7 @@ fn states() -> Vec<Shown> {
         (
             vec![is(Field::Station, 0x0000_5e00_5301)],
             Verdict::Untracked,
-            "ether daddr 00:00:5e:00:53:01 notrack accept",
+            "@ll,0,48 0x5e005301 notrack accept",
         ),
         (
             vec![is(Field::PacketType, PACKET_OTHERHOST.into())],

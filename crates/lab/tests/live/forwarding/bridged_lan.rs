@@ -129,7 +129,7 @@ fn a_bridge_whose_frames_the_kernel_tracks_is_a_lan() {
             let fragments = lab.on_client("ping").args(["-s", "4000"]);
             assert_eq!(ping(fragments, to.parse().unwrap(), 5)?.received, 5, "{to}");
         }
-        // What the bridge itself forwards is tracked as before.
+        // Frames that the bridge itself forwards are tracked as before.
         lab.gateway().load_rules(
             "table inet k {
                 chain only_tracked {

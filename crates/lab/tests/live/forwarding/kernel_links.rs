@@ -59,7 +59,9 @@ fn ppp(lab: &Lab) -> Result<[Background; 3]> {
     for end in &mut running {
         match end.wait_for_text("remote LL address") {
             Err(Error::NotReady { log, .. })
-                if log.contains("PPP discipline") || log.contains("kernel lacks") =>
+                if ["PPP discipline", "/dev/ppp", "kernel lacks"]
+                    .iter()
+                    .any(|it| log.contains(it)) =>
             {
                 let why = format!("this kernel has no PPP: {}", log.trim());
                 return Err(Error::Unavailable { why });

@@ -71,7 +71,7 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     if json { out.json(&object) } else { Ok(()) }
 }
 
-/// What was measured with a capture.
+/// The results of all programs with a capture.
 struct Kind {
     packets: u64,
     bytes: u64,

@@ -69,7 +69,7 @@ fn refuse_same_file(read: &Path, output: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the system knows of a file or of a stream.
+/// The metadata of a file or of a stream.
 fn metadata(path: &Path, stream: BorrowedFd<'_>) -> io::Result<Metadata> {
     if is_stream(path) {
         File::from(stream.try_clone_to_owned()?).metadata()
