@@ -22,8 +22,9 @@ use crate::interface::{Interface, NameTime};
 /// it all the same, packet sockets receive it, and routing drops it without an answer.
 const AWAY: Verdict = Verdict::Goto("away");
 
-/// Priorities of chains: before tracking, right behind that, and behind the translation of
-/// destinations. The chain of output has the usual one.
+/// Priorities of chains: before reassembly, before tracking, right behind that, and behind the
+/// translation of destinations. The chain of output has the usual one.
+const BEFORE_REASSEMBLY: i32 = -450;
 const RAW: i32 = -300;
 const BEHIND_RAW: i32 = -299;
 const BEHIND_DSTNAT: i32 = -99;
@@ -91,6 +92,10 @@ impl HostFilter {
             chain("left", self.redirected_rules()),
             chain("away", away_rules()),
         ];
+        if !self.bridges.is_empty() {
+            let rules = self.untracked_rules();
+            chains.push(base("bridged", HookPoint::Prerouting, BEFORE_REASSEMBLY, rules));
+        }
         // Without translation, the table needs fewer features of the kernel.
         if !self.translates() {
             return Table { name, recent: Vec::new(), chains };
@@ -128,6 +133,29 @@ impl HostFilter {
         let names = self.interfaces.iter().flat_map(Interface::names).map(Field::name);
         let not_own = Match::none_of(Field::InputIndex, numbers(&self.interfaces));
         Rule::new([not_own, Match::one_of(Field::InputName, names)], Verdict::Drop)
+    }
+
+    /// Has the kernel leave alone what a bridge is to hand up and is not for the host. With
+    /// br_netfilter, the hook of prerouting is in the bridge. A kernel that tracks connections there
+    /// reassembles fragments, and packet sockets would get one packet that is longer than the link
+    /// takes. Frames that the bridge forwards between its ports are sent to other stations than its
+    /// own, and go on as they were.
+    fn untracked_rules(&self) -> Vec<Rule> {
+        // The kernel tracks what it may redirect. Only a first fragment has ports.
+        let redirected = self.redirected.iter().chain(&self.formerly_redirected);
+        let redirected = redirected.filter_map(|packets| {
+            let any_port = Forwarded { ports: None, ..*packets };
+            self.matches_of(&any_port, NameTime::Ever, Tuple::Current)
+        });
+        let mut rules: Vec<_> =
+            redirected.map(|matches| Rule::new(matches, Verdict::Accept)).collect();
+        rules.extend(self.bridges.iter().map(|(number, station)| {
+            let station = station.iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte));
+            let came_in = Match::is(Field::InputIndex, (*number).into());
+            let to_bridge = Match::is(Field::Station, station);
+            Rule::new([came_in, to_bridge, not_for_host()], Verdict::Untracked)
+        }));
+        rules
     }
 
     /// Drops what the kernel is about to forward. With source routing that was for the host when it

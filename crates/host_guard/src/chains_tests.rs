@@ -78,6 +78,27 @@ fn the_kernel_forwards_nothing_from_what_stands_on_an_interface() {
 }
 
 #[test]
+fn what_a_bridge_hands_up_is_untracked_unless_the_kernel_may_redirect_it() {
+    let mut all = filter([]);
+    all.interfaces = vec![Interface::test(Some(3), "lan0")];
+    let has_chain = |filter: &HostFilter| {
+        filter.table("t".to_owned()).chains.iter().any(|chain| chain.name == "bridged")
+    };
+    assert!(!has_chain(&all));
+    all.bridges = vec![(3, [0, 0, 0x5e, 0, 0x53, 3])];
+    let untracked = Rule::new(
+        [by(&[3]), Match::is(Field::Station, 0x5e00_5303), not_for_host()],
+        Verdict::Untracked,
+    );
+    assert_eq!(rules(&all, "bridged"), vec![untracked.clone()]);
+    all.redirected = vec![port(80)];
+    // A later fragment has no ports, and must not be taken from its datagram.
+    let redirected = Rule::new([Match::is(Field::Protocol, TCP)], Verdict::Accept);
+    assert_eq!(rules(&all, "bridged"), [redirected, untracked]);
+    assert!(has_chain(&filter([]).after(&all)), "other rules change nothing of that");
+}
+
+#[test]
 fn rules_for_an_interface_name_end_when_the_interface_is_renamed() {
     let named = Some(Interval::one(name_bits("wan0").unwrap()));
     let mut all = filter([]);

@@ -22,6 +22,9 @@ pub struct HostFilter {
     pub stacked: Vec<u32>,
     /// Helpers may expect connections at these addresses.
     pub expects: bool,
+    /// The numbers of those of these interfaces that are bridges of the kernel, in order, and the
+    /// station of each.
+    pub bridges: Vec<(u32, [u8; 6])>,
     /// Addresses that sources are translated to.
     pub translation_addresses: Vec<RangeInclusive<IpAddr>>,
     /// Packets whose destination a rule translates.
@@ -47,6 +50,7 @@ impl HostFilter {
             interfaces: Vec::new(),
             stacked: Vec::new(),
             expects,
+            bridges: Vec::new(),
             translation_addresses: addresses.collect(),
             forwarded: forwarded.to_vec(),
             formerly_forwarded: Vec::new(),
@@ -72,6 +76,7 @@ impl HostFilter {
     pub fn after(mut self, before: &Self) -> Self {
         self.interfaces.clone_from(&before.interfaces);
         self.stacked.clone_from(&before.stacked);
+        self.bridges.clone_from(&before.bridges);
         self.formerly_forwarded =
             latest_gone(&before.formerly_forwarded, &before.forwarded, &self.forwarded);
         self.formerly_redirected =

@@ -136,14 +136,14 @@ impl Actual {
 }
 
 impl Shared {
-    /// Learns which interfaces stand on those of the gateway.
+    /// Learns which interfaces stand on those of the gateway, and the stations of its bridges.
     fn look_for_stacked(&self, stacked: &mut Stacked) -> Result<(), netlink::Error> {
         stacked.refresh()?;
         let mut wanted = lock(&self.wanted);
-        let on = standing_on(&wanted.filter.interfaces, stacked);
-        if on != wanted.filter.stacked {
+        let (on, bridges) = around(&wanted.filter.interfaces, stacked);
+        if on != wanted.filter.stacked || bridges != wanted.filter.bridges {
             let filter = HostFilter::clone(&wanted.filter);
-            wanted.filter = Arc::new(HostFilter { stacked: on, ..filter });
+            wanted.filter = Arc::new(HostFilter { stacked: on, bridges, ..filter });
         }
         Ok(())
     }
@@ -192,8 +192,8 @@ impl Guard {
     fn with(table: impl FilterTable + 'static, interfaces: Vec<Interface>) -> Result<Self, Error> {
         let mut stacked = Stacked::new().map_err(netlink::Error::from)?;
         stacked.refresh()?;
-        let on = standing_on(&interfaces, &stacked);
-        let filter = HostFilter { interfaces, stacked: on, ..HostFilter::default() };
+        let (on, bridges) = around(&interfaces, &stacked);
+        let filter = HostFilter { interfaces, stacked: on, bridges, ..HostFilter::default() };
         let filter = Arc::new(filter);
         let actual = Mutex::new(Actual::new(Box::new(table), filter.clone())?);
         let wanted = Wanted { tried: filter.clone(), filter, ..Wanted::default() };
@@ -263,10 +263,13 @@ impl HostGuard for GuardHandle {
     }
 }
 
-/// The numbers of the interfaces that stand on one of these.
-fn standing_on(interfaces: &[Interface], stacked: &Stacked) -> Vec<u32> {
+/// The numbers of the interfaces that stand on one of these, and those of these that are bridges,
+/// with their stations.
+fn around(interfaces: &[Interface], stacked: &Stacked) -> (Vec<u32>, Vec<(u32, [u8; 6])>) {
     let links: Vec<_> = interfaces.iter().filter_map(Interface::index).map(LinkId).collect();
-    stacked.on(&links).into_iter().map(|link| link.0).collect()
+    let on = stacked.on(&links).into_iter().map(|link| link.0);
+    let bridges = stacked.bridges(&links).into_iter().map(|(link, station)| (link.0, station));
+    (on.collect(), bridges.collect())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! Interfaces that stand on another one, and take in a part of its frames.
+//! Interfaces that stand on another one, and take in a part of its frames; and bridges of the kernel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,8 @@ const LINKS: u32 = 1;
 
 /// Follows which interfaces of this network namespace stand on which others (ip-link(8), `link`):
 /// VLANs, and devices of macvlan, ipvlan and macsec. Tunnels do not count, because packets inside
-/// them are no frames of the other interface. Neither do the ends of a veth pair.
+/// them are no frames of the other interface. Neither do the ends of a veth pair. It also follows the
+/// stations of bridges.
 #[derive(Debug)]
 pub struct Stacked {
     /// Receives news of changes; never blocks.
@@ -23,6 +24,8 @@ pub struct Stacked {
     asks: Socket,
     /// The interface below each that stands on one.
     below: BTreeMap<LinkId, LinkId>,
+    /// The stations of bridges.
+    bridges: BTreeMap<LinkId, [u8; 6]>,
     /// The interfaces have to be listed again.
     is_doubtful: bool,
 }
@@ -40,7 +43,8 @@ impl Stacked {
         let mut asks = Socket::new(NETLINK_ROUTE)?;
         asks.bind_auto()?;
         asks.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { news, asks, below: BTreeMap::new(), is_doubtful: true })
+        let (below, bridges) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { news, asks, below, bridges, is_doubtful: true })
     }
 
     /// Takes all news that wait. Lists the interfaces again only if there are any.
@@ -53,8 +57,9 @@ impl Stacked {
         }
         if self.is_doubtful {
             let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-            let links = dump(&self.asks, "links", request)?.into_iter();
-            self.below = links.filter_map(below).collect();
+            let links = dump(&self.asks, "links", request)?;
+            self.below = links.iter().filter_map(below).collect();
+            self.bridges = links.iter().filter_map(bridge).collect();
             self.is_doubtful = false;
         }
         Ok(())
@@ -69,10 +74,16 @@ impl Stacked {
         };
         self.below.keys().copied().filter(stands).collect()
     }
+
+    /// Those of these interfaces that are bridges of the kernel, each with its own station.
+    pub fn bridges(&self, links: &[LinkId]) -> Vec<(LinkId, [u8; 6])> {
+        let is_wanted = |(link, _): &(LinkId, [u8; 6])| links.contains(link);
+        self.bridges.iter().map(|(link, station)| (*link, *station)).filter(is_wanted).collect()
+    }
 }
 
 /// An interface with the one that it stands on.
-fn below(message: RouteNetlinkMessage) -> Option<(LinkId, LinkId)> {
+fn below(message: &RouteNetlinkMessage) -> Option<(LinkId, LinkId)> {
     let RouteNetlinkMessage::NewLink(message) = message else { return None };
     let (mut below, mut stands) = (None, false);
     for attribute in &message.attributes {
@@ -92,6 +103,22 @@ fn below(message: RouteNetlinkMessage) -> Option<(LinkId, LinkId)> {
         }
     }
     Some((LinkId(message.header.index), below.filter(|_| stands)?))
+}
+
+/// A bridge with its station.
+fn bridge(message: &RouteNetlinkMessage) -> Option<(LinkId, [u8; 6])> {
+    let RouteNetlinkMessage::NewLink(message) = message else { return None };
+    let is_bridge = |attribute: &LinkAttribute| {
+        let LinkAttribute::LinkInfo(infos) = attribute else { return false };
+        infos.contains(&LinkInfo::Kind(InfoKind::Bridge))
+    };
+    let station = |attribute: &LinkAttribute| match attribute {
+        LinkAttribute::Address(address) => address.as_slice().try_into().ok(),
+        _ => None,
+    };
+    let mut attributes = message.attributes.iter();
+    attributes.clone().any(is_bridge).then_some(())?;
+    Some((LinkId(message.header.index), attributes.find_map(station)?))
 }
 
 #[cfg(test)]

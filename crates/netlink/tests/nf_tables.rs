@@ -127,6 +127,11 @@ fn states() -> Vec<Shown> {
             r#"meta iifkind "bridge" meta pkttype set other accept"#,
         ),
         (
+            vec![is(Field::Station, 0x0000_5e00_5301)],
+            Verdict::Untracked,
+            "@ll,0,48 0x5e005301 notrack accept",
+        ),
+        (
             vec![is(Field::PacketType, PACKET_OTHERHOST.into())],
             Verdict::Drop,
             "meta pkttype other drop",

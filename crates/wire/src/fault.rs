@@ -181,7 +181,11 @@ fn transport_fault(frame: &[u8], malformed: Malformed) -> Option<String> {
             )
         }
         Some(claimed) if there >= least => short(&format!("the {name} header"), claimed, there),
-        _ => short(&format!("a {name} header"), least, there),
+        _ => {
+            let article =
+                if matches!(malformed, Malformed::Icmp | Malformed::Sctp) { "an" } else { "a" };
+            short(&format!("{article} {name} header"), least, there)
+        }
     })
 }
 

@@ -7,10 +7,11 @@
 pub mod capture_clock;
 pub mod fates;
 mod passed_packets;
+mod read_ahead;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conntrack::EventKind;
 use flow::{Counters, DropReason, HashKey, Timestamp, Zone};
@@ -36,6 +37,7 @@ use crate::path::zones::Zones;
 use crate::replay::capture_clock::CaptureClock;
 use crate::replay::fates::{Classes, Fate};
 use crate::replay::passed_packets::PassedPackets;
+use crate::replay::read_ahead::{ReadAhead, Taken};
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
 use crate::worker::{Turn, Worker};
@@ -173,25 +175,22 @@ pub fn replay(
     lockstep.prepare_rules(config, &options.interfaces)?;
     let mut report = ReplayReport::default();
     let mut output = output.map(PassedPackets::new);
-    let mut first = None;
+    let (mut first, mut passed) = (None, Vec::new());
     if !options.verify_checksums {
         input = input.with_headers_mended();
     }
+    let mut input = ReadAhead::new(input, output.is_some()).map_err(StartError::Thread)?;
     while report.output_problem.is_none() {
-        let mut frame = match input.next_packet(&mut lockstep.pool) {
-            Ok(Some(Captured::Frame(frame))) => frame,
-            Ok(Some(Captured::TooLong(length))) => {
+        let mut frame = match input.next_packet() {
+            Some(Captured::Frame(frame)) => frame,
+            Some(Captured::TooLong(length)) => {
                 report.packets += 1;
                 report.bytes += length;
-                lockstep.refuse_long(input.packets(), length, tell);
+                lockstep.refuse_long(input.taken().packets, length, tell);
                 continue;
             }
-            Ok(Some(Captured::Foreign)) => continue,
-            Ok(None) => break,
-            Err(error) => {
-                report.problem = Some(error.to_string());
-                break;
-            }
+            Some(Captured::Foreign) => continue,
+            None => break,
         };
         report.packets += 1;
         report.bytes += frame.len() as u64;
@@ -200,13 +199,13 @@ pub fn replay(
             trust_checksum(&mut frame);
         }
         let before = options.tells_packets.then(|| lockstep.classes());
-        let number = input.packets();
+        let number = input.taken().packets;
         frame.sequence = number;
         lockstep.play(frame);
         let now_ns = lockstep.clock.now();
         report.span_ns = now_ns - *first.get_or_insert(now_ns);
         let dropped = lockstep.tell_dropped(before.map(|classes| (number, classes)), tell);
-        let mut passed = lockstep.take_captured();
+        lockstep.take_captured(&mut passed);
         report.passed += passed.len() as u64;
         let comment = before.map(|before| lockstep.tell_passed(&passed, before, tell));
         let comment = comment.unwrap_or_default();
@@ -216,15 +215,15 @@ pub fn replay(
             report.note_output(Err(error));
             output = None;
         }
-        passed.drain(..).for_each(|frame| lockstep.pool.give_back(frame));
+        passed.drain(..).for_each(|frame| input.give_back(frame));
         lockstep.count_flows(&mut report);
         if report.packets.is_multiple_of(PROGRESS_EVERY) {
             tell(Seen::Packets(report.packets));
         }
     }
-    report.truncated = input.truncated();
-    report.mended = input.mended();
-    report.foreign = input.foreign().collect();
+    report.problem = input.problem().map(str::to_owned);
+    let Taken { truncated, mended, foreign, .. } = input.taken().clone();
+    (report.truncated, report.mended, report.foreign) = (truncated, mended, foreign);
     report.counters = lockstep.finish(&mut report);
     lockstep.tell_dropped(None, tell);
     tell(Seen::Packets(report.packets));
@@ -276,12 +275,8 @@ pub(crate) struct Lockstep {
 struct Slot(Arc<Mutex<Vec<Frame>>>);
 
 impl Slot {
-    fn take(&self) -> Vec<Frame> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn put(&self, frames: impl IntoIterator<Item = Frame>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(frames);
+    fn frames(&self) -> MutexGuard<'_, Vec<Frame>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -292,9 +287,10 @@ impl RxQueue for Slot {
         _max: usize,
         _pool: &mut FramePool,
     ) -> Result<usize, PortError> {
-        let taken = self.take();
-        let count = taken.len();
-        frames.extend(taken);
+        // Appending leaves both lists their memory, and a replay allocates nothing for a packet.
+        let mut waiting = self.frames();
+        let count = waiting.len();
+        frames.append(&mut waiting);
         Ok(count)
     }
 
@@ -311,7 +307,7 @@ impl TxQueue for Slot {
     ) -> Result<TxReport, PortError> {
         let sent_bytes = frames.iter().map(|frame| frame.len() as u64).sum();
         let report = TxReport { sent: frames.len() as u64, sent_bytes, ..TxReport::default() };
-        self.put(frames.drain(..));
+        self.frames().append(frames);
         Ok(report)
     }
 }
@@ -420,29 +416,30 @@ impl Lockstep {
             self.workers.iter_mut().for_each(|worker| worker.path.expire_all(now));
         }
         let port = usize::from(frame.port.0).min(self.input.len() - 1);
-        self.input[port].put([frame]);
+        self.input[port].frames().push(frame);
         while self
             .workers
             .iter_mut()
             .fold(false, |worked, w| worked | (w.turn(now) == Turn::Worked))
         {}
-        let mut passed = self.passed.take();
-        passed.iter_mut().for_each(|frame| frame.timestamp = captured);
-        self.passed.put(passed);
+        self.passed.frames().iter_mut().for_each(|frame| frame.timestamp = captured);
     }
 
+    #[cfg(test)]
     pub(crate) fn take_passed(&self) -> Vec<Frame> {
-        self.passed.take()
+        std::mem::take(&mut self.passed.frames())
     }
 
-    /// The same without frames that the gateway has made, such as resets. It numbers none of them,
-    /// and the packets of a capture have numbers from 1.
-    fn take_captured(&mut self) -> Vec<Frame> {
-        let mut passed = self.take_passed();
-        for made in passed.extract_if(.., |frame| frame.sequence == 0) {
-            self.pool.give_back(made);
+    /// Adds the frames that have passed, without those that the gateway has made, such as resets. It
+    /// numbers none of them, and the packets of a capture have numbers from 1.
+    fn take_captured(&mut self, passed: &mut Vec<Frame>) {
+        for frame in self.passed.frames().drain(..) {
+            if frame.sequence == 0 {
+                self.pool.give_back(frame);
+            } else {
+                passed.push(frame);
+            }
         }
-        passed
     }
 
     /// Drops a packet whose frame no worker takes.

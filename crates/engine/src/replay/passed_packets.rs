@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use netio::capture::{CaptureReader, CaptureWriter, CapturedPacket};
+use netio::capture::{CaptureWriter, CapturedPacket};
 use netio::{Frame, PortError};
+
+use crate::replay::read_ahead::ReadAhead;
 
 /// Writes packets that pass, also those that pass later: fragments wait for the rest of their
 /// datagram. No more wait than the memory of reassembly holds.
@@ -34,13 +36,13 @@ impl PassedPackets {
     /// passed then, with a comment, and the numbers of those that were dropped.
     pub fn settle(
         &mut self,
-        input: &CaptureReader,
+        input: &ReadAhead,
         passed: &[Frame],
         comment: &str,
         dropped: &[u64],
     ) -> Result<(), PortError> {
-        let Some(last) = input.last_packet() else { return Ok(()) };
-        let number = input.packets();
+        let Some(last) = input.captured() else { return Ok(()) };
+        let number = input.taken().packets;
         for number in dropped {
             self.waiting.remove(number);
         }

@@ -23,6 +23,7 @@ mod forwarding {
     mod bridge;
     mod bridge_flooding;
     mod bridged_lan;
+    mod kernel_links;
     mod mtu;
     mod route_overruns;
     mod router;

@@ -1,5 +1,5 @@
 use std::borrow::Cow;
-use std::io::{Cursor, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -71,6 +71,7 @@ fn packets_of_other_links_get_an_ethernet_header() {
     let cooked = [&[0; 6][..], &[1, 2, 3, 4, 5, 6, 0x08, 0x06], b"arp"].concat();
     let ppp = [&[0; 12][..], &[0x88, 0x0b], b"\xc0\x21lcp"].concat();
     let other = [&[0; 12][..], &[0xff, 0xff], b"other"].concat();
+    let empty = Vec::new();
     let sll1 = b"\0\0\0\x01\0\x06\x01\x02\x03\x04\x05\x06\0\0\x08\x06arp";
     let sll2 = b"\x08\x06\0\0\0\0\0\x02\0\x01\0\x06\x01\x02\x03\x04\x05\x06\0\0arp";
     for (link, packet, expected) in [
@@ -87,11 +88,23 @@ fn packets_of_other_links_get_an_ethernet_header() {
         (9, b"\xff\x03\xc0\x21lcp", &ppp),
         (113, sll1, &cooked),
         (276, sll2, &cooked),
+        (12, b"\x45v4", &v4),
+        (239, b"\x02\0\0\x05\0\x05\0\x01p\0\0\0\0\x07\0\x09\x45v4\0", &v4),
+        // The capture has cut off the packet.
+        (239, b"\x0a\0\0\x05\0\x64\0\x09\x60v6", &v6),
+        (239, b"\x07\0\0\x05\0\x09\0\x09other", &other),
+        // There is no packet.
+        (239, b"\x02\0\0\x05\0\x05\0\x01p\0\0\0", &empty),
+        (239, b"\x02\0\0\x05\0\x03\0\x09", &empty),
     ] {
         let file = pcap(Endianness::Big, TsResolution::MicroSecond, link, &[(0, packet)]);
         let frame = open(file).unwrap().next().unwrap().unwrap();
         assert_eq!(frame.bytes(), expected, "link type {link}");
     }
+    // Lengths in NFLOG have the byte order of the capture.
+    let packet = &b"\x02\0\0\x05\x07\0\x09\0\x45v4\0"[..];
+    let file = pcap(Endianness::Little, TsResolution::MicroSecond, 239, &[(0, packet)]);
+    assert_eq!(open(file).unwrap().next().unwrap().unwrap().bytes(), v4);
 }
 
 #[test]
@@ -459,6 +472,43 @@ proptest! {
         file.splice(0..0, starts[start].iter().copied());
         if let Ok(reader) = open(file) {
             reader.for_each(drop);
+        }
+    }
+}
+
+/// A stream that stands still after some bytes.
+struct Halting(Vec<u8>, usize);
+
+impl Read for Halting {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        assert_ne!(self.1, 0, "nobody waits for what is not here");
+        let length = self.1.min(buffer.len()).min(self.0.len());
+        buffer[..length].copy_from_slice(&self.0[..length]);
+        self.0.drain(..length);
+        self.1 -= length;
+        Ok(length)
+    }
+}
+
+#[test]
+fn a_packet_that_is_here_is_told_from_one_that_is_on_its_way() {
+    let packets = [(SECOND, &b"one"[..]), (2 * SECOND, b"two"), (3 * SECOND, b"three")];
+    let pcap = pcap(Endianness::Big, TsResolution::NanoSecond, 1, &packets);
+    let block = block(true, 6, &[words(true, &[0, 0, 0, 4, 4]), b"abcd".to_vec()].concat());
+    let pcapng = [section(true), interface(true, 1, [0; 8]), block.clone(), block.clone()].concat();
+    for (file, last, packets) in [(pcap, 5 + 16, 3), (pcapng, block.len(), 2)] {
+        for missing in 0..=last {
+            let there = file.len() - missing;
+            let input = Halting(file.clone(), there);
+            let mut reader = CaptureReader::new("stream".into(), input, PORT).unwrap();
+            let mut pool = FramePool::new(4, 1);
+            let mut read = 0;
+            // The first packet may stand behind a block of another kind.
+            while read == 0 || reader.has_packet() {
+                reader.next_packet(&mut pool).unwrap().unwrap();
+                read += 1;
+            }
+            assert_eq!(read, packets - usize::from(missing > 0), "{missing} bytes are missing");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Link types, and the Ethernet header that stands in for other link headers.
 
+use super::{Fields, Order};
+
 /// A link type that can be read (<https://www.tcpdump.org/linktypes.html>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
@@ -14,6 +16,8 @@ pub(super) enum Link {
     Cooked2,
     /// RFC 1661, with or without the address and control fields of RFC 1662.
     Ppp,
+    /// Packets of IP that a rule has logged (NFLOG), as attributes of netlink.
+    Nflog,
 }
 
 /// Link type of Ethernet.
@@ -24,6 +28,8 @@ const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 /// The EtherType of PPP, here for packets of PPP that are not IP.
 const PPP: [u8; 2] = [0x88, 0x0b];
+/// The attribute of NFLOG that holds the packet (NFULA_PAYLOAD of linux/netfilter/nfnetlink_log.h).
+const NFLOG_PACKET: u16 = 9;
 /// A reserved EtherType, here for address families other than IP.
 const RESERVED: [u8; 2] = [0xff, 0xff];
 
@@ -38,16 +44,18 @@ impl Link {
             ETHERNET => Some(Link::Ethernet),
             0 | 108 => Some(Link::Loopback),
             9 | 50 => Some(Link::Ppp),
-            101 | 228 | 229 => Some(Link::RawIp),
+            // 12 and 14 are what raw IP is called inside of programs, and some write that.
+            12 | 14 | 101 | 228 | 229 => Some(Link::RawIp),
             113 => Some(Link::Cooked1),
+            239 => Some(Link::Nflog),
             276 => Some(Link::Cooked2),
             _ => None,
         }
     }
 
     /// Splits a packet. Link addresses that the capture does not hold are zero. `None` if the
-    /// packet is shorter than its link header.
-    pub(super) fn split(self, packet: &[u8]) -> Option<Split<'_>> {
+    /// packet is shorter than its link header. `order` is the byte order of the capture.
+    pub(super) fn split(self, packet: &[u8], order: Order) -> Option<Split<'_>> {
         match self {
             Link::Ethernet => Some((None, packet)),
             Link::RawIp => {
@@ -85,7 +93,30 @@ impl Link {
                 };
                 Some((Some(header([0; 6], kind)), payload))
             }
+            Link::Nflog => {
+                let ([family, ..], attributes) = packet.split_first_chunk::<4>()?;
+                let kind = match family {
+                    2 => IPV4,
+                    10 => IPV6,
+                    _ => RESERVED,
+                };
+                Some((Some(header([0; 6], kind)), logged_packet(attributes, order)?))
+            }
         }
+    }
+}
+
+/// The packet among the attributes of NFLOG, as far as the capture has not cut it off.
+fn logged_packet(attributes: &[u8], order: Order) -> Option<&[u8]> {
+    let mut fields = Fields { order, rest: attributes };
+    loop {
+        let (length, kind) = (usize::from(fields.u16()?), fields.u16()?);
+        // The length counts these two numbers.
+        let length = length.checked_sub(4)?;
+        if kind == NFLOG_PACKET {
+            return fields.bytes(length.min(fields.rest.len()));
+        }
+        fields.bytes(length.next_multiple_of(4))?;
     }
 }
 
@@ -97,14 +128,14 @@ fn header(source: [u8; 6], kind: [u8; 2]) -> [u8; ETHERNET_HEADER] {
 }
 
 /// A link type with its number and, if people are likely to meet it, its name.
-pub(super) fn named(number: u16) -> String {
+pub fn named(number: u16) -> String {
     let name = match number {
         0 => "BSD loopback",
         1 => "Ethernet",
         9 => "PPP",
         50 => "PPP in HDLC framing",
         51 => "PPPoE session",
-        101 | 228 | 229 => "raw IP",
+        12 | 14 | 101 | 228 | 229 => "raw IP",
         104 => "Cisco HDLC",
         105 => "IEEE 802.11",
         107 => "Frame Relay",

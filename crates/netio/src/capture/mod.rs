@@ -10,6 +10,7 @@ mod pcapng;
 mod reader;
 mod writer;
 
+pub use link::named as name_of_link_type;
 pub use reader::{CaptureReader, Captured, CapturedPacket};
 pub use writer::CaptureWriter;
 
@@ -77,6 +78,8 @@ struct Record {
     range: std::ops::Range<usize>,
     /// The number of its link type.
     link_type: u16,
+    /// The byte order of the capture, which NFLOG follows.
+    order: Order,
     /// The number of its interface in its section; 0 in a file without interfaces.
     interface: usize,
     /// The port by which it came, if the capture names it.

@@ -44,11 +44,19 @@ impl Pcap {
         if Link::from_number(link_type).is_none() {
             return damaged(format!(
                 "its packets are of {}, which can not be read; known are Ethernet (1), loopback \
-                 (0, 108), PPP (9, 50), raw IP (101, 228, 229) and Linux cooked (113, 276)",
+                 (0, 108), PPP (9, 50), raw IP (12, 14, 101, 228, 229), Linux cooked (113, 276) and \
+                 NFLOG (239)",
                 named(link_type)
             ));
         }
         Ok(Some(Self { order, link_type, unit }))
+    }
+
+    /// The length of the record that begins here, bytes, its header included. `None` if too few bytes
+    /// are here to tell.
+    pub(super) fn record_length(&self, here: &[u8]) -> Option<usize> {
+        let length = here.get(8..12)?.first_chunk()?;
+        Some(RECORD_HEADER + self.order.u32(*length) as usize)
     }
 
     /// The next record, its bytes in `buffer`; `None` at the end.
@@ -88,6 +96,7 @@ impl Pcap {
         Ok(Some(Record {
             range: 0..length,
             link_type: self.link_type,
+            order: self.order,
             interface: 0,
             port: None,
             timestamp,

@@ -62,6 +62,16 @@ impl PcapNg {
         self.ports = names;
     }
 
+    /// The length of the block that begins here, bytes, if it holds a packet. `None` for any other, or
+    /// if too few bytes are here to tell.
+    pub(super) fn block_length(&self, here: &[u8]) -> Option<usize> {
+        let mut fields = Fields { order: self.order, rest: here };
+        match fields.u32()? {
+            ENHANCED_PACKET | OBSOLETE_PACKET | SIMPLE_PACKET => Some(fields.u32()? as usize),
+            _ => None,
+        }
+    }
+
     /// The next packet, its bytes in `buffer`; `None` at the end.
     pub(super) fn next(
         &mut self,
@@ -138,10 +148,11 @@ impl PcapNg {
         }
         buffer.resize(total - consumed, 0);
         fill_all(input, buffer, "block")?;
-        let repeated = buffer.split_off(buffer.len() - 4);
-        if repeated != length {
+        let repeated = buffer.len() - 4;
+        if buffer[repeated..] != length {
             return damaged("the block length at the end of the block differs from the first one");
         }
+        buffer.truncate(repeated);
         Ok(())
     }
 
@@ -224,8 +235,8 @@ impl PcapNg {
         let range = range(body.len() - fields.rest.len(), length as usize, body)?;
         let timestamp = interface.nanoseconds(u64::from(high) << 32 | u64::from(low));
         let &Interface { link_type, port, .. } = interface;
-        let interface = number;
-        Ok(Some(Record { range, link_type, interface, port, timestamp, original_length }))
+        let (interface, order) = (number, self.order);
+        Ok(Some(Record { range, link_type, order, interface, port, timestamp, original_length }))
     }
 
     fn simple_packet(&self, body: &[u8]) -> Result<Option<Record>, Problem> {
@@ -235,8 +246,8 @@ impl PcapNg {
         let limit = if interface.snap_length == 0 { u32::MAX } else { interface.snap_length };
         let range = range(4, original_length.min(limit) as usize, body)?;
         let &Interface { link_type, port, .. } = interface;
-        let (interface, timestamp) = (0, 0);
-        Ok(Some(Record { range, link_type, interface, port, timestamp, original_length }))
+        let (interface, timestamp, order) = (0, 0, self.order);
+        Ok(Some(Record { range, link_type, order, interface, port, timestamp, original_length }))
     }
 }
 

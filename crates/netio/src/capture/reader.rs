@@ -20,6 +20,9 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Bytes read from the file at a time.
 const READ_BYTES: usize = 256 << 10;
 
+/// The input, which is read in large pieces.
+type Input = BufReader<Box<dyn Read + Send>>;
+
 /// Reads a capture in pcap or pcapng format, whichever it is, also in gzip.
 ///
 /// Every packet becomes an Ethernet frame: packets of other link types get a header in front, and
@@ -32,7 +35,7 @@ const READ_BYTES: usize = 256 << 10;
 pub struct CaptureReader {
     file: String,
     port: PortId,
-    input: Box<dyn Read + Send>,
+    input: Input,
     format: Format,
     buffer: Vec<u8>,
     packets: u64,
@@ -89,14 +92,14 @@ impl CaptureReader {
     pub fn open(path: &Path, port: PortId) -> Result<Self, PortError> {
         let name = path.display().to_string();
         match File::open(path) {
-            Ok(file) => Self::new(name, BufReader::with_capacity(READ_BYTES, file), port),
+            Ok(file) => Self::new(name, file, port),
             Err(source) => {
                 Err(PortError::System { what: "opening a capture", interface: name, source })
             }
         }
     }
 
-    /// Reads from any input, such as standard input; `file` is its name in errors.
+    /// Reads from any input, such as standard input, in large pieces; `file` is its name in errors.
     ///
     /// # Errors
     /// As [`CaptureReader::open`].
@@ -144,6 +147,17 @@ impl CaptureReader {
             section.name_ports(names);
         }
         self
+    }
+
+    /// True if the next packet is here, so that nobody has to wait for it.
+    pub fn has_packet(&self) -> bool {
+        let here = self.input.buffer();
+        let record = match &self.format {
+            Format::Pcap(pcap) => pcap.record_length(here),
+            Format::PcapNg(section) => section.block_length(here),
+            Format::Ended => None,
+        };
+        record.is_some_and(|length| length <= here.len())
     }
 
     /// Packets read so far.
@@ -237,7 +251,7 @@ impl CaptureReader {
             return Captured::Foreign;
         };
         // A packet that ends within its link header has no header that anybody could read.
-        let (header, payload) = link.split(packet).unwrap_or_default();
+        let (header, payload) = link.split(packet, record.order).unwrap_or_default();
         let header = header.as_ref().map_or(&[][..], |header| header);
         let captured = header.len() + payload.len();
         let Some(mut frame) = pool.take(captured + cut) else {
@@ -313,20 +327,20 @@ impl fmt::Debug for CaptureReader {
 
 /// The capture in a file, which may be packed with gzip (RFC 1952), in one part or several.
 fn open_packed(
-    mut input: impl Read + Send + 'static,
+    input: impl Read + Send + 'static,
     buffer: &mut Vec<u8>,
-) -> Result<(Box<dyn Read + Send>, Format), Problem> {
+) -> Result<(Input, Format), Problem> {
+    let in_pieces = |input: Box<dyn Read + Send>| BufReader::with_capacity(READ_BYTES, input);
+    let mut input: Input = in_pieces(Box::new(input));
     let mut start = [0; 4];
-    let filled = fill(&mut input, &mut start)?;
-    if !start.starts_with(&GZIP) {
-        let format = open_format(start, filled, &mut input, buffer)?;
-        return Ok((Box::new(input), format));
+    let mut filled = fill(&mut input, &mut start)?;
+    if start.starts_with(&GZIP) {
+        let packed = Cursor::new(start).take(filled as u64).chain(input);
+        input = in_pieces(Box::new(MultiGzDecoder::new(packed)));
+        filled = fill(&mut input, &mut start)?;
     }
-    let packed = Cursor::new(start).take(filled as u64).chain(input);
-    let mut input = BufReader::with_capacity(READ_BYTES, MultiGzDecoder::new(packed));
-    let filled = fill(&mut input, &mut start)?;
     let format = open_format(start, filled, &mut input, buffer)?;
-    Ok((Box::new(input), format))
+    Ok((input, format))
 }
 
 /// Reads the beginning of a capture behind its first four bytes, of which `filled` are there.

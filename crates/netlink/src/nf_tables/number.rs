@@ -174,6 +174,7 @@ pub mod payload {
     pub const BASE: u16 = 2;
     pub const OFFSET: u16 = 3;
     pub const LENGTH: u16 = 4;
+    pub const LINK: u32 = 0;
     pub const NETWORK: u32 = 1;
     pub const TRANSPORT: u32 = 2;
 }
@@ -215,6 +216,7 @@ pub mod shown {
     pub const INTEGER: u32 = 4;
     pub const ADDRESS_V4: u32 = 7;
     pub const ADDRESS_V6: u32 = 8;
+    pub const STATION: u32 = 9;
     pub const PROTOCOL: u32 = 12;
     pub const PORT: u32 = 13;
     pub const INTERFACE_INDEX: u32 = 20;

@@ -32,6 +32,8 @@ pub enum Field {
     Family,
     /// Protocol behind the IP header (IANA number).
     Protocol,
+    /// The station that its frame was sent to. Only for interfaces of Ethernet.
+    Station,
     /// Bytes of the IP header.
     Network {
         /// Offset of the first, in bytes.
@@ -85,6 +87,7 @@ impl Field {
     pub(super) fn length(self) -> usize {
         match self {
             Self::InputName | Self::InputKind | Self::OpenedFromV6 | Self::OpenedToV6 => 16,
+            Self::Station => 6,
             Self::Network { length, .. } | Self::Transport { length, .. } => length.into(),
             Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => 4,
             Self::OpenedFromV4 | Self::OpenedToV4 => 4,
@@ -116,6 +119,7 @@ impl Field {
             Self::InputIndex | Self::OutputIndex => number::shown::INTERFACE_INDEX,
             Self::InputName | Self::InputKind => number::shown::INTERFACE,
             Self::Protocol => number::shown::PROTOCOL,
+            Self::Station => number::shown::STATION,
             Self::DESTINATION_PORT | Self::OpenedToPort => number::shown::PORT,
             Self::Network { length: 4, .. } => number::shown::ADDRESS_V4,
             Self::Network { length: 16, .. } => number::shown::ADDRESS_V6,
@@ -155,6 +159,9 @@ impl Field {
             Self::PacketType => read_meta(rule, number::meta::PACKET_TYPE),
             Self::Family => read_meta(rule, number::meta::FAMILY),
             Self::Protocol => read_meta(rule, number::meta::PROTOCOL),
+            Self::Station => {
+                read_payload(rule, (number::payload::LINK, 0, 6), number::register::FIRST);
+            }
             Self::Network { .. } | Self::Transport { .. } => {
                 self.read_to(rule, number::register::FIRST);
             }
@@ -302,6 +309,10 @@ pub enum Verdict {
     ForOtherStation,
     /// The next rule decides.
     Continue,
+    /// The kernel neither tracks the packet nor reassembles its datagram, and this base chain accepts
+    /// it. Only for packets of [`HookPoint::Prerouting`](crate::nf_tables::HookPoint::Prerouting), in
+    /// front of both: below priority -400.
+    Untracked,
     /// The chain of this name decides; if it does not, the next rule does.
     Jump(&'static str),
     /// The chain of this name decides; if it does not, the caller of this chain does.
@@ -458,8 +469,13 @@ fn decide(rule: &mut Message, verdict: Verdict) {
             meta.number(number::meta::FROM, number::register::FIRST);
         });
     }
+    if verdict == Verdict::Untracked {
+        expression(rule, "notrack", |_| {});
+    }
     let (code, chain) = match verdict {
-        Verdict::Accept | Verdict::ForOtherStation => (number::verdict::ACCEPT, None),
+        Verdict::Accept | Verdict::ForOtherStation | Verdict::Untracked => {
+            (number::verdict::ACCEPT, None)
+        }
         Verdict::Drop => (number::verdict::DROP, None),
         Verdict::Continue => return,
         Verdict::Jump(chain) => (number::verdict::JUMP, Some(chain)),

@@ -35,6 +35,18 @@ fn no_file_that_is_read_is_overwritten() {
     assert_eq!(run.status.code(), Some(2));
     assert!(stderr(&run).contains("is standard input"), "{}", stderr(&run));
     assert_eq!(fs::read(&input).unwrap(), bytes);
+    // A shell appends to a file by `>>`.
+    for read in ["-", &input] {
+        let run = Command::new(env!("CARGO_BIN_EXE_stateway"))
+            .args(["replay", read, "-w", "-"])
+            .stdin(fs::File::open(&input).unwrap())
+            .stdout(fs::File::options().append(true).open(&input).unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(run.status.code(), Some(2));
+        assert!(stderr(&run).contains("standard output is "), "{}", stderr(&run));
+        assert_eq!(fs::read(&input).unwrap(), bytes);
+    }
 }
 
 #[test]

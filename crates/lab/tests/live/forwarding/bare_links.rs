@@ -1,51 +1,13 @@
 //! Routers with a link whose packets have no Ethernet header: WireGuard and OpenVPN in userspace, and
 //! what the kernel of this machine has of tunnels.
 
-use lab::{Background, Error, Family, Lab, Namespace, Result, Stateway, Tracking, ping};
+use lab::{Background, Error, Lab, Namespace, Result, Tracking, ping};
 
 use crate::scenario::{
-    FAMILIES, alone, every_client, every_request, fragments_arrive, inside, kernel_router, load_of,
-    nat_rules, outside, router_spec, routes_show, soon, start_in,
+    BELOW, FAMILIES, WIREGUARD_MTU, WireguardKeys, agree_on_wireguard, alone, carries,
+    every_request, fragments_arrive, kernel_router, lay_below, load_of, nat_rules, outside,
+    router_spec, soon, start_in, stop, tells_mtu, wireguard_keys,
 };
-
-/// The MTU that WireGuard chooses for its interface.
-const WIREGUARD_MTU: u32 = 1420;
-/// The addresses of the cable below a tunnel, at the router and at the other end.
-const BELOW: [&str; 2] = ["203.0.113.193", "203.0.113.194"];
-
-/// Turns the cable between the router and the host at its other end into one below a tunnel. Its
-/// interfaces are called `below` then.
-fn lay_below(lab: &Lab, host: &Namespace, port: &str) -> Result<()> {
-    for (end, name, address) in [(lab.gateway(), port, BELOW[0]), (host, "eth0", BELOW[1])] {
-        end.ip(&[
-            &format!("link set {name} down"),
-            &format!("link set {name} name below"),
-            "addr flush dev below",
-            "link set below up",
-            &format!("addr add {address}/30 dev below"),
-        ])?;
-    }
-    Ok(())
-}
-
-/// Gives the tunnel `wan0` of the router, and `eth0` of the server, the addresses and routes of the
-/// cable.
-fn addresses_of_wan(lab: &Lab) -> Result<()> {
-    lab.gateway().ip(&[
-        "addr replace 198.51.100.254/24 dev wan0",
-        "addr replace 2001:db8:2::fe/64 dev wan0 nodad",
-        "link set wan0 up",
-        "route replace default dev wan0",
-        "route replace default via 2001:db8:2::2 dev wan0",
-    ])?;
-    lab.server().ip(&[
-        "addr replace 198.51.100.2/24 dev eth0",
-        "addr replace 2001:db8:2::2/64 dev eth0 nodad",
-        "link set eth0 up",
-        "route replace 192.0.2.0/24 dev eth0",
-        "route replace 2001:db8:1::/64 dev eth0",
-    ])
-}
 
 /// Starts WireGuard in userspace as interface `name`. Its command socket is in a directory of the
 /// namespace.
@@ -67,7 +29,7 @@ struct Tunnel {
     /// The two programs.
     ends: [Background; 2],
     /// The files with the private keys, and the public keys.
-    keys: [(String, String); 2],
+    keys: WireguardKeys,
 }
 
 impl Tunnel {
@@ -78,19 +40,14 @@ impl Tunnel {
             host.program("sh").args(["-c", made]).check()?;
         }
         let ends = [wireguard(lab.gateway(), "wan0")?, wireguard(lab.server(), "eth0")?];
-        let key = |host: &Namespace| -> Result<(String, String)> {
-            let private = host.program("wg").args(["genkey"]).check()?;
-            let public = host.program("wg").args(["pubkey"]).input(private.clone()).check()?;
-            Ok((host.write_file("key", private.as_bytes())?, public.trim().to_owned()))
-        };
-        let keys = [key(lab.gateway())?, key(lab.server())?];
+        let keys = wireguard_keys(lab)?;
         let tunnel = Self { ends, keys };
-        tunnel.configure(lab)?;
+        agree_on_wireguard(lab, &tunnel.keys)?;
         Ok(tunnel)
     }
 
     /// Ends the router's side, and with it the interface.
-    fn end(self, lab: &Lab) -> Result<(Background, [(String, String); 2])> {
+    fn end(self, lab: &Lab) -> Result<(Background, WireguardKeys)> {
         let [own, other] = self.ends;
         own.terminate()?;
         soon("the interface has gone", || {
@@ -101,59 +58,11 @@ impl Tunnel {
     }
 
     /// Begins the router's side anew.
-    fn again(lab: &Lab, other: Background, keys: [(String, String); 2]) -> Result<Self> {
+    fn again(lab: &Lab, other: Background, keys: WireguardKeys) -> Result<Self> {
         let tunnel = Self { ends: [wireguard(lab.gateway(), "wan0")?, other], keys };
-        tunnel.configure(lab)?;
+        agree_on_wireguard(lab, &tunnel.keys)?;
         Ok(tunnel)
     }
-
-    fn configure(&self, lab: &Lab) -> Result<()> {
-        let [own, other] = &self.keys;
-        for (host, name, (key, _), (_, peer), at) in [
-            (lab.gateway(), "wan0", own, other, BELOW[1]),
-            (lab.server(), "eth0", other, own, BELOW[0]),
-        ] {
-            let endpoint = format!("{at}:51820");
-            let args = ["set", name, "listen-port", "51820", "private-key", key, "peer", peer];
-            let peer = ["endpoint", &endpoint, "allowed-ips", "0.0.0.0/0,::/0"];
-            host.program("wg").args(args).args(peer).check()?;
-        }
-        addresses_of_wan(lab)?;
-        soon("both ends of the tunnel have agreed on keys", || {
-            let server = lab.server_address(Family::V4);
-            Ok(ping(lab.gateway().program("ping"), server, 1)?.received == 1)
-        })
-    }
-}
-
-/// Checks that packets that are too long for the tunnel are refused with its MTU. The client
-/// remembers that, and sends fragments that fit.
-fn tells_mtu(lab: &Lab, mtu: u32) -> Result<()> {
-    for family in FAMILIES {
-        let to = lab.server_address(family).to_string();
-        let args = ["-n", "-c", "1", "-W", "2", "-M", "do", "-s", "1450", &to];
-        let said = lab.on_client("ping").args(args).run()?.stdout;
-        let from = inside(family);
-        let told = match family {
-            Family::V4 => format!("From {from} icmp_seq=1 Frag needed and DF set (mtu = {mtu})"),
-            Family::V6 => format!("From {from} icmp_seq=1 Packet too big: mtu={mtu}"),
-        };
-        assert!(said.contains(&told), "{said}");
-    }
-    Ok(())
-}
-
-/// Checks that every program and fragments get through, and that each hop is shown once.
-fn carries(lab: &Lab) -> Result<()> {
-    every_client(lab)?;
-    fragments_arrive(lab)?;
-    routes_show(lab, |family| vec![inside(family).parse().unwrap()])
-}
-
-fn stop(stateway: Stateway) -> Result<()> {
-    let output = stateway.stop()?;
-    assert_eq!(output.code, Some(0), "{}", output.stdout);
-    Ok(())
 }
 
 fn wireguard_with(workers: u32) {

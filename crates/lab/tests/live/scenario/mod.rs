@@ -47,6 +47,7 @@ pub mod cables;
 mod frames;
 mod gateways;
 pub mod h323;
+mod links;
 pub mod own_table;
 pub mod pptp;
 mod readings;
@@ -58,6 +59,7 @@ mod traffic;
 
 pub use self::frames::*;
 pub use self::gateways::*;
+pub use self::links::*;
 pub use self::readings::*;
 pub use self::rules::*;
 pub use self::segment::*;

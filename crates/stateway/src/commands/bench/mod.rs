@@ -1,6 +1,7 @@
 //! `stateway bench`
 
 mod attacks;
+mod captures;
 mod io;
 
 use std::time::Duration;
@@ -22,7 +23,8 @@ Examples:
   stateway bench rules                rules, sets, maps and masquerade, beside older designs
   stateway bench steer --json         700 conversations over one queue, with and without steering
   stateway bench io                   real traffic beside the kernel's gateways (needs root)
-  stateway bench attacks              honest requests under attack, beside the kernel (needs root)")]
+  stateway bench attacks              honest requests under attack, beside the kernel (needs root)
+  stateway bench replay               captures, beside tcpdump")]
 pub struct Args {
     /// The benchmark.
     #[arg(value_parser = names())]
@@ -37,13 +39,18 @@ pub struct Args {
 
 fn names() -> clap::builder::PossibleValuesParser {
     let in_memory = bench::BENCHMARKS.iter().map(|(name, _)| *name);
-    clap::builder::PossibleValuesParser::new(in_memory.chain([io::NAME, attacks::NAME]))
+    clap::builder::PossibleValuesParser::new(in_memory.chain([
+        io::NAME,
+        attacks::NAME,
+        captures::NAME,
+    ]))
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     match args.name.as_str() {
         io::NAME => return io::run(args.quick, args.json, out),
         attacks::NAME => return attacks::run(args.quick, args.json, out),
+        captures::NAME => return captures::run(args.quick, args.json, out),
         _ => {}
     }
     let options = Options { quick: args.quick, json: args.json };

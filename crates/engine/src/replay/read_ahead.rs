@@ -1,0 +1,220 @@
+//! Reads a capture on a thread of its own, ahead of the packets that are played.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use netio::capture::{CaptureReader, Captured, CapturedPacket, name_of_link_type};
+use netio::{Frame, FramePool};
+
+/// Most packets of a batch. The buffers of all batches should stay in the cache.
+const PACKETS: usize = 128;
+/// Batches between the two threads.
+const BATCHES: usize = 4;
+/// Free large buffers that the reader keeps.
+const LARGE_BUFFERS: usize = 16;
+
+/// A capture that is read ahead.
+///
+/// A batch ends early where the next packet is still on its way, so that a packet of a stream is
+/// played as soon as it is there. If a replay ends before its capture, the reader ends with its next
+/// packet, and nobody waits for that.
+#[derive(Debug)]
+pub struct ReadAhead {
+    full: Receiver<Batch>,
+    empty: SyncSender<Batch>,
+    thread: Option<JoinHandle<()>>,
+    batch: Batch,
+    /// The place of the next packet in the batch.
+    next: usize,
+    taken: Taken,
+}
+
+/// The packets that were taken so far.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    /// All of them.
+    pub packets: u64,
+    /// Those that the capturing program had cut off.
+    pub truncated: u64,
+    /// Those whose headers were mended.
+    pub mended: u64,
+    /// Those of link types that are not read, by the name of the link type.
+    pub foreign: BTreeMap<String, u64>,
+}
+
+/// Packets on their way to the replay, and used buffers on their way back.
+#[derive(Debug, Default)]
+struct Batch {
+    packets: Vec<Packet>,
+    /// The bytes of all packets as they were captured, if anybody wants them.
+    bytes: Vec<u8>,
+    /// Names of their interfaces.
+    interfaces: Vec<String>,
+    /// Frames that were played.
+    used: Vec<Frame>,
+    /// No packet follows, and this is why if the capture could not be read to its end.
+    end: Option<Option<String>>,
+}
+
+#[derive(Debug)]
+struct Packet {
+    captured: Captured,
+    /// Its bytes among those of the batch.
+    range: Range<usize>,
+    link_type: u16,
+    /// The place of the name of its interface.
+    interface: usize,
+    timestamp: u64,
+    original_length: u32,
+    is_truncated: bool,
+    is_mended: bool,
+}
+
+impl ReadAhead {
+    /// Begins to read. With `keeps`, packets are also there [as they were
+    /// captured](ReadAhead::captured).
+    ///
+    /// # Errors
+    /// The system's error if there is no thread.
+    pub fn new(input: CaptureReader, keeps: bool) -> io::Result<Self> {
+        let (to_replay, full) = sync_channel(BATCHES);
+        let (empty, to_reader) = sync_channel(BATCHES);
+        for _ in 0..BATCHES {
+            // There is room for all of them.
+            let _ = empty.try_send(Batch::default());
+        }
+        let reader = move || read(input, keeps, &to_reader, &to_replay);
+        let thread = Some(Builder::new().name("reader".into()).spawn(reader)?);
+        Ok(Self { full, empty, thread, batch: Batch::default(), next: 0, taken: Taken::default() })
+    }
+
+    /// The next packet; `None` at the end.
+    pub fn next_packet(&mut self) -> Option<Captured> {
+        while self.next == self.batch.packets.len() {
+            if self.batch.end.is_some() {
+                return None;
+            }
+            self.exchange();
+        }
+        let packet = &mut self.batch.packets[self.next];
+        self.next += 1;
+        self.taken.packets += 1;
+        self.taken.truncated += u64::from(packet.is_truncated);
+        self.taken.mended += u64::from(packet.is_mended);
+        let captured = std::mem::replace(&mut packet.captured, Captured::Foreign);
+        if let Captured::Foreign = captured {
+            let name = name_of_link_type(packet.link_type);
+            *self.taken.foreign.entry(name).or_default() += 1;
+        }
+        Some(captured)
+    }
+
+    /// Gives the batch back and waits for another one.
+    fn exchange(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        // A reader that has ended needs no batches.
+        let _ = self.empty.try_send(batch);
+        self.next = 0;
+        match self.full.recv() {
+            Ok(batch) => self.batch = batch,
+            // The reader sends the end, unless it panics.
+            Err(_) => {
+                if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
+                    resume_unwind(panic);
+                }
+            }
+        }
+    }
+
+    /// The packets that were taken so far.
+    pub fn taken(&self) -> &Taken {
+        &self.taken
+    }
+
+    /// The packet that was taken last, as it was captured.
+    pub fn captured(&self) -> Option<CapturedPacket<'_>> {
+        let packet = self.batch.packets.get(self.next.checked_sub(1)?)?;
+        Some(CapturedPacket {
+            bytes: self.batch.bytes.get(packet.range.clone())?,
+            link_type: packet.link_type,
+            interface: self.batch.interfaces.get(packet.interface)?,
+            timestamp: packet.timestamp,
+            original_length: packet.original_length,
+        })
+    }
+
+    /// Takes back the buffer of a frame.
+    pub fn give_back(&mut self, frame: Frame) {
+        self.batch.used.push(frame);
+    }
+
+    /// Why the capture could not be read to its end, once that was reached.
+    pub fn problem(&self) -> Option<&str> {
+        self.batch.end.as_ref()?.as_deref()
+    }
+}
+
+impl Batch {
+    /// Clears all but the used frames.
+    fn clear(&mut self) {
+        self.packets.clear();
+        self.bytes.clear();
+        self.interfaces.clear();
+    }
+
+    /// Adds the packet that `input` has read last.
+    fn add(&mut self, captured: Captured, input: &CaptureReader, keeps: bool, was: (u64, u64)) {
+        let start = self.bytes.len();
+        let Some(last) = input.last_packet() else { return };
+        if keeps {
+            self.bytes.extend_from_slice(last.bytes);
+            if self.interfaces.last().is_none_or(|name| name != last.interface) {
+                self.interfaces.push(last.interface.to_owned());
+            }
+        }
+        self.packets.push(Packet {
+            captured,
+            range: start..self.bytes.len(),
+            link_type: last.link_type,
+            interface: self.interfaces.len().saturating_sub(1),
+            timestamp: last.timestamp,
+            original_length: last.original_length,
+            is_truncated: input.truncated() > was.0,
+            is_mended: input.mended() > was.1,
+        });
+    }
+}
+
+/// Fills batches until the capture or the replay ends.
+fn read(mut input: CaptureReader, keeps: bool, empty: &Receiver<Batch>, full: &SyncSender<Batch>) {
+    let mut pool = FramePool::new(BATCHES * PACKETS, LARGE_BUFFERS);
+    while let Ok(mut batch) = empty.recv() {
+        batch.used.drain(..).for_each(|frame| pool.give_back(frame));
+        loop {
+            let before = (input.truncated(), input.mended());
+            match input.next_packet(&mut pool) {
+                Ok(Some(captured)) => batch.add(captured, &input, keeps, before),
+                end => {
+                    batch.end = Some(end.err().map(|error| error.to_string()));
+                    break;
+                }
+            }
+            if batch.packets.len() == PACKETS || !input.has_packet() {
+                break;
+            }
+        }
+        let is_over = batch.end.is_some();
+        if full.send(batch).is_err() || is_over {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "read_ahead_tests.rs"]
+mod tests;
