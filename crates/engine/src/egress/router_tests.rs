@@ -1,3 +1,4 @@
+use std::net::Ipv4Addr;
 use std::sync::mpsc::Receiver;
 
 use fib::{Action, Hops, NextHop, Route, Rule, RuleAction, Selector, TableId};

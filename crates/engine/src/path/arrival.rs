@@ -106,7 +106,7 @@ impl PacketPath {
         }
         match self.forwarder.packet_arrival(&packet.frame, &packet.network) {
             Arrival::Forward => {
-                packet.set_checked(&self.forwarder);
+                packet.set_checked(&mut self.forwarder);
                 ControlFlow::Continue(())
             }
             Arrival::Host => {
