@@ -270,7 +270,7 @@ impl PacketPath {
             Err(malformed) => return dropped(malformed),
         };
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        *packet = self.steer(frame, network, origin, pieces);
+        *packet = self.steer(frame, &network, origin, pieces);
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }
