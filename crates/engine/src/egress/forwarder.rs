@@ -88,6 +88,7 @@ impl Forwarder {
 impl Forwarder {
     /// Sends a frame by the route that the router has found for packets of its bucket, or by the
     /// way that the bridge has chosen or chooses now.
+    #[inline]
     pub fn send(
         &mut self,
         frame: Frame,

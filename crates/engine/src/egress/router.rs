@@ -274,6 +274,7 @@ impl Router {
     }
 
     /// Sends a frame of this bucket, keeps it until its next hop is known, or drops it.
+    #[inline]
     pub fn forward(
         &mut self,
         bucket: BucketId,
@@ -283,14 +284,12 @@ impl Router {
         exits: &mut Exits<'_>,
     ) {
         match route {
-            // A later fragment may have fewer hops left than the first one.
-            RouteDecision::Forward { .. } if !has_hop(&frame) => {
-                self.refuse(OUT_OF_TIME, frame, now_ns, exits);
-            }
-            RouteDecision::Forward { next, mtu } => {
+            RouteDecision::Forward { next, mtu } if has_hop(&frame) => {
                 ip_options::enter(&mut frame, next, &self.routing);
                 self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
             }
+            // A later fragment may have fewer hops left than the first one.
+            RouteDecision::Forward { .. } => self.refuse(OUT_OF_TIME, frame, now_ns, exits),
             RouteDecision::Host => {
                 exits.counters.output.to_host += 1;
                 exits.pool.give_back(frame);
@@ -299,6 +298,7 @@ impl Router {
         }
     }
 
+    #[cold]
     fn refuse(&self, route: RouteDecision, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
         if let RouteDecision::Refuse { reason, icmp } = route {
             exits.refuse(frame, reason, icmp.map(|message| (message, now_ns)));
@@ -306,6 +306,7 @@ impl Router {
     }
 
     /// Sends a frame to a next hop, but not before frames that wait for it.
+    #[inline]
     pub fn send_to(
         &mut self,
         next: NextStation,
@@ -522,6 +523,7 @@ fn is_group(station: [u8; 6]) -> bool {
 }
 
 /// True if the packet behind an Ethernet header has a hop left.
+#[inline]
 fn has_hop(frame: &Frame) -> bool {
     let packet = frame.bytes().get(usize::from(ETHERNET_LEN)..).unwrap_or_default();
     wire::hops_left(packet) > 1

@@ -208,6 +208,7 @@ impl PacketPath {
     }
 
     /// Sends a frame, see [`crate::egress::forwarder::Forwarder::send`].
+    #[inline]
     pub(super) fn forward(
         &mut self,
         frame: Frame,
@@ -238,15 +239,26 @@ impl PacketPath {
         let route = route.map(|route| (packet.bucket, route));
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);
-        let Some(pieces) = packet.pieces.take() else {
-            self.forward(frame, exit.ports, route, now_ns);
-            return self.drop_refused();
-        };
-        let mut frames = self.take_apart(frame, pieces);
-        for frame in frames.drain(..) {
-            self.forward(frame, exit.ports, route, now_ns);
+        match packet.pieces.take() {
+            None => self.forward(frame, exit.ports, route, now_ns),
+            Some(pieces) => self.send_pieces(frame, pieces, exit.ports, route, now_ns),
         }
         self.drop_refused();
+    }
+
+    #[inline(never)]
+    fn send_pieces(
+        &mut self,
+        frame: Frame,
+        pieces: Box<Pieces>,
+        ports: Option<OutputPorts>,
+        route: Option<(BucketId, RouteDecision)>,
+        now_ns: u64,
+    ) {
+        let mut frames = self.take_apart(frame, pieces);
+        for frame in frames.drain(..) {
+            self.forward(frame, ports, route, now_ns);
+        }
         self.apart = frames;
     }
 
