@@ -87,8 +87,9 @@ impl Forwarder {
 /// Frames.
 impl Forwarder {
     /// Sends a frame by the route that the router has found for packets of its bucket, or by the
-    /// way that the bridge has chosen or chooses now.
-    #[inline]
+    /// way that the bridge has chosen or chooses now. In line, as all it calls on the usual way,
+    /// because a frame is copied when it is handed to a function.
+    #[inline(always)]
     pub fn send(
         &mut self,
         frame: Frame,

@@ -29,6 +29,7 @@ pub struct NextLink {
 
 impl NextLink {
     /// Makes a frame one of the next link, a hop further.
+    #[inline]
     fn apply(self, frame: &mut Frame) {
         let bytes = frame.bytes_mut();
         wire::set_stations(bytes, self.from, self.to);
@@ -142,7 +143,6 @@ impl Outputs {
     }
 
     /// Queues a frame for ports that the bridge has chosen.
-    #[inline]
     pub fn send(
         &mut self,
         frame: Frame,
@@ -161,7 +161,7 @@ impl Outputs {
     }
 
     /// Queues a frame for a port, whatever stations the bridge knows.
-    #[inline]
+    #[inline(always)]
     pub fn send_by(
         &mut self,
         port: PortId,
@@ -301,8 +301,9 @@ impl Outputs {
         pool.give_back(frame);
     }
 
-    /// Queues a frame for a port.
-    #[inline]
+    /// Queues a frame for a port. In line, because a frame is copied when it is handed to a
+    /// function.
+    #[inline(always)]
     fn queue(
         &mut self,
         port: PortId,
@@ -370,6 +371,9 @@ impl Outputs {
 }
 
 impl Output {
+    /// Queues a frame of the right length. In line, because a frame is copied when it is handed to
+    /// a function.
+    #[inline(always)]
     fn push(
         &mut self,
         mut frame: Frame,
@@ -386,6 +390,7 @@ impl Output {
         }
     }
 
+    #[inline(never)]
     fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
         let queued = self.pending.len() as u64;
         let result = match &mut self.queue {

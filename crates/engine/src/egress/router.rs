@@ -172,8 +172,12 @@ impl Router {
     /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
     pub fn is_for_host(&mut self, network: &Network) -> bool {
-        self.translates
-            && network.offset == ETHERNET_LEN
+        self.translates && self.is_for_own_address(network)
+    }
+
+    #[inline(never)]
+    fn is_for_own_address(&mut self, network: &Network) -> bool {
+        network.offset == ETHERNET_LEN
             && self.destinations.of(network, &self.routing).is_host
             && !is_no_source(network.source_ip())
             && !self.routing.is_own(network.source_ip())
@@ -274,7 +278,7 @@ impl Router {
     }
 
     /// Sends a frame of this bucket, keeps it until its next hop is known, or drops it.
-    #[inline]
+    #[inline(always)]
     pub fn forward(
         &mut self,
         bucket: BucketId,
@@ -306,7 +310,7 @@ impl Router {
     }
 
     /// Sends a frame to a next hop, but not before frames that wait for it.
-    #[inline]
+    #[inline(always)]
     pub fn send_to(
         &mut self,
         next: NextStation,
@@ -355,7 +359,7 @@ impl Router {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn send_on(
         Adjacency { port, from, to }: Adjacency,
         Unsent { mtu, frame, .. }: Unsent,

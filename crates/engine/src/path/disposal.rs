@@ -40,6 +40,11 @@ impl PacketPath {
     #[inline]
     pub(super) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         let next = match end {
+            End::Forward => {
+                self.finish_tracking(&end, packet, scratch);
+                self.send(packet, scratch.exit, scratch.now);
+                Next::Done
+            }
             // Reassembly has it, as it has most fragments.
             End::Wait(Wait::Datagram) => Next::Done,
             end => self.dispose_of_one(end, packet, scratch),
@@ -48,10 +53,12 @@ impl PacketPath {
         next
     }
 
+    #[inline(never)]
     fn dispose_of_one(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         self.finish_tracking(&end, packet, scratch);
         match end {
-            End::Forward => self.send(packet, scratch.exit, scratch.now),
+            // It is sent where its end is taken.
+            End::Forward | End::Wait(Wait::Datagram) => {}
             End::Host => {
                 let exit = Exit { route: Some(RouteDecision::Host), ports: None };
                 self.send(packet, exit, scratch.now);
@@ -63,7 +70,6 @@ impl PacketPath {
             End::Wait(Wait::Alias) => self.hold(packet, scratch),
             End::Wait(Wait::Bucket) => self.keep(packet),
             End::Wait(Wait::Opener) => self.hold_follower(packet),
-            End::Wait(Wait::Datagram) => {}
             End::Steer(from) => return self.steer_again(packet, from),
             End::Retrack => {
                 scratch.retrack(packet);
@@ -208,7 +214,7 @@ impl PacketPath {
     }
 
     /// Sends a frame, see [`crate::egress::forwarder::Forwarder::send`].
-    #[inline]
+    #[inline(never)]
     pub(super) fn forward(
         &mut self,
         frame: Frame,
@@ -240,7 +246,10 @@ impl PacketPath {
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);
         match packet.pieces.take() {
-            None => self.forward(frame, exit.ports, route, now_ns),
+            None => {
+                let Self { forwarder, pool, counters, .. } = self;
+                forwarder.send(frame, exit.ports, route, now_ns, pool, counters);
+            }
             Some(pieces) => self.send_pieces(frame, pieces, exit.ports, route, now_ns),
         }
         self.drop_refused();
