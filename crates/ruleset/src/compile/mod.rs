@@ -7,7 +7,7 @@ mod per_packet;
 mod table;
 
 use crate::CtState;
-use crate::field::Field;
+use crate::field::{CtField, Field};
 use crate::hook::{Hook, TableFamily};
 use crate::kind::Interval;
 use crate::model::{
@@ -63,6 +63,7 @@ pub struct Program {
     pub(crate) seed: u64,
     /// By hook: the states whose packets it accepts without evaluation.
     at_once: Vec<States>,
+    touches_headers: bool,
 }
 
 /// A chain.
@@ -107,6 +108,11 @@ pub(crate) enum Instruction {
     /// Some of the low 64 bits of the field are set: any of them, or (`any` is false) none.
     Bits {
         field: Field,
+        mask: u64,
+        any: bool,
+    },
+    /// The connection has one of these states, or (`any` is false) none of them.
+    State {
         mask: u64,
         any: bool,
     },
@@ -182,7 +188,19 @@ impl Program {
             sets.push(lookup);
         }
         let at_once = Hook::ALL.map(|hook| States::accepted(&ruleset, hook)).into();
-        Ok(Self { ruleset, chains, spans, code, sets, dynamic, counters, seed, at_once })
+        let touches_headers = ruleset.touches_headers();
+        Ok(Self {
+            ruleset,
+            chains,
+            spans,
+            code,
+            sets,
+            dynamic,
+            counters,
+            seed,
+            at_once,
+            touches_headers,
+        })
     }
 
     /// The ruleset that it was compiled from.
@@ -201,6 +219,13 @@ impl Program {
     #[inline]
     pub fn accepts_at_once(&self, hook: Hook, state: CtState) -> bool {
         self.at_once[hook as usize].holds(state)
+    }
+
+    /// True if a rule may look at bytes of headers beside addresses, ports and the options of TCP,
+    /// such as the time to live, or sets them.
+    #[inline]
+    pub const fn touches_headers(&self) -> bool {
+        self.touches_headers
     }
 
     /// The sets that rules change. Each worker has its own copy of them.
@@ -233,6 +258,9 @@ fn instruction(item: &Item, rule: RuleId, number: u16) -> Instruction {
             None => Instruction::Item { rule, item: number },
         },
         Item::Bits { load, mask, any } if load.is_plain() => match u64::try_from(*mask) {
+            Ok(mask) if load.field == Field::Connection(CtField::State) => {
+                Instruction::State { mask, any: *any }
+            }
             Ok(mask) => Instruction::Bits { field: load.field, mask, any: *any },
             Err(_) => Instruction::Item { rule, item: number },
         },

@@ -3,7 +3,7 @@
 use flow::{Timestamp, Zone, ZonePair};
 use wire::{Family, Network, TcpFlags, Transport, protocol};
 
-use super::load::{port, value};
+use super::load::{port, state, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
 use super::routes::looked_up;
 use super::state::RuleState;
@@ -192,7 +192,9 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         let program = self.program;
         let Span { begin, end, per_packet } = program.spans[rule.index()];
         for (at, instruction) in (begin..).zip(&program.code[begin as usize..end as usize]) {
-            self.outcome.per_packet |= at == per_packet;
+            if at == per_packet {
+                self.outcome.per_packet = true;
+            }
             let goes_on = match *instruction {
                 Instruction::Narrow { field, low, high, negated } => {
                     self.value(field).is_some_and(|value| {
@@ -204,6 +206,9 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 }
                 Instruction::Bits { field, mask, any } => {
                     self.value(field).is_some_and(|value| (value as u64 & mask != 0) == any)
+                }
+                Instruction::State { mask, any } => {
+                    (state(self.view, self.outcome) as u64 & mask != 0) == any
                 }
                 Instruction::MemberOne { field, set, negated } => self
                     .value(field)
