@@ -15,7 +15,7 @@ use crate::model::{
     ValidRuleset, Verdict,
 };
 
-use self::at_once::States;
+use self::at_once::{FirstRules, States};
 pub(crate) use self::index::{Candidates, Dimension, Index};
 pub(crate) use self::lookup::{Lookup, PackedKey, Shape, is_dynamic};
 pub use self::per_packet::PerPacket;
@@ -76,6 +76,7 @@ pub(crate) struct ChainCode {
     /// The policy of a base chain: true accepts packets that no rule decides, false drops them.
     pub accepts: bool,
     pub index: Option<Box<[Index; 2]>>,
+    pub first_rules: FirstRules,
 }
 
 /// The instructions of a rule.
@@ -165,6 +166,9 @@ impl Program {
             end: chain.rules.end,
             accepts: chain.base.is_none_or(|base| base.accepts),
             index: if index { index::build(&ruleset, chain.rules.clone()) } else { None },
+            first_rules: FirstRules::of(
+                &ruleset.rules[chain.rules.start as usize..chain.rules.end as usize],
+            ),
         };
         let chains = ruleset.chains.iter().map(chain).collect();
         let (mut sets, mut dynamic) = (Vec::with_capacity(ruleset.sets.len()), Vec::new());
