@@ -1,4 +1,4 @@
-//! What a router knows of a destination by its address alone.
+//! The facts about a destination that a router knows by its address alone.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -94,7 +94,7 @@ impl Forwarder {
         &mut self,
         frame: Frame,
         ports: Option<OutputPorts>,
-        route: Option<(BucketId, RouteDecision)>,
+        route: Option<(BucketId, &RouteDecision)>,
         now_ns: u64,
         pool: &mut FramePool,
         counters: &mut Counters,

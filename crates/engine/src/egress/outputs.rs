@@ -29,7 +29,7 @@ pub struct NextLink {
 
 impl NextLink {
     /// Makes a frame one of the next link, a hop further.
-    #[inline]
+    #[inline(always)]
     fn apply(self, frame: &mut Frame) {
         let bytes = frame.bytes_mut();
         wire::set_stations(bytes, self.from, self.to);

@@ -148,6 +148,7 @@ impl Router {
     }
 
     /// Decides about a packet without tags for this router's station.
+    #[inline]
     pub fn packet_arrival(&mut self, frame: &Frame, network: &Network) -> Arrival {
         let may_be_for_host = self.is_for_host(network);
         let Self { sources, destinations, routing, route_cache, .. } = self;
@@ -283,17 +284,17 @@ impl Router {
         &mut self,
         bucket: BucketId,
         mut frame: Frame,
-        route: RouteDecision,
+        route: &RouteDecision,
         now_ns: u64,
         exits: &mut Exits<'_>,
     ) {
-        match route {
+        match *route {
             RouteDecision::Forward { next, mtu } if has_hop(&frame) => {
                 ip_options::enter(&mut frame, next, &self.routing);
                 self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
             }
             // A later fragment may have fewer hops left than the first one.
-            RouteDecision::Forward { .. } => self.refuse(OUT_OF_TIME, frame, now_ns, exits),
+            RouteDecision::Forward { .. } => self.refuse(&OUT_OF_TIME, frame, now_ns, exits),
             RouteDecision::Host => {
                 exits.counters.output.to_host += 1;
                 exits.pool.give_back(frame);
@@ -303,8 +304,8 @@ impl Router {
     }
 
     #[cold]
-    fn refuse(&self, route: RouteDecision, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
-        if let RouteDecision::Refuse { reason, icmp } = route {
+    fn refuse(&self, route: &RouteDecision, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        if let RouteDecision::Refuse { reason, icmp } = *route {
             exits.refuse(frame, reason, icmp.map(|message| (message, now_ns)));
         }
     }

@@ -26,7 +26,7 @@ fn network(address: &str) -> IpNet {
 fn forward(router: &mut Router, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
     let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let route = router.route(&network, frame.port, 0, true);
-    router.forward(BUCKET, frame, route, now_ns, exits);
+    router.forward(BUCKET, frame, &route, now_ns, exits);
 }
 
 struct Bench {

@@ -42,7 +42,7 @@ impl PacketPath {
         let next = match end {
             End::Forward => {
                 self.finish_tracking(&end, packet, scratch);
-                self.send(packet, scratch.exit, scratch.now);
+                self.send_out(packet, &scratch.exit, scratch.now);
                 Next::Done
             }
             // Reassembly has it, as it has most fragments.
@@ -61,7 +61,7 @@ impl PacketPath {
             End::Forward | End::Wait(Wait::Datagram) => {}
             End::Host => {
                 let exit = Exit { route: Some(RouteDecision::Host), ports: None };
-                self.send(packet, exit, scratch.now);
+                self.send_out(packet, &exit, scratch.now);
             }
             End::Drop(why, _) => {
                 let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
@@ -109,7 +109,7 @@ impl PacketPath {
 
     /// Counts a packet that was tracked, tells the sender if it is refused, and withdraws the
     /// connection that it has opened unless it goes on.
-    #[inline]
+    #[inline(always)]
     fn finish_tracking(&mut self, end: &End, packet: &mut Packet, scratch: &mut Scratch) {
         if let End::Drop(_, Some(reply)) = *end {
             self.reply(reply, packet, scratch);
@@ -222,6 +222,7 @@ impl PacketPath {
         route: Option<(BucketId, RouteDecision)>,
         now_ns: u64,
     ) {
+        let route = route.as_ref().map(|(bucket, route)| (*bucket, route));
         self.forwarder.send(frame, ports, route, now_ns, &mut self.pool, &mut self.counters);
     }
 
@@ -239,9 +240,21 @@ impl PacketPath {
         self.apart = frames;
     }
 
-    /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
+    /// Sends a packet that has waited, see [`Self::send_out`].
     pub(super) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
-        let route = exit.route.or_else(|| route_of(&mut self.forwarder, packet, packet.mark));
+        self.send_out(packet, &exit, now);
+    }
+
+    /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
+    pub(super) fn send_out(&mut self, packet: &mut Packet, exit: &Exit, now: Timestamp) {
+        let found;
+        let route = match &exit.route {
+            Some(route) => Some(route),
+            None => {
+                found = route_of(&mut self.forwarder, packet, packet.mark);
+                found.as_ref()
+            }
+        };
         let route = route.map(|route| (packet.bucket, route));
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);
@@ -250,7 +263,10 @@ impl PacketPath {
                 let Self { forwarder, pool, counters, .. } = self;
                 forwarder.send(frame, exit.ports, route, now_ns, pool, counters);
             }
-            Some(pieces) => self.send_pieces(frame, pieces, exit.ports, route, now_ns),
+            Some(pieces) => {
+                let route = route.map(|(bucket, route)| (bucket, *route));
+                self.send_pieces(frame, pieces, exit.ports, route, now_ns);
+            }
         }
         self.drop_refused();
     }

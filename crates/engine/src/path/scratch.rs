@@ -178,7 +178,13 @@ impl Scratch {
 
     /// Notes how the packet relates to the connections, for the stages behind tracking.
     pub fn set_tracked(&mut self, tracked: Tracked) {
-        (self.tracked, self.state) = (tracked, tracked.class.into());
+        self.tracked = tracked;
+        self.accept_tracked();
+    }
+
+    /// Lets the stages behind tracking see its result.
+    pub fn accept_tracked(&mut self) {
+        self.state = self.tracked.class.into();
         self.tracking = Progress::Accepted;
     }
 

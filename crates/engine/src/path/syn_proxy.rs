@@ -502,7 +502,7 @@ impl PacketPath {
         forwarder.send_made(back.frame.port, back.frame, pool, counters);
         if let Some(mut along) = along {
             self.counters.output.window_updates += 1;
-            self.send(&mut along, scratch.exit, scratch.now);
+            self.send_out(&mut along, &scratch.exit, scratch.now);
         }
     }
 

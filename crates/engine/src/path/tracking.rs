@@ -368,22 +368,25 @@ impl PacketPath {
     /// Says how a packet relates to the connections of its bucket. The SYN proxy looks at a packet
     /// that would open a connection while too many are half open.
     pub(super) fn track_packet(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let mut tracked = match scratch.tracking {
+        // It is written to its place: a copy costs more than the decision.
+        scratch.tracked = match scratch.tracking {
             Progress::InFastPath(tracked) => tracked,
             _ if packet.untracked => Tracked::alone(Class::Untracked),
             _ => self.track(packet, scratch.screening, scratch.now),
         };
-        if tracked.verdict == Verdict::Screen {
-            tracked = self.screen(packet, scratch)?;
+        if scratch.tracked.verdict == Verdict::Screen {
+            scratch.tracked = Tracked::alone(Class::Untracked);
+            scratch.tracked = self.screen(packet, scratch)?;
         }
-        self.follow_zone_of_connection(packet, &tracked);
+        let tracked = &scratch.tracked;
+        self.follow_zone_of_connection(packet, tracked);
         let is_news = packet.is_for_host && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
             return if is_news { ControlFlow::Break(End::Host) } else { dropped(why) };
         }
-        scratch.set_tracked(tracked);
+        scratch.accept_tracked();
         scratch.ends_at_host = is_news;
-        match tracked.why {
+        match scratch.tracked.why {
             // Without rules, all passes that is not INVALID.
             Some(why) if self.rules.is_none() && !packet.is_for_host => dropped(why),
             _ => ControlFlow::Continue(()),
@@ -402,11 +405,11 @@ impl PacketPath {
             debug_assert!(false, "only the owner of a bucket judges its packets");
             return Tracked::alone(Class::Untracked);
         };
-        let tracked = self.tracking.track(bucket, packet, screening, now, &mut self.counters);
-        match tracked.verdict {
-            Verdict::NoRoom(shortage) => self.make_room_for(packet, tracked, shortage, now),
-            _ => tracked,
+        let mut tracked = self.tracking.track(bucket, packet, screening, now, &mut self.counters);
+        if let Verdict::NoRoom(shortage) = tracked.verdict {
+            tracked = self.make_room_for(packet, tracked, shortage, now);
         }
+        tracked
     }
 }
 

@@ -98,6 +98,8 @@ impl TcpTracker {
     ///
     /// # Errors
     /// [`Invalid::NotOpening`] for any other segment.
+    // In line, as the next one, because trackers and results are copied on their way out.
+    #[inline(always)]
     pub fn open(segment: &Segment<'_>, settings: &TcpSettings) -> Result<Opened, Invalid> {
         let class = segment.class;
         let state = match opening(class) {
@@ -160,6 +162,7 @@ impl TcpTracker {
     /// Follows the connection with its next segment.
     ///
     /// `seen_reply` and `assured` are the flags of the entry from earlier segments.
+    #[inline(always)]
     pub fn advance(
         &mut self,
         direction: Direction,

@@ -153,7 +153,7 @@ impl PacketPath {
     }
 
     fn ask_behind_routing(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        match (scratch.exit.route, scratch.exit.ports) {
+        match (&scratch.exit.route, scratch.exit.ports) {
             (Some(RouteDecision::Host), _) => ControlFlow::Continue(()),
             (_, Some(OutputPorts::Many(ports))) if self.rules.is_some() => {
                 self.ask_for_each_port(packet, scratch, ports)
