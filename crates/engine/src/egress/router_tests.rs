@@ -280,6 +280,29 @@ fn a_stale_neighbour_is_used_and_asked_for_once_in_a_while() {
 }
 
 #[test]
+fn packets_go_by_the_latest_neighbours_routes_and_addresses() {
+    const MOVED: HardwareAddress = [2, 0, 0, 0, 0, 9];
+    let mut bench = Bench::new();
+    let (server, prefix) = ([203, 0, 113, 1], "203.0.113.1/32".parse().unwrap());
+    for (station, is_fresh) in [(OUTSIDE, true), (MOVED, true), (OUTSIDE, false)] {
+        bench.know(0, "198.51.100.2", Neighbour::Known { station, is_fresh });
+        bench.forward(server, 1, 0);
+        assert_eq!(bench.sent(1), [(STATIONS[1], station, 63, 1)]);
+        assert_eq!(bench.asked.try_iter().count(), usize::from(!is_fresh));
+    }
+    let mut add = |table, action| {
+        bench.learn(0, |picture| picture.fib.insert(table, Route::new(prefix, action)));
+        bench.forward(server, 1, 0);
+        let frame = bench.packet(&PacketBuilder::v4([192, 0, 2, 1], server), 1);
+        let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
+        (bench.refused(), bench.router.packet_arrival(&frame, &network))
+    };
+    let blackhole = vec![DropReason::RouteBlackhole];
+    assert_eq!(add(TableId::MAIN, Action::Blackhole), (blackhole, Arrival::Forward));
+    assert_eq!(add(TableId::LOCAL, Action::Local), (vec![], Arrival::Host));
+}
+
+#[test]
 fn the_sender_of_a_packet_without_a_route_hears_why() {
     let mut bench = Bench::new();
     bench.know(0, "198.51.100.2", Neighbour::Known { station: OUTSIDE, is_fresh: true });
