@@ -39,9 +39,21 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     }
     for file in source::markdown(root)? {
         let text = crate::read(root, &file)?;
+        found.extend(merge_marks(&file, &text));
         found.extend(check_text(&file, text.lines()));
     }
     Ok(found)
+}
+
+/// The marks that a merge has left in a text, which no compiler reads.
+fn merge_marks(file: &str, text: &str) -> Vec<Problem> {
+    let is_mark = |line: &str| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ");
+    let marks = (1..).zip(text.lines()).filter(|(_, line)| is_mark(line));
+    let problem = |(line, mark)| {
+        let what = format!("a merge has left its mark: {mark}");
+        Problem::new(file, line, what, "keep one of the two texts, and take the marks out")
+    };
+    marks.map(problem).collect()
 }
 
 /// The text of a line with nothing but a comment; any other line is blank.

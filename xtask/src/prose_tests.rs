@@ -91,3 +91,10 @@ fn of_code_only_comments_are_read() {
     assert_eq!(found_in_code("/// A.\n/// ```\n/// // What is code.\n/// ```\n"), [0; 0]);
     assert_eq!(found_in_code("let text = \"What waits is told.\";\nWhat::waits();\n"), [0; 0]);
 }
+
+#[test]
+fn marks_that_a_merge_has_left_are_found() {
+    let text = "Title\n=======\n\n<<<<<<< HEAD\nOne.\n=======\nTwo.\n>>>>>>> other\n";
+    let lines: Vec<_> = merge_marks("a.md", text).iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [4, 8]);
+}

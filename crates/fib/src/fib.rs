@@ -192,6 +192,15 @@ impl Fib {
             || self.has_types_of_service.iter().any(|has| *has)
     }
 
+    /// True if rules and routes look at nothing but the destination of packets of a family.
+    pub fn goes_by_destination(&self, v6: bool) -> bool {
+        let family = usize::from(v6);
+        let Asks { source, link, mark, traffic_class, protocol, ports } = self.asks[family];
+        let rules_look_at_more = source || link || mark || traffic_class || protocol || ports;
+        let routes_do = self.has_types_of_service[family] || self.tells_sources_apart[family];
+        !rules_look_at_more && !routes_do
+    }
+
     pub(crate) fn answer(&self, query: &Query) -> Answered<'_> {
         let rules = if query.destination.is_ipv6() { &self.v6 } else { &self.v4 };
         let mut at = 0;

@@ -221,6 +221,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
+    fn the_destination_decides_alone_where_nothing_else_is_looked_at(
+        world in worlds(),
+        asks_rules: bool,
+    ) {
+        let World { v6, rules, routes, queries, .. } = world;
+        let mut fib = Fib::default();
+        if asks_rules {
+            fib.set_rules(v6, rules.into_iter().take(1).collect());
+        }
+        let tables = [TableId(0), TableId(1), TableId::MAIN];
+        for (table, route) in routes.into_iter().take(3) {
+            fib.insert(tables[table as usize], route);
+        }
+        for query in queries.iter().filter(|_| fib.goes_by_destination(v6)) {
+            let plain = Query::new(query.destination, query.destination, LinkId(0));
+            prop_assert_eq!(fib.look_up(query), fib.look_up(&plain));
+        }
+    }
+
+    #[test]
     fn packets_go_where_rules_and_routes_say(world in worlds()) {
         let World { v6, rules, routes, removed, queries } = world;
         let mut fib = Fib::default();

@@ -66,7 +66,7 @@ pub use document::{Document, DocumentError};
 pub use evaluate::{
     Connection, Counted, CtState, Decider, Decision, Details, ElementUpdate, Known, Logs,
     NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize, SharedState,
-    Side, Step, Tuple, consult, evaluate, explain,
+    Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
 };
 pub use field::{CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};

@@ -2,7 +2,9 @@
 
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
 use crate::field::Field;
-use crate::model::{HelperId, Item, Load, Log, NatKind, Operand, RuleId, Target, ValidRuleset};
+use crate::model::{
+    HelperId, Item, Load, Log, NatKind, NatOperand, Operand, RuleId, Target, ValidRuleset,
+};
 use crate::problem::Place;
 
 /// A service that a rule needs of a gateway.
@@ -39,6 +41,41 @@ impl ValidRuleset {
             Field::Route(_) => true,
             Field::Generated(id) => {
                 self.generators[id.index()].hashed().any(|load| self.asks_routes(load))
+            }
+            _ => false,
+        }
+    }
+
+    /// True if a rule looks at bytes of headers beside addresses, ports and the options of TCP, or
+    /// sets them.
+    pub(crate) fn touches_headers(&self) -> bool {
+        let sets = |item: &Item| match item {
+            Item::Assign { target, .. } => match target {
+                Target::Mark
+                | Target::Priority
+                | Target::CtMark
+                | Target::CtZone(_)
+                | Target::CtLabel
+                | Target::SegmentSize => false,
+            },
+            _ => false,
+        };
+        let keys = self.nats.iter().flat_map(|nat| [&nat.address, &nat.port]);
+        let of_nats = keys.flat_map(|operand| match operand {
+            NatOperand::Mapped { key, .. } => key.loads.as_slice(),
+            NatOperand::None | NatOperand::Fixed(_) | NatOperand::WithAddress => &[],
+        });
+        let mut items = self.rules.iter().flat_map(|rule| &rule.items);
+        items.any(|item| sets(item) || item.loads().iter().any(|load| self.looks_into(load)))
+            || of_nats.into_iter().any(|load| self.looks_into(load))
+    }
+
+    /// True for a value that is read from the bytes of a header.
+    fn looks_into(&self, load: &Load) -> bool {
+        match load.field {
+            Field::Header(_) | Field::Has(_) => true,
+            Field::Generated(id) => {
+                self.generators[id.index()].hashed().any(|load| self.looks_into(load))
             }
             _ => false,
         }

@@ -111,6 +111,7 @@ impl Step {
 impl State {
     /// The state after a first packet and the lifetime in seconds, or the reason why the packet
     /// can not open a connection.
+    #[inline]
     pub fn open(input: &Input<'_>) -> Result<(Self, u32), DropCause> {
         let timeouts = input.timeouts;
         match (&input.network.transport, input.network.protocol) {
@@ -139,6 +140,7 @@ impl State {
     }
 
     /// Takes one more packet.
+    #[inline]
     pub fn advance(&mut self, input: &Input<'_>, before: Before) -> Step {
         match self {
             Self::Tcp(tcp) => advance_tcp(tcp, input, before),

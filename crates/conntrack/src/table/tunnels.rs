@@ -133,10 +133,10 @@ impl Table {
         slot: u32,
         context: &mut Context<'_>,
     ) -> Result<bool, DropReason> {
-        let original = self.original(slot);
-        if !original.key.is_tunnel() {
+        if !self.slab[slot].head.key.is_tunnel() {
             return Ok(true);
         }
+        let original = self.original(slot);
         let head = &self.slab[slot].head;
         let deadline = head.deadline;
         let (translation, labels) = (self.slab.translation(slot).copied(), self.slab.labels(slot));

@@ -29,7 +29,8 @@ impl Gateway {
         // Without the input interface the packet is one that no routing rule knows by it.
         let link = input.and_then(|port| Some(routing.port(PortId(port as u16))?.link));
         let query = fib::Query { mark, ..query(network, link.unwrap_or(LinkId(0)), true) };
-        match RouteDecision::of(routing.fib.look_up(&query), network) {
+        let route = RouteDecision::of(routing.fib.look_up(&query), query.destination);
+        match route.with_hops(network.ttl) {
             RouteDecision::Host => Exit::Host,
             RouteDecision::Refuse { reason, .. } => Exit::Refused(reason),
             RouteDecision::Forward { next: (link, _), .. } => {

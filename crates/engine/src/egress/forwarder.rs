@@ -61,8 +61,8 @@ impl Forwarder {
 
     /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
-    pub fn is_for_host(&self, network: &Network) -> bool {
-        self.router.as_ref().is_some_and(|router| router.is_for_host(network))
+    pub fn is_for_host(&mut self, network: &Network) -> bool {
+        self.router.as_mut().is_some_and(|router| router.is_for_host(network))
     }
 
     /// The route of a packet through a router, see [`Router::route`]. `None` in a bridge.
@@ -87,12 +87,14 @@ impl Forwarder {
 /// Frames.
 impl Forwarder {
     /// Sends a frame by the route that the router has found for packets of its bucket, or by the
-    /// way that the bridge has chosen or chooses now.
+    /// way that the bridge has chosen or chooses now. In line, as all it calls on the usual way,
+    /// because a frame is copied when it is handed to a function.
+    #[inline(always)]
     pub fn send(
         &mut self,
         frame: Frame,
         ports: Option<OutputPorts>,
-        route: Option<(BucketId, RouteDecision)>,
+        route: Option<(BucketId, &RouteDecision)>,
         now_ns: u64,
         pool: &mut FramePool,
         counters: &mut Counters,

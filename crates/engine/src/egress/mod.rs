@@ -1,8 +1,10 @@
 //! The way out: routes and next hops, the stations of a bridge, one queue of frames for each
 //! port, and the errors for senders of packets that do not leave.
 
+mod adjacencies;
 pub mod allowance;
 pub mod bridge;
+mod destinations;
 pub mod forwarder;
 pub mod icmp_errors;
 pub mod ip_options;
@@ -11,6 +13,7 @@ pub mod original_ends;
 pub mod outputs;
 pub mod path_mtu;
 pub mod port_set;
+mod recent_answers;
 pub mod resolver;
 pub mod reverse_path;
 pub mod route_decision;

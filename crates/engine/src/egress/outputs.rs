@@ -29,6 +29,7 @@ pub struct NextLink {
 
 impl NextLink {
     /// Makes a frame one of the next link, a hop further.
+    #[inline(always)]
     fn apply(self, frame: &mut Frame) {
         let bytes = frame.bytes_mut();
         wire::set_stations(bytes, self.from, self.to);
@@ -142,7 +143,6 @@ impl Outputs {
     }
 
     /// Queues a frame for ports that the bridge has chosen.
-    #[inline]
     pub fn send(
         &mut self,
         frame: Frame,
@@ -161,6 +161,7 @@ impl Outputs {
     }
 
     /// Queues a frame for a port, whatever stations the bridge knows.
+    #[inline(always)]
     pub fn send_by(
         &mut self,
         port: PortId,
@@ -300,11 +301,13 @@ impl Outputs {
         pool.give_back(frame);
     }
 
-    /// Queues a frame for a port.
+    /// Queues a frame for a port. In line, because a frame is copied when it is handed to a
+    /// function.
+    #[inline(always)]
     fn queue(
         &mut self,
         port: PortId,
-        mut frame: Frame,
+        frame: Frame,
         options: SendOptions,
         pool: &mut FramePool,
         counters: &mut Counters,
@@ -314,10 +317,27 @@ impl Outputs {
             return self.refused.push((frame, DropReason::NoOutputPort));
         };
         let of_route = options.next_link.and_then(|next_link| next_link.mtu);
-        let mtu = output.mtu.into_iter().chain(of_route).min();
-        let Some(mtu) = mtu.filter(|mtu| path_mtu::is_exceeded(*mtu, &frame)) else {
+        let fits = |mtu: Option<u32>| mtu.is_none_or(|mtu| !path_mtu::is_exceeded(mtu, &frame));
+        if fits(output.mtu) && fits(of_route) {
             return output.push(frame, options.next_link, pool, counters);
-        };
+        }
+        self.queue_shortened(port, frame, options, pool, counters);
+    }
+
+    /// Queues what is to be sent instead of a frame that is too long for its port or route.
+    #[cold]
+    #[inline(never)]
+    fn queue_shortened(
+        &mut self,
+        port: PortId,
+        mut frame: Frame,
+        options: SendOptions,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        let Some(output) = self.ports.get_mut(usize::from(port.0)) else { return };
+        let of_route = options.next_link.and_then(|next_link| next_link.mtu);
+        let mtu = output.mtu.into_iter().chain(of_route).min().unwrap_or(u32::MAX);
         let answers = options.answer_ns.map(|now_ns| (&mut self.answers, now_ns));
         match path_mtu::shorten(&mut frame, mtu, answers, pool, &mut self.pieces) {
             Ok(()) => {
@@ -351,6 +371,9 @@ impl Outputs {
 }
 
 impl Output {
+    /// Queues a frame of the right length. In line, because a frame is copied when it is handed to
+    /// a function.
+    #[inline(always)]
     fn push(
         &mut self,
         mut frame: Frame,
@@ -367,6 +390,7 @@ impl Output {
         }
     }
 
+    #[inline(never)]
     fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
         let queued = self.pending.len() as u64;
         let result = match &mut self.queue {

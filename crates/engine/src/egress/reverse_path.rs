@@ -5,11 +5,12 @@ use flow::DropReason;
 use netio::PortId;
 use wire::{Family, Network};
 
+use crate::egress::martian::is_no_source;
+use crate::egress::recent_answers::{RecentAnswers, fold};
 use crate::egress::router::query;
 use crate::egress::routing::Routing;
 
-/// Sources for which a worker remembers the answer, 24 bytes each.
-const SOURCES: usize = 1 << SOURCE_BITS;
+/// log2 of the number of sources for which a worker remembers the answer, 24 bytes each.
 const SOURCE_BITS: u32 = 12;
 
 /// The check of the sources of packets that come in by an interface: the values of the kernel's
@@ -81,35 +82,24 @@ struct SourceKey {
     port: PortId,
 }
 
-/// The parts of a packet, and the reason to drop it if its source is wrong.
-type CachedCheck = (SourceKey, Option<DropReason>);
-
-/// The last sources that a worker has seen. Each source has one place, and a later source may take
-/// it over.
-pub(crate) struct Sources {
-    places: Box<[Option<CachedCheck>]>,
-}
+/// The last sources that a worker has seen, each with the reason to drop its packets if it is wrong.
+pub(crate) struct Sources(RecentAnswers<SourceKey, Option<DropReason>>);
 
 impl Default for Sources {
     fn default() -> Self {
-        Self { places: vec![None; SOURCES].into() }
+        Self(RecentAnswers::new(SOURCE_BITS))
     }
 }
 
 impl Sources {
     /// Forgets all answers, because the routes have changed.
     pub fn forget(&mut self) {
-        self.places.fill(None);
+        self.0.forget();
     }
 
     #[inline]
-    fn place(&mut self, asked: &SourceKey) -> &mut Option<CachedCheck> {
-        let bits = u128::from_be_bytes(asked.source);
-        let folded = (bits >> 64) as u64 ^ bits as u64 ^ u64::from(asked.port.0) << 32;
-        // Fibonacci hashing spreads neighbouring addresses by the highest bits of the product
-        // (Knuth, The Art of Computer Programming 6.4).
-        let spread = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SOURCE_BITS);
-        &mut self.places[spread as usize & (SOURCES - 1)]
+    fn place(&mut self, asked: &SourceKey) -> &mut Option<(SourceKey, Option<DropReason>)> {
+        self.0.place(fold(asked.source) ^ u64::from(asked.port.0) << 32)
     }
 
     /// The reason to drop a packet that came in by `port` because of its source, if there is one.
@@ -139,6 +129,10 @@ impl Sources {
         routes: &mut RouteCache,
     ) -> Option<DropReason> {
         let SourceKey { port, family, .. } = *asked;
+        let source = network.source_ip();
+        if is_no_source(source) || routing.is_own(source) {
+            return Some(DropReason::Martian);
+        }
         let known = routing.port(port)?;
         let (link, check) = (known.link, known.check);
         let is_plain = routing.fib.is_back_plain(family == Family::V6);

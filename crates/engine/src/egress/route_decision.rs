@@ -1,9 +1,10 @@
 //! The decision of a router about a packet.
 
+use std::net::IpAddr;
+
 use fib::RouteResult;
 use flow::DropReason;
 use wire::icmp_error::Message;
-use wire::{Family, Network};
 
 use crate::egress::router::NextStation;
 
@@ -41,34 +42,37 @@ pub(super) const OUT_OF_TIME: RouteDecision =
     RouteDecision::Refuse { reason: DropReason::TtlExceeded, icmp: Some(Message::TimeExceeded) };
 
 impl RouteDecision {
-    /// The decision about a packet with this route.
-    #[inline]
-    pub fn of(result: RouteResult, network: &Network) -> Self {
+    /// The decision about a packet with this destination and route that has hops left.
+    pub fn of(result: RouteResult, destination: IpAddr) -> Self {
         let refuse = |reason, v4, v6| {
-            let code = if network.family == Family::V4 { v4 } else { v6 };
+            let code = if destination.is_ipv4() { v4 } else { v6 };
             Self::Refuse { reason, icmp: Some(Message::Unreachable { code }) }
         };
-        let hop = match result {
-            RouteResult::Forward(hop) => hop,
-            RouteResult::Local | RouteResult::Broadcast | RouteResult::Multicast => {
-                return Self::Host;
+        match result {
+            RouteResult::Forward(hop) => {
+                Self::Forward { next: (hop.link, hop.gateway.unwrap_or(destination)), mtu: hop.mtu }
             }
-            RouteResult::NoRoute => return refuse(DropReason::NoRoute, NET, NO_ROUTE),
-            RouteResult::Unreachable => return refuse(DropReason::NoRoute, HOST, NO_ROUTE),
+            RouteResult::Local | RouteResult::Broadcast | RouteResult::Multicast => Self::Host,
+            RouteResult::NoRoute => refuse(DropReason::NoRoute, NET, NO_ROUTE),
+            RouteResult::Unreachable => refuse(DropReason::NoRoute, HOST, NO_ROUTE),
             RouteResult::Prohibited => {
-                return refuse(DropReason::RouteProhibited, PROHIBITED_V4, PROHIBITED_V6);
+                refuse(DropReason::RouteProhibited, PROHIBITED_V4, PROHIBITED_V6)
             }
             RouteResult::Blackhole => {
-                return Self::Refuse { reason: DropReason::RouteBlackhole, icmp: None };
+                Self::Refuse { reason: DropReason::RouteBlackhole, icmp: None }
             }
             RouteResult::Unsupported => {
-                return Self::Refuse { reason: DropReason::RouteUnsupported, icmp: None };
+                Self::Refuse { reason: DropReason::RouteUnsupported, icmp: None }
             }
-        };
-        if network.ttl <= 1 {
-            return OUT_OF_TIME;
         }
-        let address = hop.gateway.unwrap_or_else(|| network.destination_ip());
-        Self::Forward { next: (hop.link, address), mtu: hop.mtu }
+    }
+
+    /// The same decision about a packet with so many hops left.
+    #[inline]
+    pub const fn with_hops(self, hops: u8) -> Self {
+        match self {
+            Self::Forward { .. } if hops <= 1 => OUT_OF_TIME,
+            decision => decision,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The routing part of one worker: which packets it takes, and where they go.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,10 @@ use steer::BucketId;
 use wire::icmp_error::Message;
 use wire::{ETHERNET_LEN, Family, Network};
 
+use crate::egress::adjacencies::{Adjacencies, Adjacency};
+use crate::egress::destinations::Destinations;
 use crate::egress::ip_options;
-use crate::egress::martian::{is_no_destination, is_no_source, stays_on_link};
+use crate::egress::martian::is_no_source;
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::reverse_path::Sources;
@@ -58,8 +60,10 @@ pub struct Router {
     routing: Arc<Routing>,
     /// Recent results of route look-ups.
     route_cache: RouteCache,
-    /// Recent results of source checks.
+    /// The sources, destinations and next hops of the last packets.
     sources: Sources,
+    destinations: Destinations,
+    adjacencies: Adjacencies,
     /// Connections may be translated, so packets for the host may be for another host.
     translates: bool,
     resolver: Resolver,
@@ -108,6 +112,8 @@ impl Router {
             routing: Arc::default(),
             route_cache: RouteCache::new(ROUTES),
             sources: Sources::default(),
+            destinations: Destinations::default(),
+            adjacencies: Adjacencies::default(),
             translates: false,
             resolver,
             waiting: BTreeMap::new(),
@@ -142,25 +148,16 @@ impl Router {
     }
 
     /// Decides about a packet without tags for this router's station.
+    #[inline]
     pub fn packet_arrival(&mut self, frame: &Frame, network: &Network) -> Arrival {
-        let (source, destination) = (network.source_ip(), network.destination_ip());
         let may_be_for_host = self.is_for_host(network);
+        let Self { sources, destinations, routing, route_cache, .. } = self;
         if !may_be_for_host {
-            if is_no_destination(destination) {
-                return Arrival::Drop(DropReason::Martian, None);
-            }
-            if self.routing.is_own(destination)
-                || destination.is_multicast()
-                || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
-                || stays_on_link(destination)
-            {
-                return Arrival::Host;
-            }
-            if is_no_source(source) || self.routing.is_own(source) {
-                return Arrival::Drop(DropReason::Martian, None);
+            let arrival = destinations.of(network, routing).arrival;
+            if arrival != Arrival::Forward {
+                return arrival;
             }
         }
-        let Self { sources, routing, route_cache, .. } = self;
         if let Some(reason) = sources.fault(frame.port, network, routing, route_cache) {
             return Arrival::Drop(reason, None);
         }
@@ -175,10 +172,14 @@ impl Router {
 
     /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
-    pub fn is_for_host(&self, network: &Network) -> bool {
-        self.translates
-            && network.offset == ETHERNET_LEN
-            && self.routing.is_host(network.destination_ip())
+    pub fn is_for_host(&mut self, network: &Network) -> bool {
+        self.translates && self.is_for_own_address(network)
+    }
+
+    #[inline(never)]
+    fn is_for_own_address(&mut self, network: &Network) -> bool {
+        network.offset == ETHERNET_LEN
+            && self.destinations.of(network, &self.routing).is_host
             && !is_no_source(network.source_ip())
             && !self.routing.is_own(network.source_ip())
     }
@@ -226,8 +227,15 @@ impl Router {
         let Some(link) = self.routing.port(port).map(|port| port.link) else {
             return RouteDecision::Refuse { reason: DropReason::NoOutputPort, icmp: None };
         };
-        let query = Query { mark, ..query(network, link, whole) };
-        RouteDecision::of(self.route_cache.look_up(&self.routing.fib, &query), network)
+        let route = match self.destinations.of(network, &self.routing).route {
+            Some(route) => route,
+            None => {
+                let query = Query { mark, ..query(network, link, whole) };
+                let result = self.route_cache.look_up(&self.routing.fib, &query);
+                RouteDecision::of(result, query.destination)
+            }
+        };
+        route.with_hops(network.ttl)
     }
 
     /// The longest packet that the route to the sender of a packet allows, bytes. `None` if the
@@ -271,23 +279,22 @@ impl Router {
     }
 
     /// Sends a frame of this bucket, keeps it until its next hop is known, or drops it.
+    #[inline(always)]
     pub fn forward(
         &mut self,
         bucket: BucketId,
         mut frame: Frame,
-        route: RouteDecision,
+        route: &RouteDecision,
         now_ns: u64,
         exits: &mut Exits<'_>,
     ) {
-        match route {
-            // A later fragment may have fewer hops left than the first one.
-            RouteDecision::Forward { .. } if !has_hop(&frame) => {
-                self.refuse(OUT_OF_TIME, frame, now_ns, exits);
-            }
-            RouteDecision::Forward { next, mtu } => {
+        match *route {
+            RouteDecision::Forward { next, mtu } if has_hop(&frame) => {
                 ip_options::enter(&mut frame, next, &self.routing);
                 self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
             }
+            // A later fragment may have fewer hops left than the first one.
+            RouteDecision::Forward { .. } => self.refuse(&OUT_OF_TIME, frame, now_ns, exits),
             RouteDecision::Host => {
                 exits.counters.output.to_host += 1;
                 exits.pool.give_back(frame);
@@ -296,13 +303,15 @@ impl Router {
         }
     }
 
-    fn refuse(&self, route: RouteDecision, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
-        if let RouteDecision::Refuse { reason, icmp } = route {
+    #[cold]
+    fn refuse(&self, route: &RouteDecision, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+        if let RouteDecision::Refuse { reason, icmp } = *route {
             exits.refuse(frame, reason, icmp.map(|message| (message, now_ns)));
         }
     }
 
     /// Sends a frame to a next hop, but not before frames that wait for it.
+    #[inline(always)]
     pub fn send_to(
         &mut self,
         next: NextStation,
@@ -310,17 +319,36 @@ impl Router {
         now_ns: u64,
         exits: &mut Exits<'_>,
     ) {
+        match self.adjacencies.to(next, &self.routing) {
+            Some(adjacency) => Self::send_on(adjacency, unsent, now_ns, exits),
+            None => self.send_unsure(next, unsent, now_ns, exits),
+        }
+    }
+
+    /// Does the same where the kernel has to be asked for the next hop, or about it.
+    #[cold]
+    #[inline(never)]
+    fn send_unsure(
+        &mut self,
+        next: NextStation,
+        unsent: Unsent,
+        now_ns: u64,
+        exits: &mut Exits<'_>,
+    ) {
         let (link, address) = next;
-        let Some(port) = self.routing.port_of(link) else {
+        let known = self
+            .routing
+            .port_of(link)
+            .and_then(|port| Some((port, self.routing.port(port)?.station)));
+        let Some((port, from)) = known else {
             return exits.refuse(unsent.frame, DropReason::NoOutputPort, None);
         };
-        let known = self.routing.neighbour(link, address);
-        match known {
-            Some(Neighbour::Known { station, is_fresh }) => {
+        match self.routing.neighbour(link, address) {
+            Some(Neighbour::Known { station: to, is_fresh }) => {
                 if !is_fresh {
                     self.ask(next, now_ns, ASK_EVERY);
                 }
-                self.send_on(port, station, unsent, now_ns, exits);
+                Self::send_on(Adjacency { port, from, to }, unsent, now_ns, exits);
             }
             // The kernel has asked for it without an answer.
             Some(Neighbour::Failed)
@@ -332,18 +360,14 @@ impl Router {
         }
     }
 
+    #[inline(always)]
     fn send_on(
-        &self,
-        port: PortId,
-        station: HardwareAddress,
+        Adjacency { port, from, to }: Adjacency,
         Unsent { mtu, frame, .. }: Unsent,
         now_ns: u64,
         exits: &mut Exits<'_>,
     ) {
-        let Some(from) = self.routing.port(port).map(|port| port.station) else {
-            return exits.refuse(frame, DropReason::NoOutputPort, None);
-        };
-        let next_link = Some(NextLink { from, to: station, mtu });
+        let next_link = Some(NextLink { from, to, mtu });
         let options = SendOptions { answer_ns: Some(now_ns), next_link };
         exits.outputs.send_by(port, frame, options, exits.pool, exits.counters);
     }
@@ -418,6 +442,8 @@ impl Router {
         self.routing = routing;
         self.route_cache.forget();
         self.sources.forget();
+        self.destinations.forget();
+        self.adjacencies.forget();
         let routing = self.routing.clone();
         let is_dead = |next: NextStation, waiting: &Waiting| {
             !waiting.has_failed
@@ -502,6 +528,7 @@ fn is_group(station: [u8; 6]) -> bool {
 }
 
 /// True if the packet behind an Ethernet header has a hop left.
+#[inline]
 fn has_hop(frame: &Frame) -> bool {
     let packet = frame.bytes().get(usize::from(ETHERNET_LEN)..).unwrap_or_default();
     wire::hops_left(packet) > 1

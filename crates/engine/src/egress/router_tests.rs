@@ -1,3 +1,4 @@
+use std::net::Ipv4Addr;
 use std::sync::mpsc::Receiver;
 
 use fib::{Action, Hops, NextHop, Route, Rule, RuleAction, Selector, TableId};
@@ -25,7 +26,7 @@ fn network(address: &str) -> IpNet {
 fn forward(router: &mut Router, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
     let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let route = router.route(&network, frame.port, 0, true);
-    router.forward(BUCKET, frame, route, now_ns, exits);
+    router.forward(BUCKET, frame, &route, now_ns, exits);
 }
 
 struct Bench {
@@ -276,6 +277,29 @@ fn a_stale_neighbour_is_used_and_asked_for_once_in_a_while() {
     }
     assert_eq!(bench.sent(1).len(), 4);
     assert_eq!(bench.asked.try_iter().count(), 2);
+}
+
+#[test]
+fn packets_go_by_the_latest_neighbours_routes_and_addresses() {
+    const MOVED: HardwareAddress = [2, 0, 0, 0, 0, 9];
+    let mut bench = Bench::new();
+    let (server, prefix) = ([203, 0, 113, 1], "203.0.113.1/32".parse().unwrap());
+    for (station, is_fresh) in [(OUTSIDE, true), (MOVED, true), (OUTSIDE, false)] {
+        bench.know(0, "198.51.100.2", Neighbour::Known { station, is_fresh });
+        bench.forward(server, 1, 0);
+        assert_eq!(bench.sent(1), [(STATIONS[1], station, 63, 1)]);
+        assert_eq!(bench.asked.try_iter().count(), usize::from(!is_fresh));
+    }
+    let mut add = |table, action| {
+        bench.learn(0, |picture| picture.fib.insert(table, Route::new(prefix, action)));
+        bench.forward(server, 1, 0);
+        let frame = bench.packet(&PacketBuilder::v4([192, 0, 2, 1], server), 1);
+        let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
+        (bench.refused(), bench.router.packet_arrival(&frame, &network))
+    };
+    let blackhole = vec![DropReason::RouteBlackhole];
+    assert_eq!(add(TableId::MAIN, Action::Blackhole), (blackhole, Arrival::Forward));
+    assert_eq!(add(TableId::LOCAL, Action::Local), (vec![], Arrival::Host));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The routes, neighbours and links of the kernel at one moment. The route keeper makes this anew
 //! when one of them changes, and all workers share it.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
@@ -23,7 +24,8 @@ pub struct Routing {
     pub neighbours: Neighbours,
     /// The interfaces of the ports, by port; `None` while the interface is missing.
     ports: Vec<Option<RoutedPort>>,
-    by_link: BTreeMap<LinkId, PortId>,
+    /// The ports by link, in the order of the links.
+    by_link: Vec<(LinkId, PortId)>,
     /// The networks of the host's addresses, by link.
     attached: BTreeMap<LinkId, Vec<IpNet>>,
     /// The names of the links, as rules compare them.
@@ -62,10 +64,12 @@ impl Routing {
         let others = names(picture.links.values().flat_map(|link| &link.addresses));
         let port = |id: &Option<LinkId>| find(id).and_then(|link| routed_port(link, others));
         let ports: Vec<Option<RoutedPort>> = ports.iter().map(port).collect();
-        let by_link = (0..)
-            .zip(&ports)
+        let with_link = (0..).zip(&ports);
+        let mut by_link: Vec<_> = with_link
             .filter_map(|(index, port)| Some((port.as_ref()?.link, PortId(index))))
             .collect();
+        by_link.sort_unstable_by_key(|&(link, PortId(index))| (link, Reverse(index)));
+        by_link.dedup_by_key(|&mut (link, _)| link);
         Self {
             fib: picture.fib.clone(),
             neighbours: picture.neighbours.clone(),
@@ -132,7 +136,8 @@ impl Routing {
 
     /// The port of an interface.
     pub fn port_of(&self, link: LinkId) -> Option<PortId> {
-        self.by_link.get(&link).copied()
+        let at = self.by_link.binary_search_by_key(&link, |&(link, _)| link).ok()?;
+        Some(self.by_link[at].1)
     }
 
     /// The address that the kernel's masquerade gives to packets that go to `destination` by way

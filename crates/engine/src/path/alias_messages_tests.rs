@@ -65,8 +65,12 @@ impl TestGateway {
 
     fn packet(&self, frame: Frame) -> Packet {
         let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
-        let mut packet =
-            self.workers[0].path.steer(frame, network, crate::path::zones::Origin::default(), None);
+        let mut packet = self.workers[0].path.steer(
+            frame,
+            &network,
+            crate::path::zones::Origin::default(),
+            None,
+        );
         packet.flow.as_mut().unwrap().table_hash(&self.hasher);
         packet
     }

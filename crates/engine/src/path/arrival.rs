@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use flow::{DropReason, Timestamp};
 use netio::Frame;
-use wire::{Dissected, ETHERNET_LEN, Network};
+use wire::{Dissected, ETHERNET_LEN, Malformed, Network};
 
 use crate::egress::bridge::is_never_forwarded;
 use crate::egress::router::Arrival;
@@ -12,6 +12,9 @@ use crate::path::packet::{Item, Packet};
 use crate::path::step::{End, FrameEnd, Reply, Step};
 use crate::path::zones::Origin;
 use crate::path::{PacketPath, TimeSource};
+
+/// The headers of a frame, or the first fault in them.
+pub(super) type Headers = Result<Dissected, Malformed>;
 
 impl PacketPath {
     /// Takes the frames that are for this station. A bridge takes all.
@@ -24,39 +27,50 @@ impl PacketPath {
         }
     }
 
-    /// Reads the headers of a frame. The way of a frame ends here if it is not IP.
+    /// Takes the headers that were read from a frame. The way of a frame ends here if it is not IP.
+    /// They stay where they were read, because they are copied wherever they are handed on.
     #[inline(always)]
-    pub(super) fn dissect(
+    pub(super) fn dissect<'a>(
         &mut self,
         frame: &mut Frame,
+        headers: &'a mut Headers,
         now: Timestamp,
-    ) -> ControlFlow<FrameEnd, (Network, Origin)> {
-        let Dissected { network, vlan, .. } = match wire::dissect(frame.bytes()) {
-            Ok(dissected) => dissected,
-            Err(malformed) => return ControlFlow::Break(FrameEnd::Drop(malformed.into())),
+    ) -> ControlFlow<FrameEnd, (&'a Network, Origin)> {
+        let is_plain = match headers {
+            Err(malformed) => return ControlFlow::Break(FrameEnd::Drop((*malformed).into())),
+            Ok(Dissected { network, .. }) => {
+                if !frame.admit_offload(network.as_ref()) {
+                    let end = FrameEnd::Drop(DropReason::OffloadMismatch.into());
+                    return ControlFlow::Break(end);
+                }
+                let is_router = self.forwarder.router().is_some();
+                network.as_ref().is_some_and(|it| it.offset == ETHERNET_LEN || !is_router)
+            }
         };
-        if !frame.admit_offload(network.as_ref()) {
-            return ControlFlow::Break(FrameEnd::Drop(DropReason::OffloadMismatch.into()));
+        if !is_plain {
+            return self.dissect_unusual(frame, headers, now);
         }
-        let Some(network) =
-            network.filter(|it| it.offset == ETHERNET_LEN || self.forwarder.router().is_none())
-        else {
-            return self.dissect_unusual(frame, network, now);
-        };
-        self.learn_station(frame, now);
-        ControlFlow::Continue((network, self.tracking.zones().origin(frame.port, vlan)))
+        match headers {
+            Ok(Dissected { network: Some(network), vlan, .. }) => {
+                self.learn_station(frame, now);
+                let origin = self.tracking.zones().origin(frame.port, *vlan);
+                ControlFlow::Continue((network, origin))
+            }
+            // No such frame is plain.
+            _ => ControlFlow::Break(FrameEnd::Host),
+        }
     }
 
     /// Does the same with a frame that has no packet, or has tags in front of the packet that a
     /// router is to take.
     #[cold]
     #[inline(never)]
-    fn dissect_unusual(
+    fn dissect_unusual<'a>(
         &mut self,
         frame: &mut Frame,
-        network: Option<Network>,
+        headers: &'a mut Headers,
         now: Timestamp,
-    ) -> ControlFlow<FrameEnd, (Network, Origin)> {
+    ) -> ControlFlow<FrameEnd, (&'a Network, Origin)> {
         if self.forwarder.router().is_none() {
             // It has no flow, and stays in the order of its queue.
             if !is_never_forwarded(frame.bytes()) && !self.pass.takes(frame.bytes()) {
@@ -66,11 +80,13 @@ impl PacketPath {
             return ControlFlow::Break(FrameEnd::Forward);
         }
         // A packet in a VLAN is for an interface of the kernel on top of this one.
-        if network.is_none() || wire::priority_tags(frame.bytes()).is_none() {
+        let has_packet = matches!(headers, Ok(Dissected { network: Some(_), .. }));
+        if !has_packet || wire::priority_tags(frame.bytes()).is_none() {
             return ControlFlow::Break(FrameEnd::Host);
         }
         frame.take_priority_tags();
-        self.dissect(frame, now)
+        *headers = wire::dissect(frame.bytes());
+        self.dissect(frame, headers, now)
     }
 
     /// Notes where the sender of a frame is, before rules ask by which port an answer leaves, and
@@ -106,7 +122,7 @@ impl PacketPath {
         }
         match self.forwarder.packet_arrival(&packet.frame, &packet.network) {
             Arrival::Forward => {
-                packet.set_checked(&self.forwarder);
+                packet.set_checked(&mut self.forwarder);
                 ControlFlow::Continue(())
             }
             Arrival::Host => {

@@ -40,6 +40,11 @@ impl PacketPath {
     #[inline]
     pub(super) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         let next = match end {
+            End::Forward => {
+                self.finish_tracking(&end, packet, scratch);
+                self.send_out(packet, &scratch.exit, scratch.now);
+                Next::Done
+            }
             // Reassembly has it, as it has most fragments.
             End::Wait(Wait::Datagram) => Next::Done,
             end => self.dispose_of_one(end, packet, scratch),
@@ -48,13 +53,15 @@ impl PacketPath {
         next
     }
 
+    #[inline(never)]
     fn dispose_of_one(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         self.finish_tracking(&end, packet, scratch);
         match end {
-            End::Forward => self.send(packet, scratch.exit, scratch.now),
+            // It is sent where its end is taken.
+            End::Forward | End::Wait(Wait::Datagram) => {}
             End::Host => {
                 let exit = Exit { route: Some(RouteDecision::Host), ports: None };
-                self.send(packet, exit, scratch.now);
+                self.send_out(packet, &exit, scratch.now);
             }
             End::Drop(why, _) => {
                 let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
@@ -63,7 +70,6 @@ impl PacketPath {
             End::Wait(Wait::Alias) => self.hold(packet, scratch),
             End::Wait(Wait::Bucket) => self.keep(packet),
             End::Wait(Wait::Opener) => self.hold_follower(packet),
-            End::Wait(Wait::Datagram) => {}
             End::Steer(from) => return self.steer_again(packet, from),
             End::Retrack => {
                 scratch.retrack(packet);
@@ -103,7 +109,7 @@ impl PacketPath {
 
     /// Counts a packet that was tracked, tells the sender if it is refused, and withdraws the
     /// connection that it has opened unless it goes on.
-    #[inline]
+    #[inline(always)]
     fn finish_tracking(&mut self, end: &End, packet: &mut Packet, scratch: &mut Scratch) {
         if let End::Drop(_, Some(reply)) = *end {
             self.reply(reply, packet, scratch);
@@ -208,6 +214,7 @@ impl PacketPath {
     }
 
     /// Sends a frame, see [`crate::egress::forwarder::Forwarder::send`].
+    #[inline(never)]
     pub(super) fn forward(
         &mut self,
         frame: Frame,
@@ -215,6 +222,7 @@ impl PacketPath {
         route: Option<(BucketId, RouteDecision)>,
         now_ns: u64,
     ) {
+        let route = route.as_ref().map(|(bucket, route)| (*bucket, route));
         self.forwarder.send(frame, ports, route, now_ns, &mut self.pool, &mut self.counters);
     }
 
@@ -232,21 +240,50 @@ impl PacketPath {
         self.apart = frames;
     }
 
-    /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
+    /// Sends a packet that has waited, see [`Self::send_out`].
     pub(super) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
-        let route = exit.route.or_else(|| route_of(&mut self.forwarder, packet, packet.mark));
+        self.send_out(packet, &exit, now);
+    }
+
+    /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
+    pub(super) fn send_out(&mut self, packet: &mut Packet, exit: &Exit, now: Timestamp) {
+        let found;
+        let route = match &exit.route {
+            Some(route) => Some(route),
+            None => {
+                found = route_of(&mut self.forwarder, packet, packet.mark);
+                found.as_ref()
+            }
+        };
         let route = route.map(|route| (packet.bucket, route));
         let now_ns = now.as_nanos();
         let frame = std::mem::take(&mut packet.frame);
-        let Some(pieces) = packet.pieces.take() else {
-            self.forward(frame, exit.ports, route, now_ns);
-            return self.drop_refused();
-        };
-        let mut frames = self.take_apart(frame, pieces);
-        for frame in frames.drain(..) {
-            self.forward(frame, exit.ports, route, now_ns);
+        match packet.pieces.take() {
+            None => {
+                let Self { forwarder, pool, counters, .. } = self;
+                forwarder.send(frame, exit.ports, route, now_ns, pool, counters);
+            }
+            Some(pieces) => {
+                let route = route.map(|(bucket, route)| (bucket, *route));
+                self.send_pieces(frame, pieces, exit.ports, route, now_ns);
+            }
         }
         self.drop_refused();
+    }
+
+    #[inline(never)]
+    fn send_pieces(
+        &mut self,
+        frame: Frame,
+        pieces: Box<Pieces>,
+        ports: Option<OutputPorts>,
+        route: Option<(BucketId, RouteDecision)>,
+        now_ns: u64,
+    ) {
+        let mut frames = self.take_apart(frame, pieces);
+        for frame in frames.drain(..) {
+            self.forward(frame, ports, route, now_ns);
+        }
         self.apart = frames;
     }
 

@@ -29,7 +29,7 @@ fn packet(gateway: &mut TestGateway, port: u16) -> (Packet, Scratch) {
     let frame = FramePool::new(0, 0).copy_of(&syn(port)).unwrap();
     let network = dissect(frame.bytes()).unwrap().network.unwrap();
     let origin = path.tracking.zones().origin(frame.port, 0);
-    let mut packet = path.steer(frame, network, origin, None);
+    let mut packet = path.steer(frame, &network, origin, None);
     packet.flow.as_mut().unwrap().table_hash(&path.hasher);
     let scratch = Scratch::new(&packet, Progress::Untracked, Screening::Off, 0, now);
     (packet, scratch)

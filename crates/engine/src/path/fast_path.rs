@@ -54,7 +54,7 @@ impl PacketPath {
             || tracked.has_helper()
         {
             // The sender of the packet that was recorded was the same.
-            packet.set_checked(&self.forwarder);
+            packet.set_checked(&mut self.forwarder);
             return FastPath::Tracked(tracked);
         }
         self.counters.classify(Class::Established);

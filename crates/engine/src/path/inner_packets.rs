@@ -119,8 +119,10 @@ impl PacketPath {
     /// the tunnel. The kernel judges a packet for the host.
     #[inline]
     pub(super) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let is_judged = packet.carries && self.rules.is_some();
-        if !is_judged || scratch.exit.route == Some(RouteDecision::Host) {
+        if !packet.carries || self.rules.is_none() {
+            return ControlFlow::Continue(());
+        }
+        if scratch.exit.route == Some(RouteDecision::Host) {
             return ControlFlow::Continue(());
         }
         self.judge_inside(packet, scratch).or_drop()

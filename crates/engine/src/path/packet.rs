@@ -70,7 +70,7 @@ impl Packet {
 
     /// Notes that a router has looked at its addresses and options, and whether it is for the host.
     #[inline]
-    pub fn set_checked(&mut self, forwarder: &Forwarder) {
+    pub fn set_checked(&mut self, forwarder: &mut Forwarder) {
         self.is_checked = true;
         self.is_for_host = forwarder.is_for_host(&self.network);
     }

@@ -270,7 +270,7 @@ impl PacketPath {
             Err(malformed) => return dropped(malformed),
         };
         let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        *packet = self.steer(frame, network, origin, pieces);
+        *packet = self.steer(frame, &network, origin, pieces);
         if let Some(flow) = &mut packet.flow {
             flow.table_hash(&self.hasher);
         }
@@ -282,6 +282,13 @@ impl PacketPath {
     /// section 4.5); for IPv4 only the destination does (RFC 792).
     #[inline]
     pub(super) fn drop_discarded(&mut self, now: Timestamp) {
+        if !self.reassembly.discarded.is_empty() {
+            self.drop_all_discarded(now);
+        }
+    }
+
+    #[cold]
+    fn drop_all_discarded(&mut self, now: Timestamp) {
         while let Some((fragment, why)) = self.reassembly.discarded.pop() {
             let is_late = why.reason() == DropReason::FragTimeout;
             if is_late && self.forwarder.router().is_some() && is_first_of_ipv6(&fragment.frame) {

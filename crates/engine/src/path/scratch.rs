@@ -69,7 +69,9 @@ pub struct Scratch {
     /// The sequence numbers that an edited connection shifts.
     pub shift: Option<(Direction, Adjustment)>,
     pub proxy: ProxyScratch,
-    /// A hop was taken off for the rules to see.
+    /// Rules see the packet with a hop less, as a router sends it on.
+    shows_next_hop: bool,
+    /// The hop was taken off.
     hop_taken: bool,
     /// The translated ends of its connection, as status bits.
     translated: u32,
@@ -154,6 +156,7 @@ impl Scratch {
             search: None,
             shift: None,
             proxy: ProxyScratch::default(),
+            shows_next_hop: false,
             hop_taken: false,
             translated: 0,
         }
@@ -175,7 +178,13 @@ impl Scratch {
 
     /// Notes how the packet relates to the connections, for the stages behind tracking.
     pub fn set_tracked(&mut self, tracked: Tracked) {
-        (self.tracked, self.state) = (tracked, tracked.class.into());
+        self.tracked = tracked;
+        self.accept_tracked();
+    }
+
+    /// Lets the stages behind tracking see its result.
+    pub fn accept_tracked(&mut self) {
+        self.state = self.tracked.class.into();
         self.tracking = Progress::Accepted;
     }
 
@@ -185,14 +194,26 @@ impl Scratch {
         self.set_translated(&address_changes);
     }
 
-    /// Takes a hop off the packet of a router, so that rules see it as it is sent on.
+    /// Lets rules see the packet with a hop less from now on, as a router sends it on.
+    pub fn show_next_hop(&mut self) {
+        self.shows_next_hop = true;
+    }
+
+    /// Takes the hop off that rules see missing, before anybody looks at it.
+    #[inline]
     pub fn take_hop(&mut self, frame: &mut Frame) {
-        self.hop_taken = packet_in(frame).is_some_and(wire::take_hop);
+        if std::mem::take(&mut self.shows_next_hop) {
+            self.hop_taken = packet_in(frame).is_some_and(wire::take_hop);
+        }
     }
 
     /// Gives the hop back: the output takes it, from each fragment if the packet came in some.
+    #[inline]
     pub fn give_hop(&mut self, frame: &mut Frame) {
-        if let (true, Some(packet)) = (std::mem::take(&mut self.hop_taken), packet_in(frame)) {
+        self.shows_next_hop = false;
+        if std::mem::take(&mut self.hop_taken)
+            && let Some(packet) = packet_in(frame)
+        {
             wire::give_hop(packet);
         }
     }

@@ -13,7 +13,6 @@ use std::ops::ControlFlow;
 use conntrack::syn_proxy::Screening;
 use flow::Timestamp;
 use netio::Frame;
-use wire::Network;
 
 use crate::BATCH;
 use crate::path::disposal::Next;
@@ -21,8 +20,7 @@ use crate::path::fast_path::FastPath;
 use crate::path::packet::Packet;
 use crate::path::prefetch::Hardware;
 use crate::path::scratch::{Progress, Scratch};
-use crate::path::step::{End, FrameEnd, Stage, Step};
-use crate::path::zones::Origin;
+use crate::path::step::{End, Stage, Step};
 use crate::path::{PacketPath, TimeSource};
 
 impl PacketPath {
@@ -31,7 +29,15 @@ impl PacketPath {
     /// function.
     #[inline(always)]
     pub(crate) fn take_frame(&mut self, mut frame: Frame, now: Timestamp) {
-        let (network, origin) = match self.frame_stages(&mut frame, now) {
+        let arrived = self.arrive(&frame);
+        seam(Stage::Arrive, &arrived);
+        if let ControlFlow::Break(end) = arrived {
+            return self.dispose_of_frame(end, frame, now);
+        }
+        let mut headers = wire::dissect(frame.bytes());
+        let dissected = self.dissect(&mut frame, &mut headers, now);
+        seam(Stage::Dissect, &dissected);
+        let (network, origin) = match dissected {
             ControlFlow::Continue(dissected) => dissected,
             ControlFlow::Break(end) => return self.dispose_of_frame(end, frame, now),
         };
@@ -43,20 +49,6 @@ impl PacketPath {
             seam::<_, ()>(Stage::Steer, &ControlFlow::Break(End::Steer(None)));
             self.hand_over_checked(packet, now);
         }
-    }
-
-    #[inline(always)]
-    fn frame_stages(
-        &mut self,
-        frame: &mut Frame,
-        now: Timestamp,
-    ) -> ControlFlow<FrameEnd, (Network, Origin)> {
-        let arrived = self.arrive(frame);
-        seam(Stage::Arrive, &arrived);
-        arrived?;
-        let dissected = self.dissect(frame, now);
-        seam(Stage::Dissect, &dissected);
-        dissected
     }
 
     /// Hands a packet that has just arrived to the owner of its bucket, if its sender may send it.

@@ -18,12 +18,12 @@ impl PacketPath {
     pub(super) fn steer(
         &self,
         frame: Frame,
-        network: Network,
+        network: &Network,
         origin: Origin,
         pieces: Option<Box<Pieces>>,
     ) -> Packet {
         let supplied = NonZeroU32::new(frame.supplied_hash);
-        let steered = self.hasher.steer_frame(frame.bytes(), &network, origin.zone, supplied);
+        let steered = self.hasher.steer_frame(frame.bytes(), network, origin.zone, supplied);
         let (flow, bucket, carries) = match steered {
             Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
                 (Some(TrackedFlow { keyed, hash }), bucket, false)
@@ -35,7 +35,7 @@ impl PacketPath {
         };
         Packet {
             frame,
-            network,
+            network: *network,
             flow,
             guess: Guess::NONE,
             bucket,

@@ -222,10 +222,10 @@ impl PacketPath {
     #[inline(always)]
     pub(super) fn take_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.untracked
-            && let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
+            && let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow
             && let Some(bucket) = self.buckets.get(packet.bucket)
             && let Some((direction, proxied)) =
-                bucket.connections.proxied(&keyed, hash, scratch.now)
+                bucket.connections.proxied(keyed, *hash, scratch.now)
         {
             let (adjustment, proxied) = (proxied.adjustment().copied(), *proxied);
             scratch.screening = Screening::Off;
@@ -339,19 +339,18 @@ impl PacketPath {
     }
 
     /// Does the last of the proxy's work on a packet that goes on.
-    #[inline]
+    #[inline(always)]
     pub(super) fn finish_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        if let Some(proxied) = scratch.proxy.to_server {
-            self.keep_proxied(packet, proxied);
-        }
-        match scratch.proxy.finish {
-            None => ControlFlow::Continue(()),
-            Some(finish) => self.finish(finish, packet, scratch),
-        }
+        let is_proxied = scratch.proxy.to_server.is_some() || scratch.proxy.finish.is_some();
+        if is_proxied { self.finish(packet, scratch) } else { ControlFlow::Continue(()) }
     }
 
     #[cold]
-    fn finish(&mut self, finish: Finish, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    fn finish(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        if let Some(proxied) = scratch.proxy.to_server {
+            self.keep_proxied(packet, proxied);
+        }
+        let Some(finish) = scratch.proxy.finish else { return ControlFlow::Continue(()) };
         match finish {
             Finish::Shift(direction, adjustment) => {
                 self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
@@ -503,7 +502,7 @@ impl PacketPath {
         forwarder.send_made(back.frame.port, back.frame, pool, counters);
         if let Some(mut along) = along {
             self.counters.output.window_updates += 1;
-            self.send(&mut along, scratch.exit, scratch.now);
+            self.send_out(&mut along, &scratch.exit, scratch.now);
         }
     }
 

@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
-    Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels, Limits, Shortage,
-    Tracked, TrackedPacket, Verdict,
+    ConnectionId, Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels,
+    Limits, Shortage, Tracked, TrackedPacket, Verdict,
 };
-use flow::{Class, Counters, HashKey, KeyedPacket, Timestamp, Zone};
+use flow::{Class, Counters, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::{Checksum, Frame, PortId};
 use steer::{BucketId, WorkerId};
 
@@ -328,8 +328,24 @@ impl Tracking {
         let mut context = self.context_of(Some(zone), now, counters);
         let may_screen = has_promised || context.settings.syn_proxy.half_open != 0;
         let screening = if may_open && may_screen { screening } else { Screening::Off };
-        let offered = TrackedPacket { may_open, screening, ..offered(packet, keyed, *hash) };
+        let offered = offered(packet, keyed, *hash, may_open, screening);
         bucket.connections.track(&offered, &mut context)
+    }
+
+    /// A packet that has opened a connection goes on, and the connection stays.
+    ///
+    /// # Errors
+    /// See [`conntrack::Table::confirm`].
+    pub fn confirm(
+        &mut self,
+        bucket: &mut Bucket,
+        connection: ConnectionId,
+        zone: Option<Zone>,
+        now: Timestamp,
+        counters: &mut Counters,
+    ) -> Result<(), DropReason> {
+        let mut context = self.context_of(zone, now, counters);
+        bucket.connections.confirm(connection, &mut context)
     }
 
     /// A packet goes on, as far as anybody but a helper is concerned.
@@ -343,7 +359,8 @@ impl Tracking {
     ) -> Tracked {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else { return tracked };
         let mut context = self.context_of(Some(keyed.key.zone), now, counters);
-        bucket.connections.accept(tracked, &offered(packet, keyed, *hash), &mut context)
+        let offered = offered(packet, keyed, *hash, true, Screening::Off);
+        bucket.connections.accept(tracked, &offered, &mut context)
     }
 }
 
@@ -351,22 +368,25 @@ impl PacketPath {
     /// Says how a packet relates to the connections of its bucket. The SYN proxy looks at a packet
     /// that would open a connection while too many are half open.
     pub(super) fn track_packet(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let mut tracked = match scratch.tracking {
+        // It is written to its place: a copy costs more than the decision.
+        scratch.tracked = match scratch.tracking {
             Progress::InFastPath(tracked) => tracked,
             _ if packet.untracked => Tracked::alone(Class::Untracked),
             _ => self.track(packet, scratch.screening, scratch.now),
         };
-        if tracked.verdict == Verdict::Screen {
-            tracked = self.screen(packet, scratch)?;
+        if scratch.tracked.verdict == Verdict::Screen {
+            scratch.tracked = Tracked::alone(Class::Untracked);
+            scratch.tracked = self.screen(packet, scratch)?;
         }
-        self.follow_zone_of_connection(packet, &tracked);
+        let tracked = &scratch.tracked;
+        self.follow_zone_of_connection(packet, tracked);
         let is_news = packet.is_for_host && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
             return if is_news { ControlFlow::Break(End::Host) } else { dropped(why) };
         }
-        scratch.set_tracked(tracked);
+        scratch.accept_tracked();
         scratch.ends_at_host = is_news;
-        match tracked.why {
+        match scratch.tracked.why {
             // Without rules, all passes that is not INVALID.
             Some(why) if self.rules.is_none() && !packet.is_for_host => dropped(why),
             _ => ControlFlow::Continue(()),
@@ -385,11 +405,11 @@ impl PacketPath {
             debug_assert!(false, "only the owner of a bucket judges its packets");
             return Tracked::alone(Class::Untracked);
         };
-        let tracked = self.tracking.track(bucket, packet, screening, now, &mut self.counters);
-        match tracked.verdict {
-            Verdict::NoRoom(shortage) => self.make_room_for(packet, tracked, shortage, now),
-            _ => tracked,
+        let mut tracked = self.tracking.track(bucket, packet, screening, now, &mut self.counters);
+        if let Verdict::NoRoom(shortage) = tracked.verdict {
+            tracked = self.make_room_for(packet, tracked, shortage, now);
         }
+        tracked
     }
 }
 
@@ -405,7 +425,13 @@ pub(super) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
 
 /// A packet as the table takes it.
 #[inline]
-fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> TrackedPacket<'a> {
+fn offered<'a>(
+    packet: &'a Packet,
+    keyed: &'a KeyedPacket,
+    hash: u64,
+    may_open: bool,
+    screening: Screening,
+) -> TrackedPacket<'a> {
     TrackedPacket {
         network: &packet.network,
         frame: packet.frame.bytes(),
@@ -414,8 +440,8 @@ fn offered<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, hash: u64) -> Tracked
         guess: packet.guess,
         checksum: checksum_of(&packet.frame),
         segments: packet.frame.segments(),
-        may_open: true,
-        screening: Screening::Off,
+        may_open,
+        screening,
         map_epoch: packet.origin.map_epoch,
         zones: packet.zones,
     }

@@ -223,7 +223,6 @@ impl Zones {
 }
 
 #[cfg(test)]
-#[cfg(test)]
 #[path = "zones_tests.rs"]
 mod tests;
 

@@ -55,6 +55,11 @@ impl States {
     /// else.
     fn of_rule(rule: &Rule) -> Option<(Self, Verdict)> {
         let [test, Item::Verdict(verdict)] = rule.items.as_slice() else { return None };
+        Some((Self::of_test(test)?, *verdict))
+    }
+
+    /// The states for which an item goes on, if it asks for the state.
+    fn of_test(test: &Item) -> Option<Self> {
         let [load] = test.loads() else { return None };
         if load.field != Field::Connection(CtField::State) {
             return None;
@@ -70,12 +75,35 @@ impl States {
         let states = STATES
             .iter()
             .try_fold(0, |all, state| Some(if holds(*state)? { all | *state as u8 } else { all }));
-        Some((Self(states?), *verdict))
+        states.map(Self)
     }
 
     #[inline]
     pub const fn holds(self, state: CtState) -> bool {
         self.0 & state as u8 != 0
+    }
+}
+
+/// The first rule of a chain to evaluate, as an offset, for each bit of [`CtState`]. The rules in
+/// front of it ask for other states before anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FirstRules([u32; u8::BITS as usize]);
+
+impl FirstRules {
+    pub fn of(rules: &[Rule]) -> Self {
+        let first = |bit: usize| {
+            let is_for_others = |rule: &Rule| {
+                let states = rule.items.first().and_then(States::of_test);
+                states.is_some_and(|States(states)| states & 1 << bit == 0)
+            };
+            rules.iter().take_while(|rule| is_for_others(rule)).count() as u32
+        };
+        Self(std::array::from_fn(first))
+    }
+
+    #[inline]
+    pub const fn of_state(&self, state: CtState) -> u32 {
+        self.0[(state as u8).trailing_zeros() as usize % self.0.len()]
     }
 }
 

@@ -83,6 +83,18 @@ fn packets_of_a_connection_pass_at_once_if_the_rules_begin_by_accepting_them() {
     assert_eq!(at_once(&program(&[])), STATES);
 }
 
+#[test]
+fn a_chain_begins_with_the_first_rule_that_does_not_ask_for_other_states() {
+    let established = state("in", &json!(["established", "related"]), &[json!({"accept": null})]);
+    let invalid =
+        state("in", &json!("invalid"), &[json!({"counter": null}), json!({"drop": null})]);
+    let input = json!([{"match":
+        {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "lan0"}}, {"accept": null}]);
+    let program = program(&[(false, vec![established.clone(), invalid, input, established])]);
+    let first = STATES.map(|state| program.chains[0].first_rules.of_state(state));
+    assert_eq!(first, [1, 0, 0, 2, 2], "of {STATES:?}");
+}
+
 fn rule() -> impl Strategy<Value = Value> {
     const NAMES: [&str; 5] = ["invalid", "established", "related", "new", "untracked"];
     let some = prop::sample::subsequence(&NAMES[..], 1..4);
@@ -117,6 +129,20 @@ proptest! {
             let nothing = Outcome { decided_by, ..Outcome::NOTHING };
             prop_assert_eq!(outcome(&program, state), nothing, "{:?}", state);
             prop_assert_eq!(nothing.decision, Decision::Accept);
+        }
+    }
+    #[test]
+    fn rules_for_other_states_are_left_out_without_an_effect(
+        chains in prop::collection::vec(
+            (any::<bool>(), prop::collection::vec(rule(), 0..5)), 0..3),
+    ) {
+        let program = program(&chains);
+        let mut whole = program.clone();
+        for chain in &mut whole.chains {
+            chain.first_rules = FirstRules([0; 8]);
+        }
+        for state in STATES {
+            prop_assert_eq!(outcome(&program, state), outcome(&whole, state), "{:?}", state);
         }
     }
 }

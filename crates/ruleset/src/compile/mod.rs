@@ -7,7 +7,7 @@ mod per_packet;
 mod table;
 
 use crate::CtState;
-use crate::field::Field;
+use crate::field::{CtField, Field};
 use crate::hook::{Hook, TableFamily};
 use crate::kind::Interval;
 use crate::model::{
@@ -15,7 +15,7 @@ use crate::model::{
     ValidRuleset, Verdict,
 };
 
-use self::at_once::States;
+use self::at_once::{FirstRules, States};
 pub(crate) use self::index::{Candidates, Dimension, Index};
 pub(crate) use self::lookup::{Lookup, PackedKey, Shape, is_dynamic};
 pub use self::per_packet::PerPacket;
@@ -63,6 +63,7 @@ pub struct Program {
     pub(crate) seed: u64,
     /// By hook: the states whose packets it accepts without evaluation.
     at_once: Vec<States>,
+    touches_headers: bool,
 }
 
 /// A chain.
@@ -75,6 +76,7 @@ pub(crate) struct ChainCode {
     /// The policy of a base chain: true accepts packets that no rule decides, false drops them.
     pub accepts: bool,
     pub index: Option<Box<[Index; 2]>>,
+    pub first_rules: FirstRules,
 }
 
 /// The instructions of a rule.
@@ -107,6 +109,11 @@ pub(crate) enum Instruction {
     /// Some of the low 64 bits of the field are set: any of them, or (`any` is false) none.
     Bits {
         field: Field,
+        mask: u64,
+        any: bool,
+    },
+    /// The connection has one of these states, or (`any` is false) none of them.
+    State {
         mask: u64,
         any: bool,
     },
@@ -159,6 +166,9 @@ impl Program {
             end: chain.rules.end,
             accepts: chain.base.is_none_or(|base| base.accepts),
             index: if index { index::build(&ruleset, chain.rules.clone()) } else { None },
+            first_rules: FirstRules::of(
+                &ruleset.rules[chain.rules.start as usize..chain.rules.end as usize],
+            ),
         };
         let chains = ruleset.chains.iter().map(chain).collect();
         let (mut sets, mut dynamic) = (Vec::with_capacity(ruleset.sets.len()), Vec::new());
@@ -182,7 +192,19 @@ impl Program {
             sets.push(lookup);
         }
         let at_once = Hook::ALL.map(|hook| States::accepted(&ruleset, hook)).into();
-        Ok(Self { ruleset, chains, spans, code, sets, dynamic, counters, seed, at_once })
+        let touches_headers = ruleset.touches_headers();
+        Ok(Self {
+            ruleset,
+            chains,
+            spans,
+            code,
+            sets,
+            dynamic,
+            counters,
+            seed,
+            at_once,
+            touches_headers,
+        })
     }
 
     /// The ruleset that it was compiled from.
@@ -201,6 +223,13 @@ impl Program {
     #[inline]
     pub fn accepts_at_once(&self, hook: Hook, state: CtState) -> bool {
         self.at_once[hook as usize].holds(state)
+    }
+
+    /// True if a rule may look at bytes of headers beside addresses, ports and the options of TCP,
+    /// such as the time to live, or sets them.
+    #[inline]
+    pub const fn touches_headers(&self) -> bool {
+        self.touches_headers
     }
 
     /// The sets that rules change. Each worker has its own copy of them.
@@ -233,6 +262,9 @@ fn instruction(item: &Item, rule: RuleId, number: u16) -> Instruction {
             None => Instruction::Item { rule, item: number },
         },
         Item::Bits { load, mask, any } if load.is_plain() => match u64::try_from(*mask) {
+            Ok(mask) if load.field == Field::Connection(CtField::State) => {
+                Instruction::State { mask, any: *any }
+            }
             Ok(mask) => Instruction::Bits { field: load.field, mask, any: *any },
             Err(_) => Instruction::Item { rule, item: number },
         },

@@ -43,8 +43,7 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
             };
             segment_size(view).map(|announced| announced.min(lowered))
         }
-        Field::Connection(CtField::State) if changed.zone.is_some() => Some(CtState::New as u128),
-        Field::Connection(CtField::State) => Some(view.connection.state as u128),
+        Field::Connection(CtField::State) => Some(state(view, changed) as u128),
         Field::Connection(CtField::Zone(way)) if changed.zone.is_some() => {
             changed.zone.map(|zones| zone(zones, way).into())
         }
@@ -52,6 +51,12 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         // The run finds these, because it knows the hook and the state.
         Field::Generated(_) | Field::Route(_) => None,
     }
+}
+
+/// The state of the connection. A rule that gives a packet a zone makes it new.
+#[inline]
+pub(super) fn state(view: &PacketView<'_>, changed: &Outcome) -> CtState {
+    if changed.zone.is_some() { CtState::New } else { view.connection.state }
 }
 
 #[inline]

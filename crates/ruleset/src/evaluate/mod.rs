@@ -35,11 +35,23 @@ pub fn evaluate(
     state: &mut RuleState,
     now: Timestamp,
 ) -> Outcome {
-    // The run fills the outcome in place, because it is large and this is called often.
     let mut outcome = Outcome::NOTHING;
-    let mut nobody = run::Silent;
-    run::Run::new(program, view, state, now, &mut outcome, &mut nobody).hook(hook);
+    evaluate_into(&mut outcome, program, hook, view, state, now);
     outcome
+}
+
+/// As [`evaluate`], but fills [`Outcome::NOTHING`] in its place, because an outcome is large.
+#[inline]
+pub fn evaluate_into(
+    outcome: &mut Outcome,
+    program: &Program,
+    hook: Hook,
+    view: &PacketView<'_>,
+    state: &mut RuleState,
+    now: Timestamp,
+) {
+    let mut nobody = run::Silent;
+    run::Run::new(program, view, state, now, outcome, &mut nobody).hook(hook);
 }
 
 /// As [`evaluate`], but leaves rates, quotas and sets as they are. A rate or a quota says whether

@@ -119,7 +119,8 @@ impl Logs {
 }
 
 impl Outcome {
-    pub(crate) const NOTHING: Self = Self {
+    /// The packet goes on as it is.
+    pub const NOTHING: Self = Self {
         decision: Decision::Accept,
         decided_by: None,
         mark: None,

@@ -3,7 +3,7 @@
 use flow::{Timestamp, Zone, ZonePair};
 use wire::{Family, Network, TcpFlags, Transport, protocol};
 
-use super::load::{port, value};
+use super::load::{port, state, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
 use super::routes::looked_up;
 use super::state::RuleState;
@@ -105,6 +105,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
 
     /// Evaluates the base chains in order. A packet that one chain accepts goes on to the next;
     /// every other decision is final.
+    #[inline]
     pub fn hook(&mut self, hook: Hook) {
         self.hook = hook;
         for &base in self.program.bases(hook) {
@@ -147,7 +148,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                     let index = &indexes[usize::from(self.view.network.family == Family::V6)];
                     Rules::Indexed(index.candidates(|dimension| self.dimension(dimension)))
                 }
-                None => Rules::All(0..chain.end - chain.begin),
+                None => {
+                    let first = chain.first_rules.of_state(state(self.view, self.outcome));
+                    Rules::All(first..chain.end - chain.begin)
+                }
             };
             while let Some(offset) = rules.next() {
                 let rule = RuleId(chain.begin + offset);
@@ -195,9 +199,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             self.outcome.per_packet |= at == per_packet;
             let goes_on = match *instruction {
                 Instruction::Narrow { field, low, high, negated } => {
-                    self.value(field).is_some_and(|value| {
-                        (u128::from(low) <= value && value <= u128::from(high)) != negated
-                    })
+                    self.value(field).is_some_and(|value| is_within(value, low, high) != negated)
                 }
                 Instruction::Is { field, value: wanted, negated } => {
                     self.value(field).is_some_and(|value| (value == whole(wanted)) != negated)
@@ -205,6 +207,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 Instruction::Bits { field, mask, any } => {
                     self.value(field).is_some_and(|value| (value as u64 & mask != 0) == any)
                 }
+                Instruction::State { mask, any } => self.is_in_state(mask) == any,
                 Instruction::MemberOne { field, set, negated } => self
                     .value(field)
                     .is_some_and(|value| self.find_one(set, value).is_some() != negated),
@@ -267,6 +270,12 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         }
         self.trace.tell(Step::Rule(rule));
         Ended::GoesOn
+    }
+
+    /// True if the connection has one of these states.
+    #[inline]
+    fn is_in_state(&self, states: u64) -> bool {
+        state(self.view, self.outcome) as u64 & states != 0
     }
 
     #[inline]
@@ -524,6 +533,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         }
         Some(NatRequest { kind: nat.kind, address, ports, netmap: nat.netmap, flags: nat.flags })
     }
+}
+
+fn is_within(value: u128, low: u64, high: u64) -> bool {
+    u128::from(low) <= value && value <= u128::from(high)
 }
 
 const fn whole([high, low]: [u64; 2]) -> u128 {

@@ -98,6 +98,8 @@ impl TcpTracker {
     ///
     /// # Errors
     /// [`Invalid::NotOpening`] for any other segment.
+    // In line, as the next one, because trackers and results are copied on their way out.
+    #[inline(always)]
     pub fn open(segment: &Segment<'_>, settings: &TcpSettings) -> Result<Opened, Invalid> {
         let class = segment.class;
         let state = match opening(class) {
@@ -121,12 +123,15 @@ impl TcpTracker {
         if class == FlagClass::Syn {
             tracker.halves[0].max_end = segment.end;
             tracker.modes[0].learn(segment.syn_options());
+            // All that a SYN tells of the other end, whose numbers are not known yet, is its
+            // window. A closed one may still be probed with one byte.
+            tracker.halves[1].max_end = Seq(u32::from(segment.window).max(1));
         } else {
             tracker.modes = [Mode::with(Mode::SACK | Mode::LIBERAL); 2];
             longest = settings.timeouts.unacknowledged;
+            // The first segment of a direction fits the numbers that were just learned from it.
+            let _ = tracker.fit(Direction::Original, segment, settings);
         }
-        // The first segment of a direction fits the numbers that were just learned from it.
-        let _ = tracker.fit(Direction::Original, segment, settings);
         tracker.last = Some((Direction::Original, class));
         let timeout = Timeout(tracker.timeout(class, settings).min(longest));
         Ok(Opened { tracker, timeout })
@@ -157,6 +162,7 @@ impl TcpTracker {
     /// Follows the connection with its next segment.
     ///
     /// `seen_reply` and `assured` are the flags of the entry from earlier segments.
+    #[inline(always)]
     pub fn advance(
         &mut self,
         direction: Direction,

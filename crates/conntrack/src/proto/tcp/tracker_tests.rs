@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::Direction::{Original, Reply};
 use crate::proto::tcp::testing::*;
@@ -45,6 +47,26 @@ fn a_connection_from_syn_to_time_wait() {
             (TimeWait, 120, true),
         ]
     );
+}
+
+proptest! {
+    #[test]
+    fn the_windows_learn_nothing_more_from_the_syn_that_has_opened_a_connection(
+        sequence: u32,
+        acknowledgment: u32,
+        window: u16,
+        data in 0u32..2000,
+        offers: bool,
+    ) {
+        let settings = TcpSettings::default();
+        let options: &[u8] = if offers { &OFFERS } else { &[] };
+        let syn = segment(SYN, sequence, acknowledgment).window(window).data(data).options(options);
+        let opened = TcpTracker::open(&syn, &settings).unwrap().tracker;
+        let mut fitted = opened;
+        fitted.halves[1] = Half::default();
+        prop_assert!(fitted.fit(Original, &syn, &settings) == Fit::Inside);
+        prop_assert_eq!(fitted, opened);
+    }
 }
 
 #[test]

@@ -122,6 +122,7 @@ impl Slab {
         (self.free != NONE).then(|| &self[self.free])
     }
 
+    #[inline]
     pub fn insert(&mut self, entry: Entry) -> u32 {
         if self.free == NONE {
             self.grow();

@@ -1,51 +1,59 @@
 //! A connection as rules see it.
 
-use conntrack::{ConnectionId, Direction, Table, Tracked, TupleTransport};
+use conntrack::{Direction, Table, Tracked, TupleTransport};
 use flow::{Endpoint, KeyedPacket, Timestamp};
 use ruleset::{Details, Tuple, name_bits};
 use wire::{TransportAddress, mapped};
 
-/// A connection as rules see it.
-pub(crate) enum ConnectionDetails<'a> {
-    Live(&'a Table, ConnectionId, Timestamp),
-    /// The packet has ended it, such as a reset that answers a SYN. Its ends are still known.
-    Ended {
-        original: Tuple,
-        reply: Tuple,
-    },
+/// A connection as rules see it. Everything is looked up when a rule asks for it, which few do.
+pub(crate) struct ConnectionDetails<'a> {
+    table: &'a Table,
+    keyed: Option<&'a KeyedPacket>,
+    tracked: &'a Tracked,
+    now: Timestamp,
 }
 
 impl<'a> ConnectionDetails<'a> {
     /// The connection of a packet of this flow that was just tracked, if it has one.
+    #[inline]
     pub fn of(
         table: &'a Table,
-        keyed: Option<&KeyedPacket>,
-        tracked: &Tracked,
+        keyed: Option<&'a KeyedPacket>,
+        tracked: &'a Tracked,
         now: Timestamp,
     ) -> Option<Self> {
-        if let Some(id) = tracked.connection {
-            return Some(Self::Live(table, id, now));
-        }
-        let (direction, KeyedPacket { key, sender }) = (tracked.direction?, *keyed?);
-        let (from, to) = (key.end(sender), key.end(sender.opposite()));
-        let address_changes = table.translation(tracked);
-        let leaves = |place: Option<TransportAddress>, end: Endpoint| {
-            place.map_or(end, |TransportAddress { address, port }| Endpoint { address, port })
-        };
-        let here = tuple(from, to);
-        let there =
-            tuple(leaves(address_changes.destination, to), leaves(address_changes.source, from));
-        Some(match direction {
-            Direction::Original => Self::Ended { original: here, reply: there },
-            Direction::Reply => Self::Ended { original: there, reply: here },
-        })
+        let has_ended = || tracked.direction.is_some() && keyed.is_some();
+        (tracked.connection.is_some() || has_ended()).then_some(Self { table, keyed, tracked, now })
     }
 
     fn connection(&self) -> Option<conntrack::Connection> {
-        match self {
-            Self::Live(table, id, now) => table.connection(*id, *now),
-            Self::Ended { .. } => None,
+        self.table.connection(self.tracked.connection?, self.now)
+    }
+
+    /// The ends of a connection that the packet has ended, such as a reset that answers a SYN.
+    fn ended(&self, reply: bool) -> Option<Tuple> {
+        let (direction, KeyedPacket { key, sender }) = (self.tracked.direction?, *self.keyed?);
+        let (from, to) = (key.end(sender), key.end(sender.opposite()));
+        if reply == (direction == Direction::Reply) {
+            return Some(tuple(from, to));
         }
+        let address_changes = self.table.translation(self.tracked);
+        let leaves = |place: Option<TransportAddress>, end: Endpoint| {
+            place.map_or(end, |TransportAddress { address, port }| Endpoint { address, port })
+        };
+        let source = leaves(address_changes.destination, to);
+        Some(tuple(source, leaves(address_changes.source, from)))
+    }
+
+    fn live(&self, reply: bool) -> Option<Tuple> {
+        let connection = self.connection()?;
+        let tuple = if reply { connection.reply } else { connection.original };
+        let (source_port, destination_port) = match tuple.transport {
+            TupleTransport::Ports { source, destination } => (source, destination),
+            _ => (0, 0),
+        };
+        let (source, destination) = (mapped(tuple.source), mapped(tuple.destination));
+        Some(Tuple { source, destination, source_port, destination_port })
     }
 }
 
@@ -60,25 +68,17 @@ fn tuple(source: Endpoint, destination: Endpoint) -> Tuple {
 
 impl Details for ConnectionDetails<'_> {
     fn tuple(&self, reply: bool) -> Tuple {
-        if let Self::Ended { original, reply: back } = self {
-            return if reply { *back } else { *original };
-        }
-        let tuple = self.connection().map(|it| if reply { it.reply } else { it.original });
-        let Some(tuple) = tuple else {
-            let nobody = [0; 16];
-            return Tuple {
-                source: nobody,
-                destination: nobody,
-                source_port: 0,
-                destination_port: 0,
-            };
+        let tuple = match self.tracked.connection {
+            Some(_) => self.live(reply),
+            None => self.ended(reply),
         };
-        let (source_port, destination_port) = match tuple.transport {
-            TupleTransport::Ports { source, destination } => (source, destination),
-            _ => (0, 0),
-        };
-        let (source, destination) = (mapped(tuple.source), mapped(tuple.destination));
-        Tuple { source, destination, source_port, destination_port }
+        let nobody = [0; 16];
+        tuple.unwrap_or(Tuple {
+            source: nobody,
+            destination: nobody,
+            source_port: 0,
+            destination_port: 0,
+        })
     }
 
     fn counts(&self) -> Option<[(u64, u64); 2]> {

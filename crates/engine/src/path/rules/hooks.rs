@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use conntrack::Tracked;
 use flow::{DropReason, ZonePair};
 use netio::PortId;
-use ruleset::{Decision, Hook, NatKind, NatRequest, Outcome, PacketView, evaluate};
+use ruleset::{Decision, Hook, NatKind, NatRequest, Outcome, PacketView, evaluate_into};
 
 use crate::egress::bridge::OutputPorts;
 use crate::egress::original_ends::original_ends;
@@ -20,7 +20,7 @@ use crate::path::packet::{Packet, route_of};
 use crate::path::rules::connection::ConnectionDetails;
 use crate::path::rules::routes::RuleRoutes;
 use crate::path::scratch::{Progress, Scratch};
-use crate::path::step::{End, Reply, Step, dropped};
+use crate::path::step::{End, OrDrop, Reply, Step, dropped};
 use crate::path::{PacketPath, TimeSource};
 use conntrack::nat::TranslatedEnd;
 
@@ -66,12 +66,12 @@ impl PacketPath {
         if scratch.proxy.skips_early_chains {
             return ControlFlow::Continue(());
         }
-        self.ask(Hook::Prerouting, packet, scratch)?;
+        self.pass(Hook::Prerouting, packet, scratch)?;
         if scratch.tracked.fresh {
             scratch.is_announced = self.translate_announced(packet, scratch)?;
             match self.ask_for_destination(packet, scratch)? {
                 DestinationChange::Redirected => {
-                    self.ask(Hook::PreroutingTranslated, packet, scratch)?;
+                    self.pass(Hook::PreroutingTranslated, packet, scratch)?;
                     return self.leave_to_host(packet, scratch);
                 }
                 DestinationChange::Translated => {
@@ -84,8 +84,10 @@ impl PacketPath {
             return ControlFlow::Break(End::Host);
         }
         scratch.ends_at_host = false;
-        self.readdress(packet, &scratch.address_changes, TranslatedEnd::Destination);
-        self.ask(Hook::PreroutingTranslated, packet, scratch)?;
+        if scratch.address_changes.destination.is_some() {
+            self.readdress(packet, &scratch.address_changes, TranslatedEnd::Destination);
+        }
+        self.pass(Hook::PreroutingTranslated, packet, scratch)?;
         ControlFlow::Continue(())
     }
 
@@ -125,7 +127,7 @@ impl PacketPath {
                         return ControlFlow::Continue(());
                     }
                     RouteDecision::Forward { .. } => {
-                        scratch.take_hop(&mut packet.frame);
+                        scratch.show_next_hop();
                         self.forwarder.port_of(&route)
                     }
                 }
@@ -151,14 +153,14 @@ impl PacketPath {
     }
 
     fn ask_behind_routing(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        match (scratch.exit.route, scratch.exit.ports) {
+        match (&scratch.exit.route, scratch.exit.ports) {
             (Some(RouteDecision::Host), _) => ControlFlow::Continue(()),
             (_, Some(OutputPorts::Many(ports))) if self.rules.is_some() => {
                 self.ask_for_each_port(packet, scratch, ports)
             }
             _ => {
                 if !scratch.proxy.skips_early_chains {
-                    self.ask(Hook::Forward, packet, scratch)?;
+                    self.pass(Hook::Forward, packet, scratch)?;
                 }
                 self.ask_postrouting(packet, scratch)
             }
@@ -182,7 +184,7 @@ impl PacketPath {
         for port in ports.iter() {
             (scratch.mark, scratch.priority) = (mark, priority);
             self.go_out_by(port, scratch);
-            let asked = match self.ask(Hook::Forward, packet, scratch) {
+            let asked = match self.pass(Hook::Forward, packet, scratch) {
                 // Rules have the SYN proxy open this connection.
                 ControlFlow::Break(End::SynProxy(_)) if scratch.proxy.skips_early_chains => {
                     self.ask_postrouting(packet, scratch)
@@ -212,7 +214,7 @@ impl PacketPath {
     }
 
     fn ask_postrouting(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        self.ask(Hook::Postrouting, packet, scratch)?;
+        self.pass(Hook::Postrouting, packet, scratch)?;
         if scratch.tracked.fresh {
             let is_translated = self.ask_for_source(packet, scratch)?
                 || self.finish_translation(packet, scratch)?;
@@ -220,8 +222,10 @@ impl PacketPath {
                 scratch.set_address_changes(self.address_changes(packet, &scratch.tracked));
             }
         }
-        self.readdress(packet, &scratch.address_changes, TranslatedEnd::Source);
-        self.ask(Hook::PostroutingTranslated, packet, scratch)?;
+        if scratch.address_changes.source.is_some() {
+            self.readdress(packet, &scratch.address_changes, TranslatedEnd::Source);
+        }
+        self.pass(Hook::PostroutingTranslated, packet, scratch)?;
         ControlFlow::Continue(())
     }
 
@@ -265,7 +269,21 @@ impl PacketPath {
         ControlFlow::Continue(true)
     }
 
-    /// Asks one hook, and does what it decides.
+    /// Asks one hook, and does what it decides, where rules can ask for nothing else.
+    #[inline]
+    fn pass(&mut self, hook: Hook, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        match &self.rules {
+            Some(rules) if !rules.accepts_at_once(hook, scratch.state) => {
+                match self.ask_rules(hook, packet, scratch) {
+                    ControlFlow::Continue(_) => ControlFlow::Continue(()),
+                    ControlFlow::Break(end) => ControlFlow::Break(end),
+                }
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// The same for a hook whose rules may ask for a translation or a zone.
     #[inline]
     fn ask(
         &mut self,
@@ -292,6 +310,9 @@ impl PacketPath {
             return ControlFlow::Continue(RuleRequests::default());
         };
         let program = &rules.shared.program;
+        if program.touches_headers() {
+            scratch.take_hop(&mut packet.frame);
+        }
         let table = self.buckets.get(packet.bucket).map(|bucket| &bucket.connections);
         let keyed = packet.flow.as_ref().map(|flow| &flow.keyed);
         let now = scratch.now;
@@ -319,7 +340,8 @@ impl PacketPath {
             connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
             routes: routes.as_ref().map(|routes| routes as _),
         };
-        let outcome = evaluate(program, hook, &view, &mut rules.state, now);
+        let mut outcome = Outcome::NOTHING;
+        evaluate_into(&mut outcome, program, hook, &view, &mut rules.state, now);
         // Behind this packet rules see another mark, and may decide otherwise.
         let marks_anew = outcome.ct_mark.is_some_and(|mark| mark != scratch.tracked.mark);
         scratch.per_packet |= outcome.per_packet || marks_anew;
@@ -332,6 +354,7 @@ impl PacketPath {
             || outcome.segment_size.is_some()
             || outcome.logs.asked() > 0;
         if has_effects {
+            scratch.take_hop(&mut packet.frame);
             self.apply_outcome(&outcome, packet, scratch);
         }
         match outcome.decision {
@@ -340,22 +363,31 @@ impl PacketPath {
             Decision::SynProxy(_) if self.time == TimeSource::Frame => {
                 ControlFlow::Continue(RuleRequests::of(&outcome))
             }
-            refused => ControlFlow::Break(self.refusal(refused, &outcome, packet, scratch)),
+            refused => {
+                // Its sender is told of the packet as the rules have seen it.
+                scratch.take_hop(&mut packet.frame);
+                ControlFlow::Break(self.refusal(refused, &outcome, packet, scratch))
+            }
         }
     }
 
     /// Makes the connection visible to all, and has a helper read the packet. The packet goes on,
     /// unless the helper waits for the rest of it.
     pub(in crate::path) fn confirm(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let tracked = scratch.tracked;
         scratch.tracking = Progress::Confirmed;
+        let Self { buckets, tracking, counters, .. } = self;
+        let tracked = &scratch.tracked;
         if !tracked.fresh && !tracked.has_helper() {
             return ControlFlow::Continue(());
         }
-        let Self { buckets, tracking, counters, .. } = self;
         let Some(bucket) = buckets.get_mut(packet.bucket) else {
             return ControlFlow::Continue(());
         };
+        if let Some(id) = tracked.connection.filter(|_| !tracked.has_helper()) {
+            let zone = packet.flow.as_ref().map(|flow| flow.keyed.key.zone);
+            return tracking.confirm(bucket, id, zone, scratch.now, counters).or_drop();
+        }
+        let tracked = *tracked;
         let passed = tracking.accept(bucket, packet, tracked, scratch.now, counters);
         if let Some(why) = passed.refusal() {
             return dropped(why);

@@ -10,7 +10,9 @@ use crate::Config;
 use crate::egress::Mode;
 use crate::path::drop_cause::DropCause;
 use crate::path::rules::ruleset::Rules;
+use crate::testing::many_workers::TestGateway;
 use crate::testing::one_worker::Rig;
+use crate::testing::router;
 use crate::testing::rules::{one_chain, one_chain_with};
 use crate::worker::command::Command;
 use netio::Frame;
@@ -303,4 +305,33 @@ fn a_ruleset_that_asks_for_what_is_not_done_is_refused_with_its_place() {
     let refused = Rules::prepare(rules, Mode::Bridge, 7, &[]).err().unwrap().to_string();
     assert!(refused.contains("inet t chain c rule handle 11"), "{refused}");
     assert!(refused.contains("there is no helper nothing"), "{refused}");
+}
+
+/// A router whose forward chain has this rule, and refuses all other packets.
+fn router_with(rule: &str) -> TestGateway {
+    let rules = format!(
+        r#"{{"nftables":[{{"table":{{"family":"ip","name":"t","handle":1}}}},
+            {{"chain":{{"family":"ip","table":"t","name":"c","handle":2,"type":"filter",
+                "hook":"forward","prio":0,"policy":"drop"}}}},
+            {{"rule":{{"family":"ip","table":"t","chain":"c","handle":3,"expr":[{rule}]}}}}]}}"#
+    );
+    let own = router::OWN.into();
+    router::gateway_of(1, &rules, router::routing(), own, Config::new(HashKey(3, 4)))
+}
+
+#[test]
+fn rules_of_a_router_and_senders_that_they_refuse_see_a_packet_with_a_hop_less() {
+    let from_inside = router::from_inside(CLIENT, router::SERVER);
+    let packet = router::udp(&from_inside, (2000, 53), b"query");
+    let of_ttl = r#"{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"ttl"}},
+        "right":63}},{"accept":null}"#;
+    for rule in [of_ttl, r#"{"accept":null}"#] {
+        assert_eq!(router_with(rule).pass(0, &packet).ttl, 63, "{rule}");
+    }
+    let mut gateway = router_with(r#"{"reject":{"type":"icmp","expr":"admin-prohibited"}}"#);
+    gateway.arrive(0, &packet);
+    gateway.run_until_idle();
+    let told = gateway.sent(0);
+    // The quote lies behind the headers of Ethernet, IP and ICMP.
+    assert_eq!(told[0].bytes()[14 + 20 + 8 + 8], 63);
 }
