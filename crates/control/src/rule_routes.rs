@@ -178,15 +178,15 @@ async fn reset(State(shared): State<Shared>) -> Answer<Done> {
 
 async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
     on_thread(move || {
-        let ask = || Ok((shared.gateway.rules()?, shared.gateway.rule_elements()?));
-        let ((view, elements), (book, left)) =
+        let ask = || shared.gateway.rules();
+        let (view, (book, left)) =
             shared.rules.active_and(ask).map_err(|error: Unresponsive| unresponsive(error))?;
         let confirm_s = left.map(|left| left.as_secs());
         let Some(book) = book else {
             return Ok(Json(ActiveRules { schema: SCHEMA, confirm_s, ..ActiveRules::default() }));
         };
         let program = book.program();
-        let live = view.as_ref().map(|view| live(&program, view, &elements)).unwrap_or_default();
+        let live = view.as_ref().map(live).unwrap_or_default();
         let document = listing::with_live(book.document().value(), &program, &live);
         Ok(Json(ActiveRules {
             schema: SCHEMA,

@@ -68,6 +68,7 @@ mod translation {
 mod rules {
     mod answers;
     mod examples;
+    mod meters;
     mod random;
     mod rulesets;
 }

@@ -12,12 +12,12 @@ mod load;
 mod outcome;
 mod routes;
 mod run;
+mod shared_set;
 mod state;
 mod view;
 
 use flow::Timestamp;
 
-pub use self::dynamic::ElementUpdate;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
 pub use self::routes::{RouteQuestion, Routes, Side};
 pub use self::run::Step;

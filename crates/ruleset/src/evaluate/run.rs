@@ -398,14 +398,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         Some(packed)
     }
 
+    /// The element of a set that packets change. Only presence counts, as it holds no data.
     fn find_dynamic(&mut self, at: u32, key: &PackedKey) -> Option<u32> {
-        let set = &mut self.state.sets[at as usize];
-        let found = set.find(key, self.now)?;
-        let goes_on = match T::USES {
-            true => set.count(found, self.bytes, self.now),
-            false => set.would_go_on(Some(found), self.bytes, self.now),
-        };
-        goes_on.then_some(found)
+        let set = &self.state.sets[at as usize];
+        set.meet(key, self.bytes, self.now, T::USES).then_some(0)
     }
 
     /// Counts for an element; `None` if it has expired.
@@ -492,7 +488,9 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Some(key) if T::USES => {
                 self.state.update(at as usize, update, &key, self.bytes, self.now)
             }
-            Some(key) => self.state.would_update(at as usize, update, &key, self.bytes, self.now),
+            Some(key) => {
+                self.state.sets[at as usize].would_update(update, &key, self.bytes, self.now)
+            }
             None => false,
         }
     }

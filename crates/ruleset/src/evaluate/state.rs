@@ -1,59 +1,92 @@
-//! The state that changes while packets are judged; each worker has its own.
+//! The state that changes while packets are judged.
 //!
 //! | part | division among workers |
 //! | --- | --- |
 //! | counters | each worker counts; readers add up |
 //! | rates | one number for all: packets over the limit read it, packets within it write it |
-//! | quotas | a pool, of which each worker leases up to 64 KiB |
-//! | sets that rules fill | a copy for each worker, which tells the others its changes |
-//! | rates in elements | each worker allows its share, rounded up to one packet |
+//! | quotas | one for all, of which each worker takes up to 64 KiB at a time |
+//! | sets that rules fill, with the rates and quotas of their elements | one for all, behind locks |
 //! | `numgen` | each worker counts, or draws, by itself |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flow::{LeasePool, Timestamp};
+use flow::Timestamp;
 
-use super::dynamic::{Added, DynamicSet, ElementUpdate};
 use super::generate::Numbers;
-use super::limit::{QuotaLease, RateLease, SharedRate};
+use super::limit::{QuotaLease, SharedQuota, SharedRate};
+use super::shared_set::{Changed, SharedSet};
 use crate::compile::{PackedKey, Program};
-use crate::elements::Elements;
-use crate::model::{CounterId, Set, SetId, Update, UpdateOp};
+use crate::listing::LiveElement;
+use crate::model::{CounterId, SetId, Update};
 
-/// The largest number of changes of sets that wait for the other workers.
-const MAX_UPDATES: usize = 1024;
-
-/// The state that all workers share.
+/// The state that all workers share. Clones share it, too.
 #[derive(Clone, Debug)]
 pub struct SharedState {
     rates: Vec<Arc<SharedRate>>,
-    quotas: Vec<LeasePool>,
-    workers: u64,
+    quotas: Vec<Arc<SharedQuota>>,
+    /// The sets that rules fill.
+    sets: Vec<Arc<SharedSet>>,
     /// The number of states that were made. Each draws other random numbers.
     made: Arc<AtomicU64>,
 }
 
 impl SharedState {
-    /// Begins each quota anew, behind the bytes that all workers have used of it. Each worker has
-    /// to [take note](RuleState::reset_quotas).
-    pub fn reset_quotas(&self, program: &Program, used: &[u64]) {
-        for ((pool, quota), used) in self.quotas.iter().zip(&program.ruleset().quotas).zip(used) {
-            pool.plan_cap(used.saturating_add(quota.bytes));
+    /// The shared state of a ruleset that is loaded `now`.
+    pub fn new(program: &Program, now: Timestamp) -> Self {
+        let ruleset = program.ruleset();
+        let set =
+            |id: &SetId| Arc::new(SharedSet::new(&ruleset.sets[id.index()], program.seed, now));
+        Self {
+            rates: ruleset.limits.iter().map(|it| Arc::new(SharedRate::new(&it.rate))).collect(),
+            quotas: ruleset.quotas.iter().map(|it| Arc::new(SharedQuota::new(it))).collect(),
+            sets: program.dynamic.iter().map(set).collect(),
+            made: Arc::default(),
         }
     }
 
-    /// The shared state of `workers` workers.
-    pub fn new(program: &Program, workers: usize) -> Self {
-        let workers = workers.max(1) as u64;
-        let ruleset = program.ruleset();
-        let rate = |limit: &crate::Limit| Arc::new(SharedRate::new(&limit.rate, workers));
-        Self {
-            rates: ruleset.limits.iter().map(rate).collect(),
-            quotas: ruleset.quotas.iter().map(QuotaLease::pool).collect(),
-            workers,
-            made: Arc::default(),
+    /// A state of the same ruleset whose sets hold the same elements now, and share nothing with
+    /// these. Rates and quotas begin anew.
+    pub fn apart(&self, program: &Program, now: Timestamp) -> Self {
+        let new = Self::new(program, now);
+        if new.sets.len() != self.sets.len() {
+            return new;
         }
+        let sets = self.sets.iter().map(|set| Arc::new(set.copied())).collect();
+        Self { sets, ..new }
+    }
+
+    /// Begins each quota anew, behind the bytes that all workers have used of it.
+    pub fn reset_quotas(&self, program: &Program, used: &[u64]) {
+        for ((shared, quota), used) in self.quotas.iter().zip(&program.ruleset().quotas).zip(used) {
+            shared.reset(quota.bytes, *used);
+        }
+    }
+
+    /// The elements of the sets that rules fill, in no order.
+    pub fn elements(&self, program: &Program, now: Timestamp) -> Vec<LiveElement> {
+        let mut all = Vec::new();
+        for (id, set) in program.dynamic.iter().zip(&self.sets) {
+            let kinds = &program.ruleset().sets[id.index()].key;
+            set.list(now, |key, life, _| {
+                let mut halves = key.halves();
+                let mut part = |words: usize| {
+                    let halves = halves.by_ref().take(words);
+                    halves.fold(0, |value: u128, half| value << 32 | u128::from(half))
+                };
+                let key = kinds.iter().map(|kind| part(kind.words())).collect();
+                let ends = life.deadline != Timestamp::NEVER;
+                let expires = ends.then(|| life.deadline.since(now));
+                all.push(LiveElement { set: *id, key, expires });
+            });
+        }
+        all
+    }
+
+    /// The number of elements of a set that rules fill; `None` for a set that does not change.
+    pub fn element_count(&self, program: &Program, set: SetId, now: Timestamp) -> Option<usize> {
+        let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
+        Some(self.sets[at].len(now))
     }
 }
 
@@ -70,14 +103,12 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct RuleState {
     counters: Vec<Counted>,
-    rates: Vec<RateLease>,
+    rates: Vec<Arc<SharedRate>>,
     quotas: Vec<QuotaLease>,
-    pub(super) sets: Vec<DynamicSet>,
+    pub(super) sets: Vec<Arc<SharedSet>>,
     pub(super) numbers: Numbers,
-    updates: Vec<ElementUpdate>,
-    /// Changes that were lost for the other workers because too many waited.
-    untold: u64,
-    is_alone: bool,
+    /// Additions that were refused because a set was full.
+    refused: u64,
     loaded_at: Timestamp,
 }
 
@@ -85,50 +116,15 @@ impl RuleState {
     /// The state of a worker. Counters begin at zero: [`RuleState::counted_before`] gives the
     /// values that they had when the ruleset was printed.
     pub fn new(program: &Program, shared: &SharedState, now: Timestamp) -> Self {
-        let ruleset = program.ruleset();
-        let sets = program.dynamic.iter().map(|id| {
-            DynamicSet::new(&ruleset.sets[id.index()], program.seed, shared.workers, now)
-        });
-        let quotas = ruleset.quotas.iter().zip(&shared.quotas);
-        let sets: Vec<DynamicSet> = sets.collect();
-        let is_alone = shared.workers == 1;
         let stream = shared.made.fetch_add(1, Ordering::Relaxed);
         Self {
-            numbers: Numbers::new(ruleset.generators.len(), program.seed, stream),
+            numbers: Numbers::new(program.ruleset().generators.len(), program.seed, stream),
             counters: vec![Counted::default(); program.counters.len()],
-            rates: shared.rates.iter().cloned().map(RateLease::new).collect(),
-            quotas: quotas
-                .map(|(quota, pool)| QuotaLease::new(pool, quota, shared.workers))
-                .collect(),
-            updates: Vec::with_capacity(if is_alone || sets.is_empty() { 0 } else { MAX_UPDATES }),
-            sets,
-            untold: 0,
-            is_alone,
+            rates: shared.rates.clone(),
+            quotas: shared.quotas.iter().cloned().map(QuotaLease::new).collect(),
+            sets: shared.sets.clone(),
+            refused: 0,
             loaded_at: now,
-        }
-    }
-
-    /// Sets the number of workers. It divides the rates of elements, and decides whether this
-    /// worker tells its changes of sets.
-    pub fn set_workers(&mut self, workers: usize) {
-        self.set_alone(workers < 2);
-        for set in &mut self.sets {
-            set.set_workers(workers.max(1) as u64);
-        }
-    }
-
-    /// Removes the elements that the ruleset was loaded with from the sets that rules fill. For a
-    /// worker that is alone.
-    pub fn clear_sets(&mut self, program: &Program) {
-        let now = self.loaded_at;
-        for (set, id) in self.sets.iter_mut().zip(&program.dynamic) {
-            let declared = &program.ruleset().sets[id.index()];
-            // The new set keeps the room of the old one, which may have been loaded with more than
-            // its size.
-            let size = declared.size.max(declared.elements.len() as u32);
-            let elements = Elements::new(&declared.key, &declared.data);
-            let empty = Set { elements, size, ..declared.clone() };
-            *set = DynamicSet::new(&empty, program.seed, 1, now);
         }
     }
 
@@ -154,79 +150,9 @@ impl RuleState {
         self.quotas.iter().map(QuotaLease::used).collect()
     }
 
-    /// Takes note of quotas that [begin anew](SharedState::reset_quotas).
-    pub fn reset_quotas(&mut self) {
-        self.quotas.iter_mut().for_each(QuotaLease::reset);
-    }
-
-    /// The number of elements of each set that rules fill, in the order of these sets.
-    pub fn element_counts(&self, now: Timestamp) -> Vec<usize> {
-        self.sets.iter().map(|set| set.len(now)).collect()
-    }
-
-    /// The number of elements of a set that rules fill; `None` for a set that does not change.
-    pub fn elements(&self, program: &Program, set: SetId, now: Timestamp) -> Option<usize> {
-        let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
-        Some(self.sets[at].len(now))
-    }
-
-    /// Sets whether this worker is the only one, which tells nobody its changes of sets.
-    pub fn set_alone(&mut self, is_alone: bool) {
-        self.is_alone = is_alone;
-        if !is_alone && !self.sets.is_empty() {
-            self.updates.reserve(MAX_UPDATES);
-        }
-    }
-
-    /// Tells another worker the elements of all sets, `budget` places from place `from` on. Returns
-    /// the place to go on at; `None` at the end.
-    pub fn tell_elements(
-        &self,
-        program: &Program,
-        from: usize,
-        budget: usize,
-        now: Timestamp,
-        mut tell: impl FnMut(ElementUpdate),
-    ) -> Option<usize> {
-        let mut first = 0;
-        for (id, set) in program.dynamic.iter().zip(&self.sets) {
-            let places = set.places();
-            let begin = from.max(first) - first;
-            let end = (from + budget).saturating_sub(first).min(places);
-            for at in begin.min(end)..end {
-                if let Some((key, deadline)) = set.element(at, now) {
-                    tell(ElementUpdate { set: *id, key, deadline });
-                }
-            }
-            first += places;
-        }
-        (from + budget < first).then_some(from + budget)
-    }
-
-    /// Additions that were refused because a set was full.
+    /// Additions that this worker's packets asked for and that were refused because a set was full.
     pub fn refused_elements(&self) -> u64 {
-        self.sets.iter().map(|set| set.refused).sum()
-    }
-
-    /// Hands over the changes for the other workers to [apply](RuleState::apply), oldest first.
-    pub fn take_updates(&mut self, mut tell: impl FnMut(ElementUpdate)) {
-        self.updates.drain(..).for_each(&mut tell);
-    }
-
-    /// Changes that the other workers never got because too many waited.
-    pub fn untold_updates(&self) -> u64 {
-        self.untold
-    }
-
-    /// Applies a change of another worker.
-    pub fn apply(&mut self, program: &Program, update: ElementUpdate, now: Timestamp) {
-        let ElementUpdate { set, key, deadline } = update;
-        let Some(at) = program.dynamic.iter().position(|dynamic| *dynamic == set) else { return };
-        if deadline == Timestamp::ZERO {
-            self.sets[at].remove(&key);
-        } else if let Added::Known(number) = self.sets[at].add(&key, deadline, now) {
-            self.sets[at].refresh(number, deadline, now);
-        }
+        self.refused
     }
 
     #[inline]
@@ -244,7 +170,7 @@ impl RuleState {
         now: Timestamp,
         uses: bool,
     ) -> bool {
-        let rate = &mut self.rates[limit];
+        let rate = &self.rates[limit];
         if uses { rate.matches(bytes, now) } else { rate.would_match(bytes, now) }
     }
 
@@ -268,53 +194,8 @@ impl RuleState {
         bytes: u64,
         now: Timestamp,
     ) -> bool {
-        let set = &mut self.sets[at];
-        let told = |deadline| ElementUpdate { set: update.set, key: *key, deadline };
-        if update.op == UpdateOp::Delete {
-            if set.remove(key) {
-                self.tell(told(Timestamp::ZERO));
-            }
-            return true;
-        }
-        let timeout = update.timeout.map(|timeout| timeout.as_nanos() as u64).or(set.timeout_nanos);
-        let deadline = timeout
-            .map_or(Timestamp::NEVER, |nanos| now.after(std::time::Duration::from_nanos(nanos)));
-        let (number, changed) = match set.add(key, deadline, now) {
-            Added::Full => return false,
-            Added::New(number) => (number, true),
-            Added::Known(number) if update.op == UpdateOp::Refresh && timeout.is_some() => {
-                (number, set.refresh(number, deadline, now))
-            }
-            Added::Known(number) => (number, false),
-        };
-        let goes_on = set.count(number, bytes, now);
-        if changed {
-            self.tell(told(deadline));
-        }
-        goes_on
-    }
-
-    /// True if the rule would go on; changes nothing.
-    pub(super) fn would_update(
-        &self,
-        at: usize,
-        update: &Update,
-        key: &PackedKey,
-        bytes: u64,
-        now: Timestamp,
-    ) -> bool {
-        let set = &self.sets[at];
-        update.op == UpdateOp::Delete || set.would_go_on(set.find(key, now), bytes, now)
-    }
-
-    fn tell(&mut self, update: ElementUpdate) {
-        if self.is_alone {
-            return;
-        }
-        if self.updates.len() < MAX_UPDATES {
-            self.updates.push(update);
-        } else {
-            self.untold += 1;
-        }
+        let changed = self.sets[at].update(update, key, bytes, now);
+        self.refused += u64::from(changed == Changed::Full);
+        changed == Changed::GoesOn
     }
 }

@@ -37,6 +37,9 @@ pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parse
             parts.push(part(statement, &path.index(at))?);
         }
     }
+    if data != Data::None && parts.iter().any(|part| *part != Part::Counter) {
+        return Err(Path::root("stmt").unsupported("limits and quotas in the elements of a map"));
+    }
     let elements = Elements::new(&key, &data);
     Ok(Set {
         family,

@@ -171,9 +171,7 @@ fn count_element(element: &mut Value, (packets, bytes): (u64, u64)) {
 fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> {
     let set = &program.ruleset().sets()[id.index()];
     let mut elements: Vec<&LiveElement> = all.iter().filter(|element| element.set == id).collect();
-    // Several workers may have an element, with different ends: the latest counts.
-    elements.sort_by(|a, b| a.key.cmp(&b.key).then(b.lasts().cmp(&a.lasts())));
-    elements.dedup_by(|later, first| later.key == first.key);
+    elements.sort();
     let element = |element: &LiveElement| {
         let key = json_of_key(&set.key, &element.key);
         match element.expires {
@@ -182,10 +180,4 @@ fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> 
         }
     };
     elements.into_iter().map(element).collect()
-}
-
-impl LiveElement {
-    fn lasts(&self) -> Duration {
-        self.expires.unwrap_or(Duration::MAX)
-    }
 }

@@ -424,3 +424,7 @@ mod tests;
 #[cfg(test)]
 #[path = "flooding_tests.rs"]
 mod flooding_tests;
+
+#[cfg(test)]
+#[path = "meters_tests.rs"]
+mod meters_tests;
