@@ -38,6 +38,7 @@
 
 mod attached;
 mod compile;
+mod contents;
 mod document;
 mod elements;
 mod evaluate;
@@ -60,11 +61,12 @@ mod walk;
 
 pub use attached::{Helper, SynProxy, TimeoutPolicy, TimeoutState};
 pub use compile::{CompileError, CompileOptions, PerPacket, Program};
+pub use contents::{Contents, ElementChange, ElementProblem};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
-    Connection, Counted, CtState, Decider, Decision, Details, Known, Logs, NatRequest, Outcome,
-    PacketView, RouteQuestion, Routes, RuleState, SegmentSize, SharedState, Side, Step, Tuple,
-    consult, evaluate, explain,
+    Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, Known, Logs,
+    NamedElements, NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize,
+    SharedState, Side, Step, Tuple, consult, evaluate, explain,
 };
 pub use field::{CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};

@@ -4,6 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::evaluate::dynamic::Joining;
 use crate::hook::TableFamily;
 use crate::kind::Kind;
 use crate::model::Rate;
@@ -58,6 +59,19 @@ fn statement(op: UpdateOp, timeout: Option<u64>) -> Update {
     Update { set: crate::SetId(0), op, key: crate::model::Key { loads: Vec::new() }, timeout }
 }
 
+/// Changes a set for a packet of no connection.
+fn update(
+    set: &SharedSet,
+    update: &Update,
+    key: &PackedKey,
+    bytes: u64,
+    now: Timestamp,
+) -> Changed {
+    let mut joined = Vec::new();
+    let connection = Joining { details: None, joined: &mut joined };
+    set.update(update, key, &mut Meeting { bytes, now, connection })
+}
+
 fn has(set: &SharedSet, value: u32, now: Timestamp) -> bool {
     let (hash, key) = hashed(set, value);
     set.read(hash).find(hash, &key, now).is_some()
@@ -77,8 +91,8 @@ proptest! {
                     let deadline = now.after(Duration::from_secs(time));
                     let known = model.get(&value).is_some_and(|deadline| *deadline > now);
                     let live = model.values().filter(|deadline| **deadline > now).count();
-                    let update = statement(UpdateOp::Add, Some(time));
-                    match set.update(&update, &key(value), 0, now) {
+                    let statement = statement(UpdateOp::Add, Some(time));
+                    match update(&set, &statement, &key(value), 0, now) {
                         Changed::GoesOn if known => {}
                         Changed::GoesOn => {
                             prop_assert!(live < ROOM as usize);
@@ -90,13 +104,13 @@ proptest! {
                 }
                 Act::Refresh(value, time) => {
                     if has(&set, value, now) {
-                        let update = statement(UpdateOp::Refresh, Some(time));
-                        set.update(&update, &key(value), 0, now);
+                        let statement = statement(UpdateOp::Refresh, Some(time));
+                        update(&set, &statement, &key(value), 0, now);
                         model.insert(value, now.after(Duration::from_secs(time)));
                     }
                 }
                 Act::Remove(value) => {
-                    set.update(&statement(UpdateOp::Delete, None), &key(value), 0, now);
+                    update(&set, &statement(UpdateOp::Delete, None), &key(value), 0, now);
                     model.remove(&value);
                 }
                 Act::Wait(seconds) => now = now.after(Duration::from_secs(seconds)),
@@ -118,13 +132,13 @@ fn a_set_of_many_shards_holds_as_many_elements_as_it_says() {
     assert_eq!(set.shards.len(), MOST_SHARDS);
     let now = Timestamp::from_secs(1);
     let add = |value: u32, now| {
-        set.update(&statement(UpdateOp::Add, Some(10)), &key(value), 0, now) == Changed::GoesOn
+        update(&set, &statement(UpdateOp::Add, Some(10)), &key(value), 0, now) == Changed::GoesOn
     };
     assert_eq!((0..6000).filter(|value| add(*value, now)).count(), ROOM as usize);
     assert_eq!(set.len(now), ROOM as usize);
     assert!((0..ROOM).all(|value| has(&set, value, now)));
     for value in 0..100 {
-        set.update(&statement(UpdateOp::Delete, None), &key(value), 0, now);
+        update(&set, &statement(UpdateOp::Delete, None), &key(value), 0, now);
     }
     assert_eq!((6000..7000).filter(|value| add(*value, now)).count(), 100);
     let copy = set.copied();
@@ -142,7 +156,7 @@ fn each_element_has_a_rate_of_its_own() {
     let start = Timestamp::from_secs(1);
     let add = statement(UpdateOp::Add, None);
     for value in [1, 2] {
-        let passes = |now| set.update(&add, &key(value), 100, now) == Changed::GoesOn;
+        let passes = |now| update(&set, &add, &key(value), 100, now) == Changed::GoesOn;
         assert_eq!((0..5).filter(|_| passes(start)).count(), 2);
         assert!(passes(start.after(Duration::from_millis(500))));
     }
@@ -163,7 +177,7 @@ fn threads_that_share_a_set_count_exactly() {
     let passed: usize = std::thread::scope(|scope| {
         let meet = || {
             (0..8000)
-                .filter(|at| set.update(&add, &key(at % 80), 1, now) == Changed::GoesOn)
+                .filter(|at| update(&set, &add, &key(at % 80), 1, now) == Changed::GoesOn)
                 .count()
         };
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(meet)).collect();
@@ -171,6 +185,6 @@ fn threads_that_share_a_set_count_exactly() {
     });
     assert_eq!(passed, 64 * 50, "64 of 80 keys find room");
     let mut packets = 0;
-    set.list(now, |_, _, states| packets += states[0].packets);
+    set.list(now, |_, _, told| packets += told.counted.unwrap().0);
     assert_eq!(packets, 64 * 400);
 }

@@ -36,6 +36,7 @@ pub(crate) fn live(view: &RulesView) -> Live {
         quotas_used: view.counts.quotas.clone(),
         is_reset: view.is_reset,
         elements: view.live_elements(),
+        age: view.age,
     }
 }
 

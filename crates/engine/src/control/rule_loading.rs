@@ -276,18 +276,12 @@ impl Coordinator {
     /// fail come first. Once one worker has been sent the rules, they hold, and a worker that
     /// hangs gets them when it answers.
     fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
-        if let Some(rules) = &rules {
-            // The names may have changed since the rules were prepared.
-            rules.rename(&self.ports.names());
-            // Rules that are refused for their zones must not change what the host gets.
-            let has_news = self.know_zones(rules)?;
-            if rules.sets_zones() {
-                self.learn_zones(has_news)?;
+        match &rules {
+            Some(rules) => {
+                self.adopt(rules)?;
+                self.warn_of_settings(rules);
             }
-            self.prepare_translations(rules)?;
-            self.warn_of_settings(rules);
-        } else {
-            self.withhold_from_host()?;
+            None => self.withhold_from_host()?,
         }
         // All memory is allocated before the first worker changes.
         let each = || rules.as_ref().map(Rules::for_worker);
@@ -317,6 +311,30 @@ impl Coordinator {
             None => self.give_host_its_share(),
         }
         Ok(())
+    }
+
+    /// Prepares the gateway for rules, in the steps that can fail.
+    pub fn adopt(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
+        // The names may have changed since the rules were prepared.
+        rules.rename(&self.ports.names());
+        // Rules that are refused for their zones must not change what the host gets.
+        let has_news = self.know_zones(rules)?;
+        if rules.sets_zones() {
+            self.learn_zones(has_news)?;
+        }
+        self.prepare_translations(rules)
+    }
+
+    /// Ends what [`adopt`](Self::adopt) began, once all workers have the rules.
+    pub fn end_adoption(&mut self, rules: &Rules) {
+        self.rule_exchange.owes_host |= rules.translates();
+        self.give_host_its_share();
+    }
+
+    /// True if a worker may still judge by rules before the present ones.
+    pub fn lags_behind_rules(&self, worker: WorkerId) -> bool {
+        let RuleExchange { awaited, untold, .. } = &self.rule_exchange;
+        awaited.contains(&worker) || untold.contains(&worker)
     }
 
     fn send_rules(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use conntrack::{Event, ExpectationEvent, LimitPools};
 use flow::Timestamp;
 use netio::{PortId, TxQueue};
+use ruleset::CounterMoves;
 use steer::WorkerId;
 
 use crate::egress::routing::Routing;
@@ -92,6 +93,13 @@ impl PacketPath {
             self.forwarder.take_own();
         }
         std::mem::replace(&mut self.rules, rules)
+    }
+
+    /// Judges by rules that differ only in elements of sets.
+    pub(crate) fn change_elements(&mut self, rules: &Arc<Rules>, moves: &CounterMoves) {
+        if let Some(before) = &mut self.rules {
+            before.go_on_with(rules, moves);
+        }
     }
 
     /// Judges by these rules from now on. This is for workers without a coordinator.

@@ -8,7 +8,7 @@ use conntrack::{Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
 use flow::KeyedPacket;
 use netio::{PortId, TxQueue};
-use ruleset::LogId;
+use ruleset::{CounterMoves, LogId};
 use steer::{AddressSet, BucketId, WorkerId};
 
 use crate::egress::routing::Routing;
@@ -17,7 +17,7 @@ use crate::path::events::EventSender;
 use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
-use crate::path::rules::ruleset::{RuleCounts, WorkerRules};
+use crate::path::rules::ruleset::{RuleCounts, Rules, WorkerRules};
 use crate::path::selection::{Selected, Selection};
 use crate::path::settings::Settings;
 use crate::path::zones::Zones;
@@ -65,6 +65,8 @@ pub enum Command {
     /// Judge packets by these rules, or by none. The worker sends its rules before back with
     /// [`Notice::Rules`].
     Rules(Option<Box<WorkerRules>>),
+    /// Judge by these rules, which differ only in elements of sets, and keep the counts.
+    RuleElements(Arc<Rules>, Arc<CounterMoves>),
     /// Take over what the other workers know of the stations of a bridge.
     Stations(Vec<StationUpdate>),
     /// Take the share of one of this many workers of everything that is divided, such as the
@@ -97,7 +99,8 @@ impl Command {
             | Self::Settings(_)
             | Self::LearnZones(_)
             | Self::Zones(_)
-            | Self::Rules(_) => true,
+            | Self::Rules(_)
+            | Self::RuleElements(..) => true,
             Self::Switch(_)
             | Self::Connect(..)
             | Self::Disconnect(_)

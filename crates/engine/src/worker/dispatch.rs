@@ -32,6 +32,7 @@ impl Worker {
                 let before = self.path.exchange_rules(rules);
                 self.notify(Notice::Rules(self.path.worker(), before));
             }
+            Command::RuleElements(rules, moves) => self.path.change_elements(&rules, &moves),
             Command::Stations(heard) => {
                 heard.into_iter().for_each(|heard| self.path.learn_from_peer(heard));
             }

@@ -2,11 +2,13 @@
 //!
 //! A [`SharedSet`](super::shared_set::SharedSet) holds the shards, each behind a lock.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use flow::Timestamp;
+use flow::{Tallied, Tally, Timestamp};
 
 use super::limit::{Costs, take_alone};
+use super::view::Details;
 use crate::compile::PackedKey;
 use crate::model::Part;
 
@@ -28,6 +30,10 @@ pub(super) struct Shard {
     free: Vec<u32>,
     /// The state of the elements' statements, a row for each element.
     parts: Vec<PartState>,
+    /// By element: the number of connections, if that is one of the statements.
+    tallies: Vec<Tally>,
+    /// The operator's comments, by number of the element.
+    comments: BTreeMap<u32, Box<str>>,
 }
 
 /// How long an element stays.
@@ -88,6 +94,8 @@ impl Shard {
             entries: Vec::with_capacity(room),
             free: Vec::new(),
             parts: Vec::with_capacity(parts * room),
+            tallies: Vec::new(),
+            comments: BTreeMap::new(),
         }
     }
 
@@ -112,7 +120,17 @@ impl Shard {
     /// The element of a key, unless it has expired.
     pub fn find(&self, hash: u64, key: &PackedKey, now: Timestamp) -> Option<u32> {
         let (_, number) = self.slot(hash, key.slice());
-        number.filter(|number| self.entries[*number as usize].life.deadline > now)
+        number.filter(|number| self.lives(*number, now))
+    }
+
+    /// True if an element has neither expired nor lost its last connection. As in the kernel, an
+    /// element that counts connections ends with the last of them.
+    fn lives(&self, number: u32, now: Timestamp) -> bool {
+        let entry = &self.entries[number as usize];
+        let tally = self.tallies.get(number as usize);
+        entry.live
+            && entry.life.deadline > now
+            && tally.is_none_or(|connections| connections.count() > 0)
     }
 
     /// Adds an element. An element that is there already and has not expired stays as it is.
@@ -127,12 +145,11 @@ impl Shard {
     ) -> Added {
         let words = key.slice();
         if let (_, Some(number)) = self.slot(hash, words) {
-            let entry = &mut self.entries[number as usize];
-            if entry.life.deadline > now {
+            if self.lives(number, now) {
                 return Added::Known(number);
             }
-            // The element had expired: it begins anew.
-            entry.life = life;
+            // The element had ended: it begins anew.
+            self.entries[number as usize].life = life;
             self.reset(number, kinds);
             return Added::New(number);
         }
@@ -149,6 +166,9 @@ impl Shard {
             self.entries.push(entry);
             self.keys.extend_from_slice(words);
             self.parts.resize(self.parts.len() + kinds.len(), PartState::default());
+            if kinds.iter().any(|(part, _)| matches!(part, Part::Connections(_))) {
+                self.tallies.push(Tally::default());
+            }
             self.entries.len() as u32 - 1
         };
         self.reset(number, kinds);
@@ -183,7 +203,7 @@ impl Shard {
         let count = self.entries.len();
         for _ in 0..count.min(*searched) {
             let at = hand.load(Ordering::Relaxed) as usize % count;
-            if self.entries[at].live && self.entries[at].life.deadline <= now {
+            if self.entries[at].live && !self.lives(at as u32, now) {
                 return true;
             }
             hand.store(at as u32 + 1, Ordering::Relaxed);
@@ -195,8 +215,8 @@ impl Shard {
     /// Frees the element at `hand` if it has expired.
     pub fn reclaim(&mut self, hand: &AtomicU32, now: Timestamp) -> bool {
         let number = hand.load(Ordering::Relaxed) as usize % self.entries.len().max(1);
-        let entry = self.entries.get(number).copied();
-        let is_over = entry.is_some_and(|entry| entry.live && entry.life.deadline <= now);
+        let is_filed = self.entries.get(number).is_some_and(|entry| entry.live);
+        let is_over = is_filed && !self.lives(number as u32, now);
         if is_over {
             self.unfile(number as u32);
         }
@@ -220,13 +240,15 @@ impl Shard {
         }
         self.slots[hole] = 0;
         self.entries[number as usize].live = false;
+        self.forget_connections(number);
+        self.comments.remove(&number);
         self.free.push(number);
     }
 
     /// Deletes the element of a key. Says whether it took room, and whether it had not expired.
     pub fn remove(&mut self, hash: u64, key: &PackedKey, now: Timestamp) -> (bool, bool) {
         let (_, found) = self.slot(hash, key.slice());
-        let lives = found.is_some_and(|it| self.entries[it as usize].life.deadline > now);
+        let lives = found.is_some_and(|it| self.lives(it, now));
         if let Some(number) = found {
             self.unfile(number);
         }
@@ -246,19 +268,64 @@ impl Shard {
     }
 
     fn reset(&mut self, number: u32, kinds: &Kinds) {
-        self.states_mut(number, kinds).fill(PartState::default());
+        self.forget_connections(number);
+        self.comments.remove(&number);
+        self.states_mut(number, kinds).0.fill(PartState::default());
+    }
+
+    /// Has an element count connections from none on.
+    fn forget_connections(&mut self, number: u32) {
+        if let Some(tally) = self.tallies.get_mut(number as usize).filter(|it| it.count() > 0) {
+            *tally = Tally::default();
+        }
+    }
+
+    /// Gives an element a comment.
+    pub fn comment_on(&mut self, number: u32, comment: &str) {
+        self.comments.insert(number, comment.into());
+    }
+
+    /// The operator's comment on an element.
+    pub fn comment(&self, number: u32) -> Option<&str> {
+        self.comments.get(&number).map(|comment| &**comment)
+    }
+
+    /// Deletes every element. Returns how many took room, and how many had not ended.
+    pub fn clear(&mut self, now: Timestamp) -> (u32, usize) {
+        let held = self.held() as u32;
+        let lived = (0..self.entries.len() as u32).filter(|it| self.lives(*it, now)).count();
+        self.slots.fill(0);
+        self.entries.clear();
+        self.keys.clear();
+        self.parts.clear();
+        self.tallies.clear();
+        self.comments.clear();
+        self.free.clear();
+        (held, lived)
+    }
+
+    /// Frees the elements that have ended. Returns how many.
+    pub fn reclaim_all(&mut self, now: Timestamp) -> u32 {
+        let mut freed = 0;
+        for number in 0..self.entries.len() as u32 {
+            if self.entries[number as usize].live && !self.lives(number, now) {
+                self.unfile(number);
+                freed += 1;
+            }
+        }
+        freed
     }
 
     /// The state of an element's statements.
-    pub fn states(&self, number: u32, kinds: &Kinds) -> &[PartState] {
+    pub fn states(&self, number: u32, kinds: &Kinds) -> (&[PartState], Option<&Tally>) {
         let begin = number as usize * kinds.len();
-        &self.parts[begin..begin + kinds.len()]
+        (&self.parts[begin..begin + kinds.len()], self.tallies.get(number as usize))
     }
 
     /// The state of an element's statements, to change it.
-    pub fn states_mut(&mut self, number: u32, kinds: &Kinds) -> &mut [PartState] {
+    pub fn states_mut(&mut self, number: u32, kinds: &Kinds) -> (&mut [PartState], Option<&Tally>) {
         let begin = number as usize * kinds.len();
-        &mut self.parts[begin..begin + kinds.len()]
+        (&mut self.parts[begin..begin + kinds.len()], self.tallies.get(number as usize))
     }
 
     /// The number of elements, expired ones included.
@@ -273,30 +340,75 @@ impl Shard {
 
     /// The element in a place, unless it is free or has expired.
     pub fn element(&self, place: usize, now: Timestamp) -> Option<(PackedKey, Life)> {
-        let entry =
-            self.entries.get(place).filter(|entry| entry.live && entry.life.deadline > now)?;
+        let entry = self.entries.get(place).filter(|_| self.lives(place as u32, now))?;
         let mut key = PackedKey { halves: 2 * self.stride, ..PackedKey::EMPTY };
         key.words[..self.stride].copy_from_slice(self.key(place as u32));
         Some((key, entry.life))
     }
 }
 
+/// A packet that meets an element.
+pub(super) struct Meeting<'m> {
+    /// Length of the packet, in bytes.
+    pub bytes: u64,
+    pub now: Timestamp,
+    /// The connection of the packet.
+    pub connection: Joining<'m>,
+}
+
+/// The connection of a packet, which rules count.
+pub(super) struct Joining<'m> {
+    /// Its properties, if it is tracked.
+    pub details: Option<&'m dyn Details>,
+    /// The counts of connections that it has joined since it was asked last.
+    pub joined: &'m mut Vec<Tallied>,
+}
+
+impl Joining<'_> {
+    fn is_in(&self, tally: &Tally) -> bool {
+        self.joined.iter().any(|it| it.is_of(tally))
+            || self.details.is_some_and(|details| details.is_tallied(tally))
+    }
+
+    /// Counts the connection, unless it is counted already. Returns the number of connections.
+    pub fn join(&mut self, tally: &Tally) -> u32 {
+        if self.is_in(tally) {
+            return tally.count();
+        }
+        let (tallied, count) = tally.join();
+        self.joined.push(tallied);
+        count
+    }
+
+    /// The number of connections that [`join`](Self::join) would return.
+    pub fn would_join(&self, tally: &Tally) -> u32 {
+        tally.count() + u32::from(!self.is_in(tally))
+    }
+}
+
 /// Counts a packet for an element; false if one of its statements ends the rule.
-pub(super) fn count(states: &mut [PartState], kinds: &Kinds, bytes: u64, now: Timestamp) -> bool {
+pub(super) fn count(
+    (states, tally): (&mut [PartState], Option<&Tally>),
+    kinds: &Kinds,
+    Meeting { bytes, now, connection }: &mut Meeting<'_>,
+) -> bool {
     states.iter_mut().zip(kinds).all(|(state, (part, costs))| match part {
         Part::Counter => {
             state.packets += 1;
-            state.bytes += bytes;
+            state.bytes += *bytes;
             true
         }
         Part::Limit(rate) => {
             // The state of a rate is the time up to which it is used up.
-            let cost = costs.of_packet(bytes);
-            take_alone(&mut state.bytes, cost, costs.most, now) != rate.over
+            let cost = costs.of_packet(*bytes);
+            take_alone(&mut state.bytes, cost, costs.most, *now) != rate.over
         }
         Part::Quota { bytes: most, over } => {
-            state.bytes += bytes;
+            state.bytes += *bytes;
             (state.bytes > *most) == *over
+        }
+        Part::Connections(bound) => {
+            tally.is_some_and(|tally| bound.lets_on(connection.join(tally)))
         }
     })
 }
@@ -304,35 +416,50 @@ pub(super) fn count(states: &mut [PartState], kinds: &Kinds, bytes: u64, now: Ti
 /// The result that [`count`] gives if it changes nothing, as for packets over a rate. `None` if it
 /// changes something.
 pub(super) fn unchanged(
-    states: &[PartState],
+    (states, tally): (&[PartState], Option<&Tally>),
     kinds: &Kinds,
-    bytes: u64,
-    now: Timestamp,
+    Meeting { bytes, now, connection }: &Meeting<'_>,
 ) -> Option<bool> {
     for (state, (part, costs)) in states.iter().zip(kinds) {
-        let Part::Limit(rate) = part else { return None };
-        let mut used_until = state.bytes;
-        if take_alone(&mut used_until, costs.of_packet(bytes), costs.most, now) {
-            return None;
-        }
-        if !rate.over {
+        let goes_on = match part {
+            Part::Limit(rate) => {
+                let mut used_until = state.bytes;
+                if take_alone(&mut used_until, costs.of_packet(*bytes), costs.most, *now) {
+                    return None;
+                }
+                rate.over
+            }
+            Part::Connections(bound) => {
+                let tally = tally.filter(|tally| connection.is_in(tally))?;
+                bound.lets_on(tally.count())
+            }
+            Part::Counter | Part::Quota { .. } => return None,
+        };
+        if !goes_on {
             return Some(false);
         }
     }
     Some(true)
 }
 
-/// The result that [`count`] would give. A new element has no states yet.
-pub(super) fn would_go_on(states: &[PartState], kinds: &Kinds, bytes: u64, now: Timestamp) -> bool {
+/// The result that [`count`] would give. A new element has no states and no tally yet.
+pub(super) fn would_go_on(
+    (states, tally): (&[PartState], Option<&Tally>),
+    kinds: &Kinds,
+    Meeting { bytes, now, connection }: &Meeting<'_>,
+) -> bool {
     kinds.iter().enumerate().all(|(at, (part, costs))| {
         let state = states.get(at).copied().unwrap_or_default();
         match part {
             Part::Counter => true,
             Part::Limit(rate) => {
-                let (mut used_until, cost) = (state.bytes, costs.of_packet(bytes));
-                take_alone(&mut used_until, cost, costs.most, now) != rate.over
+                let (mut used_until, cost) = (state.bytes, costs.of_packet(*bytes));
+                take_alone(&mut used_until, cost, costs.most, *now) != rate.over
             }
             Part::Quota { bytes: most, over } => (state.bytes + bytes > *most) == *over,
+            Part::Connections(bound) => {
+                bound.lets_on(tally.map_or(1, |tally| connection.would_join(tally)))
+            }
         }
     })
 }

@@ -6,7 +6,7 @@ use wire::{Family, Network, TcpFlags, Transport, protocol};
 use super::load::{port, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
 use super::routes::looked_up;
-use super::state::RuleState;
+use super::state::{Met, RuleState};
 use super::view::PacketView;
 use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape, Span};
 use crate::elements::Element;
@@ -107,6 +107,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     /// every other decision is final.
     pub fn hook(&mut self, hook: Hook) {
         self.hook = hook;
+        self.state.forget_joined();
         for &base in self.program.bases(hook) {
             let chain = &self.program.chains[base.index()];
             if !chain.family.sees(self.view.network.family) {
@@ -306,6 +307,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             }
             Item::Assign { target, value } => self.assign(*target, value),
             Item::Update(update) => self.update(update),
+            Item::Connections(bound) => {
+                let met = self.met();
+                self.state.within_bound(bound.index(), met, T::USES)
+            }
             Item::Helper(helper) => {
                 let known = &self.program.ruleset.helpers[helper.index()];
                 let Network { protocol, family, .. } = self.view.network;
@@ -398,10 +403,16 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         Some(packed)
     }
 
+    /// The packet for statements that have a state.
+    fn met(&self) -> Met<'a> {
+        let details = self.view.connection.known.and_then(|known| known.details);
+        Met { bytes: self.bytes, now: self.now, details }
+    }
+
     /// The element of a set that packets change. Only presence counts, as it holds no data.
     fn find_dynamic(&mut self, at: u32, key: &PackedKey) -> Option<u32> {
-        let set = &self.state.sets[at as usize];
-        set.meet(key, self.bytes, self.now, T::USES).then_some(0)
+        let met = self.met();
+        self.state.meet(at as usize, key, met, T::USES).then_some(0)
     }
 
     /// Counts for an element; `None` if it has expired.
@@ -486,10 +497,12 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         let Shape::Dynamic(at) = lookup.shape else { return false };
         match self.packed(&update.key, lookup) {
             Some(key) if T::USES => {
-                self.state.update(at as usize, update, &key, self.bytes, self.now)
+                let met = self.met();
+                self.state.update(at as usize, update, &key, met)
             }
             Some(key) => {
-                self.state.sets[at as usize].would_update(update, &key, self.bytes, self.now)
+                let met = self.met();
+                self.state.would_update(at as usize, update, &key, met)
             }
             None => false,
         }

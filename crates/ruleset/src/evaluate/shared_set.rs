@@ -11,13 +11,17 @@
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use flow::Timestamp;
 use siphasher::sip::SipHasher13;
 
-use super::dynamic::{Added, Life, PartState, SEARCHED, Shard, count, unchanged, would_go_on};
+use super::dynamic::{
+    Added, Life, Meeting, PartState, SEARCHED, Shard, count, unchanged, would_go_on,
+};
 use super::limit::Costs;
 use crate::compile::PackedKey;
+use crate::contents::ElementChange;
 use crate::model::{Data, Part, Set, Update, UpdateOp};
 
 /// Most shards of a set. Two of sixteen workers that meet a set at once seldom meet one shard.
@@ -41,7 +45,25 @@ pub(super) struct SharedSet {
     timeout: Option<u64>,
 }
 
-/// What becomes of a rule that changes a set.
+/// An element that the operator names.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub key: PackedKey,
+    /// Its own timeout, nanoseconds.
+    pub timeout: Option<u64>,
+    /// The time that is left of its timeout.
+    pub left: Option<Duration>,
+    pub comment: Option<String>,
+}
+
+/// An element as it is listed.
+pub(super) struct Told<'t> {
+    /// Packets and bytes of its counter.
+    pub counted: Option<(u64, u64)>,
+    pub comment: Option<&'t str>,
+}
+
+/// The outcome of a change of a set for its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Changed {
     /// The rule goes on.
@@ -76,8 +98,11 @@ impl SharedSet {
             else {
                 continue;
             };
+            if let Some(comment) = element.comment() {
+                shard.comment_on(number, comment);
+            }
             let (packets, bytes) = element.counted();
-            let states = shard.states_mut(number, &made.kinds);
+            let (states, _) = shard.states_mut(number, &made.kinds);
             for (state, (part, _)) in states.iter_mut().zip(&made.kinds) {
                 if *part == Part::Counter {
                     *state = PartState { packets, bytes };
@@ -183,20 +208,20 @@ impl SharedSet {
 
     /// Looks for the element of a packet's key, and counts the packet for it if it `uses` it. True
     /// if there is one and its statements let the rule go on.
-    pub fn meet(&self, key: &PackedKey, bytes: u64, now: Timestamp, uses: bool) -> bool {
-        let (hash, kinds) = (self.hash(key), &*self.kinds);
+    pub fn meet(&self, key: &PackedKey, meeting: &mut Meeting<'_>, uses: bool) -> bool {
+        let (hash, kinds, now) = (self.hash(key), &*self.kinds, meeting.now);
         let shard = self.read(hash);
         let Some(number) = shard.find(hash, key, now) else { return false };
         if !uses {
-            return would_go_on(shard.states(number, kinds), kinds, bytes, now);
+            return would_go_on(shard.states(number, kinds), kinds, meeting);
         }
-        if let Some(goes_on) = unchanged(shard.states(number, kinds), kinds, bytes, now) {
+        if let Some(goes_on) = unchanged(shard.states(number, kinds), kinds, meeting) {
             return goes_on;
         }
         drop(shard);
         let mut shard = self.write(hash);
         let Some(number) = shard.find(hash, key, now) else { return false };
-        count(shard.states_mut(number, kinds), kinds, bytes, now)
+        count(shard.states_mut(number, kinds), kinds, meeting)
     }
 
     /// The life of an element that a statement adds.
@@ -206,8 +231,8 @@ impl SharedSet {
     }
 
     /// Changes the set for a packet.
-    pub fn update(&self, update: &Update, key: &PackedKey, bytes: u64, now: Timestamp) -> Changed {
-        let (hash, kinds) = (self.hash(key), &*self.kinds);
+    pub fn update(&self, update: &Update, key: &PackedKey, meeting: &mut Meeting<'_>) -> Changed {
+        let (hash, kinds, now) = (self.hash(key), &*self.kinds, meeting.now);
         if update.op == UpdateOp::Delete {
             self.remove((hash, key), now);
             return Changed::GoesOn;
@@ -217,7 +242,7 @@ impl SharedSet {
         let shard = self.read(hash);
         if let Some(number) = shard.find(hash, key, now)
             && !(refreshes && shard.gains(number, life))
-            && let Some(goes_on) = unchanged(shard.states(number, kinds), kinds, bytes, now)
+            && let Some(goes_on) = unchanged(shard.states(number, kinds), kinds, meeting)
         {
             return if goes_on { Changed::GoesOn } else { Changed::Ends };
         }
@@ -240,27 +265,21 @@ impl SharedSet {
                     return Changed::Full;
                 }
             };
-            let goes_on = count(shard.states_mut(number, kinds), kinds, bytes, now);
+            let goes_on = count(shard.states_mut(number, kinds), kinds, meeting);
             return if goes_on { Changed::GoesOn } else { Changed::Ends };
         }
     }
 
     /// True if the rule of a statement would go on; changes nothing.
-    pub fn would_update(
-        &self,
-        update: &Update,
-        key: &PackedKey,
-        bytes: u64,
-        now: Timestamp,
-    ) -> bool {
+    pub fn would_update(&self, update: &Update, key: &PackedKey, meeting: &Meeting<'_>) -> bool {
         if update.op == UpdateOp::Delete {
             return true;
         }
         let (hash, kinds) = (self.hash(key), &*self.kinds);
         let shard = self.read(hash);
-        match shard.find(hash, key, now) {
-            Some(number) => would_go_on(shard.states(number, kinds), kinds, bytes, now),
-            None => would_go_on(&[], kinds, bytes, now),
+        match shard.find(hash, key, meeting.now) {
+            Some(number) => would_go_on(shard.states(number, kinds), kinds, meeting),
+            None => would_go_on((&[], None), kinds, meeting),
         }
     }
 
@@ -274,16 +293,122 @@ impl SharedSet {
         lived
     }
 
+    /// Changes the elements as the operator asks. No packet sees a part of it. Returns how many
+    /// elements were added, put off or deleted.
+    ///
+    /// # Errors
+    /// The numbers of the elements that do not allow it, each with the reason. Nothing changes.
+    pub fn change(
+        &self,
+        change: ElementChange,
+        wanted: &[Wanted],
+        now: Timestamp,
+    ) -> Result<usize, Vec<(usize, String)>> {
+        // Packets lock one shard at a time, so all of them can be locked in a fixed order.
+        let locked =
+            self.shards.iter().map(|it| it.write().unwrap_or_else(PoisonError::into_inner));
+        let mut shards: Vec<_> = locked.collect();
+        match change {
+            ElementChange::Flush => {
+                let cleared: Vec<_> = shards.iter_mut().map(|shard| shard.clear(now)).collect();
+                self.give_room(cleared.iter().map(|(held, _)| held).sum());
+                Ok(cleared.iter().map(|(_, lived)| lived).sum())
+            }
+            ElementChange::Delete => self.delete(&mut shards, wanted, now),
+            ElementChange::Add => {
+                // Elements that have ended leave their room to new ones.
+                let freed: u32 = shards.iter_mut().map(|shard| shard.reclaim_all(now)).sum();
+                self.give_room(freed);
+                self.add(&mut shards, wanted, now)
+            }
+        }
+    }
+
+    fn delete(
+        &self,
+        shards: &mut [RwLockWriteGuard<'_, Shard>],
+        wanted: &[Wanted],
+        now: Timestamp,
+    ) -> Result<usize, Vec<(usize, String)>> {
+        let mut missing = Vec::new();
+        for (at, Wanted { key, .. }) in wanted.iter().enumerate() {
+            let hash = self.hash(key);
+            if shards[self.place(hash)].find(hash, key, now).is_none() {
+                missing.push((at, "is not in the set".to_owned()));
+            }
+        }
+        if !missing.is_empty() {
+            return Err(missing);
+        }
+        let mut deleted = 0;
+        for Wanted { key, .. } in wanted {
+            let hash = self.hash(key);
+            let (took_room, lived) = shards[self.place(hash)].remove(hash, key, now);
+            self.give_room(u32::from(took_room));
+            deleted += usize::from(lived);
+        }
+        Ok(deleted)
+    }
+
+    fn add(
+        &self,
+        shards: &mut [RwLockWriteGuard<'_, Shard>],
+        wanted: &[Wanted],
+        now: Timestamp,
+    ) -> Result<usize, Vec<(usize, String)>> {
+        let room = self.room.saturating_sub(self.held.load(Ordering::Relaxed)) as usize;
+        let is_new = |(_, Wanted { key, .. }): &(usize, &Wanted)| {
+            let hash = self.hash(key);
+            shards[self.place(hash)].find(hash, key, now).is_none()
+        };
+        let too_many = wanted.iter().enumerate().filter(is_new).skip(room);
+        let what = format!("finds the set full: it holds {} elements at most", self.room);
+        let too_many: Vec<_> = too_many.map(|(at, _)| (at, what.clone())).collect();
+        if !too_many.is_empty() {
+            return Err(too_many);
+        }
+        let mut changed = 0;
+        for Wanted { key, timeout, left, comment } in wanted {
+            let hash = self.hash(key);
+            let shard = &mut shards[self.place(hash)];
+            let life = Life::from(now, timeout.or(self.timeout));
+            let deadline = left.map_or(life.deadline, |left| now.after(left));
+            let life = Life { deadline, ..life };
+            let room = || self.take_room();
+            let number = match shard.add((hash, key), life, &self.kinds, now, room) {
+                Added::New(number) => number,
+                Added::Known(number) if timeout.is_some() => {
+                    shard.refresh(number, life);
+                    number
+                }
+                Added::Known(_) | Added::Full => continue,
+            };
+            if let Some(comment) = comment {
+                shard.comment_on(number, comment);
+            }
+            changed += 1;
+        }
+        Ok(changed)
+    }
+
     /// Tells of every element that has not expired, in no order.
-    pub fn list(&self, now: Timestamp, mut tell: impl FnMut(PackedKey, Life, &[PartState])) {
+    pub fn list(&self, now: Timestamp, mut tell: impl FnMut(PackedKey, Life, Told<'_>)) {
         for at in 0..self.shards.len() {
             let shard = self.shard(at);
             for place in 0..shard.places() {
                 if let Some((key, life)) = shard.element(place, now) {
-                    tell(key, life, shard.states(place as u32, &self.kinds));
+                    let (states, _) = shard.states(place as u32, &self.kinds);
+                    let counter = self.kinds.iter().position(|(part, _)| *part == Part::Counter);
+                    let counted = counter.map(|at| (states[at].packets, states[at].bytes));
+                    tell(key, life, Told { counted, comment: shard.comment(place as u32) });
                 }
             }
         }
+    }
+
+    /// Time that an element stays unless it says otherwise, in nanoseconds.
+    pub const fn timeout(&self) -> Option<u64> {
+        self.timeout
     }
 
     /// The number of elements that have not expired.

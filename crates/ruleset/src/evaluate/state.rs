@@ -5,26 +5,39 @@
 //! | counters | each worker counts; readers add up |
 //! | rates | one number for all: packets over the limit read it, packets within it write it |
 //! | quotas | one for all, of which each worker takes up to 64 KiB at a time |
+//! | connections (`ct count`) | one number for all; connections hold their places in it |
 //! | sets that rules fill, with the rates and quotas of their elements | one for all, behind locks |
 //! | `numgen` | each worker counts, or draws, by itself |
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use flow::Timestamp;
+use flow::{Tallied, Tally, Timestamp};
+use serde_json::Value;
 
+use super::dynamic::{Joining, Meeting};
 use super::generate::Numbers;
 use super::limit::{QuotaLease, SharedQuota, SharedRate};
-use super::shared_set::{Changed, SharedSet};
+use super::shared_set::{Changed, SharedSet, Wanted};
+use super::view::Details;
 use crate::compile::{PackedKey, Program};
-use crate::listing::LiveElement;
-use crate::model::{CounterId, SetId, Update};
+use crate::contents::{ElementChange, ElementProblem};
+use crate::elements::Element;
+use crate::import::sets;
+use crate::kind::Interval;
+use crate::listing::{LiveElement, element_text};
+use crate::model::{Bound, CounterId, Set, SetId, Update};
+use crate::problem::Path;
 
 /// The state that all workers share. Clones share it, too.
 #[derive(Clone, Debug)]
 pub struct SharedState {
     rates: Vec<Arc<SharedRate>>,
     quotas: Vec<Arc<SharedQuota>>,
+    /// The bounds for connections, with the number of connections that each has counted.
+    bounds: Arc<Vec<(Bound, Tally)>>,
     /// The sets that rules fill.
     sets: Vec<Arc<SharedSet>>,
     /// The number of states that were made. Each draws other random numbers.
@@ -40,6 +53,7 @@ impl SharedState {
         Self {
             rates: ruleset.limits.iter().map(|it| Arc::new(SharedRate::new(&it.rate))).collect(),
             quotas: ruleset.quotas.iter().map(|it| Arc::new(SharedQuota::new(it))).collect(),
+            bounds: Arc::new(ruleset.bounds.iter().map(|it| (*it, Tally::default())).collect()),
             sets: program.dynamic.iter().map(set).collect(),
             made: Arc::default(),
         }
@@ -49,11 +63,24 @@ impl SharedState {
     /// these. Rates and quotas begin anew.
     pub fn apart(&self, program: &Program, now: Timestamp) -> Self {
         let new = Self::new(program, now);
-        if new.sets.len() != self.sets.len() {
+        if new.sets.len() != self.sets.len() || new.bounds.len() != self.bounds.len() {
             return new;
         }
         let sets = self.sets.iter().map(|set| Arc::new(set.copied())).collect();
-        Self { sets, ..new }
+        Self { sets, bounds: Arc::new((*self.bounds).clone()), ..new }
+    }
+
+    /// True if a program can go on with this state of the one `before`, because it differs only in
+    /// the elements of sets that packets do not change.
+    pub fn goes_on_with(&self, before: &Program, program: &Program) -> bool {
+        let (old, new) = (before.ruleset(), program.ruleset());
+        old.limits == new.limits
+            && old.quotas.len() == new.quotas.len()
+            && old.bounds == new.bounds
+            && old.rules.len() == new.rules.len()
+            && old.chains == new.chains
+            && before.dynamic == program.dynamic
+            && old.counters.len() == new.counters.len()
     }
 
     /// Begins each quota anew, behind the bytes that all workers have used of it.
@@ -68,7 +95,8 @@ impl SharedState {
         let mut all = Vec::new();
         for (id, set) in program.dynamic.iter().zip(&self.sets) {
             let kinds = &program.ruleset().sets[id.index()].key;
-            set.list(now, |key, life, _| {
+            let usual = set.timeout();
+            set.list(now, |key, life, told| {
                 let mut halves = key.halves();
                 let mut part = |words: usize| {
                     let halves = halves.by_ref().take(words);
@@ -77,10 +105,38 @@ impl SharedState {
                 let key = kinds.iter().map(|kind| part(kind.words())).collect();
                 let ends = life.deadline != Timestamp::NEVER;
                 let expires = ends.then(|| life.deadline.since(now));
-                all.push(LiveElement { set: *id, key, expires });
+                let timeout = life.timeout.filter(|_| ends && life.timeout != usual);
+                all.push(LiveElement {
+                    set: *id,
+                    key,
+                    timeout: timeout.map(Duration::from_nanos),
+                    expires,
+                    counted: told.counted,
+                    comment: told.comment.map(str::to_owned),
+                });
             });
         }
         all
+    }
+
+    /// Changes the elements of a set that rules fill. Returns how many were added, put off or
+    /// deleted; `None` for a set that rules do not fill.
+    ///
+    /// # Errors
+    /// All elements that do not allow it; nothing changes.
+    pub fn change_elements(
+        &self,
+        program: &Program,
+        set: SetId,
+        named: &NamedElements,
+        now: Timestamp,
+    ) -> Option<Result<usize, Vec<ElementProblem>>> {
+        let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
+        let NamedElements { change, wanted, texts } = named;
+        let problem =
+            |(at, what): (usize, String)| ElementProblem { element: texts[at].clone(), what };
+        let changed = self.sets[at].change(*change, wanted, now);
+        Some(changed.map_err(|bad| bad.into_iter().map(problem).collect()))
     }
 
     /// The number of elements of a set that rules fill; `None` for a set that does not change.
@@ -88,6 +144,90 @@ impl SharedState {
         let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
         Some(self.sets[at].len(now))
     }
+}
+
+/// The counters of a program, each with its place among those of the program before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CounterMoves(Vec<Option<u32>>);
+
+impl CounterMoves {
+    /// Finds the counters of `program` among those of the one `before`, from which it differs only
+    /// in the elements of sets that packets do not change. An element keeps its counter.
+    pub fn between(before: &Program, program: &Program) -> Self {
+        let rules = program.ruleset().counters.len();
+        let mut places: Vec<Option<u32>> = (0..rules as u32).map(Some).collect();
+        places.resize(program.counters.len(), None);
+        let sets = program.sets.iter().zip(&program.ruleset().sets);
+        for ((lookup, set), (old, old_set)) in
+            sets.zip(before.sets.iter().zip(&before.ruleset().sets))
+        {
+            let (Some(first), Some(old_first)) = (lookup.counters, old.counters) else { continue };
+            let key = |element: Element<'_>| element.key().collect::<Vec<Interval>>();
+            let known: HashMap<Vec<Interval>, u32> =
+                old_set.elements.iter().map(key).zip(old_first..).collect();
+            for (element, place) in set.elements.iter().zip(first as usize..) {
+                places[place] = known.get(&key(element)).copied();
+            }
+        }
+        Self(places)
+    }
+
+    /// The counts in their new places.
+    pub fn apply(&self, counts: &[Counted]) -> Vec<Counted> {
+        let count = |place: &Option<u32>| {
+            place.and_then(|place| counts.get(place as usize).copied()).unwrap_or_default()
+        };
+        self.0.iter().map(count).collect()
+    }
+}
+
+/// Elements of a set that rules fill, and the change that they are named for.
+#[derive(Debug)]
+pub struct NamedElements {
+    change: ElementChange,
+    wanted: Vec<Wanted>,
+    /// Their texts.
+    texts: Vec<String>,
+}
+
+impl NamedElements {
+    /// Reads elements in nft's JSON.
+    ///
+    /// # Errors
+    /// All elements that can not be in the set.
+    pub fn read(
+        change: ElementChange,
+        values: &[Value],
+        set: &Set,
+    ) -> Result<Self, Vec<ElementProblem>> {
+        let (mut wanted, mut problems) = (Vec::new(), Vec::new());
+        let texts: Vec<String> = values.iter().map(element_text).collect();
+        for (value, element) in values.iter().zip(&texts) {
+            match named_element(value, set) {
+                Ok(element) => wanted.push(element),
+                Err(what) => problems.push(ElementProblem { element: element.clone(), what }),
+            }
+        }
+        if problems.is_empty() { Ok(Self { change, wanted, texts }) } else { Err(problems) }
+    }
+}
+
+/// An element of a set that rules fill, or the reason why the set can not hold it.
+fn named_element(value: &Value, set: &Set) -> Result<Wanted, String> {
+    let inside = value.get("elem").unwrap_or(&Value::Null);
+    let key = inside.get("val").unwrap_or(value);
+    let intervals = sets::intervals(key, &set.key, &Path::root("elem")).map_err(|it| it.what)?;
+    let mut key = PackedKey::EMPTY;
+    for (part, kind) in intervals.iter().zip(&set.key) {
+        if !part.is_one() {
+            return Err("is a range, and packets change the set: it holds single values".to_owned());
+        }
+        key.push(part.low, kind.words());
+    }
+    let seconds = |name| inside.get(name).and_then(Value::as_u64).map(Duration::from_secs);
+    let timeout = seconds("timeout").map(|timeout| timeout.as_nanos() as u64);
+    let comment = inside.get("comment").and_then(Value::as_str).map(str::to_owned);
+    Ok(Wanted { key, timeout, left: seconds("expires"), comment })
 }
 
 /// Packets and bytes.
@@ -105,6 +245,9 @@ pub struct RuleState {
     counters: Vec<Counted>,
     rates: Vec<Arc<SharedRate>>,
     quotas: Vec<QuotaLease>,
+    bounds: Arc<Vec<(Bound, Tally)>>,
+    /// The counts that the connection of the packet has joined since a hook was asked last.
+    joined: Vec<Tallied>,
     pub(super) sets: Vec<Arc<SharedSet>>,
     pub(super) numbers: Numbers,
     /// Additions that were refused because a set was full.
@@ -122,10 +265,17 @@ impl RuleState {
             counters: vec![Counted::default(); program.counters.len()],
             rates: shared.rates.clone(),
             quotas: shared.quotas.iter().cloned().map(QuotaLease::new).collect(),
+            bounds: shared.bounds.clone(),
+            joined: Vec::new(),
             sets: shared.sets.clone(),
             refused: 0,
             loaded_at: now,
         }
+    }
+
+    /// Goes on with a program that differs only in the elements of sets that packets do not change.
+    pub fn go_on_with(&mut self, moved: &CounterMoves) {
+        self.counters = moved.apply(&self.counters);
     }
 
     /// The value that a counter had when the ruleset was printed.
@@ -191,11 +341,71 @@ impl RuleState {
         at: usize,
         update: &Update,
         key: &PackedKey,
-        bytes: u64,
-        now: Timestamp,
+        met: Met<'_>,
     ) -> bool {
-        let changed = self.sets[at].update(update, key, bytes, now);
+        let Self { sets, joined, .. } = self;
+        let changed = sets[at].update(update, key, &mut met.meeting(joined));
         self.refused += u64::from(changed == Changed::Full);
         changed == Changed::GoesOn
+    }
+
+    /// True if the rule of a statement that changes a set would go on; changes nothing.
+    pub(super) fn would_update(
+        &mut self,
+        at: usize,
+        update: &Update,
+        key: &PackedKey,
+        met: Met<'_>,
+    ) -> bool {
+        let Self { sets, joined, .. } = self;
+        sets[at].would_update(update, key, &met.meeting(joined))
+    }
+
+    /// Looks for an element; true if the rule goes on with it.
+    pub(super) fn meet(&mut self, at: usize, key: &PackedKey, met: Met<'_>, uses: bool) -> bool {
+        let Self { sets, joined, .. } = self;
+        sets[at].meet(key, &mut met.meeting(joined), uses)
+    }
+
+    /// Counts the connection of a packet; true if the rule goes on.
+    pub(super) fn within_bound(&mut self, bound: usize, met: Met<'_>, uses: bool) -> bool {
+        let Self { bounds, joined, .. } = self;
+        let (bound, tally) = &bounds[bound];
+        let mut connection = met.meeting(joined).connection;
+        let count = if uses { connection.join(tally) } else { connection.would_join(tally) };
+        bound.lets_on(count)
+    }
+
+    /// Takes the counts of connections that the packet's connection has joined since a hook was
+    /// asked last. They belong to the connection as long as it lives.
+    pub fn take_joined(&mut self) -> impl Iterator<Item = Tallied> {
+        self.joined.drain(..)
+    }
+
+    /// True if there are [any](Self::take_joined).
+    #[inline]
+    pub fn has_joined(&self) -> bool {
+        !self.joined.is_empty()
+    }
+
+    /// Drops those that nobody took.
+    #[inline]
+    pub(super) fn forget_joined(&mut self) {
+        self.joined.clear();
+    }
+}
+
+/// A packet that statements with a state meet.
+#[derive(Clone, Copy)]
+pub(super) struct Met<'m> {
+    pub bytes: u64,
+    pub now: Timestamp,
+    pub details: Option<&'m dyn Details>,
+}
+
+impl<'m> Met<'m> {
+    fn meeting(self, joined: &'m mut Vec<Tallied>) -> Meeting<'m> {
+        let Self { bytes, now, details } = self;
+        Meeting { bytes, now, connection: Joining { details, joined } }
     }
 }

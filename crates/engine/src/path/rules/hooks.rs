@@ -330,7 +330,8 @@ impl PacketPath {
             || outcome.helper.is_some()
             || outcome.timeout.is_some()
             || outcome.segment_size.is_some()
-            || outcome.logs.asked() > 0;
+            || outcome.logs.asked() > 0
+            || rules.state.has_joined();
         if has_effects {
             self.apply_outcome(&outcome, packet, scratch);
         }

@@ -36,6 +36,8 @@ fn gateway(workers: u16, statement: &str) -> TestGateway {
     gateway
 }
 
+const SERVER: [u8; 4] = [198, 51, 100, 1];
+
 fn opener(client: u8, flow: u16) -> Vec<u8> {
     let mut frame = Vec::new();
     let header = Tcp {
@@ -44,26 +46,27 @@ fn opener(client: u8, flow: u16) -> Vec<u8> {
         flags: TcpFlags::SYN,
         ..Tcp::default()
     };
-    PacketBuilder::v4([192, 0, 2, client], [198, 51, 100, 1]).tcp(&header, &[], &mut frame);
+    PacketBuilder::v4([192, 0, 2, client], SERVER).tcp(&header, &[], &mut frame);
+    frame
+}
+
+/// The answer of a server that refuses the connection.
+fn refusal(client: u8, flow: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let header = Tcp {
+        source_port: 80,
+        destination_port: 1024 + flow,
+        acknowledgment: 1,
+        flags: TcpFlags::RST.with(TcpFlags::ACK),
+        ..Tcp::default()
+    };
+    PacketBuilder::v4(SERVER, [192, 0, 2, client]).tcp(&header, &[], &mut frame);
     frame
 }
 
 /// The packets of each client that pass.
 fn passed(workers: u16, statement: &str) -> Vec<usize> {
-    let mut gateway = gateway(workers, statement);
-    let mut passed = vec![0; CLIENTS.into()];
-    for flow in 0..FLOWS {
-        (0..CLIENTS).for_each(|client| gateway.arrive(0, &opener(client, flow)));
-        if workers > 1 {
-            gateway.start_move(flow * 7, flow);
-        }
-        gateway.run_until_idle();
-        for frame in gateway.sent(1) {
-            // The last byte of the source address.
-            passed[usize::from(frame.bytes()[29])] += 1;
-        }
-    }
-    passed
+    open(&mut gateway(workers, statement), 0..FLOWS)
 }
 
 #[test]
@@ -86,5 +89,61 @@ fn a_meter_lets_as_much_pass_with_any_number_of_workers() {
     for workers in [1, 2, 4, 8] {
         assert_eq!(passed(workers, rate).iter().sum::<usize>(), 3, "{workers} workers");
         assert_eq!(passed(workers, quota).iter().sum::<usize>(), 7, "{workers} workers");
+    }
+}
+
+/// Opens connections of all clients, and returns how many of each pass.
+fn open(gateway: &mut TestGateway, flows: std::ops::Range<u16>) -> Vec<usize> {
+    let mut passed = vec![0; CLIENTS.into()];
+    for flow in flows {
+        (0..CLIENTS).for_each(|client| gateway.arrive(0, &opener(client, flow)));
+        if gateway.workers.len() > 1 {
+            gateway.start_move(flow * 7, flow);
+        }
+        gateway.run_until_idle();
+        for frame in gateway.sent(1) {
+            // The last byte of the source address.
+            passed[usize::from(frame.bytes()[29])] += 1;
+        }
+    }
+    passed
+}
+
+#[test]
+fn connections_count_while_they_live_and_once_each() {
+    let count = r#"{"ct count":{"val":3,"inv":true}}"#;
+    let each = format!(
+        r#"{{"set":{{"op":"add","set":"@m","elem":{{"payload":{{"protocol":"ip",
+            "field":"saddr"}}}},"stmt":[{count}]}}}}"#
+    );
+    for workers in [1, 2, 4, 8] {
+        let mut gateway = gateway(workers, &each);
+        assert_eq!(open(&mut gateway, 0..10), [3; CLIENTS as usize], "{workers} workers");
+        // The same packets again belong to connections that are counted.
+        assert_eq!(open(&mut gateway, 0..3), [3; CLIENTS as usize]);
+        assert_eq!(open(&mut gateway, 3..10), [0; CLIENTS as usize]);
+        // Two connections of every client end, and one of the first client more.
+        for client in 0..CLIENTS {
+            (0..2).for_each(|flow| gateway.arrive(1, &refusal(client, flow)));
+        }
+        gateway.arrive(1, &refusal(0, 2));
+        gateway.run_until_idle();
+        gateway.sent(0);
+        let mut expected = vec![2; CLIENTS.into()];
+        expected[0] = 3;
+        assert_eq!(open(&mut gateway, 20..30), expected, "{workers} workers");
+        // All time out. A turn looks at a bounded number of timers.
+        for _ in 0..600 {
+            gateway.now = gateway.now.after(std::time::Duration::from_secs(1));
+            gateway.run_until_idle();
+        }
+        assert_eq!(open(&mut gateway, 40..50), [3; CLIENTS as usize], "{workers} workers");
+    }
+    for workers in [1, 2, 4, 8] {
+        let mut gateway = gateway(workers, count);
+        assert_eq!(open(&mut gateway, 0..10).iter().sum::<usize>(), 3);
+        gateway.arrive(1, &refusal(0, 0));
+        gateway.run_until_idle();
+        assert_eq!(open(&mut gateway, 10..20).iter().sum::<usize>(), 1, "{workers} workers");
     }
 }

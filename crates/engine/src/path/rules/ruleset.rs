@@ -10,9 +10,10 @@ use flow::{Timestamp, Zone};
 use netio::PortId;
 use ruleset::listing::LiveElement;
 use ruleset::{
-    CompileError, CompileOptions, Counted, CtState, HelperId, Hook, LogId, Logs, Need, Outcome,
-    PacketView, Problem, Program, RuleState, SetId, Severity, SharedState, SynProxy, TimeoutId,
-    TimeoutState, Translations, ValidRuleset, name_bits,
+    CompileError, CompileOptions, Counted, CounterMoves, CtState, ElementProblem, HelperId, Hook,
+    LogId, Logs, NamedElements, Need, Outcome, PacketView, Problem, Program, RuleState, SetId,
+    Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations, ValidRuleset,
+    name_bits,
 };
 use wire::protocol;
 
@@ -254,6 +255,42 @@ impl Rules {
         &self.zones
     }
 
+    /// The same rules with other elements in sets that packets do not change. They go on with the
+    /// state of these. `None` if the rules differ in more.
+    pub fn with_elements(&self, unloaded: Unloaded) -> Option<Arc<Self>> {
+        let Unloaded { program, helpers, timeouts, syn_proxies, zones, translations, .. } =
+            unloaded;
+        if !self.shared.goes_on_with(&self.program, &program) {
+            return None;
+        }
+        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(Arc::new(Self {
+            program,
+            revision: self.revision,
+            loaded_at: self.loaded_at,
+            shared: self.shared.clone(),
+            interfaces: Mutex::new(interfaces),
+            helpers,
+            timeouts,
+            syn_proxies,
+            zones,
+            translations,
+        }))
+    }
+
+    /// Changes the elements of a set that rules fill; `None` for another set.
+    ///
+    /// # Errors
+    /// All elements that do not allow it; nothing changes.
+    pub fn change_elements(
+        &self,
+        set: SetId,
+        named: &NamedElements,
+        now: Timestamp,
+    ) -> Option<Result<usize, Vec<ElementProblem>>> {
+        self.shared.change_elements(&self.program, set, named, now)
+    }
+
     /// Makes the state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
         let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -388,6 +425,14 @@ fn grow<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
 }
 
 impl WorkerRules {
+    /// Judges by rules that differ only in elements of sets, and goes on counting.
+    pub fn go_on_with(&mut self, rules: &Arc<Rules>, moves: &CounterMoves) {
+        if self.shared.revision == rules.revision {
+            self.state.go_on_with(moves);
+            self.shared = rules.clone();
+        }
+    }
+
     /// The name of a port, as rules compare it.
     #[inline]
     pub fn interface(&self, port: PortId) -> u128 {

@@ -1,11 +1,12 @@
 //! Rates, quotas and counts of connections that rules keep for each address, beside the kernel:
 //! the same traffic has the same outcome, however many workers share it.
 
-use lab::{Family, Lab, Result, Tracking};
+use lab::{Family, Lab, Result, Tracking, Transport};
 use serde_json::Value;
 
 use crate::scenario::{
     alone, bridge_spec, kernel_router, load, start, stateway, stateway_binary, stop_cleanly,
+    wait_for_pings,
 };
 
 /// Refuses connections over rates and quotas, of an address and of all. The server has no
@@ -47,7 +48,7 @@ table inet meters {
         tcp dport 8005 quota name \"little\" counter reject with tcp reset
         tcp dport 8006 add @full { tcp sport } counter
         tcp dport 8007 limit rate 300000/second burst 20 packets counter
-        counter
+        tcp dport 8000-8007 counter
     }
 }
 ";
@@ -71,6 +72,7 @@ for number in range(times):
 ";
 
 fn connect(lab: &Lab) -> Result<()> {
+    wait_for_pings(lab)?;
     let server = lab.server_address(Family::V4).to_string();
     let times = TIMES.to_string();
     lab.on_client("python3").args(["-c", CONNECTS, &server, &times]).check().map(drop)
@@ -100,6 +102,123 @@ fn rates_and_quotas_of_addresses_are_the_kernels_with_any_number_of_workers() {
             let mut lab = start(bridge_spec(workers)?)?;
             load(&lab, MEASURING)?;
             connect(&lab)?;
+            let ours = stateway(&lab).query(&["rules", "list"])?;
+            assert_eq!(counted(&ours), theirs, "{workers} workers");
+            stop_cleanly(&mut lab)?;
+        }
+        Ok(())
+    });
+}
+
+/// Bounds the connections of an address, and those of all. Ports 9002 and 9003 have no listener.
+const BOUNDING: &str = "
+table inet bounds {
+    set clients {
+        type ipv4_addr
+        flags dynamic
+        size 4096
+    }
+    set ports {
+        type ipv4_addr . inet_service
+        flags dynamic
+        size 4096
+    }
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        tcp dport 9000 ct state new add @clients { ip saddr ct count over 3 } \
+            counter reject with tcp reset
+        tcp dport 9001 ct state new ct count over 5 counter reject with tcp reset
+        tcp dport { 9000, 9002 } ct state new add @ports { ip saddr . tcp dport ct count 4 } counter
+        tcp dport 9003 add @clients { ip saddr ct count over 3 } counter reject with tcp reset
+        ct state new tcp dport 9000-9003 counter
+    }
+}
+";
+
+/// Takes every connection, and closes it when the client does. Clients send nothing.
+const LISTENS: &str = "
+import selectors, socket
+wanted = selectors.DefaultSelector()
+for port in (9000, 9001):
+    listener = socket.create_server(('', port), backlog=64)
+    wanted.register(listener, selectors.EVENT_READ, True)
+while True:
+    for key, _ in wanted.select():
+        if key.data:
+            client, _ = key.fileobj.accept()
+            wanted.register(client, selectors.EVENT_READ, False)
+        else:
+            wanted.unregister(key.fileobj)
+            key.fileobj.close()
+";
+
+/// Opens and closes connections one after the other, and tells which were refused. The kernel looks
+/// once in a tick which connections have ended, hence the pauses.
+const BOUNDED: &str = "
+import socket, struct, sys, time
+address, told, opened = sys.argv[1], '', {}
+def connect(port, times):
+    global told
+    for number in range(times):
+        time.sleep(0.03)
+        client = socket.socket()
+        client.settimeout(10)
+        try:
+            client.connect((address, port))
+            opened.setdefault(port, []).append(client)
+            told += '+'
+        except ConnectionRefusedError:
+            client.close()
+            told += '-'
+    told += ' '
+def close(port, times, abruptly=False):
+    for number in range(times):
+        client = opened[port].pop(0)
+        if abruptly:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+        client.close()
+    time.sleep(0.3)
+for port in (9000, 9001):
+    connect(port, 8)
+    close(port, 2)
+    connect(port, 5)
+    close(port, 1, abruptly=True)
+    connect(port, 3)
+    close(port, 3)
+    connect(port, 2)
+connect(9002, 6)
+connect(9003, 3)
+connect(9000, 4)
+print(told)
+";
+
+fn bounded(lab: &Lab) -> Result<String> {
+    wait_for_pings(lab)?;
+    let mut server = lab.on_server("python3").args(["-c", LISTENS]).spawn()?;
+    server.wait_for_port(Transport::Tcp, 9001)?;
+    let address = lab.server_address(Family::V4).to_string();
+    let told = lab.on_client("python3").args(["-c", BOUNDED, &address]).check()?;
+    server.terminate()?;
+    Ok(told)
+}
+
+#[test]
+fn connections_are_counted_as_by_the_kernel_with_any_number_of_workers() {
+    alone(|| {
+        stateway_binary()?;
+        let kernel = kernel_router(Tracking::Conntrack)?;
+        kernel.gateway().load_rules(BOUNDING)?;
+        let said = bounded(&kernel)?;
+        let theirs = kernel.gateway().listed_rules()?;
+        let theirs: Value = serde_json::from_str(&theirs).expect("JSON");
+        let theirs = counted(&theirs);
+        drop(kernel);
+        assert!(said.starts_with("+++----- ++--- "), "{said}");
+
+        for workers in [1, 2, 4, 8] {
+            let mut lab = start(bridge_spec(workers)?)?;
+            load(&lab, BOUNDING)?;
+            assert_eq!(bounded(&lab)?, said, "{workers} workers");
             let ours = stateway(&lab).query(&["rules", "list"])?;
             assert_eq!(counted(&ours), theirs, "{workers} workers");
             stop_cleanly(&mut lab)?;

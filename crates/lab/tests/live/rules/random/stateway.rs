@@ -89,6 +89,7 @@ impl Ours {
             quotas_used: self.state.quotas_used(),
             elements: self.shared.elements(&self.program, now),
             is_reset: false,
+            age: std::time::Duration::ZERO,
         };
         let document = serde_json::from_str(before).expect("nft prints JSON");
         with_live(document, &self.program, &live)
