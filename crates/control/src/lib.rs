@@ -15,10 +15,11 @@
 //! | `DELETE /v1/expectations` | [`schema::Done`]; all are deleted |
 //! | `GET /v1/expectations/events` | stream of [`schema::ExpectationEvent`], one per line |
 //! | `GET /v1/rules` | [`schema::ActiveRules`] |
-//! | `PUT /v1/rules?confirm_s=SECONDS&allow_unsupported=BOOL` | [`schema::LoadedRules`]; body: what `nft -j list ruleset` prints |
+//! | `PUT /v1/rules?confirm_s=SECONDS&allow_unsupported=BOOL&keep_elements=BOOL` | [`schema::LoadedRules`]; body: what `nft -j list ruleset` prints |
 //! | `POST /v1/rules/confirm` | [`schema::Done`] |
 //! | `POST /v1/rules/rollback` | [`schema::Done`] |
 //! | `POST /v1/rules/reset` | [`schema::Done`] |
+//! | `POST /v1/rules/elements` | [`schema::Done`]; body [`schema::ChangeElements`] |
 //! | `POST /v1/rules/explain` | [`schema::Explanation`]; body [`schema::AskRules`] |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
 //! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |

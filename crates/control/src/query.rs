@@ -100,6 +100,8 @@ pub(crate) struct LoadQuery {
     pub confirm_s: Option<u64>,
     /// Leave out rules that are not supported.
     pub allow_unsupported: bool,
+    /// Keep the elements that sets have got since they were loaded.
+    pub keep_elements: bool,
 }
 
 /// Options for counting.

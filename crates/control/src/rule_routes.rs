@@ -17,8 +17,8 @@ use crate::SCHEMA;
 use crate::query::LoadQuery;
 use crate::refusal::Refused;
 use crate::routes::{Answer, BodyOf, QueryOf, parsed, parsed_body, unresponsive};
-use crate::rules::{RuleBook, TryError, explain_now, live, warning};
-use crate::schema::{ActiveRules, AskRules, Done, Explanation, LoadedRules};
+use crate::rules::{RuleBook, TryError, change_elements, explain_now, live, warning, with_kept};
+use crate::schema::{ActiveRules, AskRules, ChangeElements, Done, Explanation, LoadedRules};
 use crate::server::Shared;
 
 /// The longest trial, in seconds: a day.
@@ -33,6 +33,7 @@ pub(crate) fn router() -> Router<Shared> {
         .route("/v1/rules/rollback", post(roll_back))
         .route("/v1/rules/reset", post(reset))
         .route("/v1/rules/explain", post(explain))
+        .route("/v1/rules/elements", post(elements))
 }
 
 /// Runs work on a thread that may block, to its end even if the client has gone.
@@ -47,7 +48,7 @@ async fn load(
     query: QueryOf<LoadQuery>,
     body: Body,
 ) -> Answer<LoadedRules> {
-    let LoadQuery { confirm_s, allow_unsupported } = parsed(query)?;
+    let LoadQuery { confirm_s, allow_unsupported, keep_elements } = parsed(query)?;
     if confirm_s.is_some_and(|seconds| !(1..=MAX_TRIAL_S).contains(&seconds)) {
         let what = format!("a trial lasts 1 to {MAX_TRIAL_S} seconds");
         return Err(Refused::bad_request("confirm_s", what, "give a time in the range"));
@@ -59,7 +60,8 @@ async fn load(
         let trying = shared.clone();
         let options = Options { allow_unsupported };
         let (loaded, trial) =
-            on_thread(move || try_document(&trying, document, options, confirm)).await?;
+            on_thread(move || try_document(&trying, document, options, (confirm, keep_elements)))
+                .await?;
         drop(turn);
         if let (Some(number), Some(confirm)) = (trial, confirm) {
             let roll_back = move || shared.rules.roll_back(&*shared.gateway, Some(number));
@@ -74,13 +76,17 @@ fn try_document(
     shared: &Shared,
     document: Bytes,
     options: Options,
-    confirm: Option<Duration>,
+    (confirm, keep_elements): (Option<Duration>, bool),
 ) -> Result<(LoadedRules, Option<u64>), Refused> {
     let refused = |what: String| Refused::bad_request("rules", what, "correct the ruleset");
     // A secret for the hash tables of explanations, which hold values that senders choose.
     let seed = RandomState::new().hash_one(0_u8);
     let book =
         RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))?;
+    let book = match shared.rules.active(Instant::now()) {
+        (Some(running), _) if keep_elements => with_kept(book, &running, &shared.gateway)?,
+        _ => book,
+    };
     let missing_interfaces = book.missing_interfaces(&shared.gateway.interfaces());
     let (report, kernels_chains) = (book.report(), book.kernels_chains());
     let trial = shared.rules.load(&*shared.gateway, book, confirm, Instant::now());
@@ -176,17 +182,29 @@ async fn reset(State(shared): State<Shared>) -> Answer<Done> {
     .await
 }
 
+async fn elements(State(shared): State<Shared>, body: BodyOf<ChangeElements>) -> Answer<Done> {
+    let wanted = parsed_body(body)?;
+    on_thread(move || {
+        let changed = shared.rules.change(|book| change_elements(book, &shared.gateway, &wanted));
+        match changed {
+            Some(affected) => Ok(Json(Done { schema: SCHEMA, affected: affected? as u64 })),
+            None => Err(Refused::not_found("rules", "the gateway runs no ruleset", "load one")),
+        }
+    })
+    .await
+}
+
 async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
     on_thread(move || {
-        let ask = || Ok((shared.gateway.rules()?, shared.gateway.rule_elements()?));
-        let ((view, elements), (book, left)) =
+        let ask = || shared.gateway.rules();
+        let (view, (book, left)) =
             shared.rules.active_and(ask).map_err(|error: Unresponsive| unresponsive(error))?;
         let confirm_s = left.map(|left| left.as_secs());
         let Some(book) = book else {
             return Ok(Json(ActiveRules { schema: SCHEMA, confirm_s, ..ActiveRules::default() }));
         };
         let program = book.program();
-        let live = view.as_ref().map(|view| live(&program, view, &elements)).unwrap_or_default();
+        let live = view.as_ref().map(live).unwrap_or_default();
         let document = listing::with_live(book.document().value(), &program, &live);
         Ok(Json(ActiveRules {
             schema: SCHEMA,

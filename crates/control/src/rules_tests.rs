@@ -97,11 +97,11 @@ fn a_problem_shows_its_rule() {
         {"chain": {"family": "ip", "table": "t", "name": "f", "handle": 2, "type": "filter",
                    "hook": "forward", "prio": 0, "policy": "drop"}},
         {"rule": {"family": "ip", "table": "t", "chain": "f", "handle": 3, "expr": [
-            {"ct count": {"val": 20, "inv": true}}, {"drop": null}]}}]}"#;
+            {"last": null}, {"drop": null}]}}]}"#;
     assert_eq!(
         refused(document),
-        "ip t chain f rule handle 3, expr[0]: unsupported: `ct count`; left out, PACKETS THAT IT \
-         DROPS GO ON (less is filtered): ct count over 20 drop; the ruleset is refused: 0 invalid \
+        "ip t chain f rule handle 3, expr[0]: unsupported: `last`; left out, PACKETS THAT IT \
+         DROPS GO ON (less is filtered): last drop; the ruleset is refused: 0 invalid \
          and 1 unsupported"
     );
     let options = Options { allow_unsupported: true };

@@ -96,6 +96,23 @@ impl<T: AsRef<[u8]>> Document<T> {
         self.objects().map(value)
     }
 
+    /// The document with another object at a position of the list.
+    ///
+    /// # Errors
+    /// [`DocumentError`] if it is too long.
+    pub fn with_object(
+        &self,
+        position: usize,
+        object: &Value,
+    ) -> Result<Document<Vec<u8>>, DocumentError> {
+        let (bytes, places) = (self.text.as_ref(), self.objects.as_deref().unwrap_or_default());
+        let place = places.get(position).cloned().unwrap_or_default();
+        let mut text = bytes[..place.start as usize].to_vec();
+        text.extend_from_slice(object.to_string().as_bytes());
+        text.extend_from_slice(&bytes[place.end as usize..]);
+        Document::read(text)
+    }
+
     /// The whole document, which takes many times the memory of the text.
     pub fn value(&self) -> Value {
         value(self.text.as_ref())

@@ -16,6 +16,8 @@ pub(crate) struct Elements {
     expires: BTreeMap<u32, Duration>,
     /// Initial packets and bytes, up to the last element that has any.
     counted: Vec<(u64, u64)>,
+    /// The operator's comments, by number.
+    comments: BTreeMap<u32, String>,
 }
 
 /// The data of a map's elements.
@@ -35,6 +37,8 @@ pub(crate) struct NewElement {
     pub expires: Option<Duration>,
     /// Initial packets and bytes.
     pub counted: (u64, u64),
+    /// The operator's comment.
+    pub comment: Option<String>,
 }
 
 /// The value of a map's element.
@@ -52,8 +56,9 @@ impl Elements {
             Data::Values(kinds) => Held::Values(Rows::new(kinds)),
             Data::Verdicts => Held::Verdicts(Vec::new()),
         };
-        let (expires, counted) = (BTreeMap::new(), Vec::new());
-        Self { count: 0, keys: Rows::new(key), data, expires, counted }
+        let (expires, comments) = (BTreeMap::new(), BTreeMap::new());
+        let (keys, counted) = (Rows::new(key), Vec::new());
+        Self { count: 0, keys, data, expires, counted, comments }
     }
 
     /// Reserves memory for `count` more elements.
@@ -68,7 +73,7 @@ impl Elements {
 
     /// Adds an element. Its key and datum have the types of the set.
     pub fn push(&mut self, element: &NewElement) {
-        let NewElement { key, datum, expires, counted } = element;
+        let NewElement { key, datum, expires, counted, comment } = element;
         let number = self.count;
         self.count += 1;
         self.keys.push(key);
@@ -79,6 +84,9 @@ impl Elements {
         }
         if let Some(expires) = expires {
             self.expires.insert(number as u32, *expires);
+        }
+        if let Some(comment) = comment {
+            self.comments.insert(number as u32, comment.clone());
         }
         if *counted != (0, 0) {
             self.counted.resize(number, (0, 0));
@@ -149,6 +157,11 @@ impl<'e> Element<'e> {
     /// The time after loading at which it ends.
     pub fn expires(self) -> Option<Duration> {
         self.of.expires.get(&(self.number as u32)).copied()
+    }
+
+    /// The operator's comment.
+    pub fn comment(self) -> Option<&'e str> {
+        self.of.comments.get(&(self.number as u32)).map(String::as_str)
     }
 
     /// Initial packets and bytes.

@@ -252,7 +252,7 @@ fn program(document: &Value, index: bool) -> Program {
 }
 
 fn state(program: &Program) -> RuleState {
-    RuleState::new(program, &SharedState::new(program, 1), Timestamp::ZERO)
+    RuleState::new(program, &SharedState::new(program, Timestamp::ZERO), Timestamp::ZERO)
 }
 
 proptest! {
@@ -358,7 +358,7 @@ fn a_rate_lets_a_burst_through_and_then_its_rate() {
 fn a_rate_is_exact_over_workers() {
     let rate = json!({"limit": {"rate": 1000, "per": "second", "burst": 100}});
     let program = one_rule(&json!([rate, {"drop": null}]));
-    let shared = SharedState::new(&program, 2);
+    let shared = SharedState::new(&program, Timestamp::ZERO);
     let now = Timestamp::from_secs(1);
     let mut workers = [(); 2].map(|()| RuleState::new(&program, &shared, now));
     let passed = (0..500)
@@ -383,7 +383,7 @@ fn a_quota_stays_used_up_when_workers_leave_and_others_come() {
     let program = one_rule(
         &json!([{"quota": {"val": 2000, "val_unit": "bytes", "inv": false}}, {"drop": null}]),
     );
-    let shared = SharedState::new(&program, 2);
+    let shared = SharedState::new(&program, Timestamp::ZERO);
     let now = Timestamp::ZERO;
     let passed = |worker: &mut RuleState| {
         let judge = |_: &i32| tcp().judge(&program, worker, now).0.decision == Decision::Drop;
@@ -431,10 +431,8 @@ fn a_packet_about_which_rules_are_consulted_uses_nothing_of_them() {
             assert_eq!(then, judged(&mut alone), "{statement}");
             decisions.push(then);
         }
-        assert_eq!(
-            state.elements(&program, SetId(0), now),
-            alone.elements(&program, SetId(0), now)
-        );
+        let held = |state: &RuleState| state.sets.iter().map(|set| set.len(now)).sum::<usize>();
+        assert_eq!(held(&state), held(&alone));
         let dropped = |decision: &Decision| *decision == Decision::Drop;
         assert!(decisions.iter().any(dropped) && !decisions.iter().all(dropped), "{statement}");
     }
@@ -485,24 +483,60 @@ fn marks_change_what_later_rules_see() {
 }
 
 #[test]
-fn an_element_that_a_worker_adds_reaches_the_other_workers() {
+fn an_element_that_a_worker_adds_is_there_for_all_workers() {
     let add = json!({"set": {"op": "add", "elem": {"elem": {"val": payload("ip", "saddr"), "timeout": 10}},
         "set": "@seen"}});
     let program = one_rule(&json!([add, {"drop": null}]));
-    let seen = SetId(0);
-    let shared = SharedState::new(&program, 2);
+    let shared = SharedState::new(&program, Timestamp::ZERO);
     let now = Timestamp::from_secs(1);
     let mut workers = [(); 2].map(|()| RuleState::new(&program, &shared, now));
-    tcp().judge(&program, &mut workers[0], now);
-    let [first, second] = &mut workers;
-    assert_eq!(
-        (first.elements(&program, seen, now), second.elements(&program, seen, now)),
-        (Some(1), Some(0))
-    );
-    first.take_updates(|update| second.apply(&program, update, now));
-    assert_eq!(second.elements(&program, seen, now), Some(1));
+    for worker in &mut workers {
+        tcp().judge(&program, worker, now);
+        assert_eq!(shared.element_count(&program, SetId(0), now), Some(1));
+    }
+    // It outlives the workers, and it ends in time.
+    drop(workers);
+    assert_eq!(shared.element_count(&program, SetId(0), now), Some(1));
     let later = now.after(Duration::from_secs(10));
-    assert_eq!(second.elements(&program, seen, later), Some(0));
+    assert_eq!(shared.element_count(&program, SetId(0), later), Some(0));
+}
+
+/// The same packets, dealt out to more and more workers, some of which leave.
+#[test]
+fn more_workers_let_no_more_and_no_less_pass() {
+    let of_element = |statement: Value| {
+        json!({"set": {"op": "add", "elem": payload("ip", "saddr"), "set": "@seen",
+            "stmt": [statement]}})
+    };
+    let rate = json!({"limit": {"rate": 1, "per": "minute", "burst": 3}});
+    let fast = json!({"limit": {"rate": 500_000, "per": "second", "burst": 100}});
+    let quota = json!({"quota": {"val": 3000, "val_unit": "bytes", "inv": false}});
+    let now = Timestamp::from_secs(1);
+    for (statement, expected) in [
+        (of_element(rate.clone()), 3),
+        (of_element(quota.clone()), 75),
+        (rate, 3),
+        (fast, 100),
+        (quota, 75),
+    ] {
+        let program = one_rule(&json!([statement, {"drop": null}]));
+        for count in [1, 2, 4, 8] {
+            let shared = SharedState::new(&program, now);
+            let hire = || RuleState::new(&program, &shared, now);
+            let mut workers: Vec<RuleState> = (0..count).map(|_| hire()).collect();
+            let mut passed = 0;
+            for at in 0..1000 {
+                if at % 97 == 96 {
+                    workers.push(hire());
+                    workers.swap_remove(at % count);
+                }
+                let worker = &mut workers[at * 7 % count];
+                let (outcome, _) = tcp().judge(&program, worker, now);
+                passed += u32::from(outcome.decision == Decision::Drop);
+            }
+            assert_eq!(passed, expected, "{statement} with {count} workers");
+        }
+    }
 }
 
 #[test]

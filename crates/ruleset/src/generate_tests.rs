@@ -24,7 +24,7 @@ fn marking(value: &Value) -> Program {
 }
 
 fn state(program: &Program) -> RuleState {
-    RuleState::new(program, &SharedState::new(program, 1), Timestamp::ZERO)
+    RuleState::new(program, &SharedState::new(program, Timestamp::ZERO), Timestamp::ZERO)
 }
 
 fn udp(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> Vec<u8> {
@@ -68,7 +68,7 @@ fn a_number_follows_the_other_and_begins_anew_behind_the_last() {
 fn random_numbers_are_even_and_differ_between_workers() {
     let program = marking(&json!({"numgen": {"mode": "random", "mod": 8, "offset": 0}}));
     let frame = udp(CLIENT, SERVER);
-    let shared = SharedState::new(&program, 2);
+    let shared = SharedState::new(&program, Timestamp::ZERO);
     let draw = || {
         let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
         (0..8000).map(|_| mark(&program, &mut state, &frame, false)).collect::<Vec<_>>()

@@ -295,7 +295,7 @@ fn leaving_out_says_what_it_does() {
         // A statement of a newer nft, or a misspelt one.
         (json!({"discard": null}), Effect::Unclear),
     ] {
-        let statements = json!([{"ct count": {"val": 20}}, last]);
+        let statements = json!([{"secmark": "label"}, last]);
         let document = document(&[forward(), rule("f", &statements)]);
         let imported = import_value(&document, Options { allow_unsupported: true });
         let imported = imported.expect("it is allowed");

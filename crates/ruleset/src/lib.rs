@@ -12,7 +12,7 @@
 //! let imported = import(document, Options::default()).expect("it is right");
 //! let options = CompileOptions { index: true, seed: 7 };
 //! let program = Program::compile(imported.ruleset, options).expect("it is small");
-//! let shared = SharedState::new(&program, 2);
+//! let shared = SharedState::new(&program, Timestamp::ZERO);
 //! let state = RuleState::new(&program, &shared, Timestamp::ZERO);
 //! assert!(program.is_empty(Hook::Forward));
 //! # drop(state);
@@ -29,17 +29,16 @@
 //! packet:
 //!
 //! - *Counters* belong to a worker; readers add them up.
-//! - *Rates* are exact over all workers. A rate is one shared number, the time up to which it is
-//!   used up. Packets over the limit only read the number. Packets within it write it, so writes
-//!   are at most as frequent as the rate allows.
-//! - *Quotas*: workers lease pieces of the quota, never more than the whole.
-//! - *Sets that rules fill* are a copy for each worker. A worker tells the others what it has
-//!   changed ([`RuleState::take_updates`], [`RuleState::apply`]).
-//! - *Rates in elements* of such sets are divided: each worker allows its share, as with the limit
-//!   of half-open connections of a source. A hash spreads the flows of one source.
+//! - *Rates* are one shared number each, the time up to which the rate is used up. Packets over
+//!   the limit only read the number. Packets within it write it, so writes are at most as frequent
+//!   as the rate allows.
+//! - *Quotas*: workers take pieces of the quota, and take back pieces of others at its end.
+//! - *Sets that rules fill* are shared, in shards behind locks. Only packets of rules that ask for
+//!   them take a lock.
 
 mod attached;
 mod compile;
+mod contents;
 mod document;
 mod elements;
 mod evaluate;
@@ -62,11 +61,12 @@ mod walk;
 
 pub use attached::{Helper, SynProxy, TimeoutPolicy, TimeoutState};
 pub use compile::{CompileError, CompileOptions, PerPacket, Program};
+pub use contents::{Contents, ElementChange, ElementProblem};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
-    Connection, Counted, CtState, Decider, Decision, Details, ElementUpdate, Known, Logs,
-    NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize, SharedState,
-    Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
+    Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, Known, Logs,
+    NamedElements, NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize,
+    SharedState, Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
 };
 pub use field::{CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};

@@ -10,7 +10,7 @@ use crate::model::Data;
 fn set(key: Vec<Kind>, elements: Vec<Vec<Interval>>) -> Set {
     let mut held = Elements::new(&key, &Data::None);
     for key in elements {
-        held.push(&NewElement { key, datum: None, expires: None, counted: (0, 0) });
+        held.push(&NewElement { key, datum: None, expires: None, counted: (0, 0), comment: None });
     }
     Set {
         family: TableFamily::Inet,
@@ -135,7 +135,7 @@ fn deadlines_are_after_loading() {
     let mut elements = Elements::new(&set.key, &Data::None);
     for (port, expires) in [(1, None), (2, Some(Duration::from_secs(3)))] {
         let key = vec![Interval::one(port)];
-        elements.push(&NewElement { key, datum: None, expires, counted: (0, 0) });
+        elements.push(&NewElement { key, datum: None, expires, counted: (0, 0), comment: None });
     }
     set.elements = elements;
     let lookup = Lookup::new(&set, 1).unwrap_or_else(|_| panic!("it has no tuples"));

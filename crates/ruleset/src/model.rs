@@ -44,6 +44,8 @@ ids! {
     LimitId;
     /// A quota.
     QuotaId;
+    /// A bound for the number of connections.
+    BoundId;
     /// A log statement.
     LogId;
     /// A translation.
@@ -86,6 +88,7 @@ pub struct Parts {
     pub(crate) counters: Vec<Counter>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) quotas: Vec<Quota>,
+    pub(crate) bounds: Vec<Bound>,
     pub(crate) logs: Vec<Log>,
     pub(crate) nats: Vec<Nat>,
     pub(crate) helpers: Vec<Helper>,
@@ -220,6 +223,8 @@ pub(crate) enum Item {
     Limit(LimitId),
     /// Goes on within the quota.
     Quota(QuotaId),
+    /// Counts the packet's connection, and goes on within the bound.
+    Connections(BoundId),
     /// Asks for a log line.
     Log(LogId),
     /// Sets a mark or another property.
@@ -338,6 +343,23 @@ pub(crate) enum Part {
     Counter,
     Limit(Rate),
     Quota { bytes: u64, over: bool },
+    Connections(Bound),
+}
+
+/// A bound for the number of connections that are alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bound {
+    /// The largest number.
+    pub most: u32,
+    /// Matches beyond the bound, instead of within it.
+    pub over: bool,
+}
+
+impl Bound {
+    /// True if the rule goes on at this number of connections.
+    pub const fn lets_on(&self, connections: u32) -> bool {
+        (connections > self.most) == self.over
+    }
 }
 
 /// How a rule ends.
@@ -384,6 +406,11 @@ pub struct Set {
 }
 
 impl Set {
+    /// True if packets change it, or the state of its elements.
+    pub fn changes_with_packets(&self) -> bool {
+        crate::compile::is_dynamic(self)
+    }
+
     /// The number of elements that it is loaded with.
     pub fn element_count(&self) -> usize {
         self.elements.len()

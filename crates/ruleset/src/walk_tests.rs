@@ -16,7 +16,7 @@ fn walked(document: serde_json::Value, question: &str) -> (Program, Walk) {
     let imported = import_value(&document, Options::default()).expect("it is right");
     let options = CompileOptions { index: true, seed: 1 };
     let program = Program::compile(imported.ruleset, options).expect("it is small");
-    let shared = SharedState::new(&program, 1);
+    let shared = SharedState::new(&program, Timestamp::ZERO);
     let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
     let probe = Probe::parse(question).expect("it is a question");
     let walk = walk(&program, &mut state, Question::alone(&probe), Timestamp::ZERO);
@@ -112,7 +112,7 @@ fn packets_for_the_host_are_left_to_it_unless_they_are_translated() {
     let imported = import_value(&forwarding(80), Options::default()).expect("it is right");
     let options = CompileOptions { index: true, seed: 1 };
     let program = Program::compile(imported.ruleset, options).expect("it is small");
-    let shared = SharedState::new(&program, 1);
+    let shared = SharedState::new(&program, Timestamp::ZERO);
     let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
     let mut ask = |question: &str, is_known: bool| {
         let host_addresses = vec![std::net::IpAddr::from([198, 51, 100, 2])];
@@ -169,7 +169,7 @@ fn a_packet_that_a_rule_leads_to_the_host_ends_there() {
         let probe = Probe::parse(question).expect("it is a question");
         let host_addresses = vec![own.parse().expect("an address")];
         let probe = Probe { host_addresses, ..probe };
-        let shared = SharedState::new(&program, 1);
+        let shared = SharedState::new(&program, Timestamp::ZERO);
         let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
         let walk = walk(&program, &mut state, Question::alone(&probe), Timestamp::ZERO);
         (handles(&program, &walk), walk.fate)

@@ -143,7 +143,7 @@ fn safe(rules: &str, packets: &[(&str, bool)]) {
         let options = CompileOptions { index: true, seed: 7 };
         let program = Program::compile(accepted(json).ruleset, options).unwrap();
         for (packet, passes) in packets {
-            let shared = SharedState::new(&program, 1);
+            let shared = SharedState::new(&program, Timestamp::ZERO);
             let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
             let probe = Probe::parse(packet).unwrap();
             let walk = walk(&program, &mut state, Question::alone(&probe), Timestamp::ZERO);

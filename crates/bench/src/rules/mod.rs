@@ -71,7 +71,8 @@ impl<'a> Judging<'a> {
             _ => &workload.ruleset,
         };
         let program = program(document, design == Design::Indexed)?;
-        let state = RuleState::new(&program, &SharedState::new(&program, 1), Timestamp::ZERO);
+        let state =
+            RuleState::new(&program, &SharedState::new(&program, Timestamp::ZERO), Timestamp::ZERO);
         let interfaces = ["lan0", "wan0"].map(|name| name_bits(name).unwrap_or_default());
         let is_idle = design == Design::Making;
         Ok(Self { program, state, workload, at: 0, dropped: 0, is_idle, interfaces })

@@ -282,6 +282,7 @@ impl Table {
                     self.account(slot, packet, before.direction);
                 }
                 if news {
+                    self.count_no_more(slot);
                     self.rank(slot, context);
                     report(&self.slab, slot, EventKind::Update, context);
                 }

@@ -1,6 +1,6 @@
 //! The actions of rules on the connection of a packet.
 
-use flow::Timestamp;
+use flow::{Tallied, Tally, Timestamp};
 
 use super::entry::Entry;
 use super::{Table, deadline, report};
@@ -75,7 +75,36 @@ impl Table {
         tcp.was_reset();
         head.deadline = deadline(context.now, settings.timeouts.of(TcpState::Close));
         self.refile(slot);
+        self.count_no_more(slot);
         self.rank(slot, context);
         report(&self.slab, slot, EventKind::Update, context);
     }
+
+    /// Gives a packet's connection its place in a count, until it ends. Without effect on one that
+    /// is closed, which counts no more.
+    pub fn tally(&mut self, tracked: &Tracked, tallied: Tallied) {
+        let Some(ConnectionId(slot)) = tracked.connection else { return };
+        if self.slab.live(slot).is_some_and(|entry| !is_closed(&entry.body.state)) {
+            self.slab.add_tallied(slot, tallied);
+        }
+    }
+
+    /// True if a connection has a place in this count.
+    pub fn is_tallied(&self, id: ConnectionId, tally: &Tally) -> bool {
+        let ConnectionId(slot) = id;
+        self.slab.is_tallied(slot, tally)
+    }
+
+    /// Gives up the places of a connection that is closed now in all counts.
+    pub(super) fn count_no_more(&mut self, slot: u32) {
+        if is_closed(&self.slab[slot].body.state) {
+            self.slab.leave_tallies(slot);
+        }
+    }
+}
+
+/// True for a connection that only waits for its last segments. As in the kernel, it does not count
+/// as one of its host any more (`already_closed` of `nf_conncount`).
+fn is_closed(state: &State) -> bool {
+    matches!(state, State::Tcp(tcp) if matches!(tcp.state(), TcpState::TimeWait | TcpState::Close))
 }

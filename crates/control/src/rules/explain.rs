@@ -34,7 +34,7 @@ impl RuleBook {
     /// elements that they are loaded with.
     pub fn explain(&self, probe: &Probe) -> Explanation {
         let program = &self.program();
-        let shared = SharedState::new(program, 1);
+        let shared = SharedState::new(program, Timestamp::ZERO);
         let mut state = RuleState::new(program, &shared, Timestamp::ZERO);
         self.explain_with(program, None, Question::alone(probe), &mut state, Timestamp::ZERO)
     }

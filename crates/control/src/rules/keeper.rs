@@ -117,10 +117,28 @@ impl Keeper {
         judge.judge_by(Some(book.ruleset()))?;
         let before = kept.active.replace(Arc::new(book));
         let Some(confirm) = confirm else { return Ok(None) };
+        // Its sets would begin again as in its file.
+        let before = before.map(|before| before.as_loaded().map_or(before, Arc::new));
         kept.trials += 1;
         let number = kept.trials;
         kept.trial = Some(Trial { number, before, ends: now + confirm });
         Ok(Some(number))
+    }
+
+    /// Lets `change` change the loaded ruleset, which nobody exchanges meanwhile. It returns the
+    /// ruleset with the change, if that is another one. `None` if no ruleset is loaded.
+    pub fn change<T, E>(
+        &self,
+        change: impl FnOnce(&RuleBook) -> Result<(T, Option<RuleBook>), E>,
+    ) -> Option<Result<T, E>> {
+        let mut kept = self.lock();
+        let active = kept.active.clone()?;
+        Some(change(&active).map(|(answer, changed)| {
+            if let Some(changed) = changed {
+                kept.active = Some(Arc::new(changed));
+            }
+            answer
+        }))
     }
 
     /// Keeps the ruleset on trial; false if there is none.

@@ -1,5 +1,6 @@
 //! A ruleset with its document, for the reports of the command line and the API.
 
+mod elements;
 mod explain;
 mod host_rules;
 mod keeper;
@@ -24,6 +25,7 @@ pub use self::host_rules::HostRule;
 pub(crate) use self::host_rules::warning;
 pub use self::memory::check_memory;
 
+pub(crate) use self::elements::{change_elements, with_kept};
 pub(crate) use self::keeper::{Keeper, TryError};
 pub(crate) use self::now::{explain_now, live};
 
@@ -41,7 +43,10 @@ pub struct RuleBook {
     document: Document<Bytes>,
     ruleset: ValidRuleset,
     options: CompileOptions,
+    import: Options,
     problems: Problems,
+    /// The document as it was loaded, if elements have changed or were kept since.
+    origin: Option<Document<Bytes>>,
 }
 
 /// The reason why a ruleset may not be loaded, in one line.
@@ -107,10 +112,11 @@ impl RuleBook {
                 RulesRefused { report: RulesReport::refusing(listed, invalid, unsupported).into() }
             })?;
         // A program without an index judges alike, in less memory. It judges no traffic here.
+        let import = options;
         let options = CompileOptions { index: false, seed };
         Program::compile(ruleset.clone(), options)
             .map_err(|error: CompileError| refused(error.to_string()))?;
-        Ok(Self { file: None, document, ruleset, options, problems })
+        Ok(Self { file: None, document, ruleset, options, import, problems, origin: None })
     }
 
     /// The same ruleset, as the one of a file that a configuration names.

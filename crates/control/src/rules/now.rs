@@ -9,8 +9,8 @@ use netio::clock;
 use ruleset::listing::Live;
 use ruleset::probe::Probe;
 use ruleset::{
-    CtState, Details, ElementUpdate, Known, Program, Question, RuleState, SharedState, Tracked,
-    Tuple, name_bits, walk,
+    CtState, Details, Known, Program, Question, RuleState, SharedState, Tracked, Tuple, name_bits,
+    walk,
 };
 use wire::{Network, Readdress, Transport, TransportAddress, mapped};
 
@@ -30,14 +30,13 @@ fn now() -> Timestamp {
 }
 
 /// The changes since a ruleset was loaded.
-pub(crate) fn live(program: &Program, view: &RulesView, elements: &[ElementUpdate]) -> Live {
-    let now = now();
-    let listed = elements.iter().filter_map(|element| element.listed(program, now));
+pub(crate) fn live(view: &RulesView) -> Live {
     Live {
         counters: view.counts.counters.clone(),
         quotas_used: view.counts.quotas.clone(),
         is_reset: view.is_reset,
-        elements: listed.collect(),
+        elements: view.live_elements(),
+        age: view.age,
     }
 }
 
@@ -52,14 +51,13 @@ pub(crate) fn explain_now(
     probe: &Probe,
 ) -> Result<Explanation, Unresponsive> {
     let (now, program) = (now(), &book.program());
-    let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
-    state.clear_sets(program);
-    let elements = gateway.rule_elements()?;
-    let live = gateway.rules()?.map(|view| live(program, &view, &elements));
+    let view = gateway.rules()?;
+    let mut state = match &view {
+        Some(view) => view.state_apart(program),
+        None => RuleState::new(program, &SharedState::new(program, now), now),
+    };
+    let live = view.as_ref().map(live);
     let live = live.as_ref();
-    for element in elements {
-        state.apply(program, element, now);
-    }
     let probe = &Probe { host_addresses: gateway.host_addresses(), ..probe.clone() };
     let interfaces = gateway.interfaces();
     let named = [&probe.input, &probe.output].into_iter().flatten();
@@ -105,7 +103,7 @@ fn zones_of(program: &Program, probe: &Probe, now: Timestamp) -> Option<ZonePair
     if program.ruleset().zones_set().is_empty() {
         return None;
     }
-    let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
+    let mut state = RuleState::new(program, &SharedState::new(program, now), now);
     let walk = walk(program, &mut state, Question::alone(probe), now);
     walk.hooks.iter().find_map(|hook| hook.outcome.zone)
 }

@@ -19,8 +19,8 @@ pub use dropped::{Dropped, RecentDrops};
 pub use expectation::{Expectation, ExpectationEvent};
 pub use names::Names;
 pub use rules::{
-    ActiveRules, AskRules, ExplainedStage, ExplainedStep, Explanation, LoadedRules, RuleObject,
-    RuleProblem, RulesReport, RulesSummary,
+    ActiveRules, AskRules, ChangeElements, ExplainedStage, ExplainedStep, Explanation, LoadedRules,
+    RuleObject, RuleProblem, RulesReport, RulesSummary,
 };
 pub use status::{Bucket, Buckets, Counters, Port, RulesStatus, Status, Worker, ZoneStatus};
 pub(crate) use zones::ZoneFault;

@@ -225,6 +225,23 @@ pub struct ActiveRules {
     pub ruleset: Option<serde_json::Value>,
 }
 
+/// A request to change elements of a set.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeElements {
+    /// Address family of the set's table.
+    pub family: String,
+    /// Table.
+    pub table: String,
+    /// Name of the set or map.
+    pub set: String,
+    /// `add`, `delete` or `flush`.
+    pub change: String,
+    /// The elements, as `nft -j` prints them; none for `flush`.
+    #[serde(default)]
+    pub elements: Vec<serde_json::Value>,
+}
+
 /// A request to explain a packet.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

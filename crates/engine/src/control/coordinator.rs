@@ -161,7 +161,7 @@ impl Coordinator {
         };
         coordinator.follow_ports()?;
         coordinator.routing = routes.map(RouteKeeper::routing);
-        coordinator.load_first_rules(count)?;
+        coordinator.load_first_rules()?;
         let started = (0..count).try_for_each(|_| coordinator.hire());
         match started.and_then(|()| Ok(coordinator.hand_out_queues(count)?)) {
             Ok(()) => Ok(coordinator),

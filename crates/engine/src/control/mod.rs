@@ -14,6 +14,7 @@ pub mod ports;
 pub mod realms;
 mod resteering;
 pub mod route_keeper;
+pub mod rule_elements;
 pub mod rule_loading;
 pub mod selection;
 pub mod setting_changes;

@@ -1,7 +1,6 @@
 use fib::{Action, Hops, NextHop, Route, TableId};
 use netlink::Picture;
-use ruleset::{Options, import_value};
-use serde_json::{Value, json};
+use ruleset::{Options, import};
 
 use super::*;
 use crate::testing::router::{picture_with, routing_of};
@@ -9,29 +8,33 @@ use crate::testing::router::{picture_with, routing_of};
 const LAN: fib::LinkId = LinkId(10);
 const WAN: fib::LinkId = LinkId(11);
 
-fn is(key: &str, op: &str, right: &Value) -> Value {
-    json!({"match": {"op": op, "left": {"meta": {"key": key}}, "right": right}})
+fn is(key: &str, op: &str, right: &str) -> String {
+    format!(r#"{{"match":{{"op":"{op}","left":{{"meta":{{"key":"{key}"}}}},"right":{right}}}}}"#)
 }
 
-fn from(network: &str, length: u8) -> Value {
-    json!({"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}},
-        "right": {"prefix": {"addr": network, "len": length}}}})
+fn from(network: &str, length: u8) -> String {
+    format!(
+        r#"{{"match":{{"op":"==","left":{{"payload":{{"protocol":"ip","field":"saddr"}}}},
+            "right":{{"prefix":{{"addr":"{network}","len":{length}}}}}}}}}"#
+    )
 }
 
 /// The translations of rules with these conditions, each of which masquerades.
-fn translations(rules: &[&[Value]]) -> Translations {
-    let mut all = vec![
-        json!({"table": {"family": "ip", "name": "t", "handle": 1}}),
-        json!({"chain": {"family": "ip", "table": "t", "name": "out", "handle": 2, "type": "nat",
-            "hook": "postrouting", "prio": 100, "policy": "accept"}}),
-    ];
-    for conditions in rules {
-        let expr: Vec<Value> =
-            conditions.iter().cloned().chain([json!({"masquerade": null})]).collect();
-        all.push(json!({"rule": {"family": "ip", "table": "t", "chain": "out", "handle": 3,
-            "expr": expr}}));
-    }
-    let imported = import_value(&json!({ "nftables": all }), Options::default());
+fn translations(rules: &[&[String]]) -> Translations {
+    let rule = |conditions: &&[String]| {
+        let masquerade = [r#"{"masquerade":null}"#.to_owned()];
+        let expr = [*conditions, &masquerade].concat().join(",");
+        format!(
+            r#",{{"rule":{{"family":"ip","table":"t","chain":"out","handle":3,"expr":[{expr}]}}}}"#
+        )
+    };
+    let rules: String = rules.iter().map(rule).collect();
+    let text = format!(
+        r#"{{"nftables":[{{"table":{{"family":"ip","name":"t","handle":1}}}},
+        {{"chain":{{"family":"ip","table":"t","name":"out","handle":2,"type":"nat",
+            "hook":"postrouting","prio":100,"policy":"accept"}}}}{rules}]}}"#
+    );
+    let imported = import(text.as_bytes(), Options::default());
     imported.unwrap_or_else(|refused| panic!("{refused}")).ruleset.translations()
 }
 
@@ -46,7 +49,7 @@ fn routing(more: &[(&str, LinkId)]) -> Routing {
     routing_of(&picture)
 }
 
-fn realms(rules: &[&[Value]], routing: &Routing) -> Realms {
+fn realms(rules: &[&[String]], routing: &Routing) -> Realms {
     let own = mapped("198.51.100.254".parse().unwrap());
     let names = ["lan0", "wan0"].map(str::to_owned);
     Realms::of(&translations(rules), &AddressSet::new([own..=own]), Some(routing), &names)
@@ -72,12 +75,12 @@ const ASKED: [&str; 7] = [
 fn networks_behind_interfaces_without_translation_are_inside() {
     let behind = routing(&[("10.1.0.0/16", LAN), ("10.1.200.0/24", WAN)]);
     let expected = ["192.0.2.1", "192.0.2.254", "198.51.100.254", "10.1.2.3"];
-    let rules: [&[Value]; 5] = [
-        &[is("oifname", "==", &json!("wan0"))],
-        &[is("oifname", "==", &json!("wan*"))],
-        &[is("oifname", "==", &json!({"set": ["wan0", "dsl0"]}))],
-        &[is("oifname", "!=", &json!("lan0"))],
-        &[is("oifname", "!=", &json!({"set": ["lan0", "lan1"]}))],
+    let rules: [&[String]; 5] = [
+        &[is("oifname", "==", r#""wan0""#)],
+        &[is("oifname", "==", r#""wan*""#)],
+        &[is("oifname", "==", r#"{"set":["wan0","dsl0"]}"#)],
+        &[is("oifname", "!=", r#""lan0""#)],
+        &[is("oifname", "!=", r#"{"set":["lan0","lan1"]}"#)],
     ];
     for rule in rules {
         assert_eq!(inside(&realms(&[rule], &behind).inside, &ASKED), expected, "{rule:?}");
@@ -85,7 +88,7 @@ fn networks_behind_interfaces_without_translation_are_inside() {
     // A rule for everything is for the interface of the default route.
     assert_eq!(inside(&realms(&[&[]], &behind).inside, &ASKED), expected);
     // So is one whose conditions are with the rule that jumps to it.
-    let tcp = is("l4proto", "==", &json!("tcp"));
+    let tcp = is("l4proto", "==", r#""tcp""#);
     assert_eq!(inside(&realms(&[&[tcp]], &behind).inside, &ASKED), expected);
 }
 
@@ -96,12 +99,12 @@ fn sources_that_rules_name_are_inside_wherever_they_are() {
     let own = ["192.0.2.254", "198.51.100.254", "10.1.2.3", "10.1.200.1"];
     assert_eq!(inside(&realms(&[&[named.clone()]], &behind).inside, &ASKED), own);
     // Beside a rule for an interface, as with a masquerade for hairpins.
-    let [lan, wan] = ["lan0", "wan0"].map(|name| is("oifname", "==", &json!(name)));
-    let hairpin: [&[Value]; 2] = [&[lan, from("192.0.2.0", 24)], &[wan]];
+    let [lan, wan] = ["lan0", "wan0"].map(|name| is("oifname", "==", &format!("\"{name}\"")));
+    let hairpin: [&[String]; 2] = [&[lan, from("192.0.2.0", 24)], &[wan]];
     let expected = ["192.0.2.1", "192.0.2.254", "198.51.100.254"];
     assert_eq!(inside(&realms(&hairpin, &behind).inside, &ASKED), expected);
     // Interfaces that packets come in by, although a rule is for those that they leave by.
-    let both = [is("iifname", "==", &json!("lan0")), is("oifname", "==", &json!("wan0"))];
+    let both = [is("iifname", "==", r#""lan0""#), is("oifname", "==", r#""wan0""#)];
     assert_eq!(inside(&realms(&[&both], &behind).inside, &ASKED), expected);
 }
 
@@ -113,7 +116,7 @@ fn without_rules_that_translate_nothing_is_inside() {
 
 #[test]
 fn a_network_stays_inside_until_a_route_says_otherwise() {
-    let rule: [&[Value]; 1] = [&[is("oifname", "==", &json!("wan0"))]];
+    let rule: [&[String]; 1] = [&[is("oifname", "==", r#""wan0""#)]];
     let before = realms(&rule, &routing(&[("10.1.0.0/16", LAN)])).inside;
     let there = ["10.1.2.3", "10.1.200.1"];
     assert_eq!(inside(&before, &there), there);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use conntrack::TooManyZones;
 use flow::{Timestamp, Zone};
 use netio::clock;
-use ruleset::{Counted, CounterId, ElementUpdate, LogId, QuotaId, RuleState, SetId, ValidRuleset};
+use ruleset::listing::LiveElement;
+use ruleset::{Counted, CounterId, LogId, Program, QuotaId, RuleState, SetId, ValidRuleset};
 use steer::{Steered, WorkerId};
 use wire::{Network, Summary};
 
@@ -77,11 +78,21 @@ impl RulesView {
         before + self.counts.quotas.get(quota.index()).copied().unwrap_or(0)
     }
 
+    /// The elements that sets which rules fill have now.
+    pub fn live_elements(&self) -> Vec<LiveElement> {
+        self.rules.elements(now())
+    }
+
+    /// A state for `program`, which was compiled from the same ruleset, with the elements that sets
+    /// have now. Its changes stay its own.
+    pub fn state_apart(&self, program: &Program) -> RuleState {
+        self.rules.state_apart(program, now())
+    }
+
     /// The number of elements that a set has now.
     pub fn elements(&self, set: SetId) -> usize {
-        let at = self.rules.program.dynamic_sets().iter().position(|dynamic| *dynamic == set);
-        let now = at.and_then(|at| self.counts.elements.get(at));
-        now.copied().unwrap_or_else(|| self.ruleset().sets()[set.index()].element_count())
+        let changing = self.rules.element_count(set, now());
+        changing.unwrap_or_else(|| self.ruleset().sets()[set.index()].element_count())
     }
 }
 
@@ -104,8 +115,8 @@ impl Gateway {
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &interfaces)?;
         let mut coordinator = self.shared.lock();
         let guard = coordinator.config.host_guard.clone();
-        let (workers, revision) = (coordinator.worker_count(), coordinator.next_rules_revision());
-        let rules = unloaded.load(revision, workers, now());
+        let revision = coordinator.next_rules_revision();
+        let rules = unloaded.load(revision, now());
         coordinator.exchange_rules(Some(rules))?;
         drop(coordinator);
         // The lock is not held here, because the kernel may take a while.
@@ -173,22 +184,6 @@ impl Gateway {
         let sign = Sign::of(&network.transport);
         coordinator.ask_owner(bucket, |reply| Question::IsLeftToHost(bucket, keyed, sign, reply))
     }
-
-    /// The elements of the sets that rules fill, as the first worker has them. The other workers
-    /// have the same elements a moment later.
-    ///
-    /// # Errors
-    /// [`Unresponsive`].
-    pub fn rule_elements(&self) -> Result<Vec<ElementUpdate>, Unresponsive> {
-        let mut coordinator = self.shared.lock();
-        let (mut all, mut next) = (Vec::new(), Some(0));
-        while let Some(from) = next {
-            let (elements, rest) = coordinator.elements_from(from)?;
-            all.extend(elements);
-            next = rest;
-        }
-        Ok(all)
-    }
 }
 
 /// The part of an exchange of rules that is still open because a worker hangs.
@@ -234,13 +229,13 @@ impl Coordinator {
     }
 
     /// Loads the rules of the configuration, before any worker is hired.
-    pub fn load_first_rules(&mut self, workers: usize) -> Result<(), LoadRulesError> {
+    pub fn load_first_rules(&mut self) -> Result<(), LoadRulesError> {
         let Some(ruleset) = self.config.rules.clone() else { return Ok(()) };
         let (mode, secret) = (self.config.mode, self.config.secret);
         let ruleset = Arc::unwrap_or_clone(ruleset);
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.ports.names())?;
         let revision = self.next_rules_revision();
-        let rules = unloaded.load(revision, workers, now());
+        let rules = unloaded.load(revision, now());
         self.know_zones(&rules)?;
         self.warn_of_settings(&rules);
         // No rules were loaded before these, so the host gets its packets at once.
@@ -281,18 +276,12 @@ impl Coordinator {
     /// fail come first. Once one worker has been sent the rules, they hold, and a worker that
     /// hangs gets them when it answers.
     fn exchange_rules(&mut self, rules: Option<Arc<Rules>>) -> Result<(), LoadRulesError> {
-        if let Some(rules) = &rules {
-            // The names may have changed since the rules were prepared.
-            rules.rename(&self.ports.names());
-            // Rules that are refused for their zones must not change what the host gets.
-            let has_news = self.know_zones(rules)?;
-            if rules.sets_zones() {
-                self.learn_zones(has_news)?;
+        match &rules {
+            Some(rules) => {
+                self.adopt(rules)?;
+                self.warn_of_settings(rules);
             }
-            self.prepare_translations(rules)?;
-            self.warn_of_settings(rules);
-        } else {
-            self.withhold_from_host()?;
+            None => self.withhold_from_host()?,
         }
         // All memory is allocated before the first worker changes.
         let each = || rules.as_ref().map(Rules::for_worker);
@@ -322,6 +311,30 @@ impl Coordinator {
             None => self.give_host_its_share(),
         }
         Ok(())
+    }
+
+    /// Prepares the gateway for rules, in the steps that can fail.
+    pub fn adopt(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
+        // The names may have changed since the rules were prepared.
+        rules.rename(&self.ports.names());
+        // Rules that are refused for their zones must not change what the host gets.
+        let has_news = self.know_zones(rules)?;
+        if rules.sets_zones() {
+            self.learn_zones(has_news)?;
+        }
+        self.prepare_translations(rules)
+    }
+
+    /// Ends what [`adopt`](Self::adopt) began, once all workers have the rules.
+    pub fn end_adoption(&mut self, rules: &Rules) {
+        self.rule_exchange.owes_host |= rules.translates();
+        self.give_host_its_share();
+    }
+
+    /// True if a worker may still judge by rules before the present ones.
+    pub fn lags_behind_rules(&self, worker: WorkerId) -> bool {
+        let RuleExchange { awaited, untold, .. } = &self.rule_exchange;
+        awaited.contains(&worker) || untold.contains(&worker)
     }
 
     fn send_rules(
@@ -394,36 +407,10 @@ impl Coordinator {
         self.await_rules(worker)
     }
 
-    /// Gives a new worker the elements that rules have put into sets. By now the other workers
-    /// tell it of changes.
-    pub fn give_elements(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
-        let Some(revision) = self.rules.as_ref().map(|rules| rules.revision) else {
-            return Ok(());
-        };
-        let mut next = (worker.index() > 0).then_some(0);
-        while let Some(from) = next {
-            let (elements, rest) = self.elements_from(from)?;
-            self.tell_worker(worker.index(), Command::Elements(revision, elements))?;
-            next = rest;
-        }
-        Ok(())
-    }
-
-    /// A piece of the elements that the first worker has, and the start of the next piece.
-    fn elements_from(
-        &mut self,
-        from: usize,
-    ) -> Result<(Vec<ElementUpdate>, Option<usize>), Unresponsive> {
-        self.send_rules_again()?;
-        let answer = self.ask_worker(WorkerId(0), |reply| Question::RuleElements(from, reply));
-        answer.unwrap_or_else(|| Ok(Default::default()))
-    }
-
     /// The counts of a worker that is about to leave and gets no packets any more.
     pub fn counts_of_leaver(&mut self, worker: WorkerId) -> Result<RuleCounts, Unresponsive> {
         self.send_rules_again()?;
-        // The other workers have the sets too.
-        Ok(RuleCounts { elements: Vec::new(), ..self.counts_of(worker)? })
+        self.counts_of(worker)
     }
 
     /// The state of the rules without their counts.
@@ -459,7 +446,6 @@ impl Coordinator {
         rules.reset_quotas(&totals.quotas);
         let count = totals.counters.len() + totals.quotas.len();
         self.rules_reset_at = Some(totals);
-        self.tell_all(|| Command::ResetQuotas)?;
         Ok(Some(count))
     }
 

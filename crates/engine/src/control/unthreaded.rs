@@ -61,7 +61,7 @@ impl Unthreaded {
             let ruleset = Arc::unwrap_or_clone(ruleset);
             let unloaded = Rules::prepare(ruleset, config.mode, config.secret.0, &names)
                 .map_err(LoadRulesError::from)?;
-            Ok::<_, StartError>(unloaded.load(1, count, now))
+            Ok::<_, StartError>(unloaded.load(1, now))
         });
         let rules = rules.transpose()?;
         let mut hasher = SteeringHasher::new(config.steering());

@@ -7,7 +7,6 @@ use conntrack::Connection;
 use defrag::QueueView;
 use flow::{Counters, DropReason, FlowKey, KeyedPacket, Timestamp, Zone};
 use netio::PortId;
-use ruleset::ElementUpdate;
 use steer::{BucketId, WorkerId};
 use wire::Network;
 
@@ -100,18 +99,8 @@ impl PacketPath {
     }
 
     /// A piece of the counts of rules, from this counter on. `None` without rules.
-    pub(crate) fn rule_counts(&self, from: usize, now: Timestamp) -> Option<RuleCounts> {
-        self.rules.as_ref().map(|rules| rules.counts(from, now))
-    }
-
-    /// A piece of the elements that rules have put into sets, and the start of the next piece.
-    pub(crate) fn rule_elements(
-        &self,
-        from: usize,
-        now: Timestamp,
-    ) -> (Vec<ElementUpdate>, Option<usize>) {
-        let elements = self.rules.as_ref().map(|rules| rules.elements(from, now));
-        elements.unwrap_or_default()
+    pub(crate) fn rule_counts(&self, from: usize) -> Option<RuleCounts> {
+        self.rules.as_ref().map(|rules| rules.counts(from))
     }
 
     /// A piece of the stations that a bridge knows, and the start of the next piece.

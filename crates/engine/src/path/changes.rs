@@ -5,6 +5,7 @@ use std::sync::Arc;
 use conntrack::{Event, ExpectationEvent, LimitPools};
 use flow::Timestamp;
 use netio::{PortId, TxQueue};
+use ruleset::CounterMoves;
 use steer::WorkerId;
 
 use crate::egress::routing::Routing;
@@ -81,9 +82,6 @@ impl PacketPath {
         self.tracking.share_limits(workers);
         self.syn_proxy.set_workers(workers);
         self.translator.set_workers(workers);
-        if let Some(rules) = &mut self.rules {
-            rules.set_workers(workers);
-        }
     }
 
     /// Judges packets by these rules, or by none. Returns the rules before.
@@ -97,19 +95,16 @@ impl PacketPath {
         std::mem::replace(&mut self.rules, rules)
     }
 
-    /// Judges by these rules from now on, and tells the other workers of changes in sets. This is
-    /// for workers without a coordinator.
-    pub(crate) fn set_rules(&mut self, rules: &Arc<Rules>) {
-        let mut rules = rules.for_worker();
-        rules.tell_others();
-        self.rules = Some(rules);
+    /// Judges by rules that differ only in elements of sets.
+    pub(crate) fn change_elements(&mut self, rules: &Arc<Rules>, moves: &CounterMoves) {
+        if let Some(before) = &mut self.rules {
+            before.go_on_with(rules, moves);
+        }
     }
 
-    /// Resets the quotas of the rules.
-    pub(crate) fn reset_quotas(&mut self) {
-        if let Some(rules) = &mut self.rules {
-            rules.reset_quotas();
-        }
+    /// Judges by these rules from now on. This is for workers without a coordinator.
+    pub(crate) fn set_rules(&mut self, rules: &Arc<Rules>) {
+        self.rules = Some(rules.for_worker());
     }
 
     /// Takes over what another worker knows of a station of a bridge.

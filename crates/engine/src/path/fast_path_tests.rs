@@ -361,7 +361,7 @@ impl Side {
         let rules = rules.map(|text| {
             let ruleset = import(text.as_bytes(), Options::default()).unwrap().ruleset;
             let unloaded = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-            unloaded.load(revision, 2, self.gateway.now)
+            unloaded.load(revision, self.gateway.now)
         });
         self.tell(|| Command::Rules(rules.as_ref().map(Rules::for_worker)));
     }
@@ -385,7 +385,7 @@ impl Side {
             let counters = &worker.path.counters;
             let dropped: Vec<_> =
                 DropReason::ALL.iter().map(|reason| counters.dropped(*reason)).collect();
-            let rules = worker.path.rules.as_ref().map(|rules| rules.counts(0, self.gateway.now));
+            let rules = worker.path.rules.as_ref().map(|rules| rules.counts(0));
             format!(
                 "{:?} {dropped:?} {rules:?} {:?} {}",
                 counters.conntrack, counters.output, counters.softnet.processed

@@ -302,7 +302,7 @@ fn rules_that_are_exchanged_judge_what_was_there_before() {
         let ruleset = import(accepting(rules).as_bytes(), Options::default()).unwrap().ruleset;
         let names = ["lan0".to_owned(), "wan0".to_owned()];
         let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-        let rules = rules.load(revision, 2, gateway.now);
+        let rules = rules.load(revision, gateway.now);
         for handle in &mut gateway.handles {
             handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
         }

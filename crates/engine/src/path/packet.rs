@@ -3,7 +3,6 @@
 use conntrack::Guess;
 use flow::{KeyedPacket, ZonePair};
 use netio::Frame;
-use ruleset::ElementUpdate;
 use steer::{BucketId, SteeringHasher};
 use wire::{Network, Transport};
 
@@ -127,8 +126,6 @@ pub enum Item {
     Packet(Packet),
     /// Nothing of this bucket will follow on this ring.
     Fence(BucketId),
-    /// Rules of this revision have changed a set.
-    Element(u32, ElementUpdate),
     /// A bridge has heard from a station.
     Station(StationUpdate),
     /// A bucket changes its owner.

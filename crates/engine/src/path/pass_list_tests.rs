@@ -26,7 +26,7 @@ fn rig_with(config: &Config) -> Rig {
     let mut rig = Rig::new(config);
     let names = ["lan0".to_owned(), "wan0".to_owned()];
     let rules = import(RULES.as_bytes(), Options::default()).unwrap().ruleset;
-    let rules = Rules::prepare(rules, Mode::Bridge, 7, &names).unwrap().load(3, 1, rig.now);
+    let rules = Rules::prepare(rules, Mode::Bridge, 7, &names).unwrap().load(3, rig.now);
     assert!(rig.commands.push(Command::Rules(Some(rules.for_worker()))).is_ok());
     rig.exchange(0, []);
     rig

@@ -66,7 +66,6 @@ impl PacketPath {
             }
             Item::Flushed(bucket) => self.buckets.flushed(bucket),
             Item::Station(heard) => self.forwarder.learn_from_peer(heard),
-            Item::Element(revision, element) => self.learn_element(revision, element, now),
             Item::Marker(marker) => return Some(News::Marker(marker)),
         }
         None

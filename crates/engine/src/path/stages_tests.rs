@@ -55,7 +55,7 @@ const IN_FRONT: [Stage; 8] = [
 fn bridge(ruleset: ValidRuleset) -> Rig {
     let mut rig = Rig::new(&Config::new(HashKey(1, 2)));
     let names = ["lan0".to_owned(), "wan0".to_owned()];
-    let rules = Rules::prepare(ruleset, Mode::Bridge, 7, &names).unwrap().load(1, 1, rig.now);
+    let rules = Rules::prepare(ruleset, Mode::Bridge, 7, &names).unwrap().load(1, rig.now);
     assert!(rig.commands.push(Command::Rules(Some(rules.for_worker()))).is_ok());
     rig.exchange(0, []);
     rig

@@ -94,7 +94,7 @@ impl Scene {
     fn load(&mut self, rules: &str) {
         let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
         let unloaded = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap();
-        let rules = unloaded.load(1, 1, self.rig.now).for_worker();
+        let rules = unloaded.load(1, self.rig.now).for_worker();
         assert!(self.rig.commands.push(Command::Rules(Some(rules))).is_ok());
         self.rig.exchange(0, []);
     }

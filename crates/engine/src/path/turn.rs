@@ -50,7 +50,6 @@ impl PacketPath {
         self.forwarder.flush(&mut self.pool, &mut self.counters);
         self.drop_refused();
         self.send_departures(now);
-        self.tell_elements();
         if let Some(rules) = &mut self.rules {
             rules.take_logged().for_each(|(id, line)| log(id, line));
         }

@@ -70,7 +70,7 @@ impl Scene {
         let mut gateway = TestGateway::new(&config, WORKERS, false);
         let ruleset = import(rules().as_bytes(), Options::default()).unwrap().ruleset;
         let unloaded = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap();
-        let rules = unloaded.load(1, WORKERS.into(), gateway.now);
+        let rules = unloaded.load(1, gateway.now);
         assert_eq!(rules.zones().len(), 9, "{:?}", rules.zones());
         for handle in &mut gateway.handles {
             handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();

@@ -389,7 +389,7 @@ impl Lockstep {
         let Some(unloaded) = self.unloaded.take() else { return };
         // The rules are loaded as for one worker, so that no limit is divided and the number of
         // workers does not show.
-        let rules = unloaded.load(1, 1, now);
+        let rules = unloaded.load(1, now);
         for worker in &mut self.workers {
             worker.path.set_rules(&rules);
         }

@@ -124,7 +124,7 @@ pub fn gateway_of(
     let names = LINKS.map(str::to_owned);
     let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
     let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-    let rules = rules.load(1, workers.into(), gateway.now);
+    let rules = rules.load(1, gateway.now);
     let mapped = match own {
         IpAddr::V4(own) => own.to_ipv6_mapped().octets(),
         IpAddr::V6(own) => own.octets(),

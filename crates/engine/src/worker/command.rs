@@ -8,7 +8,7 @@ use conntrack::{Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
 use flow::KeyedPacket;
 use netio::{PortId, TxQueue};
-use ruleset::{ElementUpdate, LogId};
+use ruleset::{CounterMoves, LogId};
 use steer::{AddressSet, BucketId, WorkerId};
 
 use crate::egress::routing::Routing;
@@ -17,7 +17,7 @@ use crate::path::events::EventSender;
 use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
-use crate::path::rules::ruleset::{RuleCounts, WorkerRules};
+use crate::path::rules::ruleset::{RuleCounts, Rules, WorkerRules};
 use crate::path::selection::{Selected, Selection};
 use crate::path::settings::Settings;
 use crate::path::zones::Zones;
@@ -65,10 +65,8 @@ pub enum Command {
     /// Judge packets by these rules, or by none. The worker sends its rules before back with
     /// [`Notice::Rules`].
     Rules(Option<Box<WorkerRules>>),
-    /// Reset the quotas of the rules.
-    ResetQuotas,
-    /// Take over these elements of sets, if the rules have this revision.
-    Elements(u32, Vec<ElementUpdate>),
+    /// Judge by these rules, which differ only in elements of sets, and keep the counts.
+    RuleElements(Arc<Rules>, Arc<CounterMoves>),
     /// Take over what the other workers know of the stations of a bridge.
     Stations(Vec<StationUpdate>),
     /// Take the share of one of this many workers of everything that is divided, such as the
@@ -101,9 +99,8 @@ impl Command {
             | Self::Settings(_)
             | Self::LearnZones(_)
             | Self::Zones(_)
-            | Self::Rules(_) => true,
-            // The fast path does not take packets whose rules ask for changing sets or for quotas.
-            Self::Elements(..) | Self::ResetQuotas => false,
+            | Self::Rules(_)
+            | Self::RuleElements(..) => true,
             Self::Switch(_)
             | Self::Connect(..)
             | Self::Disconnect(_)
@@ -139,8 +136,6 @@ pub enum Question {
     Datagrams(defrag::Cursor, SyncSender<(Vec<QueueView>, Option<defrag::Cursor>)>),
     /// A piece of the counts of rules, from this counter on.
     Rules(usize, SyncSender<Option<RuleCounts>>),
-    /// A piece of the elements that rules have put into sets, and the start of the next piece.
-    RuleElements(usize, SyncSender<(Vec<ElementUpdate>, Option<usize>)>),
     /// A piece of the stations that the bridge of the worker knows, and the start of the next piece.
     Stations(usize, SyncSender<(Vec<StationUpdate>, Option<usize>)>),
     /// Whether a packet like this one would belong to a flow of this bucket that was left to the

@@ -32,12 +32,7 @@ impl Worker {
                 let before = self.path.exchange_rules(rules);
                 self.notify(Notice::Rules(self.path.worker(), before));
             }
-            Command::ResetQuotas => self.path.reset_quotas(),
-            Command::Elements(revision, elements) => {
-                elements
-                    .into_iter()
-                    .for_each(|element| self.path.learn_element(revision, element, now));
-            }
+            Command::RuleElements(rules, moves) => self.path.change_elements(&rules, &moves),
             Command::Stations(heard) => {
                 heard.into_iter().for_each(|heard| self.path.learn_from_peer(heard));
             }
@@ -77,10 +72,7 @@ impl Worker {
                 let _ = reply.try_send(self.path.list_datagrams(from, now));
             }
             Question::Rules(from, reply) => {
-                let _ = reply.try_send(self.path.rule_counts(from, now));
-            }
-            Question::RuleElements(from, reply) => {
-                let _ = reply.try_send(self.path.rule_elements(from, now));
+                let _ = reply.try_send(self.path.rule_counts(from));
             }
             Question::Stations(from, reply) => {
                 let _ = reply.try_send(self.path.stations(from));

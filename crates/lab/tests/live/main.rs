@@ -68,7 +68,9 @@ mod translation {
 /// Rulesets: random ones and examples beside the kernel, answers to refused packets, commands.
 mod rules {
     mod answers;
+    mod elements;
     mod examples;
+    mod meters;
     mod random;
     mod rulesets;
 }

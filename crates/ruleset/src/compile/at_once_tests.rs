@@ -54,7 +54,8 @@ fn outcome(program: &Program, state: CtState) -> Outcome {
         routes: None,
         connection: Connection { state, known: None },
     };
-    let mut counted = RuleState::new(program, &SharedState::new(program, 1), Timestamp::ZERO);
+    let mut counted =
+        RuleState::new(program, &SharedState::new(program, Timestamp::ZERO), Timestamp::ZERO);
     evaluate(program, Hook::Forward, &view, &mut counted, Timestamp::ZERO)
 }
 

@@ -33,6 +33,8 @@ pub enum PerPacket {
     Rate,
     /// It has a quota.
     Quota,
+    /// It counts connections.
+    Connections,
     /// It asks for log lines.
     Logs,
     /// It asks for a set whose elements change, or changes one.
@@ -51,6 +53,7 @@ impl fmt::Display for PerPacket {
             Self::Counts => f.write_str("it counts packets"),
             Self::Rate => f.write_str("it has a rate limit"),
             Self::Quota => f.write_str("it has a quota"),
+            Self::Connections => f.write_str("it counts connections"),
             Self::Logs => f.write_str("it logs packets"),
             Self::ChangingSet => f.write_str("it uses a set whose elements change"),
             Self::Differs(what) => {
@@ -77,6 +80,7 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
         Item::Counter(_) => Some(PerPacket::Counts),
         Item::Limit(_) => Some(PerPacket::Rate),
         Item::Quota(_) => Some(PerPacket::Quota),
+        Item::Connections(_) => Some(PerPacket::Connections),
         Item::Log(_) => Some(PerPacket::Logs),
         Item::Update(_) => Some(PerPacket::ChangingSet),
         Item::Within { .. } => loads(),

@@ -3,20 +3,20 @@
 //! A rate is kept as the time up to which it is used up. A packet passes only while that time is
 //! not in the future, and moves it on by its cost. This is a token bucket in one number, so all
 //! workers can share it without a lock. A packet over the limit only reads the number. A packet
-//! within the limit writes it, so writes are at most as frequent as the rate allows. Where that is
-//! more than once in 100 µs, a worker takes credit for several packets at a time.
+//! within the limit writes it, so writes are at most as frequent as the rate allows.
+//!
+//! Of a quota, workers take pieces, because every packet uses some of it. A worker that finds
+//! nothing left takes back what the others have not used, so no byte is refused that would fit.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flow::{Lease, LeasePool, Timestamp};
+use flow::Timestamp;
 
 use crate::model::{Quota, Rate};
 
-/// A worker takes credit for at most one second divided by this number.
-const CREDIT_PER_SECOND: u64 = 10_000;
-/// The largest number of bytes of a quota that a worker holds unused.
-const QUOTA_QUANTUM: u64 = 64 << 10;
+/// The largest piece of a quota that a worker takes, in bytes.
+const QUOTA_PIECE: u64 = 64 << 10;
 
 /// Costs of a rate, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -48,13 +48,6 @@ impl Costs {
         Self { packet: Some(packet), period, amount, most }
     }
 
-    /// The costs of one worker's share: a worker sees only a part of the packets for an element.
-    pub fn shared(self, workers: u64) -> Self {
-        let packet = self.packet.map(|packet| packet.saturating_mul(workers));
-        let most = self.most.max(packet.unwrap_or(0));
-        Self { packet, period: self.period.saturating_mul(workers), amount: self.amount, most }
-    }
-
     #[inline]
     pub fn of_packet(&self, bytes: u64) -> u64 {
         if let Some(packet) = self.packet {
@@ -73,59 +66,25 @@ pub(super) struct SharedRate {
     costs: Costs,
     over: bool,
     used_until: AtomicU64,
-    /// Packets of credit that a worker takes at a time.
-    quantum: u64,
 }
 
 impl SharedRate {
-    pub fn new(rate: &Rate, workers: u64) -> Self {
-        let costs = Costs::of(rate);
-        let per_second = rate.amount / rate.period.as_secs().max(1);
-        let most = if rate.in_bytes || workers < 2 { 1 } else { rate.burst / (2 * workers) };
-        let quantum = (per_second / CREDIT_PER_SECOND).clamp(1, most.max(1));
-        Self { costs, over: rate.over, used_until: AtomicU64::new(0), quantum }
-    }
-}
-
-/// A worker's end of a rate.
-#[derive(Debug)]
-pub(super) struct RateLease {
-    shared: Arc<SharedRate>,
-    /// Packets that may pass before the worker takes more.
-    credit: u64,
-}
-
-impl RateLease {
-    pub fn new(shared: Arc<SharedRate>) -> Self {
-        Self { shared, credit: 0 }
+    pub fn new(rate: &Rate) -> Self {
+        Self { costs: Costs::of(rate), over: rate.over, used_until: AtomicU64::new(0) }
     }
 
     /// True if the rule goes on.
     #[inline]
-    pub fn matches(&mut self, bytes: u64, now: Timestamp) -> bool {
-        self.passes(bytes, now) != self.shared.over
+    pub fn matches(&self, bytes: u64, now: Timestamp) -> bool {
+        let cost = self.costs.of_packet(bytes);
+        take(&self.used_until, cost, self.costs.most, now) != self.over
     }
 
     /// As [`matches`](Self::matches), but uses nothing of the rate.
     pub fn would_match(&self, bytes: u64, now: Timestamp) -> bool {
-        let SharedRate { costs, used_until, over, .. } = &*self.shared;
-        let mut used_until = used_until.load(Ordering::Relaxed);
-        let cost = costs.of_packet(bytes);
-        (self.credit > 0 || take_alone(&mut used_until, cost, costs.most, now)) != *over
-    }
-
-    fn passes(&mut self, bytes: u64, now: Timestamp) -> bool {
-        if self.credit > 0 {
-            self.credit -= 1;
-            return true;
-        }
-        let SharedRate { costs, used_until, quantum, .. } = &*self.shared;
-        let cost = costs.of_packet(bytes);
-        if take(used_until, cost.saturating_mul(*quantum), costs.most, now) {
-            self.credit = quantum - 1;
-            return true;
-        }
-        *quantum > 1 && take(used_until, cost, costs.most, now)
+        let mut used_until = self.used_until.load(Ordering::Relaxed);
+        let cost = self.costs.of_packet(bytes);
+        take_alone(&mut used_until, cost, self.costs.most, now) != self.over
     }
 }
 
@@ -147,7 +106,7 @@ fn take(used_until: &AtomicU64, cost: u64, most: u64, now: Timestamp) -> bool {
     }
 }
 
-/// As [`take`], for an element of a set, which belongs to one worker.
+/// As [`take`], for a number that nobody else writes meanwhile.
 pub(super) fn take_alone(used_until: &mut u64, cost: u64, most: u64, now: Timestamp) -> bool {
     let now = SHIFT + now.as_nanos();
     let used = (*used_until).max(now - most.min(SHIFT)).saturating_add(cost);
@@ -157,54 +116,121 @@ pub(super) fn take_alone(used_until: &mut u64, cost: u64, most: u64, now: Timest
     used <= now
 }
 
-/// A worker's end of a quota. When it ends, only what it has not used goes back to the pool.
+/// A quota that all workers share.
+#[derive(Debug)]
+pub(super) struct SharedQuota {
+    over: bool,
+    /// True from the first packet on that did not fit.
+    used_up: AtomicBool,
+    pieces: Mutex<Pieces>,
+}
+
+/// The parts of a quota that are not used.
+#[derive(Debug)]
+struct Pieces {
+    /// Bytes that may be used in all, since loading.
+    all: u64,
+    /// Bytes that no worker has taken.
+    left: u64,
+    /// By worker that has taken some: bytes that it has not used. Another worker only takes all
+    /// of them back.
+    taken: Vec<Arc<AtomicU64>>,
+}
+
+impl SharedQuota {
+    pub fn new(quota: &Quota) -> Self {
+        // The packet that reaches the quota is within it, as in the kernel.
+        let left = quota.bytes.saturating_sub(quota.used);
+        let pieces = Mutex::new(Pieces { all: left, left, taken: Vec::new() });
+        Self { over: quota.over, used_up: AtomicBool::new(false), pieces }
+    }
+
+    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins the quota anew with `bytes` behind those that were `used` since loading.
+    pub fn reset(&self, bytes: u64, used: u64) {
+        let mut pieces = self.pieces();
+        let all = used.saturating_add(bytes);
+        // Bytes that packets use meanwhile are gone from what is left.
+        pieces.left = (pieces.left + all).saturating_sub(pieces.all);
+        pieces.all = all;
+        self.used_up.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A worker's end of a quota.
 #[derive(Debug)]
 pub(super) struct QuotaLease {
-    lease: Lease,
-    over: bool,
-    used_up: bool,
+    shared: Arc<SharedQuota>,
+    /// Bytes that were taken and not used.
+    spare: Arc<AtomicU64>,
+    used: u64,
 }
 
 impl QuotaLease {
-    /// The pool of a quota.
-    pub fn pool(quota: &Quota) -> LeasePool {
-        // The packet that reaches the quota is over it, as in the kernel.
-        LeasePool::new(quota.bytes.saturating_sub(quota.used))
-    }
-
-    pub fn new(pool: &LeasePool, quota: &Quota, workers: u64) -> Self {
-        let share = quota.bytes / (16 * workers);
-        let quantum = if workers < 2 { 0 } else { share.min(QUOTA_QUANTUM) };
-        Self { lease: pool.lease(quantum), over: quota.over, used_up: false }
+    pub fn new(shared: Arc<SharedQuota>) -> Self {
+        let spare = Arc::new(AtomicU64::new(0));
+        shared.pieces().taken.push(spare.clone());
+        Self { shared, spare, used: 0 }
     }
 
     /// True if the rule goes on.
     pub fn matches(&mut self, bytes: u64) -> bool {
         // A quota that is used up stays so, also for packets that would still fit.
-        self.used_up = self.used_up || !self.lease.spend(bytes);
-        self.used_up == self.over
+        let fits = !self.is_used_up() && (self.spend(bytes) || self.spend_of_all(bytes));
+        if fits {
+            self.used += bytes;
+        }
+        fits != self.shared.over
     }
 
     /// True if the rule would go on for a packet that uses nothing.
     pub fn would_match(&self) -> bool {
-        self.used_up == self.over
+        self.is_used_up() == self.shared.over
     }
 
-    /// Makes the quota usable again, as far as its pool goes.
-    pub fn reset(&mut self) {
-        self.used_up = false;
+    fn is_used_up(&self) -> bool {
+        self.shared.used_up.load(Ordering::Relaxed)
+    }
+
+    /// Uses bytes of this worker's piece.
+    fn spend(&self, bytes: u64) -> bool {
+        let less = |spare: u64| spare.checked_sub(bytes);
+        self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    /// Uses bytes that this worker has to take first, from the others too if need be.
+    #[cold]
+    fn spend_of_all(&self, bytes: u64) -> bool {
+        let mut pieces = self.shared.pieces();
+        let Pieces { left, taken, .. } = &mut *pieces;
+        *left += self.spare.swap(0, Ordering::Relaxed);
+        if *left < bytes {
+            *left += taken.iter().map(|spare| spare.swap(0, Ordering::Relaxed)).sum::<u64>();
+        }
+        let Some(rest) = left.checked_sub(bytes) else {
+            self.shared.used_up.store(true, Ordering::Relaxed);
+            return false;
+        };
+        // The last bytes go in small pieces, so that workers seldom have to take them back.
+        let piece = (rest / (4 * taken.len() as u64)).min(QUOTA_PIECE);
+        *left = rest - piece;
+        self.spare.store(piece, Ordering::Relaxed);
+        true
     }
 
     /// Bytes of the quota that this worker has used.
     pub fn used(&self) -> u64 {
-        self.lease.used()
+        self.used
     }
 }
 
 impl Drop for QuotaLease {
     fn drop(&mut self) {
-        // A lease that ends returns what it has spent too: connections end, but bytes that have
-        // passed stay used.
-        self.lease.surrender(self.lease.used());
+        let mut pieces = self.shared.pieces();
+        pieces.taken.retain(|spare| !Arc::ptr_eq(spare, &self.spare));
+        pieces.left += self.spare.swap(0, Ordering::Relaxed);
     }
 }

@@ -12,16 +12,16 @@ mod load;
 mod outcome;
 mod routes;
 mod run;
+mod shared_set;
 mod state;
 mod view;
 
 use flow::Timestamp;
 
-pub use self::dynamic::ElementUpdate;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
 pub use self::routes::{RouteQuestion, Routes, Side};
 pub use self::run::Step;
-pub use self::state::{Counted, RuleState, SharedState};
+pub use self::state::{Counted, CounterMoves, NamedElements, RuleState, SharedState};
 pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};
 use crate::compile::Program;
 use crate::hook::Hook;

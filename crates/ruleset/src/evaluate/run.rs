@@ -6,7 +6,7 @@ use wire::{Family, Network, TcpFlags, Transport, protocol};
 use super::load::{port, state, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
 use super::routes::looked_up;
-use super::state::RuleState;
+use super::state::{Met, RuleState};
 use super::view::PacketView;
 use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape, Span};
 use crate::elements::Element;
@@ -108,6 +108,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     #[inline]
     pub fn hook(&mut self, hook: Hook) {
         self.hook = hook;
+        self.state.forget_joined();
         for &base in self.program.bases(hook) {
             let chain = &self.program.chains[base.index()];
             if !chain.family.sees(self.view.network.family) {
@@ -315,6 +316,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             }
             Item::Assign { target, value } => self.assign(*target, value),
             Item::Update(update) => self.update(update),
+            Item::Connections(bound) => {
+                let met = self.met();
+                self.state.within_bound(bound.index(), met, T::USES)
+            }
             Item::Helper(helper) => {
                 let known = &self.program.ruleset.helpers[helper.index()];
                 let Network { protocol, family, .. } = self.view.network;
@@ -407,14 +412,16 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         Some(packed)
     }
 
+    /// The packet for statements that have a state.
+    fn met(&self) -> Met<'a> {
+        let details = self.view.connection.known.and_then(|known| known.details);
+        Met { bytes: self.bytes, now: self.now, details }
+    }
+
+    /// The element of a set that packets change. Only presence counts, as it holds no data.
     fn find_dynamic(&mut self, at: u32, key: &PackedKey) -> Option<u32> {
-        let set = &mut self.state.sets[at as usize];
-        let found = set.find(key, self.now)?;
-        let goes_on = match T::USES {
-            true => set.count(found, self.bytes, self.now),
-            false => set.would_go_on(Some(found), self.bytes, self.now),
-        };
-        goes_on.then_some(found)
+        let met = self.met();
+        self.state.meet(at as usize, key, met, T::USES).then_some(0)
     }
 
     /// Counts for an element; `None` if it has expired.
@@ -499,9 +506,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         let Shape::Dynamic(at) = lookup.shape else { return false };
         match self.packed(&update.key, lookup) {
             Some(key) if T::USES => {
-                self.state.update(at as usize, update, &key, self.bytes, self.now)
+                let met = self.met();
+                self.state.update(at as usize, update, &key, met)
             }
-            Some(key) => self.state.would_update(at as usize, update, &key, self.bytes, self.now),
+            Some(key) => {
+                let met = self.met();
+                self.state.would_update(at as usize, update, &key, met)
+            }
             None => false,
         }
     }

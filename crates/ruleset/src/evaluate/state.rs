@@ -1,60 +1,233 @@
-//! The state that changes while packets are judged; each worker has its own.
+//! The state that changes while packets are judged.
 //!
 //! | part | division among workers |
 //! | --- | --- |
 //! | counters | each worker counts; readers add up |
 //! | rates | one number for all: packets over the limit read it, packets within it write it |
-//! | quotas | a pool, of which each worker leases up to 64 KiB |
-//! | sets that rules fill | a copy for each worker, which tells the others its changes |
-//! | rates in elements | each worker allows its share, rounded up to one packet |
+//! | quotas | one for all, of which each worker takes up to 64 KiB at a time |
+//! | connections (`ct count`) | one number for all; connections hold their places in it |
+//! | sets that rules fill, with the rates and quotas of their elements | one for all, behind locks |
 //! | `numgen` | each worker counts, or draws, by itself |
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use flow::{LeasePool, Timestamp};
+use flow::{Tallied, Tally, Timestamp};
+use serde_json::Value;
 
-use super::dynamic::{Added, DynamicSet, ElementUpdate};
+use super::dynamic::{Joining, Meeting};
 use super::generate::Numbers;
-use super::limit::{QuotaLease, RateLease, SharedRate};
+use super::limit::{QuotaLease, SharedQuota, SharedRate};
+use super::shared_set::{Changed, SharedSet, Wanted};
+use super::view::Details;
 use crate::compile::{PackedKey, Program};
-use crate::elements::Elements;
-use crate::model::{CounterId, Set, SetId, Update, UpdateOp};
+use crate::contents::{ElementChange, ElementProblem};
+use crate::elements::Element;
+use crate::import::sets;
+use crate::kind::Interval;
+use crate::listing::{LiveElement, element_text};
+use crate::model::{Bound, CounterId, Set, SetId, Update};
+use crate::problem::Path;
 
-/// The largest number of changes of sets that wait for the other workers.
-const MAX_UPDATES: usize = 1024;
-
-/// The state that all workers share.
+/// The state that all workers share. Clones share it, too.
 #[derive(Clone, Debug)]
 pub struct SharedState {
     rates: Vec<Arc<SharedRate>>,
-    quotas: Vec<LeasePool>,
-    workers: u64,
+    quotas: Vec<Arc<SharedQuota>>,
+    /// The bounds for connections, with the number of connections that each has counted.
+    bounds: Arc<Vec<(Bound, Tally)>>,
+    /// The sets that rules fill.
+    sets: Vec<Arc<SharedSet>>,
     /// The number of states that were made. Each draws other random numbers.
     made: Arc<AtomicU64>,
 }
 
 impl SharedState {
-    /// Begins each quota anew, behind the bytes that all workers have used of it. Each worker has
-    /// to [take note](RuleState::reset_quotas).
-    pub fn reset_quotas(&self, program: &Program, used: &[u64]) {
-        for ((pool, quota), used) in self.quotas.iter().zip(&program.ruleset().quotas).zip(used) {
-            pool.plan_cap(used.saturating_add(quota.bytes));
-        }
-    }
-
-    /// The shared state of `workers` workers.
-    pub fn new(program: &Program, workers: usize) -> Self {
-        let workers = workers.max(1) as u64;
+    /// The shared state of a ruleset that is loaded `now`.
+    pub fn new(program: &Program, now: Timestamp) -> Self {
         let ruleset = program.ruleset();
-        let rate = |limit: &crate::Limit| Arc::new(SharedRate::new(&limit.rate, workers));
+        let set =
+            |id: &SetId| Arc::new(SharedSet::new(&ruleset.sets[id.index()], program.seed, now));
         Self {
-            rates: ruleset.limits.iter().map(rate).collect(),
-            quotas: ruleset.quotas.iter().map(QuotaLease::pool).collect(),
-            workers,
+            rates: ruleset.limits.iter().map(|it| Arc::new(SharedRate::new(&it.rate))).collect(),
+            quotas: ruleset.quotas.iter().map(|it| Arc::new(SharedQuota::new(it))).collect(),
+            bounds: Arc::new(ruleset.bounds.iter().map(|it| (*it, Tally::default())).collect()),
+            sets: program.dynamic.iter().map(set).collect(),
             made: Arc::default(),
         }
     }
+
+    /// A state of the same ruleset whose sets hold the same elements now, and share nothing with
+    /// these. Rates and quotas begin anew.
+    pub fn apart(&self, program: &Program, now: Timestamp) -> Self {
+        let new = Self::new(program, now);
+        if new.sets.len() != self.sets.len() || new.bounds.len() != self.bounds.len() {
+            return new;
+        }
+        let sets = self.sets.iter().map(|set| Arc::new(set.copied())).collect();
+        Self { sets, bounds: Arc::new((*self.bounds).clone()), ..new }
+    }
+
+    /// True if a program can go on with this state of the one `before`, because it differs only in
+    /// the elements of sets that packets do not change.
+    pub fn goes_on_with(&self, before: &Program, program: &Program) -> bool {
+        let (old, new) = (before.ruleset(), program.ruleset());
+        old.limits == new.limits
+            && old.quotas.len() == new.quotas.len()
+            && old.bounds == new.bounds
+            && old.rules.len() == new.rules.len()
+            && old.chains == new.chains
+            && before.dynamic == program.dynamic
+            && old.counters.len() == new.counters.len()
+    }
+
+    /// Begins each quota anew, behind the bytes that all workers have used of it.
+    pub fn reset_quotas(&self, program: &Program, used: &[u64]) {
+        for ((shared, quota), used) in self.quotas.iter().zip(&program.ruleset().quotas).zip(used) {
+            shared.reset(quota.bytes, *used);
+        }
+    }
+
+    /// The elements of the sets that rules fill, in no order.
+    pub fn elements(&self, program: &Program, now: Timestamp) -> Vec<LiveElement> {
+        let mut all = Vec::new();
+        for (id, set) in program.dynamic.iter().zip(&self.sets) {
+            let kinds = &program.ruleset().sets[id.index()].key;
+            let usual = set.timeout();
+            set.list(now, |key, life, told| {
+                let mut halves = key.halves();
+                let mut part = |words: usize| {
+                    let halves = halves.by_ref().take(words);
+                    halves.fold(0, |value: u128, half| value << 32 | u128::from(half))
+                };
+                let key = kinds.iter().map(|kind| part(kind.words())).collect();
+                let ends = life.deadline != Timestamp::NEVER;
+                let expires = ends.then(|| life.deadline.since(now));
+                let timeout = life.timeout.filter(|_| ends && life.timeout != usual);
+                all.push(LiveElement {
+                    set: *id,
+                    key,
+                    timeout: timeout.map(Duration::from_nanos),
+                    expires,
+                    counted: told.counted,
+                    comment: told.comment.map(str::to_owned),
+                });
+            });
+        }
+        all
+    }
+
+    /// Changes the elements of a set that rules fill. Returns how many were added, put off or
+    /// deleted; `None` for a set that rules do not fill.
+    ///
+    /// # Errors
+    /// All elements that do not allow it; nothing changes.
+    pub fn change_elements(
+        &self,
+        program: &Program,
+        set: SetId,
+        named: &NamedElements,
+        now: Timestamp,
+    ) -> Option<Result<usize, Vec<ElementProblem>>> {
+        let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
+        let NamedElements { change, wanted, texts } = named;
+        let problem =
+            |(at, what): (usize, String)| ElementProblem { element: texts[at].clone(), what };
+        let changed = self.sets[at].change(*change, wanted, now);
+        Some(changed.map_err(|bad| bad.into_iter().map(problem).collect()))
+    }
+
+    /// The number of elements of a set that rules fill; `None` for a set that does not change.
+    pub fn element_count(&self, program: &Program, set: SetId, now: Timestamp) -> Option<usize> {
+        let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
+        Some(self.sets[at].len(now))
+    }
+}
+
+/// The counters of a program, each with its place among those of the program before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CounterMoves(Vec<Option<u32>>);
+
+impl CounterMoves {
+    /// Finds the counters of `program` among those of the one `before`, from which it differs only
+    /// in the elements of sets that packets do not change. An element keeps its counter.
+    pub fn between(before: &Program, program: &Program) -> Self {
+        let rules = program.ruleset().counters.len();
+        let mut places: Vec<Option<u32>> = (0..rules as u32).map(Some).collect();
+        places.resize(program.counters.len(), None);
+        let sets = program.sets.iter().zip(&program.ruleset().sets);
+        for ((lookup, set), (old, old_set)) in
+            sets.zip(before.sets.iter().zip(&before.ruleset().sets))
+        {
+            let (Some(first), Some(old_first)) = (lookup.counters, old.counters) else { continue };
+            let key = |element: Element<'_>| element.key().collect::<Vec<Interval>>();
+            let known: HashMap<Vec<Interval>, u32> =
+                old_set.elements.iter().map(key).zip(old_first..).collect();
+            for (element, place) in set.elements.iter().zip(first as usize..) {
+                places[place] = known.get(&key(element)).copied();
+            }
+        }
+        Self(places)
+    }
+
+    /// The counts in their new places.
+    pub fn apply(&self, counts: &[Counted]) -> Vec<Counted> {
+        let count = |place: &Option<u32>| {
+            place.and_then(|place| counts.get(place as usize).copied()).unwrap_or_default()
+        };
+        self.0.iter().map(count).collect()
+    }
+}
+
+/// Elements of a set that rules fill, and the change that they are named for.
+#[derive(Debug)]
+pub struct NamedElements {
+    change: ElementChange,
+    wanted: Vec<Wanted>,
+    /// Their texts.
+    texts: Vec<String>,
+}
+
+impl NamedElements {
+    /// Reads elements in nft's JSON.
+    ///
+    /// # Errors
+    /// All elements that can not be in the set.
+    pub fn read(
+        change: ElementChange,
+        values: &[Value],
+        set: &Set,
+    ) -> Result<Self, Vec<ElementProblem>> {
+        let (mut wanted, mut problems) = (Vec::new(), Vec::new());
+        let texts: Vec<String> = values.iter().map(element_text).collect();
+        for (value, element) in values.iter().zip(&texts) {
+            match named_element(value, set) {
+                Ok(element) => wanted.push(element),
+                Err(what) => problems.push(ElementProblem { element: element.clone(), what }),
+            }
+        }
+        if problems.is_empty() { Ok(Self { change, wanted, texts }) } else { Err(problems) }
+    }
+}
+
+/// An element of a set that rules fill, or the reason why the set can not hold it.
+fn named_element(value: &Value, set: &Set) -> Result<Wanted, String> {
+    let inside = value.get("elem").unwrap_or(&Value::Null);
+    let key = inside.get("val").unwrap_or(value);
+    let intervals = sets::intervals(key, &set.key, &Path::root("elem")).map_err(|it| it.what)?;
+    let mut key = PackedKey::EMPTY;
+    for (part, kind) in intervals.iter().zip(&set.key) {
+        if !part.is_one() {
+            return Err("is a range, and packets change the set: it holds single values".to_owned());
+        }
+        key.push(part.low, kind.words());
+    }
+    let seconds = |name| inside.get(name).and_then(Value::as_u64).map(Duration::from_secs);
+    let timeout = seconds("timeout").map(|timeout| timeout.as_nanos() as u64);
+    let comment = inside.get("comment").and_then(Value::as_str).map(str::to_owned);
+    Ok(Wanted { key, timeout, left: seconds("expires"), comment })
 }
 
 /// Packets and bytes.
@@ -70,14 +243,15 @@ pub struct Counted {
 #[derive(Debug)]
 pub struct RuleState {
     counters: Vec<Counted>,
-    rates: Vec<RateLease>,
+    rates: Vec<Arc<SharedRate>>,
     quotas: Vec<QuotaLease>,
-    pub(super) sets: Vec<DynamicSet>,
+    bounds: Arc<Vec<(Bound, Tally)>>,
+    /// The counts that the connection of the packet has joined since a hook was asked last.
+    joined: Vec<Tallied>,
+    pub(super) sets: Vec<Arc<SharedSet>>,
     pub(super) numbers: Numbers,
-    updates: Vec<ElementUpdate>,
-    /// Changes that were lost for the other workers because too many waited.
-    untold: u64,
-    is_alone: bool,
+    /// Additions that were refused because a set was full.
+    refused: u64,
     loaded_at: Timestamp,
 }
 
@@ -85,51 +259,23 @@ impl RuleState {
     /// The state of a worker. Counters begin at zero: [`RuleState::counted_before`] gives the
     /// values that they had when the ruleset was printed.
     pub fn new(program: &Program, shared: &SharedState, now: Timestamp) -> Self {
-        let ruleset = program.ruleset();
-        let sets = program.dynamic.iter().map(|id| {
-            DynamicSet::new(&ruleset.sets[id.index()], program.seed, shared.workers, now)
-        });
-        let quotas = ruleset.quotas.iter().zip(&shared.quotas);
-        let sets: Vec<DynamicSet> = sets.collect();
-        let is_alone = shared.workers == 1;
         let stream = shared.made.fetch_add(1, Ordering::Relaxed);
         Self {
-            numbers: Numbers::new(ruleset.generators.len(), program.seed, stream),
+            numbers: Numbers::new(program.ruleset().generators.len(), program.seed, stream),
             counters: vec![Counted::default(); program.counters.len()],
-            rates: shared.rates.iter().cloned().map(RateLease::new).collect(),
-            quotas: quotas
-                .map(|(quota, pool)| QuotaLease::new(pool, quota, shared.workers))
-                .collect(),
-            updates: Vec::with_capacity(if is_alone || sets.is_empty() { 0 } else { MAX_UPDATES }),
-            sets,
-            untold: 0,
-            is_alone,
+            rates: shared.rates.clone(),
+            quotas: shared.quotas.iter().cloned().map(QuotaLease::new).collect(),
+            bounds: shared.bounds.clone(),
+            joined: Vec::new(),
+            sets: shared.sets.clone(),
+            refused: 0,
             loaded_at: now,
         }
     }
 
-    /// Sets the number of workers. It divides the rates of elements, and decides whether this
-    /// worker tells its changes of sets.
-    pub fn set_workers(&mut self, workers: usize) {
-        self.set_alone(workers < 2);
-        for set in &mut self.sets {
-            set.set_workers(workers.max(1) as u64);
-        }
-    }
-
-    /// Removes the elements that the ruleset was loaded with from the sets that rules fill. For a
-    /// worker that is alone.
-    pub fn clear_sets(&mut self, program: &Program) {
-        let now = self.loaded_at;
-        for (set, id) in self.sets.iter_mut().zip(&program.dynamic) {
-            let declared = &program.ruleset().sets[id.index()];
-            // The new set keeps the room of the old one, which may have been loaded with more than
-            // its size.
-            let size = declared.size.max(declared.elements.len() as u32);
-            let elements = Elements::new(&declared.key, &declared.data);
-            let empty = Set { elements, size, ..declared.clone() };
-            *set = DynamicSet::new(&empty, program.seed, 1, now);
-        }
+    /// Goes on with a program that differs only in the elements of sets that packets do not change.
+    pub fn go_on_with(&mut self, moved: &CounterMoves) {
+        self.counters = moved.apply(&self.counters);
     }
 
     /// The value that a counter had when the ruleset was printed.
@@ -154,79 +300,9 @@ impl RuleState {
         self.quotas.iter().map(QuotaLease::used).collect()
     }
 
-    /// Takes note of quotas that [begin anew](SharedState::reset_quotas).
-    pub fn reset_quotas(&mut self) {
-        self.quotas.iter_mut().for_each(QuotaLease::reset);
-    }
-
-    /// The number of elements of each set that rules fill, in the order of these sets.
-    pub fn element_counts(&self, now: Timestamp) -> Vec<usize> {
-        self.sets.iter().map(|set| set.len(now)).collect()
-    }
-
-    /// The number of elements of a set that rules fill; `None` for a set that does not change.
-    pub fn elements(&self, program: &Program, set: SetId, now: Timestamp) -> Option<usize> {
-        let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
-        Some(self.sets[at].len(now))
-    }
-
-    /// Sets whether this worker is the only one, which tells nobody its changes of sets.
-    pub fn set_alone(&mut self, is_alone: bool) {
-        self.is_alone = is_alone;
-        if !is_alone && !self.sets.is_empty() {
-            self.updates.reserve(MAX_UPDATES);
-        }
-    }
-
-    /// Tells another worker the elements of all sets, `budget` places from place `from` on. Returns
-    /// the place to go on at; `None` at the end.
-    pub fn tell_elements(
-        &self,
-        program: &Program,
-        from: usize,
-        budget: usize,
-        now: Timestamp,
-        mut tell: impl FnMut(ElementUpdate),
-    ) -> Option<usize> {
-        let mut first = 0;
-        for (id, set) in program.dynamic.iter().zip(&self.sets) {
-            let places = set.places();
-            let begin = from.max(first) - first;
-            let end = (from + budget).saturating_sub(first).min(places);
-            for at in begin.min(end)..end {
-                if let Some((key, deadline)) = set.element(at, now) {
-                    tell(ElementUpdate { set: *id, key, deadline });
-                }
-            }
-            first += places;
-        }
-        (from + budget < first).then_some(from + budget)
-    }
-
-    /// Additions that were refused because a set was full.
+    /// Additions that this worker's packets asked for and that were refused because a set was full.
     pub fn refused_elements(&self) -> u64 {
-        self.sets.iter().map(|set| set.refused).sum()
-    }
-
-    /// Hands over the changes for the other workers to [apply](RuleState::apply), oldest first.
-    pub fn take_updates(&mut self, mut tell: impl FnMut(ElementUpdate)) {
-        self.updates.drain(..).for_each(&mut tell);
-    }
-
-    /// Changes that the other workers never got because too many waited.
-    pub fn untold_updates(&self) -> u64 {
-        self.untold
-    }
-
-    /// Applies a change of another worker.
-    pub fn apply(&mut self, program: &Program, update: ElementUpdate, now: Timestamp) {
-        let ElementUpdate { set, key, deadline } = update;
-        let Some(at) = program.dynamic.iter().position(|dynamic| *dynamic == set) else { return };
-        if deadline == Timestamp::ZERO {
-            self.sets[at].remove(&key);
-        } else if let Added::Known(number) = self.sets[at].add(&key, deadline, now) {
-            self.sets[at].refresh(number, deadline, now);
-        }
+        self.refused
     }
 
     #[inline]
@@ -244,7 +320,7 @@ impl RuleState {
         now: Timestamp,
         uses: bool,
     ) -> bool {
-        let rate = &mut self.rates[limit];
+        let rate = &self.rates[limit];
         if uses { rate.matches(bytes, now) } else { rate.would_match(bytes, now) }
     }
 
@@ -265,56 +341,71 @@ impl RuleState {
         at: usize,
         update: &Update,
         key: &PackedKey,
-        bytes: u64,
-        now: Timestamp,
+        met: Met<'_>,
     ) -> bool {
-        let set = &mut self.sets[at];
-        let told = |deadline| ElementUpdate { set: update.set, key: *key, deadline };
-        if update.op == UpdateOp::Delete {
-            if set.remove(key) {
-                self.tell(told(Timestamp::ZERO));
-            }
-            return true;
-        }
-        let timeout = update.timeout.map(|timeout| timeout.as_nanos() as u64).or(set.timeout_nanos);
-        let deadline = timeout
-            .map_or(Timestamp::NEVER, |nanos| now.after(std::time::Duration::from_nanos(nanos)));
-        let (number, changed) = match set.add(key, deadline, now) {
-            Added::Full => return false,
-            Added::New(number) => (number, true),
-            Added::Known(number) if update.op == UpdateOp::Refresh && timeout.is_some() => {
-                (number, set.refresh(number, deadline, now))
-            }
-            Added::Known(number) => (number, false),
-        };
-        let goes_on = set.count(number, bytes, now);
-        if changed {
-            self.tell(told(deadline));
-        }
-        goes_on
+        let Self { sets, joined, .. } = self;
+        let changed = sets[at].update(update, key, &mut met.meeting(joined));
+        self.refused += u64::from(changed == Changed::Full);
+        changed == Changed::GoesOn
     }
 
-    /// True if the rule would go on; changes nothing.
+    /// True if the rule of a statement that changes a set would go on; changes nothing.
     pub(super) fn would_update(
-        &self,
+        &mut self,
         at: usize,
         update: &Update,
         key: &PackedKey,
-        bytes: u64,
-        now: Timestamp,
+        met: Met<'_>,
     ) -> bool {
-        let set = &self.sets[at];
-        update.op == UpdateOp::Delete || set.would_go_on(set.find(key, now), bytes, now)
+        let Self { sets, joined, .. } = self;
+        sets[at].would_update(update, key, &met.meeting(joined))
     }
 
-    fn tell(&mut self, update: ElementUpdate) {
-        if self.is_alone {
-            return;
-        }
-        if self.updates.len() < MAX_UPDATES {
-            self.updates.push(update);
-        } else {
-            self.untold += 1;
-        }
+    /// Looks for an element; true if the rule goes on with it.
+    pub(super) fn meet(&mut self, at: usize, key: &PackedKey, met: Met<'_>, uses: bool) -> bool {
+        let Self { sets, joined, .. } = self;
+        sets[at].meet(key, &mut met.meeting(joined), uses)
+    }
+
+    /// Counts the connection of a packet; true if the rule goes on.
+    pub(super) fn within_bound(&mut self, bound: usize, met: Met<'_>, uses: bool) -> bool {
+        let Self { bounds, joined, .. } = self;
+        let (bound, tally) = &bounds[bound];
+        let mut connection = met.meeting(joined).connection;
+        let count = if uses { connection.join(tally) } else { connection.would_join(tally) };
+        bound.lets_on(count)
+    }
+
+    /// Takes the counts of connections that the packet's connection has joined since a hook was
+    /// asked last. They belong to the connection as long as it lives.
+    pub fn take_joined(&mut self) -> impl Iterator<Item = Tallied> {
+        self.joined.drain(..)
+    }
+
+    /// True if there are [any](Self::take_joined).
+    #[inline]
+    pub fn has_joined(&self) -> bool {
+        !self.joined.is_empty()
+    }
+
+    /// Drops those that nobody took.
+    #[inline]
+    pub(super) fn forget_joined(&mut self) {
+        self.joined.clear();
+    }
+}
+
+/// A packet that statements with a state meet.
+#[derive(Clone, Copy)]
+pub(super) struct Met<'m> {
+    pub bytes: u64,
+    pub now: Timestamp,
+    pub details: Option<&'m dyn Details>,
+}
+
+impl<'m> Met<'m> {
+    fn meeting(self, joined: &'m mut Vec<Tallied>) -> Meeting<'m> {
+        let Self { bytes, now, details } = self;
+        Meeting { bytes, now, connection: Joining { details, joined } }
     }
 }

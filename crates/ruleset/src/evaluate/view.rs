@@ -1,6 +1,6 @@
 //! A packet as rules see it.
 
-use flow::ZonePair;
+use flow::{Tally, ZonePair};
 use wire::Network;
 
 use super::routes::Routes;
@@ -115,6 +115,10 @@ pub trait Details {
     fn helper(&self) -> u128;
     /// Label bits.
     fn label(&self) -> u128;
+    /// True if it has a place in this count of connections.
+    fn is_tallied(&self, _tally: &Tally) -> bool {
+        false
+    }
 }
 
 /// Addresses and ports of one direction.

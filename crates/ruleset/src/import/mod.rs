@@ -12,7 +12,7 @@ mod objects;
 mod reach;
 mod rule;
 mod scope;
-mod sets;
+pub(crate) mod sets;
 mod statement;
 mod worst_case;
 

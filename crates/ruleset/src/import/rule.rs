@@ -14,8 +14,8 @@ use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
 use crate::listing::expression_text;
 use crate::model::{
-    Counter, CounterId, Data, Item, Limit, LimitId, Load, LogId, NatId, NatKind, Operand, Parts,
-    Quota, QuotaId, Reject, Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp,
+    BoundId, Counter, CounterId, Data, Item, Limit, LimitId, Load, LogId, NatId, NatKind, Operand,
+    Parts, Quota, QuotaId, Reject, Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp,
 };
 use crate::problem::{Fault, Parsed, Path};
 
@@ -105,6 +105,10 @@ impl Reader<'_, '_> {
         Ok(Some(match name {
             "match" => self.matching(value, &here)?,
             "counter" | "limit" | "quota" => self.measure(name, value, &here)?,
+            "ct count" => {
+                let bound = statement::bound(value, &here)?;
+                Item::Connections(add!(self.parts.bounds, BoundId, bound))
+            }
             "mangle" => return self.assignment(value, &here),
             "set" => self.update(value, &here)?,
             "flow" if value.get("op").and_then(Value::as_str) == Some("add") => {
@@ -406,6 +410,7 @@ impl Reader<'_, '_> {
                 parts.push(sets::part(statement, &path.index(at))?);
             }
         }
+        sets::check_parts(&parts, &path.key("stmt"))?;
         let declared = &mut self.parts.sets[set.index()];
         if parts.is_empty() || op == UpdateOp::Delete {
             parts.clone_from(&declared.parts);

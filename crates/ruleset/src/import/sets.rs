@@ -37,6 +37,11 @@ pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parse
             parts.push(part(statement, &path.index(at))?);
         }
     }
+    check_parts(&parts, &Path::root("stmt"))?;
+    if data != Data::None && parts.iter().any(|part| *part != Part::Counter) {
+        return Err(Path::root("stmt")
+            .unsupported("limits, quotas and `ct count` in the elements of a map"));
+    }
     let elements = Elements::new(&key, &data);
     Ok(Set {
         family,
@@ -54,7 +59,7 @@ pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parse
 }
 
 /// Types: one name, a list, or names joined by points.
-fn kinds(value: Option<&Value>, path: &Path<'_>) -> Parsed<Vec<Kind>> {
+pub(crate) fn kinds(value: Option<&Value>, path: &Path<'_>) -> Parsed<Vec<Kind>> {
     let names: Vec<&str> = match value {
         Some(Value::String(names)) => names.split('.').map(str::trim).collect(),
         Some(Value::Array(names)) => {
@@ -89,8 +94,20 @@ pub(crate) fn part(statement: &Value, path: &Path<'_>) -> Parsed<Part> {
             let (bytes, _, over) = statement::quota(quota, &path.key("quota"))?;
             Ok(Part::Quota { bytes, over })
         }
+        Some(("ct count", bound)) => {
+            statement::bound(bound, &path.key("ct count")).map(Part::Connections)
+        }
         _ => Err(path.unsupported(format!("{} in elements", outline(statement)))),
     }
+}
+
+/// Refuses statements that the elements of a set can not hold together.
+pub(crate) fn check_parts(parts: &[Part], path: &Path<'_>) -> Parsed<()> {
+    let counting = parts.iter().filter(|part| matches!(part, Part::Connections(_)));
+    if counting.count() > 1 {
+        return Err(path.unsupported("`ct count` twice in an element"));
+    }
+    Ok(())
 }
 
 /// An anonymous set with its elements.
@@ -144,11 +161,17 @@ pub(crate) fn element(
         }
         (_, other) => return Err(path.invalid(format!("{} is no pair", outline(other)))),
     };
-    let mut element = NewElement { key: Vec::new(), datum, expires: None, counted: (0, 0) };
+    let (key_values, comment) = (Vec::new(), None);
+    let mut element =
+        NewElement { key: key_values, datum, expires: None, counted: (0, 0), comment };
     let key = match only(key) {
         Some(("elem", inside)) => {
             let timeout = || seconds(inside.get("timeout"));
             element.expires = seconds(inside.get("expires")).or_else(timeout);
+            // A set that packets do not change is listed from its document, with its comments.
+            if set.data == Data::None {
+                element.comment = inside.get("comment").and_then(Value::as_str).map(str::to_owned);
+            }
             let counted = |key| inside.get("counter")?.get(key)?.as_u64();
             element.counted = (counted("packets").unwrap_or(0), counted("bytes").unwrap_or(0));
             inside.get("val").ok_or_else(|| path.invalid("an element without `val`"))?
@@ -163,7 +186,7 @@ pub(crate) fn element(
 }
 
 /// The parts of a key or datum of these types.
-fn intervals(value: &Value, kinds: &[Kind], path: &Path<'_>) -> Parsed<Vec<Interval>> {
+pub(crate) fn intervals(value: &Value, kinds: &[Kind], path: &Path<'_>) -> Parsed<Vec<Interval>> {
     if let [kind] = kinds {
         return Ok(vec![kind.interval(value, path)?]);
     }

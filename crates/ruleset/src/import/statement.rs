@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::document::has_flag;
 use crate::attached::SynProxy;
 use crate::kind::{only, outline};
-use crate::model::{Log, Rate, Reject, Unreachable};
+use crate::model::{Bound, Log, Rate, Reject, Unreachable};
 use crate::names::{self, Names};
 use crate::problem::{Effect, Parsed, Path};
 
@@ -67,6 +67,13 @@ pub(crate) fn quota(value: &Value, path: &Path<'_>) -> Parsed<(u64, u64, bool)> 
     let limit = limit.ok_or_else(|| path.invalid("no number of bytes"))?;
     let over = value.get("inv").and_then(Value::as_bool) == Some(true);
     Ok((limit, bytes("used", "used_unit").unwrap_or(0), over))
+}
+
+/// A bound for the number of connections.
+pub(crate) fn bound(value: &Value, path: &Path<'_>) -> Parsed<Bound> {
+    let most = value.get("val").and_then(Value::as_u64).and_then(|most| u32::try_from(most).ok());
+    let over = value.get("inv").and_then(Value::as_bool) == Some(true);
+    Ok(Bound { most: most.ok_or_else(|| path.key("val").invalid("no number of 32 bits"))?, over })
 }
 
 pub(crate) fn log(value: &Value, path: &Path<'_>) -> Parsed<Log> {

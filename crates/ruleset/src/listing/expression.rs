@@ -215,9 +215,10 @@ pub(super) fn timed(
 ) -> String {
     let mut text = written(element.get("val").unwrap_or(&Value::Null), style);
     let measured = |name: &str| element.get(name).filter(|value| value.is_object());
-    for name in ["counter", "limit", "quota"] {
+    for name in ["counter", "limit", "quota", "ct count"] {
         if let Some(inside) = measured(name) {
-            text = format!("{text} {}", super::statement::measure(name, inside));
+            let statement = serde_json::json!({ (name): inside });
+            text = format!("{text} {}", super::statement::written(&statement));
         }
     }
     for key in ["timeout", "expires"] {

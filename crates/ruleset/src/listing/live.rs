@@ -21,17 +21,25 @@ pub struct Live {
     pub is_reset: bool,
     /// Elements of the sets that rules fill, in any order.
     pub elements: Vec<LiveElement>,
+    /// The time since the ruleset was loaded.
+    pub age: Duration,
 }
 
 /// An element of a set that rules fill.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveElement {
     /// The set.
     pub set: SetId,
     /// The parts of its key.
     pub key: Vec<u128>,
+    /// The time that it stays unless a packet refreshes it, if that is not the set's.
+    pub timeout: Option<Duration>,
     /// Time after which it ends unless a packet refreshes it; `None` if it stays.
     pub expires: Option<Duration>,
+    /// Packets and bytes of its counter.
+    pub counted: Option<(u64, u64)>,
+    /// The operator's comment.
+    pub comment: Option<String>,
 }
 
 /// The document that a program was made from, with the values of now, as nft would print it.
@@ -129,14 +137,15 @@ fn list_elements(
                 true => drop(fields.remove("elem")),
                 false => drop(fields.insert("elem".to_owned(), elements.into())),
             }
-        } else if let (Some(first), Some(Value::Array(elements))) =
-            (program.sets[id.index()].counters, fields.get_mut("elem"))
-        {
-            // A set that no rule uses is printed, but was not loaded.
-            let counters = (first..).take(set.elements.len());
-            for (element, counter) in elements.iter_mut().zip(counters) {
-                count_element(element, counts(CounterId(counter)));
+        } else if let Some(Value::Array(elements)) = fields.get_mut("elem") {
+            if let Some(first) = program.sets[id.index()].counters {
+                // A set that no rule uses is printed, but was not loaded.
+                let counters = (first..).take(set.elements.len());
+                for (element, counter) in elements.iter_mut().zip(counters) {
+                    count_element(element, counts(CounterId(counter)));
+                }
             }
+            elements.retain_mut(|element| has_time_left(element, live.age.as_secs()));
         }
     }
 }
@@ -168,24 +177,40 @@ fn count_element(element: &mut Value, (packets, bytes): (u64, u64)) {
     }
 }
 
+/// Has an element show the time that it has left; false if it has ended.
+fn has_time_left(element: &mut Value, age: u64) -> bool {
+    let key = match element {
+        Value::Array(pair) => pair.first_mut(),
+        key => Some(key),
+    };
+    let expires = key.and_then(|key| key.get_mut("elem")?.get_mut("expires"));
+    let Some((shown, ends)) = expires.and_then(|it| it.as_u64().map(|ends| (it, ends))) else {
+        return true;
+    };
+    *shown = ends.saturating_sub(age).into();
+    ends > age
+}
+
 fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> {
     let set = &program.ruleset().sets()[id.index()];
     let mut elements: Vec<&LiveElement> = all.iter().filter(|element| element.set == id).collect();
-    // Several workers may have an element, with different ends: the latest counts.
-    elements.sort_by(|a, b| a.key.cmp(&b.key).then(b.lasts().cmp(&a.lasts())));
-    elements.dedup_by(|later, first| later.key == first.key);
+    elements.sort_by(|one, other| one.key.cmp(&other.key));
     let element = |element: &LiveElement| {
         let key = json_of_key(&set.key, &element.key);
-        match element.expires {
-            None => key,
-            Some(expires) => json!({ "elem": { "val": key, "expires": expires.as_secs() } }),
+        let LiveElement { timeout, expires, counted, comment, .. } = element;
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Option<Value>| {
+            fields.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        put("timeout", timeout.map(|timeout| timeout.as_secs().into()));
+        put("expires", expires.map(|expires| expires.as_secs().into()));
+        put("comment", comment.as_deref().map(Value::from));
+        put("counter", counted.map(|(packets, bytes)| json!({"packets": packets, "bytes": bytes})));
+        if fields.is_empty() {
+            return key;
         }
+        fields.insert("val".to_owned(), key);
+        json!({ "elem": fields })
     };
     elements.into_iter().map(element).collect()
-}
-
-impl LiveElement {
-    fn lasts(&self) -> Duration {
-        self.expires.unwrap_or(Duration::MAX)
-    }
 }

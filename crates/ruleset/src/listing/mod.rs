@@ -27,6 +27,11 @@ pub fn rule_text(rule: &Value) -> String {
     text_of_rule(&shown(rule))
 }
 
+/// The text of an element. Names and texts of the document are escaped.
+pub fn element_text(value: &Value) -> String {
+    element(&shown(value), Style::Plain, Style::Plain)
+}
+
 /// The text of an expression. Names and texts of the document are escaped.
 pub(crate) fn expression_text(expression: &Value) -> String {
     expression::written(&shown(expression), Style::Plain)

@@ -5,7 +5,7 @@ mod side_array;
 
 use std::ops::{Index, IndexMut};
 
-use flow::{KeyedPacket, Timestamp};
+use flow::{KeyedPacket, Tallied, Tally, Timestamp};
 
 use self::forwardings::Forwardings;
 use self::side_array::SideArray;
@@ -53,6 +53,8 @@ pub(crate) struct Slab {
     shifts: SideArray<[Shift; 2]>,
     /// The timeouts of connections that have their own.
     policies: SideArray<TimeoutPolicy>,
+    /// The counts of connections that connections have a place in.
+    tallied: SideArray<Vec<Tallied>>,
     /// The recorded forwarding decisions of connections that have any.
     pub forwardings: Forwardings,
     /// The bucket of the table, if packets of its connections may be steered to others.
@@ -81,6 +83,7 @@ impl Slab {
             translations: SideArray::new(),
             shifts: SideArray::new(),
             policies: SideArray::new(),
+            tallied: SideArray::new(),
             forwardings: Forwardings::new(),
             resteered_in: None,
         }
@@ -108,6 +111,7 @@ impl Slab {
             + self.translations.memory_bytes()
             + self.shifts.memory_bytes()
             + self.policies.memory_bytes()
+            + self.tallied.memory_bytes()
             + self.forwardings.memory_bytes()
     }
 
@@ -164,6 +168,7 @@ impl Slab {
         if self.policies.len() > 0 {
             self.policies.remove(slot);
         }
+        self.leave_tallies(slot);
     }
 
     /// True if the packet belongs to the connection that is filed here.
@@ -253,6 +258,31 @@ impl Slab {
     /// The translated connections whose ports are counted, with their pools.
     pub fn pools(&self) -> impl Iterator<Item = (u32, Pool)> {
         self.translations.iter().filter_map(|(slot, it)| Some((slot, it.pool?)))
+    }
+
+    /// Gives a connection its place in a count of connections.
+    pub fn add_tallied(&mut self, slot: u32, tallied: Tallied) {
+        match self.tallied.get_mut(slot) {
+            Some(all) => {
+                // Rules that were exchanged ask no more.
+                all.retain(|it| !it.is_over());
+                all.push(tallied);
+            }
+            None => self.tallied.insert(slot, vec![tallied]),
+        }
+    }
+
+    /// True if a connection has a place in this count.
+    pub fn is_tallied(&self, slot: u32, tally: &Tally) -> bool {
+        self.tallied.get(slot).is_some_and(|all| all.iter().any(|it| it.is_of(tally)))
+    }
+
+    /// Gives up the places of a connection in all counts.
+    #[inline]
+    pub fn leave_tallies(&mut self, slot: u32) {
+        if self.tallied.len() > 0 {
+            self.tallied.remove(slot);
+        }
     }
 
     /// Attaches a helper to a connection.

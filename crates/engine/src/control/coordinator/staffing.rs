@@ -48,8 +48,7 @@ impl Coordinator {
         }
         self.workers.push(handle);
         self.give_rules(id)?;
-        self.share_limits()?;
-        Ok(self.give_elements(id)?)
+        Ok(self.share_limits()?)
     }
 
     /// Connects a new worker to the others, and tells it what they know of the gateway.

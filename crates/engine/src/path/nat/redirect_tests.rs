@@ -87,7 +87,7 @@ impl TestGateway {
         let rules = text.map(|text| {
             let ruleset = import(text.as_bytes(), Options::default()).unwrap().ruleset;
             let rules = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-            rules.load(revision, self.handles.len(), self.now)
+            rules.load(revision, self.now)
         });
         for handle in &mut self.handles {
             let own = rules.as_ref().map(|rules| rules.for_worker());
@@ -103,7 +103,7 @@ impl TestGateway {
             let rules = worker.path.rules.as_ref().unwrap();
             let ruleset = rules.shared.program.ruleset();
             let with_counter = ruleset.rules().iter().filter(|rule| rule.handle > Some(5));
-            let counts = rules.counts(0, self.now).counters;
+            let counts = rules.counts(0).counters;
             for (rule, counted) in with_counter.zip(counts) {
                 *all.entry(rule.handle.unwrap()).or_default() += counted.packets;
             }

@@ -100,7 +100,7 @@ fn rules_see_which_ends_of_a_connection_are_translated() {
     gateway.arrive(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
     gateway.run_until_idle();
     assert_eq!((gateway.sent(1).len(), gateway.reasons()), (0, vec![DropReason::PolicyRefused]));
-    let counts = gateway.workers[0].path.rules.as_ref().unwrap().counts(0, gateway.now).counters;
+    let counts = gateway.workers[0].path.rules.as_ref().unwrap().counts(0).counters;
     let packets: Vec<u64> = counts.iter().map(|counted| counted.packets).collect();
     // As in the kernel, the first packet is not translated yet before the translation.
     assert_eq!(packets, [2, 0, 0, 3, 0, 3]);

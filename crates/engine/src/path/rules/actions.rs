@@ -3,7 +3,7 @@
 use conntrack::Labels;
 use flow::{DropReason, Timestamp};
 use netio::{Checksum, Frame};
-use ruleset::{Decider, Decision, ElementUpdate, Outcome, Reject, SegmentSize};
+use ruleset::{Decider, Decision, Outcome, Reject, SegmentSize};
 use wire::control_segment::{ControlSegment, MAX_FRAME};
 use wire::icmp_error::Message;
 use wire::{Family, Transport};
@@ -11,7 +11,7 @@ use wire::{Family, Transport};
 use crate::egress::route_decision::RouteDecision;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
-use crate::path::packet::{Item, Packet};
+use crate::path::packet::Packet;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::scratch::Scratch;
 use crate::path::step::{End, Reply};
@@ -28,6 +28,9 @@ impl PacketPath {
         let (tracked, now) = (&mut scratch.tracked, scratch.now);
         if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             let table = &mut bucket.connections;
+            if let Some(rules) = &mut self.rules {
+                rules.state.take_joined().for_each(|tallied| table.tally(tracked, tallied));
+            }
             let mut context =
                 self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);
             if let Some(mark) = outcome.ct_mark {
@@ -156,26 +159,6 @@ impl PacketPath {
             self.counters.output.tcp_resets += 1;
             let Self { forwarder, pool, counters, .. } = self;
             forwarder.send_made(port, frame, pool, counters);
-        }
-    }
-}
-
-impl PacketPath {
-    /// Tells the other workers of the changes that rules have made in sets.
-    #[inline]
-    pub(in crate::path) fn tell_elements(&mut self) {
-        let Self { rules: Some(rules), buckets, .. } = self else { return };
-        let revision = rules.revision();
-        rules.take_updates(|update| {
-            buckets.tell_all(|| Item::Element(revision, update));
-        });
-    }
-
-    /// Takes over a change that another worker's rules have made in a set.
-    pub(crate) fn learn_element(&mut self, revision: u32, update: ElementUpdate, now: Timestamp) {
-        let Some(rules) = &mut self.rules else { return };
-        if rules.revision() == revision {
-            rules.apply(update, now);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A connection as rules see it.
 
 use conntrack::{Direction, Table, Tracked, TupleTransport};
-use flow::{Endpoint, KeyedPacket, Timestamp};
+use flow::{Endpoint, KeyedPacket, Tally, Timestamp};
 use ruleset::{Details, Tuple, name_bits};
 use wire::{TransportAddress, mapped};
 
@@ -93,6 +93,10 @@ impl Details for ConnectionDetails<'_> {
     fn helper(&self) -> u128 {
         let name = self.connection().and_then(|connection| connection.helper);
         name.and_then(name_bits).unwrap_or(0)
+    }
+
+    fn is_tallied(&self, tally: &Tally) -> bool {
+        self.tracked.connection.is_some_and(|id| self.table.is_tallied(id, tally))
     }
 
     fn label(&self) -> u128 {

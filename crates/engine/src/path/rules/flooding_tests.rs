@@ -32,7 +32,7 @@ fn gateway(workers: u16, ruleset: ValidRuleset) -> TestGateway {
     let mut gateway = TestGateway::between(3, &Config::new(HashKey(1, 2)), workers, false);
     let names = NAMES.map(str::to_owned);
     let rules = Rules::prepare(ruleset, Mode::Bridge, 7, &names).unwrap();
-    let rules = rules.load(3, workers.into(), gateway.now);
+    let rules = rules.load(3, gateway.now);
     for handle in &mut gateway.handles {
         handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
     }

@@ -352,7 +352,8 @@ impl PacketPath {
             || outcome.helper.is_some()
             || outcome.timeout.is_some()
             || outcome.segment_size.is_some()
-            || outcome.logs.asked() > 0;
+            || outcome.logs.asked() > 0
+            || rules.state.has_joined();
         if has_effects {
             scratch.take_hop(&mut packet.frame);
             self.apply_outcome(&outcome, packet, scratch);
@@ -456,3 +457,7 @@ mod tests;
 #[cfg(test)]
 #[path = "flooding_tests.rs"]
 mod flooding_tests;
+
+#[cfg(test)]
+#[path = "meters_tests.rs"]
+mod meters_tests;

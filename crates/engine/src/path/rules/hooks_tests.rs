@@ -32,7 +32,7 @@ const KNOWN: &str =
 fn rig(ruleset: ValidRuleset) -> Rig {
     let mut rig = Rig::new(&Config::new(HashKey(1, 2)));
     let names = ["lan0".to_owned(), "wan0".to_owned()];
-    let rules = Rules::prepare(ruleset, Mode::Bridge, 7, &names).unwrap().load(3, 1, rig.now);
+    let rules = Rules::prepare(ruleset, Mode::Bridge, 7, &names).unwrap().load(3, rig.now);
     assert!(rig.commands.push(Command::Rules(Some(rules.for_worker()))).is_ok());
     rig.exchange(0, []);
     rig

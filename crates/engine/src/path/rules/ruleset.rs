@@ -8,10 +8,12 @@ use conntrack::syn_proxy::Promise;
 use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use flow::{Timestamp, Zone};
 use netio::PortId;
+use ruleset::listing::LiveElement;
 use ruleset::{
-    CompileError, CompileOptions, Counted, CtState, ElementUpdate, HelperId, Hook, LogId, Logs,
-    Need, Outcome, PacketView, Problem, Program, RuleState, Severity, SharedState, SynProxy,
-    TimeoutId, TimeoutState, Translations, ValidRuleset, name_bits,
+    CompileError, CompileOptions, Counted, CounterMoves, CtState, ElementProblem, HelperId, Hook,
+    LogId, Logs, NamedElements, Need, Outcome, PacketView, Problem, Program, RuleState, SetId,
+    Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations, ValidRuleset,
+    name_bits,
 };
 use wire::protocol;
 
@@ -186,6 +188,22 @@ impl Rules {
         names
     }
 
+    /// The elements of the sets that rules fill.
+    pub fn elements(&self, now: Timestamp) -> Vec<LiveElement> {
+        self.shared.elements(&self.program, now)
+    }
+
+    /// The number of elements of a set that rules fill; `None` for a set that does not change.
+    pub fn element_count(&self, set: SetId, now: Timestamp) -> Option<usize> {
+        self.shared.element_count(&self.program, set, now)
+    }
+
+    /// A state of the same rules as `program` has, with the elements that sets have now. Its
+    /// changes stay its own.
+    pub fn state_apart(&self, program: &Program, now: Timestamp) -> RuleState {
+        RuleState::new(program, &self.shared.apart(program, now), now)
+    }
+
     /// Resets the quotas. `used` is what all workers have used of each, bytes.
     pub fn reset_quotas(&self, used: &[u64]) {
         self.shared.reset_quotas(&self.program, used);
@@ -237,6 +255,42 @@ impl Rules {
         &self.zones
     }
 
+    /// The same rules with other elements in sets that packets do not change. They go on with the
+    /// state of these. `None` if the rules differ in more.
+    pub fn with_elements(&self, unloaded: Unloaded) -> Option<Arc<Self>> {
+        let Unloaded { program, helpers, timeouts, syn_proxies, zones, translations, .. } =
+            unloaded;
+        if !self.shared.goes_on_with(&self.program, &program) {
+            return None;
+        }
+        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(Arc::new(Self {
+            program,
+            revision: self.revision,
+            loaded_at: self.loaded_at,
+            shared: self.shared.clone(),
+            interfaces: Mutex::new(interfaces),
+            helpers,
+            timeouts,
+            syn_proxies,
+            zones,
+            translations,
+        }))
+    }
+
+    /// Changes the elements of a set that rules fill; `None` for another set.
+    ///
+    /// # Errors
+    /// All elements that do not allow it; nothing changes.
+    pub fn change_elements(
+        &self,
+        set: SetId,
+        named: &NamedElements,
+        now: Timestamp,
+    ) -> Option<Result<usize, Vec<ElementProblem>>> {
+        self.shared.change_elements(&self.program, set, named, now)
+    }
+
     /// Makes the state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
         let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -269,8 +323,8 @@ pub struct Unloaded {
 }
 
 impl Unloaded {
-    /// Gives the rules their revision, and state for this many workers.
-    pub fn load(self, revision: u32, workers: usize, now: Timestamp) -> Arc<Rules> {
+    /// Gives the rules their revision, and the state that workers share.
+    pub fn load(self, revision: u32, now: Timestamp) -> Arc<Rules> {
         let Self { program, interfaces, helpers, timeouts, syn_proxies, zones, translations } =
             self;
         for rule in &translations.vague {
@@ -282,7 +336,7 @@ impl Unloaded {
                 place.map_or_else(|| format!("rule {rule}"), |place| place.to_string())
             );
         }
-        let shared = SharedState::new(&program, workers);
+        let shared = SharedState::new(&program, now);
         Arc::new(Rules {
             program,
             revision,
@@ -318,7 +372,7 @@ pub struct WorkerRules {
     resets: Allowance,
 }
 
-/// Most counters or elements that one question covers.
+/// Most counters that one question covers.
 const PIECE: usize = 4096;
 
 /// The counts of the rules, of one worker or of all.
@@ -328,19 +382,14 @@ pub struct RuleCounts {
     pub counters: Vec<Counted>,
     /// Bytes that were counted for each quota, by number.
     pub quotas: Vec<u64>,
-    /// Number of elements of each set that rules fill.
-    pub elements: Vec<usize>,
     /// Additions to sets that failed because the set was full.
     pub refused_elements: u64,
-    /// Changes of sets that other workers were not told.
-    pub untold_elements: u64,
     /// Log lines that were not written, because too many were asked for.
     pub unwritten_lines: u64,
 }
 
 impl RuleCounts {
-    /// Adds the counts of another worker. Each worker has its own copy of a set, so of a set's
-    /// element counts the highest one stays.
+    /// Adds the counts of another worker.
     pub fn add(&mut self, other: &Self) {
         grow(&mut self.counters, other.counters.len());
         for (sum, counted) in self.counters.iter_mut().zip(&other.counters) {
@@ -349,12 +398,7 @@ impl RuleCounts {
         }
         grow(&mut self.quotas, other.quotas.len());
         self.quotas.iter_mut().zip(&other.quotas).for_each(|(sum, used)| *sum += used);
-        grow(&mut self.elements, other.elements.len());
-        for (most, count) in self.elements.iter_mut().zip(&other.elements) {
-            *most = (*most).max(*count);
-        }
         self.refused_elements += other.refused_elements;
-        self.untold_elements += other.untold_elements;
         self.unwritten_lines += other.unwritten_lines;
     }
 }
@@ -381,6 +425,14 @@ fn grow<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
 }
 
 impl WorkerRules {
+    /// Judges by rules that differ only in elements of sets, and goes on counting.
+    pub fn go_on_with(&mut self, rules: &Arc<Rules>, moves: &CounterMoves) {
+        if self.shared.revision == rules.revision {
+            self.state.go_on_with(moves);
+            self.shared = rules.clone();
+        }
+    }
+
     /// The name of a port, as rules compare it.
     #[inline]
     pub fn interface(&self, port: PortId) -> u128 {
@@ -431,32 +483,6 @@ impl WorkerRules {
         ruleset::consult(&self.shared.program, hook, view, &mut self.state, now)
     }
 
-    /// Takes the changes that rules have made in sets since the last call.
-    #[inline]
-    pub fn take_updates(&mut self, told: impl FnMut(ElementUpdate)) {
-        self.state.take_updates(told);
-    }
-
-    /// Takes over a change that the same rules of another worker have made in a set.
-    pub fn apply(&mut self, update: ElementUpdate, now: Timestamp) {
-        self.state.apply(&self.shared.program, update, now);
-    }
-
-    /// Takes the share of one of this many workers of what is divided.
-    pub fn set_workers(&mut self, workers: u32) {
-        self.state.set_workers(workers as usize);
-    }
-
-    /// Notes changes in sets from now on, because there are other workers to be told.
-    pub fn tell_others(&mut self) {
-        self.state.set_alone(false);
-    }
-
-    /// Resets the quotas.
-    pub fn reset_quotas(&mut self) {
-        self.state.reset_quotas();
-    }
-
     /// Uses these names of the ports, see [`as_compared`].
     pub fn rename(&mut self, interfaces: Arc<[u128]>) {
         self.interfaces = interfaces;
@@ -495,7 +521,7 @@ impl WorkerRules {
 
     /// The counts with the counters from number `from` on, at most [`PIECE`] of them. All other
     /// counts are only in the answer from number 0 on.
-    pub fn counts(&self, from: usize, now: Timestamp) -> RuleCounts {
+    pub fn counts(&self, from: usize) -> RuleCounts {
         let all = self.state.all_counted();
         let counters = all.iter().skip(from).take(PIECE).copied().collect();
         if from > 0 {
@@ -504,19 +530,9 @@ impl WorkerRules {
         RuleCounts {
             counters,
             quotas: self.state.quotas_used(),
-            elements: self.state.element_counts(now),
             refused_elements: self.state.refused_elements(),
-            untold_elements: self.state.untold_updates(),
             unwritten_lines: self.unwritten,
         }
-    }
-
-    /// A piece of the elements of sets, and the start of the next piece.
-    pub fn elements(&self, from: usize, now: Timestamp) -> (Vec<ElementUpdate>, Option<usize>) {
-        let mut found = Vec::new();
-        let program = &self.shared.program;
-        let next = self.state.tell_elements(program, from, PIECE, now, |it| found.push(it));
-        (found, next)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::print::{Output, things};
 Examples:
   stateway rules load rules.nft
   stateway rules load rules.nft --confirm 60 && stateway rules confirm
+  stateway rules load rules.nft --keep-elements    with the addresses that were banned meanwhile
 
 The ruleset replaces the one before at once: either of them judges a packet, never both.
 Connections stay. If anything is wrong with it, the one before stays, and the exit code is 2.
@@ -37,12 +38,16 @@ pub struct Args {
     /// such a rule would drop.
     #[arg(long)]
     allow_unsupported: bool,
+    /// Keep the elements that sets have got since they were loaded, by packets or by `rules
+    /// element`, in sets of the same name and type.
+    #[arg(long)]
+    keep_elements: bool,
     #[command(flatten)]
     remote: Remote,
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
-    let Args { file, confirm, allow_unsupported, remote } = args;
+    let Args { file, confirm, allow_unsupported, keep_elements, remote } = args;
     let document = document(file)?;
     // This check comes first, to show all problems with their rules before anything is sent.
     let options = Options { allow_unsupported: *allow_unsupported };
@@ -64,7 +69,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         return obstructed(&obstacles);
     }
     let confirm_s = confirm.map(|seconds| format!("confirm_s={seconds}&")).unwrap_or_default();
-    let path = format!("/v1/rules?{confirm_s}allow_unsupported={allow_unsupported}");
+    let path = format!(
+        "/v1/rules?{confirm_s}allow_unsupported={allow_unsupported}&keep_elements={keep_elements}"
+    );
     let gateway = remote.client()?;
     let loaded: LoadedRules = match gateway.put_bytes(&path, book.document().text().clone()) {
         Ok(loaded) => loaded,

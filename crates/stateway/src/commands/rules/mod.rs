@@ -1,6 +1,7 @@
 //! `stateway rules`
 
 mod check;
+mod element;
 mod explain;
 pub mod host_rules;
 mod list;
@@ -24,6 +25,7 @@ Examples:
   stateway rules explain --file rules.nft tcp 192.0.2.1:1234 198.51.100.2:443 in lan0 out wan0
   stateway rules load rules.nft --confirm 60 && stateway rules confirm
   stateway rules list && stateway rules reset
+  stateway rules element add inet filter banned 192.0.2.1 timeout 5m
 
 [rules] in the configuration of a gateway names the ruleset that it runs
 from its start.")]
@@ -46,6 +48,8 @@ enum Action {
     List(list::Args),
     /// Reset counters and quotas to zero, as `nft reset rules` does.
     Reset(Remote),
+    /// Add, delete or list elements of a set of the ruleset that runs.
+    Element(element::Args),
     /// Show which rules a packet meets, in order, and the verdict.
     Explain(explain::Args),
 }
@@ -58,6 +62,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         Action::Rollback(remote) => load::roll_back(remote),
         Action::List(args) => list::run(args, out),
         Action::Reset(remote) => load::reset(remote),
+        Action::Element(args) => element::run(args, out),
         Action::Explain(args) => explain::run(args, out),
     }
 }

@@ -18,6 +18,7 @@ use super::translation;
 
 pub struct Ours {
     program: Program,
+    shared: SharedState,
     state: RuleState,
     connections: Connections,
 }
@@ -72,9 +73,9 @@ pub fn segment_size(frame: &[u8]) -> Option<u16> {
 impl Ours {
     pub fn new(ruleset: ValidRuleset, traffic: Traffic, index: bool, now: Timestamp) -> Self {
         let program = Program::compile(ruleset, CompileOptions { index, seed: 5 }).unwrap();
-        let mut state = RuleState::new(&program, &SharedState::new(&program, 1), now);
-        state.set_alone(true);
-        Self { program, state, connections: Connections::new(traffic) }
+        let shared = SharedState::new(&program, now);
+        let state = RuleState::new(&program, &shared, now);
+        Self { program, shared, state, connections: Connections::new(traffic) }
     }
 
     pub fn program(&self) -> &Program {
@@ -83,16 +84,12 @@ impl Ours {
 
     /// The listing as nft would print it now.
     pub fn listed(&self, before: &str, now: Timestamp) -> Value {
-        let mut elements = Vec::new();
-        let tell =
-            |update: ruleset::ElementUpdate| elements.extend(update.listed(&self.program, now));
-        let left = self.state.tell_elements(&self.program, 0, usize::MAX >> 1, now, tell);
-        assert_eq!(left, None);
         let live = Live {
             counters: self.state.all_counted().to_vec(),
             quotas_used: self.state.quotas_used(),
-            elements,
+            elements: self.shared.elements(&self.program, now),
             is_reset: false,
+            age: std::time::Duration::ZERO,
         };
         let document = serde_json::from_str(before).expect("nft prints JSON");
         with_live(document, &self.program, &live)

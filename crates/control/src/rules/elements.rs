@@ -1,0 +1,143 @@
+//! Changes of sets while a ruleset runs.
+
+use axum::body::Bytes;
+use engine::{ChangeElementsError, Gateway};
+use ruleset::{
+    Contents, Document, ElementChange, ElementProblem, NamedElements, Set, SetId, listing,
+};
+
+use super::{RuleBook, live};
+use crate::refusal::Refused;
+use crate::routes::unresponsive;
+use crate::schema::ChangeElements;
+
+/// The remedy for elements that are wrong.
+const CORRECT: &str = "correct them: none of the elements has changed";
+
+/// Changes elements of a set, and returns how many. The ruleset comes back if its document changes.
+///
+/// # Errors
+/// [`Refused`] with every element that is wrong; nothing changes.
+pub(crate) fn change_elements(
+    book: &RuleBook,
+    gateway: &Gateway,
+    wanted: &ChangeElements,
+) -> Result<(usize, Option<RuleBook>), Refused> {
+    let ChangeElements { family, table, set, change, elements } = wanted;
+    let change = match change.as_str() {
+        "add" => ElementChange::Add,
+        "delete" => ElementChange::Delete,
+        "flush" => ElementChange::Flush,
+        other => {
+            let what = format!("{other:?} is no change of elements");
+            return Err(Refused::bad_request("change", what, "it is add, delete or flush"));
+        }
+    };
+    let place = [family.as_str(), table, set];
+    let contents = Contents::find(book.document(), place).map_err(|what| {
+        let what = format!("set {}: {what}", place.join(" "));
+        Refused::bad_request("set", what, "change it in its file, and load that")
+    })?;
+    let Some(mut contents) = contents else {
+        let what = format!("the ruleset has no set {}", place.join(" "));
+        return Err(Refused::not_found("set", what, "`stateway rules list` shows the sets"));
+    };
+    let declared = book.ruleset().set_ids().find(|(_, set)| is_named(set, place));
+    let changing = declared.filter(|(_, set)| set.changes_with_packets());
+    if let Some((id, declared)) = changing {
+        let named = NamedElements::read(change, elements, declared).map_err(wrong)?;
+        return change_filled(gateway, id, &named).map(|changed| (changed, None));
+    }
+    let view = gateway.rules().map_err(unresponsive)?;
+    let age = view.map(|view| view.age).unwrap_or_default();
+    let changed = contents.change(change, elements, age).map_err(wrong)?;
+    if changed == 0 {
+        return Ok((0, None));
+    }
+    let changed_book = book.with(&contents)?;
+    let goes_on = gateway.go_on_with_elements(changed_book.ruleset().clone());
+    goes_on.map_err(|error| match error {
+        ChangeElementsError::Rules(error) => {
+            Refused::conflict("rules", error, "no element has changed; see the log of the gateway")
+        }
+        error @ ChangeElementsError::Exchanged => {
+            Refused::conflict("elements", error, "load the whole ruleset with them")
+        }
+    })?;
+    Ok((changed, Some(changed_book)))
+}
+
+fn change_filled(gateway: &Gateway, set: SetId, named: &NamedElements) -> Result<usize, Refused> {
+    let changed = gateway
+        .change_elements(set, named)
+        .ok_or_else(|| Refused::conflict("rules", ChangeElementsError::Exchanged, "try again"))?;
+    changed.map_err(wrong)
+}
+
+fn is_named(set: &Set, [family, table, name]: [&str; 3]) -> bool {
+    set.family.name() == family && set.table == table && set.name.as_deref() == Some(name)
+}
+
+fn wrong(problems: Vec<ElementProblem>) -> Refused {
+    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    Refused::bad_request("elements", told.join("; "), CORRECT)
+}
+
+impl RuleBook {
+    /// The ruleset as it was loaded; `None` if its elements have not changed since.
+    pub(super) fn as_loaded(&self) -> Option<Self> {
+        let loaded = self.origin.as_ref()?.text().clone();
+        let book = Self::read(loaded, self.import, self.options.seed).ok()?;
+        Some(Self { file: self.file.clone(), ..book })
+    }
+
+    /// The ruleset with other elements in a set.
+    fn with(&self, contents: &Contents) -> Result<Self, Refused> {
+        let refused = |what: String| Refused::bad_request("elements", what, CORRECT);
+        let document =
+            contents.put_into(&self.document).map_err(|error| refused(error.to_string()))?;
+        let text = document.text().clone();
+        let book = Self::read(text, self.import, self.options.seed);
+        let book = book.map_err(|error| refused(error.to_string()))?;
+        let origin = Some(self.origin.clone().unwrap_or_else(|| self.document.clone()));
+        Ok(Self { file: self.file.clone(), origin, ..book })
+    }
+}
+
+/// A new ruleset whose sets keep the elements that the sets of the same place and type have got
+/// since they were loaded.
+///
+/// # Errors
+/// [`Refused`].
+pub(crate) fn with_kept(
+    new: RuleBook,
+    running: &RuleBook,
+    gateway: &Gateway,
+) -> Result<RuleBook, Refused> {
+    let defect = |error: &dyn ToString| Refused::defect(error.to_string());
+    let Some(view) = gateway.rules().map_err(unresponsive)? else { return Ok(new) };
+    let listed = listing::with_live(running.document.value(), &running.program(), &live(&view));
+    let listed = Document::read(listed.to_string().into_bytes()).map_err(|it| defect(&it))?;
+    let loaded = running.origin.as_ref().unwrap_or(&running.document);
+    let mut merged: Option<Document<Bytes>> = None;
+    for set in new.ruleset.sets() {
+        let Some(name) = set.name.as_deref() else { continue };
+        let place = [set.family.name(), set.table.as_str(), name];
+        let target = merged.as_ref().unwrap_or(&new.document);
+        let found = (Contents::find(target, place), Contents::find(&listed, place));
+        let (Ok(Some(mut contents)), Ok(Some(more))) = found else { continue };
+        let before = Contents::find(loaded, place).ok().flatten();
+        if contents.keep(&more, before.as_ref()) > 0 {
+            let document = contents.put_into(target).map_err(|it| defect(&it))?;
+            let text = Bytes::from(document.text().clone());
+            merged = Some(Document::read(text).map_err(|it| defect(&it))?);
+        }
+    }
+    let Some(merged) = merged else { return Ok(new) };
+    let book = RuleBook::read(merged.text().clone(), new.import, new.options.seed);
+    let book = book.map_err(|error| {
+        let todo = "load it without keeping elements";
+        Refused::bad_request("rules", format!("with the kept elements: {error}"), todo)
+    })?;
+    Ok(RuleBook { origin: Some(new.document), ..book })
+}

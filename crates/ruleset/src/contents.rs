@@ -1,0 +1,315 @@
+//! The elements of a set as a document lists them, and changes of them while the ruleset runs.
+//!
+//! A set that packets do not change is part of the compiled ruleset. Its elements change in the
+//! document, and the document is read anew as a whole. So an element that is added later is checked
+//! exactly as one that the ruleset came with.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::document::{Document, DocumentError};
+use crate::import::sets;
+use crate::kind::{Interval, Kind, only};
+use crate::listing::element_text;
+use crate::problem::{Parsed, Path};
+
+/// How the elements of a set change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementChange {
+    /// These elements are added. One that is there already stays, with the new timeout if it has
+    /// one.
+    Add,
+    /// These elements are deleted; each has to be there.
+    Delete,
+    /// All elements are deleted.
+    Flush,
+}
+
+/// The reason why one element does not allow a change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{element}: {what}")]
+pub struct ElementProblem {
+    /// The element, as nft writes it.
+    pub element: String,
+    /// The reason.
+    pub what: String,
+}
+
+/// A set with its elements, as a document lists them.
+#[derive(Debug)]
+pub struct Contents {
+    position: usize,
+    /// `set` or `map`.
+    kind: String,
+    /// All fields but `elem`.
+    fields: Map<String, Value>,
+    types: Vec<Kind>,
+    elements: Vec<Listed>,
+}
+
+/// An element with its key.
+#[derive(Clone, Debug)]
+struct Listed {
+    key: Vec<Interval>,
+    value: Value,
+}
+
+impl Contents {
+    /// The set with this family, table and name; `None` if the document has none.
+    ///
+    /// # Errors
+    /// The text says what of the set is not supported.
+    pub fn find<T: AsRef<[u8]>>(
+        document: &Document<T>,
+        [family, table, name]: [&str; 3],
+    ) -> Result<Option<Self>, String> {
+        for (position, object) in document.objects().enumerate() {
+            let Some((kind, text)) = crate::document::only(object) else { continue };
+            if !matches!(kind.as_str(), "set" | "map") {
+                continue;
+            }
+            let is_wanted = |key: &str| matches!(key, "family" | "table" | "name");
+            let place = crate::document::fields(text, is_wanted).unwrap_or_default();
+            let is =
+                |key: &str, wanted: &str| place.get(key).and_then(Value::as_str) == Some(wanted);
+            if is("family", family) && is("table", table) && is("name", name) {
+                let object = crate::document::value(text);
+                return Self::of(position, kind, object).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn of(position: usize, kind: String, object: Value) -> Result<Self, String> {
+        let Value::Object(mut fields) = object else { return Err("it has no fields".to_owned()) };
+        let types = sets::kinds(fields.get("type"), &Path::root("type"));
+        let types = types.map_err(|fault| fault.what)?;
+        let list = match fields.remove("elem") {
+            None => Vec::new(),
+            Some(Value::Array(list)) => list,
+            Some(one) => vec![one],
+        };
+        let is_map = kind == "map";
+        let listed = |value: Value| {
+            let key = key_of(&value, is_map, &types).map_err(|fault| fault.what)?;
+            Ok(Listed { key, value })
+        };
+        let elements = list.into_iter().map(listed).collect::<Result<_, String>>()?;
+        Ok(Self { position, kind, fields, types, elements })
+    }
+
+    /// The place of the set in the document's list of objects.
+    pub const fn position(&self) -> usize {
+        self.position
+    }
+
+    /// The elements, in the order of the document.
+    pub fn elements(&self) -> impl ExactSizeIterator<Item = &Value> {
+        self.elements.iter().map(|element| &element.value)
+    }
+
+    /// Changes the elements. `age` is the time since the document was loaded, from which `expires`
+    /// counts in it. Returns the number of elements that were added, put off or deleted.
+    ///
+    /// # Errors
+    /// All elements that do not allow it; nothing changes.
+    pub fn change(
+        &mut self,
+        change: ElementChange,
+        wanted: &[Value],
+        age: Duration,
+    ) -> Result<usize, Vec<ElementProblem>> {
+        let mut problems = Vec::new();
+        let wanted = self.listed(wanted, &mut problems);
+        let age = age.as_secs();
+        let has_ended = |element: &Listed| {
+            let ends = property(&element.value, "expires").and_then(Value::as_u64);
+            ends.is_some_and(|ends| ends <= age)
+        };
+        let mut elements: Vec<Listed> =
+            self.elements.iter().filter(|it| !has_ended(it)).cloned().collect();
+        let places: HashMap<Vec<Interval>, usize> =
+            elements.iter().zip(0..).map(|(element, at)| (element.key.clone(), at)).collect();
+        let mut changed = 0;
+        match change {
+            ElementChange::Flush => {
+                changed = elements.len();
+                elements.clear();
+            }
+            ElementChange::Delete => {
+                let mut gone = vec![false; elements.len()];
+                for element in wanted {
+                    match places.get(&element.key) {
+                        Some(at) => gone[*at] = true,
+                        None => problems.push(problem(&element.value, "is not in the set")),
+                    }
+                }
+                changed = gone.iter().filter(|gone| **gone).count();
+                let mut gone = gone.iter();
+                elements.retain(|_| gone.next() != Some(&true));
+            }
+            ElementChange::Add => {
+                for element in wanted {
+                    match self.join(&mut elements, &places, element, age) {
+                        Ok(is_new) => changed += usize::from(is_new),
+                        Err(problem) => problems.push(problem),
+                    }
+                }
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        self.elements = elements;
+        Ok(changed)
+    }
+
+    /// Adds an element to others, of which `places` names those that were there before. False if it
+    /// changes nothing.
+    fn join(
+        &self,
+        elements: &mut Vec<Listed>,
+        places: &HashMap<Vec<Interval>, usize>,
+        element: Listed,
+        age: u64,
+    ) -> Result<bool, ElementProblem> {
+        let value = self.dated(&element.value, age);
+        if let Some(at) = places.get(&element.key) {
+            let known = &mut elements[*at].value;
+            if datum(known) != datum(&value) {
+                let what = "is in the map with another value: delete it first";
+                return Err(problem(&element.value, what));
+            }
+            let is_put_off = property(&value, "timeout").is_some();
+            if is_put_off {
+                *known = value;
+            }
+            return Ok(is_put_off);
+        }
+        // Single values that differ do not overlap, and there may be many.
+        let may_overlap = |other: &&Listed| !(is_single(&other.key) && is_single(&element.key));
+        let mut others = elements.iter().filter(may_overlap);
+        if let Some(other) = others.find(|other| overlap(&other.key, &element.key)) {
+            let what = format!("overlaps with {}, which the set holds", element_text(&other.value));
+            return Err(problem(&element.value, what));
+        }
+        elements.push(Listed { value, ..element });
+        Ok(true)
+    }
+
+    /// Adds those of `more` whose keys overlap with no element and that are not in `except`.
+    /// Returns how many.
+    pub fn keep(&mut self, more: &Self, except: Option<&Self>) -> usize {
+        if more.types != self.types || more.fields.get("map") != self.fields.get("map") {
+            return 0;
+        }
+        let before = self.elements.len();
+        let is_in = |elements: &[Listed], key: &[Interval]| {
+            elements.iter().any(|known| overlap(&known.key, key))
+        };
+        for element in &more.elements {
+            let came_with_it =
+                except.is_some_and(|it| it.elements.iter().any(|known| known.key == element.key));
+            if !came_with_it && !is_in(&self.elements[..before], &element.key) {
+                self.elements.push(element.clone());
+            }
+        }
+        self.elements.len() - before
+    }
+
+    /// An element whose end counts from the time at which the document was loaded.
+    fn dated(&self, value: &Value, age: u64) -> Value {
+        let seconds = |key: &str| property(value, key).and_then(Value::as_u64);
+        let own = seconds("expires").or_else(|| seconds("timeout"));
+        let Some(left) = own.or_else(|| self.fields.get("timeout").and_then(Value::as_u64)) else {
+            return value.clone();
+        };
+        let ends = Value::from(age.saturating_add(left));
+        let mut value = value.clone();
+        let key = match &mut value {
+            Value::Array(pair) => pair.first_mut(),
+            key => Some(key),
+        };
+        let Some(key) = key else { return value };
+        match key.get_mut("elem").and_then(Value::as_object_mut) {
+            Some(fields) => drop(fields.insert("expires".to_owned(), ends)),
+            None => *key = json!({ "elem": { "val": key.take(), "expires": ends } }),
+        }
+        value
+    }
+
+    fn listed(&self, values: &[Value], problems: &mut Vec<ElementProblem>) -> Vec<Listed> {
+        let mut listed: Vec<Listed> = Vec::new();
+        for value in values {
+            match key_of(value, self.kind == "map", &self.types) {
+                Ok(key) => listed.push(Listed { key, value: value.clone() }),
+                Err(fault) => problems.push(problem(value, fault.what)),
+            }
+        }
+        listed
+    }
+
+    /// The document with these elements in the place of those that it lists.
+    ///
+    /// # Errors
+    /// [`DocumentError`] if it is too long.
+    pub fn put_into<T: AsRef<[u8]>>(
+        &self,
+        document: &Document<T>,
+    ) -> Result<Document<Vec<u8>>, DocumentError> {
+        let mut fields = self.fields.clone();
+        if !self.elements.is_empty() {
+            let elements: Vec<Value> = self.elements().cloned().collect();
+            fields.insert("elem".to_owned(), elements.into());
+        }
+        let mut object = Map::new();
+        object.insert(self.kind.clone(), fields.into());
+        document.with_object(self.position, &object.into())
+    }
+}
+
+/// The key of an element.
+fn key_of(value: &Value, is_map: bool, types: &[Kind]) -> Parsed<Vec<Interval>> {
+    let key = match value {
+        // A map whose element is to be deleted need not be told its value.
+        Value::Array(pair) if is_map => pair.first().unwrap_or(&Value::Null),
+        key => key,
+    };
+    let key = match only(key) {
+        Some(("elem", inside)) => inside.get("val").unwrap_or(&Value::Null),
+        _ => key,
+    };
+    sets::intervals(key, types, &Path::root("elem"))
+}
+
+/// The value that a map's element holds.
+fn datum(value: &Value) -> Option<&Value> {
+    value.as_array()?.get(1)
+}
+
+/// A property of an element beside its key.
+fn property<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    let key = match value {
+        Value::Array(pair) => pair.first()?,
+        key => key,
+    };
+    key.get("elem")?.get(name)
+}
+
+fn is_single(key: &[Interval]) -> bool {
+    key.iter().all(|part| part.is_one())
+}
+
+fn overlap(one: &[Interval], other: &[Interval]) -> bool {
+    one.iter().zip(other).all(|(one, other)| one.low <= other.high && other.low <= one.high)
+}
+
+fn problem(value: &Value, what: impl Into<String>) -> ElementProblem {
+    ElementProblem { element: element_text(value), what: what.into() }
+}
+
+#[cfg(test)]
+#[path = "contents_tests.rs"]
+mod tests;
