@@ -10,7 +10,7 @@ use wire::Family;
 
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
 use crate::elements::Elements;
-use crate::field::{Field, Typed};
+use crate::field::{Field, HeaderBits, Typed};
 use crate::generator::Generator;
 use crate::hook::{Hook, TableFamily};
 use crate::kind::{Interval, Kind};
@@ -312,6 +312,8 @@ pub(crate) enum Target {
     CtZone(Option<bool>),
     CtLabel,
     SegmentSize,
+    /// A field of a header.
+    Header(HeaderBits),
 }
 
 /// A statement that changes a set.

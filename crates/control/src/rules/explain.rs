@@ -230,6 +230,9 @@ fn changes(outcome: &Outcome, family: Family) -> Vec<String> {
         ruleset::SegmentSize::AtMost(most) => format!("maximum segment size at most {most}"),
         ruleset::SegmentSize::PathMtu => "maximum segment size as the path takes".to_owned(),
     }));
+    if outcome.is_rewritten {
+        changes.push("fields of its headers set".to_owned());
+    }
     if outcome.helper.is_some() {
         changes.push("the connection gets a helper".to_owned());
     }

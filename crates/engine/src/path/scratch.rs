@@ -190,6 +190,11 @@ impl Scratch {
         self.hop_taken = packet_in(frame).is_some_and(wire::take_hop);
     }
 
+    /// True while a hop is taken off the packet.
+    pub const fn has_taken_hop(&self) -> bool {
+        self.hop_taken
+    }
+
     /// Gives the hop back: the output takes it, from each fragment if the packet came in some.
     pub fn give_hop(&mut self, frame: &mut Frame) {
         if let (true, Some(packet)) = (std::mem::take(&mut self.hop_taken), packet_in(frame)) {

@@ -90,8 +90,9 @@ pub(super) fn packet<'a>(view: &PacketView<'a>) -> &'a [u8] {
     view.frame.get(..view.network.end as usize).unwrap_or(view.frame)
 }
 
-fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>) -> Option<u128> {
-    let begin = match layer {
+/// Where a header begins; `None` if the packet does not have it.
+pub(super) fn begin(layer: Layer, view: &PacketView<'_>) -> Option<usize> {
+    Some(match layer {
         Layer::Link => 0,
         Layer::Network(family) => {
             let fits = family.is_none_or(|family| family == view.network.family);
@@ -100,7 +101,11 @@ fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>)
         Layer::Transport(guard) => transport(view, guard)?,
         Layer::Extension(number) => extension::header(view, number)??,
         Layer::Option(number) => extension::option(view, number)??,
-    };
+    })
+}
+
+fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>) -> Option<u128> {
+    let begin = begin(layer, view)?;
     let (first, inside) = (begin + usize::from(offset / 8), u32::from(offset % 8));
     let end = first + (inside as usize + usize::from(bits)).div_ceil(8);
     let bytes = packet(view).get(first..end)?;

@@ -10,6 +10,7 @@ mod generate;
 mod limit;
 mod load;
 mod outcome;
+mod rewriting;
 mod routes;
 mod run;
 mod state;
@@ -37,8 +38,13 @@ pub fn evaluate(
 ) -> Outcome {
     // The run fills the outcome in place, because it is large and this is called often.
     let mut outcome = Outcome::NOTHING;
-    let mut nobody = run::Silent;
-    run::Run::new(program, view, state, now, &mut outcome, &mut nobody).hook(hook);
+    if program.writes {
+        let mut nobody = run::Silent;
+        run::Run::new(program, view, state, now, &mut outcome, &mut nobody).hook(hook);
+    } else {
+        let mut nobody = run::Reading;
+        run::Run::new(program, view, state, now, &mut outcome, &mut nobody).hook(hook);
+    }
     outcome
 }
 

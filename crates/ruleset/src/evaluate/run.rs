@@ -30,6 +30,8 @@ pub enum Step {
 pub(super) trait Trace {
     /// True if the packet uses up rates and quotas and changes sets.
     const USES: bool = true;
+    /// True if rules may set fields of headers.
+    const WRITES: bool = true;
 
     fn tell(&mut self, step: Step);
 }
@@ -38,6 +40,16 @@ pub(super) trait Trace {
 pub(super) struct Silent;
 
 impl Trace for Silent {
+    #[inline]
+    fn tell(&mut self, _step: Step) {}
+}
+
+/// A listener that ignores all steps, where no rule sets a field of a header.
+pub(super) struct Reading;
+
+impl Trace for Reading {
+    const WRITES: bool = false;
+
     #[inline]
     fn tell(&mut self, _step: Step) {}
 }
@@ -82,10 +94,10 @@ pub(super) struct Run<'a, 'v, T> {
     pub(super) view: &'a PacketView<'v>,
     pub(super) state: &'a mut RuleState,
     now: Timestamp,
-    outcome: &'a mut Outcome,
+    pub(super) outcome: &'a mut Outcome,
     /// Length of the packet, in bytes.
     bytes: u64,
-    hook: Hook,
+    pub(super) hook: Hook,
     trace: &'a mut T,
 }
 
@@ -271,6 +283,9 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
 
     #[inline]
     fn value(&mut self, field: Field) -> Option<u128> {
+        if T::WRITES && self.outcome.is_rewritten {
+            return self.value_after_writes(field);
+        }
         match field {
             Field::Generated(id) => self.generated(id),
             Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
@@ -481,6 +496,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Target::CtMark | Target::CtLabel if self.view.connection.known.is_none() => {}
             Target::CtMark => self.outcome.ct_mark = Some(value as u32),
             Target::CtLabel => self.outcome.label |= value,
+            Target::Header(field) => return T::WRITES && self.write(field, value),
         }
         true
     }

@@ -17,6 +17,7 @@ use flow::{LeasePool, Timestamp};
 use super::dynamic::{Added, DynamicSet, ElementUpdate};
 use super::generate::Numbers;
 use super::limit::{QuotaLease, RateLease, SharedRate};
+use super::rewriting::Rewriting;
 use crate::compile::{PackedKey, Program};
 use crate::elements::Elements;
 use crate::model::{CounterId, Set, SetId, Update, UpdateOp};
@@ -74,6 +75,7 @@ pub struct RuleState {
     quotas: Vec<QuotaLease>,
     pub(super) sets: Vec<DynamicSet>,
     pub(super) numbers: Numbers,
+    pub(super) rewriting: Rewriting,
     updates: Vec<ElementUpdate>,
     /// Changes that were lost for the other workers because too many waited.
     untold: u64,
@@ -94,6 +96,7 @@ impl RuleState {
         let is_alone = shared.workers == 1;
         let stream = shared.made.fetch_add(1, Ordering::Relaxed);
         Self {
+            rewriting: Rewriting::default(),
             numbers: Numbers::new(ruleset.generators.len(), program.seed, stream),
             counters: vec![Counted::default(); program.counters.len()],
             rates: shared.rates.iter().cloned().map(RateLease::new).collect(),
@@ -206,6 +209,12 @@ impl RuleState {
     /// Additions that were refused because a set was full.
     pub fn refused_elements(&self) -> u64 {
         self.sets.iter().map(|set| set.refused).sum()
+    }
+
+    /// The fields of headers that the rules have set in the last hook, each once. They are those of
+    /// a packet only if its outcome [says so](crate::Outcome::is_rewritten).
+    pub fn writes(&self) -> &[wire::FieldWrite] {
+        self.rewriting.writes()
     }
 
     /// Hands over the changes for the other workers to [apply](RuleState::apply), oldest first.

@@ -321,7 +321,7 @@ impl Reader<'_, '_> {
             Field::Connection(CtField::Mark) => Some(Target::CtMark),
             Field::Connection(CtField::Zone(way)) => Some(Target::CtZone(way)),
             Field::Connection(CtField::Label) => Some(Target::CtLabel),
-            _ => None,
+            field => field.written().map(Target::Header),
         };
         let target = target.ok_or_else(|| {
             target_path.unsupported(format!("setting `{}`", expression_text(inner)))
