@@ -188,6 +188,15 @@ fn rulesets() -> Vec<Option<String>> {
     let takes_mark = [mark("meta", r#"{"ct":{"key":"mark"}}"#)];
     let gives_mark = [test("udp", "dport", "==", "53"), mark("ct", "1")];
     let refuses = [test("udp", "dport", "==", "53"), drop];
+    let set = |header: &str, field: &str, value: &str| {
+        format!(
+            r#"{{"mangle":{{"key":{{"payload":{{"protocol":"{header}","field":"{field}"}}}},
+                "value":{value}}}}}"#
+        )
+    };
+    let leads = [test("udp", "dport", "==", "53"), set("ip", "daddr", r#""203.0.113.7""#)];
+    let leads_back = [test("udp", "sport", "==", "53"), set("udp", "sport", "5353")];
+    let classes = [test("tcp", "dport", "==", "443"), set("ip", "dscp", r#""ef""#)];
     let base: &[(&str, &[String])] = &[("dnat", &forward), ("snat", &masquerade)];
     let with = |rules: &[(&str, &[String])]| Some(ruleset(&[base, rules].concat()));
     vec![
@@ -214,6 +223,13 @@ fn rulesets() -> Vec<Option<String>> {
             ("forward", &new),
         ]),
         with(&[("forward", &refuses), ("forward", &established), ("forward", &new)]),
+        with(&[
+            ("raw", &leads),
+            ("raw", &leads_back),
+            ("forward", &classes),
+            ("forward", &established),
+            ("forward", &new),
+        ]),
         Some(ruleset(&[("forward", &established), ("forward", &new)])),
     ]
 }

@@ -72,10 +72,16 @@ impl Reader<'_, '_> {
             }
             Some(_) => return None,
             None => items.iter().find_map(|item| match item {
-                Item::Reject(Reject::Icmp(_)) => Some(Family::V4),
-                Item::Reject(Reject::Icmpv6(_)) => Some(Family::V6),
+                Item::Reject(Reject::Icmp(_)) => Some(Some(Family::V4)),
+                Item::Reject(Reject::Icmpv6(_)) => Some(Some(Family::V6)),
+                // The question for the family stands in front of this one.
+                Item::Assign { target: Target::Header(field), .. }
+                    if Field::Header(*field).asks_for_family() =>
+                {
+                    Some(None)
+                }
                 _ => None,
-            })?,
+            })??,
         };
         Some(nfproto(family).into())
     }
