@@ -22,9 +22,9 @@ fn asks(header: &str, name: &str, value: &Value) -> Value {
 
 /// A chain that drops what no rule accepts.
 fn program(rules: &[Vec<Value>], index: bool) -> Program {
-    let rules = rules.iter().map(|expr| {
-        json!({"rule": {"family": "inet", "table": "t", "chain": "c", "expr": expr}})
-    });
+    let rules = rules
+        .iter()
+        .map(|expr| json!({"rule": {"family": "inet", "table": "t", "chain": "c", "expr": expr}}));
     let mut objects = vec![
         json!({"table": {"family": "inet", "name": "t"}}),
         json!({"chain": {"family": "inet", "table": "t", "name": "c", "type": "filter",

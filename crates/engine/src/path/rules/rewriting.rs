@@ -27,7 +27,9 @@ impl PacketPath {
             };
             for write in writes {
                 let is_written = apply(write, piece, &mut network);
-                if hop_taken && is_written && write.is_hops(network.family)
+                if hop_taken
+                    && is_written
+                    && write.is_hops(network.family)
                     && let Some(packet) = piece.bytes_mut().get_mut(network.offset.into()..)
                 {
                     wire::give_hop(packet);

@@ -108,6 +108,14 @@ fn line(rules: &mut String, mut parts: Vec<String>) {
     let is_extended = parts.iter().any(|part| extended.iter().any(|it| part.starts_with(it)));
     let families = ["meta protocol", "meta nfproto"];
     parts.retain(|part| !(is_extended && families.iter().any(|it| part.starts_with(it))));
+    // A statement that sets a field implies such a question too.
+    let sets =
+        |part: &&String| part.contains(" set ") && !part.contains("meta ") && !part.contains("ct ");
+    if parts.iter().any(|part| sets(&part)) {
+        let implied =
+            ["meta protocol", "meta nfproto", "meta l4proto", "ip protocol", "ip6 nexthdr"];
+        parts.retain(|part| !implied.iter().any(|it| part.starts_with(it)));
+    }
     let has_code = |part: &str| part.starts_with("reject with icmp") && !part.contains("icmpx");
     for part in parts.iter_mut().filter(|part| of_station && has_code(part)) {
         *part = "reject".to_owned();
