@@ -36,6 +36,10 @@ pub enum Field {
     Input,
     /// Name of the output interface.
     Output,
+    /// Type of the input interface's link.
+    InputType,
+    /// Type of the output interface's link.
+    OutputType,
     /// Outermost VLAN identifier, of packets that have one.
     Vlan,
     /// Bits of a header.
@@ -109,6 +113,10 @@ pub enum Layer {
     Extension(u8),
     /// The option of IPv4 of this number.
     Option(u8),
+    /// The option of TCP of this number.
+    TcpOption(u8),
+    /// The first chunk of SCTP of this number.
+    SctpChunk(u8),
 }
 
 /// A property of a connection.
@@ -180,7 +188,11 @@ impl Layer {
         match self {
             Self::Extension(_) => Some(Family::V6),
             Self::Option(_) => Some(Family::V4),
-            Self::Link | Self::Network(_) | Self::Transport(_) => None,
+            Self::Link
+            | Self::Network(_)
+            | Self::Transport(_)
+            | Self::TcpOption(_)
+            | Self::SctpChunk(_) => None,
         }
     }
 }
@@ -508,6 +520,72 @@ pub(crate) fn ip_option(name: &str, field: Option<&str>) -> Option<Typed> {
     Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
 }
 
+/// `{"tcp option": {"name": ..., "field": ...}}`; without a field, whether there is such an option.
+pub(crate) fn tcp_option(name: &str, field: Option<&str>) -> Option<Typed> {
+    let layer = Layer::TcpOption(names::number(names::TCP_OPTIONS, name)? as u8);
+    // RFC 2018 section 3: each block has two numbers.
+    let block = match name {
+        "sack" | "sack0" => Some(16),
+        "sack1" => Some(80),
+        "sack2" => Some(144),
+        "sack3" => Some(208),
+        _ => None,
+    };
+    let (offset, bits) = match (name, field) {
+        ("maxseg", Some("size")) => return Some((Field::SegmentSize, Kind::Integer(16))),
+        (_, None) => return Some((Field::Has(layer), Kind::Boolean)),
+        (_, Some("kind")) => (0, 8),
+        ("eol" | "nop", _) => return None,
+        (_, Some("length")) => (8, 8),
+        // RFC 7323 sections 2.2 and 3.2.
+        ("window", Some("count")) => (16, 8),
+        ("timestamp", Some("tsval")) => (16, 32),
+        ("timestamp", Some("tsecr")) => (48, 32),
+        // RFC 8684 section 3.
+        ("mptcp", Some("subtype")) => (16, 4),
+        (_, Some("left")) => (block?, 32),
+        (_, Some("right")) => (block? + 32, 32),
+        _ => return None,
+    };
+    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
+}
+
+/// `{"tcp option": {"base": ..., "offset": ..., "len": ...}}`.
+pub(crate) fn raw_tcp_option(kind: u64, offset: u64, bits: u64) -> Option<Typed> {
+    let layer = Layer::TcpOption(u8::try_from(kind).ok()?);
+    // The longest option fills a header.
+    let offset = u16::try_from(offset).ok().filter(|offset| *offset < 8 * 40)?;
+    let bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits))?;
+    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
+}
+
+/// `{"sctp chunk": {"name": ..., "field": ...}}`; without a field, whether there is such a chunk.
+pub(crate) fn sctp_chunk(name: &str, field: Option<&str>) -> Option<Typed> {
+    let layer = Layer::SctpChunk(names::number(names::SCTP_CHUNKS, name)? as u8);
+    // RFC 9260 section 3.3.
+    let (offset, bits) = match (name, field) {
+        (_, None) => return Some((Field::Has(layer), Kind::Boolean)),
+        (_, Some("type")) => (0, 8),
+        (_, Some("flags")) => (8, 8),
+        (_, Some("length")) => (16, 16),
+        ("data", Some("tsn"))
+        | ("init" | "init-ack", Some("init-tag"))
+        | ("sack" | "shutdown", Some("cum-tsn-ack")) => (32, 32),
+        ("data", Some("stream")) => (64, 16),
+        ("data", Some("ssn")) => (80, 16),
+        ("data", Some("ppid")) => (96, 32),
+        ("init" | "init-ack" | "sack", Some("a-rwnd")) => (64, 32),
+        ("init" | "init-ack", Some("num-outbound-streams"))
+        | ("sack", Some("num-gap-ack-blocks")) => (96, 16),
+        ("init" | "init-ack", Some("num-inbound-streams")) | ("sack", Some("num-dup-tsns")) => {
+            (112, 16)
+        }
+        ("init" | "init-ack", Some("initial-tsn")) => (128, 32),
+        _ => return None,
+    };
+    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
+}
+
 /// `{"meta": {"key": ...}}`.
 pub(crate) fn meta(key: &str) -> Option<Typed> {
     Some(match key {
@@ -520,6 +598,8 @@ pub(crate) fn meta(key: &str) -> Option<Typed> {
         "pkttype" => (Field::PacketType, Kind::PacketType),
         "iif" | "iifname" => (Field::Input, Kind::Interface),
         "oif" | "oifname" => (Field::Output, Kind::Interface),
+        "iiftype" => (Field::InputType, Kind::LinkType),
+        "oiftype" => (Field::OutputType, Kind::LinkType),
         _ => return None,
     })
 }

@@ -68,12 +68,48 @@ pub enum Kind {
     AddressType,
     /// Traffic control handle, `major:minor`.
     Priority,
+    /// Type of a link (`ARPHRD_ETHER` and so on).
+    LinkType,
+    /// An object of the ruleset, by its number; written by name.
+    Object(Measure),
     /// Time, in milliseconds; written in seconds.
     Time,
     /// Yes or no.
     Boolean,
     /// A plain number; the value is its width in bits, at most 128.
     Integer(u8),
+}
+
+/// The kinds of objects that maps hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Measure {
+    /// A counter.
+    Counter,
+    /// A rate limit.
+    Limit,
+    /// A quota.
+    Quota,
+}
+
+impl Measure {
+    /// The kind that nftables calls `name`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "counter" => Self::Counter,
+            "limit" => Self::Limit,
+            "quota" => Self::Quota,
+            _ => return None,
+        })
+    }
+
+    /// nftables' name of the kind.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Limit => "limit",
+            Self::Quota => "quota",
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -106,6 +142,8 @@ impl fmt::Display for Kind {
             Self::MobilityType => "type of a mobility header",
             Self::AddressType => "kind of an address (local, unicast and so on)",
             Self::Priority => "priority (MAJOR:MINOR)",
+            Self::LinkType => "type of a link",
+            Self::Object(measure) => measure.name(),
             Self::Time => "time in seconds",
             Self::Boolean => "truth value",
             Self::Integer(bits) => return write!(f, "number of {bits} bits"),
@@ -192,8 +230,9 @@ impl Kind {
             | Self::CtStatus
             | Self::Priority
             | Self::AddressType
+            | Self::Object(_)
             | Self::Time => 32,
-            Self::Port | Self::EtherType => 16,
+            Self::Port | Self::EtherType | Self::LinkType => 16,
             Self::Dscp => 6,
             Self::Ecn => 2,
             Self::DccpType => 4,
@@ -225,6 +264,10 @@ impl Kind {
     /// True if values of the two types may be compared.
     pub fn fits(self, other: Self) -> bool {
         let number = |kind| matches!(kind, Self::Integer(_));
+        let object = |kind| matches!(kind, Self::Object(_));
+        if object(self) || object(other) {
+            return self == other;
+        }
         self == other || (self.words() == other.words() && (number(self) || number(other)))
     }
 
@@ -253,6 +296,7 @@ impl Kind {
             Self::MobilityType => names::MOBILITY_TYPES,
             Self::AddressType => names::ADDRESS_TYPES,
             Self::Priority => names::PRIORITIES,
+            Self::LinkType => names::LINK_TYPES,
             _ => &[],
         }
     }

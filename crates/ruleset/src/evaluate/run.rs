@@ -12,6 +12,7 @@ use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Prog
 use crate::elements::Element;
 use crate::field::{Field, Guard};
 use crate::hook::Hook;
+use crate::kind::Measure;
 use crate::model::{
     ChainId, CounterId, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId, SetId, Target,
     Update, Verdict,
@@ -319,6 +320,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                     None => false,
                 }
             }
+            Item::Measure { what, key, map } => {
+                let object = self.mapped(key, *map).and_then(|held| held.value(0));
+                match object.map(|object| object.low as u32) {
+                    Some(object) => self.measure(*what, object),
+                    None => false,
+                }
+            }
             Item::Assign { target, value } => self.assign(*target, value),
             Item::Update(update) => self.update(update),
             Item::Helper(helper) => {
@@ -445,6 +453,20 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     fn mapped(&mut self, key: &Key, map: SetId) -> Option<Element<'a>> {
         let found = self.find(key, map).flatten()?;
         self.program.ruleset.sets[map.index()].elements.get(found as usize)
+    }
+
+    /// Counts, or says whether the packet is within the limit or quota of this number.
+    fn measure(&mut self, what: Measure, object: u32) -> bool {
+        match what {
+            Measure::Counter => {
+                self.state.count(CounterId(object), self.bytes);
+                true
+            }
+            Measure::Limit => {
+                self.state.within_rate(object as usize, self.bytes, self.now, T::USES)
+            }
+            Measure::Quota => self.state.within_quota(object as usize, self.bytes, T::USES),
+        }
     }
 
     /// True in the hook before tracking.

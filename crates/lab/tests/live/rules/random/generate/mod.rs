@@ -95,7 +95,9 @@ fn chain(random: &mut Random, rules: &mut String, place: Place) {
 fn line(rules: &mut String, mut parts: Vec<String>) {
     // nft omits a protocol that a later match on transport ports or TCP options implies, so those
     // protocol matches are left out.
-    if parts.iter().any(|part| part.contains("th ") || part.contains("tcp option")) {
+    if parts.iter().any(|part| {
+        part.contains("th ") || part.contains("tcp option") || part.contains("sctp chunk")
+    }) {
         let protocols = ["meta l4proto", "ip protocol", "ct protocol", "ip6 nexthdr"];
         parts.retain(|part| !protocols.iter().any(|it| part.starts_with(it)) || part.contains('{'));
     }
@@ -153,6 +155,8 @@ fn objects(random: &mut Random) -> String {
 \tset ways {{ type ifname . inet_proto; elements = {{ \"client0\" . tcp, \"server0\" . udp }} }}
 \tset names {{ type ifname; flags interval; elements = {{ \"client*\", \"lan0\" }} }}
 \tset marks {{ type mark; flags interval; elements = {{ 0x1, 0x10-0x20 }} }}
+\tmap counters {{ type inet_service : counter; elements = {{ 22 : \"shared\", 80 : \"begun\" }} }}
+\tmap limits {{ type ipv4_addr : limit; flags interval; elements = {{ 192.0.2.0/29 : \"slow\" }} }}
 \tmap verdicts {{ type ipv4_addr : verdict; flags interval; elements = {{ 198.51.100.{i} : accept, 192.0.2.0/30 : drop }} }}
 \tmap pairs_verdicts {{ type ipv4_addr . inet_service : verdict; flags interval; elements = {{ 192.0.2.0/29 . 20-60 : drop, 198.51.100.0/28 . 1024-65535 : accept }} }}
 \tmap marked {{ type ipv4_addr : mark; flags interval; elements = {{ 192.0.2.0/30 : 0x1, 192.0.2.{h}0-192.0.2.{h}9 : 0x2, 198.51.100.{i} : 0x13 }} }}

@@ -137,6 +137,16 @@ fn packet(
                 options.extend([2, 4]);
                 options.extend(random.one_of(&[1460_u16, 1220, 536]).to_be_bytes());
             }
+            if traffic == Traffic::Stateless {
+                options.extend(random.one_of(&[
+                    &[][..],
+                    &[],
+                    &[4, 2, 1, 1],
+                    &[3, 3, 7, 1],
+                    &[8, 10, 0, 0, 0, 7, 0, 0, 0, 0, 1, 1],
+                    &[1, 1, 5, 10, 0, 0, 0, 5, 0, 0, 0, 9],
+                ]));
+            }
             options.extend([254, 8]);
             options.extend(&u64::from(number).to_be_bytes()[2..]);
             let (sequence, acknowledgment) = match of_flow {
@@ -160,6 +170,19 @@ fn packet(
         2 => {
             builder.udp(ports[0], ports[1], &payload, &mut frame);
             extend(random, &mut frame);
+        }
+        _ if traffic == Traffic::Stateless && random.once_in(4) => {
+            // Perhaps a SACK, then data (RFC 9260 section 3.3), which end with the number.
+            let ends = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
+            let mut packet = [&ends[..], &[0, 0, 0, 7, 0, 0, 0, 0]].concat();
+            if random.once_in(2) {
+                packet.extend([3, 0, 0, 16, 0, 0, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0]);
+            }
+            let length = 16 + 8;
+            packet.extend([0, 3, 0, length, 0, 0, 0, random.one_of(&[7, 8]), 0, 0, 0, 1]);
+            packet.extend([0, 0, 0, random.one_of(&[0, 9])]);
+            packet.extend(u64::from(number).to_be_bytes());
+            builder.transport(wire::protocol::SCTP, &packet, &mut frame);
         }
         _ if traffic != Traffic::Translated && random.once_in(4) => {
             builder.transport(NUMBERLESS, &payload, &mut frame);

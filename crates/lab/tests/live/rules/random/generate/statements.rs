@@ -22,7 +22,7 @@ pub struct Place {
 
 pub fn statement(random: &mut Random, place: Place) -> String {
     let is_tracked = place.traffic == Traffic::Tracked && place.is_tracked;
-    match random.between(0, 38) {
+    match random.between(0, 41) {
         0 => format!("meta mark set {}", random.between(0, 32)),
         1 => random
             .one_of(&[
@@ -90,8 +90,22 @@ pub fn statement(random: &mut Random, place: Place) -> String {
         26 => "ip6 saddr @counted".into(),
         number @ 28..=30 => numbers(random, number),
         31..=34 => writes(random, place),
+        35..=37 => by_map(random),
         _ => String::new(),
     }
+}
+
+/// A statement with an object that a map holds.
+fn by_map(random: &mut Random) -> String {
+    random
+        .one_of(&[
+            "counter name tcp dport map @counters",
+            "counter name ip protocol map { tcp : \"begun\", udp : \"shared\" }",
+            "counter name ip daddr . tcp dport map { 198.51.100.1 . 22 : \"shared\" }",
+            "limit name ip saddr map @limits",
+            "quota name udp dport map { 53 : \"some\", 1024 : \"some\" }",
+        ])
+        .into()
 }
 
 /// A statement that sets a field of a header.
