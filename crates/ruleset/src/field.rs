@@ -7,6 +7,11 @@ use crate::kind::Kind;
 use crate::model::GeneratorId;
 use crate::names;
 
+mod options;
+mod written;
+
+pub(crate) use self::options::{extension, ip_option, raw_tcp_option, sctp_chunk, tcp_option};
+
 /// A field, which a packet may have or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
@@ -44,6 +49,8 @@ pub enum Field {
     Vlan,
     /// Bits of a header.
     Header(HeaderBits),
+    /// The date or the time of day.
+    Clock(ClockField),
     /// Whether the packet has an extension header or an option.
     Has(Layer),
     /// Maximum segment size that a TCP header announces.
@@ -54,6 +61,17 @@ pub enum Field {
     Route(RouteLookup),
     /// A number that the rule makes itself.
     Generated(GeneratorId),
+}
+
+/// The date or the time of day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClockField {
+    /// Nanoseconds since 1970-01-01 00:00:00 local time.
+    Date,
+    /// Seconds since midnight, local time.
+    Hour,
+    /// Day of the week in UTC; Sunday is 0.
+    Day,
 }
 
 /// A look-up of an address in the routes.
@@ -169,6 +187,7 @@ impl Field {
                 | Self::Connection(_)
                 | Self::SegmentSize
                 | Self::Route(_)
+                | Self::Clock(_)
                 | Self::Generated(_)
         )
     }
@@ -216,63 +235,6 @@ impl Field {
                 matches!(layer, Layer::Network(Some(_)) | Layer::Transport(Guard::Over(..)))
                     || layer.extended_family().is_some()
             }
-            _ => false,
-        }
-    }
-}
-
-impl Field {
-    /// The place of a field of a header that rules may set; `None` for others. Lengths, checksums
-    /// and fields that say what follows stay as they are: a packet with others would be another
-    /// packet, or damaged.
-    pub(crate) fn written(self) -> Option<HeaderBits> {
-        let place = |layer, offset, bits| Some(HeaderBits { layer, offset, bits });
-        match self {
-            Self::Source(Family::V4) => place(Layer::Network(Some(Family::V4)), 96, 32),
-            Self::Destination(Family::V4) => place(Layer::Network(Some(Family::V4)), 128, 32),
-            Self::Source(Family::V6) => place(Layer::Network(Some(Family::V6)), 64, 128),
-            Self::Destination(Family::V6) => place(Layer::Network(Some(Family::V6)), 192, 128),
-            // The kernel knows no checksum of a transport that the rule does not name.
-            Self::SourcePort(Guard::Any) | Self::DestinationPort(Guard::Any) => None,
-            Self::SourcePort(guard) => place(Layer::Transport(guard), 0, 16),
-            Self::DestinationPort(guard) => place(Layer::Transport(guard), 16, 16),
-            Self::Header(bits) if bits.may_be_written() => Some(bits),
-            _ => None,
-        }
-    }
-}
-
-impl HeaderBits {
-    /// True for a field that rules may set, see [`Field::written`].
-    const fn may_be_written(self) -> bool {
-        const TCP: u8 = protocol::TCP;
-        match (self.layer, self.offset, self.bits) {
-            // DSCP, ECN, identification, time to live.
-            (Layer::Network(Some(Family::V4)), 8, 6)
-            | (Layer::Network(Some(Family::V4)), 14, 2)
-            | (Layer::Network(Some(Family::V4)), 32, 16)
-            | (Layer::Network(Some(Family::V4)), 64, 8) => true,
-            // DSCP, ECN, flow label, hop limit.
-            (Layer::Network(Some(Family::V6)), 4, 6)
-            | (Layer::Network(Some(Family::V6)), 10, 2)
-            | (Layer::Network(Some(Family::V6)), 12, 20)
-            | (Layer::Network(Some(Family::V6)), 56, 8) => true,
-            // Sequence and acknowledgment number, window, urgent pointer.
-            (Layer::Transport(Guard::Protocol(TCP)), 32 | 64, 32)
-            | (Layer::Transport(Guard::Protocol(TCP)), 112 | 144, 16) => true,
-            // Code; identifier; sequence number or MTU.
-            (Layer::Transport(Guard::Over(..)), 8, 8)
-            | (Layer::Transport(Guard::Over(..)), 32 | 48, 16) => true,
-            _ => false,
-        }
-    }
-
-    /// True for an address or a port.
-    pub(crate) const fn is_end(self) -> bool {
-        match self.layer {
-            Layer::Network(Some(Family::V4)) => self.offset >= 96,
-            Layer::Network(Some(Family::V6)) => self.offset >= 64,
-            Layer::Transport(_) => self.offset < 32 && self.bits == 16,
             _ => false,
         }
     }
@@ -461,131 +423,6 @@ pub(crate) fn route(flags: &[&str], result: &str) -> Option<Typed> {
     Some((Field::Route(RouteLookup { of_source, on, by_mark, looked }), kind))
 }
 
-/// `{"exthdr": {"name": ..., "field": ...}}`; without a field, whether there is such a header.
-pub(crate) fn extension(name: &str, field: Option<&str>) -> Option<Typed> {
-    let layer = Layer::Extension(match name {
-        "hbh" => protocol::HOP_BY_HOP,
-        "rt" | "srh" => protocol::ROUTING,
-        "frag" => protocol::FRAGMENT,
-        "dst" => protocol::DESTINATION_OPTIONS,
-        "mh" => protocol::MOBILITY,
-        _ => return None,
-    });
-    let Some(field) = field else { return Some((Field::Has(layer), Kind::Boolean)) };
-    let (offset, bits, kind) = match (name, field) {
-        (_, "nexthdr") => (0, 8, Kind::Protocol),
-        // RFC 8200 section 4.5.
-        ("frag", "reserved") => (8, 8, Kind::Integer(8)),
-        ("frag", "frag-off") => (16, 13, Kind::Integer(13)),
-        ("frag", "reserved2") => (29, 2, Kind::Integer(2)),
-        ("frag", "more-fragments") => (31, 1, Kind::Integer(1)),
-        ("frag", "id") => (32, 32, Kind::Integer(32)),
-        ("frag", _) => return None,
-        (_, "hdrlength") => (8, 8, Kind::Integer(8)),
-        // RFC 8200 section 4.4.
-        ("rt", "type") => (16, 8, Kind::Integer(8)),
-        ("rt", "seg-left") => (24, 8, Kind::Integer(8)),
-        // RFC 8754 section 2.
-        ("srh", "last-entry") => (32, 8, Kind::Integer(8)),
-        ("srh", "flags") => (40, 8, Kind::Integer(8)),
-        ("srh", "tag") => (48, 16, Kind::Integer(16)),
-        // RFC 6275 section 6.1.1.
-        ("mh", "type") => (16, 8, Kind::MobilityType),
-        ("mh", "reserved") => (24, 8, Kind::Integer(8)),
-        ("mh", "checksum") => (32, 16, Kind::Integer(16)),
-        _ => return None,
-    };
-    Some((Field::Header(HeaderBits { layer, offset, bits }), kind))
-}
-
-/// `{"ip option": {"name": ..., "field": ...}}`; without a field, whether there is such an option.
-pub(crate) fn ip_option(name: &str, field: Option<&str>) -> Option<Typed> {
-    // RFC 791 section 3.1 and RFC 2113.
-    let layer = Layer::Option(match name {
-        "rr" => 7,
-        "lsrr" => 131,
-        "ssrr" => 137,
-        "ra" => 148,
-        _ => return None,
-    });
-    let (offset, bits) = match (name, field) {
-        (_, None) => return Some((Field::Has(layer), Kind::Boolean)),
-        (_, Some("type")) => (0, 8),
-        (_, Some("length")) => (8, 8),
-        ("ra", Some("value")) => (16, 16),
-        ("rr" | "lsrr" | "ssrr", Some("ptr")) => (16, 8),
-        ("rr" | "lsrr" | "ssrr", Some("addr")) => (24, 32),
-        _ => return None,
-    };
-    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
-}
-
-/// `{"tcp option": {"name": ..., "field": ...}}`; without a field, whether there is such an option.
-pub(crate) fn tcp_option(name: &str, field: Option<&str>) -> Option<Typed> {
-    let layer = Layer::TcpOption(names::number(names::TCP_OPTIONS, name)? as u8);
-    // RFC 2018 section 3: each block has two numbers.
-    let block = match name {
-        "sack" | "sack0" => Some(16),
-        "sack1" => Some(80),
-        "sack2" => Some(144),
-        "sack3" => Some(208),
-        _ => None,
-    };
-    let (offset, bits) = match (name, field) {
-        ("maxseg", Some("size")) => return Some((Field::SegmentSize, Kind::Integer(16))),
-        (_, None) => return Some((Field::Has(layer), Kind::Boolean)),
-        (_, Some("kind")) => (0, 8),
-        ("eol" | "nop", _) => return None,
-        (_, Some("length")) => (8, 8),
-        // RFC 7323 sections 2.2 and 3.2.
-        ("window", Some("count")) => (16, 8),
-        ("timestamp", Some("tsval")) => (16, 32),
-        ("timestamp", Some("tsecr")) => (48, 32),
-        // RFC 8684 section 3.
-        ("mptcp", Some("subtype")) => (16, 4),
-        (_, Some("left")) => (block?, 32),
-        (_, Some("right")) => (block? + 32, 32),
-        _ => return None,
-    };
-    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
-}
-
-/// `{"tcp option": {"base": ..., "offset": ..., "len": ...}}`.
-pub(crate) fn raw_tcp_option(kind: u64, offset: u64, bits: u64) -> Option<Typed> {
-    let layer = Layer::TcpOption(u8::try_from(kind).ok()?);
-    // The longest option fills a header.
-    let offset = u16::try_from(offset).ok().filter(|offset| *offset < 8 * 40)?;
-    let bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits))?;
-    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
-}
-
-/// `{"sctp chunk": {"name": ..., "field": ...}}`; without a field, whether there is such a chunk.
-pub(crate) fn sctp_chunk(name: &str, field: Option<&str>) -> Option<Typed> {
-    let layer = Layer::SctpChunk(names::number(names::SCTP_CHUNKS, name)? as u8);
-    // RFC 9260 section 3.3.
-    let (offset, bits) = match (name, field) {
-        (_, None) => return Some((Field::Has(layer), Kind::Boolean)),
-        (_, Some("type")) => (0, 8),
-        (_, Some("flags")) => (8, 8),
-        (_, Some("length")) => (16, 16),
-        ("data", Some("tsn"))
-        | ("init" | "init-ack", Some("init-tag"))
-        | ("sack" | "shutdown", Some("cum-tsn-ack")) => (32, 32),
-        ("data", Some("stream")) => (64, 16),
-        ("data", Some("ssn")) => (80, 16),
-        ("data", Some("ppid")) => (96, 32),
-        ("init" | "init-ack" | "sack", Some("a-rwnd")) => (64, 32),
-        ("init" | "init-ack", Some("num-outbound-streams"))
-        | ("sack", Some("num-gap-ack-blocks")) => (96, 16),
-        ("init" | "init-ack", Some("num-inbound-streams")) | ("sack", Some("num-dup-tsns")) => {
-            (112, 16)
-        }
-        ("init" | "init-ack", Some("initial-tsn")) => (128, 32),
-        _ => return None,
-    };
-    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
-}
-
 /// `{"meta": {"key": ...}}`.
 pub(crate) fn meta(key: &str) -> Option<Typed> {
     Some(match key {
@@ -598,6 +435,9 @@ pub(crate) fn meta(key: &str) -> Option<Typed> {
         "pkttype" => (Field::PacketType, Kind::PacketType),
         "iif" | "iifname" => (Field::Input, Kind::Interface),
         "oif" | "oifname" => (Field::Output, Kind::Interface),
+        "time" => (Field::Clock(ClockField::Date), Kind::Date),
+        "hour" => (Field::Clock(ClockField::Hour), Kind::Hour),
+        "day" => (Field::Clock(ClockField::Day), Kind::Day),
         "iiftype" => (Field::InputType, Kind::LinkType),
         "oiftype" => (Field::OutputType, Kind::LinkType),
         _ => return None,

@@ -298,3 +298,14 @@ pub(crate) const SCTP_CHUNKS: Names = &[
     ("forward-tsn", 192),
     ("asconf", 193),
 ];
+
+/// Days of the week.
+pub(crate) const DAYS: Names = &[
+    ("Sunday", 0),
+    ("Monday", 1),
+    ("Tuesday", 2),
+    ("Wednesday", 3),
+    ("Thursday", 4),
+    ("Friday", 5),
+    ("Saturday", 6),
+];

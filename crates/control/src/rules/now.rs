@@ -52,7 +52,8 @@ pub(crate) fn explain_now(
     probe: &Probe,
 ) -> Result<Explanation, Unresponsive> {
     let (now, program) = (now(), &book.program());
-    let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
+    let shared = shared_state(program, now);
+    let mut state = RuleState::new(program, &shared, now);
     state.clear_sets(program);
     let elements = gateway.rule_elements()?;
     let live = gateway.rules()?.map(|view| live(program, &view, &elements));
@@ -100,12 +101,20 @@ pub(crate) fn explain_now(
     Ok(explanation)
 }
 
+/// The shared state for a question that is asked now.
+pub(crate) fn shared_state(program: &Program, now: Timestamp) -> SharedState {
+    let shared = SharedState::new(program, 1);
+    let (ahead, zone) = engine::wall_clock(now);
+    shared.set_wall_clock(ahead, zone);
+    shared
+}
+
 /// The zones that rules give a packet while all sets are empty.
 fn zones_of(program: &Program, probe: &Probe, now: Timestamp) -> Option<ZonePair> {
     if program.ruleset().zones_set().is_empty() {
         return None;
     }
-    let mut state = RuleState::new(program, &SharedState::new(program, 1), now);
+    let mut state = RuleState::new(program, &shared_state(program, now), now);
     let walk = walk(program, &mut state, Question::alone(probe), now);
     walk.hooks.iter().find_map(|hook| hook.outcome.zone)
 }

@@ -133,6 +133,7 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
         Field::PacketType => differs("how the link carried it"),
         Field::Vlan => differs("its VLAN"),
         Field::SegmentSize => differs("the segment size that it announces"),
+        Field::Clock(_) => differs("the time"),
         // Other routes have flows decided about anew.
         Field::Route(_) => None,
         Field::Generated(id) => {

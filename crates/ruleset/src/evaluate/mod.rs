@@ -15,6 +15,7 @@ mod routes;
 mod run;
 mod state;
 mod view;
+mod wall;
 
 use flow::Timestamp;
 

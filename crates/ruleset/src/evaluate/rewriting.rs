@@ -90,6 +90,7 @@ impl<T: Trace> Run<'_, '_, T> {
         match field {
             Field::Generated(id) => self.generated(id),
             Field::Route(lookup) => looked_up(lookup, self.hook, &view, self.outcome),
+            Field::Clock(field) => self.state.wall.value(field, self.now),
             field => value(field, &view, self.outcome),
         }
     }

@@ -94,7 +94,7 @@ pub(super) struct Run<'a, 'v, T> {
     pub(super) program: &'a Program,
     pub(super) view: &'a PacketView<'v>,
     pub(super) state: &'a mut RuleState,
-    now: Timestamp,
+    pub(super) now: Timestamp,
     pub(super) outcome: &'a mut Outcome,
     /// Length of the packet, in bytes.
     bytes: u64,
@@ -290,6 +290,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         match field {
             Field::Generated(id) => self.generated(id),
             Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
+            Field::Clock(field) => self.state.wall.value(field, self.now),
             field => value(field, self.view, self.outcome),
         }
     }

@@ -18,6 +18,7 @@ use super::dynamic::{Added, DynamicSet, ElementUpdate};
 use super::generate::Numbers;
 use super::limit::{QuotaLease, RateLease, SharedRate};
 use super::rewriting::Rewriting;
+use super::wall::WallClock;
 use crate::compile::{PackedKey, Program};
 use crate::elements::Elements;
 use crate::model::{CounterId, Set, SetId, Update, UpdateOp};
@@ -33,6 +34,7 @@ pub struct SharedState {
     workers: u64,
     /// The number of states that were made. Each draws other random numbers.
     made: Arc<AtomicU64>,
+    wall: Arc<WallClock>,
 }
 
 impl SharedState {
@@ -42,6 +44,13 @@ impl SharedState {
         for ((pool, quota), used) in self.quotas.iter().zip(&program.ruleset().quotas).zip(used) {
             pool.plan_cap(used.saturating_add(quota.bytes));
         }
+    }
+
+    /// Sets the clock on the wall, for all workers: the nanoseconds from the time of packets to the
+    /// time since 1970-01-01 00:00:00 UTC, and the seconds by which the local time is ahead of UTC.
+    /// Without it, rules that ask for the time do not match.
+    pub fn set_wall_clock(&self, ahead_ns: i64, zone_s: i32) {
+        self.wall.set(ahead_ns, zone_s);
     }
 
     /// The shared state of `workers` workers.
@@ -54,6 +63,7 @@ impl SharedState {
             quotas: ruleset.quotas.iter().map(QuotaLease::pool).collect(),
             workers,
             made: Arc::default(),
+            wall: Arc::default(),
         }
     }
 }
@@ -76,6 +86,7 @@ pub struct RuleState {
     pub(super) sets: Vec<DynamicSet>,
     pub(super) numbers: Numbers,
     pub(super) rewriting: Rewriting,
+    pub(super) wall: Arc<WallClock>,
     updates: Vec<ElementUpdate>,
     /// Changes that were lost for the other workers because too many waited.
     untold: u64,
@@ -97,6 +108,7 @@ impl RuleState {
         let stream = shared.made.fetch_add(1, Ordering::Relaxed);
         Self {
             rewriting: Rewriting::default(),
+            wall: shared.wall.clone(),
             numbers: Numbers::new(ruleset.generators.len(), program.seed, stream),
             counters: vec![Counted::default(); program.counters.len()],
             rates: shared.rates.iter().cloned().map(RateLease::new).collect(),

@@ -70,9 +70,17 @@ pub fn segment_size(frame: &[u8]) -> Option<u16> {
 }
 
 impl Ours {
-    pub fn new(ruleset: ValidRuleset, traffic: Traffic, index: bool, now: Timestamp) -> Self {
+    pub fn new(
+        ruleset: ValidRuleset,
+        traffic: Traffic,
+        index: bool,
+        (ahead, zone): (i64, i32),
+        now: Timestamp,
+    ) -> Self {
         let program = Program::compile(ruleset, CompileOptions { index, seed: 5 }).unwrap();
-        let mut state = RuleState::new(&program, &SharedState::new(&program, 1), now);
+        let shared = SharedState::new(&program, 1);
+        shared.set_wall_clock(ahead, zone);
+        let mut state = RuleState::new(&program, &shared, now);
         state.set_alone(true);
         Self { program, state, connections: Connections::new(traffic) }
     }

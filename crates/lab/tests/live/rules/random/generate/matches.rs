@@ -249,7 +249,23 @@ fn transport(random: &mut Random) -> String {
 
 fn surroundings(random: &mut Random, place: Place) -> String {
     let not = not(random);
-    match random.between(0, 8) {
+    match random.between(0, 10) {
+        8 | 9 => random
+            .one_of(&[
+                // No hour or date begins while a case runs, but for one run in a million.
+                "meta hour \"00:00:17\"-\"08:00:17\"",
+                "meta hour \"08:00:17\"-\"16:00:17\"",
+                "meta hour != \"06:30:41\"-\"18:30:41\"",
+                "meta hour \"22:00:17\"-\"23:59:41\"",
+                "meta hour < \"12:00:17\"",
+                "meta day { \"Monday\", \"Wednesday\", \"Friday\" }",
+                "meta day != \"Sunday\"",
+                "meta day \"Thursday\"",
+                "meta time > \"2024-01-01 00:00:00\"",
+                "meta time < \"2024-01-01 00:00:00\"",
+                "meta time \"2020-02-29 12:00:00\"-\"2069-01-01 00:00:00\"",
+            ])
+            .into(),
         0 | 1 => format!(
             "iifname {not}{}",
             random.one_of(&[
