@@ -70,6 +70,7 @@ mod rules {
     mod examples;
     mod random;
     mod rulesets;
+    mod time;
 }
 
 /// Fragmented datagrams: what arrives behind the kernel and behind Stateway.
