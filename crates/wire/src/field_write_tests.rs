@@ -103,7 +103,7 @@ proptest! {
             let header = &frame[usize::from(described.offset)..];
             prop_assert!(checksum::is_intact(&header[..usize::from(header[0] & 15) * 4]));
         }
-        // What was there before comes back, up to the two forms of zero in a sum.
+        // The old value comes back, up to the two forms of zero in a sum.
         let back = FieldWrite { value: bits_of(&before, &write), ..write };
         prop_assert!(back.apply(&mut frame, &mut described, length, ChecksumCovers::All));
         let sums = |mut frame: Vec<u8>| {

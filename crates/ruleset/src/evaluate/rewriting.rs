@@ -12,7 +12,7 @@ use crate::field::{Field, HeaderBits, Layer};
 /// Bytes behind the beginning of the transport header that rules may read.
 const READ: usize = 1 << 11;
 
-/// What the rules of one hook have written into a packet. Its memory is kept for the next packet.
+/// The fields that the rules of one hook have written into a packet. Its memory is kept for the next packet.
 #[derive(Debug, Default)]
 pub(super) struct Rewriting {
     /// The headers, with what was written.

@@ -1,11 +1,12 @@
 //! Fields of headers that rules set without state.
 
 use netio::Frame;
-use steer::{BucketId, Steered};
+use steer::BucketId;
 use wire::{Dissected, FieldWrite, Network};
 
 use crate::path::PacketPath;
-use crate::path::packet::{Packet, TrackedFlow};
+use crate::path::packet::Packet;
+use crate::path::steering::flow_of;
 use conntrack::Guess;
 
 impl PacketPath {
@@ -49,16 +50,8 @@ impl PacketPath {
     #[cold]
     pub(in crate::path) fn steer_rewritten(&self, packet: &mut Packet) -> Option<BucketId> {
         let Packet { frame, network, origin, .. } = &*packet;
-        let (flow, bucket, carries) =
-            match self.hasher.steer_frame(frame.bytes(), network, origin.zone, None) {
-                Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
-                    (Some(TrackedFlow { keyed, hash }), bucket, false)
-                }
-                Steered::Carrying { keyed, hash, bucket } => {
-                    (Some(TrackedFlow { keyed, hash }), bucket, true)
-                }
-                Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket, false),
-            };
+        let steered = self.hasher.steer_frame(frame.bytes(), network, origin.zone, None);
+        let (flow, bucket, carries) = flow_of(steered);
         if flow.map(|flow| flow.keyed) == packet.flow.map(|flow| flow.keyed) {
             return None;
         }

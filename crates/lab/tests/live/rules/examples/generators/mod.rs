@@ -198,7 +198,7 @@ fn rules_of_iptables_nft_are_one_with_the_kernels() {
             }
             Ok(())
         };
-        // What the programs save of their own rules, in one file.
+        // The programs save their own rules, in one file.
         let generator = Namespace::new("iptables")?;
         load(&generator)?;
         let mut saved = String::new();

@@ -209,24 +209,19 @@ fn transport(random: &mut Random) -> String {
                 "ackseq != 0"
             ])
         ),
-        17..=19 => random
-            .one_of(&[
-                "tcp option sack-perm exists",
-                "tcp option sack-perm missing",
-                "tcp option timestamp tsval 7",
-                "tcp option timestamp exists",
-                "tcp option timestamp tsecr != 9",
-                "tcp option window count > 3",
-                "tcp option window missing",
-                "tcp option maxseg exists",
-                "tcp option sack left 5",
-                "tcp option sack right 9",
-                "tcp option sack1 left 5",
-                "tcp option @254,16,8 0",
-                "tcp option nop exists",
-            ])
-            .into(),
-        20 => random
+        17..=20 => inside_transport(random),
+        16 => format!("udp length {}", random.one_of(&["> 30", "16-40", "!= 16"])),
+        _ => format!(
+            "tcp option maxseg size {}",
+            random.one_of(&["> 1400", "1460", "!= 1460", "500-1300"])
+        ),
+    }
+}
+
+/// A question about options of TCP or chunks of SCTP.
+fn inside_transport(random: &mut Random) -> String {
+    if random.once_in(4) {
+        return random
             .one_of(&[
                 "sctp chunk data exists",
                 "sctp chunk data missing",
@@ -238,13 +233,25 @@ fn transport(random: &mut Random) -> String {
                 "sctp chunk data flags 3",
                 "sctp dport 22",
             ])
-            .into(),
-        16 => format!("udp length {}", random.one_of(&["> 30", "16-40", "!= 16"])),
-        _ => format!(
-            "tcp option maxseg size {}",
-            random.one_of(&["> 1400", "1460", "!= 1460", "500-1300"])
-        ),
+            .into();
     }
+    random
+        .one_of(&[
+            "tcp option sack-perm exists",
+            "tcp option sack-perm missing",
+            "tcp option timestamp tsval 7",
+            "tcp option timestamp exists",
+            "tcp option timestamp tsecr != 9",
+            "tcp option window count > 3",
+            "tcp option window missing",
+            "tcp option maxseg exists",
+            "tcp option sack left 5",
+            "tcp option sack right 9",
+            "tcp option sack1 left 5",
+            "tcp option @254,16,8 0",
+            "tcp option nop exists",
+        ])
+        .into()
 }
 
 fn surroundings(random: &mut Random, place: Place) -> String {

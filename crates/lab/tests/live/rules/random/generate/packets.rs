@@ -94,6 +94,32 @@ fn extend(random: &mut Random, frame: &mut Vec<u8>) {
     frame.splice(54..54, inside);
 }
 
+/// An option of TCP, filled up to words: SACK permitted, a window scale, a time stamp or a SACK.
+fn tcp_option(random: &mut Random) -> &'static [u8] {
+    random.one_of(&[
+        &[][..],
+        &[],
+        &[4, 2, 1, 1],
+        &[3, 3, 7, 1],
+        &[8, 10, 0, 0, 0, 7, 0, 0, 0, 0, 1, 1],
+        &[1, 1, 5, 10, 0, 0, 0, 5, 0, 0, 0, 9],
+    ])
+}
+
+/// A packet of SCTP: perhaps a SACK, then data (RFC 9260 section 3.3), which end with the number.
+fn sctp(random: &mut Random, ports: [u16; 2], number: u32) -> Vec<u8> {
+    let ends = ports.map(u16::to_be_bytes).concat();
+    let mut packet = [&ends[..], &[0, 0, 0, 7, 0, 0, 0, 0]].concat();
+    if random.once_in(2) {
+        packet.extend([3, 0, 0, 16, 0, 0, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0]);
+    }
+    let length = 16 + 8;
+    packet.extend([0, 3, 0, length, 0, 0, 0, random.one_of(&[7, 8]), 0, 0, 0, 1]);
+    packet.extend([0, 0, 0, random.one_of(&[0, 9])]);
+    packet.extend(u64::from(number).to_be_bytes());
+    packet
+}
+
 fn packet(
     random: &mut Random,
     ends: Ends,
@@ -138,14 +164,7 @@ fn packet(
                 options.extend(random.one_of(&[1460_u16, 1220, 536]).to_be_bytes());
             }
             if traffic == Traffic::Stateless {
-                options.extend(random.one_of(&[
-                    &[][..],
-                    &[],
-                    &[4, 2, 1, 1],
-                    &[3, 3, 7, 1],
-                    &[8, 10, 0, 0, 0, 7, 0, 0, 0, 0, 1, 1],
-                    &[1, 1, 5, 10, 0, 0, 0, 5, 0, 0, 0, 9],
-                ]));
+                options.extend(tcp_option(random));
             }
             options.extend([254, 8]);
             options.extend(&u64::from(number).to_be_bytes()[2..]);
@@ -172,16 +191,7 @@ fn packet(
             extend(random, &mut frame);
         }
         _ if traffic == Traffic::Stateless && random.once_in(4) => {
-            // Perhaps a SACK, then data (RFC 9260 section 3.3), which end with the number.
-            let ends = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
-            let mut packet = [&ends[..], &[0, 0, 0, 7, 0, 0, 0, 0]].concat();
-            if random.once_in(2) {
-                packet.extend([3, 0, 0, 16, 0, 0, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0]);
-            }
-            let length = 16 + 8;
-            packet.extend([0, 3, 0, length, 0, 0, 0, random.one_of(&[7, 8]), 0, 0, 0, 1]);
-            packet.extend([0, 0, 0, random.one_of(&[0, 9])]);
-            packet.extend(u64::from(number).to_be_bytes());
+            let packet = sctp(random, ports, number);
             builder.transport(wire::protocol::SCTP, &packet, &mut frame);
         }
         _ if traffic != Traffic::Translated && random.once_in(4) => {
