@@ -22,7 +22,7 @@ fn a_gateway_knows_the_date_and_the_time_of_day() {
     alone(|| {
         let mut lab = bridge(2)?;
         let server = lab.server_address(Family::V4);
-        let mut passes = |question: &str| -> Result<bool> {
+        let passes = |question: &str| -> Result<bool> {
             load(&lab, &by_time(question))?;
             match ping(lab.on_client("ping"), server, 1) {
                 Ok(report) => Ok(report.received == 1),
@@ -41,7 +41,7 @@ fn a_gateway_knows_the_date_and_the_time_of_day() {
                 "day != { \"Sunday\", \"Monday\", \"Tuesday\" }",
             ],
         ] {
-            let mut is_one = || -> Result<bool> {
+            let is_one = || -> Result<bool> {
                 Ok(passes(&format!("meta {this}"))? != passes(&format!("meta {other}"))?)
             };
             assert!(is_one()? || is_one()?, "{this}");

@@ -58,21 +58,20 @@ fn site([lan, guest, wan]: [&'static str; 3]) -> Site {
     ];
     let sources =
         sources.iter().flat_map(|(at, addresses)| addresses.map(|address| Source { at, address }));
-    let hosts: [(Option<&'static str>, [&'static str; 2], &'static [u16], &'static [u16]); 7] = [
-        (Some(lan), ["198.51.100.20", "2001:db8:2::20"], &[22, 80, 8080], &[53, 500]),
-        (Some(lan), ["198.51.100.10", "2001:db8:2::10"], &[80, 8080, 443], &[53]),
-        (Some(guest), ["203.0.113.140", "2001:db8:3::140"], &[22, 80, 443], &[53, 5000]),
-        (Some(wan), ["203.0.113.9", "2001:db8:9::9"], &[22, 80, 443], &[53, 123]),
-        // The gateway's own addresses, those of services, and one that nobody has.
-        (None, ["192.0.2.65", "2001:db8:1::1"], &[8080, 8443, 30080, 81], &[5000, 30053]),
-        (None, ["192.0.2.130", "2001:db8:5::130"], &[80, 81], &[53]),
-        (None, ["192.0.2.131", "2001:db8:5::131"], &[443], &[443]),
-    ];
-    let nobody: (Option<&'static str>, [&'static str; 2], &'static [u16], &'static [u16]) =
-        (None, ["192.0.2.132", "2001:db8:5::132"], &[80], &[53]);
-    let targets = hosts.into_iter().chain([nobody]).flat_map(|(at, addresses, tcp, udp)| {
+    let host = |at, addresses: [&'static str; 2], tcp, udp| {
         addresses.map(|address| Target { at, address, tcp, udp })
-    });
+    };
+    let targets = [
+        host(Some(lan), ["198.51.100.20", "2001:db8:2::20"], &[22, 80, 8080][..], &[53, 500][..]),
+        host(Some(lan), ["198.51.100.10", "2001:db8:2::10"], &[80, 8080, 443], &[53]),
+        host(Some(guest), ["203.0.113.140", "2001:db8:3::140"], &[22, 80, 443], &[53, 5000]),
+        host(Some(wan), ["203.0.113.9", "2001:db8:9::9"], &[22, 80, 443], &[53, 123]),
+        // The gateway's own addresses, those of services, and one that nobody has.
+        host(None, ["192.0.2.65", "2001:db8:1::1"], &[8080, 8443, 30080, 81], &[5000, 30053]),
+        host(None, ["192.0.2.130", "2001:db8:5::130"], &[80, 81], &[53]),
+        host(None, ["192.0.2.131", "2001:db8:5::131"], &[443], &[443]),
+        host(None, ["192.0.2.132", "2001:db8:5::132"], &[80], &[53]),
+    ];
     let own = [
         "192.0.2.65",
         "198.51.100.1",
@@ -88,7 +87,7 @@ fn site([lan, guest, wan]: [&'static str; 3]) -> Site {
         cables: Box::leak(Box::new(cables)),
         routes: Box::leak(Box::new(routes.map(|route| &*route.leak()))),
         sources: sources.collect::<Vec<_>>().leak(),
-        targets: targets.collect::<Vec<_>>().leak(),
+        targets: targets.into_iter().flatten().collect::<Vec<_>>().leak(),
         choices: masqueraded.into_iter().chain(endpoints).collect::<Vec<_>>().leak(),
         forwarded: &["192.0.2.65", "2001:db8:1::1"],
     }

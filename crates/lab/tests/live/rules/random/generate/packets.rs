@@ -106,6 +106,21 @@ fn tcp_option(random: &mut Random) -> &'static [u8] {
     ])
 }
 
+/// The options of a segment. The last is an experimental one (RFC 4727), which ends with the number.
+fn options_of(random: &mut Random, traffic: Traffic, opens: bool, number: u32) -> Vec<u8> {
+    let mut options = Vec::new();
+    if opens && random.once_in(2) {
+        options.extend([2, 4]);
+        options.extend(random.one_of(&[1460_u16, 1220, 536]).to_be_bytes());
+    }
+    if traffic == Traffic::Stateless {
+        options.extend(tcp_option(random));
+    }
+    options.extend([254, 8]);
+    options.extend(&u64::from(number).to_be_bytes()[2..]);
+    options
+}
+
 /// A packet of SCTP: perhaps a SACK, then data (RFC 9260 section 3.3), which end with the number.
 fn sctp(random: &mut Random, ports: [u16; 2], number: u32) -> Vec<u8> {
     let ends = ports.map(u16::to_be_bytes).concat();
@@ -157,17 +172,7 @@ fn packet(
         0 | 1 => {
             let flags = flags(random, traffic, of_flow);
             let has = |bit| flags & bit != 0;
-            // An experimental option (RFC 4727) that ends with the number.
-            let mut options = Vec::new();
-            if has(0x02) && random.once_in(2) {
-                options.extend([2, 4]);
-                options.extend(random.one_of(&[1460_u16, 1220, 536]).to_be_bytes());
-            }
-            if traffic == Traffic::Stateless {
-                options.extend(tcp_option(random));
-            }
-            options.extend([254, 8]);
-            options.extend(&u64::from(number).to_be_bytes()[2..]);
+            let options = options_of(random, traffic, has(0x02), number);
             let (sequence, acknowledgment) = match of_flow {
                 None => (number * NUMBERED, number * NUMBERED),
                 Some(_) if has(0x02) => (1000, 1001),
