@@ -21,7 +21,7 @@ pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::route_keeper::host_addresses;
 pub use control::rule_elements::ChangeElementsError;
-pub use control::rule_loading::{LoadRulesError, RulesView};
+pub use control::rule_loading::{LoadRulesError, RulesView, wall_clock};
 pub use control::setting_changes::ChangeTunableError;
 pub use control::unthreaded::Unthreaded;
 pub use control::views::{

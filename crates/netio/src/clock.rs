@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds since the first call in this process, monotonic and the same for
 /// all threads. It lasts 584 years.
@@ -10,6 +10,24 @@ pub fn monotonic_nanoseconds() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     let elapsed = START.get_or_init(Instant::now).elapsed();
     u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Nanoseconds since 1970-01-01 00:00:00 UTC by the clock of the host, and the seconds by which the
+/// local time is ahead of UTC now.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "rules of the operator ask for the time, and hear of it when it is set"
+)]
+pub fn wall_clock() -> (i64, i32) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = libc::time_t::try_from(since.as_secs()).unwrap_or(0);
+    // SAFETY: all of the fields are integers and a pointer, which may be zero.
+    let mut local: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: it reads `seconds` and writes `local`, both of which live during the call. It is the
+    // variant that several threads may call at once.
+    let known = !unsafe { libc::localtime_r(&raw const seconds, &raw mut local) }.is_null();
+    let zone = if known { i32::try_from(local.tm_gmtoff).unwrap_or(0) } else { 0 };
+    (i64::try_from(since.as_nanos()).unwrap_or(i64::MAX), zone)
 }
 
 /// CPU time of the calling thread since it began, user and system together, in nanoseconds. Unlike
@@ -64,6 +82,14 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(20));
         let used = thread_nanoseconds() - first;
         assert!(u128::from(used) < begun.elapsed().as_nanos(), "{used} ns");
+    }
+
+    #[test]
+    fn the_zone_is_one_that_there_is() {
+        let (now, zone) = wall_clock();
+        assert!(now > 1_700_000_000_000_000_000, "{now} ns since 1970");
+        // From Baker Island to Kiribati.
+        assert!((-12 * 3600..=14 * 3600).contains(&zone), "{zone} s");
     }
 
     #[test]

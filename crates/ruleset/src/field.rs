@@ -7,6 +7,11 @@ use crate::kind::Kind;
 use crate::model::GeneratorId;
 use crate::names;
 
+mod options;
+mod written;
+
+pub(crate) use self::options::{extension, ip_option, raw_tcp_option, sctp_chunk, tcp_option};
+
 /// A field, which a packet may have or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
@@ -36,10 +41,16 @@ pub enum Field {
     Input,
     /// Name of the output interface.
     Output,
+    /// Type of the input interface's link.
+    InputType,
+    /// Type of the output interface's link.
+    OutputType,
     /// Outermost VLAN identifier, of packets that have one.
     Vlan,
     /// Bits of a header.
     Header(HeaderBits),
+    /// The date or the time of day.
+    Clock(ClockField),
     /// Whether the packet has an extension header or an option.
     Has(Layer),
     /// Maximum segment size that a TCP header announces.
@@ -50,6 +61,17 @@ pub enum Field {
     Route(RouteLookup),
     /// A number that the rule makes itself.
     Generated(GeneratorId),
+}
+
+/// The date or the time of day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClockField {
+    /// Nanoseconds since 1970-01-01 00:00:00 local time.
+    Date,
+    /// Seconds since midnight, local time.
+    Hour,
+    /// Day of the week in UTC; Sunday is 0.
+    Day,
 }
 
 /// A look-up of an address in the routes.
@@ -109,6 +131,10 @@ pub enum Layer {
     Extension(u8),
     /// The option of IPv4 of this number.
     Option(u8),
+    /// The option of TCP of this number.
+    TcpOption(u8),
+    /// The first chunk of SCTP of this number.
+    SctpChunk(u8),
 }
 
 /// A property of a connection.
@@ -161,6 +187,7 @@ impl Field {
                 | Self::Connection(_)
                 | Self::SegmentSize
                 | Self::Route(_)
+                | Self::Clock(_)
                 | Self::Generated(_)
         )
     }
@@ -180,7 +207,11 @@ impl Layer {
         match self {
             Self::Extension(_) => Some(Family::V6),
             Self::Option(_) => Some(Family::V4),
-            Self::Link | Self::Network(_) | Self::Transport(_) => None,
+            Self::Link
+            | Self::Network(_)
+            | Self::Transport(_)
+            | Self::TcpOption(_)
+            | Self::SctpChunk(_) => None,
         }
     }
 }
@@ -392,65 +423,6 @@ pub(crate) fn route(flags: &[&str], result: &str) -> Option<Typed> {
     Some((Field::Route(RouteLookup { of_source, on, by_mark, looked }), kind))
 }
 
-/// `{"exthdr": {"name": ..., "field": ...}}`; without a field, whether there is such a header.
-pub(crate) fn extension(name: &str, field: Option<&str>) -> Option<Typed> {
-    let layer = Layer::Extension(match name {
-        "hbh" => protocol::HOP_BY_HOP,
-        "rt" | "srh" => protocol::ROUTING,
-        "frag" => protocol::FRAGMENT,
-        "dst" => protocol::DESTINATION_OPTIONS,
-        "mh" => protocol::MOBILITY,
-        _ => return None,
-    });
-    let Some(field) = field else { return Some((Field::Has(layer), Kind::Boolean)) };
-    let (offset, bits, kind) = match (name, field) {
-        (_, "nexthdr") => (0, 8, Kind::Protocol),
-        // RFC 8200 section 4.5.
-        ("frag", "reserved") => (8, 8, Kind::Integer(8)),
-        ("frag", "frag-off") => (16, 13, Kind::Integer(13)),
-        ("frag", "reserved2") => (29, 2, Kind::Integer(2)),
-        ("frag", "more-fragments") => (31, 1, Kind::Integer(1)),
-        ("frag", "id") => (32, 32, Kind::Integer(32)),
-        ("frag", _) => return None,
-        (_, "hdrlength") => (8, 8, Kind::Integer(8)),
-        // RFC 8200 section 4.4.
-        ("rt", "type") => (16, 8, Kind::Integer(8)),
-        ("rt", "seg-left") => (24, 8, Kind::Integer(8)),
-        // RFC 8754 section 2.
-        ("srh", "last-entry") => (32, 8, Kind::Integer(8)),
-        ("srh", "flags") => (40, 8, Kind::Integer(8)),
-        ("srh", "tag") => (48, 16, Kind::Integer(16)),
-        // RFC 6275 section 6.1.1.
-        ("mh", "type") => (16, 8, Kind::MobilityType),
-        ("mh", "reserved") => (24, 8, Kind::Integer(8)),
-        ("mh", "checksum") => (32, 16, Kind::Integer(16)),
-        _ => return None,
-    };
-    Some((Field::Header(HeaderBits { layer, offset, bits }), kind))
-}
-
-/// `{"ip option": {"name": ..., "field": ...}}`; without a field, whether there is such an option.
-pub(crate) fn ip_option(name: &str, field: Option<&str>) -> Option<Typed> {
-    // RFC 791 section 3.1 and RFC 2113.
-    let layer = Layer::Option(match name {
-        "rr" => 7,
-        "lsrr" => 131,
-        "ssrr" => 137,
-        "ra" => 148,
-        _ => return None,
-    });
-    let (offset, bits) = match (name, field) {
-        (_, None) => return Some((Field::Has(layer), Kind::Boolean)),
-        (_, Some("type")) => (0, 8),
-        (_, Some("length")) => (8, 8),
-        ("ra", Some("value")) => (16, 16),
-        ("rr" | "lsrr" | "ssrr", Some("ptr")) => (16, 8),
-        ("rr" | "lsrr" | "ssrr", Some("addr")) => (24, 32),
-        _ => return None,
-    };
-    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
-}
-
 /// `{"meta": {"key": ...}}`.
 pub(crate) fn meta(key: &str) -> Option<Typed> {
     Some(match key {
@@ -463,6 +435,11 @@ pub(crate) fn meta(key: &str) -> Option<Typed> {
         "pkttype" => (Field::PacketType, Kind::PacketType),
         "iif" | "iifname" => (Field::Input, Kind::Interface),
         "oif" | "oifname" => (Field::Output, Kind::Interface),
+        "time" => (Field::Clock(ClockField::Date), Kind::Date),
+        "hour" => (Field::Clock(ClockField::Hour), Kind::Hour),
+        "day" => (Field::Clock(ClockField::Day), Kind::Day),
+        "iiftype" => (Field::InputType, Kind::LinkType),
+        "oiftype" => (Field::OutputType, Kind::LinkType),
         _ => return None,
     })
 }

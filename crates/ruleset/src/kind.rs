@@ -68,12 +68,54 @@ pub enum Kind {
     AddressType,
     /// Traffic control handle, `major:minor`.
     Priority,
+    /// Date: nanoseconds since 1970, written as a date with its time.
+    Date,
+    /// Time of day, seconds, written as hours, minutes and seconds.
+    Hour,
+    /// Day of the week; Sunday is 0.
+    Day,
+    /// Type of a link (`ARPHRD_ETHER` and so on).
+    LinkType,
+    /// An object of the ruleset, by its number; written by name.
+    Object(Measure),
     /// Time, in milliseconds; written in seconds.
     Time,
     /// Yes or no.
     Boolean,
     /// A plain number; the value is its width in bits, at most 128.
     Integer(u8),
+}
+
+/// The kinds of objects that maps hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Measure {
+    /// A counter.
+    Counter,
+    /// A rate limit.
+    Limit,
+    /// A quota.
+    Quota,
+}
+
+impl Measure {
+    /// The kind that nftables calls `name`.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "counter" => Self::Counter,
+            "limit" => Self::Limit,
+            "quota" => Self::Quota,
+            _ => return None,
+        })
+    }
+
+    /// nftables' name of the kind.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Limit => "limit",
+            Self::Quota => "quota",
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -106,6 +148,11 @@ impl fmt::Display for Kind {
             Self::MobilityType => "type of a mobility header",
             Self::AddressType => "kind of an address (local, unicast and so on)",
             Self::Priority => "priority (MAJOR:MINOR)",
+            Self::Date => "date (YYYY-MM-DD HH:MM:SS)",
+            Self::Hour => "time of day (HH:MM:SS)",
+            Self::Day => "day of the week",
+            Self::LinkType => "type of a link",
+            Self::Object(measure) => measure.name(),
             Self::Time => "time in seconds",
             Self::Boolean => "truth value",
             Self::Integer(bits) => return write!(f, "number of {bits} bits"),
@@ -174,6 +221,8 @@ impl Kind {
             "fib_addrtype" => Self::AddressType,
             "classid" => Self::Priority,
             "time" => Self::Time,
+            "hour" => Self::Hour,
+            "day" => Self::Day,
             // The type of numbers that have no name of their own. nft does not print their width:
             // most take one word, such as zones.
             "integer" => Self::Integer(32),
@@ -185,6 +234,7 @@ impl Kind {
     pub const fn bits(self) -> u8 {
         match self {
             Self::Ipv6 | Self::Interface | Self::CtLabel | Self::Helper => 128,
+            Self::Date => 64,
             Self::Ether => 48,
             Self::Ipv4
             | Self::Mark
@@ -192,8 +242,10 @@ impl Kind {
             | Self::CtStatus
             | Self::Priority
             | Self::AddressType
+            | Self::Object(_)
+            | Self::Hour
             | Self::Time => 32,
-            Self::Port | Self::EtherType => 16,
+            Self::Port | Self::EtherType | Self::LinkType => 16,
             Self::Dscp => 6,
             Self::Ecn => 2,
             Self::DccpType => 4,
@@ -208,6 +260,7 @@ impl Kind {
             | Self::TcpFlags
             | Self::Nfproto
             | Self::PacketType
+            | Self::Day
             | Self::MobilityType => 8,
         }
     }
@@ -225,6 +278,10 @@ impl Kind {
     /// True if values of the two types may be compared.
     pub fn fits(self, other: Self) -> bool {
         let number = |kind| matches!(kind, Self::Integer(_));
+        let object = |kind| matches!(kind, Self::Object(_));
+        if object(self) || object(other) {
+            return self == other;
+        }
         self == other || (self.words() == other.words() && (number(self) || number(other)))
     }
 
@@ -253,6 +310,8 @@ impl Kind {
             Self::MobilityType => names::MOBILITY_TYPES,
             Self::AddressType => names::ADDRESS_TYPES,
             Self::Priority => names::PRIORITIES,
+            Self::LinkType => names::LINK_TYPES,
+            Self::Day => names::DAYS,
             _ => &[],
         }
     }
@@ -283,6 +342,9 @@ impl Kind {
         if self == Self::CtLabel {
             return (number < 128).then(|| 1 << number);
         }
+        if self == Self::Day && number > 6 {
+            return None;
+        }
         let number = if self == Self::Time { number.checked_mul(1000)? } else { number };
         Some(u128::from(number)).filter(|number| *number <= self.greatest())
     }
@@ -299,6 +361,8 @@ impl Kind {
             Self::Ipv4 => text.parse::<Ipv4Addr>().ok().map(|address| address.to_bits().into()),
             Self::Ipv6 => text.parse::<Ipv6Addr>().ok().map(Ipv6Addr::to_bits),
             Self::Ether => ether(text),
+            Self::Date => date(text),
+            Self::Hour => hour(text),
             Self::Interface | Self::Helper => name_bits(text),
             Self::Priority if text.contains(':') => {
                 let (major, minor) = text.split_once(':')?;
@@ -385,6 +449,36 @@ fn wildcard(text: &str) -> Option<Interval> {
     let below = 8 * (16 - u32::try_from(stem.len()).ok()?.min(16));
     let low = if stem.is_empty() { 0 } else { name_bits(stem)? };
     Some(Interval { low, high: low | u128::MAX.checked_shr(128 - below).unwrap_or(0) })
+}
+
+/// Nanoseconds from 1970-01-01 to a date with or without its time.
+fn date(text: &str) -> Option<u128> {
+    let (date, time) = text.split_once(' ').unwrap_or((text, "00:00:00"));
+    let mut parts = date.split('-').map(|part| part.parse::<u32>().ok());
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let fits =
+        (1970..10_000).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    if !fits || parts.next().is_some() {
+        return None;
+    }
+    // Years that begin in March have the leap day at their end.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
+    /// Days from the first of March of year 0 to 1970-01-01.
+    const TO_1970: u32 = 719_468;
+    Some((u128::from(days.checked_sub(TO_1970)?) * 86_400 + hour(time)?) * 1_000_000_000)
+}
+
+/// Seconds since midnight.
+fn hour(text: &str) -> Option<u128> {
+    let mut parts = text.split(':');
+    let mut part = |below: u32| {
+        let digits = parts.next().filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()))?;
+        digits.parse::<u32>().ok().filter(|number| *number < below)
+    };
+    let (hours, minutes) = (part(24)?, part(60)?);
+    let seconds = if text.matches(':').count() > 1 { part(60)? } else { 0 };
+    parts.next().is_none().then_some((3600 * hours + 60 * minutes + seconds).into())
 }
 
 fn ether(text: &str) -> Option<u128> {

@@ -68,7 +68,7 @@ pub use evaluate::{
     NamedElements, NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize,
     SharedState, Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
 };
-pub use field::{CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
+pub use field::{ClockField, CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};
 pub use import::{
     Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_document, import_value,

@@ -10,10 +10,10 @@ use wire::Family;
 
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
 use crate::elements::Elements;
-use crate::field::{Field, Typed};
+use crate::field::{Field, HeaderBits, Typed};
 use crate::generator::Generator;
 use crate::hook::{Hook, TableFamily};
-use crate::kind::{Interval, Kind};
+use crate::kind::{Interval, Kind, Measure};
 
 /// Declares an index into a list of the ruleset.
 macro_rules! ids {
@@ -225,6 +225,9 @@ pub(crate) enum Item {
     Quota(QuotaId),
     /// Counts the packet's connection, and goes on within the bound.
     Connections(BoundId),
+    /// Counts, or goes on within the limit or quota, with the object that a map holds for the key.
+    /// The rule ends if there is none.
+    Measure { what: Measure, key: Key, map: SetId },
     /// Asks for a log line.
     Log(LogId),
     /// Sets a mark or another property.
@@ -262,6 +265,7 @@ impl Item {
             Self::Assign { value: Operand::Computed(load), .. } => std::slice::from_ref(load),
             Self::Member { key, .. }
             | Self::VerdictMap { key, .. }
+            | Self::Measure { key, .. }
             | Self::Assign { value: Operand::Mapped { key, .. }, .. } => &key.loads,
             Self::Update(update) => &update.key.loads,
             _ => &[],
@@ -317,6 +321,8 @@ pub(crate) enum Target {
     CtZone(Option<bool>),
     CtLabel,
     SegmentSize,
+    /// A field of a header.
+    Header(HeaderBits),
 }
 
 /// A statement that changes a set.

@@ -247,3 +247,65 @@ pub(crate) const DCCP_TYPES: Names = &[
 pub(crate) fn number(names: Names, name: &str) -> Option<u64> {
     names.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
 }
+
+/// Types of links (`linux/if_arp.h`), as nftables names them.
+pub(crate) const LINK_TYPES: Names = &[
+    ("ether", 1),
+    ("ppp", 512),
+    ("ipip", 768),
+    ("ipip6", 769),
+    ("loopback", 772),
+    ("sit", 776),
+    ("ipgre", 778),
+];
+
+/// Options of TCP (IANA "TCP Option Kind Numbers").
+pub(crate) const TCP_OPTIONS: Names = &[
+    ("eol", 0),
+    ("nop", 1),
+    ("maxseg", 2),
+    ("window", 3),
+    ("sack-perm", 4),
+    ("sack", 5),
+    ("sack0", 5),
+    ("sack1", 5),
+    ("sack2", 5),
+    ("sack3", 5),
+    ("timestamp", 8),
+    ("md5sig", 19),
+    ("mptcp", 30),
+    ("fastopen", 34),
+];
+
+/// Chunks of SCTP (RFC 9260 section 3.2, RFC 3758, RFC 5061).
+pub(crate) const SCTP_CHUNKS: Names = &[
+    ("data", 0),
+    ("init", 1),
+    ("init-ack", 2),
+    ("sack", 3),
+    ("heartbeat", 4),
+    ("heartbeat-ack", 5),
+    ("abort", 6),
+    ("shutdown", 7),
+    ("shutdown-ack", 8),
+    ("error", 9),
+    ("cookie-echo", 10),
+    ("cookie-ack", 11),
+    ("ecne", 12),
+    ("cwr", 13),
+    ("shutdown-complete", 14),
+    ("asconf-ack", 128),
+    ("forward-tsn", 192),
+    ("asconf", 193),
+];
+
+/// Days of the week.
+pub(crate) const DAYS: Names = &[
+    ("Sunday", 0),
+    ("Monday", 1),
+    ("Tuesday", 2),
+    ("Wednesday", 3),
+    ("Thursday", 4),
+    ("Friday", 5),
+    ("Saturday", 6),
+];

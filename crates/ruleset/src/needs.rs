@@ -1,7 +1,7 @@
 //! The services that a ruleset needs of a gateway, and the places of its rules and chains.
 
 use crate::attached::{Helper, SynProxy, TimeoutPolicy};
-use crate::field::Field;
+use crate::field::{Field, HeaderBits};
 use crate::model::{
     HelperId, Item, Load, Log, NatKind, NatOperand, Operand, RuleId, Target, ValidRuleset,
 };
@@ -51,6 +51,7 @@ impl ValidRuleset {
     pub(crate) fn touches_headers(&self) -> bool {
         let sets = |item: &Item| match item {
             Item::Assign { target, .. } => match target {
+                Target::Header(_) => true,
                 Target::Mark
                 | Target::Priority
                 | Target::CtMark
@@ -118,6 +119,15 @@ impl ValidRuleset {
         zones.sort_unstable();
         zones.dedup();
         zones
+    }
+
+    /// The fields of headers that its rules set.
+    pub(crate) fn written(&self) -> impl Iterator<Item = HeaderBits> {
+        let items = self.rules.iter().flat_map(|rule| &rule.items);
+        items.filter_map(|item| match item {
+            Item::Assign { target: Target::Header(field), .. } => Some(*field),
+            _ => None,
+        })
     }
 
     /// Log statements.

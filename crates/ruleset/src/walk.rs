@@ -289,6 +289,12 @@ impl Walker<'_> {
         if outcome.notrack {
             self.ct_state = CtState::Untracked;
         }
+        if outcome.is_rewritten {
+            let length = self.network.transport_len() as usize;
+            for write in self.state.writes() {
+                write.apply(&mut self.frame, &mut self.network, length, ChecksumCovers::All);
+            }
+        }
         if let Some(request) = &outcome.nat {
             self.translate(request);
         }

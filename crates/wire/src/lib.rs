@@ -16,6 +16,7 @@ mod dissect;
 mod dissected;
 mod extension;
 mod fault;
+mod field_write;
 pub mod fragment;
 mod headers;
 mod hop;
@@ -45,6 +46,7 @@ pub use dissected::{
     QuotedTransport, TcpFlags, TcpInfo, Transport, mapped, protocol,
 };
 pub use fault::fault;
+pub use field_write::FieldWrite;
 pub use headers::{cover_missing, headers_end};
 pub use hop::{give_hop, hops_left, set_identification, set_stations, take_hop};
 pub use icmp_error::is_single_host;

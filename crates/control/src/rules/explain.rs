@@ -8,13 +8,14 @@ use ruleset::listing::{Live, rule_with_live};
 use ruleset::probe::Probe;
 use ruleset::{
     ChainId, Connection, CtState, Decision, Fate, Hook, HookWalk, Known, NatKind, NatRequest,
-    Outcome, PacketView, Program, Question, RuleId, RuleState, SharedState, Step, Walk, consult,
-    listing, name_bits, walk,
+    Outcome, PacketView, Program, Question, RuleId, RuleState, Step, Walk, consult, listing,
+    name_bits, walk,
 };
 use serde_json::Value;
 use wire::{Carried, Family, Summary, carried};
 
 use super::RuleBook;
+use super::now::shared_state;
 use crate::SCHEMA;
 use crate::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
 
@@ -34,7 +35,7 @@ impl RuleBook {
     /// elements that they are loaded with.
     pub fn explain(&self, probe: &Probe) -> Explanation {
         let program = &self.program();
-        let shared = SharedState::new(program, Timestamp::ZERO);
+        let shared = shared_state(program, Timestamp::ZERO);
         let mut state = RuleState::new(program, &shared, Timestamp::ZERO);
         self.explain_with(program, None, Question::alone(probe), &mut state, Timestamp::ZERO)
     }
@@ -230,6 +231,9 @@ fn changes(outcome: &Outcome, family: Family) -> Vec<String> {
         ruleset::SegmentSize::AtMost(most) => format!("maximum segment size at most {most}"),
         ruleset::SegmentSize::PathMtu => "maximum segment size as the path takes".to_owned(),
     }));
+    if outcome.is_rewritten {
+        changes.push("fields of its headers set".to_owned());
+    }
     if outcome.helper.is_some() {
         changes.push("the connection gets a helper".to_owned());
     }

@@ -54,7 +54,7 @@ pub(crate) fn explain_now(
     let view = gateway.rules()?;
     let mut state = match &view {
         Some(view) => view.state_apart(program),
-        None => RuleState::new(program, &SharedState::new(program, now), now),
+        None => RuleState::new(program, &shared_state(program, now), now),
     };
     let live = view.as_ref().map(live);
     let live = live.as_ref();
@@ -98,12 +98,20 @@ pub(crate) fn explain_now(
     Ok(explanation)
 }
 
+/// The shared state for a question that is asked now.
+pub(crate) fn shared_state(program: &Program, now: Timestamp) -> SharedState {
+    let shared = SharedState::new(program, now);
+    let (ahead, zone) = engine::wall_clock(now);
+    shared.set_wall_clock(ahead, zone);
+    shared
+}
+
 /// The zones that rules give a packet while all sets are empty.
 fn zones_of(program: &Program, probe: &Probe, now: Timestamp) -> Option<ZonePair> {
     if program.ruleset().zones_set().is_empty() {
         return None;
     }
-    let mut state = RuleState::new(program, &SharedState::new(program, now), now);
+    let mut state = RuleState::new(program, &shared_state(program, now), now);
     let walk = walk(program, &mut state, Question::alone(probe), now);
     walk.hooks.iter().find_map(|hook| hook.outcome.zone)
 }

@@ -117,6 +117,7 @@ impl Gateway {
         let guard = coordinator.config.host_guard.clone();
         let revision = coordinator.next_rules_revision();
         let rules = unloaded.load(revision, now());
+        rules.set_wall_clock(wall_clock(now()));
         coordinator.exchange_rules(Some(rules))?;
         drop(coordinator);
         // The lock is not held here, because the kernel may take a while.
@@ -236,6 +237,7 @@ impl Coordinator {
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.ports.names())?;
         let revision = self.next_rules_revision();
         let rules = unloaded.load(revision, now());
+        rules.set_wall_clock(wall_clock(now()));
         self.know_zones(&rules)?;
         self.warn_of_settings(&rules);
         // No rules were loaded before these, so the host gets its packets at once.
@@ -373,8 +375,12 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Ends an exchange during which a worker hung, if that worker has the rules now.
+    /// Tells the rules of the time, which may have been set. Ends an exchange during which a worker
+    /// hung, if that worker has the rules now.
     pub fn tend_rules(&mut self) {
+        if let Some(rules) = &self.rules {
+            rules.set_wall_clock(wall_clock(now()));
+        }
         if self.send_rules_again().is_ok()
             && self.rule_exchange.lags().is_none()
             && std::mem::take(&mut self.rule_exchange.hangs)
@@ -492,4 +498,12 @@ impl Coordinator {
 
 fn now() -> Timestamp {
     Timestamp::from_nanos(clock::monotonic_nanoseconds())
+}
+
+/// The nanoseconds from this time, which it is now, to the time since 1970-01-01 00:00:00 UTC, and
+/// the seconds by which the local time is ahead of UTC: for
+/// [`SharedState::set_wall_clock`](ruleset::SharedState::set_wall_clock).
+pub fn wall_clock(now: Timestamp) -> (i64, i32) {
+    let (unix_ns, zone_s) = clock::wall_clock();
+    (unix_ns.saturating_sub_unsigned(now.as_nanos()), zone_s)
 }

@@ -159,7 +159,7 @@ impl PacketPath {
 
 /// True for a packet of which nothing but its connection has to be looked at: a segment that
 /// neither opens nor ends a connection, or a datagram; whole, without options or extension
-/// headers, in its zone, and with a hop to go.
+/// headers, in its zone, with a hop to go, and with no rule behind it that sees every packet.
 #[inline]
 fn is_usual(packet: &Packet) -> bool {
     const OPENS_OR_ENDS: TcpFlags =
@@ -182,6 +182,7 @@ fn is_usual(packet: &Packet) -> bool {
         && packet.zones.is_none()
         && !packet.carries
         && !packet.untracked
+        && !packet.per_packet
 }
 
 /// True for a packet that is longer than a link or route of this MTU takes.

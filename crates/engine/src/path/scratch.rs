@@ -207,6 +207,11 @@ impl Scratch {
         }
     }
 
+    /// True while a hop is taken off the packet.
+    pub const fn has_taken_hop(&self) -> bool {
+        self.hop_taken
+    }
+
     /// Gives the hop back: the output takes it, from each fragment if the packet came in some.
     #[inline]
     pub fn give_hop(&mut self, frame: &mut Frame) {

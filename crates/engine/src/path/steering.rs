@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use conntrack::Guess;
 use netio::Frame;
-use steer::Steered;
+use steer::{BucketId, Steered};
 use wire::Network;
 
 use crate::path::PacketPath;
@@ -24,15 +24,7 @@ impl PacketPath {
     ) -> Packet {
         let supplied = NonZeroU32::new(frame.supplied_hash);
         let steered = self.hasher.steer_frame(frame.bytes(), network, origin.zone, supplied);
-        let (flow, bucket, carries) = match steered {
-            Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
-                (Some(TrackedFlow { keyed, hash }), bucket, false)
-            }
-            Steered::Carrying { keyed, hash, bucket } => {
-                (Some(TrackedFlow { keyed, hash }), bucket, true)
-            }
-            Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket, false),
-        };
+        let (flow, bucket, carries) = flow_of(steered);
         Packet {
             frame,
             network: *network,
@@ -51,6 +43,20 @@ impl PacketPath {
             is_for_host: false,
             alias_in: None,
         }
+    }
+}
+
+/// The flow of a packet and its bucket, and whether what the packet carries is to be judged.
+#[inline]
+pub(super) fn flow_of(steered: Steered) -> (Option<TrackedFlow>, BucketId, bool) {
+    match steered {
+        Steered::Flow { keyed, hash, bucket } | Steered::Quoted { keyed, hash, bucket } => {
+            (Some(TrackedFlow { keyed, hash }), bucket, false)
+        }
+        Steered::Carrying { keyed, hash, bucket } => {
+            (Some(TrackedFlow { keyed, hash }), bucket, true)
+        }
+        Steered::Fragment { bucket } | Steered::Keyless { bucket } => (None, bucket, false),
     }
 }
 

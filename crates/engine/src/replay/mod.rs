@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use conntrack::EventKind;
 use flow::{Counters, DropReason, HashKey, Timestamp, Zone};
 use netio::capture::{CaptureReader, CaptureWriter, Captured};
-use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport};
+use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, clock};
 use ruleset::ValidRuleset;
 use steer::{
     FragmentSteering, IndirectionTable, SteeringConfig, SteeringHasher, WorkerId, WorkerSet,
@@ -390,6 +390,8 @@ impl Lockstep {
         // The rules are loaded as for one worker, so that no limit is divided and the number of
         // workers does not show.
         let rules = unloaded.load(1, now);
+        // The time is that of the capture, which counts from 1970.
+        rules.set_wall_clock((0, clock::wall_clock().1));
         for worker in &mut self.workers {
             worker.path.set_rules(&rules);
         }

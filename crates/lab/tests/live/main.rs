@@ -73,6 +73,7 @@ mod rules {
     mod meters;
     mod random;
     mod rulesets;
+    mod time;
 }
 
 /// Fragmented datagrams: what arrives behind the kernel and behind Stateway.

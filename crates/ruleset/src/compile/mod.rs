@@ -7,7 +7,7 @@ mod per_packet;
 mod table;
 
 use crate::CtState;
-use crate::field::{CtField, Field};
+use crate::field::{CtField, Field, HeaderBits};
 use crate::hook::{Hook, TableFamily};
 use crate::kind::Interval;
 use crate::model::{
@@ -61,6 +61,8 @@ pub struct Program {
     /// Counters of rules, then those of elements of sets that do not change.
     pub(crate) counters: Vec<Counter>,
     pub(crate) seed: u64,
+    /// True if rules set fields of headers.
+    pub(crate) writes: bool,
     /// By hook: the states whose packets it accepts without evaluation.
     at_once: Vec<States>,
     touches_headers: bool,
@@ -149,6 +151,9 @@ impl Program {
     /// [`CompileError`] if the ranges of a set make too many prefixes.
     pub fn compile(ruleset: ValidRuleset, options: CompileOptions) -> Result<Self, CompileError> {
         let CompileOptions { index, seed } = options;
+        // An index looks at the ends of a packet once for each chain.
+        let index = index && !ruleset.written().any(HeaderBits::is_end);
+        let writes = ruleset.written().next().is_some();
         let (mut spans, mut code) = (Vec::with_capacity(ruleset.rules.len()), Vec::new());
         code.reserve_exact(ruleset.rules.iter().map(|rule| rule.items.len()).sum());
         for (rule, id) in ruleset.rules.iter().zip(0..) {
@@ -202,6 +207,7 @@ impl Program {
             dynamic,
             counters,
             seed,
+            writes,
             at_once,
             touches_headers,
         })

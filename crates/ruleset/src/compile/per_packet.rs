@@ -12,6 +12,7 @@ use wire::{TcpFlags, protocol};
 use crate::CtState;
 use crate::field::{CtField, Field, Guard, HeaderBits, Layer};
 use crate::generator::Source;
+use crate::kind::Measure;
 use crate::model::{Item, Load, Operand, Parts, RuleId, Target, ValidRuleset, Verdict};
 
 use super::at_once::States;
@@ -81,6 +82,9 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
         Item::Limit(_) => Some(PerPacket::Rate),
         Item::Quota(_) => Some(PerPacket::Quota),
         Item::Connections(_) => Some(PerPacket::Connections),
+        Item::Measure { what: Measure::Counter, .. } => Some(PerPacket::Counts),
+        Item::Measure { what: Measure::Limit, .. } => Some(PerPacket::Rate),
+        Item::Measure { what: Measure::Quota, .. } => Some(PerPacket::Quota),
         Item::Log(_) => Some(PerPacket::Logs),
         Item::Update(_) => Some(PerPacket::ChangingSet),
         Item::Within { .. } => loads(),
@@ -119,6 +123,8 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
         | Field::EtherType
         | Field::Input
         | Field::Output
+        | Field::InputType
+        | Field::OutputType
         | Field::Mark
         | Field::Priority => None,
         Field::Header(HeaderBits {
@@ -131,6 +137,7 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
         Field::PacketType => differs("how the link carried it"),
         Field::Vlan => differs("its VLAN"),
         Field::SegmentSize => differs("the segment size that it announces"),
+        Field::Clock(_) => differs("the time"),
         // Other routes have flows decided about anew.
         Field::Route(_) => None,
         Field::Generated(id) => {

@@ -1,6 +1,9 @@
-//! Finds extension headers of IPv6 and options of IPv4, as the kernel finds them.
+//! Finds extension headers of IPv6, options of IPv4 and of TCP, and chunks of SCTP, as the kernel
+//! finds them.
 
-use wire::{Family, protocol};
+use std::ops::Range;
+
+use wire::{Family, Transport, protocol};
 
 use super::load::packet;
 use super::view::PacketView;
@@ -72,6 +75,55 @@ fn find_option(view: &PacketView<'_>, wanted: u8) -> Option<usize> {
         };
     }
     None
+}
+
+/// An option of TCP of this number. Packets of other protocols have none, as in the kernel.
+pub(super) fn tcp_option(view: &PacketView<'_>, wanted: u8) -> Option<Range<usize>> {
+    let Transport::Tcp(tcp) = view.network.transport else { return None };
+    let begin = usize::from(view.network.transport_offset);
+    find_tcp_option(packet(view), begin, begin + usize::from(tcp.header_len), wanted)
+}
+
+fn find_tcp_option(packet: &[u8], header: usize, end: usize, wanted: u8) -> Option<Range<usize>> {
+    const TCP_HEADER: usize = 20;
+    const NOTHING: u8 = 1;
+    let mut at = header + TCP_HEADER;
+    // The kernel reads on behind the end of the list, and not the last byte of the header.
+    while at + 1 < end {
+        let (kind, length) = (*packet.get(at)?, *packet.get(at + 1)?);
+        let length = if kind <= NOTHING || length == 0 { 1 } else { usize::from(length) };
+        if kind == wanted {
+            return (at + length <= end).then_some(at..at + length);
+        }
+        at += length;
+    }
+    None
+}
+
+/// The first chunk of SCTP of this number. Packets of other protocols have none, as in the kernel.
+pub(super) fn sctp_chunk(view: &PacketView<'_>, wanted: u8) -> Option<Range<usize>> {
+    let is_sctp = view.network.protocol == protocol::SCTP
+        && view.network.transport != Transport::LaterFragment;
+    let begin = usize::from(view.network.transport_offset);
+    if is_sctp { find_sctp_chunk(packet(view), begin, wanted) } else { None }
+}
+
+fn find_sctp_chunk(packet: &[u8], header: usize, wanted: u8) -> Option<Range<usize>> {
+    /// The common header (RFC 9260 section 3.1).
+    const SCTP_HEADER: usize = 12;
+    let mut at = header + SCTP_HEADER;
+    loop {
+        let &[kind, _, high, low] = packet.get(at..)?.first_chunk()?;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        if length == 0 {
+            return None;
+        }
+        if kind == wanted {
+            return Some(at..(at + length).min(packet.len()));
+        }
+        // A chunk is filled up to words (RFC 9260 section 3.2).
+        at += length.next_multiple_of(4);
+    }
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl<T: Trace> Run<'_, '_, T> {
         let number = match &generator.source {
             Source::Counting => self.state.numbers.counted(id.index(), modulus, T::USES),
             Source::Random => scaled(self.state.numbers.drawn(), modulus),
-            Source::Symmetric => scaled(symmetric(self.view.network, program.seed), modulus),
+            Source::Symmetric => scaled(symmetric(self.network(), program.seed), modulus),
             Source::Hash { parts, seed } => {
                 let mut bytes = Bytes::EMPTY;
                 for part in parts {

@@ -8,6 +8,9 @@ use super::outcome::{Outcome, SegmentSize};
 use super::view::{CtState, PacketView};
 use crate::field::{CtField, Field, Guard, HeaderBits, Layer, nfproto};
 
+/// The type of Ethernet links (`ARPHRD_ETHER` of `linux/if_arp.h`).
+const LINK_ETHERNET: u128 = 1;
+
 /// The value of a field, `None` where the packet has none.
 #[inline]
 pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> Option<u128> {
@@ -26,6 +29,9 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         Field::PacketType => Some(view.packet_type.into()),
         Field::Input => Some(view.input).filter(|name| *name != 0),
         Field::Output => Some(view.output).filter(|name| *name != 0),
+        // All links of the gateway are Ethernet.
+        Field::InputType => (view.input != 0).then_some(LINK_ETHERNET),
+        Field::OutputType => (view.output != 0).then_some(LINK_ETHERNET),
         Field::Vlan => Some(view.vlan.into()).filter(|id| *id != 0),
         Field::Header(bits) => header(bits, view),
         Field::Has(Layer::Extension(number)) => {
@@ -33,6 +39,12 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         }
         Field::Has(Layer::Option(number)) => {
             extension::option(view, number).map(|at| at.is_some().into())
+        }
+        Field::Has(Layer::TcpOption(number)) => {
+            Some(extension::tcp_option(view, number).is_some().into())
+        }
+        Field::Has(Layer::SctpChunk(number)) => {
+            Some(extension::sctp_chunk(view, number).is_some().into())
         }
         // Import asks this of no other header.
         Field::Has(_) => None,
@@ -49,7 +61,7 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         }
         Field::Connection(field) => connection(field, view, changed),
         // The run finds these, because it knows the hook and the state.
-        Field::Generated(_) | Field::Route(_) => None,
+        Field::Generated(_) | Field::Route(_) | Field::Clock(_) => None,
     }
 }
 
@@ -95,8 +107,9 @@ pub(super) fn packet<'a>(view: &PacketView<'a>) -> &'a [u8] {
     view.frame.get(..view.network.end as usize).unwrap_or(view.frame)
 }
 
-fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>) -> Option<u128> {
-    let begin = match layer {
+/// Where a header begins; `None` if the packet does not have it.
+pub(super) fn begin(layer: Layer, view: &PacketView<'_>) -> Option<usize> {
+    Some(match layer {
         Layer::Link => 0,
         Layer::Network(family) => {
             let fits = family.is_none_or(|family| family == view.network.family);
@@ -105,7 +118,26 @@ fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>)
         Layer::Transport(guard) => transport(view, guard)?,
         Layer::Extension(number) => extension::header(view, number)??,
         Layer::Option(number) => extension::option(view, number)??,
-    };
+        Layer::TcpOption(number) => extension::tcp_option(view, number)?.start,
+        Layer::SctpChunk(number) => extension::sctp_chunk(view, number)?.start,
+    })
+}
+
+/// The end of an option of TCP or a chunk of SCTP; that of the packet for other headers.
+fn end_of(layer: Layer, view: &PacketView<'_>) -> Option<usize> {
+    Some(match layer {
+        Layer::TcpOption(number) => extension::tcp_option(view, number)?.end,
+        Layer::SctpChunk(number) => extension::sctp_chunk(view, number)?.end,
+        _ => packet(view).len(),
+    })
+}
+
+fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>) -> Option<u128> {
+    let begin = begin(layer, view)?;
+    let end = 8 * begin + usize::from(offset) + usize::from(bits);
+    if end > 8 * end_of(layer, view)? {
+        return None;
+    }
     let (first, inside) = (begin + usize::from(offset / 8), u32::from(offset % 8));
     let end = first + (inside as usize + usize::from(bits)).div_ceil(8);
     let bytes = packet(view).get(first..end)?;

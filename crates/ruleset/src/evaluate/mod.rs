@@ -10,11 +10,13 @@ mod generate;
 mod limit;
 mod load;
 mod outcome;
+mod rewriting;
 mod routes;
 mod run;
 mod shared_set;
 mod state;
 mod view;
+mod wall;
 
 use flow::Timestamp;
 
@@ -50,8 +52,11 @@ pub fn evaluate_into(
     state: &mut RuleState,
     now: Timestamp,
 ) {
-    let mut nobody = run::Silent;
-    run::Run::new(program, view, state, now, outcome, &mut nobody).hook(hook);
+    if program.writes {
+        run::Run::new(program, view, state, now, outcome, &mut run::Silent).hook(hook);
+    } else {
+        run::Run::new(program, view, state, now, outcome, &mut run::Reading).hook(hook);
+    }
 }
 
 /// As [`evaluate`], but leaves rates, quotas and sets as they are. A rate or a quota says whether

@@ -34,6 +34,8 @@ pub struct Outcome {
     pub nat: Option<NatRequest>,
     /// The new, lower maximum segment size of a TCP header that announces one.
     pub segment_size: Option<SegmentSize>,
+    /// Rules have set fields of headers, see [`RuleState::writes`](crate::RuleState::writes).
+    pub is_rewritten: bool,
     /// The log lines that rules ask for.
     pub logs: Logs,
     /// A rule was asked that has to see every packet of a flow: the next one may have another
@@ -133,6 +135,7 @@ impl Outcome {
         timeout: None,
         nat: None,
         segment_size: None,
+        is_rewritten: false,
         logs: Logs { lines: [(LogId(0), RuleId(0)); Logs::MOST], asked: 0 },
         per_packet: false,
     };

@@ -12,6 +12,7 @@ use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Prog
 use crate::elements::Element;
 use crate::field::{Field, Guard};
 use crate::hook::Hook;
+use crate::kind::Measure;
 use crate::model::{
     ChainId, CounterId, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId, SetId, Target,
     Update, Verdict,
@@ -30,6 +31,8 @@ pub enum Step {
 pub(super) trait Trace {
     /// True if the packet uses up rates and quotas and changes sets.
     const USES: bool = true;
+    /// True if rules may set fields of headers.
+    const WRITES: bool = true;
 
     fn tell(&mut self, step: Step);
 }
@@ -38,6 +41,16 @@ pub(super) trait Trace {
 pub(super) struct Silent;
 
 impl Trace for Silent {
+    #[inline]
+    fn tell(&mut self, _step: Step) {}
+}
+
+/// A listener that ignores all steps, where no rule sets a field of a header.
+pub(super) struct Reading;
+
+impl Trace for Reading {
+    const WRITES: bool = false;
+
     #[inline]
     fn tell(&mut self, _step: Step) {}
 }
@@ -81,11 +94,11 @@ pub(super) struct Run<'a, 'v, T> {
     pub(super) program: &'a Program,
     pub(super) view: &'a PacketView<'v>,
     pub(super) state: &'a mut RuleState,
-    now: Timestamp,
-    outcome: &'a mut Outcome,
+    pub(super) now: Timestamp,
+    pub(super) outcome: &'a mut Outcome,
     /// Length of the packet, in bytes.
     bytes: u64,
-    hook: Hook,
+    pub(super) hook: Hook,
     trace: &'a mut T,
 }
 
@@ -281,9 +294,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
 
     #[inline]
     fn value(&mut self, field: Field) -> Option<u128> {
+        if T::WRITES && self.outcome.is_rewritten {
+            return self.value_after_writes(field);
+        }
         match field {
             Field::Generated(id) => self.generated(id),
             Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
+            Field::Clock(field) => self.state.wall.value(field, self.now),
             field => value(field, self.view, self.outcome),
         }
     }
@@ -311,6 +328,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 match self.verdict_of(*map, found) {
                     Some(Verdict::Continue) => true,
                     Some(verdict) => return Err(Ended::Verdict(verdict)),
+                    None => false,
+                }
+            }
+            Item::Measure { what, key, map } => {
+                let object = self.mapped(key, *map).and_then(|held| held.value(0));
+                match object.map(|object| object.low as u32) {
+                    Some(object) => self.measure(*what, object),
                     None => false,
                 }
             }
@@ -448,6 +472,20 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.program.ruleset.sets[map.index()].elements.get(found as usize)
     }
 
+    /// Counts, or says whether the packet is within the limit or quota of this number.
+    fn measure(&mut self, what: Measure, object: u32) -> bool {
+        match what {
+            Measure::Counter => {
+                self.state.count(CounterId(object), self.bytes);
+                true
+            }
+            Measure::Limit => {
+                self.state.within_rate(object as usize, self.bytes, self.now, T::USES)
+            }
+            Measure::Quota => self.state.within_quota(object as usize, self.bytes, T::USES),
+        }
+    }
+
     /// True in the hook before tracking.
     fn is_untracked(&self) -> bool {
         self.hook == Hook::Untracked
@@ -497,6 +535,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Target::CtMark | Target::CtLabel if self.view.connection.known.is_none() => {}
             Target::CtMark => self.outcome.ct_mark = Some(value as u32),
             Target::CtLabel => self.outcome.label |= value,
+            Target::Header(field) => return T::WRITES && self.write(field, value),
         }
         true
     }

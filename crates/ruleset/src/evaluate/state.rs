@@ -20,8 +20,10 @@ use serde_json::Value;
 use super::dynamic::{Joining, Meeting};
 use super::generate::Numbers;
 use super::limit::{QuotaLease, SharedQuota, SharedRate};
+use super::rewriting::Rewriting;
 use super::shared_set::{Changed, SharedSet, Wanted};
 use super::view::Details;
+use super::wall::WallClock;
 use crate::compile::{PackedKey, Program};
 use crate::contents::{ElementChange, ElementProblem};
 use crate::elements::Element;
@@ -42,9 +44,17 @@ pub struct SharedState {
     sets: Vec<Arc<SharedSet>>,
     /// The number of states that were made. Each draws other random numbers.
     made: Arc<AtomicU64>,
+    wall: Arc<WallClock>,
 }
 
 impl SharedState {
+    /// Sets the clock on the wall, for all workers: the nanoseconds from the time of packets to the
+    /// time since 1970-01-01 00:00:00 UTC, and the seconds by which the local time is ahead of UTC.
+    /// Without it, rules that ask for the time do not match.
+    pub fn set_wall_clock(&self, ahead_ns: i64, zone_s: i32) {
+        self.wall.set(ahead_ns, zone_s);
+    }
+
     /// The shared state of a ruleset that is loaded `now`.
     pub fn new(program: &Program, now: Timestamp) -> Self {
         let ruleset = program.ruleset();
@@ -56,13 +66,14 @@ impl SharedState {
             bounds: Arc::new(ruleset.bounds.iter().map(|it| (*it, Tally::default())).collect()),
             sets: program.dynamic.iter().map(set).collect(),
             made: Arc::default(),
+            wall: Arc::default(),
         }
     }
 
     /// A state of the same ruleset whose sets hold the same elements now, and share nothing with
     /// these. Rates and quotas begin anew.
     pub fn apart(&self, program: &Program, now: Timestamp) -> Self {
-        let new = Self::new(program, now);
+        let new = Self { wall: self.wall.clone(), ..Self::new(program, now) };
         if new.sets.len() != self.sets.len() || new.bounds.len() != self.bounds.len() {
             return new;
         }
@@ -252,6 +263,8 @@ pub struct RuleState {
     pub(super) numbers: Numbers,
     /// Additions that were refused because a set was full.
     refused: u64,
+    pub(super) rewriting: Rewriting,
+    pub(super) wall: Arc<WallClock>,
     loaded_at: Timestamp,
 }
 
@@ -262,6 +275,8 @@ impl RuleState {
         let stream = shared.made.fetch_add(1, Ordering::Relaxed);
         Self {
             numbers: Numbers::new(program.ruleset().generators.len(), program.seed, stream),
+            rewriting: Rewriting::default(),
+            wall: shared.wall.clone(),
             counters: vec![Counted::default(); program.counters.len()],
             rates: shared.rates.clone(),
             quotas: shared.quotas.iter().cloned().map(QuotaLease::new).collect(),
@@ -303,6 +318,12 @@ impl RuleState {
     /// Additions that this worker's packets asked for and that were refused because a set was full.
     pub fn refused_elements(&self) -> u64 {
         self.refused
+    }
+
+    /// The fields of headers that the rules have set in the last hook, each once. They are those of
+    /// a packet only if its outcome [says so](crate::Outcome::is_rewritten).
+    pub fn writes(&self) -> &[wire::FieldWrite] {
+        self.rewriting.writes()
     }
 
     #[inline]

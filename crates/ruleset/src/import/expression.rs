@@ -32,21 +32,18 @@ pub(crate) fn load(
         "payload" => payload(inside, &path),
         "meta" => {
             let key = text(inside, "key", &path)?;
+            if key == "random" {
+                let (source, modulus, offset) = (Source::Random, u32::MAX, 0);
+                return Ok(made(Generator { source, modulus, offset }, generators));
+            }
             let known = field::meta(key).map(plain);
             known.ok_or_else(|| path.unsupported(format!("`meta {}`", shown(key))))
         }
         "ct" => connection(inside, &path),
-        "tcp option" => {
-            let named = |key| inside.get(key).and_then(Value::as_str);
-            match (named("name"), named("field")) {
-                (Some("maxseg"), Some("size")) => {
-                    Ok(plain((Field::SegmentSize, Kind::Integer(16))))
-                }
-                (name, _) => {
-                    let name = shown(name.unwrap_or_default());
-                    Err(path.unsupported(format!("`tcp option {name}`")))
-                }
-            }
+        "tcp option" if inside.get("base").is_some() => {
+            let number = |key| inside.get(key).and_then(Value::as_u64).unwrap_or_default();
+            let known = field::raw_tcp_option(number("base"), number("offset"), number("len"));
+            known.map(plain).ok_or_else(|| path.unsupported("these bits of an option of TCP"))
         }
         "fib" => {
             let flags: Vec<&str> = match inside.get("flags") {
@@ -60,11 +57,13 @@ pub(crate) fn load(
                 path.unsupported(format!("`fib {} {}`", shown(&flags.join(" . ")), shown(result)))
             })
         }
-        "exthdr" | "ip option" => {
+        "exthdr" | "ip option" | "tcp option" | "sctp chunk" => {
             let name = text(inside, "name", &path)?;
             let field = inside.get("field").and_then(Value::as_str);
             let known = match form {
                 "exthdr" => field::extension(name, field),
+                "tcp option" => field::tcp_option(name, field),
+                "sctp chunk" => field::sctp_chunk(name, field),
                 _ => field::ip_option(name, field),
             };
             known.map(plain).ok_or_else(|| {
@@ -152,9 +151,14 @@ fn generated(
         }
         _ => Source::Symmetric,
     };
-    generators.push(Generator { source, modulus, offset });
+    Ok(made(Generator { source, modulus, offset }, generators))
+}
+
+/// The number of one more generator.
+fn made(generator: Generator, generators: &mut Vec<Generator>) -> (Load, Kind) {
+    generators.push(generator);
     let id = GeneratorId(generators.len() as u32 - 1);
-    Ok(plain((Field::Generated(id), Kind::Integer(32))))
+    plain((Field::Generated(id), Kind::Integer(32)))
 }
 
 /// True if a value, or one inside, is the index of an interface. Rules know interfaces by name.

@@ -10,7 +10,7 @@ use super::statement;
 use crate::elements::Elements;
 use crate::field::{CtField, Field, nfproto};
 use crate::generator::Generator;
-use crate::kind::{Interval, Kind, only, outline};
+use crate::kind::{Interval, Kind, Measure, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
 use crate::listing::expression_text;
 use crate::model::{
@@ -72,10 +72,16 @@ impl Reader<'_, '_> {
             }
             Some(_) => return None,
             None => items.iter().find_map(|item| match item {
-                Item::Reject(Reject::Icmp(_)) => Some(Family::V4),
-                Item::Reject(Reject::Icmpv6(_)) => Some(Family::V6),
+                Item::Reject(Reject::Icmp(_)) => Some(Some(Family::V4)),
+                Item::Reject(Reject::Icmpv6(_)) => Some(Some(Family::V6)),
+                // The question for the family stands in front of this one.
+                Item::Assign { target: Target::Header(field), .. }
+                    if Field::Header(*field).asks_for_family() =>
+                {
+                    Some(None)
+                }
                 _ => None,
-            })?,
+            })??,
         };
         Some(nfproto(family).into())
     }
@@ -113,6 +119,11 @@ impl Reader<'_, '_> {
             "set" => self.update(value, &here)?,
             "flow" if value.get("op").and_then(Value::as_str) == Some("add") => {
                 let what = "a hint that is not needed: established flows take a short way anyhow";
+                self.notes.push((here.to_string(), what));
+                return Ok(None);
+            }
+            "last" => {
+                let what = "the time when a packet last met it is not listed";
                 self.notes.push((here.to_string(), what));
                 return Ok(None);
             }
@@ -287,7 +298,7 @@ impl Reader<'_, '_> {
                 Item::Quota(self.named(&self.scope.names.quotas, name, value, path)?)
             }
             (_, value) if value.get("map").is_some() => {
-                return Err(path.unsupported("objects by map"));
+                return self.measure_by_map(name, &value["map"], &path.key("map"));
             }
             ("counter", value) => {
                 let number = |key| value.get(key).and_then(Value::as_u64).unwrap_or(0);
@@ -305,6 +316,20 @@ impl Reader<'_, '_> {
                 Item::Quota(add!(self.parts.quotas, QuotaId, quota))
             }
         })
+    }
+
+    /// A counter, limit or quota that a map holds.
+    fn measure_by_map(&mut self, name: &str, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        let part =
+            |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
+        let what = Measure::named(name).ok_or_else(|| path.unsupported("objects by map"))?;
+        let key = expression::key(part("key")?, &mut self.parts.generators, &path.key("key"))?;
+        let (data, path) = (Data::Values(vec![Kind::Object(what)]), path.key("data"));
+        let map = self.map(part("data")?, &key, data.clone(), &path)?;
+        if self.parts.sets[map.index()].data != data {
+            return Err(path.invalid(format!("a map that holds no {name}")));
+        }
+        Ok(Item::Measure { what, key: bare(&key), map })
     }
 
     fn assignment(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
@@ -325,7 +350,7 @@ impl Reader<'_, '_> {
             Field::Connection(CtField::Mark) => Some(Target::CtMark),
             Field::Connection(CtField::Zone(way)) => Some(Target::CtZone(way)),
             Field::Connection(CtField::Label) => Some(Target::CtLabel),
-            _ => None,
+            field => field.written().map(Target::Header),
         };
         let target = target.ok_or_else(|| {
             target_path.unsupported(format!("setting `{}`", expression_text(inner)))

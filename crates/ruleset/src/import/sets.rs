@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::document::Opened;
-use super::scope::Scope;
+use super::scope::{Scope, resolve};
 use super::statement;
 use crate::elements::{Datum, Elements, NewElement};
 use crate::hook::TableFamily;
-use crate::kind::{Interval, Kind, names_of, only, outline};
+use crate::kind::{Interval, Kind, Measure, names_of, only, outline};
 use crate::limits::{
     DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS,
 };
@@ -23,6 +23,9 @@ pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parse
     let data = match object.fields.get("map") {
         None => Data::None,
         Some(Value::String(name)) if name == "verdict" => Data::Verdicts,
+        Some(Value::String(name)) if Measure::named(name).is_some() => {
+            Data::Values(Measure::named(name).map(Kind::Object).into_iter().collect())
+        }
         Some(value) => Data::Values(kinds(Some(value), &Path::root("map"))?),
     };
     if object.place.object == "map" && data == Data::None {
@@ -203,6 +206,16 @@ pub(crate) fn intervals(value: &Value, kinds: &[Kind], path: &Path<'_>) -> Parse
 fn datum(value: &Value, data: &Data, scope: &Scope<'_>, path: &Path<'_>) -> Parsed<Datum> {
     match data {
         Data::Verdicts => verdict(value, scope, path).map(Datum::Verdict),
+        Data::Values(kinds) if let [Kind::Object(what)] = kinds.as_slice() => {
+            let name = value.as_str().ok_or_else(|| path.invalid("no name of an object"))?;
+            let names = scope.names;
+            let id = match what {
+                Measure::Counter => resolve(&names.counters, what.name(), name, path)?.index(),
+                Measure::Limit => resolve(&names.limits, what.name(), name, path)?.index(),
+                Measure::Quota => resolve(&names.quotas, what.name(), name, path)?.index(),
+            };
+            Ok(Datum::Values(vec![Interval::one(id as u128)]))
+        }
         Data::Values(kinds) => intervals(value, kinds, path).map(Datum::Values),
         Data::None => Err(path.invalid("data in a set")),
     }

@@ -100,15 +100,17 @@ fn count_rule(fields: &mut Map<String, Value>, rule: &Rule, program: &Program, l
         Item::Quota(id) => Some(*id),
         _ => None,
     });
+    // The object of a map is listed with its own counts.
+    let is_own = |statement: &&mut Value| statement.get("map").is_none();
     for statement in statements {
-        if let Some(counter) = statement.get_mut("counter")
+        if let Some(counter) = statement.get_mut("counter").filter(is_own)
             && let Some(id) = counters.next()
             && !counter.is_string()
         {
             let (packets, bytes) = counted(program, live, id);
             *counter = json!({ "packets": packets, "bytes": bytes });
         }
-        if let Some(quota) = statement.get_mut("quota")
+        if let Some(quota) = statement.get_mut("quota").filter(is_own)
             && let Some(id) = quotas.next()
             && let Value::Object(quota) = quota
         {

@@ -51,6 +51,9 @@ impl PacketPath {
         if let Some(size) = outcome.segment_size {
             self.lower_segment_size(size, packet, scratch);
         }
+        if outcome.is_rewritten {
+            self.rewrite(packet, scratch.has_taken_hop());
+        }
         self.log(outcome, packet, now);
     }
 

@@ -48,10 +48,14 @@ impl PacketPath {
         let wanted = asked?;
         packet.untracked = wanted.notrack;
         packet.passed_raw = true;
+        let left = if wanted.is_rewritten { self.steer_rewritten(packet) } else { None };
         if let Some(zones) = wanted.zone {
             self.change_zone(packet, zones, scratch.now);
         }
-        ControlFlow::Continue(())
+        match left {
+            Some(left) => ControlFlow::Break(End::Steer(Some(left))),
+            None => ControlFlow::Continue(()),
+        }
     }
 
     /// Asks the rules before routing, and gives the packet its new destination.
@@ -352,6 +356,7 @@ impl PacketPath {
             || outcome.helper.is_some()
             || outcome.timeout.is_some()
             || outcome.segment_size.is_some()
+            || outcome.is_rewritten
             || outcome.logs.asked() > 0
             || rules.state.has_joined();
         if has_effects {
@@ -429,12 +434,19 @@ struct RuleRequests {
     nat: Option<NatRequest>,
     zone: Option<ZonePair>,
     notrack: bool,
+    /// They have set fields of headers.
+    is_rewritten: bool,
 }
 
 impl RuleRequests {
     #[inline]
     const fn of(outcome: &Outcome) -> Self {
-        Self { nat: outcome.nat, zone: outcome.zone, notrack: outcome.notrack }
+        Self {
+            nat: outcome.nat,
+            zone: outcome.zone,
+            notrack: outcome.notrack,
+            is_rewritten: outcome.is_rewritten,
+        }
     }
 }
 

@@ -3,5 +3,6 @@
 pub mod actions;
 pub mod connection;
 pub mod hooks;
+pub mod rewriting;
 pub mod routes;
 pub mod ruleset;

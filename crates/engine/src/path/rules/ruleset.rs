@@ -209,6 +209,11 @@ impl Rules {
         self.shared.reset_quotas(&self.program, used);
     }
 
+    /// Sets the clock on the wall, see [`SharedState::set_wall_clock`].
+    pub fn set_wall_clock(&self, (ahead_ns, zone_s): (i64, i32)) {
+        self.shared.set_wall_clock(ahead_ns, zone_s);
+    }
+
     /// The packets and addresses that the rules translate.
     pub const fn translations(&self) -> &Translations {
         &self.translations

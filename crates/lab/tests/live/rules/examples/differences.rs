@@ -12,7 +12,9 @@ const OWN: &str = "64 hops ";
 /// from answering packets that may be replies to translated sources, or that rules send elsewhere.
 pub fn is_left_silent(site: &Site, frame: &Frame) -> bool {
     let Some(what) = frame.what.strip_prefix(OWN) else { return false };
-    let asked = if what.starts_with("icmp 3 3 ") || what.starts_with("icmp 1 4 ") {
+    // No such port, or a refusal by its input chains.
+    let refusals = ["icmp 3 3 ", "icmp 1 4 ", "icmp 3 13 ", "icmp 1 1 "];
+    let asked = if refusals.iter().any(|refusal| what.starts_with(refusal)) {
         frame.ends.get(3)
     } else {
         what.starts_with("tcp").then(|| &frame.ends[0])

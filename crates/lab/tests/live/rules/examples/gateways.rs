@@ -109,8 +109,17 @@ fn frame(told: &Value) -> Frame {
 
 /// Runs the talks with the kernel as the gateway.
 pub fn kernel(site: &Site, rules: &str, talks: &[Value]) -> Result<Told> {
+    kernel_with(site, |namespace| namespace.load_rules(rules), talks)
+}
+
+/// The same with rules that `load` gives the kernel.
+pub fn kernel_with(
+    site: &Site,
+    load: impl Fn(&Namespace) -> Result<()>,
+    talks: &[Value],
+) -> Result<Told> {
     let namespace = world(site)?;
-    namespace.load_rules(rules)?;
+    load(&namespace)?;
     let before = namespace.listed_rules()?;
     let talks = play(&namespace, site, talks, None)?;
     let after = serde_json::from_str(&namespace.listed_rules()?).expect("nft prints JSON");
@@ -126,11 +135,22 @@ pub fn ours(
     talks: &[Value],
     elsewhere: &[Steps],
 ) -> Result<Told> {
+    ours_with(site, |namespace| namespace.load_rules(rules), printed, talks, elsewhere)
+}
+
+/// The same with the text of a ruleset, and with rules that `load` gives the host's kernel.
+pub fn ours_with(
+    site: &Site,
+    load: impl Fn(&Namespace) -> Result<()>,
+    ruleset: &str,
+    talks: &[Value],
+    elsewhere: &[Steps],
+) -> Result<Told> {
     let namespace = world(site)?;
     // A host that forwarded by itself before has these rules. They also judge the packets that the
     // gateway leaves to the host.
-    namespace.load_rules(rules)?;
-    let file = namespace.write_file("ruleset.json", printed.as_bytes())?;
+    load(&namespace)?;
+    let file = namespace.write_file("ruleset", ruleset.as_bytes())?;
     let spec = StatewaySpec {
         interfaces: site.cables.iter().map(|cable| cable.name.to_owned()).collect(),
         // The same as the kernel's `rp_filter` here: some talks begin with spoofed sources.
@@ -143,5 +163,5 @@ pub fn ours(
     let after = gateway.query(&["rules", "list"])?;
     let output = gateway.stop()?;
     assert_eq!(output.code, Some(0), "log of stateway:\n{}", output.stdout);
-    Ok(Told { talks, before: printed.to_owned(), after })
+    Ok(Told { talks, before: ruleset.to_owned(), after })
 }

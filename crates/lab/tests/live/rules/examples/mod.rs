@@ -4,6 +4,7 @@
 
 mod differences;
 mod gateways;
+mod generators;
 mod sites;
 mod talks;
 
@@ -91,6 +92,10 @@ fn differences(site: &Site, talks: &[Value], theirs: &Told, ours: &Told) -> Vec<
 }
 
 fn are_alike(site: &Site, talk: &Value, theirs: &Frame, ours: &Frame) -> bool {
+    // The host behind ours answers as the kernel does.
+    if theirs == ours {
+        return true;
+    }
     let theirs = &differences::as_ours(site, talk, theirs);
     theirs.at == ours.at
         && theirs.what == ours.what

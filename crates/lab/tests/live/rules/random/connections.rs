@@ -13,7 +13,7 @@ use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use ruleset::{Connection, CtState, Details, Known, NatKind, Tuple};
 use wire::{Network, Transport};
 
-use super::generate::{Packet, Traffic};
+use super::generate::Traffic;
 
 const SECRET: HashKey = HashKey(0x72, 0x75);
 
@@ -159,7 +159,7 @@ impl Connections {
         }
     }
 
-    pub fn track(&mut self, packet: &Packet, network: &Network, now: Timestamp) -> Said {
+    pub fn track(&mut self, frame: &[u8], network: &Network, now: Timestamp) -> Said {
         let said = |state, asked| Said { state, asked, key: None, opened: None, marked: None };
         match self {
             Self::None => said(CtState::Untracked, None),
@@ -169,7 +169,7 @@ impl Connections {
                 let asked = Asked { reply: false, status: 0, mark: 0, tuples };
                 said(CtState::New, Some(asked))
             }
-            Self::Tracked(tracking) => tracking.track(packet, network, now),
+            Self::Tracked(tracking) => tracking.track(frame, network, now),
         }
     }
 
@@ -211,7 +211,7 @@ impl Tracking {
         (table, context)
     }
 
-    fn track(&mut self, packet: &Packet, network: &Network, now: Timestamp) -> Said {
+    fn track(&mut self, frame: &[u8], network: &Network, now: Timestamp) -> Said {
         let zone = Zone(0);
         let keyed = match network.transport {
             Transport::IcmpError(error) => {
@@ -227,7 +227,7 @@ impl Tracking {
         let (table, mut context) = self.context(now);
         let offered = TrackedPacket {
             network,
-            frame: &packet.frame,
+            frame,
             keyed: &keyed,
             hash,
             guess: conntrack::Guess::NONE,

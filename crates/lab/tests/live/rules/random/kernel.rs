@@ -35,6 +35,9 @@ pub struct Judged {
     /// The rules as `nft` lists them before and after the packets; none if `nft` can not list them.
     pub listed: Option<[String; 2]>,
     pub answers: Vec<Answer>,
+    /// Nanoseconds from the times of sending to the time since 1970, and seconds that the local
+    /// time is ahead of UTC.
+    pub wall: (i64, i32),
 }
 
 impl Kernel {
@@ -93,5 +96,9 @@ fn read(line: &str) -> Judged {
         rules: text(&told["rules"]).expect("rules"),
         listed: text(&told["before"]).zip(text(&told["after"])).map(Into::into),
         answers: answers.collect(),
+        wall: (
+            told["ahead"].as_i64().expect("a number"),
+            told["zone"].as_i64().and_then(|zone| zone.try_into().ok()).expect("seconds"),
+        ),
     }
 }

@@ -266,7 +266,10 @@ def main():
         else:
             sys.exit("the kernel loses frames in its queues")
         after = listed(nft)
-        print(json.dumps({"rules": rules, "before": before, "packets": told, "after": after}))
+        case = {"rules": rules, "before": before, "packets": told, "after": after}
+        case["ahead"] = time.time_ns() - time.monotonic_ns()
+        case["zone"] = time.localtime().tm_gmtoff
+        print(json.dumps(case))
 
 
 main()

@@ -9,7 +9,7 @@ use ruleset::{
     Reject, RuleState, SegmentSize, SharedState, Step, ValidRuleset, explain, import, name_bits,
 };
 use serde_json::Value;
-use wire::{Family, Network, TcpFlags, Transport, dissect};
+use wire::{ChecksumCovers, Family, Network, TcpFlags, Transport, dissect};
 
 use super::connections::{Connections, Said};
 use super::generate::{NUMBERLESS, Packet, Traffic, other};
@@ -71,9 +71,16 @@ pub fn segment_size(frame: &[u8]) -> Option<u16> {
 }
 
 impl Ours {
-    pub fn new(ruleset: ValidRuleset, traffic: Traffic, index: bool, now: Timestamp) -> Self {
+    pub fn new(
+        ruleset: ValidRuleset,
+        traffic: Traffic,
+        index: bool,
+        (ahead, zone): (i64, i32),
+        now: Timestamp,
+    ) -> Self {
         let program = Program::compile(ruleset, CompileOptions { index, seed: 5 }).unwrap();
         let shared = SharedState::new(&program, now);
+        shared.set_wall_clock(ahead, zone);
         let state = RuleState::new(&program, &shared, now);
         Self { program, shared, state, connections: Connections::new(traffic) }
     }
@@ -114,7 +121,8 @@ impl Ours {
         let mut output = other(packet.side);
         for hook in Hook::ALL {
             if hook == Hook::Prerouting && !passing.notrack {
-                passing.said = Some(self.connections.track(packet, &read(&packet.frame), now));
+                let network = read(&passing.frame);
+                passing.said = Some(self.connections.track(&passing.frame, &network, now));
             }
             if hook == Hook::Forward {
                 // The kernel decrements the time to live before its forward chains.
@@ -181,21 +189,28 @@ impl Ours {
             routes: None,
             connection,
         };
-        let Self { program, state, .. } = self;
+        let Self { program, state, .. } = &mut *self;
         let steps = &mut passing.judgement.steps;
         let outcome =
             explain(program, hook, &view, state, now, &mut |step| steps.push((hook, step)));
         passing.mark = outcome.mark.unwrap_or(passing.mark);
         passing.notrack |= outcome.notrack;
+        if outcome.is_rewritten {
+            let (mut network, length) = (network, network.transport_len() as usize);
+            for write in self.state.writes() {
+                write.apply(&mut passing.frame, &mut network, length, ChecksumCovers::All);
+            }
+        }
         if let (Some(said), Some(mark)) = (&mut passing.said, outcome.ct_mark) {
             said.mark(mark);
         }
         if let (Some(announced), Some(SegmentSize::AtMost(most))) =
             (segment_size(&passing.frame), outcome.segment_size)
         {
-            // Checksums are not compared, so this one stays as it is.
             let at = usize::from(network.transport_offset) + 22;
             passing.frame[at..at + 2].copy_from_slice(&most.min(announced).to_be_bytes());
+            let network = read(&passing.frame);
+            wire::checksum::fill_transport(&mut passing.frame, &network);
         }
         passing.judgement.segment_size = segment_size(&passing.frame);
         passing.judgement.passes = outcome.decision == Decision::Accept;

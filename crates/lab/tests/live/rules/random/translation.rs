@@ -9,6 +9,7 @@ use wire::{ChecksumCovers, Family, Network, Readdress, Transport, TransportAddre
 
 use super::kernel::Answer;
 use super::stateway::read;
+use crate::scenario::hex;
 
 /// The side to which the kernel routes packets to an address.
 pub fn side(address: IpAddr) -> Option<Side> {
@@ -111,13 +112,32 @@ pub fn follow(
     Ok(())
 }
 
-/// The difference between two packets that should have the same addresses and ports.
+/// The difference between two packets that should be the same behind the link header.
 pub fn difference(ours: &[u8], kernels: &[u8]) -> Option<String> {
-    let ends = |frame: &[u8]| {
-        let network = read(frame);
-        let ports = network.transport.ports();
-        (network.source_ip(), network.destination_ip(), ports)
+    let parts = |frame: &[u8]| {
+        let (mut frame, network) = (frame.to_vec(), read(frame));
+        let mut sums = Vec::new();
+        let take = |frame: &mut [u8], at: usize| {
+            let field = frame.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<2>);
+            // Both forms of zero are the same sum.
+            field.map(|field| u16::from_be_bytes(std::mem::take(field)) % 0xffff)
+        };
+        if network.family == Family::V4 {
+            sums.extend(take(&mut frame, usize::from(network.offset) + 10));
+        }
+        // The kernel adds itself to a recorded route when it sends the packet, which is no part of
+        // the rules.
+        let has_options = network.family == Family::V4 && frame[usize::from(network.offset)] > 0x45;
+        if let Some(at) = wire::checksum::field(network.protocol, network.family) {
+            sums.extend(take(&mut frame, usize::from(network.transport_offset) + at));
+        }
+        if has_options {
+            frame[usize::from(network.offset) + 20..usize::from(network.transport_offset)].fill(0);
+            sums.remove(0);
+        }
+        frame.drain(..usize::from(network.offset));
+        (hex(&frame), sums)
     };
-    let (ours, kernels) = (ends(ours), ends(kernels));
-    (ours != kernels).then(|| format!("the kernel's is {kernels:?}, ours {ours:?}"))
+    let (ours, kernels) = (parts(ours), parts(kernels));
+    (ours != kernels).then(|| format!("the kernel's is {kernels:x?}, ours {ours:x?}"))
 }

@@ -147,7 +147,7 @@ fn extended(random: &mut Random) -> String {
 fn transport(random: &mut Random) -> String {
     let not = not(random);
     let end = random.one_of(&["sport", "dport"]);
-    match random.between(0, 17) {
+    match random.between(0, 21) {
         0..=3 => format!("tcp {end} {}", port(random)),
         4 => format!("tcp {end} {not}{}", random.one_of(&PORTS)),
         5..=6 => format!("udp {end} {}", port(random)),
@@ -209,6 +209,7 @@ fn transport(random: &mut Random) -> String {
                 "ackseq != 0"
             ])
         ),
+        17..=20 => inside_transport(random),
         16 => format!("udp length {}", random.one_of(&["> 30", "16-40", "!= 16"])),
         _ => format!(
             "tcp option maxseg size {}",
@@ -217,9 +218,61 @@ fn transport(random: &mut Random) -> String {
     }
 }
 
+/// A question about options of TCP or chunks of SCTP.
+fn inside_transport(random: &mut Random) -> String {
+    if random.once_in(4) {
+        return random
+            .one_of(&[
+                "sctp chunk data exists",
+                "sctp chunk data missing",
+                "sctp chunk sack missing",
+                "sctp chunk init exists",
+                "sctp chunk data tsn 7",
+                "sctp chunk data ppid != 9",
+                "sctp chunk sack a-rwnd > 100",
+                "sctp chunk data flags 3",
+                "sctp dport 22",
+            ])
+            .into();
+    }
+    random
+        .one_of(&[
+            "tcp option sack-perm exists",
+            "tcp option sack-perm missing",
+            "tcp option timestamp tsval 7",
+            "tcp option timestamp exists",
+            "tcp option timestamp tsecr != 9",
+            "tcp option window count > 3",
+            "tcp option window missing",
+            "tcp option maxseg exists",
+            "tcp option sack left 5",
+            "tcp option sack right 9",
+            "tcp option sack1 left 5",
+            "tcp option @254,16,8 0",
+            "tcp option nop exists",
+        ])
+        .into()
+}
+
 fn surroundings(random: &mut Random, place: Place) -> String {
     let not = not(random);
-    match random.between(0, 8) {
+    match random.between(0, 10) {
+        8 | 9 => random
+            .one_of(&[
+                // No hour or date begins while a case runs, but for one run in a million.
+                "meta hour \"00:00:17\"-\"08:00:17\"",
+                "meta hour \"08:00:17\"-\"16:00:17\"",
+                "meta hour != \"06:30:41\"-\"18:30:41\"",
+                "meta hour \"22:00:17\"-\"23:59:41\"",
+                "meta hour < \"12:00:17\"",
+                "meta day { \"Monday\", \"Wednesday\", \"Friday\" }",
+                "meta day != \"Sunday\"",
+                "meta day \"Thursday\"",
+                "meta time > \"2024-01-01 00:00:00\"",
+                "meta time < \"2024-01-01 00:00:00\"",
+                "meta time \"2020-02-29 12:00:00\"-\"2069-01-01 00:00:00\"",
+            ])
+            .into(),
         0 | 1 => format!(
             "iifname {not}{}",
             random.one_of(&[
@@ -262,10 +315,11 @@ fn surroundings(random: &mut Random, place: Place) -> String {
                 "pkttype != { broadcast, multicast }",
                 "protocol ip",
                 "protocol != ip6",
-                "iiftype ether"
+                "protocol { ip, ip6 }",
+                "iiftype != loopback",
+                "iiftype { ether, ppp }"
             ])
-        )
-        .replace("iiftype ether", "protocol { ip, ip6 }"),
+        ),
     }
 }
 

@@ -95,7 +95,9 @@ fn chain(random: &mut Random, rules: &mut String, place: Place) {
 fn line(rules: &mut String, mut parts: Vec<String>) {
     // nft omits a protocol that a later match on transport ports or TCP options implies, so those
     // protocol matches are left out.
-    if parts.iter().any(|part| part.contains("th ") || part.contains("tcp option")) {
+    if parts.iter().any(|part| {
+        part.contains("th ") || part.contains("tcp option") || part.contains("sctp chunk")
+    }) {
         let protocols = ["meta l4proto", "ip protocol", "ct protocol", "ip6 nexthdr"];
         parts.retain(|part| !protocols.iter().any(|it| part.starts_with(it)) || part.contains('{'));
     }
@@ -108,6 +110,14 @@ fn line(rules: &mut String, mut parts: Vec<String>) {
     let is_extended = parts.iter().any(|part| extended.iter().any(|it| part.starts_with(it)));
     let families = ["meta protocol", "meta nfproto"];
     parts.retain(|part| !(is_extended && families.iter().any(|it| part.starts_with(it))));
+    // A statement that sets a field implies such a question too.
+    let sets =
+        |part: &&String| part.contains(" set ") && !part.contains("meta ") && !part.contains("ct ");
+    if parts.iter().any(|part| sets(&part)) {
+        let implied =
+            ["meta protocol", "meta nfproto", "meta l4proto", "ip protocol", "ip6 nexthdr"];
+        parts.retain(|part| !implied.iter().any(|it| part.starts_with(it)));
+    }
     let has_code = |part: &str| part.starts_with("reject with icmp") && !part.contains("icmpx");
     for part in parts.iter_mut().filter(|part| of_station && has_code(part)) {
         *part = "reject".to_owned();
@@ -145,6 +155,8 @@ fn objects(random: &mut Random) -> String {
 \tset ways {{ type ifname . inet_proto; elements = {{ \"client0\" . tcp, \"server0\" . udp }} }}
 \tset names {{ type ifname; flags interval; elements = {{ \"client*\", \"lan0\" }} }}
 \tset marks {{ type mark; flags interval; elements = {{ 0x1, 0x10-0x20 }} }}
+\tmap counters {{ type inet_service : counter; elements = {{ 22 : \"shared\", 80 : \"begun\" }} }}
+\tmap limits {{ type ipv4_addr : limit; flags interval; elements = {{ 192.0.2.0/29 : \"slow\" }} }}
 \tmap verdicts {{ type ipv4_addr : verdict; flags interval; elements = {{ 198.51.100.{i} : accept, 192.0.2.0/30 : drop }} }}
 \tmap pairs_verdicts {{ type ipv4_addr . inet_service : verdict; flags interval; elements = {{ 192.0.2.0/29 . 20-60 : drop, 198.51.100.0/28 . 1024-65535 : accept }} }}
 \tmap marked {{ type ipv4_addr : mark; flags interval; elements = {{ 192.0.2.0/30 : 0x1, 192.0.2.{h}0-192.0.2.{h}9 : 0x2, 198.51.100.{i} : 0x13 }} }}

@@ -94,6 +94,47 @@ fn extend(random: &mut Random, frame: &mut Vec<u8>) {
     frame.splice(54..54, inside);
 }
 
+/// An option of TCP, filled up to words: SACK permitted, a window scale, a time stamp or a SACK.
+fn tcp_option(random: &mut Random) -> &'static [u8] {
+    random.one_of(&[
+        &[][..],
+        &[],
+        &[4, 2, 1, 1],
+        &[3, 3, 7, 1],
+        &[8, 10, 0, 0, 0, 7, 0, 0, 0, 0, 1, 1],
+        &[1, 1, 5, 10, 0, 0, 0, 5, 0, 0, 0, 9],
+    ])
+}
+
+/// The options of a segment. The last is an experimental one (RFC 4727), which ends with the number.
+fn options_of(random: &mut Random, traffic: Traffic, opens: bool, number: u32) -> Vec<u8> {
+    let mut options = Vec::new();
+    if opens && random.once_in(2) {
+        options.extend([2, 4]);
+        options.extend(random.one_of(&[1460_u16, 1220, 536]).to_be_bytes());
+    }
+    if traffic == Traffic::Stateless {
+        options.extend(tcp_option(random));
+    }
+    options.extend([254, 8]);
+    options.extend(&u64::from(number).to_be_bytes()[2..]);
+    options
+}
+
+/// A packet of SCTP: perhaps a SACK, then data (RFC 9260 section 3.3), which end with the number.
+fn sctp(random: &mut Random, ports: [u16; 2], number: u32) -> Vec<u8> {
+    let ends = ports.map(u16::to_be_bytes).concat();
+    let mut packet = [&ends[..], &[0, 0, 0, 7, 0, 0, 0, 0]].concat();
+    if random.once_in(2) {
+        packet.extend([3, 0, 0, 16, 0, 0, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0]);
+    }
+    let length = 16 + 8;
+    packet.extend([0, 3, 0, length, 0, 0, 0, random.one_of(&[7, 8]), 0, 0, 0, 1]);
+    packet.extend([0, 0, 0, random.one_of(&[0, 9])]);
+    packet.extend(u64::from(number).to_be_bytes());
+    packet
+}
+
 fn packet(
     random: &mut Random,
     ends: Ends,
@@ -131,14 +172,7 @@ fn packet(
         0 | 1 => {
             let flags = flags(random, traffic, of_flow);
             let has = |bit| flags & bit != 0;
-            // An experimental option (RFC 4727) that ends with the number.
-            let mut options = Vec::new();
-            if has(0x02) && random.once_in(2) {
-                options.extend([2, 4]);
-                options.extend(random.one_of(&[1460_u16, 1220, 536]).to_be_bytes());
-            }
-            options.extend([254, 8]);
-            options.extend(&u64::from(number).to_be_bytes()[2..]);
+            let options = options_of(random, traffic, has(0x02), number);
             let (sequence, acknowledgment) = match of_flow {
                 None => (number * NUMBERED, number * NUMBERED),
                 Some(_) if has(0x02) => (1000, 1001),
@@ -160,6 +194,10 @@ fn packet(
         2 => {
             builder.udp(ports[0], ports[1], &payload, &mut frame);
             extend(random, &mut frame);
+        }
+        _ if traffic == Traffic::Stateless && random.once_in(4) => {
+            let packet = sctp(random, ports, number);
+            builder.transport(wire::protocol::SCTP, &packet, &mut frame);
         }
         _ if traffic != Traffic::Translated && random.once_in(4) => {
             builder.transport(NUMBERLESS, &payload, &mut frame);

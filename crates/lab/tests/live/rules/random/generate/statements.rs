@@ -22,7 +22,7 @@ pub struct Place {
 
 pub fn statement(random: &mut Random, place: Place) -> String {
     let is_tracked = place.traffic == Traffic::Tracked && place.is_tracked;
-    match random.between(0, 34) {
+    match random.between(0, 41) {
         0 => format!("meta mark set {}", random.between(0, 32)),
         1 => random
             .one_of(&[
@@ -89,7 +89,66 @@ pub fn statement(random: &mut Random, place: Place) -> String {
         25 if place.traffic == Traffic::Tracked && !place.is_tracked => "notrack".into(),
         26 => "ip6 saddr @counted".into(),
         number @ 28..=30 => numbers(random, number),
+        31..=34 => writes(random, place),
+        35..=37 => by_map(random),
         _ => String::new(),
+    }
+}
+
+/// A statement with an object that a map holds.
+fn by_map(random: &mut Random) -> String {
+    random
+        .one_of(&[
+            "counter name tcp dport map @counters",
+            "counter name ip protocol map { tcp : \"begun\", udp : \"shared\" }",
+            "counter name ip daddr . tcp dport map { 198.51.100.1 . 22 : \"shared\" }",
+            "limit name ip saddr map @limits",
+            "quota name udp dport map { 53 : \"some\", 1024 : \"some\" }",
+        ])
+        .into()
+}
+
+/// A statement that sets a field of a header.
+fn writes(random: &mut Random, place: Place) -> String {
+    // A reset is known by the ends of the packet that it answers. The kernel's translation gives a
+    // packet the ends that its connection has, not those that it had before.
+    let ends = !place.refuses && place.traffic != Traffic::Translated;
+    let last = random.between(1, 12);
+    match random.between(0, 14) {
+        0 if ends => format!("ip daddr 198.51.100.0/24 ip daddr set 198.51.100.{last}"),
+        1 if ends => format!("ip saddr 192.0.2.0/24 ip saddr set 192.0.2.{last}"),
+        2 if ends => format!("ip6 daddr 2001:db8:2::/64 ip6 daddr set 2001:db8:2::{last:x}"),
+        3 if ends => format!("ip6 saddr 2001:db8:1::/64 ip6 saddr set 2001:db8:1::{last:x}"),
+        4 | 5 if ends => random
+            .one_of(&[
+                "tcp dport set 80",
+                "tcp sport set 1024",
+                "udp dport set 53",
+                "udp sport set 5000",
+                "tcp dport set tcp dport map { 22 : 80, 80 : 443, 443 : 22 }",
+                "udp dport 1024 udp dport set 81 udp sport set 443",
+                "icmp id set 7",
+                "icmpv6 id set 9",
+            ])
+            .into(),
+        6 | 7 => format!("ip dscp set {}", random.one_of(&["cs1", "ef", "af11", "0"])),
+        8 => format!("ip6 dscp set {}", random.one_of(&["cs1", "ef", "af11", "0"])),
+        9 => format!("ip ecn set {}", random.one_of(&["ce", "ect0", "not-ect"])),
+        10 => format!("ip6 ecn set {}", random.one_of(&["ce", "ect0", "not-ect"])),
+        11 => format!("ip ttl set {}", random.one_of(&["41", "64", "200", "255"])),
+        12 => format!("ip6 hoplimit set {}", random.one_of(&["41", "64", "200", "255"])),
+        13 => format!("ip6 flowlabel set {}", random.one_of(&["0", "7", "0xfffff"])),
+        _ => random
+            .one_of(&[
+                "ip id set 99",
+                "icmp sequence set 1",
+                "icmpv6 sequence set 5",
+                "tcp window set 5000",
+                "tcp urgptr set 9",
+                // nft 1.0.6 takes a map only for a field of whole words.
+                "ip id set ip protocol map { tcp : 70, udp : 80 }",
+            ])
+            .into(),
     }
 }
 
