@@ -5,8 +5,8 @@
 ///
 /// Clients count their ports up, many by two. So a place is a sum and a product with one of some
 /// factors that leave such ports even distances (Weyl's sequence): any run of them fills 16 to
-/// 4096 buckets evenly, which random places would not. That is no cipher: who learns the places of
-/// a few ports can work out the rest. So each remote endpoint has a secret of its own
+/// 4096 buckets evenly, which random places would not. That is no cipher: a few places give the
+/// others away. So each remote endpoint has a secret of its own
 /// ([`crate::FlowKey::remote_secret`]). Nobody outside sees places, and nobody can make ports
 /// towards several endpoints meet in one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

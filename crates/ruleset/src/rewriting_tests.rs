@@ -50,7 +50,8 @@ fn judge(program: &Program, frame: &[u8]) -> (Outcome, Vec<FieldWrite>) {
         routes: None,
         connection: Connection::UNTRACKED,
     };
-    let mut state = RuleState::new(program, &SharedState::new(program, Timestamp::ZERO), Timestamp::ZERO);
+    let mut state =
+        RuleState::new(program, &SharedState::new(program, Timestamp::ZERO), Timestamp::ZERO);
     // Nothing of an earlier packet stays.
     evaluate(program, Hook::Forward, &view, &mut state, Timestamp::ZERO);
     let outcome = evaluate(program, Hook::Forward, &view, &mut state, Timestamp::ZERO);

@@ -95,9 +95,9 @@ fn networks_behind_interfaces_without_translation_are_inside() {
 #[test]
 fn sources_that_rules_name_are_inside_wherever_they_are() {
     let behind = routing(&[("10.1.0.0/16", WAN)]);
-    let named = from("10.1.0.0", 16);
+    let named = [from("10.1.0.0", 16)];
     let own = ["192.0.2.254", "198.51.100.254", "10.1.2.3", "10.1.200.1"];
-    assert_eq!(inside(&realms(&[&[named.clone()]], &behind).inside, &ASKED), own);
+    assert_eq!(inside(&realms(&[&named], &behind).inside, &ASKED), own);
     // Beside a rule for an interface, as with a masquerade for hairpins.
     let [lan, wan] = ["lan0", "wan0"].map(|name| is("oifname", "==", &format!("\"{name}\"")));
     let hairpin: [&[String]; 2] = [&[lan, from("192.0.2.0", 24)], &[wan]];

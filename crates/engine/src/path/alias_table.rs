@@ -179,10 +179,10 @@ impl Aliases {
     pub fn retain(&mut self, keep: impl Fn(&KeyedPacket) -> bool) {
         let Some(filed) = &mut self.0 else { return };
         let Filed { index, places, free } = &mut **filed;
-        for place in 0..places.len() {
-            if let Some(alias) = places[place].take_if(|alias| !keep(&alias.key)) {
-                index.remove(alias.hash, place as u32);
-                free.push(place as u32);
+        for (number, place) in (0..).zip(places.iter_mut()) {
+            if let Some(alias) = place.take_if(|alias| !keep(&alias.key)) {
+                index.remove(alias.hash, number);
+                free.push(number);
             }
         }
         index.shrink(hash_in(places));

@@ -5,7 +5,8 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 use wire::{Network, Transport};
 
-use super::run::{Run, Trace};
+use super::run::Run;
+use super::trace::Trace;
 use crate::generator::{Bytes, Source, jenkins, scaled};
 use crate::model::GeneratorId;
 

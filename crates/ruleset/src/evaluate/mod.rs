@@ -15,6 +15,7 @@ mod routes;
 mod run;
 mod shared_set;
 mod state;
+mod trace;
 mod view;
 mod wall;
 
@@ -22,8 +23,9 @@ use flow::Timestamp;
 
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
 pub use self::routes::{RouteQuestion, Routes, Side};
-pub use self::run::Step;
+
 pub use self::state::{Counted, CounterMoves, NamedElements, RuleState, SharedState};
+pub use self::trace::Step;
 pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};
 use crate::compile::Program;
 use crate::hook::Hook;
@@ -53,9 +55,9 @@ pub fn evaluate_into(
     now: Timestamp,
 ) {
     if program.writes {
-        run::Run::new(program, view, state, now, outcome, &mut run::Silent).hook(hook);
+        run::Run::new(program, view, state, now, outcome, &mut trace::Silent).hook(hook);
     } else {
-        run::Run::new(program, view, state, now, outcome, &mut run::Reading).hook(hook);
+        run::Run::new(program, view, state, now, outcome, &mut trace::Reading).hook(hook);
     }
 }
 
@@ -70,7 +72,7 @@ pub fn consult(
     now: Timestamp,
 ) -> Outcome {
     let mut outcome = Outcome::NOTHING;
-    let mut nobody = run::Asking;
+    let mut nobody = trace::Asking;
     run::Run::new(program, view, state, now, &mut outcome, &mut nobody).hook(hook);
     outcome
 }
@@ -85,7 +87,7 @@ pub fn explain(
     now: Timestamp,
     tell: &mut dyn FnMut(Step),
 ) -> Outcome {
-    let mut somebody = run::Telling(tell);
+    let mut somebody = trace::Telling(tell);
     let mut outcome = Outcome::NOTHING;
     run::Run::new(program, view, state, now, &mut outcome, &mut somebody).hook(hook);
     outcome

@@ -5,7 +5,8 @@ use wire::{ChecksumCovers, FieldWrite, Network};
 
 use super::load::{begin, value};
 use super::routes::looked_up;
-use super::run::{Run, Trace};
+use super::run::Run;
+use super::trace::Trace;
 use super::view::PacketView;
 use crate::field::{Field, HeaderBits, Layer};
 

@@ -292,7 +292,8 @@ impl Homes {
         Ok(it)
     }
 
-    /// Both hosts send to the outside address of the other's gateway from one port. What they hear.
+    /// Has both hosts send to the outside address of the other's gateway from one port. Returns
+    /// whether each has heard the other.
     fn punch(&self, port: u16) -> Result<[String; 2]> {
         let port = port.to_string();
         let run = |host: usize, other: &str| {
