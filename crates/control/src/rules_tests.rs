@@ -97,11 +97,11 @@ fn a_problem_shows_its_rule() {
         {"chain": {"family": "ip", "table": "t", "name": "f", "handle": 2, "type": "filter",
                    "hook": "forward", "prio": 0, "policy": "drop"}},
         {"rule": {"family": "ip", "table": "t", "chain": "f", "handle": 3, "expr": [
-            {"last": null}, {"drop": null}]}}]}"#;
+            {"queue": null}, {"drop": null}]}}]}"#;
     assert_eq!(
         refused(document),
-        "ip t chain f rule handle 3, expr[0]: unsupported: `last`; left out, PACKETS THAT IT \
-         DROPS GO ON (less is filtered): last drop; the ruleset is refused: 0 invalid \
+        "ip t chain f rule handle 3, expr[0]: unsupported: `queue`; left out, PACKETS THAT IT \
+         DROPS GO ON (less is filtered): queue drop; the ruleset is refused: 0 invalid \
          and 1 unsupported"
     );
     let options = Options { allow_unsupported: true };

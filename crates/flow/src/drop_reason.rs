@@ -102,7 +102,7 @@ drop_reasons! {
     ZoneLimit = "zone_limit", "Connections of the zone at their limit, and none of those at the same worker can be evicted.";
     SourceLimit = "source_limit", "Source with stateway_half_open_per_source half-open connections.";
     CallLimit = "call_limit", "GRE packet of a new call between two hosts that have reached the limit of announced calls.";
-    PortPoolFull = "port_pool_full", "New translated connection that finds no port: each that its rule allows is used towards this destination, and no connection can be evicted.";
+    PortPoolFull = "port_pool_full", "New translated connection that finds no port: none of the ports that were tried is free towards this destination, and no connection can be evicted.";
     NatSourceLimit = "nat_source_limit", "New translated connection of a source that has stateway_nat_source_share of the ports towards this destination, and none of its connections can be evicted.";
     NatClash = "nat_clash", "New translated connection whose replies would look like those of another: its protocol has no ports.";
     BacklogFull = "backlog_full", "Backlog of the packet's worker at netdev_max_backlog.";

@@ -44,6 +44,9 @@ const ICMPV6: u128 = 58;
 /// Protocols with ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const WITH_PORTS: [u128; 5] = [TCP, UDP, 33, 132, 136];
 
+/// The last port of services (RFC 6335 section 6: system ports). Sources rarely have one.
+const LAST_SERVICE: u128 = 1023;
+
 /// Types of ICMP and ICMPv6 messages.
 const ICMP_UNREACHABLE: u128 = 3;
 const ECHO_REQUESTS: [(u128, u128); 2] = [(ICMP, 8), (ICMPV6, 128)];
@@ -228,15 +231,23 @@ impl HostFilter {
         rules
     }
 
-    /// For packets to a translation address: accepts those that the host has a socket for, and those
-    /// that open a TCP connection, which the host refuses at a port that nobody listens at. No
-    /// reply of a masqueraded connection opens one, but connections that helpers expect do.
+    /// For packets to a translation address: accepts those that the host has a socket for. It also
+    /// accepts those that open a TCP connection to a port of a service, so that the host refuses it
+    /// where nobody listens. A packet that opens a connection to another port may be a reply: both
+    /// ends of a masqueraded connection may open it at once (RFC 5382 section 4.2), and helpers
+    /// expect connections.
     fn sources_rules(&self) -> Vec<Rule> {
-        let socket = self.expects.then(comes_to_socket);
+        let to_service = Match::ranges(Field::DESTINATION_PORT, [(0, LAST_SERVICE)]);
+        let to_other = Match::ranges(Field::DESTINATION_PORT, [(LAST_SERVICE + 1, 0xffff)]);
+        let refusable = match self.expects {
+            true => comes_to_socket(),
+            false => to_service,
+        };
         vec![
-            Rule::new(opens_tcp().into_iter().chain(socket), Verdict::Accept),
+            Rule::new(opens_tcp().into_iter().chain([refusable]), Verdict::Accept),
+            Rule::new(opens_tcp().into_iter().chain([comes_to_socket()]), Verdict::Accept),
             Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
-            waits_for_anybody(),
+            waits_for_anybody().only_for([to_other]),
             Rule::new([belongs_to_socket()], Verdict::Accept),
             Rule::new([], AWAY),
         ]

@@ -26,9 +26,10 @@
 //! packet for a server behind the gateway. The kernel would answer that it has no such connection.
 //! So the table also drops packets from the gateway's interfaces to
 //!
-//! - a translation address with a port of the translation range, or with a port that a rule names,
-//!   unless the host has a socket for the packet. A listening socket gets packets that open a
-//!   connection, but no answers, because these may be for a host behind the gateway.
+//! - a translation address with any port, unless the host has a socket for the packet or the packet
+//!   opens a TCP connection. So the host refuses a connection to a port that nobody listens at.
+//!   Where helpers are attached, it needs a socket for that too. A listening socket gets packets
+//!   that open a connection, but no answers, because these may be for a host behind the gateway.
 //! - addresses and ports whose destination a rule translates. If the rule names no port, packets of
 //!   the host's own connections pass.
 //! - addresses and ports whose destination a former rule translated, unless the packet opens a
@@ -42,7 +43,8 @@
 //! forwards. A packet in the middle of a connection opens none there. For former rules no packet
 //! does, because the gateway may have the connection.
 //!
-//! ICMP is left alone: the kernel answers no replies and no errors.
+//! ICMP errors are left alone, because the kernel answers none. Echo replies to a translation address
+//! are dropped unless the host has asked.
 //!
 //! While the gateway can still keep its former state, it refuses rules that the kernel does not
 //! accept. A thread of its own tells the kernel about changes that are already in force. If the

@@ -4,6 +4,7 @@ use wire::Family;
 
 use crate::elements::Element;
 use crate::field::Field;
+use crate::hook::TableFamily;
 use crate::kind::Interval;
 use crate::model::{Item, Nat, Rule, ValidRuleset};
 
@@ -11,6 +12,8 @@ use crate::model::{Item, Nat, Rule, ValidRuleset};
 /// others. Conditions of the rules that jump to its chain are not known here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leaving {
+    /// Their family; `None`: both.
+    pub family: Option<Family>,
     /// The interfaces that they leave by.
     pub outputs: NameConditions,
     /// The interfaces that they came in by.
@@ -53,7 +56,12 @@ impl ValidRuleset {
             sources.clear();
         }
         let sources = sources.into_iter().flatten().collect();
-        Leaving { outputs: of(Field::Output), inputs: of(Field::Input), sources }
+        let family = nat.family.or(match self.chains[rule.chain.index()].family {
+            TableFamily::Inet => None,
+            TableFamily::Ip => Some(Family::V4),
+            TableFamily::Ip6 => Some(Family::V6),
+        });
+        Leaving { family, outputs: of(Field::Output), inputs: of(Field::Input), sources }
     }
 
     fn name_conditions(&self, rule: &Rule, field: Field) -> impl Iterator<Item = NameCondition> {

@@ -7,7 +7,7 @@
 //! | names a flow between an inside and an outside address (below) | the inside end's port, permuted by the outside end |
 //! | names another flow (TCP, UDP, ICMP query, GRE, ...) | hash of its flow key; all calls of GRE version 1 between two hosts have one |
 //! | of a tunnel that is steered by its inside ([`TunnelSteering`]) | hash of the key of the innermost packet; of its addresses if that is a fragment or names no flow, of what it quotes if that is an ICMP error |
-//! | ICMP error with a quote | hash of the quoted flow's key |
+//! | ICMP error with a quote | that of the quoted flow, as in the rows above |
 //! | fragment, first or later | SipHash of (addresses, identification, protocol) |
 //! | anything else | SipHash of (sorted addresses) |
 //!

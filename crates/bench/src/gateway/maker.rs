@@ -7,7 +7,7 @@ use wire::checksum::verify_transport;
 use wire::{Network, dissect};
 
 use super::frames::{self, Flow, Style};
-use super::{BATCH, churn, steering, wrong};
+use super::{BATCH, churn, plain_steering, wrong};
 use crate::Error;
 use crate::measure::Work;
 
@@ -53,7 +53,7 @@ impl Maker {
 
     fn of(frames: Vec<frames::Frame>, frames_each: u64) -> Self {
         Self {
-            hasher: steering(),
+            hasher: plain_steering(),
             frames,
             at: 0,
             pool: FramePool::new(4 * BATCH, 0),

@@ -126,15 +126,20 @@ pub fn churn(flows: &[Flow]) -> Result<Vec<Frame>, Error> {
     Ok((0..count).flat_map(pair).collect())
 }
 
-/// Steering as a gateway that masquerades has it.
-pub fn steering() -> SteeringHasher {
-    let mut hasher = SteeringHasher::new(SteeringConfig {
+/// Steering as a gateway that translates nothing has it.
+pub fn plain_steering() -> SteeringHasher {
+    SteeringHasher::new(SteeringConfig {
         kind: HashKind::Sip,
         key: SECRET,
         buckets: BucketCount::DEFAULT,
         fragments: FragmentSteering::default(),
         tunnels: TunnelSteering::default(),
-    });
+    })
+}
+
+/// Steering as a gateway that masquerades has it.
+pub fn steering() -> SteeringHasher {
+    let mut hasher = plain_steering();
     let range = |[first, last]: [Ipv4Addr; 2]| {
         first.to_ipv6_mapped().octets()..=last.to_ipv6_mapped().octets()
     };

@@ -41,7 +41,7 @@ pub struct Request {
     pub addresses: Option<Addresses>,
     /// The ports to choose from, or the identifiers of ICMP. `None`: a source keeps its port if
     /// that is free, and gets another of the same kind otherwise, below 512, from 600 to 1023, or
-    /// above; a destination keeps its port.
+    /// above, which those below get too as the last resort; a destination keeps its port.
     pub ports: Option<Ports>,
     /// True to choose the port at random, also if the packet's own would do. This stands for
     /// the kernel's `random` and for its `fully-random`.

@@ -7,6 +7,9 @@ use super::{Addresses, BucketPorts, Ends, Ports, Request, TranslatedEnd};
 /// Most addresses of a range that are tried. Each takes as many tries as there are ports.
 const MOST_ADDRESSES: u128 = 4;
 
+/// Most ports of other buckets that are tried with each address of a range that has several.
+const TRIES_FOR_ADDRESS: u32 = 128;
+
 /// The resources of a choice.
 #[derive(Clone, Copy)]
 pub struct Supply<'a> {
@@ -59,6 +62,7 @@ impl Candidates {
         };
         let choice = PortChoice::of(request, key, own.port, supply.own).starting(start, supply);
         let mut walk = AddressWalk::of(request, own.address, key, ends, supply);
+        let choice = choice.with_others(if walk.left > 0 { TRIES_FOR_ADDRESS } else { u32::MAX });
         let each = choice.places().max(1);
         let behind = places / each;
         (0..behind).for_each(|_| walk.step());
@@ -165,6 +169,8 @@ struct PortChoice {
     start: u32,
     /// The distance between two tries of those; 0 while it is not known.
     step: u32,
+    /// Number of these tries.
+    others: u32,
     /// The ports that are tried at the end, where privileged ones are used up.
     at_last: Option<Ports>,
 }
@@ -178,6 +184,7 @@ impl PortChoice {
             own_start: 0,
             start: 0,
             step: 0,
+            others: 0,
             at_last: None,
         };
         if !key.is_identified() {
@@ -199,7 +206,20 @@ impl PortChoice {
             && request.ports.is_none()
             && !Ports::UNPRIVILEGED.contains(port);
         let at_last = is_privileged.then_some(Ports::UNPRIVILEGED);
-        Self { keep, range: Some(range), own, step: is_in_order.into(), at_last, ..as_it_is }
+        Self {
+            keep,
+            range: Some(range),
+            own,
+            step: is_in_order.into(),
+            others: range.len(),
+            at_last,
+            ..as_it_is
+        }
+    }
+
+    /// The same with this many tries of ports of other buckets at most.
+    fn with_others(self, most: u32) -> Self {
+        Self { others: self.others.min(most), ..self }
     }
 
     /// The same with the positions at which it begins to try ports.
@@ -216,7 +236,7 @@ impl PortChoice {
 
     /// Number of places.
     fn places(&self) -> usize {
-        let others = self.range.map_or(0, |range| self.own.len() + range.len());
+        let others = self.range.map_or(0, |_| self.own.len() + self.others);
         let at_last = self.at_last.map_or(0, Ports::len);
         usize::from(self.keep.is_some()) + (others + at_last) as usize
     }
@@ -231,8 +251,8 @@ impl PortChoice {
         let at = at as u32;
         let port = match at.checked_sub(self.own.len()) {
             None => Some(self.own.nth_round(self.own_start + at)).filter(|it| range.contains(*it)),
-            Some(at) => match (at.checked_sub(range.len()), self.at_last) {
-                (Some(at), Some(last)) => Some(last.nth_round(at)),
+            Some(at) => match (at.checked_sub(self.others), self.at_last) {
+                (Some(at), Some(last)) => Some(at_last(last, self.start, at)),
                 _ => Some(self.other(range, at)).filter(|it| !self.own.contains(*it)),
             },
         };
@@ -248,6 +268,13 @@ impl PortChoice {
         let ahead = u64::from(at) * u64::from(self.step) % u64::from(range.len());
         range.nth_round(self.start + ahead as u32)
     }
+}
+
+/// The port that is tried at a place behind all others.
+#[cold]
+fn at_last(last: Ports, start: u32, at: u32) -> u16 {
+    let ahead = u64::from(at) * u64::from(last.step()) % u64::from(last.len());
+    last.nth_round(start + ahead as u32)
 }
 
 #[cfg(test)]

@@ -453,7 +453,8 @@ fn retire(
     // Nobody has heard of a withdrawn connection, and its replies may belong to another. Replies to
     // a tunnel find it without an alias.
     let resteered_in = slab.resteered_in;
-    if (resteered_in.is_some() || slab.translation(slot).is_some())
+    let may_have_alias = slab.translation(slot).is_some_and(|it| it.may_have_alias);
+    if (may_have_alias || resteered_in.is_some())
         && let Some(ended) = &mut context.ended
         && !was_fresh
         && !slab[slot].head.key.is_tunnel()

@@ -101,8 +101,7 @@ pub struct Context<'a> {
     pub events: Option<&'a mut dyn EventSink>,
     /// The listener for expectations.
     pub expectation_events: Option<&'a mut dyn ExpectationSink>,
-    /// Receives translated and resteered connections that have ended, if their end has to be
-    /// reported.
+    /// Receives connections that have ended and may have aliases, if their end has to be reported.
     pub ended: Option<&'a mut Vec<Ended>>,
 }
 

@@ -1,9 +1,8 @@
-//! Connections whose packets will be steered to other buckets.
+//! Connections whose packets are, or will be, steered to other buckets.
 
 use flow::KeyedPacket;
 
 use super::{Cursor, Table};
-use crate::ConnectionId;
 
 impl Table {
     /// Shows the flows of both directions of live connections, with the low halves of their hashes;
@@ -20,9 +19,17 @@ impl Table {
         (end < self.slab.slots()).then_some(Cursor(end))
     }
 
-    /// The same for one connection.
-    pub fn flows_of(&self, ConnectionId(slot): ConnectionId) -> [(KeyedPacket, u64); 2] {
-        self.slab.flows(slot)
+    /// The same for the connection of a packet; `None` if there is none.
+    pub fn flows_of(&self, packet: &KeyedPacket, hash: u64) -> Option<[(KeyedPacket, u64); 2]> {
+        Some(self.slab.flows(self.slot_of_packet(packet, hash)?))
+    }
+
+    /// Notes that an alias may lead to the connection of a packet. So its end is reported
+    /// ([`Context::ended`](crate::Context)).
+    pub fn note_alias(&mut self, packet: &KeyedPacket, hash: u64) {
+        if let Some(slot) = self.slot_of_packet(packet, hash) {
+            self.slab.note_alias(slot);
+        }
     }
 
     /// Notes that this is the table of a bucket from which packets of connections may be steered

@@ -174,11 +174,11 @@ impl Table {
         supply: Supply<'_>,
         context: &mut Context<'_>,
     ) -> Option<(Reached, Endpoint, (KeyedPacket, u32))> {
-        let original = self.original(slot);
+        let (original, outside) = (self.original(slot), self.outside(slot));
         let subject = Subject { key: original.key, hash: None, ends };
         let wanted = Candidates::new(tried, request, &subject, supply);
         wanted.take(SOURCE_TRIES).find_map(|(tried, ends)| {
-            let leaves_as = ends.keyed(&original);
+            let leaves_as = ends.keyed(&outside);
             let hash = self.free(slot, &leaves_as, supply, context);
             let got = match hash {
                 None if may_evict => {

@@ -1,6 +1,6 @@
 //! Translated connections against a model that knows only the promises: no two connections
-//! share the flow of a direction, and each choice is in the range and in the block, as long as
-//! there is one.
+//! share the flow of a direction, and each choice is in the range, and among the ports of the bucket
+//! as long as one of these is free.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -79,6 +79,9 @@ pub struct Coordinator {
     /// The addresses that sources are translated to, and those that they were translated to: old
     /// connections may still use them.
     pub translation_addresses: AddressSet,
+    /// The inside addresses have changed while connections lived, so a connection may be in another
+    /// bucket than that of its key.
+    pub has_resteered: bool,
     /// Finds the zone of a packet.
     pub zones: Zones,
     /// How often the zones were changed since the start.
@@ -154,6 +157,7 @@ impl Coordinator {
             table,
             hasher,
             translation_addresses: AddressSet::default(),
+            has_resteered: false,
             notices,
             cpus,
             allowed,
@@ -185,14 +189,19 @@ impl Coordinator {
     /// Tells every worker the kernel's current routes.
     pub fn set_routing(&mut self, routing: Arc<Routing>) -> Result<(), Unresponsive> {
         self.routing = Some(routing.clone());
-        // Workers must know the addresses that replies come to before they send anything from
-        // there.
-        if let Some(rules) = self.rules.clone()
-            && let Err(error) = self.follow_addresses(&rules)
+        let rules = self.rules.clone();
+        // The host must not answer replies that come to a new address.
+        if let Some(rules) = &rules {
+            self.follow_addresses(rules);
+        }
+        let told = self.tell_all(|| Command::Routing(routing.clone()));
+        // Until workers steer by these routes, aliases lead replies.
+        if let Some(rules) = &rules
+            && let Err(error) = self.divide_addresses(rules)
         {
             tracing::error!("{error}");
         }
-        self.tell_all(|| Command::Routing(routing.clone()))
+        told
     }
 
     /// Tells every worker its share of the limits that are divided.

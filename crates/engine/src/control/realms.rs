@@ -57,7 +57,11 @@ impl Realms {
         let named = translation_addresses.with(sources.chain(own.map(|own| own..=own)));
         let Some(routing) = routing else { return Self { inside: named, ..Self::default() } };
         let links = Links::of(&translations.leaving, routing, names);
-        let networks = networks(routing, &links);
+        let is_translated = |family| {
+            let leaving = &translations.leaving;
+            leaving.iter().any(|it| it.family.is_none_or(|of| of == family))
+        };
+        let networks = networks(routing, &links, is_translated);
         let (inside, outside) = divide(networks);
         Self { inside: named.with(inside), outside: AddressSet::new(outside).without(&named) }
     }
@@ -67,7 +71,9 @@ impl Realms {
     #[must_use]
     pub fn after(self, before: &AddressSet) -> Self {
         let stays = before.without(&self.outside);
-        Self { inside: self.inside.with(stays.ranges()), ..self }
+        let inside = self.inside.with(stays.ranges());
+        // An interface whose networks change often must not leave ever more of them.
+        if inside.ranges().count() > MAX_ROUTES { self } else { Self { inside, ..self } }
     }
 }
 
@@ -91,7 +97,7 @@ impl Links {
         let mut outside: BTreeSet<LinkId> =
             matching(&|rule, name| !rule.outputs.is_empty() && rule.outputs.allow(name));
         if leaving.iter().any(|rule| rule.outputs.is_empty() && rule.sources.is_empty()) {
-            outside.extend(routes(routing).filter(|it| it.0.prefix_len() == 0).map(|it| it.1));
+            outside.extend(routes(routing).filter(|it| is_default(&it.0)).map(|it| it.1));
         }
         let inside = matching(&|rule, name| !rule.inputs.is_empty() && rule.inputs.allow(name));
         Self { outside, inside }
@@ -114,9 +120,16 @@ fn routes(routing: &Routing) -> impl Iterator<Item = (IpNet, LinkId)> {
 }
 
 /// Networks with the range of their addresses, and whether they are inside.
-fn networks(routing: &Routing, links: &Links) -> Vec<(u128, u128, bool)> {
+fn networks(
+    routing: &Routing,
+    links: &Links,
+    is_translated: impl Fn(Family) -> bool,
+) -> Vec<(u128, u128, bool)> {
     let mut all: Vec<_> = routes(routing)
-        .filter(|(network, _)| network.prefix_len() > 0 && !links.outside.is_empty())
+        .filter(|(network, _)| {
+            let family = if network.addr().is_ipv4() { Family::V4 } else { Family::V6 };
+            !is_default(network) && !links.outside.is_empty() && is_translated(family)
+        })
         .map(|(network, link)| {
             let is_outside = links.outside.contains(&link) && !links.inside.contains(&link);
             let [first, last] = ends(&network);
@@ -160,6 +173,15 @@ fn divide(networks: Vec<(u128, u128, bool)>) -> (Vec<Range>, Vec<Range>) {
         }
     }
     (inside, outside)
+}
+
+/// True for a default route, or a half of one, as tunnels have it. A route of IPv6 in which the
+/// mapped addresses of IPv4 are counts too.
+fn is_default(network: &IpNet) -> bool {
+    match network {
+        IpNet::V4(network) => network.prefix_len() <= 1,
+        IpNet::V6(network) => network.addr().segments()[0] == 0 || network.prefix_len() <= 1,
+    }
 }
 
 fn ends(network: &IpNet) -> [u128; 2] {

@@ -16,7 +16,7 @@ impl Coordinator {
     /// [`Unresponsive`]: some workers may steer by the addresses before. The next call tells all
     /// workers.
     pub fn change_inside(&mut self, inside: AddressSet) -> Result<(), Unresponsive> {
-        if inside == *self.hasher.inside() && !self.spread.inside {
+        if inside == *self.hasher.inside() && self.spread.inside.is_none() {
             return Ok(());
         }
         if self.worker_count() == 0 {
@@ -24,11 +24,16 @@ impl Coordinator {
             self.hasher.set_inside(inside);
             return Ok(());
         }
+        // If a worker hangs, this is tried again when all answer.
+        self.spread.inside = Some(inside.clone());
         let prepared = self.prepare_inside(&inside);
         let changed = prepared.and_then(|()| self.change_between_packets(inside));
-        if changed.is_err() {
-            // A worker that hangs gets the command later.
-            let _ = self.tell_all(|| Command::PrepareInside(None));
+        match changed {
+            Ok(()) => self.spread.inside = None,
+            Err(_) => {
+                // A worker that hangs gets the command later.
+                let _ = self.tell_all(|| Command::PrepareInside(None));
+            }
         }
         changed
     }
@@ -52,12 +57,9 @@ impl Coordinator {
         let stopped = self.stop_arrivals();
         let told = stopped.and_then(|()| {
             self.hasher.set_inside(inside.clone());
-            // If a worker hangs here, the next call must tell all workers again.
-            self.spread.inside = true;
+            self.has_resteered = true;
             self.tell_all(|| Command::Inside(inside.clone()))?;
-            self.reports()?;
-            self.spread.inside = false;
-            Ok(())
+            self.reports().map(drop)
         });
         let handed_out = self.hand_out_queues(self.worker_count());
         told.and(handed_out)

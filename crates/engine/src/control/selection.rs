@@ -115,7 +115,7 @@ impl Gateway {
         let keys = keys.map(|keys| keys.into_iter().flatten().collect::<Vec<_>>());
         match keys {
             // Every bucket may have a part of a tunnel.
-            Some(keys) if !keys.iter().any(FlowKey::is_tunnel) => {
+            Some(keys) if !coordinator.has_resteered && !keys.iter().any(FlowKey::is_tunnel) => {
                 let place = |key| (coordinator.bucket_of(&key), Part::Flow(key));
                 keys.into_iter().map(place).collect()
             }

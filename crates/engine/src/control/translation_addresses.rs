@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
 use conntrack::Filter;
-use ruleset::{Forwarded, Translations};
+use netio::PortId;
+use ruleset::{Forwarded, Translations, name_bits};
 use steer::AddressSet;
 use wire::{Family, mapped, protocol};
 
@@ -42,41 +43,46 @@ impl Coordinator {
     /// packets of these rules later, when they hold for all workers. So no packet is carried by
     /// both.
     pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
-        let Some(mut left) = self.ready_translations(rules)? else { return Ok(()) };
+        let Some(mut left) = self.know_addresses(rules) else { return Ok(()) };
+        self.divide_addresses(rules)?;
         left.retain(|packets| self.host_has.contains(packets));
         self.keep_from_host(Some(rules), &left)?;
         self.host_has = left;
         Ok(())
     }
 
-    /// Gets ready for the translations of the current rules again, after addresses have changed.
-    pub fn follow_addresses(&mut self, rules: &Rules) -> Result<(), Unresponsive> {
-        let Some(mut left) = self.ready_translations(rules)? else { return Ok(()) };
+    /// Tells the host what is kept from it by the current rules, after addresses have changed.
+    pub fn follow_addresses(&mut self, rules: &Rules) {
+        let Some(mut left) = self.know_addresses(rules) else { return };
         if self.rule_exchange.owes_host {
             left.retain(|packets| self.host_has.contains(packets));
         }
         self.give_host(left);
-        Ok(())
     }
 
-    /// Makes replies find their way. Returns the packets that the rules leave to the host; `None`
-    /// if nothing is translated.
-    fn ready_translations(
-        &mut self,
-        rules: &Rules,
-    ) -> Result<Option<Vec<Forwarded>>, Unresponsive> {
+    /// Notes the addresses that rules translate sources to. Returns the packets that the rules leave
+    /// to the host; `None` if nothing is translated.
+    fn know_addresses(&mut self, rules: &Rules) -> Option<Vec<Forwarded>> {
         let translations = rules.translations();
         let translates = self.rules.as_ref().is_some_and(|before| before.translates());
         if translations.is_empty() && !translates && self.translation_addresses.is_empty() {
-            return Ok(None);
+            return None;
         }
-        let routing = self.routing.as_deref();
-        let new = AddressSet::new(addresses(translations, routing));
+        let names = self.ports.names();
+        let new = AddressSet::new(addresses(translations, self.routing.as_deref(), &names));
         self.note_translation_addresses(new);
+        Some(self.left_to_host(Some(rules)))
+    }
+
+    /// Has workers steer packets by the realms of these rules and the current routes, if anything is
+    /// translated.
+    pub fn divide_addresses(&mut self, rules: &Rules) -> Result<(), Unresponsive> {
+        if self.translation_addresses.is_empty() && rules.translations().leaving.is_empty() {
+            return Ok(());
+        }
         let (own, names) = (&self.translation_addresses, self.ports.names());
-        let realms = Realms::of(translations, own, self.routing.as_deref(), &names);
-        self.change_inside(realms.after(self.hasher.inside()).inside)?;
-        Ok(Some(self.left_to_host(Some(rules))))
+        let realms = Realms::of(rules.translations(), own, self.routing.as_deref(), &names);
+        self.change_inside(realms.after(self.hasher.inside()).inside)
     }
 
     /// Keeps all packets of the current rules from the host, because the rules are about to go.
@@ -138,7 +144,8 @@ impl Coordinator {
     ) -> FromHost<'a> {
         let translations = rules.map(Rules::translations);
         let expects = self.config.settings.conntrack.helpers.iter().next().is_some()
-            || rules.is_some_and(|rules| rules.has_helpers());
+            || rules
+                .is_some_and(|rules| rules.has_helpers() || !rules.translations().vague.is_empty());
         FromHost {
             translated: &self.translation_addresses,
             expects,
@@ -166,16 +173,22 @@ impl Coordinator {
 }
 
 /// The addresses that rules translate sources to, in the mapped form. `routing` has the addresses
-/// of masquerades.
+/// of masquerades, and `names` are the interfaces of the ports as rules name them.
 pub fn addresses(
     translations: &Translations,
     routing: Option<&Routing>,
+    names: &[String],
 ) -> Vec<RangeInclusive<[u8; 16]>> {
     let sources = translations.sources.iter();
     let literal = sources.map(|(family, interval)| range(*family, interval.low, interval.high));
     let mut addresses: Vec<_> = literal.collect();
     if let Some(routing) = routing.filter(|_| translations.masquerades) {
-        addresses.extend(routing.masquerade_addresses().map(|address| {
+        let may_leave = |port: PortId| {
+            let name = names.get(usize::from(port.0)).and_then(|name| name_bits(name));
+            let leaving = &translations.leaving;
+            name.is_none_or(|name| leaving.iter().any(|rule| rule.outputs.allow(name)))
+        };
+        addresses.extend(routing.masquerade_addresses(may_leave).map(|address| {
             let address = mapped(address);
             address..=address
         }));

@@ -67,7 +67,7 @@ impl Unthreaded {
         let mut hasher = SteeringHasher::new(config.steering());
         if let Some(rules) = &rules {
             let translations = rules.translations();
-            let addresses = AddressSet::new(addresses(translations, Some(&routing)));
+            let addresses = AddressSet::new(addresses(translations, Some(&routing), &names));
             let realms = Realms::of(translations, &addresses, Some(&routing), &names);
             hasher.set_inside(realms.inside);
         }

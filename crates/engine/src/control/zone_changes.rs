@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use conntrack::TooManyZones;
+use steer::AddressSet;
 
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
@@ -93,7 +94,8 @@ impl Coordinator {
         self.zones_revision += 1;
         self.config.timeout_policies = timeout_policies;
         self.config.zones = zones;
-        self.spread = Spread { map: Some(map), asked: Vec::new(), ..self.spread };
+        self.spread.map = Some(map);
+        self.spread.asked.clear();
         Ok(self.spread_zones()?)
     }
 
@@ -127,7 +129,8 @@ impl Coordinator {
 
     /// Goes on with a change that not every worker knows, if all workers answer now.
     pub(crate) fn tend_changes(&mut self) -> Result<(), Unresponsive> {
-        if self.spread.map.is_none() && !self.spread.settings {
+        let Spread { map, settings, inside, .. } = &self.spread;
+        if map.is_none() && !settings && inside.is_none() {
             return Ok(());
         }
         // Each worker is asked one question, however long the answer takes. So a worker that hangs
@@ -148,6 +151,10 @@ impl Coordinator {
             self.spread_zones()?;
             tracing::info!("every worker knows the zones again");
         }
+        if let Some(inside) = self.spread.inside.clone() {
+            self.change_inside(inside)?;
+            tracing::info!("every worker steers by the same inside addresses again");
+        }
         Ok(())
     }
 }
@@ -159,8 +166,8 @@ pub struct Spread {
     map: Option<Zones>,
     /// The tunables have changed.
     pub settings: bool,
-    /// The inside addresses have changed.
-    pub inside: bool,
+    /// The inside addresses that workers are to steer by.
+    pub inside: Option<AddressSet>,
     /// Answers that are awaited before the workers are told again.
     asked: Vec<Receiver<WorkerReport>>,
 }

@@ -176,9 +176,14 @@ impl Routing {
         all.filter(|lost| !is_kept(lost)).collect()
     }
 
-    /// All addresses that [`Routing::masquerade`] may return.
-    pub fn masquerade_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let addresses = self.ports.iter().flatten().flat_map(|port| &port.addresses);
+    /// All addresses that [`Routing::masquerade`] may return for packets that leave by one of these
+    /// ports.
+    pub fn masquerade_addresses(
+        &self,
+        leaves_by: impl Fn(PortId) -> bool,
+    ) -> impl Iterator<Item = IpAddr> {
+        let ports = (0..).map(PortId).zip(&self.ports).filter(move |(id, _)| leaves_by(*id));
+        let addresses = ports.filter_map(|(_, port)| port.as_ref()).flat_map(|it| &it.addresses);
         addresses.map(IpNet::addr).filter(|address| is_usable(*address, *address))
     }
 

@@ -98,6 +98,9 @@ impl PacketPath {
         home: BucketId,
         now: Timestamp,
     ) -> Option<Filing> {
+        if let Some(bucket) = self.buckets.get_mut(owner) {
+            bucket.connections.note_alias(&connection.0, connection.1);
+        }
         if self.buckets.get(home).is_some() {
             return Some(self.file_here(home, owner, alias, claimant, now));
         }
@@ -254,6 +257,7 @@ impl PacketPath {
         for packet in packets {
             match (packet, refusal) {
                 (Waiting::Opener(mut packet, passed, _), None) => {
+                    self.resteer_opening(&packet, now);
                     self.send(&mut packet, passed, now)
                 }
                 (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),

@@ -15,65 +15,93 @@ use flow::{KeyedPacket, Timestamp};
 use steer::{AddressSet, BucketId, SteeringHasher};
 
 use crate::path::PacketPath;
+use crate::path::bucket::Bucket;
 use crate::path::packet::Packet;
-use crate::path::scratch::Scratch;
 
-/// Most connections that are looked at for one question, so that packets wait no longer than for a
-/// batch.
-const PIECE: u32 = 256;
+/// Most connections that are looked at for one question. Each takes two messages at most, so packets
+/// wait no longer than for a batch, here and at the workers that hear of them.
+const PIECE: u32 = 64;
 
 impl PacketPath {
     /// Prepares for other inside addresses, or no longer does.
     pub(crate) fn prepare_inside(&mut self, inside: Option<AddressSet>) {
-        self.hasher_to_come = inside.map(|inside| {
+        let prepared = inside.map(|inside| {
             let mut hasher = SteeringHasher::new(*self.hasher.config());
             hasher.set_inside(inside);
             Box::new(hasher)
         });
+        if std::mem::replace(&mut self.hasher_to_come, prepared).is_some() {
+            self.drop_useless_aliases();
+        }
     }
 
     /// Steers packets by other inside addresses from now on.
     pub(crate) fn set_inside(&mut self, inside: AddressSet) {
         self.hasher.set_inside(inside);
         self.hasher_to_come = None;
+        self.drop_useless_aliases();
+    }
+
+    /// Removes aliases of keys that are steered to other buckets. No packet would come to find that
+    /// they lead nowhere.
+    fn drop_useless_aliases(&mut self) {
         let Self { buckets, hasher, .. } = self;
         for (id, bucket) in buckets.owned_by_id_mut() {
-            // No packet comes here any more to find that its alias leads nowhere.
             bucket.aliases.retain(|packet| hasher.bucket_of_key(&packet.key) == id);
         }
     }
 
     /// Files the aliases that a piece of a bucket's connections will need. Returns the start of the
-    /// next piece.
+    /// next piece, which is the same while the rings are full.
     pub(crate) fn resteer(
         &mut self,
         bucket: BucketId,
         from: Cursor,
         now: Timestamp,
     ) -> Option<Cursor> {
-        let connections = &mut self.buckets.get_mut(bucket)?.connections;
+        if !self.buckets.take_news() {
+            return Some(from);
+        }
+        self.remove_aliases();
+        let Bucket { connections, openings, .. } = self.buckets.get_mut(bucket)?;
         let mut flows = Vec::new();
         let next = connections.flows_from(from, PIECE, |flow| flows.push(flow));
+        // A connection whose source is still being sought is filed when it has one.
+        flows.retain(|[(original, _), _]| openings.is_empty() || !openings.awaits(original));
         for flow in flows {
             self.file_ahead(bucket, flow, now);
         }
         next
     }
 
-    /// Files the aliases that a connection will need which is opening.
+    /// Files the aliases that the connection of a packet will need, which is opening and has its
+    /// source.
     #[inline]
-    pub(super) fn resteer_opening(&mut self, packet: &Packet, scratch: &Scratch) {
+    pub(super) fn resteer_opening(&mut self, packet: &Packet, now: Timestamp) {
         if self.hasher_to_come.is_some() {
-            self.resteer_opening_slowly(packet, scratch);
+            self.resteer_opening_slowly(packet, now);
         }
     }
 
     #[cold]
-    fn resteer_opening_slowly(&mut self, packet: &Packet, scratch: &Scratch) {
-        let Some(id) = scratch.tracked.connection else { return };
+    fn resteer_opening_slowly(&mut self, packet: &Packet, now: Timestamp) {
+        let Some((name, hash)) = packet.looked_up() else { return };
         let Some(bucket) = self.buckets.get(packet.bucket) else { return };
-        let flows = bucket.connections.flows_of(id);
-        self.file_ahead(packet.bucket, flows, scratch.now);
+        if let Some(flows) = bucket.connections.flows_of(&name, hash) {
+            self.file_ahead(packet.bucket, flows, now);
+        }
+    }
+
+    /// Keeps the way of a packet that has come by an alias and has opened a connection: the one that
+    /// the alias was for has ended, and has taken the alias along.
+    #[inline]
+    pub(super) fn keep_way_of_opener(&mut self, packet: &Packet, now: Timestamp) {
+        if let (Some(home), Some(alias)) = (packet.alias_in, packet.looked_up()) {
+            if let Some(owner) = self.buckets.get_mut(packet.bucket) {
+                owner.connections.set_resteered(packet.bucket.0);
+            }
+            self.lead(packet.bucket, alias, home, now);
+        }
     }
 
     /// Files an alias for each direction of a connection that will be steered to another bucket.

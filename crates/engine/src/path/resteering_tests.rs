@@ -110,3 +110,76 @@ fn aliases_end_with_connections_whose_packets_were_steered_anew() {
     gateway.run_until_idle();
     assert_eq!((gateway.connections(), gateway.aliases()), (0, 0));
 }
+
+#[test]
+fn a_source_that_is_sought_during_a_change_is_filed_when_it_is_found() {
+    let mut gateway = gateway(2);
+    let [none, _, network] = sets(&gateway);
+    // With nothing inside, every reply needs an alias, so a second client hears that the port of
+    // the first is taken.
+    change_inside(&mut gateway, &none);
+    prepare(&mut gateway, &network);
+    let clients = [CLIENT, [192, 0, 2, 8], [192, 0, 2, 9]];
+    let mut ports = Vec::new();
+    for port in 30_000..30_020 {
+        for client in clients {
+            let question = udp(&from_inside(client, SERVER), (port, 53), b"question");
+            let [(source, outside), _] = ends(&gateway.pass(0, &question));
+            assert_eq!(source, ip("198.51.100.254"));
+            ports.push((client, port, outside));
+        }
+    }
+    assert!(ports.iter().any(|(_, own, outside)| own != outside));
+    take_effect(&mut gateway, &network);
+    for (client, port, outside) in ports {
+        let answer = udp(&from_outside(SERVER, OWN), (53, outside), b"answer");
+        assert_eq!(ends(&gateway.pass(1, &answer))[1], (client.into(), port));
+        let more = udp(&from_inside(client, SERVER), (port, 53), b"more");
+        assert_eq!(ends(&gateway.pass(0, &more))[0], (OWN.into(), outside));
+    }
+    assert_eq!(gateway.connections(), 60);
+}
+
+#[test]
+fn a_connection_that_takes_the_place_of_one_that_was_steered_anew_keeps_its_way() {
+    const FIN: u8 = TcpFlags::FIN.0;
+    let mut gateway = gateway(2);
+    let [none, _, network] = sets(&gateway);
+    for port in 41_000..41_020 {
+        change_inside(&mut gateway, &network);
+        let there = |flags, numbers| tcp(&from_inside(CLIENT, SERVER), (port, 80), flags, numbers);
+        let back = |flags, numbers| tcp(&from_outside(SERVER, OWN), (80, port), flags, numbers);
+        gateway.pass(0, &there(SYN, (1, 0)));
+        gateway.pass(1, &back(SYN | ACK, (100, 2)));
+        gateway.pass(0, &there(ACK, (2, 101)));
+        gateway.pass(0, &there(FIN | ACK, (2, 101)));
+        gateway.pass(1, &back(FIN | ACK, (101, 3)));
+        gateway.pass(0, &there(ACK, (3, 102)));
+        let connections = gateway.connections();
+        change_inside(&mut gateway, &none);
+        // The same port again, as from a host that counts its sequence numbers on.
+        let source = |gateway: &mut TestGateway, bytes: &[u8]| ends(&gateway.pass(0, bytes))[0];
+        assert_eq!(source(&mut gateway, &there(SYN, (500_000, 0))), (OWN.into(), port));
+        let answer = gateway.pass(1, &back(SYN | ACK, (900_000, 500_001)));
+        assert_eq!(ends(&answer)[1], (CLIENT.into(), port));
+        let more = there(ACK, (500_001, 900_001));
+        assert_eq!(source(&mut gateway, &more), (OWN.into(), port), "its next packet finds it");
+        assert_eq!(gateway.connections(), connections, "it has taken the place");
+    }
+}
+
+#[test]
+fn a_change_that_is_given_up_leaves_no_aliases() {
+    let mut gateway = gateway(2);
+    let [none, ..] = sets(&gateway);
+    prepare(&mut gateway, &none);
+    for port in 30_000..30_040 {
+        gateway.pass(0, &udp(&from_inside(CLIENT, SERVER), (port, 53), b"question"));
+    }
+    assert!(gateway.aliases() > 0);
+    for handle in &mut gateway.handles {
+        handle.tell(Command::PrepareInside(None)).unwrap();
+    }
+    gateway.run_until_idle();
+    assert_eq!((gateway.connections(), gateway.aliases()), (40, 0));
+}

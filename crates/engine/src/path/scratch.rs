@@ -64,6 +64,8 @@ pub struct Scratch {
     pub per_packet: bool,
     /// The request of a rule for a source.
     pub request: Option<Request>,
+    /// Replies to the connection that the packet has opened come to its bucket by their port.
+    pub replies_come_here: bool,
     /// The search for a source of its connection, which waits for the answer of another bucket.
     pub search: Option<Search>,
     /// The sequence numbers that an edited connection shifts.
@@ -153,6 +155,7 @@ impl Scratch {
             is_announced: false,
             per_packet: packet.per_packet,
             request: None,
+            replies_come_here: false,
             search: None,
             shift: None,
             proxy: ProxyScratch::default(),

@@ -238,7 +238,7 @@ impl Program {
         self.touches_headers
     }
 
-    /// The sets that rules change. Each worker has its own copy of them.
+    /// The sets that rules change. All workers share them.
     pub fn dynamic_sets(&self) -> &[SetId] {
         &self.dynamic
     }

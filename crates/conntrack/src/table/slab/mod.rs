@@ -248,6 +248,13 @@ impl Slab {
         }
     }
 
+    /// Notes that an alias may lead replies to a translated connection.
+    pub fn note_alias(&mut self, slot: u32) {
+        if let Some(translation) = self.translations.get_mut(slot) {
+            translation.may_have_alias = true;
+        }
+    }
+
     /// Records the pool of a translated connection's port.
     pub fn set_pool(&mut self, slot: u32, pool: Option<Pool>) {
         if let Some(translation) = self.translations.get_mut(slot) {

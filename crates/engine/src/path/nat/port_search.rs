@@ -2,13 +2,13 @@
 //!
 //! A bucket first gives away the ports whose replies come to it. For any other port, only the
 //! bucket that its replies are steered to knows whether it is free. So that bucket is asked to file
-//! an alias, for one port after the other, until one is filed or every port was tried. This takes a
-//! while. So after all ports towards a destination were found to be used, no worker tries them
-//! again for a moment.
+//! an alias, for one port after the other, until one is filed or enough were tried. This takes a
+//! while. So a worker that has found all ports towards a destination used does not try them again
+//! for a moment.
 
 use std::time::Duration;
 
-use conntrack::nat::{Request, Supply, TranslatedEnd};
+use conntrack::nat::{BucketPorts, Request, Supply, TranslatedEnd};
 use conntrack::{Again, Reached};
 use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
 use wire::{Readdress, TransportAddress};
@@ -102,6 +102,7 @@ impl PacketPath {
     pub(in crate::path) fn note_request(
         &mut self,
         request: &Request,
+        own: BucketPorts,
         packet: &Packet,
         scratch: &mut Scratch,
     ) -> Result<(), DropReason> {
@@ -113,8 +114,10 @@ impl PacketPath {
             return Ok(());
         }
         let reply = bucket.connections.reply(id);
-        let own = bucket_ports(&self.hasher, packet.bucket, &reply);
-        let is_own = own.contains(reply.key.end(reply.sender.opposite()).port);
+        let source = reply.key.end(reply.sender.opposite());
+        let is_own = own.contains(source.port);
+        scratch.replies_come_here =
+            is_own && self.hasher.inside().contains(&source.address, reply.key.family);
         if !is_own && self.translator.used_up.has(self.pool_of(request, &reply), scratch.now) {
             return Err(DropReason::PortPoolFull);
         }

@@ -92,10 +92,10 @@ impl PacketPath {
         scratch: &mut Scratch,
     ) -> Step {
         let request = self.request(wanted, packet, scratch.exit.route).or_drop()?;
-        self.choose(packet, scratch, |table, id, supply, context| {
+        let ((), own) = self.choose(packet, scratch, |table, id, supply, context| {
             table.translate(id, &request, supply, context)
         })?;
-        self.note_request(&request, packet, scratch).or_drop()
+        self.note_request(&request, own, packet, scratch).or_drop()
     }
 
     /// Translates a new connection that a translated one has announced. True if it is such a
@@ -109,9 +109,10 @@ impl PacketPath {
         if !scratch.tracked.is_expected() {
             return ControlFlow::Continue(false);
         }
-        self.choose(packet, scratch, |table, id, supply, context| {
+        let (is_announced, _) = self.choose(packet, scratch, |table, id, supply, context| {
             table.translate_announced(id, supply, context)
-        })
+        })?;
+        ControlFlow::Continue(is_announced)
     }
 
     /// Lets the rules after a redirect see a packet as the kernel leads it to the host. If the
@@ -148,7 +149,8 @@ impl PacketPath {
         ControlFlow::Continue(true)
     }
 
-    /// Lets `choose` find a translation in the table of a packet's bucket.
+    /// Lets `choose` find a translation in the table of a packet's bucket. Returns its result, and
+    /// the ports whose replies come to the bucket.
     pub(in crate::path) fn choose<T: Default>(
         &mut self,
         packet: &Packet,
@@ -159,18 +161,19 @@ impl PacketPath {
             Supply<'_>,
             &mut conntrack::Context<'_>,
         ) -> Result<T, DropReason>,
-    ) -> Step<T> {
+    ) -> Step<(T, BucketPorts)> {
         let seed = self.translator.seed();
         let Self { buckets, hasher, tracking, counters, .. } = self;
         let (Some(bucket), Some(id)) = (buckets.get_mut(packet.bucket), scratch.tracked.connection)
         else {
-            return ControlFlow::Continue(T::default());
+            return ControlFlow::Continue((T::default(), BucketPorts::NONE));
         };
         let own = bucket_ports(hasher, packet.bucket, &bucket.connections.reply(id));
         let hash = |key: &flow::FlowKey| hasher.table_hash(key);
         let mut context = tracking.context_of(Some(packet.origin.zone), scratch.now, counters);
         let supply = Supply { own, seed, hash: &hash };
-        choose(&mut bucket.connections, id, supply, &mut context).or_drop()
+        let chosen = choose(&mut bucket.connections, id, supply, &mut context).or_drop()?;
+        ControlFlow::Continue((chosen, own))
     }
 
     /// The request of a rule, in the form that the table takes.
@@ -295,8 +298,9 @@ impl PacketPath {
         if !scratch.tracked.fresh {
             return ControlFlow::Continue(());
         }
-        self.resteer_opening(packet, scratch);
-        self.file_replies(packet, scratch)
+        self.file_replies(packet, scratch)?;
+        self.resteer_opening(packet, scratch.now);
+        ControlFlow::Continue(())
     }
 
     /// Ends the connection that a packet belongs to.
@@ -316,6 +320,7 @@ impl PacketPath {
         let (Some(id), now) = (scratch.tracked.connection, scratch.now) else { return FOUND };
         // This connection may have taken the place of others that have aliases.
         self.remove_aliases();
+        self.keep_way_of_opener(packet, now);
         let Some(bucket) = self.buckets.get(packet.bucket) else { return FOUND };
         if !bucket.connections.has_translated() && bucket.aliases.is_empty() {
             return FOUND;
@@ -327,7 +332,10 @@ impl PacketPath {
             return FOUND;
         }
         let Some((name, hash)) = packet.looked_up() else { return FOUND };
-        let mut filing = self.direct(packet.bucket, (name, hash), reply, None, now);
+        let mut filing = match scratch.replies_come_here {
+            true => self.file_here_by_key(packet.bucket, reply),
+            false => self.direct(packet.bucket, (name, hash), reply, None, now),
+        };
         if filing == Some(Filing::Filed) {
             return FOUND;
         }
@@ -373,13 +381,18 @@ impl PacketPath {
         now: Timestamp,
     ) -> Option<Filing> {
         let home = self.hasher.bucket_of_key(&reply.key);
-        let hash = || self.hasher.table_hash(&reply.key);
         if home != bucket {
-            let alias = (reply, hash());
+            let alias = (reply, self.hasher.table_hash(&reply.key));
             return self.file_alias(bucket, connection, (alias, claimant), home, now);
         }
-        // With an alias here, the replies would follow it to another connection.
+        self.file_here_by_key(bucket, reply)
+    }
+
+    /// Packets like `reply` come to a bucket of this worker by their key. With an alias here, they
+    /// would follow it to another connection.
+    fn file_here_by_key(&self, bucket: BucketId, reply: KeyedPacket) -> Option<Filing> {
         let aliases = &self.buckets.get(bucket)?.aliases;
+        let hash = || self.hasher.table_hash(&reply.key);
         let is_taken = !aliases.is_empty() && aliases.owner(&reply, hash()).is_some();
         Some(if is_taken { Filing::Taken } else { Filing::Filed })
     }
@@ -411,11 +424,14 @@ impl PacketPath {
     fn remove_aliases_slowly(&mut self) {
         let mut ended = std::mem::take(&mut self.tracking.ended);
         for conntrack::Ended { flows: [original, reply], resteered_in } in ended.drain(..) {
-            let [steered_to, home] =
-                [original, reply].map(|(packet, _)| self.hasher.bucket_of_key(&packet.key));
-            let owner = resteered_in.map_or(steered_to, BucketId);
-            for (alias, home) in [(original, steered_to), (reply, home)] {
-                if home != owner {
+            let owner = match resteered_in {
+                Some(owner) => BucketId(owner),
+                None => self.hasher.bucket_of_key(&original.0.key),
+            };
+            for alias in [original, reply] {
+                let home = |hasher: &SteeringHasher| hasher.bucket_of_key(&alias.0.key);
+                let (now, later) = (home(&self.hasher), self.hasher_to_come.as_deref().map(home));
+                for home in later.into_iter().chain([now]).filter(|home| *home != owner) {
                     self.remove_alias(owner, alias, home);
                 }
             }
