@@ -99,10 +99,11 @@ fn a_ruleset_in_order_is_summed_up() {
 fn all_unsupported_rules_are_told_at_once() {
     let cpu = json!({"match": {"op": "==", "left": {"meta": {"key": "cpu"}}, "right": 1}});
     let skuid = json!({"match": {"op": "==", "left": {"meta": {"key": "skuid"}}, "right": 0}});
+    let kind = json!({"mangle": {"key": {"meta": {"key": "pkttype"}}, "value": "host"}});
     let file = File::new(&ruleset(&[
         rule(5, &json!([cpu, {"drop": null}])),
         rule(6, &json!([skuid, {"accept": null}])),
-        rule(7, &json!([{"ct count": {"val": 5}}, {"counter": null}])),
+        rule(7, &json!([kind, {"counter": null}])),
         rule(8, &json!([{"queue": {"num": 3}}])),
         rule(9, &json!([{"accept": null}])),
     ]));

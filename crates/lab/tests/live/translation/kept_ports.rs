@@ -269,6 +269,21 @@ for _ in range(30):
 print('heard' if heard >= 3 else 'nothing')
 ";
 
+/// Connects to the other host's gateway from the port that it expects. Both open the connection.
+const PUNCH_TCP: &str = "
+import socket, sys
+own, other, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+s = socket.socket()
+s.settimeout(8)
+s.bind((own, port))
+try:
+    s.connect((other, port))
+    s.sendall(b'hello')
+    print('heard' if s.recv(100) == b'hello' else 'nothing')
+except OSError as error:
+    print(error)
+";
+
 /// Two homes, each a host behind a gateway. The gateways share a link outside.
 struct Homes {
     hosts: [Namespace; 2],
@@ -294,12 +309,12 @@ impl Homes {
 
     /// Has both hosts send to the outside address of the other's gateway from one port. Returns
     /// whether each has heard the other.
-    fn punch(&self, port: u16) -> Result<[String; 2]> {
+    fn punch(&self, program: &str, port: u16) -> Result<[String; 2]> {
         let port = port.to_string();
         let run = |host: usize, other: &str| {
             self.hosts[host]
                 .program("python3")
-                .args(["-c", PUNCH, "192.0.2.1", other, &port])
+                .args(["-c", program, "192.0.2.1", other, &port])
                 .spawn()
         };
         let (first, second) = (run(0, "203.0.113.2")?, run(1, "203.0.113.1")?);
@@ -329,14 +344,16 @@ fn two_hosts_behind_two_gateways_punch_through_as_behind_two_kernels() {
     alone(|| {
         let homes = Homes::new()?;
         homes.gateways.iter().try_for_each(|gateway| gateway.load_rules(rules))?;
-        assert_eq!(homes.punch(40_000)?, heard, "behind two kernels");
+        assert_eq!(homes.punch(PUNCH, 40_000)?, heard, "behind two kernels");
+        assert_eq!(homes.punch(PUNCH_TCP, 40_000)?, heard, "behind two kernels");
         let homes = Homes::new()?;
         let spec = StatewaySpec { ruleset: Some(rules.to_owned()), ..router_spec(2)? };
         let gateways: Vec<Stateway> =
             homes.gateways.iter().map(|gateway| start_in(gateway, &spec)).collect::<Result<_>>()?;
         for port in [40_000, 501, 51_820] {
-            assert_eq!(homes.punch(port)?, heard, "behind two gateways");
+            assert_eq!(homes.punch(PUNCH, port)?, heard, "behind two gateways");
         }
+        assert_eq!(homes.punch(PUNCH_TCP, 40_000)?, heard, "behind two gateways");
         drop(gateways);
         Ok(())
     });
