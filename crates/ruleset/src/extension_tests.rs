@@ -4,25 +4,13 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect, protocol};
 
 use super::*;
-use crate::Connection;
 use crate::field::{
     Field, HeaderBits, Layer, extension, ip_option, raw_tcp_option, sctp_chunk, tcp_option,
 };
 
 fn value(frame: &[u8], field: Field) -> Option<u128> {
     let network = dissect(frame).expect("it is right").network.expect("it is IP");
-    let view = PacketView {
-        frame,
-        network: &network,
-        vlan: 0,
-        packet_type: 0,
-        input: 0,
-        output: 0,
-        mark: 0,
-        priority: 0,
-        connection: Connection::UNTRACKED,
-        routes: None,
-    };
+    let view = PacketView::untracked(frame, &network);
     super::super::load::value(field, &view, &crate::Outcome::NOTHING)
 }
 

@@ -6,8 +6,8 @@ use wire::build::PacketBuilder;
 use wire::dissect;
 
 use crate::{
-    CompileOptions, Connection, Hook, Options, PacketView, Program, RuleState, SharedState,
-    consult, evaluate, import_value,
+    CompileOptions, Hook, Options, PacketView, Program, RuleState, SharedState, consult, evaluate,
+    import_value,
 };
 
 /// A ruleset that sets the mark of each packet to an expression.
@@ -35,18 +35,7 @@ fn udp(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> Vec<u8> {
 
 fn mark(program: &Program, state: &mut RuleState, frame: &[u8], asking: bool) -> u32 {
     let network = dissect(frame).expect("it is right").network.expect("it is IP");
-    let view = PacketView {
-        frame,
-        network: &network,
-        vlan: 0,
-        packet_type: 0,
-        input: 0,
-        output: 0,
-        mark: 0,
-        priority: 0,
-        routes: None,
-        connection: Connection::UNTRACKED,
-    };
+    let view = PacketView::untracked(frame, &network);
     let judge = if asking { consult } else { evaluate };
     judge(program, Hook::Forward, &view, state, Timestamp::ZERO).mark.expect("it is marked")
 }

@@ -4,8 +4,8 @@ use wire::build::PacketBuilder;
 use wire::{FieldWrite, dissect};
 
 use crate::{
-    CompileOptions, Connection, Decision, Hook, Options, Outcome, PacketView, Program, RuleState,
-    SharedState, evaluate, import_value,
+    CompileOptions, Decision, Hook, Options, Outcome, PacketView, Program, RuleState, SharedState,
+    evaluate, import_value,
 };
 
 fn field(header: &str, name: &str) -> Value {
@@ -38,18 +38,7 @@ fn program(rules: &[Vec<Value>], index: bool) -> Program {
 
 fn judge(program: &Program, frame: &[u8]) -> (Outcome, Vec<FieldWrite>) {
     let network = dissect(frame).expect("it is right").network.expect("it is IP");
-    let view = PacketView {
-        frame,
-        network: &network,
-        vlan: 0,
-        packet_type: 0,
-        input: 0,
-        output: 0,
-        mark: 0,
-        priority: 0,
-        routes: None,
-        connection: Connection::UNTRACKED,
-    };
+    let view = PacketView::untracked(frame, &network);
     let mut state =
         RuleState::new(program, &SharedState::new(program, Timestamp::ZERO), Timestamp::ZERO);
     // Nothing of an earlier packet stays.

@@ -164,12 +164,16 @@ impl SharedSet {
         self.shards[at].read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn shard_mut(&self, at: usize) -> RwLockWriteGuard<'_, Shard> {
+        self.shards[at].write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn read(&self, hash: u64) -> RwLockReadGuard<'_, Shard> {
         self.shard(self.place(hash))
     }
 
     fn write(&self, hash: u64) -> RwLockWriteGuard<'_, Shard> {
-        self.shards[self.place(hash)].write().unwrap_or_else(PoisonError::into_inner)
+        self.shard_mut(self.place(hash))
     }
 
     /// Takes room for one more element, if there is any.
@@ -192,7 +196,7 @@ impl SharedSet {
             let hand = &self.hands[at];
             while left > 0 && self.shard(at).has_expired(hand, &mut left, now) {
                 // Meanwhile another worker may have taken it, or moved the hand.
-                let mut shard = self.shards[at].write().unwrap_or_else(PoisonError::into_inner);
+                let mut shard = self.shard_mut(at);
                 if shard.reclaim(hand, now) {
                     self.give_room(1);
                     return true;
@@ -305,9 +309,7 @@ impl SharedSet {
         now: Timestamp,
     ) -> Result<usize, Vec<(usize, String)>> {
         // Packets lock one shard at a time, so all of them can be locked in a fixed order.
-        let locked =
-            self.shards.iter().map(|it| it.write().unwrap_or_else(PoisonError::into_inner));
-        let mut shards: Vec<_> = locked.collect();
+        let mut shards: Vec<_> = (0..self.shards.len()).map(|at| self.shard_mut(at)).collect();
         match change {
             ElementChange::Flush => {
                 let cleared: Vec<_> = shards.iter_mut().map(|shard| shard.clear(now)).collect();

@@ -31,6 +31,25 @@ pub struct PacketView<'a> {
     pub routes: Option<&'a dyn Routes>,
 }
 
+#[cfg(test)]
+impl<'a> PacketView<'a> {
+    /// A packet of which only the headers are known.
+    pub(crate) const fn untracked(frame: &'a [u8], network: &'a Network) -> Self {
+        Self {
+            frame,
+            network,
+            vlan: 0,
+            packet_type: 0,
+            input: 0,
+            output: 0,
+            mark: 0,
+            priority: 0,
+            connection: Connection::UNTRACKED,
+            routes: None,
+        }
+    }
+}
+
 /// The result of tracking for a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection<'a> {

@@ -263,24 +263,12 @@ impl Rules {
     /// The same rules with other elements in sets that packets do not change. They go on with the
     /// state of these. `None` if the rules differ in more.
     pub fn with_elements(&self, unloaded: Unloaded) -> Option<Arc<Self>> {
-        let Unloaded { program, helpers, timeouts, syn_proxies, zones, translations, .. } =
-            unloaded;
-        if !self.shared.goes_on_with(&self.program, &program) {
+        if !self.shared.goes_on_with(&self.program, &unloaded.program) {
             return None;
         }
         let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Some(Arc::new(Self {
-            program,
-            revision: self.revision,
-            loaded_at: self.loaded_at,
-            shared: self.shared.clone(),
-            interfaces: Mutex::new(interfaces),
-            helpers,
-            timeouts,
-            syn_proxies,
-            zones,
-            translations,
-        }))
+        let unloaded = Unloaded { interfaces, ..unloaded };
+        Some(unloaded.into_rules(self.revision, self.loaded_at, self.shared.clone()))
     }
 
     /// Changes the elements of a set that rules fill; `None` for another set.
@@ -330,10 +318,8 @@ pub struct Unloaded {
 impl Unloaded {
     /// Gives the rules their revision, and the state that workers share.
     pub fn load(self, revision: u32, now: Timestamp) -> Arc<Rules> {
-        let Self { program, interfaces, helpers, timeouts, syn_proxies, zones, translations } =
-            self;
-        for rule in &translations.vague {
-            let place = program.ruleset().place_of_rule(*rule);
+        for rule in &self.translations.vague {
+            let place = self.program.ruleset().place_of_rule(*rule);
             tracing::warn!(
                 "the kernel may answer packets that a rule translates, because the rule names \
                  neither an address nor a port by which they can be kept from it: {}; add \
@@ -341,11 +327,17 @@ impl Unloaded {
                 place.map_or_else(|| format!("rule {rule}"), |place| place.to_string())
             );
         }
-        let shared = SharedState::new(&program, now);
+        let shared = SharedState::new(&self.program, now);
+        self.into_rules(revision, now, shared)
+    }
+
+    fn into_rules(self, revision: u32, loaded_at: Timestamp, shared: SharedState) -> Arc<Rules> {
+        let Self { program, interfaces, helpers, timeouts, syn_proxies, zones, translations } =
+            self;
         Arc::new(Rules {
             program,
             revision,
-            loaded_at: now,
+            loaded_at,
             shared,
             interfaces: Mutex::new(interfaces),
             helpers,
