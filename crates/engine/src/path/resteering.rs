@@ -97,10 +97,7 @@ impl PacketPath {
     #[inline]
     pub(super) fn keep_way_of_opener(&mut self, packet: &Packet, now: Timestamp) {
         if let (Some(home), Some(alias)) = (packet.alias_in, packet.looked_up()) {
-            if let Some(owner) = self.buckets.get_mut(packet.bucket) {
-                owner.connections.set_resteered(packet.bucket.0);
-            }
-            self.lead(packet.bucket, alias, home, now);
+            self.lead_resteered(packet.bucket, alias, home, now);
         }
     }
 
@@ -118,12 +115,25 @@ impl PacketPath {
             (home != before && home != bucket).then_some(home)
         });
         for (alias, home) in directions.into_iter().zip(homes) {
-            let Some(home) = home else { continue };
-            if let Some(owner) = self.buckets.get_mut(bucket) {
-                owner.connections.set_resteered(bucket.0);
+            if let Some(home) = home {
+                self.lead_resteered(bucket, alias, home, now);
             }
-            self.lead(bucket, alias, home, now);
         }
+    }
+
+    /// Files an alias in the bucket `home` that leads to a connection of `bucket`, and has the
+    /// connections of `bucket` take such aliases along when they end.
+    fn lead_resteered(
+        &mut self,
+        bucket: BucketId,
+        alias: (KeyedPacket, u64),
+        home: BucketId,
+        now: Timestamp,
+    ) {
+        if let Some(owner) = self.buckets.get_mut(bucket) {
+            owner.connections.set_resteered(bucket.0);
+        }
+        self.lead(bucket, alias, home, now);
     }
 }
 

@@ -75,8 +75,8 @@ fn connections_find_their_packets_when_inside_addresses_change() {
     assert_eq!(gateway.aliases(), 0);
 }
 
-#[test]
-fn a_connection_that_opens_during_a_change_finds_its_packets_after_it() {
+/// A gateway that prepares for these inside addresses, with 40 connections that it opened meanwhile.
+fn gateway_with_openings_during_a_change() -> (TestGateway, AddressSet) {
     let mut gateway = gateway(2);
     let [none, ..] = sets(&gateway);
     prepare(&mut gateway, &none);
@@ -84,6 +84,12 @@ fn a_connection_that_opens_during_a_change_finds_its_packets_after_it() {
         gateway.pass(0, &udp(&from_inside(CLIENT, SERVER), (port, 53), b"question"));
     }
     assert!(gateway.aliases() > 0);
+    (gateway, none)
+}
+
+#[test]
+fn a_connection_that_opens_during_a_change_finds_its_packets_after_it() {
+    let (mut gateway, none) = gateway_with_openings_during_a_change();
     take_effect(&mut gateway, &none);
     for port in 30_000..30_040 {
         let bytes = udp(&from_outside(SERVER, OWN), (53, port), b"answer");
@@ -170,13 +176,7 @@ fn a_connection_that_takes_the_place_of_one_that_was_steered_anew_keeps_its_way(
 
 #[test]
 fn a_change_that_is_given_up_leaves_no_aliases() {
-    let mut gateway = gateway(2);
-    let [none, ..] = sets(&gateway);
-    prepare(&mut gateway, &none);
-    for port in 30_000..30_040 {
-        gateway.pass(0, &udp(&from_inside(CLIENT, SERVER), (port, 53), b"question"));
-    }
-    assert!(gateway.aliases() > 0);
+    let (mut gateway, _) = gateway_with_openings_during_a_change();
     for handle in &mut gateway.handles {
         handle.tell(Command::PrepareInside(None)).unwrap();
     }
