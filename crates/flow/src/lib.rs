@@ -6,6 +6,7 @@
 //! an index of slots ([`SlotIndex`]), and text that is safe to print ([`Shown`]). Nothing here
 //! reads a clock or a random source: both are arguments.
 
+mod bucket_ports;
 mod counters;
 pub mod declared;
 mod drop_reason;
@@ -22,6 +23,7 @@ mod time;
 mod tunable;
 mod wheel;
 
+pub use bucket_ports::BucketPorts;
 pub use counters::{
     ConntrackCounters, Counters, DefragCounters, SoftnetCounters, SynProxyCounters,
 };

@@ -116,8 +116,8 @@ fn error_about(packet: &Network) -> Network {
 }
 
 /// The ports of a bucket, in the order of their places.
-fn ports_of(LocalPorts { permutation, first_place, places }: LocalPorts) -> Vec<u16> {
-    (0..places).map(|at| permutation.port((u32::from(first_place) + at) as u16)).collect()
+fn ports_of(ports: BucketPorts) -> Vec<u16> {
+    (0..ports.len()).map(|at| ports.nth_round(at)).collect()
 }
 
 proptest! {

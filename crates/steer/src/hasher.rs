@@ -77,7 +77,7 @@
 use std::hash::Hasher;
 use std::num::NonZeroU32;
 
-use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, PortPermutation, Side, Zone};
+use flow::{BucketPorts, Endpoint, FlowKey, HashKey, KeyedPacket, PortPermutation, Side, Zone};
 use siphasher::sip::SipHasher13;
 use wire::{Family, FragmentInfo, Network, Transport, inside, protocol};
 
@@ -194,18 +194,6 @@ impl Steered {
             | Self::Keyless { bucket } => bucket,
         }
     }
-}
-
-/// Ports at the gateway's side of connections with one outside end, whose replies all come to one
-/// bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalPorts {
-    /// The order of the ports towards that end.
-    pub permutation: PortPermutation,
-    /// The place of the first one.
-    pub first_place: u16,
-    /// Number of places.
-    pub places: u32,
 }
 
 /// Maps packets to buckets. Small and cheap to clone: each worker has its own.
@@ -355,7 +343,7 @@ impl SteeringHasher {
         bucket: BucketId,
         key: &FlowKey,
         remote: Endpoint,
-    ) -> Option<LocalPorts> {
+    ) -> Option<BucketPorts> {
         let is_steered_by_port = key.is_identified()
             && self.config.fragments != FragmentSteering::Ordered
             && !self.inside.contains(&remote.address, key.family);
@@ -364,7 +352,7 @@ impl SteeringHasher {
         let places = ALL_PORTS / self.config.buckets.get() as u32;
         // A bucket's number is below the count, so the product is below 2^16.
         let first_place = (u32::from(bucket.0) * places) as u16;
-        is_steered_by_port.then_some(LocalPorts { permutation, first_place, places })
+        is_steered_by_port.then_some(BucketPorts::new(permutation, first_place, places))
     }
 
     /// The hash of a flow for the table of its bucket: SipHash-1-3 in both kinds.

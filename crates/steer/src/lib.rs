@@ -30,7 +30,7 @@ pub use balance::{BalanceSettings, Balancer, Move, MoveReason, Plan, Sample, Spr
 pub use bucket::{BucketCount, BucketCountError, BucketId};
 pub use cpuset::{CpuSet, CpuSetError, CpuSetForm, MAX_CPUS};
 pub use hasher::{
-    FragmentSteering, HashKind, LocalPorts, Steered, SteeringConfig, SteeringHasher, TunnelSteering,
+    FragmentSteering, HashKind, Steered, SteeringConfig, SteeringHasher, TunnelSteering,
 };
 pub use placement::{InterfaceCpus, Placement, PlacementError, WorkerCpu, place};
 pub use settings::{SteerSettings, TUNABLES};

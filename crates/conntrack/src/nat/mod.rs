@@ -14,16 +14,17 @@
 //! an alias leads to its own.
 
 mod announced;
-mod bucket_ports;
 mod ends;
 mod pool;
+mod ports;
 mod request;
 mod supply;
 mod translation;
 
+pub use flow::BucketPorts;
+
 pub use self::announced::Edit;
 pub(crate) use self::announced::ExpectedTranslation;
-pub use self::bucket_ports::BucketPorts;
 pub use self::ends::AddressChanges;
 pub(crate) use self::ends::Ends;
 pub(crate) use self::pool::Pool;

@@ -310,9 +310,7 @@ impl Translates for Buckets {
         if let (true, Some(id)) = (tracked.fresh, tracked.connection) {
             let reply = tables[packet.bucket.index()].reply(id);
             let own = hasher.local_ports(packet.bucket, &reply.key, reply.key.end(reply.sender));
-            let own = own.map_or(BucketPorts::ALL, |own| {
-                BucketPorts::new(own.permutation, own.first_place, own.places)
-            });
+            let own = own.unwrap_or(BucketPorts::ALL);
             let hash = |key: &FlowKey| hasher.table_hash(key);
             let supply = Supply { own, seed: packet.hash, hash: &hash };
             let table = &mut tables[packet.bucket.index()];

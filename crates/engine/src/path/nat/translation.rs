@@ -16,7 +16,7 @@ use flow::{DropReason, HashKey, KeyedPacket, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use siphasher::sip::SipHasher13;
-use steer::{BucketId, LocalPorts, SteeringHasher};
+use steer::{BucketId, SteeringHasher};
 use wire::Transport;
 use wire::{Dissected, Family, Network, Readdress, TransportAddress};
 
@@ -448,9 +448,7 @@ pub(in crate::path) fn bucket_ports(
     reply: &KeyedPacket,
 ) -> BucketPorts {
     let ports = hasher.local_ports(bucket, &reply.key, reply.key.end(reply.sender));
-    ports.map_or(BucketPorts::NONE, |LocalPorts { permutation, first_place, places }| {
-        BucketPorts::new(permutation, first_place, places)
-    })
+    ports.unwrap_or(BucketPorts::NONE)
 }
 
 /// The address and port of one end of a packet, in the form that [`Readdress`] writes.

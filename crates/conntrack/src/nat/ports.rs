@@ -1,48 +1,6 @@
-//! The ports whose replies come to a bucket.
-
-use flow::PortPermutation;
+//! The ports that a rule allows, or that are like another.
 
 use super::Ports;
-
-/// The local ports of connections with one remote endpoint whose replies all come to one bucket:
-/// those at some places of a permutation. Only the bucket itself knows which of them are free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BucketPorts {
-    permutation: PortPermutation,
-    first_place: u16,
-    places: u32,
-}
-
-impl BucketPorts {
-    /// All ports, for a gateway with one bucket.
-    pub const ALL: Self = Self::new(PortPermutation::IDENTITY, 0, 1 << 16);
-
-    /// No port: replies are steered by something else.
-    pub const NONE: Self = Self::new(PortPermutation::IDENTITY, 0, 0);
-
-    /// The ports at `places` places from `first_place` on, 2^16 at most.
-    pub const fn new(permutation: PortPermutation, first_place: u16, places: u32) -> Self {
-        Self { permutation, first_place, places }
-    }
-
-    /// True for one of these ports.
-    #[inline]
-    pub const fn contains(self, port: u16) -> bool {
-        let ahead = self.permutation.place(port).wrapping_sub(self.first_place);
-        (ahead as u32) < self.places
-    }
-
-    /// Number of ports.
-    pub(super) const fn len(self) -> u32 {
-        self.places
-    }
-
-    /// The port number `at`, counted round.
-    pub(super) const fn nth_round(self, at: u32) -> u16 {
-        let places = if self.places == 0 { 1 } else { self.places };
-        self.permutation.port(self.first_place.wrapping_add((at % places) as u16))
-    }
-}
 
 impl Ports {
     /// All ports of programs without privileges.
@@ -100,24 +58,7 @@ const fn are_coprime(one: u32, other: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    proptest! {
-        #[test]
-        fn the_listed_ports_are_those_that_it_contains(
-            secret: u64, first_place: u16, places in 0..300_u32,
-        ) {
-            let ports = BucketPorts::new(PortPermutation::new(secret), first_place, places);
-            let mut listed: Vec<u16> = (0..places).map(|at| ports.nth_round(at)).collect();
-            listed.sort_unstable();
-            let contained: Vec<u16> = (0..=u16::MAX).filter(|port| ports.contains(*port)).collect();
-            prop_assert_eq!(listed, contained);
-            prop_assert!((0..=u16::MAX).all(|port| BucketPorts::ALL.contains(port)));
-            prop_assert!(!(0..=u16::MAX).any(|port| BucketPorts::NONE.contains(port)));
-        }
-    }
 
     #[test]
     fn another_order_has_every_port_of_a_range_once() {
