@@ -2,7 +2,7 @@
 
 use wire::{Family, IcmpQuery, Network, QueryKind, Quoted, QuotedTransport, Transport, protocol};
 
-use crate::siphash::siphash;
+use crate::siphash::{Tail, siphash};
 
 /// A tracking zone: flows of different zones never meet, even with equal addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -319,13 +319,12 @@ impl FlowKey {
     /// True if the ends have ports, or if the one that asks has an identifier.
     pub const fn is_identified(&self) -> bool {
         const WITHOUT: u8 = QueryKind::NodeInformation as u8;
+        // Nearly all packets, without a jump table.
+        if matches!(self.protocol, protocol::TCP | protocol::UDP) {
+            return true;
+        }
         match self.protocol {
-            protocol::TCP
-            | protocol::UDP
-            | protocol::UDPLITE
-            | protocol::SCTP
-            | protocol::DCCP
-            | protocol::ICMP => true,
+            protocol::UDPLITE | protocol::SCTP | protocol::DCCP | protocol::ICMP => true,
             protocol::ICMPV6 => self.kind >> 1 != WITHOUT,
             _ => false,
         }
@@ -379,7 +378,7 @@ impl FlowKey {
             Family::V4 => {
                 let addresses = u64::from(last_word(self.low.address)) << 32
                     | u64::from(last_word(self.high.address));
-                siphash(key, [addresses, self.rest()])
+                siphash(key, [addresses], self.rest())
             }
             Family::V6 => self.hash_long(key),
         };
@@ -389,17 +388,17 @@ impl FlowKey {
     /// A keyed hash of the end on `side`: its address, and its port where both ends have ports. All
     /// flows with this endpoint have it in common, whatever their other ends are, so it chooses
     /// the [`crate::PortPermutation`] for the other end's ports.
-    #[inline]
+    #[inline(always)]
     pub fn remote_secret(&self, side: Side, key: HashKey) -> u64 {
         let Endpoint { address, port } = self.endpoint(side);
         let port = if self.is_query() { 0 } else { port };
-        // SipHash takes in the length at its end, and no flow key has as many words.
+        // SipHash takes in the length at its end, and no flow key has as many bytes.
         match self.family {
-            Family::V4 => siphash(key, [u64::from(last_word(address)) << 16 | u64::from(port)]),
-            Family::V6 => {
-                let [high, low] = halves(address);
-                siphash(key, [high, low, port.into()])
+            Family::V4 => {
+                let end = u64::from(last_word(address)) << 16 | u64::from(port);
+                siphash(key, [], Tail::<6>(end))
             }
+            Family::V6 => siphash(key, halves(address), Tail::<2>(port.into())),
         }
     }
 
@@ -408,16 +407,18 @@ impl FlowKey {
     fn hash_long(&self, key: HashKey) -> u64 {
         let ([a, b], [c, d]) = (halves(self.low.address), halves(self.high.address));
         // SipHash takes in the length at its end, so the families differ.
-        siphash(key, [a, b, c, d, self.rest()])
+        siphash(key, [a, b, c, d], self.rest())
     }
 
     /// All of the key but addresses and zone.
     #[inline(always)]
-    const fn rest(&self) -> u64 {
-        (self.low.port as u64) << 48
-            | (self.high.port as u64) << 32
-            | (self.protocol as u64) << 8
-            | self.kind as u64
+    const fn rest(&self) -> Tail<6> {
+        Tail(
+            (self.low.port as u64) << 32
+                | (self.high.port as u64) << 16
+                | (self.protocol as u64) << 8
+                | self.kind as u64,
+        )
     }
 }
 

@@ -8,18 +8,43 @@ use wire::Family;
 /// Ranges of addresses of both families. It is cheap to clone, and an empty one costs a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressSet {
-    /// As numbers, sorted and not adjacent; IPv4 in the mapped form.
+    /// Sorted and not adjacent; IPv4 in the mapped form.
     ranges: Arc<[(u128, u128)]>,
-    /// For each value of the first byte of an IPv4 address, and then of an IPv6 address, how much
-    /// of the addresses with that byte is inside. So most addresses need no search.
-    by_first_byte: Arc<[Part; 512]>,
+    /// The IPv4 addresses among them. Numbers of 32 bits compare much faster.
+    v4: Ranges<u32>,
+    /// All of them, for IPv6 addresses.
+    v6: Ranges<u128>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    None,
-    Some,
-    All,
+/// Ranges by the first byte of an address, so that most addresses meet one range or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ranges<N> {
+    /// Sorted and not adjacent.
+    ranges: Arc<[(N, N)]>,
+    /// For each value of the first byte, the ranges that hold addresses with it.
+    by_first_byte: Arc<[(u32, u32); 256]>,
+}
+
+impl<N: Copy + Ord> Ranges<N> {
+    /// `block` is the first and the last address with a first byte.
+    fn new(ranges: impl Iterator<Item = (N, N)>, block: impl Fn(u8) -> (N, N)) -> Self {
+        let ranges: Arc<[(N, N)]> = ranges.collect();
+        let holding = |byte: usize| {
+            let (first, last) = block(byte as u8);
+            let from = ranges.partition_point(|(_, end)| *end < first);
+            let behind = ranges.partition_point(|(start, _)| *start <= last);
+            (from as u32, behind as u32)
+        };
+        Self { by_first_byte: Arc::new(std::array::from_fn(holding)), ranges }
+    }
+
+    #[inline(always)]
+    fn contain(&self, first_byte: u8, address: N) -> bool {
+        let (from, behind) = self.by_first_byte[usize::from(first_byte)];
+        let holding = &self.ranges[from as usize..behind as usize];
+        let not_above = holding.partition_point(|(start, _)| *start <= address);
+        not_above > 0 && address <= holding[not_above - 1].1
+    }
 }
 
 impl AddressSet {
@@ -38,8 +63,20 @@ impl AddressSet {
                 _ => apart.push((first, last)),
             }
         }
-        let by_first_byte = Arc::new(std::array::from_fn(|at| part(&apart, at)));
-        Self { ranges: apart.into(), by_first_byte }
+        let (mapped, last) = (MAPPED, MAPPED | u128::from(u32::MAX));
+        let v4 = apart.iter().filter(|(low, high)| *low <= last && mapped <= *high);
+        let v4 = v4.map(|(low, high)| (mapped.max(*low) as u32, last.min(*high) as u32));
+        Self {
+            v4: Ranges::new(v4, |byte| {
+                let first = u32::from(byte) << 24;
+                (first, first | u32::MAX >> 8)
+            }),
+            v6: Ranges::new(apart.iter().copied(), |byte| {
+                let first = u128::from(byte) << 120;
+                (first, first | u128::MAX >> 8)
+            }),
+            ranges: apart.into(),
+        }
     }
 
     /// The addresses, as ranges that neither overlap nor touch, in order.
@@ -81,16 +118,12 @@ impl AddressSet {
     }
 
     /// True for an address of the set. IPv4 addresses are in the mapped form.
-    #[inline]
+    #[inline(always)]
     pub fn contains(&self, address: &[u8; 16], family: Family) -> bool {
-        let at = match family {
-            Family::V4 => usize::from(address[12]),
-            Family::V6 => 256 + usize::from(address[0]),
-        };
-        match self.by_first_byte[at] {
-            Part::None => false,
-            Part::All => true,
-            Part::Some => is_within(&self.ranges, u128::from_be_bytes(*address)),
+        let number = u128::from_be_bytes(*address);
+        match family {
+            Family::V4 => self.v4.contain(address[12], number as u32),
+            Family::V6 => self.v6.contain(address[0], number),
         }
     }
 }
@@ -101,27 +134,8 @@ impl Default for AddressSet {
     }
 }
 
-fn is_within(ranges: &[(u128, u128)], address: u128) -> bool {
-    let behind = ranges.partition_point(|(first, _)| *first <= address);
-    behind > 0 && address <= ranges[behind - 1].1
-}
-
-/// How much of the addresses of a family with a first byte is inside of ranges.
-fn part(ranges: &[(u128, u128)], at: usize) -> Part {
-    let (first, last) = match at.checked_sub(256) {
-        None => {
-            let first = 0xffff_0000_0000 | (at as u128) << 24;
-            (first, first | 0xff_ffff)
-        }
-        Some(byte) => ((byte as u128) << 120, (byte as u128) << 120 | u128::MAX >> 8),
-    };
-    let overlap = ranges.iter().find(|(low, high)| *low <= last && first <= *high);
-    match overlap {
-        None => Part::None,
-        Some((low, high)) if *low <= first && last <= *high => Part::All,
-        Some(_) => Part::Some,
-    }
-}
+/// The first IPv4 address in the IPv4-mapped form (RFC 4291 section 2.5.5.2).
+const MAPPED: u128 = 0xffff_0000_0000;
 
 #[cfg(test)]
 mod tests {

@@ -383,7 +383,16 @@ impl SteeringHasher {
     /// The bucket of a flow between an inside and an outside end; `None` for other flows.
     #[inline(never)]
     fn crossing_bucket(&self, key: &FlowKey) -> Option<BucketId> {
-        let remote = self.remote([key.low.address, key.high.address], key.family)?;
+        // Code of its own for each family: IPv4 addresses are loaded as one word.
+        match key.family {
+            Family::V4 => self.crossing_bucket_of(key, Family::V4),
+            Family::V6 => self.crossing_bucket_of(key, Family::V6),
+        }
+    }
+
+    #[inline(always)]
+    fn crossing_bucket_of(&self, key: &FlowKey, family: Family) -> Option<BucketId> {
+        let remote = self.remote([&key.low.address, &key.high.address], family)?;
         if self.config.fragments == FragmentSteering::Ordered {
             let remote = key.endpoint(remote).address;
             return Some(self.address_bucket(remote, remote));
@@ -399,9 +408,9 @@ impl SteeringHasher {
     }
 
     /// The one of two addresses that is outside, if the other is inside.
-    #[inline]
-    fn remote(&self, [low, high]: [[u8; 16]; 2], family: Family) -> Option<Side> {
-        match (self.inside.contains(&low, family), self.inside.contains(&high, family)) {
+    #[inline(always)]
+    fn remote(&self, [low, high]: [&[u8; 16]; 2], family: Family) -> Option<Side> {
+        match (self.inside.contains(low, family), self.inside.contains(high, family)) {
             (true, false) => Some(Side::High),
             (false, true) => Some(Side::Low),
             _ => None,
@@ -443,13 +452,13 @@ impl SteeringHasher {
     }
 
     fn keyless_bucket(&self, network: &Network) -> BucketId {
-        let ends = [network.source, network.destination];
+        let ends = [&network.source, &network.destination];
         let remote = match self.config.fragments {
             FragmentSteering::Ordered => self.remote(ends, network.family),
             _ => None,
         };
         match remote {
-            Some(side) => self.address_bucket(ends[side.index()], ends[side.index()]),
+            Some(side) => self.address_bucket(*ends[side.index()], *ends[side.index()]),
             None => self.address_bucket(network.source, network.destination),
         }
     }

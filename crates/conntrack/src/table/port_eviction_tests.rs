@@ -110,7 +110,11 @@ fn the_longest_waiting_connection_of_the_source_with_most_ports_gives_way() {
     // The first client has five connections, of which three are answered; the second has two,
     // the third one.
     let first: Vec<u16> = (1..=5).map(|port| gateway.open(1, port).unwrap()).collect();
-    (0..3).for_each(|at| gateway.answer(first[at]));
+    for answered in &first[..3] {
+        gateway.answer(*answered);
+        // The first has the least time left, so it is the one that goes.
+        gateway.lab.wait(gateway.pause);
+    }
     gateway.open_all(2, 1..=2);
     let of_third = gateway.open(3, 1).unwrap();
     gateway.answer(of_third);
