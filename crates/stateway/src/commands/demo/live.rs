@@ -13,6 +13,8 @@ use super::{Run, WORKERS};
 const STREAMS: u32 = 4;
 /// Bytes of the file that is fetched.
 const FILE_BYTES: usize = 4 << 20;
+/// Threads of iperf3 that are busy throughout: its client and its server.
+const BUSY_PROGRAMS: usize = 2;
 /// Start and end of a transfer are not sampled for so long.
 const EDGE: Duration = Duration::from_millis(500);
 
@@ -51,10 +53,24 @@ pub fn run(phase: Duration) -> anyhow::Result<Run> {
             transfer.retransmits
         ));
     }
+    notes.extend(note_on_cpus(std::thread::available_parallelism()?.get()));
     let last = status(gateway)?;
     let samples = recorder.finish();
     let title = "client - stateway - server: three namespaces, real programs".to_owned();
     Ok(Run { title, samples, notes, last })
+}
+
+/// The reason why a second worker may carry less than one, on a machine with so many CPUs.
+fn note_on_cpus(cpus: usize) -> Option<String> {
+    let most_workers = WORKERS.into_iter().max().unwrap_or(1);
+    (cpus < most_workers + BUSY_PROGRAMS).then(|| {
+        format!(
+            "{cpus} CPUs have to do for {most_workers} workers and for both ends of iperf3, so a \
+             second worker takes its time from the programs that it works for and may carry less \
+             than one; a gateway whose clients run elsewhere gains \
+             (`stateway bench steer` shows by how much)"
+        )
+    })
 }
 
 fn first_contact(lab: &Lab) -> anyhow::Result<Vec<String>> {
