@@ -1,6 +1,7 @@
 //! Tests with real traffic, through the kernel's own gateways (which proves the harness) and
-//! through Stateway. They share one program, and only one lab runs at a time. Each group shows one
-//! part of the gateway, and all groups speak in the words of `scenario`.
+//! through Stateway. They share one program. Each test has a lab of its own, and those that flood or
+//! measure run alone. Each group shows one part of the gateway, and all groups speak in the words of
+//! `scenario`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

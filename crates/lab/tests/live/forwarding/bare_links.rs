@@ -4,7 +4,7 @@
 use lab::{Background, Error, Lab, Namespace, Result, Tracking, ping};
 
 use crate::scenario::{
-    BELOW, FAMILIES, WIREGUARD_MTU, WireguardKeys, agree_on_wireguard, alone, carries,
+    BELOW, FAMILIES, WIREGUARD_MTU, WireguardKeys, agree_on_wireguard, beside_others, carries,
     every_request, fragments_arrive, kernel_router, lay_below, load_of, nat_rules, outside,
     router_spec, soon, start_in, stop, tells_mtu, wireguard_keys,
 };
@@ -66,7 +66,7 @@ impl Tunnel {
 }
 
 fn wireguard_with(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         let _tunnel = Tunnel::new(&lab)?;
         let stateway = start_in(lab.gateway(), &router_spec(workers)?)?;
@@ -93,7 +93,7 @@ fn wireguard_is_a_wan_with_two_workers() {
 
 #[test]
 fn clients_are_masqueraded_behind_wireguard() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         let _tunnel = Tunnel::new(&lab)?;
         // Only translated packets are answered.
@@ -109,7 +109,7 @@ fn clients_are_masqueraded_behind_wireguard() {
 
 #[test]
 fn a_bare_link_goes_and_comes_back() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         let tunnel = Tunnel::new(&lab)?;
         let stateway = start_in(lab.gateway(), &router_spec(2)?)?;
@@ -163,7 +163,7 @@ fn openvpn_lan(lab: &Lab) -> Result<[Background; 2]> {
 
 #[test]
 fn openvpn_is_a_lan() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         let _tunnel = openvpn_lan(&lab)?;
         let stateway = start_in(lab.gateway(), &router_spec(2)?)?;

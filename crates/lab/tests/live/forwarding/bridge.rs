@@ -2,10 +2,12 @@
 
 use lab::Family;
 
-use crate::scenario::{alone, bridge, every_client, fragments_arrive, routes_show, stop_cleanly};
+use crate::scenario::{
+    beside_others, bridge, every_client, fragments_arrive, routes_show, stop_cleanly,
+};
 
 fn every_client_with(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(workers)?;
         every_client(&lab)?;
         routes_show(&lab, |_: Family| vec![])?;
@@ -25,7 +27,7 @@ fn every_client_through_two_workers() {
 
 #[test]
 fn fragments_through_two_workers() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         fragments_arrive(&lab)?;
         stop_cleanly(&mut lab)

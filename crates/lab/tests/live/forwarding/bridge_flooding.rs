@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use lab::{Background, Result, Stateway, StatewaySpec, ping};
 use wire::build::PacketBuilder;
 
-use crate::scenario::{Segment, alone, bridge_spec, frames, hex, listen, send_frames};
+use crate::scenario::{Segment, beside_others, bridge_spec, frames, hex, listen, send_frames};
 
 const PORTS: [&str; 3] = ["wan0", "lan0", "dmz0"];
 /// Packets of each kind: they come to all workers.
@@ -119,7 +119,7 @@ fn numbers(listening: Background) -> Result<Vec<u16>> {
 
 #[test]
 fn rules_that_ask_for_the_output_hold_on_three_ports_as_on_a_bridge_of_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         let kernel = Segment::new(PORTS)?;
         bridge_of_kernel(&kernel)?;
         let theirs = exchange(&kernel)?;
@@ -145,7 +145,7 @@ fn pings_allowed_by_their_output_port_are_answered_whichever_worker_receives_the
             iifname \"wan0\" oifname \"dmz0\" accept
         }
     ";
-    alone(|| {
+    beside_others(|| {
         let segment = Segment::new(PORTS)?;
         let stateway = stateway(&segment, OPEN_TO_DMZ)?;
         let [wan, lan, dmz] = &segment.hosts;

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use lab::{Error, Family, Lab, Namespace, Result, Tracking, Transport, ping};
 
 use crate::scenario::{
-    CLOSED, FAMILIES, alone, echo, echos_at_server, every_client, fragments_arrive, kernel_router,
-    load_of, router_spec, start_in, stateway_binary,
+    CLOSED, FAMILIES, beside_others, echo, echos_at_server, every_client, fragments_arrive,
+    kernel_router, load_of, router_spec, start_in, stateway_binary,
 };
 
 /// A second host on the bridge.
@@ -66,7 +66,7 @@ fn bridge_goes_on(lab: &Lab) -> Result<()> {
 }
 
 fn is_a_lan(is_called: bool) {
-    alone(|| {
+    beside_others(|| {
         let (lab, _neighbour) = bridged(is_called)?;
         let stateway = start_in(lab.gateway(), &router_spec(2)?)?;
         every_client(&lab)?;
@@ -116,7 +116,7 @@ table inet k {
 
 #[test]
 fn a_bridge_whose_frames_the_kernel_tracks_is_a_lan() {
-    alone(|| {
+    beside_others(|| {
         let (lab, _neighbour) = bridged(true)?;
         lab.gateway().load_rules(TRACKED)?;
         let stateway = start_in(lab.gateway(), &router_spec(2)?)?;
@@ -176,7 +176,7 @@ print(s.recv(100).decode())
 ";
 
 fn translates(is_called: bool) {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let (lab, _neighbour) = bridged(is_called)?;
         let mut server = echo(lab.server(), 8000)?;

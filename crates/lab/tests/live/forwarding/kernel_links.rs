@@ -4,7 +4,7 @@
 use lab::{Background, Error, Lab, Namespace, Result, StatewaySpec, Tracking, ping};
 
 use crate::scenario::{
-    BELOW, FAMILIES, WIREGUARD_MTU, addresses_of_wan, agree_on_wireguard, alone, carries,
+    BELOW, FAMILIES, WIREGUARD_MTU, addresses_of_wan, agree_on_wireguard, beside_others, carries,
     every_request, fragments_arrive, inside, kernel_router, lay_below, load_of, nat_rules,
     router_spec, soon, start_in, stop, tells_mtu, wireguard_keys, with_config,
 };
@@ -76,7 +76,7 @@ fn ppp(lab: &Lab) -> Result<[Background; 3]> {
 
 #[test]
 fn ppp_is_a_wan() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         let _link = ppp(&lab)?;
         let stateway = start_in(lab.gateway(), &router_spec(2)?)?;
@@ -98,7 +98,7 @@ fn masquerades(lab: &Lab) -> Result<()> {
 
 #[test]
 fn clients_are_masqueraded_behind_ppp() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         let _link = ppp(&lab)?;
         masquerades(&lab)
@@ -107,7 +107,7 @@ fn clients_are_masqueraded_behind_ppp() {
 
 #[test]
 fn wireguard_of_the_kernel_is_a_wan() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         made(lab.gateway(), "probe type wireguard")?;
         lab.gateway().ip(&["link del probe"])?;
@@ -125,7 +125,7 @@ fn wireguard_of_the_kernel_is_a_wan() {
 
 /// Has a tunnel of the kernel as `wan0`, of the kind that `ip link` knows by `kind`.
 fn is_a_wan(kind: &str, mtu: u32) {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         lay_below(&lab, lab.server(), "wan0")?;
         let [own, other] = BELOW;
@@ -152,7 +152,7 @@ fn ip_in_ip_is_a_wan() {
 
 #[test]
 fn a_router_has_a_link_and_a_vlan_of_it() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         made(lab.gateway(), "link lan0 name lan0.5 type vlan id 5")?;
         made(lab.client(), "link eth0 name eth0.5 type vlan id 5")?;
@@ -196,7 +196,7 @@ fn a_router_has_a_link_and_a_vlan_of_it() {
 
 #[test]
 fn a_bond_is_a_lan_and_its_parts_are_refused() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         lab.gateway().ip(&["link set lan0 down", "link set lan0 name part0"])?;
         made(lab.gateway(), "lan0 type bond mode active-backup miimon 100")?;

@@ -3,7 +3,8 @@
 use lab::{Family, HttpServer, Lab, Namespace, Result, Transport, ping};
 
 use crate::scenario::{
-    FAMILIES, alone, bridge, bridge_spec, drops, ready, soon, stateway, stop_cleanly, with_config,
+    FAMILIES, beside_others, bridge, bridge_spec, drops, ready, soon, stateway, stop_cleanly,
+    with_config,
 };
 
 /// Gives the server's side an MTU of 9000 bytes. The client, whose link has an MTU of 1500,
@@ -61,7 +62,7 @@ fn learnt(lab: &Lab, family: Family) -> Result<Option<String>> {
 
 #[test]
 fn pings_cross_a_step_or_say_why_not() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         make_a_step(&lab)?;
         let program = lab.on_server("ping").args(["-M", "dont", "-s", "4000"]);
@@ -85,7 +86,7 @@ fn pings_cross_a_step_or_say_why_not() {
 #[test]
 fn tcp_finds_the_mtu_behind_a_step() {
     const BYTES: usize = 10_000_000;
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         make_a_step(&lab)?;
         let server = HttpServer::start(&lab, BYTES)?;
@@ -120,7 +121,7 @@ for n in range(8):
 
 #[test]
 fn datagrams_of_a_super_packet_cross_a_step_in_fragments() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         make_a_step(&lab)?;
         let mut receiver = lab.on_client("python3").args(["-c", RECEIVE]).spawn()?;
@@ -138,7 +139,7 @@ fn datagrams_of_a_super_packet_cross_a_step_in_fragments() {
 
 #[test]
 fn a_changed_mtu_is_noticed() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(1)?;
         lab.server().ip(&["link set eth0 mtu 9000"])?;
         lab.client().ip(&["link set eth0 mtu 9000"])?;
@@ -172,7 +173,7 @@ while True:
 /// Super-packets of more than 64 KiB (ip-link(8), `gso_max_size`).
 #[test]
 fn super_packets_that_are_too_long_have_a_reason() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(1)?;
         let size = "link set eth0 gso_max_size 200000";
         if let Err(error) = lab.client().ip(&[size]) {
@@ -194,7 +195,7 @@ fn super_packets_that_are_too_long_have_a_reason() {
 
 #[test]
 fn an_interface_that_makes_super_packets_too_long_is_named_at_the_start() {
-    alone(|| {
+    beside_others(|| {
         let namespace = Namespace::new("long")?;
         for name in ["lan0", "wan0"] {
             let add = format!("link add {name} type veth peer name other-{name}");

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use lab::{Lab, Result};
 
-use crate::scenario::{alone, router, soon, stateway, stop_cleanly};
+use crate::scenario::{beside_others, router, soon, stateway, stop_cleanly};
 
 /// The number of other routes that are added and deleted. The 8 MiB that a mirror asks for hold
 /// some 10,000 notifications.
@@ -67,7 +67,7 @@ fn overruns(lab: &Lab) -> Result<u64> {
 
 #[test]
 fn a_router_that_has_missed_thousands_of_changes_routes_as_the_kernel_does() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(2)?;
         let hosts = [STAYS, COMES, GOES, ENDS, ELSEWHERE];
         let addresses = hosts.map(|host| format!("addr add {host}/32 dev lo"));

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use lab::{Family, Lab, Result, ping};
 
 use crate::scenario::{
-    FAMILIES, alone, drops, every_client, fragments_arrive, inside, outside, router, router_spec,
-    routes_show, soon, stateway, stateway_binary, stop_cleanly,
+    FAMILIES, beside_others, drops, every_client, fragments_arrive, inside, outside, router,
+    router_spec, routes_show, soon, stateway, stateway_binary, stop_cleanly,
 };
 
 fn every_client_with(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(workers)?;
         every_client(&lab)?;
         fragments_arrive(&lab)?;
@@ -33,7 +33,7 @@ fn every_client_through_a_router_with_two_workers() {
 
 #[test]
 fn packets_for_the_host_reach_it_once() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(2)?;
         for family in FAMILIES {
             for address in [inside(family), outside(family)] {
@@ -60,7 +60,7 @@ fn one_ping(lab: &Lab, more: &[&str], address: &str) -> Result<String> {
 
 #[test]
 fn senders_hear_why_their_packets_do_not_go_on() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(2)?;
         lab.gateway().ip(&[
             "route add prohibit 203.0.113.0/28",
@@ -147,7 +147,7 @@ fn a_route_allows_less_than_its_link(lab: &Lab) -> Result<()> {
 
 #[test]
 fn routes_and_neighbours_change_while_traffic_runs() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(2)?;
         // The route to the server's second address is added, deleted and replaced.
         lab.server().ip(&["addr add 203.0.113.65/32 dev lo"])?;
@@ -183,7 +183,7 @@ fn routes_and_neighbours_change_while_traffic_runs() {
 
 #[test]
 fn the_kernel_forwards_again_when_the_router_is_gone() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(1)?;
         let tables = |lab: &Lab| lab.gateway().program("nft").args(["list", "tables"]).check();
         assert!(tables(&lab)?.contains("inet stateway_"));
@@ -197,7 +197,7 @@ fn the_kernel_forwards_again_when_the_router_is_gone() {
 
 #[test]
 fn a_router_without_the_rights_says_at_once_what_it_lacks() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(1)?;
         stop_cleanly(&mut lab)?;
         let binary = stateway_binary()?;

@@ -12,7 +12,7 @@ use lab::{
 use serde_json::Value;
 
 use super::sequence::PORT;
-use crate::scenario::{alone, bridge, start, stateway, stateway_binary, stop_cleanly};
+use crate::scenario::{beside_others, bridge, start, stateway, stateway_binary, stop_cleanly};
 
 /// The rates of the floods in fragments per second, and the duration of the honest traffic.
 const RATES: [u32; 2] = [0, 100_000];
@@ -29,7 +29,7 @@ const HONEST: Duration = Duration::from_millis(400);
 /// `stateway bench io` measures more rates, and compares them with the kernel.
 #[test]
 fn honest_datagrams_get_through_a_flood() {
-    alone(|| {
+    beside_others(|| {
         let binary = stateway_binary()?;
         let ours = FLOOD_GATEWAYS.into_iter().filter(|(it, _)| *it == Contender::Stateway);
         for (reassembler, memory) in ours {
@@ -56,7 +56,7 @@ fn holds_through_the_flood(report: &FloodReport) {
 
 #[test]
 fn no_attack_corrupts_or_stops_honest_datagrams() {
-    alone(|| {
+    beside_others(|| {
         let binary = stateway_binary()?;
         let spec = StatewaySpec {
             more: format!(
@@ -120,7 +120,7 @@ fn identifications_that_come_round_mix_no_datagrams() {
     const DATAGRAMS: u32 = 4000;
     const IDS: u32 = 256;
     const LENGTH: usize = 4416;
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
         let addresses = (Ipv4Addr::new(198, 51, 100, 1).into(), lab.server_address(Family::V4));

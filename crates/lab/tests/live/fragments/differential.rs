@@ -12,7 +12,9 @@ use lab::{Capture, Datagrams, Family, Lab, Namespace, Piece, Result, StatewaySpe
 use super::batch::{Batch, SEQUENCES};
 use super::model::{self, Expected, Stricter};
 use super::sequence::{PORT, Sequence};
-use crate::scenario::{alone, bridge_spec, kernel_bridge, start, stateway_binary, stop_cleanly};
+use crate::scenario::{
+    beside_others, bridge_spec, kernel_bridge, start, stateway_binary, stop_cleanly,
+};
 
 /// The number of batches that each receiver gets.
 const BATCHES: u32 = 6;
@@ -107,7 +109,7 @@ fn send_batches(lab: &Lab, expected: impl Fn(&Sequence) -> Expected) -> Result<(
 
 #[test]
 fn the_kernel_does_what_its_model_says() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_bridge()?;
         send_batches(&lab, model::kernel)
     });
@@ -124,7 +126,7 @@ fn tunables() -> String {
 
 #[test]
 fn behind_stateway_arrives_what_its_rules_say() {
-    alone(|| {
+    beside_others(|| {
         let spec = StatewaySpec { more: tunables(), ..bridge_spec(2)? };
         let mut lab = start(spec)?;
         send_batches(&lab, model::stateway)?;
@@ -135,7 +137,7 @@ fn behind_stateway_arrives_what_its_rules_say() {
 /// The same in a replay: the kernel's model reassembles what the replay lets through.
 #[test]
 fn a_replay_passes_what_its_rules_say() {
-    alone(|| {
+    beside_others(|| {
         let binary = stateway_binary()?;
         let end = ("192.0.2.1".parse().unwrap(), address(Family::V4));
         for number in 0..BATCHES {

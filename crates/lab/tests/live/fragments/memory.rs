@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lab::{Attack, Datagrams, Lab, StatewaySpec, at_pace};
 
-use crate::scenario::{alone, start, stateway, stateway_binary, stop_cleanly};
+use crate::scenario::{beside_others, start, stateway, stateway_binary, stop_cleanly};
 
 /// `ipfrag_high_thresh`, in bytes.
 const LIMIT: u64 = 64 << 20;
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
 fn the_memory_of_a_flood_is_returned() {
-    alone(|| {
+    beside_others(|| {
         let binary = stateway_binary()?;
         let spec = StatewaySpec {
             more: format!("[tunables]\nipfrag_high_thresh = {LIMIT}\nipfrag_time = 2\n"),

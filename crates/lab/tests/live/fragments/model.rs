@@ -16,7 +16,7 @@ pub enum Stricter {
     /// A fragment without payload is dropped alone. It has no bytes of the datagram, yet the kernel
     /// gives the datagram up because of it.
     Empty,
-    /// IPv4 only: a fragment that ends behind byte 65535 is dropped alone, at once. The kernel
+    /// IPv4 only: a fragment that ends behind byte 65535 is dropped beside_others, at once. The kernel
     /// holds it and drops the whole datagram when it is complete.
     Oversize,
     /// After a contradiction the identification stays condemned until it times out (RFC 5722

@@ -6,28 +6,32 @@ use std::time::Duration;
 use lab::{Datagrams, DnsServer, Lab, NumberedSpec, Result, StatewaySpec, iperf_udp, ping};
 
 use crate::scenario::{
-    FAMILIES, SHORT, alone, bridge, bridge_spec, soon, start, stateway, stateway_binary,
+    FAMILIES, SHORT, beside_others, bridge, bridge_spec, soon, start, stateway, stateway_binary,
     stop_cleanly,
 };
 
 #[test]
 fn programs_that_send_fragments_work_through_two_workers() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         let names = DnsServer::start(&lab)?;
         for family in FAMILIES {
             for size in ["8000", "60000"] {
-                let program = lab.on_client("ping").args(["-s", size]);
+                // One question at a time (`-A`): the buffer of a ping that waits for a CPU holds
+                // no more than two such answers.
+                let program = lab.on_client("ping").args(["-A", "-s", size]);
                 let report = ping(program, lab.server_address(family), 10)?;
                 assert_eq!((report.received, report.duplicates), (10, 0), "{family:?} {size}");
             }
             assert_eq!(names.resolve_text(&lab, family)?, DnsServer::TEXT_BYTES, "{family:?}");
-            // The rate is low because the receiver's buffer holds only one or two datagrams.
-            let udp = iperf_udp(&lab, family, SHORT, 50_000_000, 60_000)?;
-            assert!(udp.packets > 50, "{family:?}: {udp:?}");
-            // A busy machine may lose some datagrams.
-            assert!(udp.lost * 10 < udp.packets, "{family:?}: {udp:?}");
+            // The rate is low because the receiver's buffer holds only one or two datagrams. A
+            // receiver that waits for a CPU loses some, the gateway none.
+            let udp = iperf_udp(&lab, family, SHORT, 10_000_000, 60_000)?;
+            assert!(udp.packets > 10 && udp.lost * 2 < udp.packets, "{family:?}: {udp:?}");
         }
+        let status = stateway(&lab).query(&["status"])?;
+        let drops = status["totals"]["drops"].as_object().expect("an object");
+        assert!(drops.values().all(|count| count == 0), "{drops:?}");
         stop_cleanly(&mut lab)
     });
 }
@@ -46,7 +50,7 @@ fn has_sent_all(lab: &Lab) -> Result<bool> {
 
 #[test]
 fn no_datagram_in_fragments_is_lost_while_workers_change() {
-    alone(|| {
+    beside_others(|| {
         for family in FAMILIES {
             // A worker may wait for a CPU longer than the default queue lasts.
             let more = "[tunables]\nnetdev_max_backlog = 65536\n".to_owned();

@@ -15,8 +15,8 @@ use wire::{CameIn, Dissected, IcmpError, Network, Transport, dissect};
 
 use super::sequence::PORT;
 use crate::scenario::{
-    FAMILIES, alone, bytes, kernel_bridge, kernel_router, ready, router, router_spec, soon, start,
-    stateway_binary, stop_cleanly,
+    FAMILIES, beside_others, bytes, kernel_bridge, kernel_router, ready, router, router_spec, soon,
+    start, stateway_binary, stop_cleanly,
 };
 
 /// The number of datagrams of each family. Each has its own source address.
@@ -160,7 +160,7 @@ fn take_any_source(namespace: &lab::Namespace, interfaces: &[&str]) -> Result<()
 /// The kernel reassembles the fragments whatever their new payload is and whatever their order.
 #[test]
 fn the_kernel_puts_together_what_is_cut_again() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_bridge()?;
         take_any_source(lab.server(), &["eth0"])?;
         let datagrams = Datagrams::new(&lab, &stateway_binary()?)?;
@@ -228,7 +228,7 @@ fn shape(frame: &[u8]) -> Option<(IpAddr, Shape)> {
 /// same places.
 #[test]
 fn the_kernel_cuts_again_at_the_same_places() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Conntrack)?;
         lab.gateway().ip(&[&format!("link set wan0 mtu {NARROW}")])?;
         take_any_source(lab.gateway(), &["lan0", "wan0"])?;
@@ -328,7 +328,7 @@ fn told_of_a_long_second(lab: &Lab) -> Result<(Vec<(Family, u32)>, usize)> {
 /// Without an answer the sender would never learn the MTU of the path.
 #[test]
 fn the_sender_of_a_later_fragment_that_is_too_long_hears_as_from_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         let mut stateway = router(2)?;
         let kernel = kernel_router(Tracking::Conntrack)?;
         let expected = FAMILIES.map(|family| (family, NARROW)).to_vec();
@@ -364,7 +364,7 @@ fn told_of_missing_fragments(lab: &Lab) -> Result<Vec<(Family, u8, u8)>> {
 
 #[test]
 fn a_sender_hears_that_its_fragments_are_too_late_as_from_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         let more = "[tunables]\nipfrag_time = 1\nip6frag_time = 1\n".to_owned();
         let mut stateway = start(StatewaySpec { more, ..router_spec(2)? })?;
         let kernel = kernel_router(Tracking::Conntrack)?;

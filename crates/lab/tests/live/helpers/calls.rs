@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use lab::{Background, Family, Lab, Program, Result, Tracking, Transport, attach_kernel_helpers};
 
 use crate::scenario::{
-    FAMILIES, alone, conntrack_counter, guarded_bridge, kernel_router, ready, stateway,
+    FAMILIES, beside_others, conntrack_counter, guarded_bridge, kernel_router, ready, stateway,
     stateway_binary, stop_cleanly,
 };
 
@@ -73,7 +73,7 @@ fn output(program: Background) -> Result<String> {
 }
 
 fn calls_are_heard(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(workers, HELPERS)?;
         let kinds = FAMILIES.iter().flat_map(|&family| CARRIERS.map(|carrier| (family, carrier)));
         let (mut created, mut plain) = (0, 0);
@@ -108,7 +108,7 @@ fn calls_are_heard_through_two_workers() {
 
 #[test]
 fn calls_are_not_heard_without_helper() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(2, "")?;
         assert!(!sound_is_heard(&lab, Family::V4, CARRIERS[0])?);
         assert_eq!(conntrack_counter(&lab, "expect_new")?, 0);
@@ -139,7 +139,7 @@ fn expected_in_a_call(lab: &Lab, family: Family, listing: &Program) -> Result<Ve
 
 #[test]
 fn a_call_announces_to_us_what_it_does_to_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         for (family, name) in FAMILIES.into_iter().zip(["ipv4", "ipv6"]) {
             let kernel = kernel_router(Tracking::Conntrack)?;
@@ -203,7 +203,7 @@ fn offered_file(lab: &Lab) -> Result<String> {
 
 #[test]
 fn clients_of_irc_meet_with_a_helper_only() {
-    alone(|| {
+    beside_others(|| {
         for (helpers, outcome) in [(HELPERS, "got it"), ("", "nobody came")] {
             let mut lab = guarded_bridge(2, helpers)?;
             assert_eq!(offered_file(&lab)?, outcome);

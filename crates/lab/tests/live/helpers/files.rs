@@ -11,7 +11,7 @@ use lab::{
 };
 
 use crate::scenario::{
-    FAMILIES, alone, conntrack_counter, ftp_modes, guarded_bridge, kernel_router, stateway,
+    FAMILIES, beside_others, conntrack_counter, ftp_modes, guarded_bridge, kernel_router, stateway,
     stateway_binary, stop_cleanly, transfers_while_workers_change,
 };
 
@@ -20,7 +20,7 @@ const HELPERS: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"tftp\"
 const BYTES: usize = 300_000;
 
 fn files_come_with_helpers(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(workers, HELPERS)?;
         let mut expected = 0;
         for family in FAMILIES {
@@ -58,7 +58,7 @@ fn files_come_with_helpers_through_two_workers() {
 /// each end begins.
 #[test]
 fn files_come_with_helpers_while_the_syn_proxy_answers() {
-    alone(|| {
+    beside_others(|| {
         let more = format!("{HELPERS}\n[tunables]\nstateway_syn_proxy_half_open = 1\n");
         let mut lab = guarded_bridge(2, &more)?;
         let server = FileServer::start(&lab, FileProtocol::Ftp, Family::V4, BYTES)?;
@@ -75,7 +75,7 @@ fn files_come_with_helpers_while_the_syn_proxy_answers() {
 /// announced data connections find it whichever worker owns them.
 #[test]
 fn files_come_while_workers_change() {
-    alone(|| {
+    beside_others(|| {
         let mut live = guarded_bridge(2, HELPERS)?;
         let lab: &Lab = &live;
         let server = FileServer::start(lab, FileProtocol::Ftp, Family::V4, BYTES)?;
@@ -89,7 +89,7 @@ fn files_come_while_workers_change() {
 
 #[test]
 fn files_whose_server_opens_the_connection_do_not_come_without_helpers() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(2, "")?;
         for family in FAMILIES {
             let server = FileServer::start(&lab, FileProtocol::Ftp, family, BYTES)?;
@@ -163,7 +163,7 @@ fn end(forget: Program, events: &mut Background) -> Result<String> {
 
 #[test]
 fn expectations_read_like_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         for family in FAMILIES {
             let kernel = kernel_router(Tracking::Conntrack)?;

@@ -5,7 +5,7 @@ use lab::{Background, Error, Family, Lab, Namespace, Result, Tracking, Transport
 
 use crate::scenario::h323::{TO_CALLER, TO_ENDPOINT};
 use crate::scenario::{
-    alone, conntrack_counter, guarded_bridge, kernel_router, stateway_binary, stop_cleanly,
+    beside_others, conntrack_counter, guarded_bridge, kernel_router, stateway_binary, stop_cleanly,
 };
 
 const HELPERS: &str = "[[helper]]\nname = \"RAS\"\n\n";
@@ -110,7 +110,7 @@ const WELL: &str = "registered\ncalled\nheard sound\nheard sound\n";
 
 #[test]
 fn calls_by_h323_are_heard_with_helper_only() {
-    alone(|| {
+    beside_others(|| {
         for (helpers, said, heard, related) in
             [(HELPERS, "spoke", WELL, 4), ("", "no way", "registered\nnobody came\n", 0)]
         {
@@ -127,7 +127,7 @@ fn calls_by_h323_are_heard_with_helper_only() {
 /// Shows that the messages are valid H.323: the kernel's helper accepts them too.
 #[test]
 fn the_kernel_lets_the_same_calls_by_h323_through() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let lab = kernel_router(Tracking::Conntrack)?;
         lab.gateway().load_rules(KERNEL_RULES).map_err(|error| Error::Unavailable {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use lab::{Family, FileProtocol, FileServer, Lab, Program, Result, Side, Transport};
 
 use crate::scenario::{
-    FAMILIES, StatewayLab, alone, conntrack_counter, edge_router, ftp_modes, nat_rules, outside,
-    ready, stop_cleanly, transfers_while_workers_change,
+    FAMILIES, StatewayLab, beside_others, conntrack_counter, edge_router, ftp_modes, nat_rules,
+    outside, ready, stop_cleanly, transfers_while_workers_change,
 };
 
 const FTP: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"tftp\"\n";
@@ -37,7 +37,7 @@ fn believing<'a>(options: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn files_come_through_translation(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = translating_lab(workers, FTP)?;
         let mut expected = 0;
         for family in FAMILIES {
@@ -72,7 +72,7 @@ fn files_come_through_translation_by_two_workers() {
 
 #[test]
 fn files_come_through_translation_while_workers_change() {
-    alone(|| {
+    beside_others(|| {
         let mut live = translating_lab(2, FTP)?;
         let lab: &Lab = &live;
         let server = FileServer::start(lab, FileProtocol::Ftp, Family::V4, BYTES)?;
@@ -85,7 +85,7 @@ fn files_come_through_translation_while_workers_change() {
 
 #[test]
 fn files_do_not_come_through_translation_without_helpers() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = translating_lab(2, "")?;
         for family in FAMILIES {
             for side in SIDES {
@@ -171,7 +171,7 @@ fn calls_who_has_registered(lab: &Lab, family: Family) -> Result<String> {
 }
 
 fn calls_are_heard_through_translation(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = translating_lab(workers, SIP)?;
         // Returns `Unavailable` if `sipp` is not installed.
         lab.on_client("sipp").args(["-v"]).run()?;
@@ -199,7 +199,7 @@ fn calls_are_heard_through_translation_by_two_workers() {
 
 #[test]
 fn calls_are_not_heard_through_translation_without_helper() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = translating_lab(2, "")?;
         lab.on_client("sipp").args(["-v"]).run()?;
         for said in

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use lab::{Background, Family, Lab, Program, Result, Tracking, attach_kernel_helpers};
 
 use crate::scenario::{
-    alone, conntrack_counter, guarded_bridge, kernel_router, pptp, stateway, stateway_binary,
-    stop_cleanly, until_workers_have_changed,
+    beside_others, conntrack_counter, guarded_bridge, kernel_router, pptp, stateway,
+    stateway_binary, stop_cleanly, until_workers_have_changed,
 };
 
 const HELPER: &str = "[[helper]]\nname = \"pptp\"\n";
@@ -30,7 +30,7 @@ fn all_heard(ids: &[u16]) -> String {
 }
 
 fn calls_get_through(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(workers, HELPER)?;
         let _server = serving(&lab)?;
         // Two calls share a control connection and use each other's ids; two have their own
@@ -76,7 +76,7 @@ fn calls_get_through_with_the_helper_and_two_workers() {
 
 #[test]
 fn calls_do_not_get_through_without_helper() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(2, "")?;
         let _server = serving(&lab)?;
         let said = calling(&lab, "6", "0.5", pptp::CUT)?.input(String::new()).check()?;
@@ -88,7 +88,7 @@ fn calls_do_not_get_through_without_helper() {
 
 #[test]
 fn calls_come_and_go_while_workers_change() {
-    alone(|| {
+    beside_others(|| {
         let mut live = guarded_bridge(2, HELPER)?;
         let lab: &Lab = &live;
         let _server = serving(lab)?;
@@ -134,7 +134,7 @@ fn listed(program: Program, lab: &Lab) -> Result<Vec<(String, u64)>> {
 
 #[test]
 fn calls_read_like_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let kernel = kernel_router(Tracking::Conntrack)?;
         attach_kernel_helpers(kernel.gateway(), &[("pptp", "tcp", 1723)])?;

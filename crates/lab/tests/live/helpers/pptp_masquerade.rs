@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use lab::{Family, Lab, Namespace, Program, Result, Tracking, attach_kernel_helpers};
 
 use crate::scenario::{
-    StatewayLab, alone, conntrack_counter, edge_router, kernel_router, nat_rules, outside, pptp,
-    stateway_binary, stop_cleanly,
+    StatewayLab, beside_others, conntrack_counter, edge_router, kernel_router, nat_rules, outside,
+    pptp, stateway_binary, stop_cleanly,
 };
 
 const HELPER: &str = "[[helper]]\nname = \"pptp\"\n";
@@ -53,7 +53,7 @@ table inet heard {
 ";
 
 fn hosts_behind_one_address_call(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = translating_lab(workers, HELPER)?;
         lab.server().load_rules(COUNTS_ERRORS)?;
         let server = lab.server_address(Family::V4).to_string();
@@ -91,7 +91,7 @@ fn hosts_behind_one_address_call_one_server_through_two_workers() {
 
 #[test]
 fn calls_do_not_get_through_translation_without_helper() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = translating_lab(2, "")?;
         let server = lab.server_address(Family::V4).to_string();
         let _server = pptp::server(lab.server(), &server)?;
@@ -118,7 +118,7 @@ fn listed(program: Program) -> Result<BTreeSet<String>> {
 
 #[test]
 fn hosts_behind_one_address_call_one_server_as_through_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let kernel = kernel_router(Tracking::Conntrack)?;
         attach_kernel_helpers(kernel.gateway(), &[("pptp", "tcp", 1723)])?;

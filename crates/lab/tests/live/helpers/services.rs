@@ -9,7 +9,7 @@ use std::thread;
 use lab::{Background, Error, Family, Lab, Namespace, Program, Result, StatewaySpec, Tracking};
 
 use crate::scenario::{
-    alone, conntrack_counter, guarded_bridge, kernel_router, ready, router_spec, start_in,
+    beside_others, conntrack_counter, guarded_bridge, kernel_router, ready, router_spec, start_in,
     stateway_binary, stop_cleanly,
 };
 
@@ -250,7 +250,7 @@ fn everything(lab: &Lab) -> Result<(bool, String, String, bool)> {
 
 #[test]
 fn scanners_backups_and_questions_to_everybody_work_with_helpers() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(2, &format!("{FIRST}{ALL}"))?;
         let (scanned, saved, asked, named) = everything(&lab)?;
         assert!(scanned, "SANE");
@@ -265,7 +265,7 @@ fn scanners_backups_and_questions_to_everybody_work_with_helpers() {
 
 #[test]
 fn scanners_backups_and_questions_to_everybody_do_not_work_without() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(2, FIRST)?;
         let (scanned, saved, asked, named) = everything(&lab)?;
         assert!(!scanned && !named, "{scanned} {named}");
@@ -278,7 +278,7 @@ fn scanners_backups_and_questions_to_everybody_do_not_work_without() {
 /// Shows that the programs speak the real protocols: the kernel's helpers let them through too.
 #[test]
 fn the_kernel_lets_the_scanner_and_the_backup_through_as_well() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let lab = kernel_router(Tracking::Conntrack)?;
         lab.gateway().load_rules(RULES).map_err(|error| Error::Unavailable {
@@ -293,7 +293,7 @@ fn the_kernel_lets_the_scanner_and_the_backup_through_as_well() {
 
 #[test]
 fn the_scanner_and_the_backup_get_through_by_rules() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         let spec = StatewaySpec { ruleset: Some(RULES.to_owned()), ..router_spec(2)? };
         let running = start_in(lab.gateway(), &spec)?;

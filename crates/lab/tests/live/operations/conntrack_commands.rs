@@ -8,8 +8,8 @@ use lab::{
 };
 
 use crate::scenario::{
-    alone, bridge, bridge_spec, kernel_router, start, stateway, stateway_binary, stop_cleanly,
-    streams_are_assured, table,
+    beside_others, bridge, bridge_spec, kernel_router, start, stateway, stateway_binary,
+    stop_cleanly, streams_are_assured, table,
 };
 
 /// The line of a download's connection, and the client's port.
@@ -35,7 +35,7 @@ fn line_of_download(
 
 #[test]
 fn the_table_reads_like_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         for family in [Family::V4, Family::V6] {
             let kernel = kernel_router(Tracking::Conntrack)?;
@@ -107,7 +107,7 @@ const ASKED: [&str; 43] = [
 
 #[test]
 fn commands_end_as_those_of_the_kernels_tool() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let kernel = kernel_router(Tracking::Conntrack)?;
         let mut lab = bridge(2)?;
@@ -147,7 +147,7 @@ fn mark(listed: &str) -> Option<String> {
 
 #[test]
 fn streams_in_progress_are_established_and_assured() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         streams_are_assured(&lab, table)?;
         stop_cleanly(&mut lab)
@@ -157,7 +157,7 @@ fn streams_in_progress_are_established_and_assured() {
 /// The commands of the kernel's tool on connections in a zone.
 #[test]
 fn connections_of_a_zone_are_listed_marked_and_deleted() {
-    alone(|| {
+    beside_others(|| {
         let zone = "[[zone]]\nid = 7\ninterfaces = [\"lan0\", \"wan0\"]\nmax_connections = 100\n\
             [zone.timeouts]\nnf_conntrack_icmp_timeout = 77\n";
         let spec = StatewaySpec { more: zone.to_owned(), ..bridge_spec(2)? };
@@ -188,7 +188,7 @@ fn connections_of_a_zone_are_listed_marked_and_deleted() {
 #[test]
 fn a_connection_comes_back_to_a_zone_that_it_was_taken_from() {
     const BYTES: usize = 40_000_000;
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         // With a larger window the whole file might be in flight or delivered when the zone
         // changes.

@@ -10,7 +10,9 @@ use std::time::Duration;
 use lab::{Datagrams, Error, Family, Lab, Result, StatewaySpec, at_pace, iperf_udp, ping};
 use wire::build::PacketBuilder;
 
-use crate::scenario::{StatewayLab, alone, soon, start, stateway, stateway_binary, stop_cleanly};
+use crate::scenario::{
+    StatewayLab, beside_others, soon, start, stateway, stateway_binary, stop_cleanly,
+};
 
 /// A new control group, and a program that runs the gateway in it.
 struct Group {
@@ -93,7 +95,7 @@ fn flows(lab: &Lab, numbers: std::ops::Range<u32>) -> Vec<Vec<u8>> {
 #[test]
 fn a_flood_does_not_have_the_kernel_end_a_gateway_with_little_memory() {
     const LIMIT: u64 = 32 << 20;
-    alone(|| {
+    beside_others(|| {
         let group = Group::new("memory")?;
         group.set(["memory.limit_in_bytes", "memory.max"], &LIMIT.to_string())?;
         let mut lab = lab_in(&group, 2)?;
@@ -115,7 +117,7 @@ fn a_flood_does_not_have_the_kernel_end_a_gateway_with_little_memory() {
 
 #[test]
 fn datagrams_stay_in_order_while_a_cpu_set_shrinks_to_one() {
-    alone(|| {
+    beside_others(|| {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         if cpus < 2 {
             return Err(Error::Unavailable { why: "this machine has one CPU".to_owned() });

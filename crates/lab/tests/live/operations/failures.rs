@@ -6,8 +6,8 @@ use std::time::Duration;
 use lab::{Family, Lab, Result, ping};
 
 use crate::scenario::{
-    FAMILIES, alone, answers_of_host, echo, masquerading_router, own_table, router, soon, stateway,
-    stop_cleanly, wait_for_pings,
+    FAMILIES, answers_of_host, beside_others, echo, masquerading_router, own_table, router, soon,
+    stateway, stop_cleanly, wait_for_pings,
 };
 
 /// The number of connections that carry data meanwhile, half of each family.
@@ -77,7 +77,7 @@ fn kill(process: u32) {
 
 #[test]
 fn translated_connections_outlive_every_process_but_the_gateway() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(2)?;
         let _server = echo(lab.server(), 7000)?;
         let [v4, v6] = FAMILIES.map(|family| lab.server_address(family).to_string());
@@ -107,7 +107,7 @@ fn translated_connections_outlive_every_process_but_the_gateway() {
 
 #[test]
 fn a_gateway_that_is_killed_leaves_the_host_as_it_was() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(2)?;
         let (gateway, _) = gateway_and_children(&lab)?;
         kill(gateway);
@@ -136,7 +136,7 @@ fn ignores_hangup() -> bool {
 
 #[test]
 fn a_signal_ends_the_gateway_cleanly_or_is_told_and_ignored() {
-    alone(|| {
+    beside_others(|| {
         for (ends, name) in [("-HUP", "SIGHUP"), ("-INT", "SIGINT"), ("-TERM", "SIGTERM")] {
             if ends == "-HUP" && ignores_hangup() {
                 println!("SKIPPED SIGHUP: the tests were started with it ignored (nohup)");
@@ -190,7 +190,7 @@ fn worker_inside(gateway: u32) -> Option<String> {
 
 #[test]
 fn a_worker_that_hangs_does_not_keep_the_gateway_from_ending() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(2)?;
         let (gateway, _) = gateway_and_children(&lab)?;
         let worker = worker_inside(gateway).expect("it has a worker");
@@ -222,7 +222,7 @@ fn limit_descriptors(process: u32, limit: Option<u64>) {
 
 #[test]
 fn the_host_is_kept_from_a_new_address_with_all_descriptors_in_use() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(2)?;
         let _server = echo(lab.server(), 7000)?;
         let (gateway, _) = gateway_and_children(&lab)?;
@@ -244,7 +244,7 @@ fn the_host_is_kept_from_a_new_address_with_all_descriptors_in_use() {
 
 #[test]
 fn a_lack_of_descriptors_is_told_once_and_not_whenever_one_is_free() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(1)?;
         let (gateway, _) = gateway_and_children(&lab)?;
         for _ in 0..3 {

@@ -9,8 +9,8 @@ use lab::{Family, Lab, Namespace, Output, Result, Stateway, StatewaySpec};
 use lab::{Tracking, ping};
 
 use crate::scenario::{
-    CLOSED, alone, bridge, bridge_spec, closed_router, echos_at_server, kernel_router, load,
-    router_spec, ruleset_file, soon, start_in, stateway, stop_cleanly, with_config,
+    CLOSED, beside_others, bridge, bridge_spec, closed_router, echos_at_server, kernel_router,
+    load, router_spec, ruleset_file, soon, start_in, stateway, stop_cleanly, with_config,
 };
 
 /// Forwards connections that the client opens, if they come in by the interface with this name.
@@ -64,7 +64,7 @@ fn wait_for_names(lab: &Lab, wanted: &str) -> Result<()> {
 
 #[test]
 fn an_alternative_name_keeps_the_kernel_out_as_well() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         lab.gateway().ip(&[
             "link property add dev lan0 altname lan-port",
@@ -90,7 +90,7 @@ fn an_alternative_name_keeps_the_kernel_out_as_well() {
 
 #[test]
 fn a_rename_keeps_the_kernel_out_and_is_followed() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = closed_router()?;
         let forwarded = forwarded_while(&lab, || {
             for round in 0..20 {
@@ -128,7 +128,7 @@ fn a_rename_keeps_the_kernel_out_and_is_followed() {
 
 #[test]
 fn two_interfaces_that_change_names_stay_what_they_are() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = closed_router()?;
         let swap = ["link set lan0 name x", "link set wan0 name lan0", "link set x name wan0"];
         assert_eq!(forwarded_while(&lab, || lab.gateway().ip(&swap))?, 0);
@@ -146,7 +146,7 @@ fn two_interfaces_that_change_names_stay_what_they_are() {
 
 #[test]
 fn a_bridge_goes_on_while_its_interfaces_are_renamed() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         let report = thread::scope(|scope| {
             let pings = scope.spawn(|| {
@@ -169,7 +169,7 @@ fn a_bridge_goes_on_while_its_interfaces_are_renamed() {
 
 #[test]
 fn a_link_that_comes_back_is_another_and_the_kernel_stays_out() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = closed_router()?;
         let index = |lab: &Lab| -> Result<String> {
             let text = lab.gateway().program("cat").args(["/proc/net/if_inet6"]).check()?;
@@ -231,7 +231,7 @@ fn second(lab: &Lab, interfaces: [&str; 2]) -> Result<Output> {
 
 #[test]
 fn a_second_gateway_on_a_link_is_refused_by_whatever_name() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(1)?;
         lab.gateway().ip(&[
             "link property add dev lan0 altname lan-port",
@@ -260,7 +260,7 @@ fn a_second_gateway_on_a_link_is_refused_by_whatever_name() {
 
 #[test]
 fn a_file_that_names_a_link_twice_is_refused_with_both_lines() {
-    alone(|| {
+    beside_others(|| {
         let namespace = Namespace::new("twice")?;
         namespace.ip(&[
             "link add lan0 type veth peer name other",
@@ -316,7 +316,7 @@ while True:
 
 #[test]
 fn nobody_without_rights_can_stop_a_restart() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(1)?;
         let spec = bridge_spec(1)?;
         let gateway = lab.gateway().clone();

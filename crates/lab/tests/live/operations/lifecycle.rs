@@ -3,12 +3,12 @@
 use lab::{Family, Side, Stateway, ping};
 
 use crate::scenario::{
-    alone, bridge, bridge_spec, start_in, stop_cleanly, wait_for_pings, with_config,
+    beside_others, bridge, bridge_spec, start_in, stop_cleanly, wait_for_pings, with_config,
 };
 
 #[test]
 fn sigterm_stops_with_code_0_and_frees_the_socket() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         stop_cleanly(&mut lab)?;
         let spec = bridge_spec(1)?;
@@ -22,7 +22,7 @@ fn sigterm_stops_with_code_0_and_frees_the_socket() {
 
 #[test]
 fn a_second_instance_on_the_same_socket_is_refused() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(1)?;
         let config = bridge_spec(1)?.config(&["lan0", "wan0"]);
         let refused = with_config(lab.gateway(), "run", &config)?.run()?;
@@ -36,7 +36,7 @@ fn a_second_instance_on_the_same_socket_is_refused() {
 
 #[test]
 fn a_missing_interface_is_named_with_its_file_and_line() {
-    alone(|| {
+    beside_others(|| {
         let lab = bridge(1)?;
         let config = bridge_spec(1)?.config(&["lan0", "absent0"]);
         let config = config.replace("stateway.sock", "other.sock");
@@ -54,7 +54,7 @@ fn a_missing_interface_is_named_with_its_file_and_line() {
 
 #[test]
 fn an_interface_that_comes_back_carries_traffic_again() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         for side in [Side::Client, Side::Server] {
             lab.unplug(side)?;

@@ -6,12 +6,13 @@ use std::time::Duration;
 use lab::{Error, Namespace, Result, StatewaySpec, Tracking, ping};
 
 use crate::scenario::{
-    alone, bridge_spec, echos_at_server, kernel_router, load_of, router_spec, start_in, with_config,
+    beside_others, bridge_spec, echos_at_server, kernel_router, load_of, router_spec, start_in,
+    with_config,
 };
 
 #[test]
 fn a_bridge_refuses_an_interface_on_top_of_another_of_its_own() {
-    alone(|| {
+    beside_others(|| {
         let namespace = Namespace::new("stack")?;
         namespace.ip(&[
             "link add lan0 type veth peer name other",
@@ -54,7 +55,7 @@ fn on_top(gateway: &Namespace) -> Result<()> {
 
 #[test]
 fn a_router_has_an_interface_and_another_on_top_of_it() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         on_top(lab.gateway())?;
         lab.gateway().sysctl(["net.ipv4.conf.all.arp_ignore=1"])?;

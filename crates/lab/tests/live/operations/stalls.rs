@@ -13,7 +13,8 @@ use lab::{Family, Lab, Result, Stateway, StatewaySpec, ping};
 use tempfile::TempDir;
 
 use crate::scenario::{
-    FAMILIES, StatewayLab, alone, load, soon, start, stateway, stateway_binary, stop_cleanly,
+    FAMILIES, StatewayLab, beside_others, load, soon, start, stateway, stateway_binary,
+    stop_cleanly,
 };
 
 /// Logs every packet.
@@ -97,7 +98,7 @@ impl StalledPipe {
 
 #[test]
 fn a_reader_of_the_log_that_stalls_stops_nothing() {
-    alone(|| {
+    beside_others(|| {
         let directory = TempDir::new().unwrap();
         let mut pipe = StalledPipe::new(directory.path());
         let binary = redirected(directory.path(), &format!("exec 2>{}", pipe.path.display()))?;
@@ -137,7 +138,7 @@ fn ticks_of_writer(lab: &Lab) -> u64 {
 
 #[test]
 fn a_full_disk_behind_the_log_stops_nothing_and_is_told_when_it_has_room() {
-    alone(|| {
+    beside_others(|| {
         let directory = TempDir::new().unwrap();
         let disk = "mkdir /dev/shm/disk && mount -t tmpfs -o size=128k disk /dev/shm/disk || exit 1
             exec 2>>/dev/shm/disk/log
@@ -179,7 +180,7 @@ fn half_open(lab: &Lab, count: usize) -> Vec<UnixStream> {
 
 #[test]
 fn connections_that_never_ask_leave_descriptors_for_everything_else() {
-    alone(|| {
+    beside_others(|| {
         let directory = TempDir::new().unwrap();
         let mut lab = logging_lab(redirected(directory.path(), "ulimit -n 128")?)?;
         let open = half_open(&lab, 400);

@@ -7,12 +7,13 @@ use std::time::Duration;
 use lab::{Family, iperf_tcp, ping};
 
 use crate::scenario::{
-    alone, bridge, datagrams_stay_in_order, soon, stateway, stop_cleanly, while_workers_change,
+    beside_others, bridge, datagrams_stay_in_order, soon, stateway, stop_cleanly,
+    while_workers_change,
 };
 
 #[test]
 fn streams_go_on_while_workers_change() {
-    alone(|| {
+    beside_others(|| {
         let report = while_workers_change(bridge(1)?, |lab| {
             iperf_tcp(lab, Family::V4, Duration::from_secs(4), 4)
         })?;
@@ -23,13 +24,13 @@ fn streams_go_on_while_workers_change() {
 
 #[test]
 fn datagrams_stay_in_order_while_workers_change() {
-    alone(|| datagrams_stay_in_order(bridge(1)?));
+    beside_others(|| datagrams_stay_in_order(bridge(1)?));
 }
 
 /// Only the affinity of the process changes; the CPUs of the machine stay online.
 #[test]
 fn workers_follow_the_cpus_that_the_process_may_use() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(0)?;
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         if cpus < 2 {

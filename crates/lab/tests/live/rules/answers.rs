@@ -3,7 +3,9 @@
 
 use lab::{Family, Lab, Result, Side, StatewaySpec, Tracking};
 
-use crate::scenario::{FAMILIES, alone, bridge_spec, kernel_router, ready, start, stop_cleanly};
+use crate::scenario::{
+    FAMILIES, beside_others, bridge_spec, kernel_router, ready, start, stop_cleanly,
+};
 
 /// Every kind of refusal, tracking, marks passed between chains, and untracked packets.
 const RULES: &str = "
@@ -84,7 +86,7 @@ fn kernel() -> Result<Vec<String>> {
 
 #[test]
 fn hosts_get_the_same_answers_from_the_kernel_a_bridge_and_a_router() {
-    alone(|| {
+    beside_others(|| {
         let theirs = kernel()?;
         let words = ["hello", "nothing", "reset flags 0x14", "error 3 13", "error 1 4"];
         for word in words {

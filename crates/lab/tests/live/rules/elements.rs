@@ -3,7 +3,7 @@
 use lab::{Family, Lab, Namespace, Output, Result, ping};
 use serde_json::Value;
 
-use crate::scenario::{alone, bridge, load, ruleset_file, stateway, stop_cleanly};
+use crate::scenario::{beside_others, bridge, load, ruleset_file, stateway, stop_cleanly};
 
 const RULES: &str = "
 table inet filter {
@@ -130,7 +130,7 @@ fn of_ours(lab: &Lab, set: &str) -> Result<Vec<String>> {
 
 #[test]
 fn elements_change_as_those_of_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         let kernel = Namespace::new("kernel")?;
         kernel.load_rules(RULES)?;
         let mut lab = bridge(2)?;
@@ -171,7 +171,7 @@ fn echos(lab: &Lab) -> Result<u64> {
 
 #[test]
 fn an_element_holds_for_all_workers_and_survives_a_reload_if_asked() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(3)?;
         load(&lab, RULES)?;
         let (client, server) =

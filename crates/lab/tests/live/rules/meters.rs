@@ -5,8 +5,8 @@ use lab::{Family, Lab, Result, Tracking, Transport};
 use serde_json::Value;
 
 use crate::scenario::{
-    alone, bridge_spec, kernel_router, load, start, stateway, stateway_binary, stop_cleanly,
-    wait_for_pings,
+    beside_others, bridge_spec, kernel_router, load, start, stateway, stateway_binary,
+    stop_cleanly, wait_for_pings,
 };
 
 /// Refuses connections over rates and quotas, of an address and of all. The server has no
@@ -87,7 +87,7 @@ fn counted(document: &Value) -> Vec<u64> {
 
 #[test]
 fn rates_and_quotas_of_addresses_are_the_kernels_with_any_number_of_workers() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let kernel = kernel_router(Tracking::Conntrack)?;
         kernel.gateway().load_rules(MEASURING)?;
@@ -204,7 +204,7 @@ fn bounded(lab: &Lab) -> Result<String> {
 
 #[test]
 fn connections_are_counted_as_by_the_kernel_with_any_number_of_workers() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let kernel = kernel_router(Tracking::Conntrack)?;
         kernel.gateway().load_rules(BOUNDING)?;

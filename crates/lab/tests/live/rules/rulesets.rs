@@ -7,8 +7,8 @@ use lab::{Error, Family, Lab, Output, Result, Stateway, StatewaySpec, Tracking, 
 use serde_json::{Value, json};
 
 use crate::scenario::{
-    alone, bridge, bridge_spec, drops, kernel_router, load, router, ruleset_file, soon, start,
-    start_in, stateway, stateway_binary, stop_cleanly, with_config,
+    beside_others, bridge, bridge_spec, drops, kernel_router, load, router, ruleset_file, soon,
+    start, start_in, stateway, stateway_binary, stop_cleanly, with_config,
 };
 
 /// Counts traffic that is the same on a router and on a bridge: echo requests and replies.
@@ -142,7 +142,7 @@ fn counted(document: &Value) -> Vec<String> {
 
 #[test]
 fn rules_are_listed_with_the_counters_of_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let kernel = kernel_router(Tracking::Conntrack)?;
         kernel.gateway().load_rules(COUNTING)?;
@@ -188,7 +188,7 @@ fn ping_with_forged_sources(lab: &Lab) -> Result<()> {
 
 #[test]
 fn a_router_looks_addresses_up_as_the_kernel_does() {
-    alone(|| {
+    beside_others(|| {
         stateway_binary()?;
         let marked = |gateway: &lab::Namespace| {
             // Rules of the kernel see packets before their source is checked, ours behind that.
@@ -222,7 +222,7 @@ fn a_router_looks_addresses_up_as_the_kernel_does() {
 
 #[test]
 fn a_ruleset_that_is_tried_goes_unless_it_is_confirmed() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         assert!(passes(&lab)?);
         let refusing = ruleset_file(&lab, "refusing.json", REFUSING)?;
@@ -289,7 +289,7 @@ fn jumps(chains: usize, last_to: Option<usize>) -> Value {
 
 #[test]
 fn a_wrong_ruleset_leaves_the_one_that_runs() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         let refusing = ruleset_file(&lab, "refusing.json", REFUSING)?;
         done(&lab, &["rules", "load", &refusing])?;
@@ -349,7 +349,7 @@ fn tells_where_rules_came_from(lab: &Lab, gateway: &Stateway) -> Result<()> {
 
 #[test]
 fn rules_of_the_configuration_hold_from_the_first_packet() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(1)?;
         ruleset_file(&lab, "refusing.json", REFUSING)?;
         lab.gateway().write_file("cut.json", b"{\"nftables\": [")?;
@@ -395,7 +395,7 @@ table inet host {
 fn a_ruleset_about_the_host_alone_is_told_to_judge_nobody_here_and_nobody_there() {
     const UNRUN: &str = "NOBODY RUNS inet host chain own (hook input, policy drop): ";
     const OPEN: &str = "none of its chains judges packets that are forwarded";
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(1)?;
         ruleset_file(&lab, "host.json", OF_HOST)?;
         let refusing = ruleset_file(&lab, "refusing.json", REFUSING)?;
@@ -473,7 +473,7 @@ fn a_ruleset_about_the_host_alone_is_told_to_judge_nobody_here_and_nobody_there(
 
 #[test]
 fn packets_are_explained_with_what_the_gateway_knows() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         let counting = ruleset_file(&lab, "counting.json", COUNTING)?;
         done(&lab, &["rules", "load", &counting])?;
@@ -521,7 +521,7 @@ table inet edge {
 
 #[test]
 fn a_packet_without_an_output_interface_is_explained_by_the_route_that_it_takes() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = router(1)?;
         lab.gateway().ip(&[
             "rule add fwmark 7 lookup 100",

@@ -2,7 +2,7 @@
 
 use lab::{Error, Family, Result, ping};
 
-use crate::scenario::{alone, bridge, load, stop_cleanly};
+use crate::scenario::{beside_others, bridge, load, stop_cleanly};
 
 /// Lets pings through that some rule by time accepts.
 fn by_time(question: &str) -> String {
@@ -19,7 +19,7 @@ fn by_time(question: &str) -> String {
 
 #[test]
 fn a_gateway_knows_the_date_and_the_time_of_day() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         let server = lab.server_address(Family::V4);
         let passes = |question: &str| -> Result<bool> {

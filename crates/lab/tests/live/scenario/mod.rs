@@ -1,8 +1,8 @@
 //! The words in which all live tests speak: networks, gateways, traffic and what can be read of
 //! them afterwards. A test file has fixtures of its own only for what it alone shows.
 //!
-//! A test runs [`alone`], begins with a network, sends traffic, reads counters or listings, and
-//! ends with [`stop_cleanly`].
+//! A test runs [`beside_others`], or [`alone`] if it floods or measures. It begins with a network,
+//! sends traffic, reads counters or listings, and ends with [`stop_cleanly`].
 //!
 //! **Networks.** Most tests take a *lab*, a client and a server with a gateway between them. Real
 //! programs and the kernel are the hosts.
@@ -37,7 +37,7 @@
 use std::io::{Write, stderr};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -68,10 +68,23 @@ pub use self::traffic::*;
 
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// Runs a test alone. If this machine lacks a feature, it prints that the test is skipped.
+/// Tests beside others hold it together, one that is alone holds it by itself.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Runs a test while others may run in labs of their own. If this machine lacks a feature, it
+/// prints that the test is skipped.
+pub fn beside_others(test: impl FnOnce() -> Result<()>) {
+    let _share = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    run(test);
+}
+
+/// As [`beside_others`], for a test that floods or measures: no other runs meanwhile.
 pub fn alone(test: impl FnOnce() -> Result<()>) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _all = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    run(test);
+}
+
+fn run(test: impl FnOnce() -> Result<()>) {
     match test() {
         Ok(()) => {}
         // `println!` shows nothing for a test that passes.

@@ -5,8 +5,8 @@ use lab::{Lab, Result, StatewaySpec, ping};
 use wire::build::PacketBuilder;
 
 use crate::scenario::{
-    CLOSED, alone, bridge, closed_router, echos_at_server, frames, kernel_bridge, listen, load,
-    send_frames, soon, start_in, stateway_binary, stop_cleanly, with_config,
+    CLOSED, beside_others, bridge, closed_router, echos_at_server, frames, kernel_bridge, listen,
+    load, send_frames, soon, start_in, stateway_binary, stop_cleanly, with_config,
 };
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -37,7 +37,7 @@ fn ask_past_bridge(lab: &Lab) -> Result<[u64; 2]> {
 
 #[test]
 fn the_kernel_forwards_nothing_past_the_rules_of_a_bridge() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         load(&lab, CLOSED)?;
         // As on a host with containers, that is managed from the side of the server.
@@ -80,7 +80,7 @@ fn is_closed_soon(lab: &Lab) -> Result<bool> {
 
 #[test]
 fn the_kernel_forwards_nothing_that_comes_in_by_a_device_on_top_of_an_interface() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         load(&lab, CLOSED)?;
         lab.gateway().ip(&[
@@ -158,7 +158,7 @@ fn reached_by_source_routing(lab: &Lab) -> Result<usize> {
 
 #[test]
 fn source_routing_leads_nothing_past_the_rules_of_a_router() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = closed_router()?;
         // The server is known on its link.
         ping(lab.gateway().program("ping"), SERVER.into(), 1)?;
@@ -184,7 +184,7 @@ fn belongs(interface: &str, to: &str) -> [String; 2] {
 
 #[test]
 fn an_interface_that_belongs_to_another_is_refused_and_told_of() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_bridge()?;
         let binary = stateway_binary()?;
         let refused = |routed: bool, lan0: &str, wan0: &str| -> Result<()> {

@@ -3,7 +3,7 @@
 use lab::{Family, Result, ping};
 use serde_json::{Value, json};
 
-use crate::scenario::{alone, bridge, stateway, stop_cleanly};
+use crate::scenario::{beside_others, bridge, stateway, stop_cleanly};
 
 /// A forged line and control characters that terminals obey: CSI in seven and in eight bits, and a
 /// right-to-left override.
@@ -37,7 +37,7 @@ fn is_harmless(text: &str) -> bool {
 
 #[test]
 fn text_of_a_ruleset_forges_no_line_of_the_log_or_of_commands() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(1)?;
         let file = lab.gateway().write_file("hostile.json", ruleset().to_string().as_bytes())?;
         let stateway = stateway(&lab);

@@ -6,7 +6,7 @@ use wire::build::PacketBuilder;
 use crate::scenario::cables::{
     CLIENT, CLIENT_V6, Fate, Numbers, OWN, Router, SERVER, SERVER_V6, Sent,
 };
-use crate::scenario::{alone, drops};
+use crate::scenario::{beside_others, drops};
 
 /// The number of packets of each family.
 const PACKETS: usize = 600;
@@ -180,7 +180,7 @@ fn has_source_route(frame: &[u8]) -> bool {
 
 #[test]
 fn options_are_treated_as_by_a_kernel_that_forwards() {
-    alone(|| {
+    beside_others(|| {
         let router = Router::new()?;
         let (mut random, mut numbers) = (Random::new(1), Numbers::default());
         let mut sent = Vec::new();
@@ -230,7 +230,7 @@ fn options_are_treated_as_by_a_kernel_that_forwards() {
 /// Each packet tries to trick the router, or asks for something that it has to do.
 #[test]
 fn source_routes_end_at_the_router_and_recorded_routes_have_it() {
-    alone(|| {
+    beside_others(|| {
         let router = Router::new()?;
         let mut numbers = Numbers::default();
         let mut packet = |options: &[u8]| {

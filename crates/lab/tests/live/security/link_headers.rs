@@ -10,8 +10,8 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{Dissected, TcpFlags, dissect};
 
 use crate::scenario::{
-    alone, bridge_spec, frames, listen, load, router_spec, send_frames, start, stop_cleanly,
-    with_config,
+    beside_others, bridge_spec, frames, listen, load, router_spec, send_frames, start,
+    stop_cleanly, with_config,
 };
 
 /// Only packets for port 80 pass.
@@ -203,7 +203,7 @@ fn only_what_is_allowed(probes: &[Probe], routed: bool) -> Result<BTreeSet<u16>>
 /// Checks that a host behind a gateway of the kernel answers every frame, however deep the stack,
 /// and that Stateway lets only the allowed ones through.
 fn stacks_of_tags(kernel: Gateway, routed: bool) {
-    alone(|| {
+    beside_others(|| {
         let probes = in_tags();
         let kernel = send(&Lab::new(kernel, Placement::free())?, &probes)?;
         let all: BTreeSet<u16> = (0..=probes.len() as u16).collect();
@@ -227,7 +227,7 @@ fn stacks_of_tags_do_not_get_past_the_rules_of_a_router() {
 
 #[test]
 fn packets_in_other_frames_do_not_get_past_the_rules() {
-    alone(|| {
+    beside_others(|| {
         only_what_is_allowed(&otherwise(), false)?;
         only_what_is_allowed(&otherwise(), true).map(drop)
     });
@@ -236,7 +236,7 @@ fn packets_in_other_frames_do_not_get_past_the_rules() {
 /// Packets from them have no Ethernet header. A router does without, and a bridge can not.
 #[test]
 fn interfaces_without_ethernet_are_refused_by_a_bridge() {
-    alone(|| {
+    beside_others(|| {
         let namespace = Namespace::new("bare")?;
         namespace.ip(&[
             "link add lan0 type veth peer name other",

@@ -8,7 +8,9 @@ use std::net::IpAddr;
 
 use lab::{Family, Lab, Result};
 
-use crate::scenario::{alone, conntrack_counter, guarded_bridge, ready, stateway, stop_cleanly};
+use crate::scenario::{
+    beside_others, conntrack_counter, guarded_bridge, ready, stateway, stop_cleanly,
+};
 
 const HELPERS: &str = "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"irc\"\n\n\
     [[helper]]\nname = \"sip\"\n";
@@ -113,7 +115,7 @@ fn post(lab: &Lab, port: &str, path: &str) -> Result<(String, String)> {
 
 #[test]
 fn posts_of_a_web_page_open_no_port() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(2, HELPERS)?;
         let script = lab.client().write_file("host.py", HOST.as_bytes())?;
         let program = lab.on_client("/usr/bin/python3").args([&script]);
@@ -194,7 +196,7 @@ fn told(lab: &Lab) -> Result<String> {
 
 #[test]
 fn privileged_ports_are_reached_only_if_that_is_allowed() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = guarded_bridge(2, HELPERS)?;
         assert_eq!(told(&lab)?, "22 nothing\n8080 data\n1023 nothing\n1024 data\n");
         assert_eq!(conntrack_counter(&lab, "expect_refused")?, 2);

@@ -6,7 +6,7 @@ use lab::{Random, Result, Side};
 use wire::build::PacketBuilder;
 
 use crate::scenario::cables::{CLIENT, CLIENT_V6, Fate, Numbers, Router, SERVER, SERVER_V6, Sent};
-use crate::scenario::{alone, drops};
+use crate::scenario::{beside_others, drops};
 
 /// The number of packets for each configuration.
 const PACKETS: usize = 300;
@@ -84,7 +84,7 @@ fn have_kernel(router: &Router, value: usize) -> Result<()> {
 
 #[test]
 fn sources_are_refused_as_by_a_kernel_that_forwards() {
-    alone(|| {
+    beside_others(|| {
         let router = Router::new()?;
         for route in ROUTES {
             router.namespace.program("ip").args(route.split(' ')).check()?;
@@ -131,7 +131,7 @@ fn sources_are_refused_as_by_a_kernel_that_forwards() {
 /// A host behind the other link is no neighbour on this one, whatever the kernel's setting.
 #[test]
 fn a_spoofed_neighbour_is_refused_where_nothing_is_configured() {
-    alone(|| {
+    beside_others(|| {
         let router = Router::new()?;
         router
             .namespace

@@ -10,7 +10,7 @@ use lab::{
 };
 
 use crate::scenario::{
-    alone, bridge, echo, every_client, fragments_arrive, ftp_modes, kernel_router, load,
+    beside_others, bridge, echo, every_client, fragments_arrive, ftp_modes, kernel_router, load,
     router_spec, start_in, stateway, stop_cleanly,
 };
 
@@ -55,7 +55,7 @@ fn listed(text: &str) -> BTreeSet<(String, String, String)> {
 
 #[test]
 fn rules_put_connections_into_the_zones_of_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         let kernel = kernel_router(Tracking::Conntrack)?;
         kernel.gateway().load_rules(RULES)?;
         every_client(&kernel)?;
@@ -266,7 +266,7 @@ impl Drop for Running {
 
 #[test]
 fn tenants_with_the_same_addresses_leave_by_one_gateway() {
-    alone(|| {
+    beside_others(|| {
         let kernel = kernel_router(Tracking::Off)?;
         let tenant = second_tenant(&kernel)?;
         kernel.gateway().load_rules(TENANTS)?;
@@ -309,7 +309,7 @@ fn tenants_with_the_same_addresses_leave_by_one_gateway() {
 
 #[test]
 fn tenants_with_the_same_addresses_are_answered_for() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_router(Tracking::Off)?;
         let tenant = second_tenant(&lab)?;
         let running =

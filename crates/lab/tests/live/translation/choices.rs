@@ -19,7 +19,7 @@ use wire::build::Tcp;
 use crate::scenario::cables::{forwarding_namespace, player};
 use crate::scenario::own_table::{NOW, OwnTable, hash};
 use crate::scenario::trackers::dialogue::packet;
-use crate::scenario::{alone, hex};
+use crate::scenario::{beside_others, hex};
 
 /// The destination port of the first rule. Each rule has its own port.
 const PORT: u16 = 1000;
@@ -301,5 +301,5 @@ fn compare() -> Result<()> {
 
 #[test]
 fn rules_choose_the_same_translations_as_in_the_kernel() {
-    alone(compare);
+    beside_others(compare);
 }

@@ -6,7 +6,7 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{Network, QuotedTransport, TcpFlags, Transport, dissect};
 
 use crate::scenario::cables::{CLIENT, OWN, Router, SERVER, Sent};
-use crate::scenario::{alone, drops};
+use crate::scenario::{beside_others, drops};
 
 /// The neighbour that runs the service.
 const NEIGHBOUR: [u8; 4] = [192, 0, 2, 5];
@@ -196,7 +196,7 @@ fn router() -> Result<Router> {
 
 #[test]
 fn a_neighbour_is_reached_by_the_outside_address_as_with_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         let router = router()?;
         let talk = [opened(), closed()].concat();
         let mut marks = 0;
@@ -213,7 +213,7 @@ fn a_neighbour_is_reached_by_the_outside_address_as_with_the_kernel() {
 
 #[test]
 fn strangers_have_no_part_in_what_neighbours_say_by_the_outside_address() {
-    alone(|| {
+    beside_others(|| {
         let router = router()?;
         let mut marks = 0;
         // The forged packets that pass, and the number of genuine packets lost after them.

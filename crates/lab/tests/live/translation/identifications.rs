@@ -9,7 +9,8 @@ use lab::{
 };
 
 use crate::scenario::{
-    StatewayLab, alone, kernel_router, ready, router_spec, start, stateway_binary, stop_cleanly,
+    StatewayLab, beside_others, kernel_router, ready, router_spec, start, stateway_binary,
+    stop_cleanly,
 };
 
 fn masquerading() -> Result<StatewayLab> {
@@ -52,7 +53,7 @@ while count < 900:
 
 #[test]
 fn a_server_learns_nothing_of_what_others_get() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading()?;
         for (side, network) in [(lab.client(), "192.0.2"), (lab.server(), "198.51.100")] {
             let add = [10, 11].map(|host| format!("addr add {network}.{host}/24 dev eth0"));
@@ -141,7 +142,7 @@ fn arrived(lab: &Lab) -> Result<(usize, usize)> {
 /// The kernel's masquerade mixes them up, because it keeps identifications.
 #[test]
 fn fragments_of_hosts_behind_one_address_are_never_mixed_up() {
-    alone(|| {
+    beside_others(|| {
         let kernel = arrived(&kernel_router(Tracking::Masquerade)?)?;
         let mut lab = masquerading()?;
         let (own, mixed) = arrived(&lab)?;

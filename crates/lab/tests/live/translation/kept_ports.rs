@@ -5,8 +5,8 @@
 use lab::{Family, Lab, Namespace, Result, Stateway, StatewaySpec, Tracking};
 
 use crate::scenario::{
-    FAMILIES, alone, drops, edge_router, kernel_router, nat_rules, outside, ready, router_spec,
-    start_in, stateway, stop_cleanly,
+    FAMILIES, beside_others, drops, edge_router, kernel_router, nat_rules, outside, ready,
+    router_spec, start_in, stateway, stop_cleanly,
 };
 
 /// Addresses of the server for IPv4: its own, and two more.
@@ -138,7 +138,7 @@ fn kept(lab: &Lab, ports: &str) -> Result<[usize; 2]> {
 fn a_source_keeps_its_port_towards_every_destination_as_by_the_kernel() {
     // Ports of programs with and without privileges, also one that many clients use.
     const PORTS: &str = "123,501,700,1023,1024,5060,8080,32768,51820,65535";
-    alone(|| {
+    beside_others(|| {
         let rules = nat_rules(&[], "masquerade");
         assert_eq!(kept(&kernel_with(&rules)?, PORTS)?, [30, 30], "the kernel");
         for workers in [1, 2] {
@@ -153,7 +153,7 @@ fn a_source_keeps_its_port_towards_every_destination_as_by_the_kernel() {
 #[test]
 fn a_service_behind_the_router_has_four_thousand_clients() {
     const SERVICES: [u16; 4] = [80, 443, 8080, 30080];
-    alone(|| {
+    beside_others(|| {
         for behind in ["", "masquerade"] {
             let forwards = SERVICES.map(|port| (format!("udp dport {port}"), format!(":{port}")));
             let forwards = forwards.each_ref().map(|(what, port)| (&what[..], &port[..]));
@@ -181,7 +181,7 @@ fn a_service_behind_the_router_has_four_thousand_clients() {
 
 #[test]
 fn a_thousand_hosts_with_one_port_reach_one_server() {
-    alone(|| {
+    beside_others(|| {
         for workers in [1, 2] {
             let mut lab = edge_router(workers, &nat_rules(&[], "masquerade"), "")?;
             lab.gateway().ip(&["route add 10.7.0.0/16 via 192.0.2.1"])?;
@@ -237,7 +237,7 @@ fn discovered(lab: &Lab) -> Result<Vec<String>> {
 
 #[test]
 fn a_client_hears_of_the_same_mapping_and_filtering_as_behind_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         let rules = nat_rules(&[], "masquerade");
         let of_kernel = discovered(&kernel_with(&rules)?)?;
         assert!(of_kernel.iter().any(|line| line.contains("Endpoint Independent Mapping")));
@@ -341,7 +341,7 @@ fn two_hosts_behind_two_gateways_punch_through_as_behind_two_kernels() {
             }
         }";
     let heard = ["heard"; 2].map(str::to_owned);
-    alone(|| {
+    beside_others(|| {
         let homes = Homes::new()?;
         homes.gateways.iter().try_for_each(|gateway| gateway.load_rules(rules))?;
         assert_eq!(homes.punch(PUNCH, 40_000)?, heard, "behind two kernels");

@@ -7,9 +7,9 @@ use std::time::Duration;
 use lab::{Family, HttpServer, Lab, Result, Transport, ping};
 
 use crate::scenario::{
-    FAMILIES, StatewayLab, alone, answers_of_host, datagrams_stay_in_order, drops, edge_router,
-    every_request, fragments_arrive, inside, masquerading_router, nat_rules, outside, routes_show,
-    source_echo, stateway, stop_cleanly,
+    FAMILIES, StatewayLab, answers_of_host, beside_others, datagrams_stay_in_order, drops,
+    edge_router, every_request, fragments_arrive, inside, masquerading_router, nat_rules, outside,
+    routes_show, source_echo, stateway, stop_cleanly,
 };
 
 /// A configuration in which no connection is evicted for a port.
@@ -22,7 +22,7 @@ fn range_router((first, last): (u16, u16)) -> Result<StatewayLab> {
 }
 
 fn every_client_with(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(workers)?;
         every_request(&lab)?;
         fragments_arrive(&lab)?;
@@ -47,12 +47,12 @@ fn every_client_is_masqueraded_with_two_workers() {
 fn datagrams_stay_in_order_under_translation_while_workers_change() {
     let named = "udp dport 5201 snat ip to 198.51.100.254:40000\noifname wan0 masquerade";
     let rules = nat_rules(&[], named);
-    alone(|| datagrams_stay_in_order(edge_router(1, &rules, "")?));
+    beside_others(|| datagrams_stay_in_order(edge_router(1, &rules, "")?));
 }
 
 #[test]
 fn a_server_behind_the_router_is_reached_by_its_address() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(2)?;
         let path = lab.client().write_file("page", &[b'x'; 200_000])?;
         let directory = std::path::Path::new(&path).parent().expect("a directory").to_owned();
@@ -93,7 +93,7 @@ fn a_server_behind_the_router_is_reached_by_its_address() {
 
 #[test]
 fn a_sender_hears_of_a_shorter_link_behind_its_translation() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(2)?;
         // Both ends of the link, because it drops packets longer than either MTU.
         lab.gateway().ip(&["link set wan0 mtu 1300"])?;
@@ -132,7 +132,7 @@ fn gets_a_page(from: lab::Program, host: std::net::IpAddr, port: u16) -> Result<
 fn the_host_keeps_its_own_connections() {
     // A port of the kernel's ephemeral range, and one of those to which sources are translated.
     const PORTS: [u16; 2] = [40_080, 9000];
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(2)?;
         let mut servers = Vec::new();
         for (namespace, ports) in [(lab.gateway(), &PORTS[..]), (lab.server(), &[8080][..])] {
@@ -226,7 +226,7 @@ fn answered_flows(lab: &Lab, hosts: u32, ports: u32) -> Result<usize> {
 
 #[test]
 fn no_two_flows_of_many_hosts_have_one_source() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(2)?;
         assert_eq!(answered_flows(&lab, 60, 10)?, 600);
         assert_eq!(drops(stateway(&lab), "port_pool_full")?, 0);
@@ -238,7 +238,7 @@ fn no_two_flows_of_many_hosts_have_one_source() {
 fn flows_that_find_no_port_are_counted() {
     // Two ports for each of 256 buckets. A bucket may also get ports of others.
     const RANGE: (u16, u16) = (20_000, 20_511);
-    alone(|| {
+    beside_others(|| {
         let mut lab = range_router(RANGE)?;
         assert_eq!(answered_flows(&lab, 45, 20)?, 512);
         // On a busy machine another worker answers so late that some flows do not wait for it.
@@ -253,7 +253,7 @@ fn flows_that_find_no_port_are_counted() {
 #[test]
 fn a_range_that_most_buckets_have_no_port_of_is_used_up() {
     const RANGE: (u16, u16) = (20_000, 20_063);
-    alone(|| {
+    beside_others(|| {
         let mut lab = range_router(RANGE)?;
         assert_eq!(answered_flows(&lab, 30, 10)?, 64);
         let refused = drops(stateway(&lab), "port_pool_full")?;
@@ -283,7 +283,7 @@ fn counted_replies(lab: &Lab) -> Result<u64> {
 
 #[test]
 fn the_host_hears_replies_to_its_own_pings_alone() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(2)?;
         lab.gateway().load_rules(COUNTED)?;
         for family in FAMILIES {
@@ -301,7 +301,7 @@ fn the_host_hears_replies_to_its_own_pings_alone() {
 
 #[test]
 fn the_host_refuses_connections_to_closed_service_ports_of_its_translation_address() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = masquerading_router(2)?;
         for family in FAMILIES {
             for port in ["1", "22", "443", "1023"] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lab::Stateway;
 
 use crate::scenario::{
-    alone, echo, edge_router, ruleset_file, stateway, stateway_binary, stop_cleanly,
+    beside_others, echo, edge_router, ruleset_file, stateway, stateway_binary, stop_cleanly,
 };
 
 /// A connection from outside needs a forwarded port. No source is translated to such a port.
@@ -46,7 +46,7 @@ print(answers)
 
 #[test]
 fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = edge_router(2, "", "")?;
         let mut gone = String::new();
         for line in FORWARDS.lines().filter(|line| !line.contains("dnat to")) {
@@ -102,7 +102,7 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
 /// Both directions: connections to the forwarded port, and connections that are masqueraded.
 #[test]
 fn the_syn_proxy_answers_for_what_is_translated() {
-    alone(|| {
+    beside_others(|| {
         let more = "[tunables]\nstateway_syn_proxy_half_open = 1\n";
         let mut lab = edge_router(2, FORWARDS, more)?;
         let stateway = stateway(&lab);

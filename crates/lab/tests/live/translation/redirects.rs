@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use lab::{Background, Family, Namespace, Result};
 
 use crate::scenario::{
-    FAMILIES, StatewayLab, alone, answers_of_host, edge_router, load, outside, own_tables, ready,
-    ruleset_file, soon, stateway, stop_cleanly,
+    FAMILIES, StatewayLab, answers_of_host, beside_others, edge_router, load, outside, own_tables,
+    ready, ruleset_file, soon, stateway, stop_cleanly,
 };
 
 /// The gateway takes the clients' requests for pages and names. A port of its outside address leads
@@ -187,7 +187,7 @@ fn nobody(family: Family) -> &'static str {
 }
 
 fn redirected_with(workers: u32) {
-    alone(|| {
+    beside_others(|| {
         let mut all = Rig::new(workers)?;
         let before = all.kernels_rules()?;
         assert!(before.contains("redirect to :3128"), "{before}");
@@ -253,7 +253,7 @@ fn redirected_with_two_workers() {
 
 #[test]
 fn a_reload_takes_redirects_away_and_brings_them_back_and_connections_stay() {
-    alone(|| {
+    beside_others(|| {
         let mut all = Rig::new(2)?;
         let without: Vec<&str> = RULES.lines().filter(|it| !it.contains("redirect")).collect();
         let gone = ruleset_file(&all.lab, "gone.json", &without.join("\n"))?;
@@ -328,7 +328,7 @@ except OSError:
 
 #[test]
 fn packets_forwarded_beside_redirects_arrive_once() {
-    alone(|| {
+    beside_others(|| {
         let mut all = Rig::new(2)?;
         // The rules decide about redirects by more properties than the gateway's table in the
         // kernel can match. So the kernel gets the other packets, too.
@@ -359,7 +359,7 @@ fn packets_forwarded_beside_redirects_arrive_once() {
 
 #[test]
 fn a_kernel_without_the_rules_neither_forwards_nor_answers() {
-    alone(|| {
+    beside_others(|| {
         let mut all = Rig::new(1)?;
         for table in ["nat", "filter"] {
             let delete = all.lab.gateway().program("nft");
@@ -384,7 +384,7 @@ fn a_kernel_without_the_rules_neither_forwards_nor_answers() {
 
 #[test]
 fn the_kernel_is_told_again_what_it_could_not_be_told_and_meanwhile_people_are_warned() {
-    alone(|| {
+    beside_others(|| {
         let all = Rig::new(1)?;
         let lab = &all.lab;
         let names = "        iifname \"lan0\" udp dport 53 counter redirect to :5353\n";
@@ -431,7 +431,7 @@ fn the_kernel_is_told_again_what_it_could_not_be_told_and_meanwhile_people_are_w
 
 #[test]
 fn a_flow_that_was_left_to_the_host_is_explained_as_one() {
-    alone(|| {
+    beside_others(|| {
         let mut all = Rig::new(2)?;
         all.load(&all.rules)?;
         let server = all.lab.server_address(Family::V4);

@@ -8,7 +8,7 @@ use lab::{Family, Lab, Namespace, Result, iperf_tcp, iperf_udp, ping};
 use serde_json::Value;
 
 use crate::scenario::{
-    alone, drops, edge_router, ready, ruleset_file, source_echo, stateway, stop_cleanly,
+    beside_others, drops, edge_router, ready, ruleset_file, source_echo, stateway, stop_cleanly,
 };
 
 /// The number of times that the rules are replaced.
@@ -140,7 +140,7 @@ fn load_file(lab: &Lab, file: &str) -> Result<()> {
 
 #[test]
 fn rules_that_translate_are_exchanged_and_no_flow_notices() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = edge_router(2, "", "")?;
         let mut files = Vec::new();
         for number in [1, 2] {
@@ -211,7 +211,7 @@ table inet t {
     }
 }
 ";
-    alone(|| {
+    beside_others(|| {
         let mut lab = edge_router(2, "", "")?;
         let printed = lab.server().printed_rules(RULES)?;
         let mut files = Vec::new();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use lab::{Background, Family, Lab, Namespace, Program, Result, StatewaySpec, Transport, ping};
 
 use crate::scenario::{
-    StatewayLab, alone, bridge_spec, drops, load, ready, start, stateway, stop_cleanly,
+    StatewayLab, beside_others, bridge_spec, drops, load, ready, start, stateway, stop_cleanly,
 };
 
 const TALK: &[u8] = include_bytes!("inner_packets.py");
@@ -59,7 +59,7 @@ fn answers(lab: &Lab, kind: &str) -> Result<(String, u32)> {
 
 #[test]
 fn a_port_that_rules_close_is_closed_inside_tunnels_that_are_judged() {
-    alone(|| {
+    beside_others(|| {
         for (routed, tunnels, expected) in
             [(false, "inner", "yy"), (false, "judged", "ny"), (true, "judged", "ny")]
         {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use lab::{Family, HttpServer, Lab, Namespace, Result, iperf_tcp_to, ping};
 use serde_json::Value;
 
-use crate::scenario::{SHORT, alone, bridge, stateway, stop_cleanly};
+use crate::scenario::{SHORT, beside_others, bridge, stateway, stop_cleanly};
 
 /// The length of a download in bytes.
 const DOWNLOAD: usize = 20_000_000;
@@ -171,7 +171,7 @@ fn carry(lab: &Lab, tunnel: &Tunnel, web: &HttpServer) -> Result<()> {
 
 #[test]
 fn super_packets_in_tunnels_arrive() {
-    alone(|| {
+    beside_others(|| {
         let mut lab = bridge(2)?;
         let web = HttpServer::start(&lab, DOWNLOAD)?;
         let settings = ["net.ipv6.conf.all.seg6_enabled=1", "net.ipv6.conf.eth0.seg6_enabled=1"];

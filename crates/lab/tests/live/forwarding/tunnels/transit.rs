@@ -5,7 +5,8 @@
 use lab::{Background, Family, Lab, Namespace, Program, Result, StatewaySpec, Tracking, ping};
 
 use crate::scenario::{
-    alone, bridge_spec, drops, kernel_router, ready, soon, start, stateway_binary, stop_cleanly,
+    beside_others, bridge_spec, drops, kernel_router, ready, soon, start, stateway_binary,
+    stop_cleanly,
 };
 
 const TALK: &[u8] = include_bytes!("transit.py");
@@ -135,7 +136,7 @@ fn opened_by_the_client(lab: &Lab) -> Result<Vec<Vec<String>>> {
 
 #[test]
 fn a_host_that_rules_close_hears_of_no_tunnel_whatever_it_carries() {
-    alone(|| {
+    beside_others(|| {
         for routed in [false, true] {
             both(RULES, routed, opened_by_the_client)?;
         }
@@ -161,5 +162,5 @@ fn behind_one_address(lab: &Lab) -> Result<Vec<Vec<String>>> {
 
 #[test]
 fn a_masquerade_changes_tunnels_and_nothing_inside_as_the_kernels() {
-    alone(|| both(&format!("{RULES}{MASQUERADE}"), true, behind_one_address));
+    beside_others(|| both(&format!("{RULES}{MASQUERADE}"), true, behind_one_address));
 }

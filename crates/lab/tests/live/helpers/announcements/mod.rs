@@ -17,12 +17,12 @@ mod tftp;
 
 use conntrack::helper::Kind;
 
-use crate::scenario::alone;
+use crate::scenario::beside_others;
 use crate::scenario::trackers::Comparison;
 use crate::scenario::trackers::kernel::Kernel;
 
 fn with_helpers(kinds: &[Kind], comparison: &Comparison) {
-    alone(|| {
+    beside_others(|| {
         let kernel = Kernel::new()?;
         kernel.attach_helpers(kinds)?;
         comparison.run_in(&kernel)
@@ -66,7 +66,7 @@ fn calls_by_h323_are_announced_as_by_the_kernel() {
 
 #[test]
 fn answers_to_questions_of_everybody_are_expected_as_by_the_kernel() {
-    alone(broadcasts::compare);
+    beside_others(broadcasts::compare);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn gatekeepers_and_endpoints_announce_the_same_as_with_the_kernel() {
 
 #[test]
 fn messages_of_sip_calls_are_translated_as_by_the_kernel() {
-    alone(sip_messages::compare);
+    beside_others(sip_messages::compare);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use self::gateways::{Frame, Told, kernel, ours};
 use self::sites::{CONTAINERS, Choice, HOME_ROUTER, NAT_GATEWAY, SERVER, Site, Source};
 use self::talks::talks;
-use crate::scenario::{alone, different_objects, stateway_binary};
+use crate::scenario::{beside_others, different_objects, stateway_binary};
 
 /// The number of exchanges through each ruleset.
 const TALKS: usize = 250;
@@ -177,12 +177,14 @@ fn are_the_same(site: &Site, rules: &str, talks: &[Value]) -> Result<()> {
 
 #[test]
 fn a_home_router_is_one_with_the_kernels() {
-    alone(|| are_the_same(&HOME_ROUTER, &example("home-router"), &talks(&HOME_ROUTER, 1, TALKS)));
+    beside_others(|| {
+        are_the_same(&HOME_ROUTER, &example("home-router"), &talks(&HOME_ROUTER, 1, TALKS))
+    });
 }
 
 #[test]
 fn a_servers_firewall_is_one_with_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         let mut talks = talks(&SERVER, 2, TALKS);
         for talk in &mut talks {
             if talk["kind"] == "ping" && talk["to"].as_str().is_some_and(|to| to.contains(':')) {
@@ -196,12 +198,14 @@ fn a_servers_firewall_is_one_with_the_kernels() {
 
 #[test]
 fn a_container_host_is_one_with_the_kernels() {
-    alone(|| are_the_same(&CONTAINERS, &example("containers"), &talks(&CONTAINERS, 3, TALKS)));
+    beside_others(|| {
+        are_the_same(&CONTAINERS, &example("containers"), &talks(&CONTAINERS, 3, TALKS))
+    });
 }
 
 #[test]
 fn a_nat_gateway_is_one_with_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         let rules = example("nat-gateway");
         let mut talks = talks(&NAT_GATEWAY, 4, TALKS);
         for talk in &mut talks {
@@ -281,7 +285,7 @@ fn blocked() -> (String, Vec<Source>) {
 
 #[test]
 fn a_list_of_ten_thousand_is_one_with_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         let (rules, sources) = blocked();
         let site = Site { sources: sources.leak(), ..SERVER };
         are_the_same(&site, &rules, &talks(&site, 6, TALKS))
@@ -290,7 +294,7 @@ fn a_list_of_ten_thousand_is_one_with_the_kernels() {
 
 #[test]
 fn a_wrong_port_is_seen() {
-    alone(|| {
+    beside_others(|| {
         let talks = talks(&HOME_ROUTER, 5, TALKS);
         stateway_binary()?;
         let rules = example("home-router");

@@ -18,7 +18,7 @@ use lab::Result;
 use self::differences::differences;
 use self::generate::{Traffic, case};
 use self::kernel::Kernel;
-use crate::scenario::{alone, seeds};
+use crate::scenario::{beside_others, seeds};
 
 /// The number of cases of each kind, unless `STATEWAY_SEEDS` gives another.
 const SEEDS: u64 = 700;
@@ -29,17 +29,17 @@ const BATCH: u64 = 20;
 
 #[test]
 fn packets_are_judged_and_counted_as_by_the_kernel() {
-    alone(|| compare(Traffic::Stateless));
+    beside_others(|| compare(Traffic::Stateless));
 }
 
 #[test]
 fn tracked_packets_are_judged_and_counted_as_by_the_kernel() {
-    alone(|| compare(Traffic::Tracked));
+    beside_others(|| compare(Traffic::Tracked));
 }
 
 #[test]
 fn packets_are_translated_as_the_kernel_translates_them() {
-    alone(|| compare(Traffic::Translated));
+    beside_others(|| compare(Traffic::Translated));
 }
 
 /// The cases and their results.

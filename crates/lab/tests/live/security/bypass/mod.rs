@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use self::network::Maker;
 use crate::scenario::{
-    FAMILIES, StatewayLab, alone, bridge_spec, hex, inside, load, outside, ready, seeds, start,
-    stateway_binary, stop_cleanly,
+    FAMILIES, StatewayLab, beside_others, bridge_spec, hex, inside, load, outside, ready, seeds,
+    start, stateway_binary, stop_cleanly,
 };
 
 /// The number of bursts in each of the four labs unless `STATEWAY_SEEDS` gives another. A burst is
@@ -434,7 +434,7 @@ fn captured() -> Vec<Vec<u8>> {
 }
 
 fn nothing_gets_past(routed: bool, from: From) {
-    alone(|| {
+    beside_others(|| {
         let mut attack = Attack::new(routed, from)?;
         let seeds = seeds(BURSTS);
         let (mut told, mut frames) = (Vec::new(), 0);

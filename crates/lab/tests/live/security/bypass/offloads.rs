@@ -8,8 +8,8 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, checksum, dissect};
 
 use crate::scenario::{
-    alone, bridge_spec, drops, frames, kernel_bridge, listen, load, send_offloads, start, stateway,
-    stop_cleanly,
+    beside_others, bridge_spec, drops, frames, kernel_bridge, listen, load, send_offloads, start,
+    stateway, stop_cleanly,
 };
 
 /// Nothing passes but what is for port 80.
@@ -192,7 +192,7 @@ fn only_what_was_judged(probes: &[fn(&Lab) -> Vec<Probe>], routed: bool) -> Resu
 
 #[test]
 fn a_checksum_at_a_place_of_the_senders_choice_gets_nothing_past_a_bridge() {
-    alone(|| {
+    beside_others(|| {
         only_what_was_judged(
             &[every_place, |lab| vec![for_another_port(lab), hidden(lab)], super_packets],
             false,
@@ -202,7 +202,7 @@ fn a_checksum_at_a_place_of_the_senders_choice_gets_nothing_past_a_bridge() {
 
 #[test]
 fn a_checksum_at_a_place_of_the_senders_choice_gets_nothing_past_a_router() {
-    alone(|| {
+    beside_others(|| {
         only_what_was_judged(
             &[every_place, |lab| vec![for_another_port(lab), hidden(lab)], super_packets],
             true,
@@ -214,7 +214,7 @@ fn a_checksum_at_a_place_of_the_senders_choice_gets_nothing_past_a_router() {
 /// gets a packet for another port.
 #[test]
 fn the_kernel_writes_a_checksum_over_the_port_that_a_host_reads() {
-    alone(|| {
+    beside_others(|| {
         let lab = kernel_bridge()?;
         let probe = for_another_port(&lab);
         let arrived = send(&lab, &[probe])?;

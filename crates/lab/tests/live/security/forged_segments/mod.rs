@@ -9,7 +9,7 @@ use lab::{Random, Result, Side};
 use wire::build::PacketBuilder;
 
 use self::flows::{Crossing, FIRST_PORT, Flow, Forgery, RULES, State, port_of};
-use crate::scenario::alone;
+use crate::scenario::beside_others;
 use crate::scenario::cables::{CLIENT, Router, SERVER, Sent};
 
 /// The number of connections for each crossing, state and forgery, unless `STATEWAY_SEEDS` gives
@@ -155,7 +155,7 @@ fn fates(router: &Router, flows: &[Flow], list: impl Fn() -> Result<String>) -> 
     Ok(flows
         .iter()
         .map(|flow| {
-            // Each side is counted alone, because the kernel's host answers packets to its own
+            // Each side is counted beside_others, because the kernel's host answers packets to its own
             // addresses.
             let dies = [Side::Client, Side::Server].iter().any(|side| {
                 let sent = flow.after.iter().filter(|sent| sent.side != *side).count();
@@ -204,7 +204,7 @@ fn print(table: &BTreeMap<(State, Forgery), Counts>) {
 
 #[test]
 fn forged_segments_harm_a_connection_no_more_than_with_the_kernel() {
-    alone(|| {
+    beside_others(|| {
         let flows = flows();
         let router = Router::new()?;
         router.namespace.load_rules(RULES)?;

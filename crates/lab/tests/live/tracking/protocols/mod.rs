@@ -9,40 +9,40 @@ mod tcp;
 mod timeouts;
 mod zones;
 
-use crate::scenario::alone;
+use crate::scenario::beside_others;
 
 #[test]
 fn tcp_is_tracked_as_by_the_kernel() {
-    alone(|| tcp::TCP.run());
+    beside_others(|| tcp::TCP.run());
 }
 
 #[test]
 fn sctp_is_tracked_as_by_the_kernel() {
-    alone(|| sctp::SCTP.run());
+    beside_others(|| sctp::SCTP.run());
 }
 
 #[test]
 fn dccp_is_tracked_as_by_the_kernel() {
-    alone(|| dccp::DCCP.run());
+    beside_others(|| dccp::DCCP.run());
 }
 
 #[test]
 fn datagrams_are_tracked_as_by_the_kernel() {
-    alone(|| datagrams::DATAGRAMS.run());
+    beside_others(|| datagrams::DATAGRAMS.run());
 }
 
 #[test]
 fn icmp_is_tracked_as_by_the_kernel() {
-    alone(|| icmp::ICMP.run());
+    beside_others(|| icmp::ICMP.run());
 }
 
 #[test]
 fn zones_for_one_direction_are_the_kernels() {
-    alone(zones::compare);
+    beside_others(zones::compare);
 }
 
 #[test]
 fn timeouts_that_rules_give_are_the_kernels() {
-    alone(timeouts::tcp);
-    alone(timeouts::udp);
+    beside_others(timeouts::tcp);
+    beside_others(timeouts::udp);
 }

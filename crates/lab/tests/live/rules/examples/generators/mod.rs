@@ -12,7 +12,7 @@ use super::gateways::{kernel_with, ours_with};
 use super::sites::{Cable, Choice, Site, Source, Target};
 use super::talks::talks;
 use super::{differences, is_nothing, moved};
-use crate::scenario::{alone, stateway_binary};
+use crate::scenario::{beside_others, stateway_binary};
 
 /// The number of exchanges of each family.
 const PROBES: usize = 200;
@@ -171,7 +171,7 @@ fn text_is_the_same(site: &Site, rules: &str, seed: u64) -> Result<()> {
 
 #[test]
 fn firewalld_is_one_with_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         if !Path::new("/usr/sbin/firewalld").exists() {
             return Err(Error::Unavailable { why: "no firewalld".into() });
         }
@@ -185,7 +185,7 @@ fn firewalld_is_one_with_the_kernels() {
 
 #[test]
 fn rules_of_iptables_nft_are_one_with_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         let saves = [
             ("iptables-nft", include_str!("iptables.save")),
             ("ip6tables-nft", include_str!("ip6tables.save")),
@@ -210,12 +210,14 @@ fn rules_of_iptables_nft_are_one_with_the_kernels() {
 
 #[test]
 fn a_ruleset_like_that_of_fw4_is_one_with_the_kernels() {
-    alone(|| text_is_the_same(&site(["lan0", "guest0", "wan0"]), include_str!("fw4.nft"), 23));
+    beside_others(|| {
+        text_is_the_same(&site(["lan0", "guest0", "wan0"]), include_str!("fw4.nft"), 23)
+    });
 }
 
 #[test]
 fn a_ruleset_like_that_of_libvirt_is_one_with_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         let rules = include_str!("libvirt.nft");
         let rules = format!("{rules}{}", for_v6(rules));
         text_is_the_same(&site(["virbr0", "guest0", "wan0"]), &rules, 24)
@@ -224,7 +226,7 @@ fn a_ruleset_like_that_of_libvirt_is_one_with_the_kernels() {
 
 #[test]
 fn a_ruleset_like_that_of_docker_is_one_with_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         let rules = include_str!("docker.nft");
         let rules = format!("{rules}{}", for_v6(rules));
         text_is_the_same(&site(["docker0", "br-app", "wan0"]), &rules, 25)
@@ -233,7 +235,7 @@ fn a_ruleset_like_that_of_docker_is_one_with_the_kernels() {
 
 #[test]
 fn a_ruleset_like_that_of_kube_proxy_is_one_with_the_kernels() {
-    alone(|| {
+    beside_others(|| {
         let rules = include_str!("kube-proxy.nft");
         let rules = format!("{rules}{}", for_v6(rules));
         text_is_the_same(&site(["cni0", "guest0", "wan0"]), &rules, 26)
