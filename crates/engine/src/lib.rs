@@ -14,6 +14,7 @@ mod testing;
 mod worker;
 
 pub use control::config::{Config, StartError, SteerError, WorkerCount};
+pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
 pub use control::host_chains::host_chains;
 pub use control::host_guard::{FromHost, HostGuard};
@@ -23,7 +24,7 @@ pub use control::route_keeper::host_addresses;
 pub use control::rule_elements::ChangeElementsError;
 pub use control::rule_loading::{LoadRulesError, RulesView, wall_clock};
 pub use control::setting_changes::ChangeTunableError;
-pub use control::unthreaded::Unthreaded;
+pub use control::stepped::Unthreaded;
 pub use control::views::{
     DroppedPacket, PortStatus, RulesStatus, Status, WorkerStatus, ZoneStatus,
 };

@@ -280,7 +280,7 @@ impl Gateway {
             ..PortSetup::new(*name, Lines(lines.clone()))
         });
         let workers =
-            Unthreaded::gateway(&config, ports.collect(), &world::kernel()?, Timestamp::ZERO)?;
+            Unthreaded::gateway(config, ports.collect(), &world::kernel()?, Timestamp::ZERO)?;
         let [inside, outside] = lines;
         let lines = inside.into_iter().zip(outside).map(<[Line; 2]>::from);
         let turns = (setup.time == Time::Turns).then_some(Timestamp::ZERO);

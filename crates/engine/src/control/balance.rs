@@ -1,6 +1,6 @@
 //! Feeds the balancer and carries out its plans.
 
-use netio::clock;
+use flow::Timestamp;
 use steer::{BalanceSettings, Balancer, BucketMove, Plan, Sample};
 
 use crate::control::config::SteerError;
@@ -11,15 +11,19 @@ use crate::control::coordinator::Coordinator;
 pub struct BalanceState {
     balancer: Balancer,
     at_ns: u64,
+    /// The last time that the interval of the configuration was over.
+    looked_at: Timestamp,
     packets: Vec<u64>,
     busy_ns: Vec<u64>,
 }
 
-impl Default for BalanceState {
-    fn default() -> Self {
+impl BalanceState {
+    /// No round was played yet, and the load counts from `now` on.
+    pub fn new(now: Timestamp) -> Self {
         Self {
             balancer: Balancer::new(BalanceSettings::default()),
-            at_ns: clock::monotonic_nanoseconds(),
+            at_ns: now.as_nanos(),
+            looked_at: now,
             packets: Vec::new(),
             busy_ns: Vec::new(),
         }
@@ -27,11 +31,22 @@ impl Default for BalanceState {
 }
 
 impl Coordinator {
+    /// Balances if the configured interval is over.
+    pub fn balance_if_due(&mut self) -> Result<(), SteerError> {
+        let now = self.execution.now();
+        let passed = now.since(self.balance.looked_at);
+        if self.config.balance.is_some_and(|every| passed >= every) {
+            self.balance.looked_at = now;
+            self.balance(false)?;
+        }
+        Ok(())
+    }
+
     /// Plans bucket moves by the load since the last plan that was carried out. Unless it is a dry
     /// run, carries the plan out.
     pub fn balance(&mut self, dry_run: bool) -> Result<Plan, SteerError> {
         let reports = self.reports()?;
-        let now_ns = clock::monotonic_nanoseconds();
+        let now_ns = self.execution.now().as_nanos();
         let mut packets = vec![0; self.table.len()];
         for bucket in reports.iter().flat_map(|report| &report.buckets) {
             packets[bucket.id.index()] = bucket.packets;

@@ -9,7 +9,6 @@ mod staffing;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
 
 use conntrack::{Event, ExpectationEvent};
 use flow::{Counters, FlowKey};
@@ -22,10 +21,12 @@ use steer::{
 use crate::control::balance::BalanceState;
 use crate::control::blueprint::Blueprint;
 use crate::control::config::{Config, StartError, SteerError};
+use crate::control::execution::{Execution, PATIENCE};
 use crate::control::port_book::{PortBook, PortNews};
-use crate::control::route_keeper::{PortLinks, RouteKeeper};
+use crate::control::route_keeper::PortLinks;
+use crate::control::routing_source::RoutingSource;
 use crate::control::rule_loading::RuleExchange;
-use crate::control::worker_handle::{PATIENCE, Unresponsive, WorkerHandle};
+use crate::control::worker_handle::{Unresponsive, WorkerHandle};
 use crate::control::zone_changes::Spread;
 use crate::egress::outputs::Sent;
 use crate::egress::resolver::Resolver;
@@ -51,6 +52,8 @@ pub const HOPS: usize = 4;
 pub struct Coordinator {
     /// The current configuration.
     pub config: Config,
+    /// How the workers run, and the time.
+    pub execution: Execution,
     /// The ports.
     pub ports: PortBook,
     /// The parts that the workers share.
@@ -120,7 +123,8 @@ impl Coordinator {
         config: Config,
         mut ports: PortBook,
         cpus: Vec<usize>,
-        routes: Option<&mut RouteKeeper>,
+        mut routes: RoutingSource<'_>,
+        execution: Execution,
     ) -> Result<Self, StartError> {
         let cpus = if config.pin { cpus } else { Vec::new() };
         let count = config.workers.resolve(&cpus);
@@ -140,8 +144,8 @@ impl Coordinator {
             untold_guard: None,
             spread: Spread::default(),
             blueprint: Blueprint::new(&config, notify, TimeSource::Turn)?,
-            resolver: routes.as_deref().map(RouteKeeper::resolver),
-            port_links: routes.as_deref().map(RouteKeeper::port_links),
+            resolver: routes.resolver(),
+            port_links: routes.port_links(),
             routing: None,
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],
@@ -161,10 +165,11 @@ impl Coordinator {
             notices,
             cpus,
             allowed,
-            balance: BalanceState::default(),
+            balance: BalanceState::new(execution.now()),
+            execution,
         };
         coordinator.follow_ports()?;
-        coordinator.routing = routes.map(RouteKeeper::routing);
+        coordinator.routing = routes.routing();
         coordinator.load_first_rules()?;
         let started = (0..count).try_for_each(|_| coordinator.hire());
         match started.and_then(|()| Ok(coordinator.hand_out_queues(count)?)) {
@@ -295,9 +300,7 @@ impl Coordinator {
         let pending = self.ask_all()?;
         let answers = self.workers.iter().zip(pending);
         answers
-            .map(|(handle, answer)| {
-                answer.recv_timeout(PATIENCE).map_err(|_| Unresponsive(handle.id))
-            })
+            .map(|(handle, answer)| self.execution.receive(&answer).ok_or(Unresponsive(handle.id)))
             .collect()
     }
 
@@ -390,22 +393,23 @@ impl Coordinator {
             // The position was just found.
             return self.waiting.remove(at).ok_or(SteerError::Stuck);
         }
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.notices.recv_timeout(left) {
-                Ok(notice) if wanted(&notice) => return Ok(notice),
-                Ok(notice) => self.waiting.push_back(notice),
-                Err(_) => return Err(SteerError::Stuck),
+        let begin = self.execution.now();
+        while self.execution.now().since(begin) < PATIENCE
+            && let Some(notice) = self.execution.receive(&self.notices)
+        {
+            if wanted(&notice) {
+                return Ok(notice);
             }
+            self.waiting.push_back(notice);
         }
+        Err(SteerError::Stuck)
     }
 
     /// Looks after the ports: closes those that failed, opens those again whose interface is back,
     /// and passes changed MTUs and names on. It also goes on with changes that a worker has held
     /// up.
     pub fn tend(&mut self) -> Result<(), SteerError> {
-        while let Ok(notice) = self.notices.recv_timeout(Duration::ZERO) {
+        while let Ok(notice) = self.notices.try_recv() {
             self.waiting.push_back(notice);
         }
         // An error about one notice must not lose the notices behind it, and one notice may have to

@@ -4,20 +4,22 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use conntrack::{ExpectationCursor, ExpectationEvent, Expected, LabelNames};
 use defrag::QueueView;
 use flow::{Timestamp, Zone};
-use netio::{clock, cpu};
+use netio::cpu;
 use steer::{BucketId, BucketMove, Plan, WorkerId};
 use wire::Summary;
 
 use crate::control::config::{Config, StartError, SteerError, WorkerCount};
 use crate::control::coordinator::Coordinator;
+use crate::control::execution::Execution;
 use crate::control::port_book::PortBook;
 use crate::control::ports::PortSetup;
 use crate::control::route_keeper::RouteKeeper;
+use crate::control::routing_source::RoutingSource;
 use crate::control::views::{DroppedPacket, Status, WorkerStatus, ZoneStatus};
 use crate::control::worker_handle::Unresponsive;
 use crate::egress::Mode;
@@ -56,7 +58,7 @@ pub struct Gateway {
 pub(crate) struct Shared {
     coordinator: Mutex<Coordinator>,
     stopping: Arc<AtomicBool>,
-    started_ns: u64,
+    started_at: Timestamp,
 }
 
 impl Gateway {
@@ -82,13 +84,10 @@ impl Gateway {
             Mode::Bridge => None,
             Mode::Routed => Some(RouteKeeper::new(checks)?),
         };
-        let coordinator =
-            Coordinator::start(config, PortBook::new(ports), cpus(), routes.as_mut())?;
-        let shared = Arc::new(Shared {
-            coordinator: Mutex::new(coordinator),
-            stopping: Arc::default(),
-            started_ns: clock::monotonic_nanoseconds(),
-        });
+        let source = routes.as_mut().map_or(RoutingSource::None, RoutingSource::Kernel);
+        let ports = PortBook::new(ports);
+        let shared =
+            Shared::new(Coordinator::start(config, ports, cpus(), source, Execution::Threads)?);
         let tended = shared.clone();
         let tender = std::thread::Builder::new()
             .name("coordinator".into())
@@ -97,7 +96,8 @@ impl Gateway {
                 let _ = shared.lock().stop();
                 StartError::Thread(error)
             })?;
-        let mut gateway = Self { shared, tender: Some(tender), router: None };
+        let mut gateway = Self::of(shared);
+        gateway.tender = Some(tender);
         if let Some(routes) = routes {
             let shared = Arc::downgrade(&gateway.shared);
             let publish = move |routing| {
@@ -109,6 +109,16 @@ impl Gateway {
             gateway.router = Some(routes.spawn(gateway.shared.stopping.clone(), publish)?);
         }
         Ok(gateway)
+    }
+
+    /// A gateway that nobody tends and that follows no kernel.
+    pub(super) fn of(shared: Arc<Shared>) -> Self {
+        Self { shared, tender: None, router: None }
+    }
+
+    /// Lets the coordinator go without its workers, which somebody else has taken.
+    pub(super) fn forsake(self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
     }
 
     /// The state of the workers, ports and zones.
@@ -147,8 +157,10 @@ impl Gateway {
     /// Calls `each` for every expectation, oldest first, until it breaks off. An expectation is a
     /// connection that another one has announced.
     pub fn expectations(&self, each: &mut dyn FnMut(Expected) -> ControlFlow<()>) {
-        let expectations = self.shared.lock().blueprint.expectations.clone();
-        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        let (expectations, now) = {
+            let coordinator = self.shared.lock();
+            (coordinator.blueprint.expectations.clone(), coordinator.execution.now())
+        };
         let mut next = Some(ExpectationCursor::default());
         while let Some(from) = next {
             let mut found = Vec::new();
@@ -299,10 +311,13 @@ impl Gateway {
     }
 
     fn end(&mut self) -> Result<(), SteerError> {
-        let Some(tender) = self.tender.take() else { return Ok(()) };
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        tender.thread().unpark();
-        let _ = tender.join();
+        if self.shared.stopping.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        if let Some(tender) = self.tender.take() {
+            tender.thread().unpark();
+            let _ = tender.join();
+        }
         if let Some(router) = self.router.take() {
             let _ = router.join();
         }
@@ -319,6 +334,12 @@ impl Drop for Gateway {
 }
 
 impl Shared {
+    pub(super) fn new(coordinator: Coordinator) -> Arc<Self> {
+        let started_at = coordinator.execution.now();
+        let coordinator = Mutex::new(coordinator);
+        Arc::new(Self { coordinator, stopping: Arc::default(), started_at })
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Coordinator> {
         // A panic under the lock does not damage the coordinator's books, and the workers go on in
         // any case.
@@ -326,26 +347,19 @@ impl Shared {
     }
 
     fn status(&self) -> Result<Status, Unresponsive> {
-        let uptime_ns = clock::monotonic_nanoseconds() - self.started_ns;
-        self.lock().status(uptime_ns)
+        let mut coordinator = self.lock();
+        let uptime = coordinator.execution.now().since(self.started_at);
+        coordinator.status(uptime.as_nanos() as u64)
     }
 
     /// Tends ports, CPUs and balance until the gateway stops.
     fn tend(&self, cpus: &mut CpuSource) {
-        let mut balanced = Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
             std::thread::park_timeout(TEND_EVERY);
             let usable = cpus();
             let mut coordinator = self.lock();
-            let due = coordinator.config.balance.is_some_and(|every| balanced.elapsed() >= every);
-            let result = coordinator
-                .tend()
-                .and_then(|()| coordinator.set_cpus(usable))
-                .and_then(|()| if due { coordinator.balance(false).map(drop) } else { Ok(()) });
-            if due {
-                balanced = Instant::now();
-            }
-            if let Err(error) = result {
+            let result = coordinator.tend().and_then(|()| coordinator.set_cpus(usable));
+            if let Err(error) = result.and_then(|()| coordinator.balance_if_due()) {
                 tracing::error!("{error}");
             }
         }
@@ -402,7 +416,7 @@ impl Coordinator {
     }
 
     fn recent_drops(&mut self) -> Result<Vec<DroppedPacket>, Unresponsive> {
-        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        let now = self.execution.now();
         let inherited = self.inherited_drops.kept().iter().cloned();
         let mut found: Vec<_> =
             inherited.map(|(worker, dropped)| (worker, now.since(dropped.at), dropped)).collect();

@@ -10,6 +10,7 @@ use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, Wo
 
 use crate::control::ports::{OpenPort, PortLink, PortLook, PortSetup};
 use crate::control::views::PortStatus;
+use crate::egress::reverse_path::ReversePath;
 use crate::worker::queue::{Queue, Received};
 
 /// All ports of a gateway.
@@ -78,6 +79,11 @@ impl PortBook {
     /// The number of ports.
     pub fn len(&self) -> usize {
         self.ports.len()
+    }
+
+    /// The check of sources that a port is configured with.
+    pub fn reverse_path(&self, port: PortId) -> ReversePath {
+        self.ports[usize::from(port.0)].setup.rp_filter
     }
 
     /// Opens every port, with a transmit queue for each worker.

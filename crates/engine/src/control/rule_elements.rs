@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use flow::Timestamp;
-use netio::clock;
 use ruleset::{CounterMoves, ElementProblem, NamedElements, SetId, ValidRuleset};
 use steer::WorkerId;
 
@@ -45,8 +43,10 @@ impl Gateway {
         set: SetId,
         named: &NamedElements,
     ) -> Option<Result<usize, Vec<ElementProblem>>> {
-        let rules = self.shared.lock().rules.clone()?;
-        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        let (rules, now) = {
+            let coordinator = self.shared.lock();
+            (coordinator.rules.clone()?, coordinator.execution.now())
+        };
         rules.change_elements(set, named, now)
     }
 

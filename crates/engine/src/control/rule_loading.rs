@@ -51,6 +51,8 @@ pub struct RulesView {
     pub counts: RuleCounts,
     /// The counts were reset since the rules were loaded.
     pub is_reset: bool,
+    /// When this was read; the elements of sets are told as of then.
+    read_at: Timestamp,
     rules: Arc<Rules>,
 }
 
@@ -80,18 +82,18 @@ impl RulesView {
 
     /// The elements that sets which rules fill have now.
     pub fn live_elements(&self) -> Vec<LiveElement> {
-        self.rules.elements(now())
+        self.rules.elements(self.read_at)
     }
 
     /// A state for `program`, which was compiled from the same ruleset, with the elements that sets
     /// have now. Its changes stay its own.
     pub fn state_apart(&self, program: &Program) -> RuleState {
-        self.rules.state_apart(program, now())
+        self.rules.state_apart(program, self.read_at)
     }
 
     /// The number of elements that a set has now.
     pub fn elements(&self, set: SetId) -> usize {
-        let changing = self.rules.element_count(set, now());
+        let changing = self.rules.element_count(set, self.read_at);
         changing.unwrap_or_else(|| self.ruleset().sets()[set.index()].element_count())
     }
 }
@@ -116,8 +118,9 @@ impl Gateway {
         let mut coordinator = self.shared.lock();
         let guard = coordinator.config.host_guard.clone();
         let revision = coordinator.next_rules_revision();
-        let rules = unloaded.load(revision, now());
-        rules.set_wall_clock(wall_clock(now()));
+        let now = coordinator.execution.now();
+        let rules = unloaded.load(revision, now);
+        rules.set_wall_clock(wall_clock(now));
         coordinator.exchange_rules(Some(rules))?;
         drop(coordinator);
         // The lock is not held here, because the kernel may take a while.
@@ -236,8 +239,9 @@ impl Coordinator {
         let ruleset = Arc::unwrap_or_clone(ruleset);
         let unloaded = Rules::prepare(ruleset, mode, secret.0, &self.ports.names())?;
         let revision = self.next_rules_revision();
-        let rules = unloaded.load(revision, now());
-        rules.set_wall_clock(wall_clock(now()));
+        let now = self.execution.now();
+        let rules = unloaded.load(revision, now);
+        rules.set_wall_clock(wall_clock(now));
         self.know_zones(&rules)?;
         self.warn_of_settings(&rules);
         // No rules were loaded before these, so the host gets its packets at once.
@@ -379,7 +383,7 @@ impl Coordinator {
     /// hung, if that worker has the rules now.
     pub fn tend_rules(&mut self) {
         if let Some(rules) = &self.rules {
-            rules.set_wall_clock(wall_clock(now()));
+            rules.set_wall_clock(wall_clock(self.execution.now()));
         }
         if self.send_rules_again().is_ok()
             && self.rule_exchange.lags().is_none()
@@ -422,7 +426,10 @@ impl Coordinator {
     /// The state of the rules without their counts.
     pub fn rules_status(&self) -> Option<RulesStatus> {
         let rules = self.rules.as_ref()?;
-        Some(RulesStatus { revision: rules.revision, age: now().since(rules.loaded_at) })
+        Some(RulesStatus {
+            revision: rules.revision,
+            age: self.execution.now().since(rules.loaded_at),
+        })
     }
 
     fn rules_view(&mut self) -> Result<Option<RulesView>, Unresponsive> {
@@ -432,8 +439,9 @@ impl Coordinator {
             Some(before) => (counts.since(before), true),
             None => (counts, false),
         };
-        let age = now().since(rules.loaded_at);
-        Ok(Some(RulesView { revision: rules.revision, age, counts, is_reset, rules }))
+        let read_at = self.execution.now();
+        let age = read_at.since(rules.loaded_at);
+        Ok(Some(RulesView { revision: rules.revision, age, counts, is_reset, read_at, rules }))
     }
 
     /// The counts of all workers since the rules were loaded.
@@ -494,10 +502,6 @@ impl Coordinator {
         let summary = Summary { frame: &frame };
         tracing::info!(target: "rules", "{}in={interface} {summary} ({place})", log.prefix);
     }
-}
-
-fn now() -> Timestamp {
-    Timestamp::from_nanos(clock::monotonic_nanoseconds())
 }
 
 /// The nanoseconds from this time, which it is now, to the time since 1970-01-01 00:00:00 UTC, and

@@ -1,22 +1,19 @@
 //! The workers as the coordinator sees them: threads, rings and commands.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use netio::Waker;
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteerSettings, WorkerId};
 
+use crate::control::execution::{Execution, PATIENCE, Started};
 use crate::rings::link::{CONTROL_RESERVE, Wakeup, connect};
+use crate::worker::Worker;
 use crate::worker::command::{Command, Question};
 use crate::worker::report::WorkerReport;
 
 /// Most commands that may wait for a worker.
 const INBOX: usize = 256;
-/// The time after which a worker without an answer counts as stuck. A turn takes well under a
-/// millisecond, so seconds mean that the machine is stopped.
-pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A worker does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,18 +29,20 @@ pub struct WorkerHandle {
     /// Wakes it.
     pub wakeup: Wakeup,
     commands: Producer<Command>,
-    thread: Option<JoinHandle<WorkerReport>>,
+    execution: Execution,
+    started: Option<Started>,
 }
 
 impl WorkerHandle {
-    /// Creates the handle of a worker without a thread, and the worker's end of its inbox.
+    /// Creates the handle of a worker that the caller runs, and the worker's end of its inbox.
     ///
     /// # Errors
     /// The system's error if it gives no event descriptor.
     pub fn new(id: WorkerId, cpu: Option<usize>) -> std::io::Result<(Self, Consumer<Command>)> {
         let (commands, inbox) = RingBuffer::new(INBOX);
         let wakeup = Wakeup::new(Waker::new()?);
-        Ok((Self { id, cpu, wakeup, commands, thread: None }, inbox))
+        let execution = Execution::Threads;
+        Ok((Self { id, cpu, wakeup, commands, execution, started: None }, inbox))
     }
 
     /// Puts a test between the coordinator and the worker. Returns the commands of the
@@ -54,29 +53,31 @@ impl WorkerHandle {
         (inbox, std::mem::replace(&mut self.commands, commands))
     }
 
-    /// Sets the thread that runs the worker.
-    pub fn set_thread(&mut self, thread: JoinHandle<WorkerReport>) {
-        self.thread = Some(thread);
+    /// Starts the worker in this way.
+    ///
+    /// # Errors
+    /// The system's error if it gives no thread.
+    pub fn start(&mut self, worker: Worker, execution: &Execution) -> std::io::Result<()> {
+        self.started = Some(execution.start(worker)?);
+        self.execution = execution.clone();
+        Ok(())
     }
 
     /// Sends a command and wakes the worker.
     ///
     /// # Errors
     /// [`Unresponsive`] if the inbox stays full.
-    pub fn tell(&mut self, mut command: Command) -> Result<(), Unresponsive> {
-        const PAUSE: Duration = Duration::from_micros(100);
-        for _ in 0..PATIENCE.as_micros() / PAUSE.as_micros() {
-            match self.commands.push(command) {
-                Ok(()) => {
-                    self.wakeup.ring();
-                    return Ok(());
-                }
-                Err(rtrb::PushError::Full(back)) => command = back,
+    pub fn tell(&mut self, command: Command) -> Result<(), Unresponsive> {
+        let Self { id, wakeup, commands, execution, .. } = self;
+        let mut left = Some(command);
+        let told = execution.retry(|| {
+            if let Err(rtrb::PushError::Full(back)) = commands.push(left.take()?) {
+                left = Some(back);
             }
-            self.wakeup.ring();
-            std::thread::sleep(PAUSE);
-        }
-        Err(Unresponsive(self.id))
+            wakeup.ring();
+            left.is_none().then_some(())
+        });
+        told.ok_or(Unresponsive(*id))
     }
 
     /// True if the worker takes a command at once.
@@ -93,7 +94,7 @@ impl WorkerHandle {
         question: impl FnOnce(SyncSender<T>) -> Question,
     ) -> Result<T, Unresponsive> {
         let pending = self.ask_later(question)?;
-        pending.recv_timeout(PATIENCE).map_err(|_| Unresponsive(self.id))
+        self.execution.receive(&pending).ok_or(Unresponsive(self.id))
     }
 
     /// Asks a question. The answer comes through the channel.
@@ -115,8 +116,11 @@ impl WorkerHandle {
     /// [`Unresponsive`] when its inbox stays full or its thread has panicked.
     pub fn stop(&mut self) -> Result<WorkerReport, Unresponsive> {
         self.tell(Command::Stop)?;
-        match self.thread.take() {
-            Some(thread) => thread.join().map_err(|_| Unresponsive(self.id)),
+        match self.started.take() {
+            Some(Started::Thread(thread)) => thread.join().map_err(|_| Unresponsive(self.id)),
+            Some(Started::Stepped(stepper)) => {
+                stepper.stopped(self.id).ok_or(Unresponsive(self.id))
+            }
             None => Ok(WorkerReport::default()),
         }
     }

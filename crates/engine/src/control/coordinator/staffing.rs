@@ -7,9 +7,9 @@ use crate::Bucket;
 use crate::control::blueprint::Post;
 use crate::control::config::{StartError, SteerError, WorkerCount};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle, introduce};
+use crate::worker::Worker;
 use crate::worker::command::{Command, Question};
 use crate::worker::report::WorkerReport;
-use crate::worker::{Worker, thread};
 
 /// Stations that a new worker gets with one command.
 const STATIONS_AT_ONCE: usize = 1024;
@@ -33,12 +33,11 @@ impl Coordinator {
         let mut equipment = self.blueprint.equipment(&self.config, post, tools);
         equipment.path.resolver = self.resolver.clone();
         let mut worker = Worker::new(equipment);
-        let now = flow::Timestamp::from_nanos(netio::clock::monotonic_nanoseconds());
+        let now = self.execution.now();
         for bucket in self.table.buckets_of(id) {
             worker.install(bucket, Box::new(Bucket::new(now)));
         }
-        let thread = thread::spawn(worker).map_err(StartError::Thread)?;
-        handle.set_thread(thread);
+        handle.start(worker, &self.execution).map_err(StartError::Thread)?;
         if let Err(error) = self.introduce_to_all(&mut handle) {
             let forgotten = self.tell_all(|| Command::Disconnect(id));
             if let Err(error) = forgotten.and(handle.stop()) {

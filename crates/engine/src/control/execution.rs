@@ -1,0 +1,182 @@
+//! The ways in which workers run, and how the coordinator waits for them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use flow::Timestamp;
+use netio::clock;
+use steer::WorkerId;
+
+use crate::worker::report::WorkerReport;
+use crate::worker::{Turn, Worker, thread};
+
+/// The time after which a worker without an answer counts as stuck. A turn takes well under a
+/// millisecond, so seconds mean that the machine is stopped.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// The wait between two tries to give a command to a worker whose inbox is full.
+const PAUSE: Duration = Duration::from_micros(100);
+/// Rounds of turns after which a worker without an answer counts as stuck, where no time passes.
+/// A command takes a turn or two, and a bucket moves within a few rounds.
+const ROUNDS: u32 = 10_000;
+
+/// How workers run.
+#[derive(Clone, Default)]
+pub enum Execution {
+    /// Each on a thread of its own, in real time.
+    #[default]
+    Threads,
+    /// When somebody takes their turns, at the time that is given.
+    Stepped(Stepper),
+}
+
+/// The life of a worker after it was started.
+pub enum Started {
+    /// Its thread.
+    Thread(JoinHandle<WorkerReport>),
+    /// It stays with these.
+    Stepped(Stepper),
+}
+
+impl Execution {
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        match self {
+            Self::Threads => Timestamp::from_nanos(clock::monotonic_nanoseconds()),
+            Self::Stepped(stepper) => stepper.now(),
+        }
+    }
+
+    /// Starts a worker.
+    ///
+    /// # Errors
+    /// The system's error if it gives no thread.
+    pub fn start(&self, worker: Worker) -> std::io::Result<Started> {
+        Ok(match self {
+            Self::Threads => Started::Thread(thread::spawn(worker)?),
+            Self::Stepped(stepper) => {
+                stepper.lock().workers.insert(worker.path.worker(), worker);
+                Started::Stepped(stepper.clone())
+            }
+        })
+    }
+
+    /// Waits for a message of a worker; `None` if none comes.
+    pub fn receive<T>(&self, from: &Receiver<T>) -> Option<T> {
+        match self {
+            Self::Threads => from.recv_timeout(PATIENCE).ok(),
+            Self::Stepped(stepper) => (0..ROUNDS).find_map(|_| {
+                from.try_recv().ok().or_else(|| {
+                    stepper.take_turns();
+                    None
+                })
+            }),
+        }
+    }
+
+    /// Tries until it succeeds, and lets workers work in between; `None` if it never does.
+    pub fn retry<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        let tries = match self {
+            Self::Threads => (PATIENCE.as_micros() / PAUSE.as_micros()) as u32,
+            Self::Stepped(_) => ROUNDS,
+        };
+        (0..tries).find_map(|_| {
+            attempt().or_else(|| {
+                match self {
+                    Self::Threads => std::thread::sleep(PAUSE),
+                    Self::Stepped(stepper) => {
+                        stepper.take_turns();
+                    }
+                }
+                None
+            })
+        })
+    }
+}
+
+/// Workers that run only when somebody takes their turns, at times that he chooses. So a gateway
+/// with its coordinator is a function of its input: a simulation, or a benchmark that counts only
+/// the work of workers. All copies are of the same workers.
+#[derive(Clone)]
+pub struct Stepper(Arc<Stepped>);
+
+struct Stepped {
+    now_ns: AtomicU64,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    workers: BTreeMap<WorkerId, Worker>,
+    /// The last reports of workers that have stopped.
+    reports: BTreeMap<WorkerId, WorkerReport>,
+}
+
+impl Stepper {
+    /// There are no workers yet, and the time is `now`.
+    pub fn new(now: Timestamp) -> Self {
+        let (now_ns, held) = (AtomicU64::new(now.as_nanos()), Mutex::default());
+        Self(Arc::new(Stepped { now_ns, held }))
+    }
+
+    /// The time.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.0.now_ns.load(Ordering::Relaxed))
+    }
+
+    /// Lets time pass. It never runs backwards.
+    pub fn pass_to(&self, now: Timestamp) {
+        self.0.now_ns.fetch_max(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Lets one worker take a turn; false if it had nothing to do, or there is no such worker.
+    pub fn take_turn(&self, id: WorkerId) -> bool {
+        let mut held = self.lock();
+        held.turn(id, self.now())
+    }
+
+    /// Lets each worker take a turn, in the order of their numbers; false if none had anything to
+    /// do.
+    pub fn take_turns(&self) -> bool {
+        let mut held = self.lock();
+        let ids: Vec<_> = held.workers.keys().copied().collect();
+        ids.into_iter().fold(false, |worked, id| worked | held.turn(id, self.now()))
+    }
+
+    /// Takes the workers away. A wait for one of them ends without an answer afterwards.
+    pub(super) fn into_workers(self) -> impl Iterator<Item = Worker> {
+        std::mem::take(&mut self.lock().workers).into_values()
+    }
+
+    /// The last report of a worker that was told to stop.
+    pub(super) fn stopped(&self, id: WorkerId) -> Option<WorkerReport> {
+        (0..ROUNDS).find_map(|_| {
+            self.take_turn(id);
+            self.lock().reports.remove(&id)
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    fn turn(&mut self, id: WorkerId, now: Timestamp) -> bool {
+        let Some(worker) = self.workers.get_mut(&id) else { return false };
+        match worker.turn(now) {
+            Turn::Worked => true,
+            Turn::Idle => false,
+            Turn::Stopped => {
+                worker.path.end();
+                let report = worker.report();
+                self.workers.remove(&id);
+                self.reports.insert(id, report);
+                true
+            }
+        }
+    }
+}
