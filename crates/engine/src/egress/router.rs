@@ -133,6 +133,11 @@ impl Router {
         &self.routing
     }
 
+    /// The routes, to be compared with later ones.
+    pub fn routing_now(&self) -> Arc<Routing> {
+        self.routing.clone()
+    }
+
     /// Decides about a received frame by its destination station.
     #[inline]
     pub fn arrival(&self, frame: &Frame) -> Arrival {

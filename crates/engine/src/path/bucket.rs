@@ -1,10 +1,13 @@
 //! A bucket: the unit in which flows move between workers.
 
+use std::sync::Arc;
+
 use conntrack::{Inside, Table};
 use defrag::Parcel;
 use flow::{Timestamp, Zone};
 
 use crate::egress::router::NextStation;
+use crate::egress::routing::Routing;
 use crate::egress::unsent::Unsent;
 use crate::path::alias_table::{Aliases, Openings};
 use crate::path::host_flows::HostFlows;
@@ -27,6 +30,9 @@ pub struct Bucket {
     /// Frames that wait for the station of their next hop, only while the bucket is on its way. A
     /// worker keeps those of all its buckets together.
     pub unsent: Vec<(NextStation, Unsent)>,
+    /// The routes of the worker that gave the bucket away, only while it is on its way. The next
+    /// owner may know later ones.
+    pub left_under: Option<Arc<Routing>>,
     /// The event clock of the worker that owned it last, see `crate::path::events`.
     pub event_clock: u64,
     /// The time when it was made, which is the start of the gateway.
@@ -53,6 +59,7 @@ impl Bucket {
             packets: 0,
             datagrams: None,
             unsent: Vec::new(),
+            left_under: None,
             event_clock: 0,
             born: now,
             promises: Vec::new(),

@@ -7,6 +7,7 @@
 use flow::Timestamp;
 use steer::BucketId;
 
+use crate::egress::router::Router;
 use crate::path::PacketPath;
 use crate::path::bucket::Bucket;
 use crate::path::packet::{Item, Kept};
@@ -38,8 +39,10 @@ impl PacketPath {
     }
 
     /// Has a bucket leave at the end of the turn.
-    fn depart(&mut self, departure: Departure<Box<Bucket>>) {
+    fn depart(&mut self, mut departure: Departure<Box<Bucket>>) {
         self.tracking.forget_table(departure.bucket);
+        // From here on nobody looks through its connections for addresses that are gone.
+        departure.content.left_under = self.forwarder.router().map(Router::routing_now);
         self.buckets.depart(departure);
     }
 
@@ -58,6 +61,9 @@ impl PacketPath {
         forwarder.take_over_unsent(unsent, now.as_nanos(), pool, counters);
         self.drop_refused();
         self.tracking.count_in(bucket, &mut content);
+        if let Some(before) = content.left_under.take() {
+            self.end_masquerades_of(&mut content, &before, now);
+        }
         self.tracking.advance_event_clock(content.event_clock);
         self.learn_promises(content.promises.drain(..));
         for kept in self.buckets.arrive(bucket, content) {

@@ -11,8 +11,9 @@ use std::ops::ControlFlow;
 use conntrack::nat::{
     AddressChanges, Addresses, BucketPorts, Ports, Request, Supply, TranslatedEnd,
 };
-use conntrack::{Claimant, Context, Tracked};
-use flow::{DropReason, HashKey, KeyedPacket, Timestamp};
+use conntrack::{Claimant, Context, Table, Tracked};
+use fib::LinkId;
+use flow::{Counters, DropReason, HashKey, KeyedPacket, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use siphasher::sip::SipHasher13;
@@ -25,11 +26,13 @@ use crate::egress::route_decision::RouteDecision;
 use crate::egress::routing::Routing;
 use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
+use crate::path::bucket::Bucket;
 use crate::path::nat::identifications::Identifications;
 use crate::path::nat::port_search::UsedUp;
 use crate::path::packet::{Packet, TrackedFlow};
 use crate::path::scratch::Scratch;
 use crate::path::step::{End, OrDrop, Step, Wait, dropped};
+use crate::path::tracking::Tracking;
 
 /// The state that a worker needs to translate. Two fields can be seen in the room `nat`, each for
 /// one of its files.
@@ -401,14 +404,26 @@ impl PacketPath {
     /// go.
     pub(in crate::path) fn end_masquerades(&mut self, routing: &Routing, now: Timestamp) {
         let Some(router) = self.forwarder.router() else { return };
-        for (link, address) in router.lost_addresses(routing) {
+        for lost in router.lost_addresses(routing) {
             let Self { buckets, tracking, counters, .. } = self;
             for bucket in buckets.owned_mut() {
-                let mut context = tracking.context(now, counters);
-                let lost = (link.0, Some(address));
-                let from = conntrack::Cursor::default();
-                bucket.connections.end_masqueraded(lost, from, u32::MAX, &mut context);
+                end_masquerades_from(&mut bucket.connections, lost, tracking, now, counters);
             }
+        }
+    }
+
+    /// Ends the masqueraded connections of a bucket that comes from another worker, if their address
+    /// has gone since that worker had the routes `before`.
+    pub(in crate::path) fn end_masquerades_of(
+        &mut self,
+        bucket: &mut Bucket,
+        before: &Routing,
+        now: Timestamp,
+    ) {
+        let Some(router) = self.forwarder.router() else { return };
+        for lost in before.lost_addresses(router.routing()) {
+            let Self { tracking, counters, .. } = self;
+            end_masquerades_from(&mut bucket.connections, lost, tracking, now, counters);
         }
     }
 
@@ -483,6 +498,19 @@ mod tests;
 #[cfg(test)]
 #[path = "redirect_tests.rs"]
 mod redirect_tests;
+
+/// Ends the masqueraded connections from an address of a link.
+fn end_masquerades_from(
+    connections: &mut Table,
+    (link, address): (LinkId, IpAddr),
+    tracking: &mut Tracking,
+    now: Timestamp,
+    counters: &mut Counters,
+) {
+    let mut context = tracking.context(now, counters);
+    let from = conntrack::Cursor::default();
+    connections.end_masqueraded((link.0, Some(address)), from, u32::MAX, &mut context);
+}
 
 #[cfg(test)]
 #[path = "withdrawal_tests.rs"]

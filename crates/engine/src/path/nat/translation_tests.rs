@@ -123,6 +123,28 @@ fn a_masquerade_ends_with_the_address_that_it_has() {
 }
 
 #[test]
+fn a_masquerade_ends_with_its_address_while_its_bucket_moves() {
+    // The new owner knows the routes when the bucket comes, and the old one only when it has gone.
+    let mut gateway = gateway(2);
+    gateway.pass(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));
+    let home = (0..256).find(|bucket| !gateway.bucket(BucketId(*bucket)).connections.is_empty());
+    let home = home.unwrap();
+    let from = gateway.owners[usize::from(home)].index();
+    let to = 1 - from;
+    gateway.start_move(home, to as u16);
+    gateway.turn(to);
+    let routing = routing_with("198.51.100.253");
+    gateway.handles[to].tell(Command::Routing(routing.clone())).unwrap();
+    while gateway.moving.is_some() {
+        gateway.turn(from);
+        gateway.turn(to);
+    }
+    gateway.handles[from].tell(Command::Routing(routing)).unwrap();
+    gateway.run_until_idle();
+    assert_eq!(gateway.connections(), 0);
+}
+
+#[test]
 fn packets_for_the_host_go_to_it_and_leave_no_connection() {
     let mut gateway = gateway(2);
     for (count, bytes) in [
