@@ -1,4 +1,4 @@
-//! The short way of nearly all packets: those of established connections that change only windows,
+//! The quick check of nearly all packets: those of established connections that change only windows,
 //! timer and counters.
 
 use flow::Class;

@@ -260,6 +260,6 @@ fn short_and_long_way_end_at_the_same_place() {
         prop_assert_eq!(ours.lab.listed(), model.lab.listed());
     });
     let Tally { sent, short, short_of } = tally.into_inner();
-    assert!(sent / 4 < short && short < sent / 4 * 3, "{short} of {sent} went the short way");
+    assert!(sent / 4 < short && short < sent / 4 * 3, "{short} of {sent} went the quick check");
     assert!(short_of.iter().all(|&count| count > 0), "none of a kind did: {short_of:?}");
 }

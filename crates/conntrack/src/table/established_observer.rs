@@ -1,4 +1,4 @@
-//! For tests: counts the packets that take the short way.
+//! For tests: counts the packets that take the quick check.
 
 use std::cell::Cell;
 

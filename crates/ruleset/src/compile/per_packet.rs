@@ -58,7 +58,7 @@ impl fmt::Display for PerPacket {
             Self::Logs => f.write_str("it logs packets"),
             Self::ChangingSet => f.write_str("it uses a set whose elements change"),
             Self::Differs(what) => {
-                write!(f, "it asks for {what}, which packets of a flow differ in")
+                write!(f, "it matches {what}, which may differ between packets of one flow")
             }
             Self::Draws => f.write_str("it draws a number for each packet"),
             Self::Acts => f.write_str("it does something with each packet"),

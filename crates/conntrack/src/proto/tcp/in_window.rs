@@ -1,4 +1,4 @@
-//! The short way of segments that lie in the windows of an established connection.
+//! The quick check of segments that lie in the windows of an established connection.
 
 use super::segment::Segment;
 use super::tracker::{TcpTracker, Timeout};

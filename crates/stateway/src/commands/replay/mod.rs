@@ -39,8 +39,8 @@ either, new_connections and zones that name some interfaces do not apply.
 Packets of IP that were cut off behind their headers are judged by these, as long as they were;
 no helper reads them. Headers of IP that an interface would have filled in behind the capture are
 taken as it would have sent them, unless --verify-checksums is given. Packets of link types that
-are not read are skipped. The output holds packets as they were captured, and none that the
-gateway would have made itself.
+are not read are skipped. The output holds packets as they were captured. Packets that the
+gateway would have made itself are not in it.
 
 The time is that of the capture. The result does not depend on the number of workers. A
 capture that is damaged is played up to the damage, and an output that can not be written
@@ -61,8 +61,8 @@ Keys of the report with --json:
   packets, bytes    read, link headers included; of these packets
   truncated           had been cut off when they were captured
   mended              IP headers that an interface would have filled in were written
-  elsewhere           came in by none of the interfaces of the configuration, as far as the
-                      capture tells: all, without a configuration
+  elsewhere           came in by an interface that the configuration does not have, as far as
+                      the capture tells: all, without a configuration
   skipped           packets that were not played, by link type; no number above counts them
   passed, dropped     went on, and did not
   written             are in the output for sure; null without -w

@@ -190,8 +190,8 @@ fn print_per_packet(rules: &[RuleProblem], out: &mut Output) -> anyhow::Result<(
         return Ok(());
     }
     out.title(
-        "decided packet by packet: the other packets of a flow that meets none of these go the \
-         way of the first, which is faster",
+        "rules that keep flows from the fast path, on which the decision about one packet of an \
+         answered TCP or UDP flow holds for the next",
     )?;
     list(&rules[..rules.len().min(SHOWN)], out)?;
     match rules.len().saturating_sub(SHOWN) {
