@@ -1,0 +1,30 @@
+//! State sync between gateways, without sockets, clocks and randomness.
+//!
+//! A [`Session`] speaks with one peer. Its owner passes in the time, the datagrams that arrive and
+//! the records of connections that have changed, and takes out datagrams to send and records to
+//! apply. Records are opaque here but for their [`Identity`]. docs/internals/sync-protocol.md
+//! explains the protocol.
+
+mod cursor;
+mod epoch;
+mod fault;
+mod greeting;
+mod keys;
+mod likeness;
+mod message;
+mod node;
+mod packet;
+mod record;
+mod refusal;
+mod replay_window;
+
+pub use epoch::{KEY_FRAMES_MAX, SEALED_OVERHEAD_BYTES};
+#[cfg(any(test, feature = "faults"))]
+pub use fault::Fault;
+pub use fault::Faults;
+pub use keys::{HashSecret, KeyTooShort, PreSharedKey, Seed};
+pub use likeness::{Aspect, Consequence, Likeness, Mismatch};
+pub use message::BulkId;
+pub use node::{NameNotFit, NodeId, NodeName};
+pub use record::{Batch, Identity, Part, RECORD_BYTES_MAX, Record, RecordKind};
+pub use refusal::{Refusal, Refusals};
