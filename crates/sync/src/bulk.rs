@@ -47,10 +47,20 @@ pub(crate) enum OutflowInput {
 }
 
 impl Outflow {
+    /// The bulk transfer that the peer has asked for last.
+    fn bulk(self) -> Option<BulkId> {
+        match self {
+            Self::Unfollowed => None,
+            Self::Asked(bulk) | Self::Bulk(Progress { bulk, .. }) | Self::Live(bulk) => Some(bulk),
+        }
+    }
+
     /// The next state; `None` if the input is out of place.
     pub(crate) fn on(self, input: OutflowInput) -> Option<Self> {
         use OutflowInput::{Apart, Begin, End, Follow, Sent, Unfollow};
         Some(match (self, input) {
+            // A question that was repeated.
+            (same, Follow(bulk)) if same.bulk() == Some(bulk) => same,
             (_, Follow(bulk)) => Self::Asked(bulk),
             (_, Unfollow | Apart) => Self::Unfollowed,
             (Self::Asked(bulk), Begin(total)) => Self::Bulk(Progress { bulk, done: 0, total }),

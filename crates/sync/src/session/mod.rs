@@ -142,7 +142,8 @@ pub enum NotTaken {
     /// Nobody follows. The owner forgets the change: a bulk transfer comes before the next ones.
     NotFollowed,
     /// The queue is full. The owner keeps the change, as a flag of the connection, and offers the
-    /// connection again later.
+    /// connection again later. Until then it offers no later change of the same connection, above
+    /// all not its end.
     Full,
     /// The body is longer than [`RECORD_BYTES_MAX`].
     TooLong,
@@ -461,16 +462,13 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the bulk transfer: the owner has offered all its connections.
+    /// Ends the bulk transfer: the owner has offered all its connections. There is always room for
+    /// that, since there is one end for each beginning.
     ///
     /// # Errors
-    /// [`NotTaken::NotFollowed`] if there is none, [`NotTaken::Full`] if it has to be tried again
-    /// later.
+    /// [`NotTaken::NotFollowed`] if there is no transfer.
     pub fn end_bulk(&mut self, now: Timestamp) -> Result<(), NotTaken> {
         let Outflow::Bulk(progress) = self.outflow else { return Err(NotTaken::NotFollowed) };
-        if !self.outbox.takes_control() {
-            return Err(NotTaken::Full);
-        }
         if !self.faults.loses_bulk_end() {
             self.outbox.push_control(now, &Message::EndBulk(progress.bulk, progress.done));
         }

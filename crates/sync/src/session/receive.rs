@@ -164,10 +164,12 @@ impl Session {
             }
             Message::Follow(None) => self.outflow(OutflowInput::Unfollow),
             Message::Follow(Some(bulk)) => {
-                self.is_together() && self.outflow(OutflowInput::Follow(bulk)) && {
+                let before = self.outflow;
+                let is_followed = self.is_together() && self.outflow(OutflowInput::Follow(bulk));
+                if before != self.outflow {
                     self.events.push_back(Event::BulkAsked);
-                    true
                 }
+                is_followed
             }
             Message::AskSecret => {
                 self.owed.secret = self.secret_role == SecretRole::Gives;

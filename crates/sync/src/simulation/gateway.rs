@@ -57,6 +57,9 @@ pub struct Gateway {
     /// Datagrams that the session has accepted.
     accepted: BTreeSet<Vec<u8>>,
     queue_bytes: usize,
+    likeness: Likeness,
+    /// How often there was no room for a change.
+    pub found_full: u64,
 }
 
 /// What does not change when a gateway restarts.
@@ -114,6 +117,8 @@ impl Gateway {
             applied: Applied::new(faults),
             accepted: BTreeSet::new(),
             queue_bytes: plan.settings.queue_bytes,
+            likeness: plan.likeness.clone(),
+            found_full: 0,
         }
     }
 
@@ -187,8 +192,12 @@ impl Gateway {
         for ring in [first, 1 - first] {
             queued.extend(self.rings[ring].drain(..));
         }
+        let mut is_full = false;
         for queued in queued {
-            if self.session.offer(now, &queued.record()) == Err(NotTaken::Full) {
+            // A change that has to wait is not overtaken by a later one of its connection.
+            is_full = is_full || self.session.offer(now, &queued.record()) == Err(NotTaken::Full);
+            if is_full {
+                self.found_full += 1;
                 let waits = self.waiting.entry(queued.identity.key).or_insert(queued.clone());
                 if queued.identity > waits.identity {
                     *waits = queued;
@@ -227,10 +236,14 @@ impl Gateway {
                 _ => scan.pop_front(),
             };
         }
-        if self.session.end_bulk(now) != Err(NotTaken::Full) {
-            self.scan = None;
-        }
-        Ok(())
+        self.scan = None;
+        self.session.end_bulk(now).map_err(|error| format!("a bulk does not end: {error:?}"))
+    }
+
+    /// Its number of buckets changes; true for that of all gateways.
+    pub fn set_buckets(&mut self, is_common: bool) {
+        self.likeness.buckets = if is_common { 256 } else { 512 };
+        self.session.set_likeness(self.likeness.clone());
     }
 
     /// A datagram arrives.
@@ -282,7 +295,8 @@ impl Gateway {
         match event {
             Event::Joined { .. } | Event::Compared => {}
             Event::Secret(secret) => {
-                self.session.set_likeness(Likeness { hash_secret: secret, ..likeness() });
+                self.likeness.hash_secret = secret;
+                self.session.set_likeness(self.likeness.clone());
             }
             Event::BulkAsked => (self.is_asked, self.scan) = (true, None),
             Event::BulkBegan(bulk) => self.applied.begin_bulk(bulk),
@@ -336,6 +350,9 @@ impl Gateway {
             (*key, Connection { identity, body: body.clone() })
         });
         let copied: BTreeMap<_, _> = copied.collect();
-        (copied != peer.own).then(|| format!("{copied:?}\nis not\n{:?}", peer.own))
+        let keys: BTreeSet<u64> = copied.keys().chain(peer.own.keys()).copied().collect();
+        let pairs = keys.iter().map(|key| (copied.get(key), peer.own.get(key)));
+        let different: Vec<_> = pairs.filter(|(copy, own)| copy != own).collect();
+        (!different.is_empty()).then(|| format!("copies and originals: {different:?}"))
     }
 }

@@ -4,13 +4,13 @@ mod gateway;
 mod link;
 mod random;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use gateway::{Gateway, Plan};
 use link::{Link, Weather};
 use random::Random;
 
-use crate::{Fault, SecretRole, Settings};
+use crate::{Fault, Refusal, SecretRole, Settings};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000 * MS;
@@ -63,12 +63,18 @@ impl World {
 
     /// Time goes on until then.
     fn run_until(&mut self, end: u64) -> Result<(), String> {
+        let mut idle = 0;
         loop {
             let next = self.gateways.iter().map(Gateway::next_timeout).min().unwrap_or(u64::MAX);
             let next = next.min(self.link.next());
             if next > end {
                 self.now = end;
                 return Ok(());
+            }
+            // A session whose time-out has come must have something to do.
+            idle = if next > self.now { 0 } else { idle + 1 };
+            if idle > 1_000 {
+                return Err("a session keeps its owner busy".into());
             }
             self.now = self.now.max(next);
             while let Some(flying) = self.link.arrive(self.now) {
@@ -93,13 +99,7 @@ impl World {
 
     fn turn(&mut self, at: usize) -> Result<(), String> {
         let (now, random, link) = (self.now, &mut self.random, &mut self.link);
-        self.gateways[at].turn(now, |datagram| link.send(now, random, 1 - at, datagram))?;
-        let gateway = &self.gateways[at];
-        if gateway.next_timeout() <= now && self.trace.is_some() {
-            let status = gateway.session.status(gateway.time(now));
-            self.note(|| format!("{at} is busy: {status:?}"));
-        }
-        Ok(())
+        self.gateways[at].turn(now, |datagram| link.send(now, random, 1 - at, datagram))
     }
 
     fn chaos(&mut self) -> Result<(), String> {
@@ -109,7 +109,7 @@ impl World {
             let until = self.now + self.random.between(1, pause);
             self.run_until(until)?;
             let at = self.random.between(0, 1) as usize;
-            match self.random.between(0, 199) {
+            match self.random.between(0, 249) {
                 0 => self.cut(at),
                 1 => {
                     self.terms[at] += 1;
@@ -124,7 +124,13 @@ impl World {
                     self.turn(at)?;
                     self.gateways[at].session.set_follows(true);
                 }
-                5..60 => {
+                5 => {
+                    let is_common = self.random.percent(60);
+                    self.note(|| format!("{at} has the common number of buckets: {is_common}"));
+                    self.gateways[at].set_buckets(is_common);
+                    self.turn(at)?;
+                }
+                6..75 => {
                     self.gateways[at].drain(self.now, &mut self.random);
                     self.turn(at)?;
                 }
@@ -148,6 +154,7 @@ impl World {
         self.link.weather = Weather::FINE;
         self.link.cut_until = [0; 2];
         self.note(|| "quiet".into());
+        self.gateways.iter_mut().for_each(|gateway| gateway.set_buckets(true));
         let end = self.now + QUIET;
         loop {
             for at in [0, 1] {
@@ -202,6 +209,42 @@ fn gateways_are_equal_after_quiet_whatever_happened() {
             panic!("{}", explain(seed, None));
         }
     }
+}
+
+/// The simulation shows something only if all this happens in it.
+#[test]
+fn everything_happens_in_the_simulation() {
+    let mut refusals = BTreeMap::new();
+    let mut counts = [0; 9];
+    for seed in 1..=SEEDS / 5 {
+        let mut world = World::new(seed, None, false);
+        world.run().unwrap();
+        for gateway in &world.gateways {
+            let status = gateway.session.status(gateway.time(world.now));
+            for (refusal, count) in status.refusals.iter() {
+                *refusals.entry(refusal).or_insert(0) += count;
+            }
+            let it = status.counters;
+            let seen = [
+                it.resent_frames,
+                it.repeated_frames,
+                it.unwanted_records,
+                it.out_of_place,
+                it.forgotten_queues,
+                it.forgotten_records,
+                it.bulks_received.saturating_sub(1),
+                it.keys_agreed.saturating_sub(1),
+                gateway.found_full,
+            ];
+            counts.iter_mut().zip(seen).for_each(|(sum, count)| *sum += count);
+        }
+    }
+    println!("{counts:?} {refusals:?}");
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    // A link hardly ever makes these two of what it changes.
+    let rare = [Refusal::OtherNode, Refusal::ImpossibleAck, Refusal::BeyondWindow];
+    refusals.retain(|refusal, count| *count == 0 && !rare.contains(refusal));
+    assert!(refusals.is_empty(), "{refusals:?}");
 }
 
 /// The first seed of 500 that shows a fault.
