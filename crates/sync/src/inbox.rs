@@ -17,7 +17,7 @@ const ACK_DELAY: Duration = Duration::from_millis(1);
 /// ... and most frames that arrive before that.
 const ACK_FRAMES: u32 = 8;
 
-/// The peer's stream.
+/// The peer's stream. `outbox_tests.rs` tests it together with its other end.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// 0 before the first frame.
@@ -140,7 +140,3 @@ impl Inbox {
         Ack { stream: self.stream, next: self.next, ranges }
     }
 }
-
-#[cfg(test)]
-#[path = "inbox_tests.rs"]
-mod tests;

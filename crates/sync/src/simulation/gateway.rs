@@ -341,7 +341,8 @@ impl Gateway {
     /// Why the copies are not what the peer has.
     pub fn differs_from(&self, now: u64, peer: &Self) -> Option<String> {
         let status = self.session.status(self.time(now));
-        if !matches!(status.inflow, Inflow::Level(_)) || status.unacknowledged_records > 0 {
+        let is_level = matches!(status.inflow, Inflow::Level(_));
+        if !is_level || status.unacknowledged_records > 0 || status.queue_bytes > 0 {
             return Some(format!("not level: {status:?}"));
         }
         let copied = self.copies.iter().map(|(key, (lineage, body))| {
