@@ -15,7 +15,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What this node sends to the peer.
+/// The way of connections from this node to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Outflow {
     /// Nothing: the peer has not asked, or must not get any.
@@ -29,7 +29,7 @@ pub enum Outflow {
     Live(BulkId),
 }
 
-/// What happens to an [`Outflow`].
+/// Something that happens to an [`Outflow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutflowInput {
     /// The peer asks for all connections.
@@ -77,7 +77,7 @@ impl Outflow {
     }
 }
 
-/// What this node receives from the peer.
+/// The way of connections from the peer to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Inflow {
     /// Nothing, as the owner wants.
@@ -93,7 +93,7 @@ pub enum Inflow {
     Level(BulkId),
 }
 
-/// What happens to an [`Inflow`].
+/// Something that happens to an [`Inflow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InflowInput {
     /// The owner wants the peer's connections.

@@ -19,9 +19,9 @@ pub const KEY_FRAMES_MAX: u64 = 1 << 32;
 /// The keys for both directions, which both ends derived from fresh values. Each datagram has its
 /// own number under a key, and the number is the nonce.
 pub(crate) struct Epoch {
-    /// What the peer writes into the header of its datagrams.
+    /// The index in the headers of the peer's datagrams.
     pub local_index: u32,
-    /// What this node writes.
+    /// The index in those of this node.
     pub peer_index: u32,
     /// Datagrams sealed.
     pub sealed: u64,

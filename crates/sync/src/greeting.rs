@@ -31,7 +31,7 @@ pub(crate) struct Host {
 pub(crate) struct Greeting {
     /// Which of the three.
     pub kind: Kind,
-    /// Who sent it.
+    /// Its sender.
     pub host: Host,
     /// Names the sender's end of the keys.
     pub index: u32,

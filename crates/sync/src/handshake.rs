@@ -65,7 +65,7 @@ impl Repeat {
     }
 }
 
-/// What a greeting leads to besides the next state.
+/// The result of a greeting besides the next state.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// An answer to send.
@@ -73,7 +73,7 @@ pub(crate) enum Outcome {
     /// A repetition is due.
     Continue,
     /// New keys are in force.
-    InForce(Agreed),
+    InForce(Box<Agreed>),
 }
 
 impl Handshake {
@@ -117,7 +117,7 @@ impl Handshake {
             (Kind::Confirm, _) => {
                 let agreed = greeter.accept(&greeting, &code)?;
                 *self = Self::Quiet;
-                Ok(Outcome::InForce(agreed))
+                Ok(Outcome::InForce(Box::new(agreed)))
             }
             (Kind::Answer | Kind::Sealed, _) => Err(Refusal::StaleGreeting),
         }

@@ -45,7 +45,7 @@ impl Default for Inbox {
     }
 }
 
-/// What a frame has done.
+/// The result of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// It waits for the owner.

@@ -30,7 +30,7 @@ pub enum Aspect {
     Rules,
 }
 
-/// What a difference leads to.
+/// The consequence of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consequence {
     /// The peer would look for a connection in another bucket, so it gets none.
@@ -66,7 +66,7 @@ impl Aspect {
         }
     }
 
-    /// What a difference leads to.
+    /// The consequence of a difference.
     pub const fn consequence(self) -> Consequence {
         match self {
             Self::Zones | Self::Rules => Consequence::Warns,
@@ -129,7 +129,7 @@ fn shorten(text: &str) -> String {
     shown.take(TEXT_BYTES_MAX).collect()
 }
 
-/// What a peer gets of a [`Likeness`], in the order of [`Aspect::ALL`].
+/// The part of a [`Likeness`] that a peer gets, in the order of [`Aspect::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Proof([Proven; Aspect::ALL.len()]);
 

@@ -27,7 +27,7 @@ pub struct Lineage {
     pub seen: BulkId,
 }
 
-/// What has to be done with a record.
+/// The thing to do with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Make the connection.

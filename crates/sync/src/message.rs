@@ -1,4 +1,4 @@
-//! What a frame carries.
+//! The content of frames.
 
 use crate::cursor::{Reader, put_varint};
 use crate::keys::HashSecret;

@@ -8,7 +8,7 @@ pub const RECORD_BYTES_MAX: usize = 1000;
 /// Most bytes that the identity, kind and length of a record take.
 pub(crate) const RECORD_HEADER_BYTES_MAX: usize = 8 + 2 + 10 + 5;
 
-/// What tells one state of one connection from all others.
+/// The name of one state of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// Keyed hash of the connection's flow key.
@@ -19,7 +19,7 @@ pub struct Identity {
     pub version: u32,
 }
 
-/// What has become of a connection.
+/// The fate of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// It is there: new, or in a bulk transfer.
@@ -36,7 +36,7 @@ pub enum RecordKind {
 pub struct Record<'a> {
     /// Which state of which connection.
     pub identity: Identity,
-    /// What became of it.
+    /// Its fate.
     pub kind: RecordKind,
     /// The state, in a form that the owners agree about; up to [`RECORD_BYTES_MAX`].
     pub body: &'a [u8],

@@ -76,7 +76,7 @@ impl Default for Settings {
     }
 }
 
-/// What becomes of the hash secret if the peers have different ones.
+/// The fate of the hash secret if the peers have different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretRole {
     /// Both keep theirs, and stay apart.
@@ -98,7 +98,7 @@ pub struct Config {
     pub peer: Option<NodeId>,
     /// True if this node wants the peer's connections.
     pub follows: bool,
-    /// What becomes of the hash secret.
+    /// The fate of the hash secret.
     pub secret_role: SecretRole,
     /// How this node steers and decides.
     pub likeness: Likeness,

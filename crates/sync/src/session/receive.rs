@@ -1,4 +1,4 @@
-//! What a session does with the datagrams of its peer.
+//! The datagrams of the peer: checked, applied, followed.
 
 use flow::Timestamp;
 
@@ -67,7 +67,7 @@ impl Session {
             Outcome::Continue => {}
             Outcome::InForce(agreed) => {
                 self.heard = Some(now);
-                self.install(now, agreed);
+                self.install(now, *agreed);
                 // The peer waits to hear these keys used.
                 self.speak_at_once();
             }

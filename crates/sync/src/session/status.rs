@@ -1,4 +1,4 @@
-//! What an operator sees of a session.
+//! The view of a session that an operator gets.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub enum Presence {
     Away(Duration),
 }
 
-/// What came of the comparison of the peers.
+/// The result of the comparison of the peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Agreement {
     /// They have not been compared.
@@ -65,7 +65,7 @@ pub enum Agreement {
     Apart(Vec<Mismatch>),
 }
 
-/// Who the peer is.
+/// The peer's number and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// Its number.
@@ -83,9 +83,9 @@ pub struct Status {
     pub presence: Presence,
     /// Whether it is like this node.
     pub agreement: Agreement,
-    /// What goes to the peer, with the progress of a bulk transfer.
+    /// The way to the peer, with the progress of a bulk transfer.
     pub outflow: Outflow,
-    /// What comes from it.
+    /// The way from it.
     pub inflow: Inflow,
     /// Age of the oldest change that this session has taken in and the peer has not acknowledged.
     /// Zero if there is none.

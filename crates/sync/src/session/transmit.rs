@@ -1,4 +1,4 @@
-//! What a session sends, and when.
+//! The datagrams for the peer, and their time.
 
 use flow::Timestamp;
 

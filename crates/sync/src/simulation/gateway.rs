@@ -40,7 +40,7 @@ pub struct Gateway {
     clock: u64,
     /// Connections of this gateway.
     pub own: BTreeMap<u64, Connection>,
-    /// What it has got from the peer.
+    /// The peer's connections, as it has got them.
     pub copies: BTreeMap<u64, (Lineage, Vec<u8>)>,
     /// The newest state of each key that the copies ever had.
     newest: BTreeMap<u64, (u64, u32)>,
@@ -62,7 +62,7 @@ pub struct Gateway {
     pub found_full: u64,
 }
 
-/// What does not change when a gateway restarts.
+/// The part that does not change when a gateway restarts.
 #[derive(Clone)]
 pub struct Plan {
     pub node: u16,
