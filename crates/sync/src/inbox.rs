@@ -122,6 +122,20 @@ impl Inbox {
         self.acks_at
     }
 
+    /// True if an acknowledgment needs ranges.
+    pub fn has_ranges(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// An acknowledgment without ranges, which a datagram with a frame has room for. One with
+    /// ranges has still to be sent if there are any.
+    pub fn acknowledge_briefly(&mut self) -> Ack {
+        if !self.has_ranges() {
+            return self.acknowledge();
+        }
+        Ack { stream: self.stream, next: self.next, ranges: Vec::new() }
+    }
+
     /// The acknowledgment to send now.
     pub fn acknowledge(&mut self) -> Ack {
         (self.acks_at, self.since_ack) = (Timestamp::NEVER, 0);

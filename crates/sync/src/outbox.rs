@@ -160,14 +160,14 @@ impl Outbox {
         if self.open.as_ref().is_some_and(|open| open.part != part || open.records == u16::MAX) {
             self.close();
         }
-        let mut open = self.open.take().unwrap_or_else(|| Open::new(now, part));
+        let mut open = self.open.take().unwrap_or_else(|| Open::new(now, part, limit));
         let before = open.bytes.len();
         record.encode(&mut open.bytes);
         if open.bytes.len() > limit && open.records > 0 {
             open.bytes.truncate(before);
             self.open = Some(open);
             self.close();
-            open = Open::new(now, part);
+            open = Open::new(now, part, limit);
             record.encode(&mut open.bytes);
         }
         if open.records == 0 {
@@ -341,8 +341,8 @@ fn record_bytes(open: &Open, before: usize) -> usize {
 }
 
 impl Open {
-    fn new(now: Timestamp, part: Part) -> Self {
-        let mut bytes = Vec::new();
+    fn new(now: Timestamp, part: Part, limit: usize) -> Self {
+        let mut bytes = Vec::with_capacity(limit);
         begin_records(part, &mut bytes);
         let start = bytes.len();
         Self { part, bytes, start, records: 0, since: now }

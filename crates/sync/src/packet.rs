@@ -72,6 +72,9 @@ pub(crate) struct Ack {
 }
 
 impl Ack {
+    /// Bytes without ranges.
+    pub const BYTES_LEAST: usize = 4 + 8 + 1;
+
     pub fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&self.stream.to_be_bytes());
         bytes.extend_from_slice(&self.next.to_be_bytes());

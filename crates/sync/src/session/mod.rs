@@ -20,7 +20,7 @@ use crate::likeness::{Aspect, Consequence, Likeness, Mismatch, Proof};
 use crate::message::{BulkId, Message, RECORDS_HEADER_BYTES_MAX};
 use crate::node::{NodeId, NodeName};
 use crate::outbox::Outbox;
-use crate::packet::{ACK_RANGES_MAX, Place};
+use crate::packet::{Ack, Place};
 use crate::record::{Batch, Part, RECORD_BYTES_MAX, RECORD_HEADER_BYTES_MAX, Record};
 use crate::refusal::Refusals;
 
@@ -32,9 +32,8 @@ pub const AWAY_AFTER: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_millis(250);
 /// Keys that have been replaced still open datagrams that were on their way.
 const OLD_KEYS_KEPT: Duration = Duration::from_secs(5);
-/// Bytes of a datagram besides its message: keys, acknowledgment and place.
-const AROUND_MESSAGE_BYTES: usize =
-    SEALED_OVERHEAD_BYTES + 4 + 8 + 1 + 4 * ACK_RANGES_MAX + Place::BYTES;
+/// Bytes of a datagram besides its message: keys, an acknowledgment without ranges, and place.
+const AROUND_MESSAGE_BYTES: usize = SEALED_OVERHEAD_BYTES + Ack::BYTES_LEAST + Place::BYTES;
 
 /// The numbers that an owner may tune.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

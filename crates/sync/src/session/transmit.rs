@@ -59,13 +59,20 @@ impl Session {
         let Some(epoch) = self.current.as_mut().filter(|epoch| epoch.can_seal()) else {
             return false;
         };
-        let frame = self.outbox.next(now);
-        let is_due = self.inbox.acks_at() <= now || self.spoke.after(KEEPALIVE) <= now;
+        let is_ack_due = self.inbox.acks_at() <= now;
+        let is_due = is_ack_due || self.spoke.after(KEEPALIVE) <= now;
+        // Ranges get a datagram of their own, so that frames can be long.
+        let is_alone = is_ack_due && self.inbox.has_ranges();
+        let frame = if is_alone { None } else { self.outbox.next(now) };
         if frame.is_none() && !is_due {
             return false;
         }
         epoch.begin(datagram);
-        self.inbox.acknowledge().encode(datagram);
+        let ack = match frame {
+            Some(_) => self.inbox.acknowledge_briefly(),
+            None => self.inbox.acknowledge(),
+        };
+        ack.encode(datagram);
         if let Some((place, message)) = frame {
             place.encode(datagram);
             datagram.extend_from_slice(message);
