@@ -1,7 +1,7 @@
 //! The keys of a session for some number of frames, one for each direction.
 
-use chacha20poly1305::aead::{AeadInOut as _, KeyInit as _};
-use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
+use aes_gcm::Aes256Gcm;
+use aes_gcm::aead::{AeadInOut as _, KeyInit as _, Nonce, Tag};
 
 use crate::fault::Faults;
 use crate::keys::Key;
@@ -9,12 +9,13 @@ use crate::packet::{SEALED_HEADER_BYTES, SealedHeader};
 use crate::refusal::Refusal;
 use crate::replay_window::ReplayWindow;
 
-/// Bytes of the tag of ChaCha20-Poly1305 (RFC 8439).
+/// Bytes of the tag of AES-256-GCM (NIST SP 800-38D).
 const TAG_BYTES: usize = 16;
 /// Bytes that a sealed datagram has besides what it carries.
 pub const SEALED_OVERHEAD_BYTES: usize = SEALED_HEADER_BYTES + TAG_BYTES;
-/// No key seals more frames than this, whatever becomes of the exchange of new keys.
-pub const KEY_FRAMES_MAX: u64 = 1 << 32;
+/// No key seals more frames than this, whatever becomes of the exchange of new keys. RFC 8446
+/// section 5.5 allows an AES-GCM key 2^24.5 records of 16 KiB.
+pub const KEY_FRAMES_MAX: u64 = 1 << 24;
 
 /// The keys for both directions, which both ends derived from fresh values. Each datagram has its
 /// own number under a key, and the number is the nonce.
@@ -27,8 +28,8 @@ pub(crate) struct Epoch {
     pub sealed: u64,
     /// Datagrams opened.
     pub opened: u64,
-    seal: ChaCha20Poly1305,
-    open: ChaCha20Poly1305,
+    seal: Aes256Gcm,
+    open: Aes256Gcm,
     window: ReplayWindow,
 }
 
@@ -41,7 +42,7 @@ impl std::fmt::Debug for Epoch {
 impl Epoch {
     /// `seal` and `open` are the keys for datagrams that leave and arrive.
     pub fn new(local_index: u32, peer_index: u32, seal: &Key, open: &Key) -> Self {
-        let cipher = |key: &Key| ChaCha20Poly1305::new((&**key).into());
+        let cipher = |key: &Key| Aes256Gcm::new((&**key).into());
         let (seal, open) = (cipher(seal), cipher(open));
         let window = ReplayWindow::default();
         Self { local_index, peer_index, sealed: 0, opened: 0, seal, open, window }
@@ -62,7 +63,7 @@ impl Epoch {
     pub fn seal(&mut self, datagram: &mut Vec<u8>) {
         debug_assert!(self.can_seal());
         let (header, content) = datagram.split_at_mut(SEALED_HEADER_BYTES);
-        #[expect(clippy::expect_used, reason = "the cipher refuses only more than 256 GiB")]
+        #[expect(clippy::expect_used, reason = "the cipher refuses only more than 64 GiB")]
         let tag = self
             .seal
             .encrypt_inout_detached(&nonce(self.sealed), header, content.into())
@@ -92,7 +93,7 @@ impl Epoch {
             &nonce(number),
             header,
             content.as_mut_slice().into(),
-            &Tag::from(*tag),
+            &Tag::<Aes256Gcm>::from(*tag),
         );
         match opened {
             Err(_) => Err(Refusal::Forged),
@@ -108,7 +109,7 @@ impl Epoch {
     }
 }
 
-fn nonce(number: u64) -> Nonce {
+fn nonce(number: u64) -> Nonce<Aes256Gcm> {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&number.to_be_bytes());
     nonce.into()

@@ -70,7 +70,7 @@ impl Default for Settings {
             datagram_bytes: 1400,
             queue_bytes: 8 << 20,
             bulk_records_per_s: 500_000,
-            rekey_after_frames: 1 << 24,
+            rekey_after_frames: 1 << 22,
         }
     }
 }
