@@ -87,7 +87,9 @@ impl Link {
             1 => to = 1 - to,
             2 => datagram.truncate(random.between(0, datagram.len() as u64) as usize),
             _ => {
-                let bit = random.between(0, datagram.len() as u64 * 8 - 1) as usize;
+                // Half of the changes are in the header.
+                let most = if random.percent(50) { 14 } else { datagram.len() as u64 };
+                let bit = random.between(0, most * 8 - 1) as usize;
                 datagram[bit / 8] ^= 1 << (bit % 8);
             }
         }
