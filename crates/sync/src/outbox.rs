@@ -123,7 +123,7 @@ impl Outbox {
         self.bytes
     }
 
-    /// Records that are not acknowledged.
+    /// Records that the peer's owner has not taken, as far as this node knows.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -133,12 +133,11 @@ impl Outbox {
         self.resent
     }
 
-    /// When the oldest record that is not acknowledged was offered.
+    /// When the oldest of these records was offered.
     pub fn oldest(&self) -> Option<Timestamp> {
-        let of_frames = self.frames.iter().filter(|frame| frame.records > 0);
-        let mut of_frames = of_frames.filter(|frame| frame.flight != Flight::Landed);
-        let open = self.open.as_ref().map(|open| open.since);
-        of_frames.next().map(|frame| frame.since).or(open)
+        // One that has arrived behind a gap is not applied yet.
+        let frame = self.frames.iter().find(|frame| frame.records > 0);
+        frame.map(|frame| frame.since).or(self.open.as_ref().map(|open| open.since))
     }
 
     /// True if another message than records can wait here.
@@ -250,7 +249,9 @@ impl Outbox {
             }
         }
         while self.frames.front().is_some_and(|frame| frame.flight == Flight::Landed) {
-            self.frames.pop_front();
+            let records = self.frames.pop_front().map_or(0, |frame| frame.records);
+            self.records -= records;
+            self.control -= usize::from(records == 0);
             self.bytes -= FRAME_COST_BYTES;
             self.first += 1;
             self.sent -= 1;
@@ -279,8 +280,6 @@ impl Outbox {
             }
         };
         frame.flight = Flight::Landed;
-        self.records -= frame.records;
-        self.control -= usize::from(frame.records == 0);
         self.bytes -= std::mem::take(&mut frame.bytes).len();
         self.allowed = (self.allowed + 1).min(WINDOW_FRAMES as usize);
         Some(sent)

@@ -44,7 +44,8 @@ pub struct Settings {
     pub queue_bytes: usize,
     /// Rate of a bulk transfer, records a second.
     pub bulk_records_per_s: u32,
-    /// Frames after which new keys are agreed, up to [`KEY_FRAMES_MAX`](crate::KEY_FRAMES_MAX).
+    /// Frames after which new keys are agreed, up to half of
+    /// [`KEY_FRAMES_MAX`](crate::KEY_FRAMES_MAX).
     pub rekey_after_frames: u64,
 }
 

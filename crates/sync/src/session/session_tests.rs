@@ -326,6 +326,29 @@ fn keys_are_replaced_while_records_flow() {
 }
 
 #[test]
+fn no_key_seals_more_than_its_limit() {
+    let settings = Settings { rekey_after_frames: u64::MAX, ..config(1).settings };
+    let mut pair = joined([1, 2].map(|node| Config { settings, ..config(node) }));
+    let agreed = pair.status(0).counters.keys_agreed;
+    let sealed = |pair: &mut Pair, sealed| pair.ends[0].current.as_mut().unwrap().sealed = sealed;
+    sealed(&mut pair, crate::KEY_FRAMES_MAX / 2);
+    pair.wait(Duration::from_millis(10));
+    assert_eq!(pair.status(0).counters.keys_agreed, agreed + 1);
+    // Nobody answers the greeting, so nothing is sealed.
+    sealed(&mut pair, crate::KEY_FRAMES_MAX);
+    let mut datagram = Vec::new();
+    for _ in 0..2_000 {
+        pair.now = pair.now.after(Duration::from_millis(10));
+        while pair.ends[0].poll_transmit(pair.now, &mut datagram) {
+            assert_eq!(datagram[1], 1, "a greeting");
+        }
+        assert!(pair.ends[0].next_timeout() > pair.now);
+    }
+    pair.wait(Duration::from_secs(3));
+    assert_eq!(pair.status(0).counters.keys_agreed, agreed + 2);
+}
+
+#[test]
 fn a_record_that_is_too_long_is_told() {
     let mut pair = following();
     let long = vec![0; RECORD_BYTES_MAX + 1];

@@ -87,10 +87,10 @@ pub struct Status {
     pub outflow: Outflow,
     /// The way from it.
     pub inflow: Inflow,
-    /// Age of the oldest change that this session has taken in and the peer has not acknowledged.
-    /// Zero if there is none.
+    /// Age of the oldest change that this session has taken in and the peer's owner has not, as far
+    /// as this node knows. Zero if there is none.
     pub staleness: Duration,
-    /// Records that are not acknowledged: a connection may have several.
+    /// The number of such changes: a connection may have several.
     pub unacknowledged_records: u64,
     /// Memory of frames that wait to be acknowledged, bytes.
     pub queue_bytes: usize,

@@ -4,7 +4,7 @@ use flow::Timestamp;
 
 use super::{AWAY_AFTER, KEEPALIVE, Session};
 use crate::bulk::{Inflow, Outflow};
-use crate::epoch::Epoch;
+use crate::epoch::{Epoch, KEY_FRAMES_MAX};
 use crate::message::Message;
 
 impl Session {
@@ -42,7 +42,8 @@ impl Session {
     }
 
     fn wants_keys(&self, now: Timestamp) -> bool {
-        let limit = self.settings.rekey_after_frames;
+        // Long before no more frames can be sealed.
+        let limit = self.settings.rekey_after_frames.min(KEY_FRAMES_MAX / 2);
         let is_worn = |epoch: &Epoch| epoch.sealed >= limit || epoch.opened >= limit;
         self.is_away(now) || self.current.as_ref().is_none_or(is_worn)
     }

@@ -7,8 +7,8 @@ use flow::Timestamp;
 use super::random::Random;
 use crate::{
     Applied, Batch, Config, Event, Fault, Faults, HashSecret, Identity, Inflow, Likeness, Lineage,
-    NodeId, NodeName, NotTaken, PreSharedKey, Record, RecordKind, SecretRole, Seed, Session,
-    Settings, Verdict,
+    NodeId, NodeName, NotTaken, Outflow, PreSharedKey, Record, RecordKind, SecretRole, Seed,
+    Session, Settings, Verdict,
 };
 
 /// Keys of connections. They are few, so that each is used again and again.
@@ -50,6 +50,8 @@ pub struct Gateway {
     rings: [VecDeque<Queued>; 2],
     /// Changes for which there was no room: the newest of each key.
     waiting: BTreeMap<u64, Queued>,
+    /// The states that the session has taken in last, with the time.
+    taken: BTreeMap<u64, (Identity, Timestamp)>,
     /// Keys that a bulk transfer has still to read.
     scan: Option<VecDeque<u64>>,
     is_asked: bool,
@@ -112,6 +114,7 @@ impl Gateway {
             worker: BTreeMap::new(),
             rings: Default::default(),
             waiting: BTreeMap::new(),
+            taken: BTreeMap::new(),
             scan: None,
             is_asked: false,
             applied: Applied::new(faults),
@@ -195,7 +198,13 @@ impl Gateway {
         let mut is_full = false;
         for queued in queued {
             // A change that has to wait is not overtaken by a later one of its connection.
-            is_full = is_full || self.session.offer(now, &queued.record()) == Err(NotTaken::Full);
+            if !is_full {
+                let offered = self.session.offer(now, &queued.record());
+                is_full = offered == Err(NotTaken::Full);
+                if offered == Ok(()) {
+                    self.taken.insert(queued.identity.key, (queued.identity, now));
+                }
+            }
             if is_full {
                 self.found_full += 1;
                 let waits = self.waiting.entry(queued.identity.key).or_insert(queued.clone());
@@ -225,7 +234,11 @@ impl Gateway {
         while let Some(key) = scan.front().copied() {
             let offered = self.own.get(&key).map(|Connection { identity, body }| {
                 let (identity, kind) = (*identity, RecordKind::Insert);
-                self.session.offer_bulk(now, &Record { identity, kind, body })
+                let offered = self.session.offer_bulk(now, &Record { identity, kind, body });
+                if offered == Ok(()) {
+                    self.taken.insert(key, (identity, now));
+                }
+                offered
             });
             match offered {
                 Some(Err(NotTaken::Full)) => return Ok(()),
@@ -336,6 +349,28 @@ impl Gateway {
             self.copies.insert(key, (state, record.body.to_vec()));
         }
         Ok(())
+    }
+
+    /// A connection that this gateway has and the peer lacks, although its last change was taken in
+    /// longer ago than the announced staleness.
+    pub fn lost_at(&self, now: u64, peer: &Self) -> Option<String> {
+        let at = self.time(now);
+        let status = self.session.status(at);
+        let Inflow::Level(bulk) = peer.session.status(peer.time(now)).inflow else { return None };
+        if status.outflow != Outflow::Live(bulk) {
+            return None;
+        }
+        let lost = self.own.iter().find(|(key, own)| {
+            let taken = self.taken.get(key).filter(|(identity, _)| *identity == own.identity);
+            let is_due = taken.is_some_and(|(_, taken)| at.since(*taken) > status.staleness);
+            let has_it = |(lineage, body): &(Lineage, Vec<u8>)| {
+                let identity = own.identity;
+                (lineage.incarnation, lineage.version) == (identity.incarnation, identity.version)
+                    && *body == own.body
+            };
+            is_due && !peer.copies.get(key).is_some_and(has_it)
+        });
+        lost.map(|lost| format!("lost although taken in long ago: {lost:?}, {status:?}"))
     }
 
     /// Why the copies are not what the peer has.

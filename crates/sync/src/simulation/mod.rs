@@ -136,6 +136,9 @@ impl World {
                 }
                 _ => (0..4).for_each(|_| self.gateways[at].act(&mut self.random)),
             }
+            let [one, other] = &self.gateways;
+            let lost = one.lost_at(self.now, other).or_else(|| other.lost_at(self.now, one));
+            lost.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
