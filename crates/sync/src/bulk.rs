@@ -150,6 +150,8 @@ impl Inflow {
 
 /// Nanoseconds for which records that were not sent may be sent at once later.
 const BURST_NANOS: u64 = 10_000_000;
+/// Time between two turns of an owner that has sent all that it may.
+const TURN_NANOS: u64 = 1_000_000;
 const NANOS: u64 = 1_000_000_000;
 
 /// The rate of a bulk transfer, in the form of an arrival time that each record moves on.
@@ -181,9 +183,9 @@ impl Pace {
         self.next = self.next.max(earliest).saturating_add(self.nanos_per_record);
     }
 
-    /// When the next record may be sent.
-    pub fn next(&self) -> Timestamp {
-        Timestamp::from_nanos(self.next)
+    /// When the next records are worth a turn of the owner.
+    pub fn next_turn(&self) -> Timestamp {
+        Timestamp::from_nanos(self.next.saturating_add(TURN_NANOS))
     }
 }
 

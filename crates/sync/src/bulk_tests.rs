@@ -78,7 +78,7 @@ fn a_pace_holds_its_rate_and_saves_no_more_than_a_burst() {
             pace.spend(now);
             sent += 1;
         }
-        assert!(pace.next() > now);
+        assert!(pace.next_turn() > now);
     }
     assert!((10_490..=10_510).contains(&sent), "{sent} records in 1.05 s at 10,000 records/s");
     // After an hour without records there is one burst.

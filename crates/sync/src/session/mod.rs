@@ -142,8 +142,8 @@ pub enum NotTaken {
     /// Nobody follows. The owner forgets the change: a bulk transfer comes before the next ones.
     NotFollowed,
     /// The queue is full. The owner keeps the change, as a flag of the connection, and offers the
-    /// connection again later. Until then it offers no later change of the same connection, above
-    /// all not its end.
+    /// connection again later, in the state that it has then. Until then it offers no later change
+    /// of the same connection, above all not its end.
     Full,
     /// The body is longer than [`RECORD_BYTES_MAX`].
     TooLong,

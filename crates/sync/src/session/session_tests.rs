@@ -257,6 +257,30 @@ fn nothing_of_another_key_or_of_this_node_is_taken() {
     assert_eq!(after, before);
 }
 
+#[test]
+fn a_datagram_that_is_cut_or_changed_anywhere_changes_nothing() {
+    let mut pair = following();
+    pair.ends[0].offer(pair.now, &record(1)).unwrap();
+    let mut datagram = Vec::new();
+    assert!(pair.ends[0].poll_transmit(pair.now, &mut datagram));
+    let before = pair.status(1);
+    for length in 0..datagram.len() {
+        assert!(pair.ends[1].handle(pair.now, &datagram[..length]).is_err(), "{length} bytes");
+    }
+    for bit in 0..datagram.len() * 8 {
+        let mut changed = datagram.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert!(pair.ends[1].handle(pair.now, &changed).is_err(), "bit {bit}");
+    }
+    let after = pair.status(1);
+    let refused = datagram.len() as u64 * 9;
+    assert_eq!(after.refusals.total(), before.refusals.total() + refused, "each is counted once");
+    assert_eq!(Status { refusals: before.refusals.clone(), ..after }, before);
+    assert_eq!(pair.ends[1].poll_event(pair.now), None);
+    assert_eq!(pair.ends[1].handle(pair.now, &datagram), Ok(()));
+    assert!(matches!(pair.ends[1].poll_event(pair.now), Some(Event::Records(_))));
+}
+
 /// Seals a frame of the first node as if it said anything at all.
 fn say(pair: &mut Pair, number: u64, message: &[u8]) -> Result<(), Refusal> {
     let mut datagram = Vec::new();

@@ -128,7 +128,7 @@ impl Session {
         }
         match self.outflow {
             Outflow::Bulk(_) if self.outbox.bytes() < self.settings.queue_bytes / 2 => {
-                next.min(self.pace.next())
+                next.min(self.pace.next_turn())
             }
             _ => next,
         }

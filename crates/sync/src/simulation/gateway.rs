@@ -190,8 +190,17 @@ impl Gateway {
     pub fn drain(&mut self, now: u64, random: &mut Random) {
         let now = self.time(now);
         let first = usize::from(random.percent(50));
-        let mut queued: VecDeque<Queued> =
-            std::mem::take(&mut self.waiting).into_values().collect();
+        // A change that has waited is a flag of its connection, so the state of now is read. A
+        // connection that has ended since has no flag.
+        let refreshed = |queued: Queued| match (queued.kind, self.own.get(&queued.identity.key)) {
+            (RecordKind::End, _) => Some(queued),
+            (kind, Some(Connection { identity, body })) => {
+                Some(Queued { identity: *identity, kind, body: body.clone() })
+            }
+            (_, None) => None,
+        };
+        let waiting = std::mem::take(&mut self.waiting).into_values();
+        let mut queued: VecDeque<Queued> = waiting.filter_map(refreshed).collect();
         for ring in [first, 1 - first] {
             queued.extend(self.rings[ring].drain(..));
         }
