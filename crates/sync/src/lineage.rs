@@ -16,7 +16,7 @@ const GRAVE_KEPT: Duration = Duration::from_secs(2);
 /// Most ends that are remembered. The oldest is forgotten first, and counted.
 pub const GRAVES_MAX: usize = 1 << 17;
 
-/// What a receiver keeps of a connection besides its state: 24 bytes.
+/// What a receiver keeps of a connection besides its state: 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lineage {
     /// As in [`Identity`](crate::Identity).
@@ -69,7 +69,7 @@ impl Applied {
 
     /// True for a connection that the sender no longer had at the end of a bulk transfer.
     pub fn is_left_over(lineage: &Lineage, bulk: BulkId) -> bool {
-        lineage.seen < bulk
+        lineage.seen != bulk
     }
 
     /// Ends that had to be forgotten because there were too many of them.

@@ -5,7 +5,8 @@ use crate::keys::HashSecret;
 use crate::likeness::Proof;
 use crate::record::{Batch, Part};
 
-/// Number of a bulk transfer. The receiver chooses it, each higher than the one before.
+/// Number of a bulk transfer. The receiver chooses it: the first of a session at random, so that
+/// marks of an earlier session mean nothing, and then one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BulkId(pub u32);
 

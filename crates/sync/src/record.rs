@@ -13,7 +13,8 @@ pub(crate) const RECORD_HEADER_BYTES_MAX: usize = 8 + 2 + 10 + 5;
 pub struct Identity {
     /// Keyed hash of the connection's flow key.
     pub key: u64,
-    /// A connection that is opened later with the same key has a higher number.
+    /// A connection that is opened later with the same key has a higher number, also if another
+    /// node opens it, or the same one after a restart: the high bits hold a term of the cluster.
     pub incarnation: u64,
     /// A later state of the connection has a higher number.
     pub version: u32,

@@ -201,8 +201,10 @@ impl Session {
     /// A session that looks for its peer. `seed` is drawn anew for each.
     pub fn new(now: Timestamp, config: Config, secret: PreSharedKey, seed: Seed) -> Self {
         let Config { node, name, peer, follows, secret_role, likeness, settings, faults } = config;
+        let mut greeter = Greeter::new((node, name), peer, secret, seed);
+        let bulks = greeter.jitter(u32::MAX.into()) as u32;
         Self {
-            greeter: Greeter::new((node, name), peer, secret, seed),
+            greeter,
             follows,
             secret_role,
             likeness,
@@ -221,7 +223,7 @@ impl Session {
             outflow: Outflow::default(),
             inflow: if follows { Inflow::Apart } else { Inflow::Off },
             pace: Pace::new(now, settings.bulk_records_per_s),
-            bulks: 0,
+            bulks,
             owed: Owed::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
@@ -322,10 +324,9 @@ impl Session {
 
     /// Asks for the peer's connections if they are wanted and not asked for yet.
     fn ask_bulk(&mut self) {
-        let bulk = BulkId(self.bulks + 1);
         if self.is_together() && self.inflow == Inflow::Apart {
-            self.bulks += 1;
-            self.inflow(InflowInput::Together(bulk));
+            self.bulks = self.bulks.wrapping_add(1);
+            self.inflow(InflowInput::Together(BulkId(self.bulks)));
             self.owed.follow = true;
         }
     }

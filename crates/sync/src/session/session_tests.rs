@@ -115,8 +115,8 @@ fn both_ends_join_compare_and_ask() {
         let status = pair.status(at);
         assert_eq!(status.presence, Presence::There);
         assert_eq!(status.agreement, Agreement::Together(vec![]));
-        assert_eq!(status.inflow, Inflow::Asked(BulkId(1)));
-        assert_eq!(status.outflow, Outflow::Asked(BulkId(1)));
+        let Outflow::Asked(bulk) = status.outflow else { panic!("{status:?}") };
+        assert_eq!(pair.status(1 - at).inflow, Inflow::Asked(bulk));
         let node = pair.ends[1 - at].greeter.host.node;
         let name = NodeName::new(&format!("node{node}")).unwrap();
         let expected = [Event::Joined { node, name }, Event::Compared, Event::BulkAsked];
@@ -140,7 +140,7 @@ fn nodes_that_would_use_other_buckets_stay_apart_by_name() {
     pair.wait(Duration::from_millis(10));
     let Agreement::Together(found) = pair.status(0).agreement else { panic!("together") };
     assert_eq!(found.iter().map(|it| it.aspect).collect::<Vec<_>>(), [Aspect::Rules]);
-    assert_eq!(pair.status(0).outflow, Outflow::Asked(BulkId(1)));
+    assert!(matches!(pair.status(0).outflow, Outflow::Asked(_)));
 }
 
 #[test]
@@ -223,7 +223,8 @@ fn a_full_queue_is_told_and_given_up_only_when_the_peer_is_away() {
     // It comes back, and asks for all.
     pair.events = Default::default();
     pair.wait(Duration::from_secs(1));
-    assert_eq!(pair.status(0).outflow, Outflow::Asked(BulkId(2)));
+    let Outflow::Asked(bulk) = pair.status(0).outflow else { panic!("asked again") };
+    assert_eq!(pair.status(1).inflow, Inflow::Asked(bulk));
     assert!(pair.events[0].contains(&Event::BulkAsked));
     assert!(!pair.events[1].iter().any(|it| matches!(it, Event::Joined { .. })));
 }

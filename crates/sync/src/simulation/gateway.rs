@@ -259,7 +259,11 @@ impl Gateway {
             };
         }
         self.scan = None;
-        self.session.end_bulk(now).map_err(|error| format!("a bulk does not end: {error:?}"))
+        match self.session.end_bulk(now) {
+            // The peers came apart meanwhile.
+            Ok(()) | Err(NotTaken::NotFollowed) => Ok(()),
+            Err(error) => Err(format!("a bulk does not end: {error:?}")),
+        }
     }
 
     /// Its number of buckets changes; true for that of all gateways.
