@@ -91,6 +91,25 @@ fn an_acknowledgment_of_frames_that_were_never_sent_is_refused() {
 }
 
 #[test]
+fn a_frame_that_others_have_overtaken_is_sent_again_before_the_time_out() {
+    let mut outbox = Outbox::default();
+    for ms in 0..10 {
+        push(&mut outbox, at(ms), ms as u32, Part::Live);
+        assert_eq!(outbox.next(at(ms)).map(|(place, _)| place.number), Some(ms));
+    }
+    // The second frame is missing.
+    let ack = |there| Ack { stream: 1, next: 1, ranges: vec![(1, there)] };
+    outbox.acknowledge(at(10), &ack(1));
+    assert_eq!(outbox.next(at(10)), None, "it may have been overtaken");
+    outbox.acknowledge(at(10), &ack(8));
+    assert_eq!(outbox.next(at(10)).map(|(place, _)| place.number), Some(1));
+    assert_eq!((outbox.resent(), outbox.next(at(10))), (1, None));
+    // Its acknowledgment lets all go.
+    outbox.acknowledge(at(11), &Ack { stream: 1, next: 10, ranges: vec![] });
+    assert_eq!((outbox.bytes(), outbox.flying, outbox.lost), (0, 0, 0));
+}
+
+#[test]
 fn repetition_becomes_slow_and_never_ends() {
     let mut outbox = Outbox::default();
     for version in 0..200 {

@@ -127,6 +127,8 @@ impl World {
                 5 => {
                     let is_common = self.random.percent(60);
                     self.note(|| format!("{at} has the common number of buckets: {is_common}"));
+                    // Two changes at once, of which the peer sees but the last.
+                    self.gateways[at].set_buckets(!is_common);
                     self.gateways[at].set_buckets(is_common);
                     self.turn(at)?;
                 }
