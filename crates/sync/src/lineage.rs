@@ -10,8 +10,9 @@ use crate::fault::Faults;
 use crate::message::BulkId;
 use crate::record::{Record, RecordKind};
 
-/// How long the end of a connection is remembered. Two workers' records of one connection may come
-/// out of order while its bucket moves; they are at most some turns apart.
+/// How long the end of a connection is remembered, by the sender's clock. Two workers' records of one
+/// connection may be offered out of order while its bucket moves, at most some turns apart. They may
+/// arrive any time apart, if the link is cut between them.
 const GRAVE_KEPT: Duration = Duration::from_secs(2);
 /// Most ends that are remembered. The oldest is forgotten first, and counted.
 pub const GRAVES_MAX: usize = 1 << 17;
@@ -62,9 +63,12 @@ impl Applied {
         Self { faults, ..Self::default() }
     }
 
-    /// A bulk transfer begins. Connections that it does not name are left over at its end.
+    /// A bulk transfer begins. Connections that it does not name are left over at its end. The sender
+    /// has dropped all records from before, so ends need not be remembered any more.
     pub fn begin_bulk(&mut self, bulk: BulkId) {
         self.bulk = bulk;
+        self.graves.clear();
+        self.order.clear();
     }
 
     /// True for a connection that the sender no longer had at the end of a bulk transfer.
@@ -77,7 +81,8 @@ impl Applied {
         self.forgotten
     }
 
-    /// Judges a record. `held` is the lineage of the connection with its key, if there is one.
+    /// Judges a record of a batch of this [`time`](crate::Batch::time). `held` is the lineage of the
+    /// connection with its key, if there is one.
     pub fn judge(&mut self, now: Timestamp, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
         self.forget(now);
         match record.kind {

@@ -1,5 +1,7 @@
 //! The content of frames.
 
+use flow::Timestamp;
+
 use crate::cursor::{Reader, put_varint};
 use crate::keys::HashSecret;
 use crate::likeness::Proof;
@@ -41,7 +43,7 @@ const LIVE_RECORDS: u8 = 7;
 const BULK_RECORDS: u8 = 8;
 
 /// Bytes of a message in front of its records, with the number of a bulk transfer.
-pub(crate) const RECORDS_HEADER_BYTES_MAX: usize = 1 + 4 + 2;
+pub(crate) const RECORDS_HEADER_BYTES_MAX: usize = 1 + 4 + 8 + 2;
 
 impl Message {
     pub fn encode(&self, bytes: &mut Vec<u8>) {
@@ -63,7 +65,7 @@ impl Message {
             Self::BeginBulk(bulk, count) => put_bulk(BEGIN_BULK, *bulk, *count, bytes),
             Self::EndBulk(bulk, count) => put_bulk(END_BULK, *bulk, *count, bytes),
             Self::Records(batch) => {
-                begin_records(batch.part(), bytes);
+                begin_records(batch.part(), batch.time(), bytes);
                 let at = bytes.len() - 2;
                 bytes[at..].copy_from_slice(&batch.count().to_be_bytes());
                 batch.records().for_each(|record| record.encode(bytes));
@@ -108,7 +110,7 @@ fn put_bulk(kind: u8, BulkId(bulk): BulkId, count: u64, bytes: &mut Vec<u8>) {
 
 /// The beginning of a message with records: all but the records. Its last two bytes are for
 /// their number.
-pub(crate) fn begin_records(part: Part, bytes: &mut Vec<u8>) {
+pub(crate) fn begin_records(part: Part, time: Timestamp, bytes: &mut Vec<u8>) {
     match part {
         Part::Live => bytes.push(LIVE_RECORDS),
         Part::Bulk(BulkId(bulk)) => {
@@ -116,6 +118,7 @@ pub(crate) fn begin_records(part: Part, bytes: &mut Vec<u8>) {
             bytes.extend_from_slice(&bulk.to_be_bytes());
         }
     }
+    bytes.extend_from_slice(&time.as_nanos().to_be_bytes());
     bytes.extend_from_slice(&[0, 0]);
 }
 

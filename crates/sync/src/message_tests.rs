@@ -47,7 +47,7 @@ fn record((key, incarnation, version, kind, body): &Fields) -> Record<'_> {
 
 fn frame((part, records): &(Part, Vec<Fields>)) -> Vec<u8> {
     let mut bytes = Vec::new();
-    begin_records(*part, &mut bytes);
+    begin_records(*part, Timestamp::from_secs(records.len() as u64), &mut bytes);
     let at = bytes.len() - 2;
     bytes[at..].copy_from_slice(&(records.len() as u16).to_be_bytes());
     records.iter().for_each(|fields| record(fields).encode(&mut bytes));
@@ -126,6 +126,6 @@ fn fields_that_can_not_be_are_refused() {
     assert_eq!(Message::decode(&[0]), None, "no such message");
     assert_eq!(Message::decode(&[2, 0, 0, 0, 0, 1]), None, "a bulk that nobody wants");
     let mut unknown_kind = frame(&fields(2, b""));
-    unknown_kind[3 + 8] |= 3;
+    unknown_kind[3 + 8 + 8] |= 3;
     assert_eq!(Message::decode(&unknown_kind), None);
 }

@@ -23,6 +23,8 @@ const REORDERED_FRAMES: u64 = 3;
 const REORDERED_TIME: Duration = Duration::from_millis(2);
 /// Messages other than records that may wait.
 const CONTROL_FRAMES_MAX: usize = 16;
+/// Longest time between the first and the last record of a frame.
+const OPEN_LONGEST: Duration = Duration::from_millis(50);
 /// Charged for each frame in addition to its bytes.
 const FRAME_COST_BYTES: usize = 80;
 
@@ -156,7 +158,11 @@ impl Outbox {
 
     /// Appends a record, in a frame of up to `limit` bytes.
     pub fn push_record(&mut self, now: Timestamp, part: Part, record: &Record<'_>, limit: usize) {
-        if self.open.as_ref().is_some_and(|open| open.part != part || open.records == u16::MAX) {
+        let is_done = |open: &Open| {
+            let is_old = now.since(open.since) >= OPEN_LONGEST;
+            is_old || open.part != part || open.records == u16::MAX
+        };
+        if self.open.as_ref().is_some_and(is_done) {
             self.close();
         }
         let mut open = self.open.take().unwrap_or_else(|| Open::new(now, part, limit));
@@ -342,7 +348,7 @@ fn record_bytes(open: &Open, before: usize) -> usize {
 impl Open {
     fn new(now: Timestamp, part: Part, limit: usize) -> Self {
         let mut bytes = Vec::with_capacity(limit);
-        begin_records(part, &mut bytes);
+        begin_records(part, now, &mut bytes);
         let start = bytes.len();
         Self { part, bytes, start, records: 0, since: now }
     }

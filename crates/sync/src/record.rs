@@ -1,5 +1,7 @@
 //! Records of connections, and batches of them.
 
+use flow::Timestamp;
+
 use crate::cursor::{Reader, put_varint};
 use crate::message::BulkId;
 
@@ -83,24 +85,31 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     part: Part,
+    time: Timestamp,
     count: u16,
     bytes: Vec<u8>,
 }
 
 impl Batch {
     pub(crate) fn decode(part: Part, reader: &mut Reader<'_>) -> Option<Self> {
+        let time = Timestamp::from_nanos(reader.u64()?);
         let count = reader.u16().filter(|count| *count > 0)?;
         let bytes = reader.0.to_vec();
         for _ in 0..count {
             Record::decode(reader)?;
         }
         reader.end()?;
-        Some(Self { part, count, bytes })
+        Some(Self { part, time, count, bytes })
     }
 
     /// Why they were sent.
     pub fn part(&self) -> Part {
         self.part
+    }
+
+    /// When the first of them was offered, by the sender's clock.
+    pub fn time(&self) -> Timestamp {
+        self.time
     }
 
     /// How many there are: at least 1.

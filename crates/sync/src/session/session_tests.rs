@@ -186,6 +186,7 @@ fn a_secret_that_nobody_takes_or_gives_stays_where_it_is() {
 #[test]
 fn changes_arrive_and_the_status_tells_how_stale_the_peer_is() {
     let mut pair = following();
+    let offered = pair.now;
     pair.ends[0].offer(pair.now, &record(1)).unwrap();
     pair.now = pair.now.after(Duration::from_micros(300));
     let status = pair.status(0);
@@ -195,6 +196,7 @@ fn changes_arrive_and_the_status_tells_how_stale_the_peer_is() {
     assert_eq!((status.staleness, status.unacknowledged_records), (Duration::ZERO, 0));
     let [Event::Records(batch)] = &pair.events[1][..] else { panic!("{:?}", pair.events[1]) };
     assert_eq!(batch.records().collect::<Vec<_>>(), [record(1)]);
+    assert_eq!(batch.time(), offered, "the sender's clock");
 }
 
 #[test]

@@ -301,7 +301,7 @@ impl Gateway {
     pub fn turn(&mut self, now: u64, mut send: impl FnMut(&[u8])) -> Result<(), String> {
         let at = self.time(now);
         while let Some(event) = self.session.poll_event(at) {
-            self.follow(at, event)?;
+            self.follow(event)?;
         }
         self.scan(at)?;
         let mut datagram = Vec::new();
@@ -317,7 +317,7 @@ impl Gateway {
         }
     }
 
-    fn follow(&mut self, now: Timestamp, event: Event) -> Result<(), String> {
+    fn follow(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Joined { .. } | Event::Compared => {}
             Event::Secret(secret) => {
@@ -326,7 +326,7 @@ impl Gateway {
             }
             Event::BulkAsked => (self.is_asked, self.scan) = (true, None),
             Event::BulkBegan(bulk) => self.applied.begin_bulk(bulk),
-            Event::Records(batch) => return self.apply(now, &batch),
+            Event::Records(batch) => return self.apply(&batch),
             Event::BulkEnded(bulk) => {
                 self.copies.retain(|_, (lineage, _)| !Applied::is_left_over(lineage, bulk));
             }
@@ -334,11 +334,11 @@ impl Gateway {
         Ok(())
     }
 
-    fn apply(&mut self, now: Timestamp, batch: &Batch) -> Result<(), String> {
+    fn apply(&mut self, batch: &Batch) -> Result<(), String> {
         for record in batch.records() {
             let Identity { key, incarnation, version } = record.identity;
             let held = self.copies.get(&key).map(|(lineage, _)| *lineage);
-            let state = match self.applied.judge(now, held, &record) {
+            let state = match self.applied.judge(batch.time(), held, &record) {
                 Verdict::Insert(state) | Verdict::Replace(state) | Verdict::Update(state) => state,
                 Verdict::End => {
                     if held.is_some_and(|held| held.incarnation > incarnation) {
