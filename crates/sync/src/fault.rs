@@ -1,0 +1,52 @@
+//! Faults that tests plant, to see that the simulation catches them. A build without tests and
+//! without the feature `faults` has none of them.
+
+/// A fault that tests plant.
+#[cfg(any(test, feature = "faults"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The message that ends a bulk transfer is lost for good.
+    LostBulkEnd,
+    /// Datagrams and frames that have been accepted before are accepted again.
+    ReplayedFrame,
+    /// The end of a connection ends a newer connection of the same key.
+    OldEnd,
+    /// A change is applied although a later one has been.
+    StaleUpdate,
+}
+
+/// The fault that is planted, if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    #[cfg(any(test, feature = "faults"))]
+    planted: Option<Fault>,
+}
+
+macro_rules! questions {
+    ($($question:ident: $fault:ident),*) => {
+        impl Faults {
+            $(pub(crate) fn $question(self) -> bool {
+                #[cfg(any(test, feature = "faults"))]
+                return self.planted == Some(Fault::$fault);
+                #[cfg(not(any(test, feature = "faults")))]
+                false
+            })*
+        }
+    };
+}
+
+questions! {
+    loses_bulk_end: LostBulkEnd,
+    takes_replays: ReplayedFrame,
+    takes_old_ends: OldEnd,
+    takes_stale_updates: StaleUpdate
+}
+
+#[cfg(any(test, feature = "faults"))]
+impl Faults {
+    /// Plants one.
+    #[must_use]
+    pub const fn planted(fault: Fault) -> Self {
+        Self { planted: Some(fault) }
+    }
+}

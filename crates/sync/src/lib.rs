@@ -1,0 +1,45 @@
+//! State sync between gateways, without sockets, clocks and randomness.
+//!
+//! A [`Session`] speaks with one peer. Its owner passes in the time, the datagrams that arrive and
+//! the records of connections that have changed, and takes out datagrams to send and records to
+//! apply. Records are opaque here but for their [`Identity`]. docs/internals/sync-protocol.md
+//! explains the protocol.
+
+mod bulk;
+mod cursor;
+mod epoch;
+mod fault;
+mod greeting;
+mod handshake;
+mod inbox;
+mod keys;
+mod likeness;
+mod lineage;
+mod message;
+mod node;
+mod outbox;
+mod packet;
+mod record;
+mod refusal;
+mod replay_window;
+mod round_trip;
+mod session;
+#[cfg(test)]
+mod simulation;
+
+pub use bulk::{Inflow, Outflow, Progress};
+pub use epoch::{KEY_FRAMES_MAX, SEALED_OVERHEAD_BYTES};
+#[cfg(any(test, feature = "faults"))]
+pub use fault::Fault;
+pub use fault::Faults;
+pub use keys::{HashSecret, KeyTooShort, PreSharedKey, Seed};
+pub use likeness::{Aspect, Consequence, Likeness, Mismatch};
+pub use lineage::{Applied, GRAVES_MAX, Lineage, Verdict};
+pub use message::BulkId;
+pub use node::{NameNotFit, NodeId, NodeName};
+pub use record::{Batch, Identity, Part, RECORD_BYTES_MAX, Record, RecordKind};
+pub use refusal::{Refusal, Refusals};
+pub use session::{
+    AWAY_AFTER, Agreement, Config, Counters, Event, NotTaken, PeerStatus, Presence, SecretRole,
+    Session, Settings, Status,
+};

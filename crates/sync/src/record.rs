@@ -1,0 +1,125 @@
+//! Records of connections, and batches of them.
+
+use flow::Timestamp;
+
+use crate::cursor::{Reader, put_varint};
+use crate::message::BulkId;
+
+/// Longest record of a connection, bytes, without its identity.
+pub const RECORD_BYTES_MAX: usize = 1000;
+/// Most bytes that the identity, kind and length of a record take.
+pub(crate) const RECORD_HEADER_BYTES_MAX: usize = 8 + 2 + 10 + 5;
+
+/// The name of one state of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// Keyed hash of the connection's flow key.
+    pub key: u64,
+    /// A connection that is opened later with the same key has a higher number, also if another
+    /// node opens it, or the same one after a restart: the high bits hold a term of the cluster.
+    pub incarnation: u64,
+    /// A later state of the connection has a higher number.
+    pub version: u32,
+}
+
+/// The fate of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    /// It is there: new, or in a bulk transfer.
+    Insert = 0,
+    /// Its state is another one.
+    Change = 1,
+    /// It has ended.
+    End = 2,
+}
+
+/// One state of a connection. The record of an insert or of a change holds all of the state, so a
+/// receiver that has not seen the connection before makes it from either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Which state of which connection.
+    pub identity: Identity,
+    /// Its fate.
+    pub kind: RecordKind,
+    /// The state, in a form that the owners agree about; up to [`RECORD_BYTES_MAX`].
+    pub body: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
+        let Identity { key, incarnation, version } = self.identity;
+        bytes.extend_from_slice(&key.to_be_bytes());
+        put_varint((self.body.len() as u64) << 2 | self.kind as u64, bytes);
+        put_varint(incarnation, bytes);
+        put_varint(version.into(), bytes);
+        bytes.extend_from_slice(self.body);
+    }
+
+    fn decode(reader: &mut Reader<'a>) -> Option<Self> {
+        let key = reader.u64()?;
+        let head = reader.varint()?;
+        let kind = match head & 3 {
+            0 => RecordKind::Insert,
+            1 => RecordKind::Change,
+            2 => RecordKind::End,
+            _ => return None,
+        };
+        let length = usize::try_from(head >> 2).ok().filter(|it| *it <= RECORD_BYTES_MAX)?;
+        let incarnation = reader.varint()?;
+        let version = reader.varint()?.try_into().ok()?;
+        let identity = Identity { key, incarnation, version };
+        Some(Self { identity, kind, body: reader.bytes(length)? })
+    }
+}
+
+/// Why a batch was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Connections have changed.
+    Live,
+    /// They are part of a bulk transfer.
+    Bulk(BulkId),
+}
+
+/// Records that arrived in one frame. It is made only of bytes in which all records are right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    part: Part,
+    time: Timestamp,
+    count: u16,
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    pub(crate) fn decode(part: Part, reader: &mut Reader<'_>) -> Option<Self> {
+        let time = Timestamp::from_nanos(reader.u64()?);
+        let count = reader.u16().filter(|count| *count > 0)?;
+        let bytes = reader.0.to_vec();
+        for _ in 0..count {
+            Record::decode(reader)?;
+        }
+        reader.end()?;
+        Some(Self { part, time, count, bytes })
+    }
+
+    /// Why they were sent.
+    pub fn part(&self) -> Part {
+        self.part
+    }
+
+    /// When the first of them was offered, by the sender's clock.
+    pub fn time(&self) -> Timestamp {
+        self.time
+    }
+
+    /// How many there are: at least 1.
+    pub fn count(&self) -> u16 {
+        self.count
+    }
+
+    /// The records, in the order in which the peer took them in.
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        let mut reader = Reader(&self.bytes);
+        std::iter::from_fn(move || Record::decode(&mut reader))
+    }
+}

@@ -1,0 +1,484 @@
+//! A session with one peer.
+
+mod receive;
+mod status;
+mod transmit;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use flow::Timestamp;
+
+use crate::bulk::{Inflow, InflowInput, Outflow, OutflowInput, Pace, Progress};
+use crate::epoch::{Epoch, SEALED_OVERHEAD_BYTES};
+use crate::fault::Faults;
+use crate::greeting::{Agreed, Greeter, Host};
+use crate::handshake::Handshake;
+use crate::inbox::Inbox;
+use crate::keys::{HashSecret, PreSharedKey, Seed};
+use crate::likeness::{Aspect, Consequence, Likeness, Mismatch, Proof};
+use crate::message::{BulkId, Message, RECORDS_HEADER_BYTES_MAX};
+use crate::node::{NodeId, NodeName};
+use crate::outbox::Outbox;
+use crate::packet::{Ack, Place};
+use crate::record::{Batch, Part, RECORD_BYTES_MAX, RECORD_HEADER_BYTES_MAX, Record};
+use crate::refusal::Refusals;
+
+pub use status::{Agreement, Counters, PeerStatus, Presence, Status};
+
+/// A peer that has been silent for so long is away.
+pub const AWAY_AFTER: Duration = Duration::from_secs(1);
+/// A node that has nothing to say says so after this time.
+const KEEPALIVE: Duration = Duration::from_millis(250);
+/// Keys that have been replaced still open datagrams that were on their way.
+const OLD_KEYS_KEPT: Duration = Duration::from_secs(5);
+/// Bytes of a datagram besides its message: keys, an acknowledgment without ranges, and place.
+const AROUND_MESSAGE_BYTES: usize = SEALED_OVERHEAD_BYTES + Ack::BYTES_LEAST + Place::BYTES;
+
+/// The numbers that an owner may tune.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Longest datagram, bytes: from [`Settings::DATAGRAM_BYTES_MIN`] to 65,000.
+    pub datagram_bytes: usize,
+    /// Most bytes of frames that wait for the peer's acknowledgment.
+    pub queue_bytes: usize,
+    /// Rate of a bulk transfer, records a second.
+    pub bulk_records_per_s: u32,
+    /// Frames after which new keys are agreed, up to half of
+    /// [`KEY_FRAMES_MAX`](crate::KEY_FRAMES_MAX).
+    pub rekey_after_frames: u64,
+}
+
+impl Settings {
+    /// The shortest datagrams in which each message fits.
+    pub const DATAGRAM_BYTES_MIN: usize = AROUND_MESSAGE_BYTES
+        + RECORDS_HEADER_BYTES_MAX
+        + RECORD_HEADER_BYTES_MAX
+        + RECORD_BYTES_MAX;
+    const DATAGRAM_BYTES_MAX: usize = 65_000;
+
+    /// The longest message.
+    fn message_bytes(&self) -> usize {
+        let datagram =
+            self.datagram_bytes.clamp(Self::DATAGRAM_BYTES_MIN, Self::DATAGRAM_BYTES_MAX);
+        datagram - AROUND_MESSAGE_BYTES
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            datagram_bytes: 1400,
+            queue_bytes: 8 << 20,
+            bulk_records_per_s: 500_000,
+            rekey_after_frames: 1 << 22,
+        }
+    }
+}
+
+/// The fate of the hash secret if the peers have different ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretRole {
+    /// Both keep theirs, and stay apart.
+    Keeps,
+    /// This node gives its secret to a peer that asks: it is active.
+    Gives,
+    /// This node asks for the peer's: it is on standby.
+    Takes,
+}
+
+/// A session's part in the cluster.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Number of this node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: NodeName,
+    /// The peer, if its number is known beforehand.
+    pub peer: Option<NodeId>,
+    /// True if this node wants the peer's connections.
+    pub follows: bool,
+    /// The fate of the hash secret.
+    pub secret_role: SecretRole,
+    /// How this node steers and decides.
+    pub likeness: Likeness,
+    /// Numbers.
+    pub settings: Settings,
+    /// Planted by tests.
+    pub faults: Faults,
+}
+
+/// Something that the owner has to know or do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A peer is there that was not before, or one that has restarted.
+    Joined {
+        /// Its number.
+        node: NodeId,
+        /// Its name.
+        name: NodeName,
+    },
+    /// The comparison with the peer has another result; the status shows it.
+    Compared,
+    /// The peer gives its hash secret. The owner rehashes its tables and calls
+    /// [`Session::set_likeness`].
+    Secret(HashSecret),
+    /// The peer wants all connections. The owner drops what its workers had queued for the peer
+    /// before, calls [`Session::begin_bulk`], reads its tables from the start as
+    /// [`Session::bulk_room`] allows, and calls [`Session::end_bulk`].
+    BulkAsked,
+    /// A bulk transfer of the peer begins: [`Applied::begin_bulk`](crate::Applied::begin_bulk).
+    BulkBegan(BulkId),
+    /// Records to apply.
+    Records(Batch),
+    /// The peer has sent all connections. Those of this peer for which
+    /// [`Applied::is_left_over`](crate::Applied::is_left_over) is true have ended.
+    BulkEnded(BulkId),
+}
+
+/// Why a record was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotTaken {
+    /// Nobody follows. The owner forgets the change: a bulk transfer comes before the next ones.
+    NotFollowed,
+    /// The queue is full. The owner keeps the change, as a flag of the connection, and offers the
+    /// connection again later, in the state that it has then. Until then it offers no later change
+    /// of the same connection, above all not its end.
+    Full,
+    /// The body is longer than [`RECORD_BYTES_MAX`].
+    TooLong,
+}
+
+/// Messages that are to be sent as soon as there is room for them. Only the last of each counts,
+/// so a peer can not make them many.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owed {
+    likeness: bool,
+    follow: bool,
+    ask_secret: bool,
+    secret: bool,
+}
+
+/// A session with one peer: a state machine that its owner drives.
+///
+/// After each call of [`Session::handle`] the owner takes events until there is none. After that
+/// and after each other call, and when [`Session::next_timeout`] has come, it takes datagrams with
+/// [`Session::poll_transmit`] until there is none.
+pub struct Session {
+    greeter: Greeter,
+    follows: bool,
+    secret_role: SecretRole,
+    likeness: Likeness,
+    settings: Settings,
+    faults: Faults,
+
+    handshake: Handshake,
+    /// An answer to a greeting, to be sent.
+    reply: Option<Vec<u8>>,
+    current: Option<Epoch>,
+    /// Keys that have been replaced, until this time.
+    previous: Option<(Epoch, Timestamp)>,
+    peer: Option<Host>,
+    heard: Option<Timestamp>,
+    spoke: Timestamp,
+
+    compared: Option<(Proof, Vec<Mismatch>)>,
+    outbox: Outbox,
+    inbox: Inbox,
+    outflow: Outflow,
+    inflow: Inflow,
+    pace: Pace,
+    /// Number of the last bulk transfer that this node has asked for.
+    bulks: u32,
+    owed: Owed,
+    events: VecDeque<Event>,
+    counters: Counters,
+    refusals: Refusals,
+    content: Vec<u8>,
+}
+
+impl Session {
+    /// A session that looks for its peer. `seed` is drawn anew for each.
+    pub fn new(now: Timestamp, config: Config, secret: PreSharedKey, seed: Seed) -> Self {
+        let Config { node, name, peer, follows, secret_role, likeness, settings, faults } = config;
+        let mut greeter = Greeter::new((node, name), peer, secret, seed);
+        let bulks = greeter.jitter(u32::MAX.into()) as u32;
+        Self {
+            greeter,
+            follows,
+            secret_role,
+            likeness,
+            settings,
+            faults,
+            handshake: Handshake::Quiet,
+            reply: None,
+            current: None,
+            previous: None,
+            peer: None,
+            heard: None,
+            spoke: now,
+            compared: None,
+            outbox: Outbox::default(),
+            inbox: Inbox::default(),
+            outflow: Outflow::default(),
+            inflow: if follows { Inflow::Apart } else { Inflow::Off },
+            pace: Pace::new(now, settings.bulk_records_per_s),
+            bulks,
+            owed: Owed::default(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            refusals: Refusals::default(),
+            content: Vec::new(),
+        }
+    }
+
+    /// True if nothing of the peer was heard for a while.
+    fn is_away(&self, now: Timestamp) -> bool {
+        self.heard.is_none_or(|heard| now.since(heard) >= AWAY_AFTER)
+    }
+
+    /// New keys are in force. A peer that has restarted has lost all frames.
+    fn install(&mut self, now: Timestamp, Agreed { peer, epoch }: Agreed) {
+        self.counters.keys_agreed += 1;
+        let replaced = self.current.replace(epoch);
+        if self.peer.as_ref() == Some(&peer) {
+            self.previous = replaced.map(|epoch| (epoch, now.after(OLD_KEYS_KEPT)));
+            return;
+        }
+        self.previous = None;
+        self.inbox = Inbox::default();
+        self.compared = None;
+        self.outflow(OutflowInput::Apart);
+        self.inflow(InflowInput::Apart);
+        self.restart_stream();
+        // An earlier news of this kind that nobody has read is of no use.
+        self.events.retain(|event| !matches!(event, Event::Joined { .. }));
+        self.events.push_back(Event::Joined { node: peer.node, name: peer.name.clone() });
+        self.peer = Some(peer);
+    }
+
+    /// Begins another stream, in which the peer is told all anew.
+    fn restart_stream(&mut self) {
+        self.outbox.restart();
+        let follow = matches!(self.inflow, Inflow::Asked(_) | Inflow::Off);
+        self.owed = Owed { likeness: true, follow, ask_secret: self.lacks_secret(), secret: false };
+    }
+
+    /// True if the peer has another hash secret, which this node would take.
+    fn lacks_secret(&self) -> bool {
+        let mut found = self.compared.iter().flat_map(|(_, found)| found);
+        let is_other = found.any(|it| it.aspect == Aspect::HashSecret);
+        is_other && self.secret_role == SecretRole::Takes
+    }
+
+    /// Gives up the frames that a peer does not take, because it is away and no more fit.
+    fn forget_queue(&mut self) {
+        self.counters.forgotten_queues += 1;
+        self.counters.forgotten_records += self.outbox.records();
+        self.outflow(OutflowInput::Apart);
+        self.restart_stream();
+    }
+
+    fn outflow(&mut self, input: OutflowInput) -> bool {
+        let next = self.outflow.on(input);
+        self.outflow = next.unwrap_or(self.outflow);
+        next.is_some()
+    }
+
+    fn inflow(&mut self, input: InflowInput) -> bool {
+        let next = self.inflow.on(input);
+        self.inflow = next.unwrap_or(self.inflow);
+        next.is_some()
+    }
+
+    /// True if the peers have compared each other and agree about buckets.
+    fn is_together(&self) -> bool {
+        let keeps_apart = |it: &Mismatch| it.aspect.consequence() == Consequence::KeepsApart;
+        self.compared.as_ref().is_some_and(|(_, found)| !found.iter().any(keeps_apart))
+    }
+
+    /// Compares the peer, and follows what comes of it.
+    fn compare(&mut self, proof: Proof) {
+        let Some(peer) = &self.peer else { return };
+        let own = self.likeness.prove(&self.greeter.likeness_key(peer));
+        let found = own.compare(&proof);
+        if self.compared.as_ref().is_none_or(|(_, before)| *before != found) {
+            self.events.retain(|event| *event != Event::Compared);
+            self.events.push_back(Event::Compared);
+        }
+        self.compared = Some((proof, found));
+        self.owed.ask_secret = self.lacks_secret();
+        if self.is_together() {
+            // The peer may have got the last question while it was not alike, and ignored it.
+            self.owed.follow |= matches!(self.inflow, Inflow::Asked(_));
+            self.ask_bulk();
+        } else {
+            self.inflow(InflowInput::Apart);
+            if self.outflow != Outflow::Unfollowed {
+                // Another stream tells the peer that changes are missing.
+                self.outflow(OutflowInput::Apart);
+                self.restart_stream();
+            }
+        }
+    }
+
+    /// Asks for the peer's connections if they are wanted and not asked for yet.
+    fn ask_bulk(&mut self) {
+        if self.is_together() && self.inflow == Inflow::Apart {
+            self.bulks = self.bulks.wrapping_add(1);
+            self.inflow(InflowInput::Together(BulkId(self.bulks)));
+            self.owed.follow = true;
+        }
+    }
+
+    /// Another way to steer and decide. The peer is told, and compared again.
+    pub fn set_likeness(&mut self, likeness: Likeness) {
+        self.likeness = likeness;
+        self.owed.likeness = self.peer.is_some();
+        if let Some((proof, _)) = self.compared.clone() {
+            self.compare(proof);
+        }
+    }
+
+    /// Another role in giving the hash secret.
+    pub fn set_secret_role(&mut self, role: SecretRole) {
+        self.secret_role = role;
+        // A peer that gets it compares again, and asks again.
+        self.owed.likeness = self.peer.is_some();
+        if let Some((proof, _)) = self.compared.clone() {
+            self.compare(proof);
+        }
+    }
+
+    /// Whether this node wants the peer's connections. Wanting them again begins with a bulk
+    /// transfer.
+    pub fn set_follows(&mut self, follows: bool) {
+        if self.follows == follows {
+            return;
+        }
+        self.follows = follows;
+        match follows {
+            true => {
+                self.inflow(InflowInput::Want);
+                self.ask_bulk();
+            }
+            false => {
+                self.inflow(InflowInput::Stop);
+                self.owed.follow = true;
+            }
+        }
+    }
+
+    /// Asks for all connections of the peer once more.
+    pub fn ask_again(&mut self) {
+        if self.follows {
+            self.inflow(InflowInput::Want);
+            self.ask_bulk();
+        }
+    }
+
+    /// Bytes that records may still take. While it is 0 the owner keeps its flags.
+    pub fn room(&self) -> usize {
+        match self.outflow {
+            Outflow::Unfollowed | Outflow::Asked(_) => 0,
+            _ => self.settings.queue_bytes.saturating_sub(self.outbox.bytes()),
+        }
+    }
+
+    /// Takes in a change of a connection, to be sent with the next datagrams.
+    ///
+    /// # Errors
+    /// [`NotTaken`] says what becomes of the change. The call never waits.
+    pub fn offer(&mut self, now: Timestamp, record: &Record<'_>) -> Result<(), NotTaken> {
+        if record.body.len() > RECORD_BYTES_MAX {
+            return Err(NotTaken::TooLong);
+        }
+        if matches!(self.outflow, Outflow::Unfollowed | Outflow::Asked(_)) {
+            return Err(NotTaken::NotFollowed);
+        }
+        if self.room() < RECORD_HEADER_BYTES_MAX + record.body.len() {
+            if self.is_away(now) {
+                self.forget_queue();
+                return Err(NotTaken::NotFollowed);
+            }
+            return Err(NotTaken::Full);
+        }
+        self.push(now, Part::Live, record);
+        Ok(())
+    }
+
+    fn push(&mut self, now: Timestamp, part: Part, record: &Record<'_>) {
+        self.outbox.push_record(now, part, record, self.settings.message_bytes());
+        self.counters.sent_records += 1;
+    }
+
+    /// Begins the bulk transfer that the peer has asked for, or begins it anew. `total` is about
+    /// how many connections there are.
+    ///
+    /// # Errors
+    /// [`NotTaken::NotFollowed`] if nobody has asked, [`NotTaken::Full`] if it has to be tried
+    /// again later.
+    pub fn begin_bulk(&mut self, now: Timestamp, total: u64) -> Result<(), NotTaken> {
+        let (Outflow::Asked(bulk) | Outflow::Bulk(Progress { bulk, .. })) = self.outflow else {
+            return Err(NotTaken::NotFollowed);
+        };
+        self.flush_owed(now);
+        if !self.outbox.takes_control() {
+            return Err(NotTaken::Full);
+        }
+        self.outbox.push_control(now, &Message::BeginBulk(bulk, total));
+        self.outflow(OutflowInput::Begin(total));
+        self.pace = Pace::new(now, self.settings.bulk_records_per_s);
+        Ok(())
+    }
+
+    /// Records that the owner may offer to a bulk transfer now. Half of the queue is kept for
+    /// changes.
+    pub fn bulk_room(&self, now: Timestamp) -> u64 {
+        match self.outflow {
+            Outflow::Bulk(_) if self.outbox.bytes() < self.settings.queue_bytes / 2 => {
+                self.pace.allowed(now)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Takes in a connection for the bulk transfer.
+    ///
+    /// # Errors
+    /// [`NotTaken`]; the owner offers the connection again if it is [`NotTaken::Full`].
+    pub fn offer_bulk(&mut self, now: Timestamp, record: &Record<'_>) -> Result<(), NotTaken> {
+        if record.body.len() > RECORD_BYTES_MAX {
+            return Err(NotTaken::TooLong);
+        }
+        let Outflow::Bulk(Progress { bulk, .. }) = self.outflow else {
+            return Err(NotTaken::NotFollowed);
+        };
+        if self.bulk_room(now) == 0 {
+            return Err(NotTaken::Full);
+        }
+        self.pace.spend(now);
+        self.outflow(OutflowInput::Sent(1));
+        self.push(now, Part::Bulk(bulk), record);
+        Ok(())
+    }
+
+    /// Ends the bulk transfer: the owner has offered all its connections. There is always room for
+    /// that, since there is one end for each beginning.
+    ///
+    /// # Errors
+    /// [`NotTaken::NotFollowed`] if there is no transfer.
+    pub fn end_bulk(&mut self, now: Timestamp) -> Result<(), NotTaken> {
+        let Outflow::Bulk(progress) = self.outflow else { return Err(NotTaken::NotFollowed) };
+        if !self.faults.loses_bulk_end() {
+            self.outbox.push_control(now, &Message::EndBulk(progress.bulk, progress.done));
+        }
+        self.counters.bulks_sent += 1;
+        self.outflow(OutflowInput::End);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -1,0 +1,391 @@
+use super::*;
+use crate::record::{Identity, RecordKind};
+use crate::refusal::Refusal;
+
+const SECRET: &[u8] = b"the same secret!";
+
+fn likeness() -> Likeness {
+    Likeness {
+        hash_kind: "sip".into(),
+        hash_secret: HashSecret::new([1; 16]),
+        buckets: 256,
+        translating_links: Default::default(),
+        fragment_mode: "reassemble".into(),
+        tunnel_mode: "inside".into(),
+        zones: Vec::new(),
+        rules: Vec::new(),
+    }
+}
+
+fn config(node: u16) -> Config {
+    Config {
+        node: NodeId(node.try_into().unwrap()),
+        name: NodeName::new(&format!("node{node}")).unwrap(),
+        peer: None,
+        follows: true,
+        secret_role: SecretRole::Keeps,
+        likeness: likeness(),
+        settings: Settings { queue_bytes: 16 * 1024, ..Settings::default() },
+        faults: Faults::default(),
+    }
+}
+
+fn session_with(config: Config, secret: &[u8]) -> Session {
+    let seed = Seed::new([config.node.0.get() as u8; 32]);
+    Session::new(Timestamp::ZERO, config, PreSharedKey::new(secret).unwrap(), seed)
+}
+
+fn session(config: Config) -> Session {
+    session_with(config, SECRET)
+}
+
+/// Two sessions on a perfect link without delay.
+struct Pair {
+    now: Timestamp,
+    ends: [Session; 2],
+    events: [Vec<Event>; 2],
+    /// All datagrams, with their receivers.
+    seen: Vec<(usize, Vec<u8>)>,
+}
+
+impl Pair {
+    fn new(configs: [Config; 2]) -> Self {
+        let ends = configs.map(session);
+        Self { now: Timestamp::ZERO, ends, events: Default::default(), seen: Vec::new() }
+    }
+
+    /// Exchanges datagrams until both have nothing more to say now.
+    fn settle(&mut self) {
+        let mut is_busy = true;
+        let mut datagram = Vec::new();
+        while is_busy {
+            is_busy = false;
+            for at in [0, 1] {
+                while self.ends[at].poll_transmit(self.now, &mut datagram) {
+                    is_busy = true;
+                    self.seen.push((1 - at, datagram.clone()));
+                    let _ = self.ends[1 - at].handle(self.now, &datagram);
+                }
+                while let Some(event) = self.ends[1 - at].poll_event(self.now) {
+                    self.events[1 - at].push(event);
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let end = self.now.after(time);
+        while self.now < end {
+            self.now = self.now.after(Duration::from_millis(1)).min(end);
+            self.settle();
+        }
+    }
+
+    fn status(&self, at: usize) -> Status {
+        self.ends[at].status(self.now)
+    }
+}
+
+fn joined(configs: [Config; 2]) -> Pair {
+    let mut pair = Pair::new(configs);
+    pair.wait(Duration::from_millis(300));
+    pair
+}
+
+/// A pair in which the first node sends changes to the second.
+fn following() -> Pair {
+    let mut pair = joined([config(1), config(2)]);
+    pair.ends[0].begin_bulk(pair.now, 0).unwrap();
+    pair.ends[0].end_bulk(pair.now).unwrap();
+    pair.wait(Duration::from_millis(10));
+    assert!(matches!(pair.status(1).inflow, Inflow::Level(_)));
+    pair.events = Default::default();
+    pair
+}
+
+fn record(version: u32) -> Record<'static> {
+    let identity = Identity { key: 1, incarnation: 1, version };
+    Record { identity, kind: RecordKind::Change, body: &[7; 100] }
+}
+
+#[test]
+fn both_ends_join_compare_and_ask() {
+    let pair = joined([config(1), config(2)]);
+    for at in [0, 1] {
+        let status = pair.status(at);
+        assert_eq!(status.presence, Presence::There);
+        assert_eq!(status.agreement, Agreement::Together(vec![]));
+        let Outflow::Asked(bulk) = status.outflow else { panic!("{status:?}") };
+        assert_eq!(pair.status(1 - at).inflow, Inflow::Asked(bulk));
+        let node = pair.ends[1 - at].greeter.host.node;
+        let name = NodeName::new(&format!("node{node}")).unwrap();
+        let expected = [Event::Joined { node, name }, Event::Compared, Event::BulkAsked];
+        assert_eq!(pair.events[at], expected);
+    }
+}
+
+#[test]
+fn nodes_that_would_use_other_buckets_stay_apart_by_name() {
+    let other =
+        Config { likeness: Likeness { buckets: 512, rules: vec![1], ..likeness() }, ..config(2) };
+    let mut pair = joined([config(1), other]);
+    let Agreement::Apart(found) = pair.status(0).agreement else { panic!("they are apart") };
+    let names: Vec<_> = found.iter().map(|it| (it.aspect.name(), &*it.here, &*it.there)).collect();
+    assert_eq!(names, [("buckets", "256", "512"), ("rules", "", "")]);
+    assert_eq!(pair.status(0).inflow, Inflow::Apart);
+    assert_eq!(pair.status(0).outflow, Outflow::Unfollowed);
+    assert_eq!(pair.ends[0].offer(pair.now, &record(1)), Err(NotTaken::NotFollowed));
+    // The operator corrects one of them; the other difference warns.
+    pair.ends[1].set_likeness(Likeness { rules: vec![1], ..likeness() });
+    pair.wait(Duration::from_millis(10));
+    let Agreement::Together(found) = pair.status(0).agreement else { panic!("together") };
+    assert_eq!(found.iter().map(|it| it.aspect).collect::<Vec<_>>(), [Aspect::Rules]);
+    assert!(matches!(pair.status(0).outflow, Outflow::Asked(_)));
+}
+
+#[test]
+fn the_standby_gets_the_hash_secret_inside_the_session() {
+    let active = Config { secret_role: SecretRole::Gives, ..config(1) };
+    let own = HashSecret::new([9; 16]);
+    let standby = Config {
+        secret_role: SecretRole::Takes,
+        likeness: Likeness { hash_secret: own, ..likeness() },
+        ..config(2)
+    };
+    let mut pair = joined([active, standby]);
+    assert!(matches!(pair.status(1).agreement, Agreement::Apart(_)));
+    let secret = HashSecret::new([1; 16]);
+    assert_eq!(pair.events[1].last(), Some(&Event::Secret(secret)));
+    assert!(!pair.events[0].iter().any(|it| matches!(it, Event::Secret(_))));
+    pair.ends[1].set_likeness(likeness());
+    pair.wait(Duration::from_millis(10));
+    assert_eq!(pair.status(1).agreement, Agreement::Together(vec![]));
+    let in_clear = |(_, datagram): &(usize, Vec<u8>)| {
+        datagram.windows(16).any(|window| window == [1; 16] || window == [9; 16])
+    };
+    assert!(!pair.seen.iter().any(in_clear));
+}
+
+#[test]
+fn a_secret_that_nobody_takes_or_gives_stays_where_it_is() {
+    let other = Likeness { hash_secret: HashSecret::new([9; 16]), ..likeness() };
+    for roles in [[SecretRole::Keeps, SecretRole::Takes], [SecretRole::Gives, SecretRole::Keeps]] {
+        let [first, second] = roles;
+        let one = Config { secret_role: first, ..config(1) };
+        let two = Config { secret_role: second, likeness: other.clone(), ..config(2) };
+        let mut pair = joined([one, two]);
+        assert!(!pair.events.iter().flatten().any(|it| matches!(it, Event::Secret(_))));
+        // Another role is enough.
+        pair.ends[0].set_secret_role(SecretRole::Gives);
+        pair.ends[1].set_secret_role(SecretRole::Takes);
+        pair.wait(Duration::from_millis(10));
+        assert!(pair.events[1].iter().any(|it| matches!(it, Event::Secret(_))));
+    }
+}
+
+#[test]
+fn changes_arrive_and_the_status_tells_how_stale_the_peer_is() {
+    let mut pair = following();
+    let offered = pair.now;
+    pair.ends[0].offer(pair.now, &record(1)).unwrap();
+    pair.now = pair.now.after(Duration::from_micros(300));
+    let status = pair.status(0);
+    assert_eq!((status.staleness, status.unacknowledged_records), (Duration::from_micros(300), 1));
+    pair.wait(Duration::from_millis(2));
+    let status = pair.status(0);
+    assert_eq!((status.staleness, status.unacknowledged_records), (Duration::ZERO, 0));
+    let [Event::Records(batch)] = &pair.events[1][..] else { panic!("{:?}", pair.events[1]) };
+    assert_eq!(batch.records().collect::<Vec<_>>(), [record(1)]);
+    assert_eq!(batch.time(), offered, "the sender's clock");
+}
+
+#[test]
+fn a_full_queue_is_told_and_given_up_only_when_the_peer_is_away() {
+    let mut pair = following();
+    let mut version = 0;
+    let refused = loop {
+        version += 1;
+        if let Err(refused) = pair.ends[0].offer(pair.now, &record(version)) {
+            break refused;
+        }
+    };
+    assert_eq!(refused, NotTaken::Full);
+    assert!(pair.ends[0].room() < 200);
+    assert!(pair.status(0).queue_bytes <= 16 * 1024);
+    // Nothing reaches the peer, which counts as away only later.
+    pair.now = pair.now.after(AWAY_AFTER - Duration::from_millis(50));
+    assert_eq!(pair.ends[0].offer(pair.now, &record(version)), Err(NotTaken::Full));
+    pair.now = pair.now.after(AWAY_AFTER);
+    assert!(matches!(pair.status(0).presence, Presence::Away(_)));
+    assert_eq!(pair.ends[0].offer(pair.now, &record(version)), Err(NotTaken::NotFollowed));
+    let status = pair.status(0);
+    assert_eq!((status.outflow, status.queue_bytes), (Outflow::Unfollowed, 0));
+    assert_eq!(status.counters.forgotten_queues, 1);
+    assert_eq!(status.counters.forgotten_records, u64::from(version - 1));
+    // It comes back, and asks for all.
+    pair.events = Default::default();
+    pair.wait(Duration::from_secs(1));
+    let Outflow::Asked(bulk) = pair.status(0).outflow else { panic!("asked again") };
+    assert_eq!(pair.status(1).inflow, Inflow::Asked(bulk));
+    assert!(pair.events[0].contains(&Event::BulkAsked));
+    assert!(!pair.events[1].iter().any(|it| matches!(it, Event::Joined { .. })));
+}
+
+#[test]
+fn nothing_of_another_key_or_of_this_node_is_taken() {
+    let mut pair = following();
+    let mut stranger = session_with(config(3), b"another secret!!");
+    let mut datagram = Vec::new();
+    assert!(stranger.poll_transmit(pair.now, &mut datagram));
+    let before = pair.status(0);
+    let end = &mut pair.ends[0];
+    assert_eq!(end.handle(pair.now, &datagram), Err(Refusal::Forged));
+    for (to, datagram) in &pair.seen {
+        let again = end.handle(pair.now, datagram);
+        match (to, datagram[1]) {
+            // An old hello is answered: that changes nothing here.
+            (0, 1) => assert_eq!(again, Ok(())),
+            (0, _) => assert!(again.is_err()),
+            (_, 1..4) => assert!(matches!(again, Err(Refusal::OwnNode | Refusal::StaleGreeting))),
+            (_, _) => assert_eq!(again, Err(Refusal::OwnNode)),
+        }
+    }
+    assert_eq!(end.handle(pair.now, &[]), Err(Refusal::Malformed));
+    assert_eq!(end.handle(pair.now, &[2, 4]), Err(Refusal::WrongVersion));
+    assert_eq!(end.handle(pair.now, &[1, 4, 0]), Err(Refusal::Malformed));
+    let mut after = pair.status(0);
+    assert!(after.refusals.of(Refusal::OwnNode) > 0);
+    after.refusals = before.refusals.clone();
+    after.counters.received_datagrams = before.counters.received_datagrams;
+    assert_eq!(after, before);
+}
+
+#[test]
+fn a_datagram_that_is_cut_or_changed_anywhere_changes_nothing() {
+    let mut pair = following();
+    pair.ends[0].offer(pair.now, &record(1)).unwrap();
+    let mut datagram = Vec::new();
+    assert!(pair.ends[0].poll_transmit(pair.now, &mut datagram));
+    let before = pair.status(1);
+    for length in 0..datagram.len() {
+        assert!(pair.ends[1].handle(pair.now, &datagram[..length]).is_err(), "{length} bytes");
+    }
+    for bit in 0..datagram.len() * 8 {
+        let mut changed = datagram.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert!(pair.ends[1].handle(pair.now, &changed).is_err(), "bit {bit}");
+    }
+    let after = pair.status(1);
+    let refused = datagram.len() as u64 * 9;
+    assert_eq!(after.refusals.total(), before.refusals.total() + refused, "each is counted once");
+    assert_eq!(Status { refusals: before.refusals.clone(), ..after }, before);
+    assert_eq!(pair.ends[1].poll_event(pair.now), None);
+    assert_eq!(pair.ends[1].handle(pair.now, &datagram), Ok(()));
+    assert!(matches!(pair.ends[1].poll_event(pair.now), Some(Event::Records(_))));
+}
+
+/// Seals a frame of the first node as if it said anything at all.
+fn say(pair: &mut Pair, number: u64, message: &[u8]) -> Result<(), Refusal> {
+    let mut datagram = Vec::new();
+    let epoch = pair.ends[0].current.as_mut().unwrap();
+    epoch.begin(&mut datagram);
+    crate::packet::Ack::default().encode(&mut datagram);
+    Place { stream: 100, number }.encode(&mut datagram);
+    datagram.extend_from_slice(message);
+    epoch.seal(&mut datagram);
+    pair.ends[1].handle(pair.now, &datagram)
+}
+
+#[test]
+fn a_peer_that_has_the_key_can_say_nothing_that_harms() {
+    let mut pair = following();
+    assert_eq!(say(&mut pair, 0, b"\xff?"), Err(Refusal::Malformed));
+    assert_eq!(say(&mut pair, 5_000, &[3]), Err(Refusal::BeyondWindow));
+    assert!(matches!(pair.status(1).inflow, Inflow::Level(_)), "nothing of that was applied");
+    // Messages that are right and out of place.
+    let messages = [
+        Message::Follow(Some(BulkId(9))),
+        Message::Secret(HashSecret::new([3; 16])),
+        Message::AskSecret,
+        Message::BeginBulk(BulkId(77), u64::MAX),
+        Message::EndBulk(BulkId(77), 0),
+    ];
+    for (number, message) in (0..).zip(&messages) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        assert_eq!(say(&mut pair, number, &bytes), Ok(()));
+    }
+    assert_eq!(pair.ends[1].poll_event(pair.now), None);
+    assert_eq!(pair.status(1).counters.out_of_place, messages.len() as u64);
+    // Questions without end, of which no answer is ever acknowledged.
+    let proof = likeness().prove(&pair.ends[0].greeter.likeness_key(&pair.ends[1].greeter.host));
+    let questions = [Message::Likeness(Box::new(proof)), Message::Follow(Some(BulkId(1)))];
+    for number in 5..3_000 {
+        let mut bytes = Vec::new();
+        questions[number as usize % 2].encode(&mut bytes);
+        assert_eq!(say(&mut pair, number, &bytes), Ok(()));
+        while pair.ends[1].poll_event(pair.now).is_some() {}
+        let mut datagram = Vec::new();
+        while pair.ends[1].poll_transmit(pair.now, &mut datagram) {}
+    }
+    assert!(pair.status(1).queue_bytes < 16 * 1024, "{:?}", pair.status(1));
+}
+
+#[test]
+fn keys_are_replaced_while_records_flow() {
+    let settings = Settings { rekey_after_frames: 50, ..config(1).settings };
+    let mut pair = joined([1, 2].map(|node| Config { settings, ..config(node) }));
+    pair.ends[0].begin_bulk(pair.now, 0).unwrap();
+    pair.ends[0].end_bulk(pair.now).unwrap();
+    for version in 1..=1_000 {
+        pair.ends[0].offer(pair.now, &record(version)).unwrap();
+        pair.wait(Duration::from_millis(1));
+    }
+    let batches = pair.events[1].iter().filter_map(|event| match event {
+        Event::Records(batch) => Some(batch),
+        _ => None,
+    });
+    let versions = batches.flat_map(Batch::records).map(|record| record.identity.version);
+    assert!(versions.eq(1..=1_000));
+    let status = pair.status(1);
+    assert!(status.counters.keys_agreed > 10, "{status:?}");
+    assert_eq!(status.refusals.total() - status.refusals.of(Refusal::Crossed), 0, "{status:?}");
+}
+
+#[test]
+fn no_key_seals_more_than_its_limit() {
+    let settings = Settings { rekey_after_frames: u64::MAX, ..config(1).settings };
+    let mut pair = joined([1, 2].map(|node| Config { settings, ..config(node) }));
+    let agreed = pair.status(0).counters.keys_agreed;
+    let sealed = |pair: &mut Pair, sealed| pair.ends[0].current.as_mut().unwrap().sealed = sealed;
+    sealed(&mut pair, crate::KEY_FRAMES_MAX / 2);
+    pair.wait(Duration::from_millis(10));
+    assert_eq!(pair.status(0).counters.keys_agreed, agreed + 1);
+    // Nobody answers the greeting, so nothing is sealed.
+    sealed(&mut pair, crate::KEY_FRAMES_MAX);
+    let mut datagram = Vec::new();
+    for _ in 0..2_000 {
+        pair.now = pair.now.after(Duration::from_millis(10));
+        while pair.ends[0].poll_transmit(pair.now, &mut datagram) {
+            assert_eq!(datagram[1], 1, "a greeting");
+        }
+        assert!(pair.ends[0].next_timeout() > pair.now);
+    }
+    pair.wait(Duration::from_secs(3));
+    assert_eq!(pair.status(0).counters.keys_agreed, agreed + 2);
+}
+
+#[test]
+fn a_record_that_is_too_long_is_told() {
+    let mut pair = following();
+    let long = vec![0; RECORD_BYTES_MAX + 1];
+    let record = |body| Record { body, ..record(1) };
+    assert_eq!(pair.ends[0].offer(pair.now, &record(&long)), Err(NotTaken::TooLong));
+    let settings = Settings { datagram_bytes: 0, ..pair.ends[0].settings };
+    pair.ends[0].settings = settings;
+    pair.ends[0].offer(pair.now, &record(&long[1..])).unwrap();
+    pair.wait(Duration::from_millis(2));
+    assert_eq!(pair.events[1].len(), 1);
+    let longest = pair.seen.iter().map(|(_, datagram)| datagram.len()).max();
+    assert!(longest <= Some(Settings::DATAGRAM_BYTES_MIN));
+}

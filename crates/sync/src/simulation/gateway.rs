@@ -1,0 +1,407 @@
+//! A gateway with connections of its own and copies of the peer's, as an owner of a session.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use flow::Timestamp;
+
+use super::random::Random;
+use crate::{
+    Applied, Batch, Config, Event, Fault, Faults, HashSecret, Identity, Inflow, Likeness, Lineage,
+    NodeId, NodeName, NotTaken, Outflow, PreSharedKey, Record, RecordKind, SecretRole, Seed,
+    Session, Settings, Verdict,
+};
+
+/// Keys of connections. They are few, so that each is used again and again.
+const KEYS: u64 = 60;
+
+/// A record in a worker's ring.
+#[derive(Clone, Debug)]
+struct Queued {
+    identity: Identity,
+    kind: RecordKind,
+    body: Vec<u8>,
+}
+
+impl Queued {
+    fn record(&self) -> Record<'_> {
+        Record { identity: self.identity, kind: self.kind, body: &self.body }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    pub identity: Identity,
+    pub body: Vec<u8>,
+}
+
+pub struct Gateway {
+    pub session: Session,
+    /// Added to the virtual time: clocks differ by years.
+    clock: u64,
+    /// Connections of this gateway.
+    pub own: BTreeMap<u64, Connection>,
+    /// The peer's connections, as it has got them.
+    pub copies: BTreeMap<u64, (Lineage, Vec<u8>)>,
+    /// The newest state of each key that the copies ever had.
+    newest: BTreeMap<u64, (u64, u32)>,
+    incarnation: u64,
+    /// Which worker each key belongs to, and the workers' records.
+    worker: BTreeMap<u64, usize>,
+    rings: [VecDeque<Queued>; 2],
+    /// Changes for which there was no room: the newest of each key.
+    waiting: BTreeMap<u64, Queued>,
+    /// The states that the session has taken in last, with the time.
+    taken: BTreeMap<u64, (Identity, Timestamp)>,
+    /// Keys that a bulk transfer has still to read.
+    scan: Option<VecDeque<u64>>,
+    is_asked: bool,
+    applied: Applied,
+    /// Datagrams that the session has accepted.
+    accepted: BTreeSet<Vec<u8>>,
+    queue_bytes: usize,
+    likeness: Likeness,
+    /// How often there was no room for a change.
+    pub found_full: u64,
+}
+
+/// The part that does not change when a gateway restarts.
+#[derive(Clone)]
+pub struct Plan {
+    pub node: u16,
+    pub settings: Settings,
+    pub fault: Option<Fault>,
+    pub likeness: Likeness,
+    pub secret_role: SecretRole,
+}
+
+pub fn likeness() -> Likeness {
+    Likeness {
+        hash_kind: "sip".into(),
+        hash_secret: HashSecret::new([1; 16]),
+        buckets: 256,
+        translating_links: ["wan0".to_owned()].into(),
+        fragment_mode: "reassemble".into(),
+        tunnel_mode: "inside".into(),
+        zones: Vec::new(),
+        rules: Vec::new(),
+    }
+}
+
+impl Gateway {
+    /// Starts the process for the `term`th time.
+    pub fn start(now: u64, random: &mut Random, plan: &Plan, term: u64) -> Self {
+        let faults = plan.fault.map_or(Faults::default(), Faults::planted);
+        let config = Config {
+            node: NodeId(plan.node.try_into().unwrap()),
+            name: NodeName::new(&format!("gateway{}", plan.node)).unwrap(),
+            peer: None,
+            follows: true,
+            secret_role: plan.secret_role,
+            likeness: plan.likeness.clone(),
+            settings: plan.settings,
+            faults,
+        };
+        let clock = random.between(0, 40 * 365 * 24 * 3600) * 1_000_000;
+        let secret = PreSharedKey::new(b"a secret of both").unwrap();
+        let at = Timestamp::from_nanos((clock + now) * 1000);
+        Self {
+            session: Session::new(at, config, secret, Seed::new(random.seed())),
+            clock,
+            own: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            newest: BTreeMap::new(),
+            incarnation: term << 32,
+            worker: BTreeMap::new(),
+            rings: Default::default(),
+            waiting: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            scan: None,
+            is_asked: false,
+            applied: Applied::new(faults),
+            accepted: BTreeSet::new(),
+            queue_bytes: plan.settings.queue_bytes,
+            likeness: plan.likeness.clone(),
+            found_full: 0,
+        }
+    }
+
+    pub fn time(&self, now: u64) -> Timestamp {
+        Timestamp::from_nanos((self.clock + now) * 1000)
+    }
+
+    /// When the session has to be looked at, in virtual time.
+    pub fn next_timeout(&self) -> u64 {
+        match self.session.next_timeout() {
+            Timestamp::NEVER => u64::MAX,
+            at => at.as_nanos().div_ceil(1000).saturating_sub(self.clock),
+        }
+    }
+
+    /// Something happens to a connection.
+    pub fn act(&mut self, random: &mut Random) {
+        let key = random.between(0, KEYS - 1);
+        match self.own.get(&key) {
+            None => self.insert(random, key),
+            Some(_) if random.percent(30) => {
+                self.end(random, key);
+                // The same ports are often used again at once.
+                if random.percent(50) {
+                    self.insert(random, key);
+                }
+            }
+            Some(_) => self.change(random, key),
+        }
+    }
+
+    fn insert(&mut self, random: &mut Random, key: u64) {
+        self.incarnation += 1;
+        let identity = Identity { key, incarnation: self.incarnation, version: 0 };
+        self.set(random, identity, RecordKind::Insert);
+    }
+
+    fn change(&mut self, random: &mut Random, key: u64) {
+        let before = self.own[&key].identity;
+        let identity = Identity { version: before.version + 1, ..before };
+        self.set(random, identity, RecordKind::Change);
+    }
+
+    fn set(&mut self, random: &mut Random, identity: Identity, kind: RecordKind) {
+        let body = vec![random.next() as u8; random.between(1, 90) as usize];
+        self.own.insert(identity.key, Connection { identity, body: body.clone() });
+        self.queue(random, Queued { identity, kind, body });
+    }
+
+    fn end(&mut self, random: &mut Random, key: u64) {
+        let Some(Connection { identity, .. }) = self.own.remove(&key) else { return };
+        let identity = Identity { version: identity.version + 1, ..identity };
+        self.queue(random, Queued { identity, kind: RecordKind::End, body: Vec::new() });
+    }
+
+    fn queue(&mut self, random: &mut Random, queued: Queued) {
+        let worker = self.worker.entry(queued.identity.key).or_default();
+        // Its bucket moves.
+        if random.percent(20) {
+            *worker = 1 - *worker;
+        }
+        self.rings[*worker].push_back(queued);
+    }
+
+    /// Reads the rings, which may be in another order than that in which they were written.
+    pub fn drain(&mut self, now: u64, random: &mut Random) {
+        let now = self.time(now);
+        let first = usize::from(random.percent(50));
+        // A change that has waited is a flag of its connection, so the state of now is read. A
+        // connection that has ended since has no flag.
+        let refreshed = |queued: Queued| match (queued.kind, self.own.get(&queued.identity.key)) {
+            (RecordKind::End, _) => Some(queued),
+            (kind, Some(Connection { identity, body })) => {
+                Some(Queued { identity: *identity, kind, body: body.clone() })
+            }
+            (_, None) => None,
+        };
+        let waiting = std::mem::take(&mut self.waiting).into_values();
+        let mut queued: VecDeque<Queued> = waiting.filter_map(refreshed).collect();
+        for ring in [first, 1 - first] {
+            queued.extend(self.rings[ring].drain(..));
+        }
+        let mut is_full = false;
+        for queued in queued {
+            // A change that has to wait is not overtaken by a later one of its connection.
+            if !is_full {
+                let offered = self.session.offer(now, &queued.record());
+                is_full = offered == Err(NotTaken::Full);
+                if offered == Ok(()) {
+                    self.taken.insert(queued.identity.key, (queued.identity, now));
+                }
+            }
+            if is_full {
+                self.found_full += 1;
+                let waits = self.waiting.entry(queued.identity.key).or_insert(queued.clone());
+                if queued.identity > waits.identity {
+                    *waits = queued;
+                }
+            }
+        }
+    }
+
+    /// Goes on with a bulk transfer.
+    fn scan(&mut self, now: Timestamp) -> Result<(), String> {
+        if self.is_asked {
+            for ring in &mut self.rings {
+                ring.clear();
+            }
+            self.waiting.clear();
+            match self.session.begin_bulk(now, self.own.len() as u64) {
+                Ok(()) => self.scan = Some(self.own.keys().copied().collect()),
+                Err(NotTaken::NotFollowed) => {}
+                Err(NotTaken::Full) => return Ok(()),
+                Err(NotTaken::TooLong) => return Err("a bulk can not be too long".into()),
+            }
+            self.is_asked = false;
+        }
+        let Some(scan) = &mut self.scan else { return Ok(()) };
+        while let Some(key) = scan.front().copied() {
+            let offered = self.own.get(&key).map(|Connection { identity, body }| {
+                let (identity, kind) = (*identity, RecordKind::Insert);
+                let offered = self.session.offer_bulk(now, &Record { identity, kind, body });
+                if offered == Ok(()) {
+                    self.taken.insert(key, (identity, now));
+                }
+                offered
+            });
+            match offered {
+                Some(Err(NotTaken::Full)) => return Ok(()),
+                Some(Err(NotTaken::NotFollowed)) => {
+                    self.scan = None;
+                    return Ok(());
+                }
+                _ => scan.pop_front(),
+            };
+        }
+        self.scan = None;
+        match self.session.end_bulk(now) {
+            // The peers came apart meanwhile.
+            Ok(()) | Err(NotTaken::NotFollowed) => Ok(()),
+            Err(error) => Err(format!("a bulk does not end: {error:?}")),
+        }
+    }
+
+    /// Its number of buckets changes; true for that of all gateways.
+    pub fn set_buckets(&mut self, is_common: bool) {
+        self.likeness.buckets = if is_common { 256 } else { 512 };
+        self.session.set_likeness(self.likeness.clone());
+    }
+
+    /// A datagram arrives.
+    pub fn handle(&mut self, now: u64, datagram: &[u8], is_honest: bool) -> Result<(), String> {
+        let now = self.time(now);
+        let before = (!is_honest).then(|| self.session.status(now));
+        match self.session.handle(now, datagram) {
+            Ok(()) => {
+                // Any number of nodes may say hello, which leads to an answer and nothing else.
+                let is_hello = datagram[1] == 1;
+                if !is_hello && !self.accepted.insert(datagram.to_vec()) {
+                    return Err("a datagram was accepted twice".into());
+                }
+            }
+            Err(_) => {
+                let mut after = before.is_some().then(|| self.session.status(now));
+                if let (Some(before), Some(after)) = (&before, &mut after) {
+                    after.refusals = before.refusals.clone();
+                }
+                if before != after {
+                    return Err(format!("a bad frame has changed {before:?} to {after:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does all that can be done now; `send` gets the datagrams.
+    pub fn turn(&mut self, now: u64, mut send: impl FnMut(&[u8])) -> Result<(), String> {
+        let at = self.time(now);
+        while let Some(event) = self.session.poll_event(at) {
+            self.follow(event)?;
+        }
+        self.scan(at)?;
+        let mut datagram = Vec::new();
+        while self.session.poll_transmit(at, &mut datagram) {
+            send(&datagram);
+        }
+        let status = self.session.status(at);
+        // One record may lie beyond the limit, and messages that are no records.
+        let is_bounded = status.queue_bytes <= self.queue_bytes + 16 * 1024;
+        match is_bounded && status.held_bytes <= crate::inbox::HELD_BYTES_MAX + 1400 {
+            true => Ok(()),
+            false => Err(format!("memory is not bounded: {status:?}")),
+        }
+    }
+
+    fn follow(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Joined { .. } | Event::Compared => {}
+            Event::Secret(secret) => {
+                self.likeness.hash_secret = secret;
+                self.session.set_likeness(self.likeness.clone());
+            }
+            Event::BulkAsked => (self.is_asked, self.scan) = (true, None),
+            Event::BulkBegan(bulk) => self.applied.begin_bulk(bulk),
+            Event::Records(batch) => return self.apply(&batch),
+            Event::BulkEnded(bulk) => {
+                self.copies.retain(|_, (lineage, _)| !Applied::is_left_over(lineage, bulk));
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, batch: &Batch) -> Result<(), String> {
+        for record in batch.records() {
+            let Identity { key, incarnation, version } = record.identity;
+            let held = self.copies.get(&key).map(|(lineage, _)| *lineage);
+            let state = match self.applied.judge(batch.time(), held, &record) {
+                Verdict::Insert(state) | Verdict::Replace(state) | Verdict::Update(state) => state,
+                Verdict::End => {
+                    if held.is_some_and(|held| held.incarnation > incarnation) {
+                        return Err(format!("an old end has hit {held:?}: {record:?}"));
+                    }
+                    self.copies.remove(&key);
+                    self.newest.insert(key, (incarnation, u32::MAX));
+                    continue;
+                }
+                Verdict::Keep(lineage) => {
+                    self.copies.entry(key).and_modify(|(held, _)| *held = lineage);
+                    continue;
+                }
+                Verdict::Ignore => continue,
+            };
+            let newest = self.newest.insert(key, (incarnation, version));
+            // A bulk transfer may bring back what another one has left out.
+            if newest.is_some_and(|newest| newest > (incarnation, version)) {
+                return Err(format!("{newest:?} was rolled back by {record:?}"));
+            }
+            self.copies.insert(key, (state, record.body.to_vec()));
+        }
+        Ok(())
+    }
+
+    /// A connection that this gateway has and the peer lacks, although its last change was taken in
+    /// longer ago than the announced staleness.
+    pub fn lost_at(&self, now: u64, peer: &Self) -> Option<String> {
+        let at = self.time(now);
+        let status = self.session.status(at);
+        let Inflow::Level(bulk) = peer.session.status(peer.time(now)).inflow else { return None };
+        if status.outflow != Outflow::Live(bulk) {
+            return None;
+        }
+        let lost = self.own.iter().find(|(key, own)| {
+            let taken = self.taken.get(key).filter(|(identity, _)| *identity == own.identity);
+            let is_due = taken.is_some_and(|(_, taken)| at.since(*taken) > status.staleness);
+            let has_it = |(lineage, body): &(Lineage, Vec<u8>)| {
+                let identity = own.identity;
+                (lineage.incarnation, lineage.version) == (identity.incarnation, identity.version)
+                    && *body == own.body
+            };
+            is_due && !peer.copies.get(key).is_some_and(has_it)
+        });
+        lost.map(|lost| format!("lost although taken in long ago: {lost:?}, {status:?}"))
+    }
+
+    /// Why the copies are not what the peer has.
+    pub fn differs_from(&self, now: u64, peer: &Self) -> Option<String> {
+        let status = self.session.status(self.time(now));
+        let is_level = matches!(status.inflow, Inflow::Level(_));
+        if !is_level || status.unacknowledged_records > 0 || status.queue_bytes > 0 {
+            return Some(format!("not level: {status:?}"));
+        }
+        let copied = self.copies.iter().map(|(key, (lineage, body))| {
+            let Lineage { incarnation, version, .. } = *lineage;
+            let identity = Identity { key: *key, incarnation, version };
+            (*key, Connection { identity, body: body.clone() })
+        });
+        let copied: BTreeMap<_, _> = copied.collect();
+        let keys: BTreeSet<u64> = copied.keys().chain(peer.own.keys()).copied().collect();
+        let pairs = keys.iter().map(|key| (copied.get(key), peer.own.get(key)));
+        let different: Vec<_> = pairs.filter(|(copy, own)| copy != own).collect();
+        (!different.is_empty()).then(|| format!("copies and originals: {different:?}"))
+    }
+}
