@@ -1,0 +1,153 @@
+//! Asks the kernel which of the host's sockets would get a packet (sock_diag(7)).
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+
+use fib::LinkId;
+use netlink_packet_core::{NLM_F_REQUEST, NLMSG_ERROR, NetlinkBuffer};
+use netlink_sys::{Socket, SocketAddr as NetlinkAddress, protocols::NETLINK_SOCK_DIAG};
+
+/// The message (linux/sock_diag.h).
+const BY_FAMILY: u16 = 20;
+/// Header of netlink, and the request behind it (`inet_diag_req_v2` of linux/inet_diag.h), bytes.
+const HEADER: usize = 16;
+const REQUEST: usize = 56;
+/// Address families (socket(2)).
+const INET: u8 = 2;
+const INET6: u8 = 10;
+/// Protocols.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// The kernel's code for "there is none" (ENOENT).
+const NONE: i32 = 2;
+
+/// A protocol whose sockets can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// The ends of a packet that came in. Both are of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Its protocol.
+    pub protocol: SocketProtocol,
+    /// Its source.
+    pub source: SocketAddr,
+    /// Its destination, an address of the host.
+    pub destination: SocketAddr,
+    /// The interface that it came in by.
+    pub link: LinkId,
+}
+
+/// The sockets of this network namespace.
+#[derive(Debug)]
+pub struct Sockets {
+    socket: Socket,
+    /// The number of the last question.
+    sequence: u32,
+}
+
+impl Sockets {
+    /// Prepares to ask.
+    ///
+    /// A kernel without the modules tcp_diag and udp_diag answers every question with "there is
+    /// none". So sockets of this process are asked for first.
+    ///
+    /// # Errors
+    /// The system's error. It is [`io::ErrorKind::Unsupported`] if the kernel has no such modules.
+    pub fn new() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+        socket.bind_auto()?;
+        // The answer is there once the question was sent.
+        socket.set_non_blocking(true)?;
+        let mut it = Self { socket, sequence: 0 };
+        let source = SocketAddr::from(([127, 0, 0, 1], 9));
+        let tcp = TcpListener::bind(("127.0.0.1", 0))?;
+        let udp = UdpSocket::bind(("127.0.0.1", 0))?;
+        let known = [
+            (SocketProtocol::Tcp, tcp.local_addr()?, "tcp_diag"),
+            (SocketProtocol::Udp, udp.local_addr()?, "udp_diag"),
+        ];
+        for (protocol, destination, module) in known {
+            if !it.have(&Ends { protocol, source, destination, link: LinkId(0) })? {
+                let why = format!("the kernel has no module {module}");
+                return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+            }
+        }
+        Ok(it)
+    }
+
+    /// True if a socket would get a packet with these ends: one that is connected to its source, or
+    /// else one that waits for anybody. A socket of IPv6 counts for a packet of IPv4 if it takes
+    /// such packets.
+    ///
+    /// # Errors
+    /// The system's error, also if the kernel has not answered.
+    pub fn have(&mut self, ends: &Ends) -> io::Result<bool> {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.socket.send_to(&question(ends, self.sequence), &NetlinkAddress::new(0, 0), 0)?;
+        loop {
+            let (bytes, from) = match self.socket.recv_from_full() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                received => received?,
+            };
+            let Ok(answer) = NetlinkBuffer::new_checked(&bytes) else { continue };
+            // Anybody may send to the socket; only the kernel has port 0.
+            if from.port_number() != 0 || answer.sequence_number() != self.sequence {
+                continue;
+            }
+            if answer.message_type() != NLMSG_ERROR {
+                return Ok(answer.message_type() == BY_FAMILY);
+            }
+            let code = answer.payload().first_chunk().map_or(0, |it| i32::from_ne_bytes(*it));
+            return if code == -NONE {
+                Ok(false)
+            } else {
+                Err(io::Error::from_raw_os_error(-code))
+            };
+        }
+    }
+}
+
+/// The question for exactly one socket.
+fn question(ends: &Ends, sequence: u32) -> Vec<u8> {
+    // The kernel reads the ends of a UDP packet from its point of view, and those of a TCP packet
+    // from that of the socket.
+    let (protocol, first, second) = match ends.protocol {
+        SocketProtocol::Tcp => (TCP, ends.destination, ends.source),
+        SocketProtocol::Udp => (UDP, ends.source, ends.destination),
+    };
+    let family = if ends.destination.is_ipv4() { INET } else { INET6 };
+    let mut bytes = Vec::with_capacity(HEADER + REQUEST);
+    bytes.extend_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
+    bytes.extend_from_slice(&BY_FAMILY.to_ne_bytes());
+    bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
+    bytes.extend_from_slice(&sequence.to_ne_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&[family, protocol, 0, 0]);
+    // Sockets in any state.
+    bytes.extend_from_slice(&u32::MAX.to_ne_bytes());
+    bytes.extend_from_slice(&first.port().to_be_bytes());
+    bytes.extend_from_slice(&second.port().to_be_bytes());
+    bytes.extend_from_slice(&address(first.ip()));
+    bytes.extend_from_slice(&address(second.ip()));
+    bytes.extend_from_slice(&ends.link.0.to_ne_bytes());
+    // Whichever socket it is (INET_DIAG_NOCOOKIE).
+    bytes.extend_from_slice(&[u8::MAX; 8]);
+    bytes
+}
+
+/// An address in 16 bytes; one of IPv4 stands in the first four.
+fn address(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            Ipv6Addr::from_bits(u128::from(u32::from_be_bytes([a, b, c, d])) << 96).octets()
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
+}
