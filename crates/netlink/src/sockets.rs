@@ -1,7 +1,7 @@
 //! Asks the kernel which of the host's sockets would get a packet (sock_diag(7)).
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
 use fib::LinkId;
 use netlink_packet_core::{NLM_F_REQUEST, NLMSG_ERROR, NetlinkBuffer};
@@ -65,14 +65,17 @@ impl Sockets {
         // The answer is there once the question was sent.
         socket.set_non_blocking(true)?;
         let mut it = Self { socket, sequence: 0 };
-        let source = SocketAddr::from(([127, 0, 0, 1], 9));
-        let tcp = TcpListener::bind(("127.0.0.1", 0))?;
-        let udp = UdpSocket::bind(("127.0.0.1", 0))?;
+        let source = (Ipv4Addr::LOCALHOST, 9).into();
+        // Where the loopback interface is down, its address belongs to nobody.
+        let own = [(Ipv4Addr::LOCALHOST, 0).into(), (Ipv4Addr::UNSPECIFIED, 0).into()];
+        let own: &[SocketAddr] = &own;
+        let (tcp, udp) = (TcpListener::bind(own)?, UdpSocket::bind(own)?);
         let known = [
-            (SocketProtocol::Tcp, tcp.local_addr()?, "tcp_diag"),
-            (SocketProtocol::Udp, udp.local_addr()?, "udp_diag"),
+            (SocketProtocol::Tcp, tcp.local_addr()?.port(), "tcp_diag"),
+            (SocketProtocol::Udp, udp.local_addr()?.port(), "udp_diag"),
         ];
-        for (protocol, destination, module) in known {
+        for (protocol, port, module) in known {
+            let destination = (Ipv4Addr::LOCALHOST, port).into();
             if !it.have(&Ends { protocol, source, destination, link: LinkId(0) })? {
                 let why = format!("the kernel has no module {module}");
                 return Err(io::Error::new(io::ErrorKind::Unsupported, why));

@@ -24,8 +24,9 @@ fn from_to(protocol: SocketProtocol, source: SocketAddr, destination: SocketAddr
     Ends { protocol, source, destination, link: LinkId(1) }
 }
 
-/// The sockets of the namespace, whose loopback interface is set up.
+/// The sockets of the namespace. They can be asked for before its loopback interface is set up.
 fn sockets() -> Sockets {
+    Sockets::new().unwrap();
     let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
     assert!(up.success());
     Sockets::new().unwrap()
