@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine::{FromHost, HostGuard, LinkId, PortLink, ToHost};
+use engine::{FromHost, HostGuard, HostPart, LinkId, PortLink, ToHost};
 use netlink::Stacked;
 
 use crate::filter::HostFilter;
@@ -268,12 +268,13 @@ impl HostGuard for GuardHandle {
         let _ = self.0.news.wait_timeout_while(wanted, PATIENCE, is_open);
     }
 
-    fn refuses(&self, packet: &ToHost) -> bool {
+    fn part_of_host(&self, packet: &ToHost) -> HostPart {
         let filter = lock(&self.0.actual).filter.clone();
-        let Some(link) = filter.kept(packet) else { return false };
-        // Where the kernel does not answer, nobody knows what it would do.
+        let Some(link) = filter.kept(packet) else { return HostPart::Destination };
         let mut refusals = lock(&self.0.refusals);
-        refusals.as_mut().is_some_and(|it| it.refuses(packet, link).unwrap_or(false))
+        let part = refusals.as_mut().map(|it| it.part_of_host(packet, link));
+        // Where the kernel does not answer, nobody knows what it would do.
+        part.and_then(Result::ok).unwrap_or(HostPart::Destination)
     }
 
     fn trouble(&self) -> Option<String> {

@@ -7,9 +7,9 @@
 use std::io;
 use std::net::SocketAddr;
 
-use engine::ToHost;
+use engine::{HostPart, ToHost};
 use netlink::nf_tables::{BaseChain, BaseChains};
-use netlink::{Ends, LinkId, SocketProtocol, Sockets};
+use netlink::{Ends, LinkId, Receiver, SocketProtocol, Sockets};
 use ruleset::{Forwarded, OWN_TABLE_PREFIX};
 use wire::{Family, protocol};
 
@@ -38,19 +38,29 @@ impl Refusals {
         Ok(Self { sockets: Sockets::new()?, chains: BaseChains::new()? })
     }
 
-    /// True if the kernel would refuse a packet, were there no table.
+    /// The part that the host has in a packet, were there no table.
     ///
     /// # Errors
     /// The system's error.
-    pub fn refuses(&mut self, packet: &ToHost, link: LinkId) -> io::Result<bool> {
+    pub fn part_of_host(&mut self, packet: &ToHost, link: LinkId) -> io::Result<HostPart> {
         let protocol = match packet.protocol {
             protocol::TCP => SocketProtocol::Tcp,
             _ => SocketProtocol::Udp,
         };
         let ToHost { source, destination, .. } = *packet;
-        Ok(!self.sockets.have(&Ends { protocol, source, destination, link })?
-            && !self.chains.now()?.iter().any(may_drop)
-            && !has_legacy_filter()?)
+        let receiver = self.sockets.receiver(&Ends { protocol, source, destination, link })?;
+        Ok(match receiver {
+            Receiver::Connected => HostPart::Flow,
+            Receiver::Nobody if !self.may_drop()? => HostPart::Nothing,
+            Receiver::Waiting | Receiver::Nobody => HostPart::Destination,
+        })
+    }
+}
+
+impl Refusals {
+    /// True if the kernel may drop a packet for the host, or the host's answer.
+    fn may_drop(&mut self) -> io::Result<bool> {
+        Ok(self.chains.now()?.iter().any(may_drop) || has_legacy_filter()?)
     }
 }
 

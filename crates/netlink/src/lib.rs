@@ -24,7 +24,7 @@ use ipnet::IpNet;
 
 pub use master::{Master, Masters};
 pub use mirror::{Error, Mirror};
-pub use sockets::{Ends, SocketProtocol, Sockets};
+pub use sockets::{Ends, Receiver, SocketProtocol, Sockets};
 pub use stacked::Stacked;
 pub use super_packets::longest_super_packet;
 

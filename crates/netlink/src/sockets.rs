@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
 
 use fib::LinkId;
 use netlink_packet_core::{NLM_F_REQUEST, NLMSG_ERROR, NetlinkBuffer};
@@ -12,6 +13,8 @@ const BY_FAMILY: u16 = 20;
 /// Header of netlink, and the request behind it (`inet_diag_req_v2` of linux/inet_diag.h), bytes.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
+/// The port that the socket is connected to, in the answer (`inet_diag_msg`).
+const OTHER_PORT: Range<usize> = 6..8;
 /// Address families (socket(2)).
 const INET: u8 = 2;
 const INET6: u8 = 10;
@@ -41,6 +44,17 @@ pub struct Ends {
     pub destination: SocketAddr,
     /// The interface that it came in by.
     pub link: LinkId,
+}
+
+/// The socket that would get a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Receiver {
+    /// There is none.
+    Nobody,
+    /// One that is connected to the packet's source.
+    Connected,
+    /// One that waits for anybody.
+    Waiting,
 }
 
 /// The sockets of this network namespace.
@@ -76,7 +90,8 @@ impl Sockets {
         ];
         for (protocol, port, module) in known {
             let destination = (Ipv4Addr::LOCALHOST, port).into();
-            if !it.have(&Ends { protocol, source, destination, link: LinkId(0) })? {
+            let ends = Ends { protocol, source, destination, link: LinkId(0) };
+            if it.receiver(&ends)? == Receiver::Nobody {
                 let why = format!("the kernel has no module {module}");
                 return Err(io::Error::new(io::ErrorKind::Unsupported, why));
             }
@@ -84,13 +99,12 @@ impl Sockets {
         Ok(it)
     }
 
-    /// True if a socket would get a packet with these ends: one that is connected to its source, or
-    /// else one that waits for anybody. A socket of IPv6 counts for a packet of IPv4 if it takes
-    /// such packets.
+    /// The socket that would get a packet with these ends. A socket of IPv6 counts for a packet of
+    /// IPv4 if it takes such packets.
     ///
     /// # Errors
     /// The system's error, also if the kernel has not answered.
-    pub fn have(&mut self, ends: &Ends) -> io::Result<bool> {
+    pub fn receiver(&mut self, ends: &Ends) -> io::Result<Receiver> {
         self.sequence = self.sequence.wrapping_add(1);
         self.socket.send_to(&question(ends, self.sequence), &NetlinkAddress::new(0, 0), 0)?;
         loop {
@@ -104,13 +118,14 @@ impl Sockets {
                 continue;
             }
             if answer.message_type() != NLMSG_ERROR {
-                return Ok(answer.message_type() == BY_FAMILY);
+                let port = answer.payload().get(OTHER_PORT).ok_or(io::ErrorKind::InvalidData)?;
+                let is_connected = port.iter().any(|&byte| byte != 0);
+                return Ok(if is_connected { Receiver::Connected } else { Receiver::Waiting });
             }
             let code = answer.payload().first_chunk().map_or(0, |it| i32::from_ne_bytes(*it));
-            return if code == -NONE {
-                Ok(false)
-            } else {
-                Err(io::Error::from_raw_os_error(-code))
+            return match -code {
+                NONE => Ok(Receiver::Nobody),
+                code => Err(io::Error::from_raw_os_error(code)),
             };
         }
     }

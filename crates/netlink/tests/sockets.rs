@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 
 use namespace::isolated;
-use netlink::{Ends, LinkId, SocketProtocol, Sockets};
+use netlink::{Ends, LinkId, Receiver, SocketProtocol, Sockets};
 
 const PROTOCOLS: [SocketProtocol; 2] = [SocketProtocol::Tcp, SocketProtocol::Udp];
 const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
@@ -32,13 +32,13 @@ fn sockets() -> Sockets {
     Sockets::new().unwrap()
 }
 
-/// Whether a packet from elsewhere has a socket: one of TCP over IPv4, one of UDP, and the same over
+/// Whether a socket waits for a packet from elsewhere: one of TCP over IPv4, one of UDP, and the same over
 /// IPv6.
-fn have(sockets: &mut Sockets, port: u16) -> [bool; 4] {
+fn waits(sockets: &mut Sockets, port: u16) -> [bool; 4] {
     let mut answers =
         LOOPBACKS.iter().flat_map(|ip| PROTOCOLS.map(|it| (ip, it))).map(|(ip, protocol)| {
             let ends = from_to(protocol, address(ip, REMOTE_PORT), address(ip, port));
-            sockets.have(&ends).unwrap()
+            sockets.receiver(&ends).unwrap() == Receiver::Waiting
         });
     std::array::from_fn(|_| answers.next().unwrap())
 }
@@ -47,21 +47,21 @@ fn have(sockets: &mut Sockets, port: u16) -> [bool; 4] {
 fn a_packet_for_anybody_finds_the_socket_that_would_get_it() {
     isolated("a_packet_for_anybody_finds_the_socket_that_would_get_it", || {
         let mut sockets = sockets();
-        assert_eq!(have(&mut sockets, 5000), [false; 4]);
+        assert_eq!(waits(&mut sockets, 5000), [false; 4]);
         let tcp = TcpListener::bind("127.0.0.1:5000").unwrap();
-        assert_eq!(have(&mut sockets, 5000), [true, false, false, false]);
+        assert_eq!(waits(&mut sockets, 5000), [true, false, false, false]);
         let udp = UdpSocket::bind("0.0.0.0:5000").unwrap();
-        assert_eq!(have(&mut sockets, 5000), [true, true, false, false]);
+        assert_eq!(waits(&mut sockets, 5000), [true, true, false, false]);
         drop((tcp, udp));
-        assert_eq!(have(&mut sockets, 5000), [false; 4]);
+        assert_eq!(waits(&mut sockets, 5000), [false; 4]);
         // Sockets of both families.
         let both = (TcpListener::bind("[::]:5000").unwrap(), UdpSocket::bind("[::]:5000").unwrap());
-        assert_eq!(have(&mut sockets, 5000), [true; 4]);
-        assert_eq!(have(&mut sockets, 5001), [false; 4]);
+        assert_eq!(waits(&mut sockets, 5000), [true; 4]);
+        assert_eq!(waits(&mut sockets, 5001), [false; 4]);
         drop(both);
         std::fs::write("/proc/sys/net/ipv6/bindv6only", "1").unwrap();
         let _one = (TcpListener::bind("[::]:5000").unwrap(), UdpSocket::bind("[::]:5000").unwrap());
-        assert_eq!(have(&mut sockets, 5000), [false, false, true, true]);
+        assert_eq!(waits(&mut sockets, 5000), [false, false, true, true]);
     });
 }
 
@@ -86,7 +86,8 @@ fn a_connected_socket_gets_the_packets_of_its_other_end_alone() {
                 (from_to(SocketProtocol::Tcp, address(ip, 9), here), false),
             ];
             for (ends, expected) in ends {
-                assert_eq!(sockets.have(&ends).unwrap(), expected, "{ends:?}");
+                let expected = if expected { Receiver::Connected } else { Receiver::Nobody };
+                assert_eq!(sockets.receiver(&ends).unwrap(), expected, "{ends:?}");
             }
         }
     });
@@ -115,10 +116,10 @@ sys.stdin.read()";
         BufReader::new(bound.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "bound\n");
         let (source, destination) = (address("192.0.2.1", 9), address("127.0.0.1", 8000));
-        for (link, expected) in [(1, true), (2, false)] {
+        for (link, expected) in [(1, Receiver::Waiting), (2, Receiver::Nobody)] {
             let link = LinkId(link);
             let ends = Ends { protocol: SocketProtocol::Udp, source, destination, link };
-            assert_eq!(sockets.have(&ends).unwrap(), expected, "{link:?}");
+            assert_eq!(sockets.receiver(&ends).unwrap(), expected, "{link:?}");
         }
         drop(bound.stdin.take());
         assert!(bound.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! Asks the host's kernel, for the workers, whether it would refuse packets.
+//! Asks the host's kernel, for the workers, what part the host has in packets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +26,8 @@ pub fn spawn(
         while !stopping.load(Ordering::Relaxed) {
             match questions.recv_timeout(LONGEST_SLEEP) {
                 Ok(question) => {
-                    let refuses = guard.refuses(&question.packet);
-                    question.answer(refuses);
+                    let part = guard.part_of_host(&question.packet);
+                    question.answer(part);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

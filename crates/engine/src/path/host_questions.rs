@@ -22,7 +22,7 @@ use wire::{Family, TcpFlags, TcpInfo, Transport, checksum, protocol};
 
 use crate::egress::allowance::Allowance;
 use crate::egress::original_ends::original_ends;
-use crate::egress::recent_answers::RecentAnswers;
+use crate::egress::recent_answers::{RecentAnswers, fold};
 use crate::path::PacketPath;
 use crate::path::host_flows::Sign;
 use crate::path::packet::Packet;
@@ -34,10 +34,13 @@ pub const MAX_WAITING: usize = 64;
 pub const QUESTIONS_PER_SECOND: u64 = 1000;
 /// Most questions of all workers that the thread has not taken yet.
 const MAX_ASKED: usize = 256;
-/// The time for which a worker asks no more about a flow that is the host's own.
-const REMEMBERED: Duration = Duration::from_secs(1);
-/// Flows of the host that a worker remembers: 2 to this power.
-const REMEMBERED_BITS: u32 = 10;
+/// The time for which a worker asks no more about a flow of the host.
+const FLOW_REMEMBERED: Duration = Duration::from_secs(1);
+/// The same about packets to a destination of which the host has all.
+const DESTINATION_REMEMBERED: Duration = Duration::from_millis(100);
+/// Flows of the host that a worker remembers, and destinations: 2 to this power.
+const FLOW_BITS: u32 = 10;
+const DESTINATION_BITS: u32 = 7;
 
 /// Codes for a port that nobody has (RFC 792; RFC 4443 section 3.1).
 const PORT_UNREACHABLE: u8 = 3;
@@ -45,8 +48,9 @@ const PORT_UNREACHABLE_V6: u8 = 4;
 
 /// States of a packet that waits.
 const UNANSWERED: u8 = 0;
-const REFUSED: u8 = 1;
-const LEFT: u8 = 2;
+const NOTHING: u8 = 1;
+const FLOW: u8 = 2;
+const DESTINATION: u8 = 3;
 
 /// A packet for an address of the host that belongs to no connection of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +67,18 @@ pub struct ToHost {
     pub opens: bool,
 }
 
-/// The question whether the host would refuse a packet. It has to be answered.
+/// The part that the host has in a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostPart {
+    /// Nobody on the host has its port, and the host has not got it. It would refuse it.
+    Nothing,
+    /// The packet's flow is the host's, or nobody knows.
+    Flow,
+    /// The same holds for all packets like it that come in by its port to its destination.
+    Destination,
+}
+
+/// The question what part the host has in a packet. It has to be answered.
 #[derive(Debug)]
 pub struct HostQuestion {
     /// The packet.
@@ -72,7 +87,7 @@ pub struct HostQuestion {
     answers: Arc<Answers>,
 }
 
-/// Lets workers ask whether the host would refuse packets.
+/// Lets workers ask what part the host has in packets.
 #[derive(Clone, Debug)]
 pub struct HostAsker(SyncSender<HostQuestion>);
 
@@ -95,7 +110,18 @@ pub struct HostQuestions {
     count: usize,
     allowance: Allowance,
     /// Flows of the host, and until when they are remembered.
-    left: RecentAnswers<KeyedPacket, Timestamp>,
+    flows: RecentAnswers<KeyedPacket, Timestamp>,
+    /// Destinations of which the host has all packets, and until when they are remembered.
+    destinations: RecentAnswers<Destination, Timestamp>,
+}
+
+/// What packets have in common of which the host has all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Destination {
+    input: PortId,
+    end: SocketAddr,
+    protocol: u8,
+    opens: bool,
 }
 
 impl HostAsker {
@@ -118,15 +144,57 @@ impl HostAsker {
             waiting: std::iter::repeat_with(|| None).take(MAX_WAITING).collect(),
             count: 0,
             allowance: Allowance::new(QUESTIONS_PER_SECOND, MAX_WAITING as u64),
-            left: RecentAnswers::new(REMEMBERED_BITS),
+            flows: RecentAnswers::new(FLOW_BITS),
+            destinations: RecentAnswers::new(DESTINATION_BITS),
         }
+    }
+}
+
+impl ToHost {
+    /// A packet of UDP, or a segment of TCP that is no reset; `None` for others.
+    fn of(packet: &Packet) -> Option<Self> {
+        let network = &packet.network;
+        let (protocol, ports, opens) = match &network.transport {
+            Transport::Tcp(tcp) if !tcp.flags.contains(TcpFlags::RST) => {
+                let has = |flag| tcp.flags.contains(flag);
+                let opens = has(TcpFlags::SYN) && !has(TcpFlags::ACK);
+                (protocol::TCP, (tcp.source_port, tcp.destination_port), opens)
+            }
+            Transport::Udp { source_port, destination_port, .. } => {
+                (protocol::UDP, (*source_port, *destination_port), false)
+            }
+            _ => return None,
+        };
+        Some(Self {
+            port: packet.frame.port,
+            source: SocketAddr::new(network.source_ip(), ports.0),
+            destination: SocketAddr::new(network.destination_ip(), ports.1),
+            protocol,
+            opens,
+        })
+    }
+
+    fn destination(&self) -> Destination {
+        let Self { port, destination, protocol, opens, .. } = *self;
+        Destination { input: port, end: destination, protocol, opens }
+    }
+}
+
+impl Destination {
+    /// The destination as a number for [`RecentAnswers::place`].
+    fn folded(&self) -> u64 {
+        fold(wire::mapped(self.end.ip())) ^ u64::from(self.end.port()) << 32
     }
 }
 
 impl HostQuestion {
     /// Answers it, and wakes the worker.
-    pub fn answer(self, refuses: bool) {
-        let answer = if refuses { REFUSED } else { LEFT };
+    pub fn answer(self, part: HostPart) {
+        let answer = match part {
+            HostPart::Nothing => NOTHING,
+            HostPart::Flow => FLOW,
+            HostPart::Destination => DESTINATION,
+        };
         self.answers.answers[self.place].store(answer, Ordering::Release);
         self.answers.is_news.store(true, Ordering::Release);
         self.answers.wakeup.ring();
@@ -134,10 +202,19 @@ impl HostQuestion {
 }
 
 impl HostQuestions {
-    /// A place for one more packet to wait; `None` if it may not be asked about.
-    fn place(&mut self, keyed: &KeyedPacket, hash: u64, now: Timestamp) -> Option<usize> {
-        let known = self.left.place(hash);
-        if known.is_some_and(|(left, until)| left == *keyed && now < until) {
+    /// A place for one more packet to wait; `None` if it is not to be asked about.
+    fn place(
+        &mut self,
+        (keyed, hash): (KeyedPacket, u64),
+        packet: &ToHost,
+        now: Timestamp,
+    ) -> Option<usize> {
+        let flow = self.flows.place(hash);
+        let destination = packet.destination();
+        let found = self.destinations.place(destination.folded());
+        if flow.is_some_and(|(flow, until)| flow == keyed && now < until)
+            || found.is_some_and(|(found, until)| found == destination && now < until)
+        {
             return None;
         }
         let place = self.waiting.iter().position(Option::is_none)?;
@@ -161,15 +238,36 @@ impl HostQuestions {
         self.count > 0 && self.answers.is_news.load(Ordering::Acquire)
     }
 
-    /// Takes a packet that was answered, and whether the host refuses it.
-    fn take(&mut self, place: usize) -> Option<(Packet, bool)> {
-        let answer = self.answers.answers[place].load(Ordering::Acquire);
-        if answer == UNANSWERED {
-            return None;
-        }
+    /// Takes a packet that was answered, and the part that the host has in it.
+    fn take(&mut self, place: usize) -> Option<(Packet, HostPart)> {
+        let part = match self.answers.answers[place].load(Ordering::Acquire) {
+            NOTHING => HostPart::Nothing,
+            FLOW => HostPart::Flow,
+            DESTINATION => HostPart::Destination,
+            _ => return None,
+        };
         let packet = self.waiting[place].take()?;
         self.count -= 1;
-        Some((packet, answer == REFUSED))
+        Some((packet, part))
+    }
+
+    /// Asks no more about packets like this one for a while.
+    fn remember(&mut self, packet: &Packet, part: HostPart, now: Timestamp) {
+        match part {
+            HostPart::Nothing => {}
+            HostPart::Flow => {
+                if let Some((keyed, hash)) = packet.looked_up() {
+                    *self.flows.place(hash) = Some((keyed, now.after(FLOW_REMEMBERED)));
+                }
+            }
+            HostPart::Destination => {
+                if let Some(to_host) = ToHost::of(packet) {
+                    let destination = to_host.destination();
+                    let until = now.after(DESTINATION_REMEMBERED);
+                    *self.destinations.place(destination.folded()) = Some((destination, until));
+                }
+            }
+        }
     }
 }
 
@@ -179,30 +277,13 @@ impl PacketPath {
     #[cold]
     pub(super) fn ask_host(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
         let Some(questions) = &mut self.host_questions else { return false };
-        let Some((keyed, hash)) = packet.looked_up() else { return false };
-        let (protocol, ports, opens) = match &packet.network.transport {
-            Transport::Tcp(tcp) if !tcp.flags.contains(TcpFlags::RST) => {
-                let has = |flag| tcp.flags.contains(flag);
-                let opens = has(TcpFlags::SYN) && !has(TcpFlags::ACK);
-                (protocol::TCP, (tcp.source_port, tcp.destination_port), opens)
-            }
-            Transport::Udp { source_port, destination_port, .. } => {
-                (protocol::UDP, (*source_port, *destination_port), false)
-            }
-            _ => return false,
+        let (Some(flow), Some(question)) = (packet.looked_up(), ToHost::of(packet)) else {
+            return false;
         };
-        let Some(place) = questions.place(&keyed, hash, now) else { return false };
+        let Some(place) = questions.place(flow, &question, now) else { return false };
         if !may_be_answered(packet) {
             return false;
         }
-        let network = &packet.network;
-        let question = ToHost {
-            port: packet.frame.port,
-            source: SocketAddr::new(network.source_ip(), ports.0),
-            destination: SocketAddr::new(network.destination_ip(), ports.1),
-            protocol,
-            opens,
-        };
         questions.ask(question, place, packet)
     }
 
@@ -216,13 +297,12 @@ impl PacketPath {
         questions.answers.is_news.swap(false, Ordering::AcqRel);
         for place in 0..MAX_WAITING {
             let answered = self.host_questions.as_mut().and_then(|it| it.take(place));
-            let Some((packet, is_refused)) = answered else { continue };
-            if is_refused && self.is_nobodys(&packet, now) {
+            let Some((packet, part)) = answered else { continue };
+            if let Some(questions) = &mut self.host_questions {
+                questions.remember(&packet, part, now);
+            }
+            if part == HostPart::Nothing && self.is_nobodys(&packet, now) {
                 self.refuse_for_host(&packet, now);
-            } else if let (Some((keyed, hash)), Some(questions)) =
-                (packet.looked_up(), &mut self.host_questions)
-            {
-                *questions.left.place(hash) = Some((keyed, now.after(REMEMBERED)));
             }
             self.pool.give_back(packet.frame);
         }

@@ -39,10 +39,10 @@ impl TestGateway {
     }
 }
 
-fn answer(questions: &Receiver<HostQuestion>, refuses: bool) -> Vec<ToHost> {
+fn answer(questions: &Receiver<HostQuestion>, part: HostPart) -> Vec<ToHost> {
     let answered = questions.try_iter().map(|question| {
         let packet = question.packet;
-        question.answer(refuses);
+        question.answer(part);
         packet
     });
     answered.collect()
@@ -53,7 +53,7 @@ fn a_packet_that_the_host_refuses_is_answered_in_its_name() {
     for (mut gateway, questions) in routers() {
         let sent = [tcp(&probe(), (443, 5000), SYN, (7, 0)), udp(&probe(), (53, 5001), b"ask")];
         assert_eq!(gateway.probed(sent), []);
-        let mut asked = answer(&questions, true);
+        let mut asked = answer(&questions, HostPart::Nothing);
         asked.sort_by_key(|it| it.protocol);
         let expected = |protocol, from: u16, to: u16, opens| ToHost {
             port: PortId(1),
@@ -79,20 +79,37 @@ fn a_packet_that_the_host_refuses_is_answered_in_its_name() {
 }
 
 #[test]
-fn a_flow_of_the_host_is_asked_about_once_a_second() {
+fn nobody_asks_again_soon_about_flows_and_destinations_of_the_host() {
+    let parts = [
+        (HostPart::Flow, 443, FLOW_REMEMBERED),
+        (HostPart::Destination, 444, DESTINATION_REMEMBERED),
+    ];
     for (mut gateway, questions) in routers() {
-        for _ in 0..3 {
-            for _ in 0..10 {
-                assert_eq!(gateway.probed([tcp(&probe(), (443, 5000), ACK, (7, 7))]), []);
-                answer(&questions, false);
-                assert_eq!(gateway.probed([]), []);
+        for (part, like, remembered) in parts {
+            let packet = tcp(&probe(), (443, 5000), ACK, (7, 7));
+            let like = tcp(&probe(), (like, 5000), ACK, (7, 7));
+            let unlike = tcp(&probe(), (443, 5001), ACK, (7, 7));
+            for _ in 0..3 {
+                assert_eq!(gateway.probed([packet.clone()]), []);
+                assert_eq!(answer(&questions, part).len(), 1);
+                for _ in 0..10 {
+                    assert_eq!(gateway.probed([packet.clone()]), []);
+                    assert_eq!(answer(&questions, part), []);
+                }
+                // Each worker remembers what it has asked about itself.
+                if gateway.workers.len() == 1 {
+                    assert_eq!(gateway.probed([like.clone()]), []);
+                    assert_eq!(answer(&questions, part), []);
+                }
+                assert_eq!(gateway.probed([unlike.clone()]), []);
+                assert_eq!(answer(&questions, HostPart::Nothing).len(), 1);
+                assert_eq!(gateway.probed([]).len(), 1);
+                gateway.now = gateway.now.after(remembered);
             }
-            gateway.now = gateway.now.after(REMEMBERED);
+            assert_eq!(gateway.probed([packet]), []);
+            assert_eq!(answer(&questions, HostPart::Nothing).len(), 1);
+            assert_eq!(gateway.probed([]).len(), 1);
         }
-        assert_eq!(gateway.probed([tcp(&probe(), (443, 5000), ACK, (7, 7))]), []);
-        assert_eq!(answer(&questions, true).len(), 1);
-        assert_eq!(gateway.probed([]).len(), 1);
-        assert_eq!(gateway.to_host(), 31);
     }
 }
 
@@ -108,7 +125,7 @@ fn a_flood_of_probes_leads_to_bounded_questions_and_touches_no_connection() {
         // Nobody answers: no more wait than may, and the rest is the host's.
         assert_eq!(gateway.probed(flood(10_000)), []);
         assert_eq!(gateway.to_host(), u64::from(PROBES));
-        let asked = answer(&questions, true).len();
+        let asked = answer(&questions, HostPart::Nothing).len();
         assert_eq!(asked, workers * MAX_WAITING);
         assert_eq!(gateway.probed([]).len(), asked);
         // Each is answered at once, for a second.
@@ -116,7 +133,7 @@ fn a_flood_of_probes_leads_to_bounded_questions_and_touches_no_connection() {
         for bytes in flood(20_000) {
             gateway.now = gateway.now.after(Duration::from_secs(1) / u32::from(PROBES));
             assert_eq!(gateway.probed([bytes]), []);
-            let refused = answer(&questions, true).len();
+            let refused = answer(&questions, HostPart::Nothing).len();
             assert_eq!(gateway.probed([]).len(), refused);
             asked += refused;
             // The connection goes on meanwhile.
@@ -136,7 +153,7 @@ fn a_connection_that_opens_meanwhile_is_not_reset() {
         assert_eq!(gateway.probed([tcp(&probe(), (443, 5000), SYN | ACK, (7, 2))]), []);
         let opened = gateway.pass(0, &tcp(&from_inside(CLIENT, SERVER), (5000, 443), SYN, (1, 0)));
         assert_eq!(ends(&opened), [(OWN.into(), 5000), (SERVER.into(), 443)]);
-        assert_eq!(answer(&questions, true).len(), 1);
+        assert_eq!(answer(&questions, HostPart::Nothing).len(), 1);
         assert_eq!(gateway.probed([]), []);
         assert_eq!(gateway.connections(), 1);
     }
@@ -152,11 +169,11 @@ fn a_bucket_that_has_left_takes_the_answer_with_it() {
         gateway.start_move(bucket, (bucket + 1) % 3);
         gateway.run_until_idle();
     }
-    assert_eq!(answer(&questions, true).len(), 30);
+    assert_eq!(answer(&questions, HostPart::Nothing).len(), 30);
     assert_eq!(gateway.probed([]), []);
     // The next packets are answered.
     assert_eq!(gateway.probed([tcp(&probe(), (443, 5000), SYN, (7, 0))]), []);
-    assert_eq!(answer(&questions, true).len(), 1);
+    assert_eq!(answer(&questions, HostPart::Nothing).len(), 1);
     assert_eq!(gateway.probed([]).len(), 1);
 }
 
@@ -195,7 +212,7 @@ fn nobody_is_asked_about_packets_that_no_host_answers() {
     for (mut gateway, questions) in routers() {
         for (case, packets) in never.iter().enumerate() {
             gateway.probed(packets.clone());
-            let asked = answer(&questions, true);
+            let asked = answer(&questions, HostPart::Nothing);
             assert_eq!(asked, [], "case {case}");
         }
     }
@@ -206,6 +223,6 @@ fn a_worker_that_ends_lets_go_of_what_waits() {
     let (mut gateway, questions) = routers().next().unwrap();
     assert_eq!(gateway.probed([udp(&probe(), (53, 5000), b"ask")]), []);
     gateway.workers[0].path.end();
-    assert_eq!(answer(&questions, true).len(), 1);
+    assert_eq!(answer(&questions, HostPart::Nothing).len(), 1);
     assert_eq!(gateway.probed([]), []);
 }

@@ -151,12 +151,12 @@ impl Asker {
                             message.payload().first_chunk().map_or(0, |it| i32::from_ne_bytes(*it));
                         return Err(io::Error::from_raw_os_error(-code));
                     }
-                    kind if kind >> 8 == NF_TABLES => {
-                        if take(kind & 0xff, message.payload()).is_break() {
+                    kind => {
+                        let is_of_tables = kind >> 8 == NF_TABLES;
+                        if is_of_tables && take(kind & 0xff, message.payload()).is_break() {
                             return Ok(());
                         }
                     }
-                    _ => {}
                 }
             }
         }
