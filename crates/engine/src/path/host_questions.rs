@@ -115,7 +115,7 @@ pub struct HostQuestions {
     destinations: RecentAnswers<Destination, Timestamp>,
 }
 
-/// What packets have in common of which the host has all.
+/// The common part of packets that are all the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Destination {
     input: PortId,
