@@ -1,5 +1,5 @@
 # Sends packets to ports of an address, and prints what each is answered with, in one line: the
-# fields that a host chooses. It runs with: seconds to wait for answers, own address, address,
+# fields that a host chooses, also in an ICMP error of a router on the way. It runs with: seconds to wait for answers, own address, address,
 # ports with commas, kinds of packets with commas. A kind is "udp", or the control bits of a TCP
 # segment, such as "SA"; one with a "+" carries data.
 import select
@@ -64,9 +64,10 @@ def read(packet):
         least = 28
     else:
         header, protocol, hops, source, least = 40, packet[6], packet[7], packet[8:24], 48
-    if source != packed(target):
-        return None
     body = packet[header:]
+    # A router on the way may answer for the address.
+    if source != packed(target) and protocol != ICMP:
+        return None
     said = f'from {socket.inet_ntop(family, source)} hops {hops} '
     if protocol == 6:
         here, there, sequence, acknowledgment, _, flags, window = struct.unpack('!HHIIBBH', body[:16])

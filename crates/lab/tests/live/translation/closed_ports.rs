@@ -5,13 +5,13 @@ use lab::{Background, Family, Lab, Namespace, Result, Tracking};
 
 use crate::scenario::{
     FAMILIES, alone, echo, edge_router, kernel_router, masquerading_router, nat_rules, outside,
-    ready, stateway, stop_cleanly,
+    ready, soon, stateway, stop_cleanly,
 };
 
 /// Sends packets, and prints the answer to each.
 const PROBE: &str = include_str!("closed_ports.py");
 /// The time to wait for all answers, and the time after which there is none.
-const ANSWERS: &str = "20";
+const ANSWERS: &str = "15";
 const SILENCE: &str = "1";
 
 /// Ports below 1024, those that no kernel takes for itself, and those that clients have.
@@ -133,6 +133,49 @@ fn a_socket_of_the_host_is_open_from_its_first_packet_to_its_last() {
                 says(" RA ", " icmp ")?;
             }
         }
+        stop_cleanly(&mut lab)
+    });
+}
+
+#[test]
+fn an_address_that_the_host_does_not_have_is_routed_as_by_the_kernel() {
+    const POOL: [(Family, &str, &str); 2] = [
+        (Family::V4, "203.0.113.5", "203.0.113.0/24"),
+        (Family::V6, "2001:db8:9::5", "2001:db8:9::/64"),
+    ];
+    let rules = "table inet pool { chain source {
+        type nat hook postrouting priority srcnat
+        oifname wan0 snat ip to 203.0.113.5
+        oifname wan0 snat ip6 to 2001:db8:9::5
+    }
+}";
+    let prepare = |lab: &Lab| -> Result<()> {
+        unlimited(lab)?;
+        lab.gateway().ip(&["route del default", "route del default via 2001:db8:2::2"])?;
+        POOL.iter().try_for_each(|(family, _, network)| {
+            lab.server().ip(&[&format!("route add {network} via {}", outside(*family))])
+        })
+    };
+    let said = |lab: &Lab| -> Result<Vec<String>> {
+        let mut said = Vec::new();
+        // The kernel tells one sender of no more than five such packets in a row.
+        for (family, address, _) in POOL {
+            let own = lab.server_address(family).to_string();
+            let arguments = ["-c", PROBE, "3", &own, address, "40000", "S,A,udp"];
+            let answers = lab.on_server("python3").args(arguments).check()?;
+            said.extend(answers.lines().map(str::to_owned));
+        }
+        Ok(said)
+    };
+    alone(|| {
+        let kernel = kernel_with(rules)?;
+        prepare(&kernel)?;
+        let of_kernel = said(&kernel)?;
+        assert!(of_kernel.iter().all(|it| it.contains(" icmp ")), "{of_kernel:?}");
+        drop(kernel);
+        let mut lab = edge_router(2, rules, "")?;
+        prepare(&lab)?;
+        soon("the gateway follows the routes", || Ok(said(&lab)? == of_kernel))?;
         stop_cleanly(&mut lab)
     });
 }
