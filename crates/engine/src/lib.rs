@@ -39,6 +39,7 @@ pub use fib::LinkId;
 pub use path::bucket::Bucket;
 pub use path::drop_cause::DropCause;
 pub use path::events::{EventStream, NumberedEvent, Reported};
+pub use path::host_questions::{HostPart, ToHost};
 pub use path::inner_packets::flow_inside;
 pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;

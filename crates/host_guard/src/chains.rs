@@ -45,7 +45,7 @@ const ICMPV6: u128 = 58;
 const WITH_PORTS: [u128; 5] = [TCP, UDP, 33, 132, 136];
 
 /// The last port of services (RFC 6335 section 6: system ports). Sources rarely have one.
-const LAST_SERVICE: u128 = 1023;
+pub const LAST_SERVICE: u128 = 1023;
 
 /// Types of ICMP and ICMPv6 messages.
 const ICMP_UNREACHABLE: u128 = 3;
@@ -484,7 +484,7 @@ fn destination(family: Family) -> Field {
     }
 }
 
-fn bits(address: IpAddr) -> u128 {
+pub(crate) fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_bits().into(),
         IpAddr::V6(address) => address.to_bits(),

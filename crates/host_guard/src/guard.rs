@@ -4,11 +4,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine::{FromHost, HostGuard, LinkId, PortLink};
+use engine::{FromHost, HostGuard, HostPart, LinkId, PortLink, ToHost};
 use netlink::Stacked;
 
 use crate::filter::HostFilter;
 use crate::interface::Interface;
+use crate::refusals::Refusals;
 use crate::table::{Error, FilterTable, KernelTable};
 
 /// The longest time that the loader of rules waits for the kernel.
@@ -38,6 +39,8 @@ struct Shared {
     wanted: Mutex<Wanted>,
     /// Signals a change of `wanted`.
     news: Condvar,
+    /// Asks the kernel which packets it would refuse; `None` where it can not be asked.
+    refusals: Mutex<Option<Refusals>>,
 }
 
 /// The wanted state.
@@ -197,7 +200,14 @@ impl Guard {
         let filter = Arc::new(filter);
         let actual = Mutex::new(Actual::new(Box::new(table), filter.clone())?);
         let wanted = Wanted { tried: filter.clone(), filter, ..Wanted::default() };
-        let shared = Shared { actual, wanted: Mutex::new(wanted), news: Condvar::new() };
+        let refusals = Refusals::new().inspect_err(|error| {
+            tracing::warn!(
+                "closed ports of translation addresses do not answer, because the kernel can not \
+                 be asked for sockets of the host: {error}"
+            );
+        });
+        let refusals = Mutex::new(refusals.ok());
+        let shared = Shared { actual, wanted: Mutex::new(wanted), news: Condvar::new(), refusals };
         let shared = Arc::new(shared);
         let thread = std::thread::Builder::new().name("guard".into());
         let of_thread = shared.clone();
@@ -256,6 +266,15 @@ impl HostGuard for GuardHandle {
         let wanted = lock(&self.0.wanted);
         let is_open = |wanted: &mut Wanted| !wanted.is_over && wanted.tried != wanted.filter;
         let _ = self.0.news.wait_timeout_while(wanted, PATIENCE, is_open);
+    }
+
+    fn part_of_host(&self, packet: &ToHost) -> HostPart {
+        let filter = lock(&self.0.actual).filter.clone();
+        let Some(link) = filter.kept(packet) else { return HostPart::Destination };
+        let mut refusals = lock(&self.0.refusals);
+        let part = refusals.as_mut().map(|it| it.part_of_host(packet, link));
+        // Where the kernel does not answer, nobody knows what it would do.
+        part.and_then(Result::ok).unwrap_or(HostPart::Destination)
     }
 
     fn trouble(&self) -> Option<String> {

@@ -46,6 +46,10 @@
 //! ICMP errors are left alone, because the kernel answers none. Echo replies to a translation address
 //! are dropped unless the host has asked.
 //!
+//! So the host does not refuse packets that the table drops, although nobody on the host has their
+//! port. The gateway refuses these itself when its guard says so: the kernel has no socket for the
+//! packet, and no chain that may drop it.
+//!
 //! While the gateway can still keep its former state, it refuses rules that the kernel does not
 //! accept. A thread of its own tells the kernel about changes that are already in force. If the
 //! kernel refuses one, the table stays as it was, the gateway warns of the difference, and the
@@ -55,6 +59,7 @@ mod chains;
 mod filter;
 mod guard;
 mod interface;
+mod refusals;
 mod table;
 
 pub use guard::{Guard, GuardHandle};

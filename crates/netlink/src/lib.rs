@@ -4,13 +4,15 @@
 //! [`Mirror`] holds a [`Picture`] of the kernel's state, read over rtnetlink(7), and updates it
 //! when asked. Administrators, routing daemons and DHCP clients change routes as before. This crate
 //! changes nothing in the kernel, with two exceptions: [`Mirror::resolve`] makes the kernel look
-//! for a neighbour, and [`nf_tables`] makes tables, which end with the process.
+//! for a neighbour, and [`nf_tables`] makes tables, which end with the process. [`Sockets`] asks which
+//! socket of the host would get a packet.
 
 mod master;
 mod mirror;
 mod news;
 pub mod nf_tables;
 mod reading;
+mod sockets;
 mod stacked;
 mod super_packets;
 
@@ -22,6 +24,7 @@ use ipnet::IpNet;
 
 pub use master::{Master, Masters};
 pub use mirror::{Error, Mirror};
+pub use sockets::{Ends, Receiver, SocketProtocol, Sockets};
 pub use stacked::Stacked;
 pub use super_packets::longest_super_packet;
 

@@ -9,8 +9,8 @@ use std::process::{Command, Output};
 
 use namespace::isolated;
 use netlink::nf_tables::{
-    BaseChain, Chain, Field, Hook, HookPoint, Match, Owner, PACKET_OTHERHOST, Rule, Table, Verdict,
-    base_chains,
+    BaseChain, BaseChains, Chain, Field, Hook, HookPoint, Match, Owner, PACKET_OTHERHOST, Rule,
+    Table, Verdict, base_chains,
 };
 
 fn nft(order: &str) -> Output {
@@ -268,6 +268,8 @@ fn the_base_chains_of_the_kernel_are_listed_with_hook_and_policy() {
             name: name.to_owned(),
             hook,
             accepts,
+            is_empty: true,
+            is_nat: false,
         };
         let (mut expected, mut orders) = (Vec::new(), String::new());
         for family in ["ip", "ip6", "inet"] {
@@ -290,5 +292,31 @@ fn the_base_chains_of_the_kernel_are_listed_with_hook_and_policy() {
         found.sort_by_key(order);
         expected.sort_by_key(order);
         assert_eq!(found, expected);
+    });
+}
+
+#[test]
+fn base_chains_are_listed_anew_after_each_change() {
+    isolated("base_chains_are_listed_anew_after_each_change", || {
+        let mut chains = BaseChains::new().unwrap();
+        let mut now = || -> Vec<(String, bool, bool, bool)> {
+            let all = chains.now().unwrap().iter();
+            all.map(|it| (it.name.clone(), it.accepts, it.is_empty, it.is_nat)).collect()
+        };
+        let own = |accepts, is_empty| ("own".to_owned(), accepts, is_empty, false);
+        assert_eq!(now(), []);
+        listed("table inet t { chain own { type filter hook input priority 0; }; }");
+        assert_eq!(now(), [own(true, true)]);
+        assert_eq!(now(), [own(true, true)]);
+        listed("add chain inet t other; add rule inet t other drop");
+        assert_eq!(now(), [own(true, true)]);
+        listed("add rule inet t own counter");
+        assert_eq!(now(), [own(true, false)]);
+        listed("flush chain inet t own; add chain inet t own { policy drop; }");
+        assert_eq!(now(), [own(false, true)]);
+        listed("delete table inet t");
+        assert_eq!(now(), []);
+        listed("table ip t { chain own { type nat hook prerouting priority 0; }; }");
+        assert_eq!(now(), [("own".to_owned(), true, true, true)]);
     });
 }

@@ -99,6 +99,7 @@ impl Blueprint {
             fragment_memory,
             time: self.time,
             resolver: None,
+            host_questions: None,
         };
         Equipment { path, inbox, notices: self.notices.clone(), wakeup: wakeup.clone() }
     }

@@ -33,6 +33,7 @@ use crate::egress::resolver::Resolver;
 use crate::egress::routing::Routing;
 use crate::path::TimeSource;
 use crate::path::events::{EventSender, EventStream, Subscription};
+use crate::path::host_questions::HostAsker;
 use crate::path::recent_drops::Inherited;
 use crate::path::rules::ruleset::{RuleCounts, Rules};
 use crate::path::zones::Zones;
@@ -62,6 +63,8 @@ pub struct Coordinator {
     pub table: IndirectionTable,
     /// Lets workers ask the kernel for neighbours; `None` in a bridge.
     resolver: Option<Resolver>,
+    /// Lets workers ask whether the host would refuse packets; `None` where nobody answers.
+    host_asker: Option<HostAsker>,
     /// Tells the route keeper which interfaces the ports are; `None` in a bridge.
     port_links: Option<PortLinks>,
     /// The kernel's routes as they are now; `None` in a bridge.
@@ -125,6 +128,7 @@ impl Coordinator {
         cpus: Vec<usize>,
         mut routes: RoutingSource<'_>,
         execution: Execution,
+        host_asker: Option<HostAsker>,
     ) -> Result<Self, StartError> {
         let cpus = if config.pin { cpus } else { Vec::new() };
         let count = config.workers.resolve(&cpus);
@@ -146,6 +150,7 @@ impl Coordinator {
             blueprint: Blueprint::new(&config, notify, TimeSource::Turn)?,
             resolver: routes.resolver(),
             port_links: routes.port_links(),
+            host_asker,
             routing: None,
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],

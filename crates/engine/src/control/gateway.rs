@@ -16,6 +16,7 @@ use wire::Summary;
 use crate::control::config::{Config, StartError, SteerError, WorkerCount};
 use crate::control::coordinator::Coordinator;
 use crate::control::execution::Execution;
+use crate::control::host_answers;
 use crate::control::port_book::PortBook;
 use crate::control::ports::PortSetup;
 use crate::control::route_keeper::RouteKeeper;
@@ -24,6 +25,7 @@ use crate::control::views::{DroppedPacket, Status, WorkerStatus, ZoneStatus};
 use crate::control::worker_handle::Unresponsive;
 use crate::egress::Mode;
 use crate::path::events::EventStream;
+use crate::path::host_questions::HostAsker;
 use crate::path::recent_drops::RecentDrop;
 use crate::worker::command::Question;
 use crate::worker::report::BucketStatus;
@@ -53,6 +55,8 @@ pub struct Gateway {
     tender: Option<JoinHandle<()>>,
     /// Follows the kernel's routes.
     router: Option<JoinHandle<()>>,
+    /// Asks the host's kernel about packets.
+    answerer: Option<JoinHandle<()>>,
 }
 
 pub(crate) struct Shared {
@@ -85,9 +89,12 @@ impl Gateway {
             Mode::Routed => Some(RouteKeeper::new(checks)?),
         };
         let source = routes.as_mut().map_or(RoutingSource::None, RoutingSource::Kernel);
-        let ports = PortBook::new(ports);
+        let guard = config.host_guard.clone().filter(|_| config.mode == Mode::Routed);
+        let (asker, questions) = HostAsker::new();
+        let asker = guard.is_some().then_some(asker);
+        let (ports, threads) = (PortBook::new(ports), Execution::Threads);
         let shared =
-            Shared::new(Coordinator::start(config, ports, cpus(), source, Execution::Threads)?);
+            Shared::new(Coordinator::start(config, ports, cpus(), source, threads, asker)?);
         let tended = shared.clone();
         let tender = std::thread::Builder::new()
             .name("coordinator".into())
@@ -98,6 +105,10 @@ impl Gateway {
             })?;
         let mut gateway = Self::of(shared);
         gateway.tender = Some(tender);
+        if let Some(guard) = guard {
+            let stopping = gateway.shared.stopping.clone();
+            gateway.answerer = Some(host_answers::spawn(guard, questions, stopping)?);
+        }
         if let Some(routes) = routes {
             let shared = Arc::downgrade(&gateway.shared);
             let publish = move |routing| {
@@ -113,7 +124,7 @@ impl Gateway {
 
     /// A gateway that nobody tends and that follows no kernel.
     pub(super) fn of(shared: Arc<Shared>) -> Self {
-        Self { shared, tender: None, router: None }
+        Self { shared, tender: None, router: None, answerer: None }
     }
 
     /// Lets the coordinator go without its workers, which somebody else has taken.
@@ -318,8 +329,8 @@ impl Gateway {
             tender.thread().unpark();
             let _ = tender.join();
         }
-        if let Some(router) = self.router.take() {
-            let _ = router.join();
+        for thread in [self.router.take(), self.answerer.take()].into_iter().flatten() {
+            let _ = thread.join();
         }
         self.shared.lock().stop()
     }

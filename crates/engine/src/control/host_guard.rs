@@ -4,6 +4,7 @@ use ruleset::Forwarded;
 use steer::AddressSet;
 
 use crate::control::ports::PortLink;
+use crate::path::host_questions::{HostPart, ToHost};
 
 /// Keeps translated packets from the host. The kernel has its own copy of each frame, and takes
 /// packets for one of its addresses for its own, even if the gateway translates them for another
@@ -27,6 +28,12 @@ pub trait HostGuard: std::fmt::Debug + Send + Sync {
 
     /// Waits until everything that was noted is carried out, or has failed for now.
     fn wait_until_applied(&self) {}
+
+    /// The part that the host has in a packet. If it has none, the gateway refuses the packet in the
+    /// host's name. It may wait for the kernel.
+    fn part_of_host(&self, _packet: &ToHost) -> HostPart {
+        HostPart::Destination
+    }
 
     /// The reason why the host gets other packets than it was last told, in words for people;
     /// `None` if it gets the right ones. It never waits.

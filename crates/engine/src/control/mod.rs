@@ -8,6 +8,7 @@ pub mod coordinator;
 pub mod execution;
 mod exits;
 pub mod gateway;
+pub mod host_answers;
 pub mod host_chains;
 pub mod host_guard;
 pub mod port_book;

@@ -43,7 +43,7 @@ impl Gateway {
         };
         let config = Config { pin: false, ..config };
         let execution = Execution::Stepped(stepper);
-        let coordinator = Coordinator::start(config, ports, Vec::new(), source, execution)?;
+        let coordinator = Coordinator::start(config, ports, Vec::new(), source, execution, None)?;
         Ok(Self::of(Shared::new(coordinator)))
     }
 

@@ -156,6 +156,18 @@ impl Forwarder {
         self.outputs.tell(frame, message, now_ns, pool, counters);
     }
 
+    /// Tells the sender of a packet for the host that the host refuses it, in the host's name.
+    pub fn tell_for_host(
+        &mut self,
+        frame: &Frame,
+        message: Message,
+        now_ns: u64,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        self.outputs.tell_for_host(frame, message, now_ns, pool, counters);
+    }
+
     /// A frame that does not leave, and why. The caller drops it.
     #[inline]
     pub fn take_refused(&mut self) -> Option<(Frame, DropReason)> {

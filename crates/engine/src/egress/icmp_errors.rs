@@ -66,6 +66,30 @@ impl IcmpAnswers {
             None => network.destination_ip(),
             Some(names) => names.get(usize::from(frame.port.0))?.of(network.family)?,
         };
+        self.write(frame, message, from, now_ns, pool)
+    }
+
+    /// Makes the ICMP error that the receiver of a packet sends about it. `None` if no error is
+    /// allowed about the packet, or the allowance is used up.
+    pub fn of_receiver(
+        &mut self,
+        frame: &Frame,
+        message: Message,
+        now_ns: u64,
+        pool: &mut FramePool,
+    ) -> Option<Frame> {
+        let from = icmp_error::network_of_answered(frame.bytes())?.destination_ip();
+        self.write(frame, message, from, now_ns, pool)
+    }
+
+    fn write(
+        &mut self,
+        frame: &Frame,
+        message: Message,
+        from: IpAddr,
+        now_ns: u64,
+        pool: &mut FramePool,
+    ) -> Option<Frame> {
         if !self.allowance.take(now_ns) {
             return None;
         }

@@ -13,7 +13,7 @@ pub mod original_ends;
 pub mod outputs;
 pub mod path_mtu;
 pub mod port_set;
-mod recent_answers;
+pub mod recent_answers;
 pub mod resolver;
 pub mod reverse_path;
 pub mod route_decision;

@@ -218,6 +218,20 @@ impl Outputs {
         }
     }
 
+    /// The same in the name of the packet's receiver.
+    pub fn tell_for_host(
+        &mut self,
+        frame: &Frame,
+        message: Message,
+        now_ns: u64,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        if let Some(answer) = self.answers.of_receiver(frame, message, now_ns, pool) {
+            self.answer(answer, pool, counters);
+        }
+    }
+
     /// The ports that the bridge chooses for a frame, which is copied to those that are open if its
     /// station is not known.
     ///

@@ -59,6 +59,9 @@ impl PacketPath {
         match end {
             // It is sent where its end is taken.
             End::Forward | End::Wait(Wait::Datagram) => {}
+            End::Host if scratch.is_hosts_own && self.ask_host(packet, scratch.now) => {
+                self.counters.output.to_host += 1;
+            }
             End::Host => {
                 let exit = Exit { route: Some(RouteDecision::Host), ports: None };
                 self.send_out(packet, &exit, scratch.now);

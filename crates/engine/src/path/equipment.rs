@@ -11,6 +11,7 @@ use crate::egress::outputs::Outputs;
 use crate::egress::resolver::Resolver;
 use crate::egress::stations::StationLimits;
 use crate::path::buckets::Buckets;
+use crate::path::host_questions::HostQuestions;
 use crate::path::nat::translation::Translator;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
@@ -59,6 +60,8 @@ pub struct PathEquipment {
     pub time: TimeSource,
     /// How neighbours are asked for: this makes it a router.
     pub resolver: Option<Resolver>,
+    /// How the host is asked about packets that it may refuse.
+    pub host_questions: Option<HostQuestions>,
 }
 
 impl PacketPath {
@@ -90,6 +93,7 @@ impl PacketPath {
             buckets: Buckets::new(id, routes, keep_limit),
             rules: None,
             forwarder,
+            host_questions: equipment.host_questions.map(Box::new),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),
             counters: Counters::default(),
             recent_drops: match time {

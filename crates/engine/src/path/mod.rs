@@ -17,6 +17,7 @@ pub mod eviction;
 pub mod fast_path;
 pub mod fit;
 pub mod host_flows;
+pub mod host_questions;
 pub mod inner_packets;
 pub mod nat;
 pub mod packet;
@@ -50,6 +51,7 @@ use steer::SteeringHasher;
 use crate::egress::forwarder::Forwarder;
 use crate::path::buckets::Buckets;
 use crate::path::drop_cause::DropCause;
+use crate::path::host_questions::HostQuestions;
 use crate::path::nat::translation::Translator;
 use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
@@ -96,6 +98,8 @@ pub struct PacketPath {
     rules: Option<Box<WorkerRules>>,
     translator: Translator,
     forwarder: Forwarder,
+    /// Packets that the host may refuse; `None` where nobody can be asked.
+    host_questions: Option<Box<HostQuestions>>,
     /// Free buffers.
     pool: FramePool,
     counters: Counters,

@@ -20,7 +20,11 @@ impl PacketPath {
         scratch: &mut Scratch,
     ) -> Step {
         let now = scratch.now;
-        if self.is_of_host_flow(packet, now) || self.is_for_host_alone(packet, now) {
+        if self.is_of_host_flow(packet, now) {
+            return ControlFlow::Break(End::Host);
+        }
+        if self.is_for_host_alone(packet, now) {
+            scratch.is_hosts_own = true;
             return ControlFlow::Break(End::Host);
         }
         ControlFlow::Continue(())

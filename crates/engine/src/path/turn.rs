@@ -56,8 +56,9 @@ impl PacketPath {
         self.buckets.flush();
     }
 
-    /// True if an item of another worker waits, or something for one has not found room.
+    /// True if an item of another worker or an answer of the host waits, or something for one has not found room.
     pub(crate) fn has_work(&self) -> bool {
-        self.buckets.has_work()
+        let has_answers = self.host_questions.as_ref().is_some_and(|it| it.has_news());
+        has_answers || self.buckets.has_work()
     }
 }

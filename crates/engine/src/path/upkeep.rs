@@ -121,6 +121,7 @@ impl PacketPath {
     pub(crate) fn end(&mut self) {
         self.end_datagrams();
         self.end_openings();
+        self.end_host_questions();
         self.forwarder.end(&mut self.pool, &mut self.counters);
         self.drop_refused();
     }

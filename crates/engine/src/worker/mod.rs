@@ -101,6 +101,7 @@ impl Worker {
                 break;
             }
         }
+        worked |= self.path.take_host_answers(now);
         worked |= self.take_from_peers(now);
         worked |= self.take_from_queues(now);
         self.end_turn(now);

@@ -57,6 +57,7 @@ mod helpers {
 /// Network address translation.
 mod translation {
     mod choices;
+    mod closed_ports;
     mod hairpin;
     mod identifications;
     mod kept_ports;

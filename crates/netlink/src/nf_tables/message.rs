@@ -31,6 +31,11 @@ impl Message {
         Self::with(NF_TABLES << 8 | kind, NLM_F_DUMP, UNSPECIFIED, 0)
     }
 
+    /// Asks for the one thing of this kind that there is.
+    pub fn asking_for(kind: u16) -> Self {
+        Self::with(NF_TABLES << 8 | kind, 0, UNSPECIFIED, 0)
+    }
+
     /// The message that begins a transaction.
     pub fn begin() -> Self {
         Self::with(BEGIN, 0, UNSPECIFIED, NF_TABLES)

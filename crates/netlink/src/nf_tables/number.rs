@@ -9,7 +9,12 @@ pub mod message {
     pub const NEW_RULE: u16 = 6;
     pub const NEW_SET: u16 = 9;
     pub const NEW_ELEMENTS: u16 = 12;
+    pub const NEW_GENERATION: u16 = 15;
+    pub const GET_GENERATION: u16 = 16;
 }
+
+/// Attribute of a generation.
+pub const GENERATION: u16 = 1;
 
 /// Attributes of a table.
 pub mod table {
@@ -25,6 +30,7 @@ pub mod chain {
     pub const NAME: u16 = 3;
     pub const HOOK: u16 = 4;
     pub const POLICY: u16 = 5;
+    pub const USE: u16 = 6;
     pub const TYPE: u16 = 7;
     pub const HOOK_NUMBER: u16 = 1;
     pub const HOOK_PRIORITY: u16 = 2;

@@ -32,6 +32,8 @@ impl Coordinator {
         let tools = (inbox, &handle.wakeup);
         let mut equipment = self.blueprint.equipment(&self.config, post, tools);
         equipment.path.resolver = self.resolver.clone();
+        equipment.path.host_questions =
+            self.host_asker.as_ref().map(|asker| asker.of_worker(&handle.wakeup));
         let mut worker = Worker::new(equipment);
         let now = self.execution.now();
         for bucket in self.table.buckets_of(id) {

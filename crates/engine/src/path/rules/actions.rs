@@ -11,6 +11,7 @@ use wire::{Family, Transport};
 use crate::egress::route_decision::RouteDecision;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
+use crate::path::host_questions::length_of_text;
 use crate::path::packet::Packet;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::scratch::Scratch;
@@ -142,8 +143,7 @@ impl PacketPath {
     fn reset(&mut self, packet: &Packet, scratch: &Scratch) {
         let now = scratch.now;
         let Transport::Tcp(tcp) = packet.network.transport else { return };
-        let text = u32::from(packet.network.transport_offset) + u32::from(tcp.header_len);
-        let length = packet.network.end.saturating_sub(text);
+        let length = length_of_text(packet, &tcp);
         let Some(segment) = ControlSegment::reset(&tcp, length) else { return };
         if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             // The timeouts are those of the originator's zone, even if a reply is reset.

@@ -85,6 +85,7 @@ impl PacketPath {
             }
         }
         if scratch.ends_at_host && scratch.address_changes.destination.is_none() {
+            scratch.is_hosts_own = true;
             return ControlFlow::Break(End::Host);
         }
         scratch.ends_at_host = false;

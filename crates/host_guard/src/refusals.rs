@@ -1,0 +1,137 @@
+//! Whether the host would refuse a packet that the table keeps from it.
+//!
+//! The kernel refuses a packet for an address of its own if it has no socket for it, and none of its
+//! chains drops the packet before. So both are asked. No chain is evaluated here: one that may drop
+//! packets leaves all of them unanswered, because nobody can tell which.
+
+use std::io;
+use std::net::SocketAddr;
+
+use engine::{HostPart, ToHost};
+use netlink::nf_tables::{BaseChain, BaseChains};
+use netlink::{Ends, LinkId, Receiver, SocketProtocol, Sockets};
+use ruleset::{Forwarded, OWN_TABLE_PREFIX};
+use wire::{Family, protocol};
+
+use crate::chains::{LAST_SERVICE, bits};
+use crate::filter::HostFilter;
+use crate::interface::NameTime;
+
+/// Tables of the former iptables, a name a line. They are there from the first order of
+/// iptables(8) to such a table on.
+const LEGACY_TABLES: [&str; 2] =
+    ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
+
+/// Asks the kernel.
+#[derive(Debug)]
+pub struct Refusals {
+    sockets: Sockets,
+    chains: BaseChains,
+}
+
+impl Refusals {
+    /// Prepares to ask.
+    ///
+    /// # Errors
+    /// The system's error, also if it has no way to ask for sockets.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { sockets: Sockets::new()?, chains: BaseChains::new()? })
+    }
+
+    /// The part that the host has in a packet, were there no table.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn part_of_host(&mut self, packet: &ToHost, link: LinkId) -> io::Result<HostPart> {
+        let protocol = match packet.protocol {
+            protocol::TCP => SocketProtocol::Tcp,
+            _ => SocketProtocol::Udp,
+        };
+        let ToHost { source, destination, .. } = *packet;
+        let receiver = self.sockets.receiver(&Ends { protocol, source, destination, link })?;
+        Ok(match receiver {
+            Receiver::Connected => HostPart::Flow,
+            Receiver::Nobody if !self.may_drop()? => HostPart::Nothing,
+            Receiver::Waiting | Receiver::Nobody => HostPart::Destination,
+        })
+    }
+}
+
+impl Refusals {
+    /// True if the kernel may drop a packet for the host, or the host's answer.
+    fn may_drop(&mut self) -> io::Result<bool> {
+        Ok(self.chains.now()?.iter().any(may_drop) || has_legacy_filter()?)
+    }
+}
+
+/// True if a chain may drop a packet for the host, or the host's answer.
+fn may_drop(chain: &BaseChain) -> bool {
+    let is_met = matches!(chain.hook, "prerouting" | "input" | "output");
+    // Rules of translation drop nothing, unless by their policy.
+    let drops = !chain.accepts || !(chain.is_empty || chain.is_nat);
+    is_met && drops && !chain.table.starts_with(OWN_TABLE_PREFIX)
+}
+
+/// True if the former iptables may drop packets.
+fn has_legacy_filter() -> io::Result<bool> {
+    for file in LEGACY_TABLES {
+        match std::fs::read_to_string(file) {
+            Ok(names) if names.lines().any(|name| name != "nat") => return Ok(true),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
+impl HostFilter {
+    /// The interface by which a packet came in, if the table keeps it from the host where the host
+    /// has no socket for it. `None` if the host has got it, and answers itself.
+    pub fn kept(&self, packet: &ToHost) -> Option<LinkId> {
+        let is_meant = |packets: &Forwarded, named| self.is_meant(packets, packet, named);
+        let mut left = self.redirected.iter().chain(&self.formerly_redirected);
+        if left.any(|it| is_meant(it, NameTime::Ever)) {
+            return None;
+        }
+        let is_kept = if self.forwarded.iter().any(|it| is_meant(it, NameTime::Now)) {
+            true
+        } else {
+            let renamed = self.forwarded.iter().any(|it| is_meant(it, NameTime::Before));
+            let former = self.formerly_forwarded.iter().any(|it| is_meant(it, NameTime::Ever));
+            let is_former = renamed || former;
+            let to_service = u128::from(packet.destination.port()) <= LAST_SERVICE;
+            let is_translated = self.translation_addresses.iter();
+            let is_translated =
+                is_translated.into_iter().any(|it| it.contains(&packet.destination.ip()));
+            match packet.opens {
+                true => is_translated && !is_former && (self.expects || !to_service),
+                false => is_translated || is_former,
+            }
+        };
+        let interface = self.interfaces.get(usize::from(packet.port.0))?;
+        interface.index().filter(|_| is_kept).map(LinkId)
+    }
+
+    /// True if a packet is one of those that a rule is about.
+    fn is_meant(&self, packets: &Forwarded, packet: &ToHost, named: NameTime) -> bool {
+        let ToHost { source, destination, protocol, .. } = *packet;
+        let family = if destination.is_ipv4() { Family::V4 } else { Family::V6 };
+        let interface = self.interfaces.get(usize::from(packet.port.0));
+        let holds = |addresses: Option<(Family, ruleset::Interval)>, end: SocketAddr| {
+            addresses.is_none_or(|(of, interval)| of == family && interval.holds(bits(end.ip())))
+        };
+        packets.family.is_none_or(|it| it == family)
+            && packets.protocol.is_none_or(|it| it == protocol)
+            && holds(packets.sources, source)
+            && holds(packets.addresses, destination)
+            && packets.ports.is_none_or(|(low, high)| (low..=high).contains(&destination.port()))
+            && match packets.interfaces {
+                Some(names) => interface.is_some_and(|it| it.is_named(names, named)),
+                None => named != NameTime::Before,
+            }
+    }
+}
+
+#[cfg(test)]
+#[path = "refusals_tests.rs"]
+mod tests;
