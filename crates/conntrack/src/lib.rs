@@ -9,11 +9,13 @@
 //! kernel's `conntrack` tool does.
 
 mod capacity;
+mod codec;
 mod connection;
 mod expect;
 pub mod helper;
 pub mod nat;
 pub mod proto;
+mod record;
 pub mod seqadj;
 mod settings;
 pub mod syn_proxy;
@@ -27,16 +29,21 @@ pub use capacity::{
     HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Shortage, Sources,
     TooManyZones,
 };
+pub use codec::{DecodeError, Millis};
 pub use connection::{
     Direction, Forwarding, Label, LabelNames, Labels, NameError, Prefix, PrefixError, UnknownLabel,
 };
 pub use expect::{ExpectationCursor, Expectations};
 pub use proto::{DropCause, TimeoutPolicy, Timeouts};
+pub use record::{
+    Batch, ConnectionRecord, ImportRefusal, InterfaceName, Interfaces, NoInterfaces,
+    RecordFileError, RecordFileWriter, VERSION as RECORD_VERSION, records_in_file,
+};
 pub use settings::Settings;
 pub use table::{
     Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Checksum, Claimant, ConnectionId,
-    Context, Cursor, Ended, Guess, Inside, Passage, Reached, Table, Tracked, TrackedPacket,
-    Verdict, class_without_flow,
+    Context, Cursor, Ended, Guess, Imported, Importing, Inside, Passage, Reached, Table, Tracked,
+    TrackedPacket, Verdict, class_without_flow,
 };
 pub use tunnels::KnownTunnels;
 pub use view::{

@@ -8,6 +8,7 @@
 use wire::{Network, TcpEditor, TcpFlags};
 
 use crate::Direction;
+use crate::codec::{DecodeError, Reader, Write};
 use crate::proto::tcp::Seq;
 
 /// The shift of the sequence numbers of one direction, modulo 2^32.
@@ -38,6 +39,16 @@ impl Shift {
         let sequence = acknowledged.wrapping_sub(self.before);
         let past = Seq(sequence).is_after(Seq(self.position));
         if past { acknowledged.wrapping_sub(self.after) } else { sequence }
+    }
+}
+
+impl Shift {
+    pub(crate) fn write(self, to: &mut Vec<u8>) {
+        [self.position, self.before, self.after].into_iter().for_each(|number| to.u32(number));
+    }
+
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { position: from.u32()?, before: from.u32()?, after: from.u32()? })
     }
 }
 

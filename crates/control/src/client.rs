@@ -196,6 +196,37 @@ impl Client {
         })
     }
 
+    /// Has the gateway do something with these bytes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn post_bytes<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: impl Into<Bytes>,
+    ) -> Result<T, ClientError> {
+        self.exchange(Method::POST, path, body.into())
+    }
+
+    /// Reads a stream of bytes and calls `each` with every part of it, as it comes.
+    ///
+    /// # Errors
+    /// Those of [`Client::lines`].
+    pub fn chunks<E: From<ClientError>>(
+        &self,
+        path: &str,
+        each: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.runtime.block_on(async {
+            let mut response = self.send(Method::GET, path, Bytes::new()).await?;
+            while let Some(frame) = response.frame().await {
+                let frame = frame.map_err(|error| self.lost(&error))?;
+                frame.data_ref().map_or(Ok(()), |data| each(data))?;
+            }
+            Ok(())
+        })
+    }
+
     fn exchange<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -7,6 +7,8 @@
 //! | `GET /v1/connections?FILTER` | stream of [`schema::Connection`], one per line |
 //! | `DELETE /v1/connections?FILTER` | [`schema::Done`]; without a filter all are deleted |
 //! | `PATCH /v1/connections?FILTER` | [`schema::Done`]; body [`schema::UpdateConnections`] |
+//! | `GET /v1/connections/records` | stream of records ([`conntrack::Batch`]), then a byte 0 and their number in 8 bytes |
+//! | `POST /v1/connections/records` | [`schema::ImportedRecords`]; body: records, up to 2 MB |
 //! | `GET /v1/connections/count?zone=ZONE` | [`schema::Count`]; without a zone, of all |
 //! | `GET /v1/datagrams` | stream of [`schema::Datagram`], one per line |
 //! | `GET /v1/drops/recent` | [`schema::RecentDrops`] |
@@ -40,6 +42,7 @@
 mod client;
 mod connections;
 mod query;
+mod record_routes;
 mod refusal;
 mod routes;
 mod rule_body;

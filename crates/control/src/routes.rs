@@ -28,7 +28,7 @@ use crate::schema::{
     SetZones, Status, Tunable, Tunables, UpdateConnections, ZoneFault, Zones,
 };
 use crate::server::{MAX_STREAMS, Shared};
-use crate::stream::{LineSender, ReaderGone, lines};
+use crate::stream::{LineBody, LineSender, ReaderGone, lines};
 
 /// Events that each worker keeps for a slow reader.
 const EVENTS_AHEAD: usize = 16 * 1024;
@@ -63,6 +63,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/tunables/{name}", put(set_tunable))
         .route("/v1/workers", put(set_workers))
         .route("/v1/zones", get(zones).put(set_zones))
+        .merge(crate::record_routes::router())
         .merge(crate::rule_routes::router())
         .route("/v1/balance", post(balance))
         .route("/v1/balancer", put(set_balancer))
@@ -392,7 +393,7 @@ async fn set_balancer(State(shared): State<Shared>, body: BodyOf<SetBalancer>) -
 }
 
 /// Calls the gateway on a thread that may block.
-async fn call<T: Send + 'static>(
+pub(crate) async fn call<T: Send + 'static>(
     shared: Shared,
     work: impl FnOnce(&Gateway) -> Result<T, Refused> + Send + 'static,
 ) -> Answer<T> {
@@ -405,13 +406,22 @@ async fn stream(
     shared: Shared,
     work: impl FnOnce(Shared, LineSender) + Send + 'static,
 ) -> Result<Response, Refused> {
+    let body = produce(shared, work).await?;
+    Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
+}
+
+/// The body that `work` produces on a thread of its own.
+pub(crate) async fn produce(
+    shared: Shared,
+    work: impl FnOnce(Shared, LineSender) + Send + 'static,
+) -> Result<LineBody, Refused> {
     let permit = permit_for_stream(&shared).await?;
     let (sender, body) = lines();
     tokio::task::spawn_blocking(move || {
         work(shared, sender);
         drop(permit);
     });
-    Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response())
+    Ok(body)
 }
 
 /// Takes a place among the streams. If there is none, stalled readers are evicted.

@@ -47,6 +47,12 @@ impl LineSender {
         if self.pending.len() >= CHUNK { self.flush() } else { Ok(()) }
     }
 
+    /// Appends bytes that `write` produces.
+    pub fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), ReaderGone> {
+        write(&mut self.pending);
+        if self.pending.len() >= CHUNK { self.flush() } else { Ok(()) }
+    }
+
     /// Sends the collected lines.
     pub fn flush(&mut self) -> Result<(), ReaderGone> {
         if self.pending.is_empty() {

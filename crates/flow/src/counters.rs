@@ -158,6 +158,10 @@ counter_group! {
         chaintoolong,
         /// Entries deleted, by timeout or by their protocol.
         delete,
+        /// Connections that were taken over from a record, not from a packet.
+        imported,
+        /// Records of connections that were refused.
+        import_refused,
         /// Connections opened that a helper had announced.
         expect_new,
         /// Connections that helpers have announced.

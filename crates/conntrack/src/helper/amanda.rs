@@ -6,6 +6,7 @@ use wire::protocol;
 use super::text::{Lines, number, place};
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, UDP};
 use crate::Direction;
+use crate::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "amanda",
@@ -38,7 +39,17 @@ fn kind(payload: &[u8]) -> Option<&[u8]> {
     words.nth(1)
 }
 
+impl Amanda {
+    pub fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { asked: from.flag()? })
+    }
+}
+
 impl Inspect for Amanda {
+    fn write(&self, to: &mut Vec<u8>) {
+        to.flag(self.asked);
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let kind = kind(packet.payload);
         if packet.direction == Direction::Original {

@@ -42,6 +42,8 @@ impl Broadcast {
 }
 
 impl Inspect for Broadcast {
+    fn write(&self, _: &mut Vec<u8>) {}
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let is_question = packet.group && packet.direction == Direction::Original;
         if is_question && let Some(source_network) = asked(packet.source, packet.destination) {

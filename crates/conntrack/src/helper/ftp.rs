@@ -7,6 +7,7 @@
 //! cuts off is not read: the segment is dropped, and the sender puts the line together with the
 //! rest when it sends it again.
 
+mod record;
 mod session;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -84,6 +85,10 @@ struct Target {
 }
 
 impl Inspect for Ftp {
+    fn write(&self, to: &mut Vec<u8>) {
+        record::write(self, to);
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Some(sequence) = packet.sequence else { return Inspected::Pass };
         let seen = match self.find(packet, sequence) {

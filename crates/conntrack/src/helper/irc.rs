@@ -12,10 +12,12 @@ use std::ops::Range;
 
 use wire::protocol;
 
+use super::record::Place;
 use super::stream::{Framing, Stream};
 use super::text::number;
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, TCP};
 use crate::Direction;
+use crate::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "irc",
@@ -96,7 +98,22 @@ impl Session {
     }
 }
 
+/// In the order of their numbers in a record.
+const SESSIONS: [Session; 5] =
+    [Session::Opening, Session::Begun, Session::Named, Session::Identified, Session::Registered];
+
+impl Irc {
+    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { session: from.one_of(&SESSIONS)?, lines: Stream::read_record(from, place)? })
+    }
+}
+
 impl Inspect for Irc {
+    fn write(&self, to: &mut Vec<u8>) {
+        to.u8(SESSIONS.iter().position(|session| *session == self.session).unwrap_or(0) as u8);
+        self.lines.write(to);
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         if packet.direction == Direction::Reply {
             return Inspected::Pass;

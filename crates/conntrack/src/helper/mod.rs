@@ -21,6 +21,7 @@ mod ftp;
 mod h323;
 mod irc;
 pub(crate) mod pptp;
+mod record;
 mod sane;
 mod settings;
 mod shares;
@@ -36,6 +37,7 @@ use std::ops::{Range, RangeInclusive};
 use wire::{TcpFlags, Transport, protocol};
 
 pub(crate) use self::earlier::{Announcements, Earlier, Way};
+pub(crate) use self::record::RecordedHelper;
 pub use self::settings::{HelperSettings, TUNABLES};
 pub(crate) use self::shares::{Holder, Shares};
 pub(crate) use self::stream::Memory;
@@ -295,6 +297,9 @@ impl AttachedHelper {
 pub(crate) trait Inspect: Debug + Send {
     /// Reads a packet of the connection, and calls `ask` with its requests, in order.
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected;
+
+    /// Writes its state for a record. A function `read` beside it is the reverse.
+    fn write(&self, to: &mut Vec<u8>);
 }
 
 /// A packet of a connection with a helper, as the helper sees it.

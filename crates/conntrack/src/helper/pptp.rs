@@ -22,15 +22,19 @@
 //! calls through Stop and Start. It takes 0 for an id that it has not read. It reads a message
 //! only if that is the first of a segment and ends in it.
 
+mod record;
+
 use std::net::IpAddr;
 
 use wire::protocol;
 
+use super::record::Place;
 use super::stream::{Framing, Streams};
 use super::{
     Announced, Class, Earlier, Facts, HelperPacket, Inspect, Inspected, Request, TCP, Way,
 };
 use crate::Direction;
+use crate::codec::{DecodeError, Reader};
 use crate::nat::Edit;
 
 pub(super) const FACTS: Facts = Facts {
@@ -260,7 +264,18 @@ fn as_meant(
     meant
 }
 
+impl Pptp {
+    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { state: record::read(from)?, streams: Streams::read_record(from, place)? })
+    }
+}
+
 impl Inspect for Pptp {
+    fn write(&self, to: &mut Vec<u8>) {
+        record::write(&self.state, to);
+        self.streams.write(to);
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Self { streams, state } = self;
         streams.feed_in_turn(packet, framing, |bytes, at| {

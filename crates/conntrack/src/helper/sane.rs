@@ -6,6 +6,7 @@ use wire::protocol;
 
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, TCP};
 use crate::Direction;
+use crate::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "sane",
@@ -86,7 +87,33 @@ impl Session {
     }
 }
 
+/// In the order of their numbers in a record.
+const SESSIONS: [Session; 3] = [Session::Opening, Session::Open, Session::Asked];
+
+impl Sane {
+    pub fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let session = from.one_of(&SESSIONS)?;
+        let turn = from.option(|from| {
+            let direction = from.one_of(&[Direction::Original, Direction::Reply])?;
+            let (length, words) = (from.u32()?, from.array()?);
+            Ok(Turn { direction, length, words, is_cut: from.flag()? })
+        })?;
+        Ok(Self { session, turn, next: [from.option(Reader::u32)?, from.option(Reader::u32)?] })
+    }
+}
+
 impl Inspect for Sane {
+    fn write(&self, to: &mut Vec<u8>) {
+        to.u8(SESSIONS.iter().position(|session| *session == self.session).unwrap_or(0) as u8);
+        to.option(self.turn.as_ref(), |to, Turn { direction, length, words, is_cut }| {
+            to.u8(*direction as u8);
+            to.u32(*length);
+            to.bytes(words);
+            to.flag(*is_cut);
+        });
+        self.next.into_iter().for_each(|next| to.option(next, |to, number| to.u32(number)));
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Some(sequence) = packet.sequence else { return Inspected::Pass };
         let (direction, payload) = (packet.direction, packet.payload);

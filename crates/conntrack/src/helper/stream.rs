@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::record::Place;
 use super::{HelperPacket, Holder, Inspected, Shares};
 use crate::Direction;
+use crate::codec::{DecodeError, Reader, Write};
 
 /// Longest message that is kept until its last segment comes, bytes.
 const LONGEST: usize = 8192;
@@ -172,11 +174,70 @@ impl Stream {
     }
 }
 
+/// The forms of a kept beginning of a message, by their numbers in a record.
+const NOTHING: u8 = 0;
+const BYTES: u8 = 1;
+const GAVE_WAY: u8 = 2;
+
+impl Stream {
+    /// Writes its state for a record.
+    pub fn write(&self, to: &mut Vec<u8>) {
+        let Self { next, kept, skip, heard, starts } = self;
+        to.option(*next, |to, number| to.u32(number));
+        match kept.as_ref().map(Kept::copy) {
+            None => to.u8(NOTHING),
+            Some(None) => to.u8(GAVE_WAY),
+            Some(Some(bytes)) => {
+                to.u8(BYTES);
+                to.varint(bytes.len() as u64);
+                to.bytes(&bytes);
+            }
+        }
+        to.varint(*skip as u64);
+        to.flag(*heard);
+        starts.iter().for_each(|start| to.option(*start, |to, number| to.u32(number)));
+    }
+
+    /// The reverse of [`Stream::write`].
+    pub fn read_record(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+        let next = from.option(Reader::u32)?;
+        let kept = match from.u8()? {
+            NOTHING => None,
+            GAVE_WAY => Some(Kept { number: u64::MAX, memory: place.memory.clone() }),
+            BYTES => {
+                let length = usize::try_from(from.varint()?).unwrap_or(usize::MAX);
+                if !(1..=LONGEST).contains(&length) {
+                    return Err(DecodeError::Impossible("the beginning of a message"));
+                }
+                Some(place.memory.keep(place.opener, from.bytes(length)?))
+            }
+            _ => return Err(DecodeError::Impossible("the beginning of a message")),
+        };
+        let skip = from.varint32()? as usize;
+        let heard = from.flag()?;
+        let mut starts = [None; REMEMBERED];
+        for start in &mut starts {
+            *start = from.option(Reader::u32)?;
+        }
+        Ok(Self { next, kept, skip, heard, starts })
+    }
+}
+
 /// Both directions of a TCP connection as sequences of messages, by [`Direction::index`].
 #[derive(Debug, Default)]
 pub(crate) struct Streams([Stream; 2]);
 
 impl Streams {
+    /// Writes their state for a record.
+    pub fn write(&self, to: &mut Vec<u8>) {
+        self.0.iter().for_each(|stream| stream.write(to));
+    }
+
+    /// The reverse of [`Streams::write`].
+    pub fn read_record(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+        Ok(Self([Stream::read_record(from, place)?, Stream::read_record(from, place)?]))
+    }
+
     /// As [`Stream::feed`].
     pub fn feed(
         &mut self,
@@ -290,6 +351,11 @@ struct Kept {
 }
 
 impl Kept {
+    /// A copy of the bytes, `None` if they have given way.
+    fn copy(&self) -> Option<Vec<u8>> {
+        self.memory.room().beginnings.get(&self.number).map(|(_, bytes)| bytes.clone())
+    }
+
     /// The bytes, `None` if they have given way.
     fn bytes(self) -> Option<Vec<u8>> {
         self.memory.room().take(self.number)

@@ -24,6 +24,8 @@ const MODES: [&[u8]; 3] = [b"octet", b"netascii", b"mail"];
 pub(super) struct Tftp;
 
 impl Inspect for Tftp {
+    fn write(&self, _: &mut Vec<u8>) {}
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         if packet.direction == Direction::Original && is_request(packet.payload) {
             ask(Request::Expect(Announced {

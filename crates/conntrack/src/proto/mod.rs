@@ -4,6 +4,7 @@ pub mod dccp;
 mod drop_cause;
 mod gre;
 mod icmp;
+mod record;
 pub mod sctp;
 pub mod tcp;
 mod timeout_policy;
@@ -21,6 +22,7 @@ use crate::Direction;
 use crate::tunnels::Part;
 
 pub use self::drop_cause::DropCause;
+pub(crate) use self::record::RecordedState;
 pub use self::timeout_policy::TimeoutPolicy;
 pub use self::timeouts::Timeouts;
 

@@ -7,7 +7,7 @@ use flow::Timestamp;
 use super::{Before, Input, State, Step};
 
 /// An exchange of this duration is a stream, not a single query with its answer.
-const STREAM_AFTER: Duration = Duration::from_secs(2);
+pub(super) const STREAM_AFTER: Duration = Duration::from_secs(2);
 
 /// The state of a UDP flow.
 #[derive(Debug)]

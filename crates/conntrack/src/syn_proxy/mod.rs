@@ -27,6 +27,7 @@ mod cookie;
 mod options;
 mod pressure;
 mod promise;
+mod record;
 
 use flow::{KeyedPacket, Timestamp};
 use wire::control_segment::{ControlSegment, OptionList, Way};

@@ -34,12 +34,12 @@ impl Table {
         let key = &packet.key;
         let limit = context.settings.half_open_per_source;
         if limit == 0 {
-            return self.pay(packet, context);
+            return self.pay(packet, true, context);
         }
         let source = key.endpoint(packet.sender);
         let counted = context.limits.sources.count(source, key.family, key.zone, limit);
         let counted = counted.ok_or(Shortage::Source)?;
-        match self.pay(packet, context) {
+        match self.pay(packet, true, context) {
             Ok(status) => Ok(status.with(Status::when(counted, Status::COUNTED))),
             Err(shortage) => {
                 if counted {
@@ -50,28 +50,34 @@ impl Table {
         }
     }
 
-    /// The same without the limit of half-open connections of a source.
+    /// The same without the limit of half-open connections of a source. Others are evicted only if
+    /// the connection `may_evict` them.
     pub(super) fn pay(
         &mut self,
         packet: &KeyedPacket,
+        may_evict: bool,
         context: &mut Context<'_>,
     ) -> Result<Status, Shortage> {
         let KeyedPacket { key, sender } = packet;
         let zone = context.limits.counted_zone(key.zone);
         if let Some(zone) = zone
             && !context.limits.spend_zone(zone)
-            && !(self.evict(Shortage::Zone(key.zone), context) && context.limits.spend_zone(zone))
+            && !(may_evict
+                && self.evict(Shortage::Zone(key.zone), context)
+                && context.limits.spend_zone(zone))
         {
             return Err(Shortage::Zone(key.zone));
         }
         let is_full = !context.limits.spend();
         self.occupancy.note_full(is_full);
-        if !is_full || self.evict(Shortage::Table, context) && context.limits.spend() {
+        if !is_full || may_evict && self.evict(Shortage::Table, context) && context.limits.spend() {
             return Ok(Status::default());
         }
         if context.limits.is_reserved_for(key.endpoint(*sender), key.family)
             && (context.limits.spend_reserve()
-                || self.evict(Shortage::Reserve, context) && context.limits.spend_reserve())
+                || may_evict
+                    && self.evict(Shortage::Reserve, context)
+                    && context.limits.spend_reserve())
         {
             return Ok(Status::RESERVED);
         }

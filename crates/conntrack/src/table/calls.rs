@@ -208,6 +208,18 @@ impl Table {
         lives
     }
 
+    /// True if two hosts have as many calls as they may have.
+    pub(super) fn has_most_calls(&self, call: &KeyedPacket, hash: u64) -> bool {
+        let mut calls = 0;
+        let pair = call.key.of_calls();
+        self.index.find(hash as u32, |filed| {
+            let key = &self.slab[filed & !SECOND].head.key;
+            calls += usize::from(filed & SECOND == 0 && key.is_call() && key.of_calls() == pair);
+            false
+        });
+        calls >= CALLS_OF_A_PAIR
+    }
+
     /// Makes room for one more call between two hosts; false if all of their calls are
     /// announced.
     fn has_room_for_call(

@@ -3,11 +3,13 @@
 
 #[path = "established_actions_tests.rs"]
 mod actions;
+#[path = "records_model_tests.rs"]
+mod records;
 
 use std::cell::RefCell;
 use std::time::Duration;
 
-use flow::{DropReason, FlowKey, ZonePair};
+use flow::{DropReason, FlowKey, KeyedPacket, ZonePair};
 use proptest::prelude::*;
 use wire::{Family, Network, protocol};
 
@@ -95,8 +97,15 @@ impl Twin {
         None
     }
 
+    /// The slot of one of the connections that have not expired, whatever their order in memory is.
     fn slot(&self, which: usize) -> Option<u32> {
-        let slots: Vec<u32> = self.slots().collect();
+        let slab = &self.lab.table.slab;
+        let is_live = |slot: &u32| !slab[*slot].head.is_expired(self.lab.now);
+        let mut slots: Vec<u32> = self.slots().filter(is_live).collect();
+        slots.sort_by_key(|&slot| {
+            let KeyedPacket { key, sender } = self.lab.table.original(slot);
+            (key, sender.index())
+        });
         slots.get(which.checked_rem(slots.len())?).copied()
     }
 

@@ -99,6 +99,8 @@ impl Lab {
             ..usual_packet(&network, &frame, &keyed)
         };
         let refuses = self.refuses;
+        // It comes to a gateway that has just taken over the connections.
+        self.take_over();
         self.run(|table, context| {
             let tracked = table.track(&packet, context);
             if let (true, Some(id)) = (refuses && tracked.fresh, tracked.connection) {
@@ -334,6 +336,7 @@ fn many_may_answer_what_goes_to_all() {
 #[test]
 fn an_expectation_remains_when_its_connection_found_no_room() {
     let mut lab = Lab::new(&[(Kind::Ftp, 21)]);
+    lab.takes_over = false;
     lab.limits = Limits::alone(1, SECRET);
     lab.control(21);
     lab.command(8, b"PORT 192,0,2,1,7,208\n");

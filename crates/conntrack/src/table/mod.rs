@@ -13,6 +13,7 @@ mod inspection;
 mod opening;
 mod packet;
 mod port_eviction;
+mod records;
 mod resteering;
 mod rule_actions;
 mod slab;
@@ -45,6 +46,7 @@ pub use self::packet::{
     class_without_flow,
 };
 pub use self::port_eviction::Claimant;
+pub use self::records::{Imported, Importing};
 pub use self::translation::{Again, Reached};
 
 /// The connections of one bucket. It belongs to one worker at a time and can be given to

@@ -47,9 +47,7 @@ impl Connection {
             mark,
             labels: slab.labels(slot),
             counters: side.filter(|_| has(Status::ACCOUNTED)).map(|side| side.counts),
-            age_s: side
-                .filter(|_| has(Status::STAMPED))
-                .map(|side| now.since(side.opened).as_secs()),
+            age_s: side.filter(|_| has(Status::STAMPED)).map(|side| side.age(now).as_secs()),
         }
     }
 }

@@ -43,7 +43,7 @@ impl Table {
     ) -> Option<u32> {
         let Tunnel { original, hash, translation, .. } = *part.tunnel;
         // It is not counted as half-open once more.
-        let paid = self.pay(&original, context).ok()?;
+        let paid = self.pay(&original, true, context).ok()?;
         let state = State::Tunnel(part.clone());
         let mut entry = Entry::open(original.key, hash, original.sender, state);
         entry.body.map_epoch = packet.map_epoch;

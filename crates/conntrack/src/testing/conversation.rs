@@ -7,7 +7,7 @@ use wire::{Family, protocol};
 
 use crate::helper::{
     Announced, Earlier, HelperPacket, HelperSettings, Holder, Inspect, Inspected, Kind, Memory,
-    Request,
+    RecordedHelper, Request,
 };
 use crate::{Direction, Expectations};
 
@@ -86,6 +86,7 @@ impl Talk {
     /// Sends more bytes of an end. Returns the requests of the helper, without refused
     /// announcements.
     pub fn say(&mut self, direction: Direction, payload: &[u8]) -> Vec<Request> {
+        self.take_over();
         let (from, to) = (direction.index(), direction.reversed().index());
         let ((source, source_port), (destination, destination_port)) =
             (self.ends[from], self.ends[to]);
@@ -124,6 +125,17 @@ impl Talk {
             numbers[from] = numbers[from].wrapping_add(payload.len() as u32);
         }
         asked
+    }
+
+    /// Lets another gateway go on with the state of the helper.
+    fn take_over(&mut self) {
+        let mut helper = self.kind.start();
+        std::mem::swap(&mut self.state, helper.state.as_mut().unwrap());
+        let recorded = RecordedHelper::of(&helper);
+        drop(helper);
+        let helper = recorded.restore(&self.memory, some_opener());
+        assert_eq!(RecordedHelper::of(&helper), recorded);
+        self.state = helper.state.unwrap();
     }
 
     /// Sends some pieces. Returns the announcements, without their place in the payload.

@@ -87,7 +87,9 @@ impl Dialogue {
         format!("{class}, {state} {timeout_s}{assured}")
     }
 
+    /// Each packet comes to a gateway that has just taken over the connections.
     fn track(&mut self, frame: &[u8], network: &Network, keyed: &KeyedPacket) -> Tracked {
+        self.take_over();
         let map_epoch = self.map_epoch;
         let packet = TrackedPacket { map_epoch, ..usual_packet(network, frame, keyed) };
         self.run(|table, context| table.track_unjudged(&packet, context))

@@ -11,8 +11,9 @@ use wire::{Family, IcmpError, Network, TcpFlags, TcpInfo, Transport, protocol};
 
 use crate::syn_proxy::Screening;
 use crate::{
-    Checksum, Connection, Context, Cursor, Event, EventKind, Expectations, Guess, KnownTunnels,
-    Limits, Settings, Table, Tracked, TrackedPacket,
+    Checksum, Connection, ConnectionRecord, Context, Cursor, Event, EventKind, Expectations, Guess,
+    Importing, InterfaceName, Interfaces, KnownTunnels, Limits, Settings, Table, Tracked,
+    TrackedPacket,
 };
 
 pub const SECRET: HashKey = HashKey(3, 4);
@@ -44,6 +45,24 @@ pub struct Lab {
     pub events: Vec<Event>,
     /// The guess for an earlier packet, and the number of packets so far.
     guesses: (Guess, u32),
+    room: u64,
+    /// False: [`Lab::take_over`] does nothing.
+    pub takes_over: bool,
+    /// The epoch of the last packet.
+    epoch_before: u16,
+}
+
+/// Interfaces with names that tell their numbers.
+pub struct NumberedInterfaces;
+
+impl Interfaces for NumberedInterfaces {
+    fn name_of(&self, number: u32) -> Option<InterfaceName> {
+        InterfaceName::new(&format!("eth{number}"))
+    }
+
+    fn number_of(&self, name: &InterfaceName) -> Option<u32> {
+        name.as_str().strip_prefix("eth")?.parse().ok()
+    }
 }
 
 impl Lab {
@@ -61,7 +80,56 @@ impl Lab {
             segments: 1,
             events: Vec::new(),
             guesses: (Guess::NONE, 0),
+            room: entries,
+            takes_over: true,
+            epoch_before: 0,
         }
+    }
+
+    /// Lets another table take over all connections. It gets them as bytes. Only
+    /// expectations stay, which lie outside of the table.
+    pub fn take_over(&mut self) {
+        if !self.takes_over {
+            return;
+        }
+        let (before, records) = (self.records(), self.records_as_they_lie());
+        let expired = self.table.len() - records.len();
+        let limits = Limits::alone(self.room + expired as u64, SECRET);
+        (self.table, self.limits) = (Table::new(self.now), limits);
+        self.tunnels = KnownTunnels::new(SECRET);
+        let counters = self.counters;
+        let importing = Importing {
+            hash: &|key| key.hash(SECRET),
+            interfaces: &NumberedInterfaces,
+            map_epoch: std::mem::replace(&mut self.epoch_before, self.map_epoch),
+        };
+        for record in &records {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            let read = ConnectionRecord::decode(&bytes).unwrap();
+            assert_eq!(read, *record);
+            self.run(|table, context| table.import(&read, importing, context)).unwrap();
+        }
+        assert_eq!(self.counters.imported - counters.imported, records.len() as u64);
+        assert_eq!(self.records(), before);
+        self.counters = counters;
+    }
+
+    /// The records of all connections, in the order of their keys.
+    pub fn records(&self) -> Vec<ConnectionRecord> {
+        let mut records = self.records_as_they_lie();
+        records.sort_by_key(|it| (it.original().key, it.original().sender.index()));
+        records
+    }
+
+    fn records_as_they_lie(&self) -> Vec<ConnectionRecord> {
+        let mut records = Vec::new();
+        let mut next = Some(Cursor::default());
+        while let Some(from) = next {
+            let each = |record| records.push(record);
+            next = self.table.records_from(from, 50, &NumberedInterfaces, self.now, each);
+        }
+        records
     }
 
     pub fn new() -> Self {

@@ -11,6 +11,8 @@ mod rules;
 mod status;
 mod zones;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 pub use connection::{Connection, Counts, Event, Tuple};
@@ -64,6 +66,20 @@ pub struct Done {
     pub schema: u32,
     /// The number of objects that changed.
     pub affected: u64,
+}
+
+/// The results of an import of records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImportedRecords {
+    /// Schema version.
+    pub schema: u32,
+    /// The number of records that are connections now.
+    pub imported: u64,
+    /// The number of those that are not, by the name of the reason
+    /// ([`conntrack::ImportRefusal::name`]).
+    pub refused: BTreeMap<String, u64>,
+    /// The number of records that this gateway can not read, by reason.
+    pub unreadable: BTreeMap<String, u64>,
 }
 
 /// All tunables.

@@ -120,6 +120,11 @@ impl Routing {
         self.names.get(&link).copied().unwrap_or(0)
     }
 
+    /// The link with a name in that form.
+    pub fn link_named(&self, bits: u128) -> Option<LinkId> {
+        self.names.iter().find(|(_, name)| **name == bits).map(|(link, _)| *link)
+    }
+
     /// The interface of a port; `None` while there is none.
     pub fn port(&self, port: PortId) -> Option<&RoutedPort> {
         self.ports.get(usize::from(port.0))?.as_ref()

@@ -26,6 +26,7 @@ pub mod peers;
 pub mod prefetch;
 pub mod reassembly;
 pub mod recent_drops;
+pub mod records;
 pub mod refragment;
 mod resteering;
 pub mod rules;

@@ -92,6 +92,21 @@ impl PacketPath {
         }
     }
 
+    /// The same for a connection that was imported.
+    pub(super) fn resteer_imported(
+        &mut self,
+        bucket: BucketId,
+        (original, hash): (KeyedPacket, u64),
+        now: Timestamp,
+    ) {
+        if self.hasher_to_come.is_some()
+            && let Some(home) = self.buckets.get(bucket)
+            && let Some(flows) = home.connections.flows_of(&original, hash)
+        {
+            self.file_ahead(bucket, flows, now);
+        }
+    }
+
     /// Keeps the way of a packet that has come by an alias and has opened a connection: the one that
     /// the alias was for has ended, and has taken the alias along.
     #[inline]

@@ -205,6 +205,14 @@ impl Zones {
         known.copied().unwrap_or(Origin { zone: Zone(0), vlan, map_epoch: self.rest_epoch })
     }
 
+    /// The [`Origin::map_epoch`] of packets of a zone.
+    pub fn map_epoch(&self, zone: Zone) -> u16 {
+        let origins = self.origins.iter().flatten();
+        let own = origins.filter(|origin| origin.zone == zone).map(|origin| origin.map_epoch);
+        let rest = (zone == Zone(0)).then_some(self.rest_epoch);
+        own.chain(rest).next().unwrap_or_default()
+    }
+
     /// True if a zone has settings of its own.
     #[inline]
     pub const fn differ(&self) -> bool {

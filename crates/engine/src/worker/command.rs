@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use conntrack::{Event, ExpectationEvent, LimitPools};
+use conntrack::{ConnectionRecord, Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
 use flow::KeyedPacket;
 use netio::{PortId, TxQueue};
@@ -17,6 +17,7 @@ use crate::path::events::EventSender;
 use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
+use crate::path::records::{Exported, ImportedLot};
 use crate::path::rules::ruleset::{RuleCounts, Rules, WorkerRules};
 use crate::path::selection::{Selected, Selection};
 use crate::path::settings::Settings;
@@ -129,6 +130,10 @@ pub enum Question {
     /// File the aliases that the connections in a piece of a bucket will need when the prepared
     /// inside addresses hold, and the start of the next piece.
     Resteer(BucketId, conntrack::Cursor, SyncSender<Option<conntrack::Cursor>>),
+    /// The records of the connections in a piece of a bucket, and the start of the next piece.
+    Export(BucketId, conntrack::Cursor, SyncSender<Exported>),
+    /// Make connections of these records, each in its bucket.
+    Import(Vec<(BucketId, ConnectionRecord)>, SyncSender<ImportedLot>),
     /// Forget at most this many expectations of the gateway, and tell the subscribers of this
     /// worker. The answer: how many of them were listed, and whether there may be more.
     ForgetExpectations(usize, SyncSender<(usize, bool)>),

@@ -65,6 +65,12 @@ impl Worker {
             Question::Resteer(bucket, from, reply) => {
                 let _ = reply.try_send(self.path.resteer(bucket, from, now));
             }
+            Question::Export(bucket, from, reply) => {
+                let _ = reply.try_send(self.path.export(bucket, from, now));
+            }
+            Question::Import(records, reply) => {
+                let _ = reply.try_send(self.path.import(records, now));
+            }
             Question::ForgetExpectations(most, reply) => {
                 let _ = reply.try_send(self.path.forget_expectations(most, now));
             }

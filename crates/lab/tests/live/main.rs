@@ -117,6 +117,7 @@ mod operations {
     mod failures;
     mod interface_names;
     mod lifecycle;
+    mod records;
     mod stacked_interfaces;
     mod stalls;
     mod workers;

@@ -70,8 +70,7 @@ impl Output {
         Self { writer, bold_titles: false, terminal: false }
     }
 
-    /// The writer for text that is not escaped.
-    #[cfg(feature = "bench")]
+    /// The writer for bytes and text that are not escaped.
     pub fn writer(&mut self) -> &mut dyn Write {
         &mut self.writer
     }
@@ -111,6 +110,11 @@ impl Output {
         } else {
             self.line("")
         }
+    }
+
+    /// True if people read the output.
+    pub const fn is_terminal(&self) -> bool {
+        self.terminal
     }
 
     /// Flushes the output.

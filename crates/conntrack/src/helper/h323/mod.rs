@@ -46,8 +46,10 @@ use self::elements::Target;
 use self::h245::Channel;
 use self::per::Per;
 use self::ras::RasMessage;
+use super::record::Place;
 use super::stream::{Framing, Streams};
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Kind, Request, TCP, UDP};
+use crate::codec::{DecodeError, Reader, Write};
 
 /// Room for RTP and RTCP, for both channels of four sessions, and for calls, H.245 and T.120.
 pub(super) const Q931: Facts = Facts {
@@ -115,7 +117,30 @@ struct Origin<'a> {
     start: Option<usize>,
 }
 
+impl CallSignalling {
+    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+        Streams::read_record(from, place).map(Self)
+    }
+}
+
+impl MediaControl {
+    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+        Streams::read_record(from, place).map(Self)
+    }
+}
+
+impl Ras {
+    pub fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut registered = || from.option(|from| Ok((from.u16()?, from.option(Reader::u32)?)));
+        Ok(Self { registered: [registered()?, registered()?] })
+    }
+}
+
 impl Inspect for CallSignalling {
+    fn write(&self, to: &mut Vec<u8>) {
+        self.0.write(to);
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         self.0.feed_in_turn(packet, framing, |message, at| {
             let origin = Origin::of(packet, at);
@@ -131,6 +156,10 @@ impl Inspect for CallSignalling {
 }
 
 impl Inspect for MediaControl {
+    fn write(&self, to: &mut Vec<u8>) {
+        self.0.write(to);
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         self.0.feed(packet, framing, |message, at| {
             let mut channels = Vec::new();
@@ -198,6 +227,15 @@ impl<'a> Origin<'a> {
 }
 
 impl Inspect for Ras {
+    fn write(&self, to: &mut Vec<u8>) {
+        for registered in self.registered {
+            to.option(registered, |to, (port, seconds)| {
+                to.u16(port);
+                to.option(seconds, |to, seconds| to.u32(seconds));
+            });
+        }
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let origin = Origin { packet, start: Some(0) };
         if let Ok(said) = ras::read(packet.payload) {

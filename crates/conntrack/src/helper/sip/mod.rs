@@ -33,12 +33,14 @@ use wire::protocol;
 
 use self::message::{Host, Message, Start, Via, framing};
 use self::sdp::MediaKind;
+use super::record::Place;
 use super::stream::Streams;
 use super::{
     Announced, Class, Facts, Form, HelperPacket, Inspect, Inspected, Kind, Mention, Request,
     TCP_AND_UDP,
 };
 use crate::Direction;
+use crate::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "sip",
@@ -87,7 +89,46 @@ struct Registration {
     protocol: u8,
 }
 
+impl Sip {
+    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+        let count = from.varint()?;
+        if count > CALLS as u64 {
+            return Err(DecodeError::Impossible("the number of calls"));
+        }
+        let invites = (0..count).map(|_| Ok((from.u32()?, from.u32()?)));
+        let invites = invites.collect::<Result<_, DecodeError>>()?;
+        let registration = from.option(|from| {
+            Ok(Registration {
+                from: from.one_of(&[Direction::Original, Direction::Reply])?,
+                sequence: from.u32()?,
+                address: from.address()?,
+                port: from.u16()?,
+                protocol: from.u8()?,
+            })
+        })?;
+        let dialogue = Dialogue { invites, registration };
+        Ok(Self { dialogue, streams: Streams::read_record(from, place)? })
+    }
+}
+
 impl Inspect for Sip {
+    fn write(&self, to: &mut Vec<u8>) {
+        let Dialogue { invites, registration } = &self.dialogue;
+        to.varint(invites.len() as u64);
+        for &(call, number) in invites {
+            to.u32(call);
+            to.u32(number);
+        }
+        to.option(registration.as_ref(), |to, it| {
+            to.u8(it.from as u8);
+            to.u32(it.sequence);
+            to.address(it.address);
+            to.u16(it.port);
+            to.u8(it.protocol);
+        });
+        self.streams.write(to);
+    }
+
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected {
         let Self { streams, dialogue } = self;
         // Any packet counts, because it may have no other purpose than to keep the connection

@@ -6,6 +6,7 @@
 //! acknowledgment with data too, it obeys `nf_conntrack_dccp_loose`, and a Request after the
 //! end opens a new connection, with directions of its own.
 
+mod record;
 mod state;
 
 use wire::dccp::{Header, PacketType, header};

@@ -18,6 +18,7 @@
 //! - After the end an INIT opens a new connection, with directions of its own. An INIT ACK
 //!   answers an INIT; a late one revives nothing.
 
+mod record;
 mod state;
 mod tags;
 

@@ -21,6 +21,16 @@ pub(super) struct Tags {
 }
 
 impl Tags {
+    /// The proven tag, then those that were offered, the newer first.
+    pub const fn all(&self) -> [Option<Tag>; 3] {
+        [self.proven, self.offered[0], self.offered[1]]
+    }
+
+    /// The reverse of [`Tags::all`].
+    pub const fn of([proven, newer, older]: [Option<Tag>; 3]) -> Self {
+        Self { proven, offered: [newer, older] }
+    }
+
     pub fn fit(&self, tag: Option<Tag>) -> bool {
         tag.is_some() && (self.proven == tag || self.offered.contains(&tag))
     }

@@ -19,6 +19,7 @@
 
 mod in_window;
 mod invalid;
+mod record;
 mod segment;
 mod sequence;
 mod settings;

@@ -16,19 +16,19 @@ pub struct TcpTracker {
     pub(super) halves: [Half; 2],
     /// The numbers of the last ACK that fitted, to count its repetitions, or of the last
     /// ignored segment, to recognise its answer.
-    last_sequence: Seq,
-    last_acknowledgment: Seq,
-    last_end: Seq,
-    last_window: u16,
+    pub(super) last_sequence: Seq,
+    pub(super) last_acknowledgment: Seq,
+    pub(super) last_end: Seq,
+    pub(super) last_window: u16,
     /// The options that were agreed, by direction.
     pub(super) modes: [Mode; 2],
     /// The offers of the last ignored SYN.
-    ignored_syn: Mode,
+    pub(super) ignored_syn: Mode,
     /// The last segment that was accepted or ignored.
-    last: Option<(Direction, FlagClass)>,
+    pub(super) last: Option<(Direction, FlagClass)>,
     /// Number of repetitions of the last ACK.
-    repetitions: u8,
-    state: TcpState,
+    pub(super) repetitions: u8,
+    pub(super) state: TcpState,
 }
 
 const _: () = assert!(size_of::<TcpTracker>() <= 56);

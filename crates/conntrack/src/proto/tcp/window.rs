@@ -75,6 +75,10 @@ impl Mode {
         Self { scale: 0, flags }
     }
 
+    pub const fn flags(self) -> u8 {
+        self.flags
+    }
+
     pub fn has(self, flag: u8) -> bool {
         self.flags & flag != 0
     }

@@ -4,6 +4,7 @@ mod forwardings;
 mod side_array;
 
 use std::ops::{Index, IndexMut};
+use std::time::Duration;
 
 use flow::{KeyedPacket, Tallied, Tally, Timestamp};
 
@@ -67,6 +68,20 @@ pub(crate) struct SideFacts {
     /// By [`crate::Direction::index`].
     pub counts: [Counts; 2],
     pub opened: Timestamp,
+}
+
+impl SideFacts {
+    /// The facts of a connection that was opened this long ago.
+    pub fn with_age(counts: [Counts; 2], age: Duration, now: Timestamp) -> Self {
+        // The clock of this machine may have begun later. Then the numbers wrap round.
+        let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        Self { counts, opened: Timestamp::from_nanos(now.as_nanos().wrapping_sub(nanos)) }
+    }
+
+    /// The time since the connection was opened.
+    pub fn age(&self, now: Timestamp) -> Duration {
+        Duration::from_nanos(now.as_nanos().wrapping_sub(self.opened.as_nanos()))
+    }
 }
 
 impl Slab {
@@ -305,6 +320,11 @@ impl Slab {
         helper.state.is_some().then_some(helper)
     }
 
+    /// The helper of a connection that has or had one.
+    pub fn attached(&self, slot: u32) -> Option<&AttachedHelper> {
+        self.helpers.get(slot).map(Box::as_ref)
+    }
+
     /// A connection that has a helper, with it.
     pub fn helper_mut(&mut self, slot: u32) -> Option<(&mut Head, &mut AttachedHelper)> {
         let head = &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK].head;
@@ -435,6 +455,24 @@ impl Slab {
     /// Begins to keep counters and start of a connection.
     pub fn begin_side(&mut self, slot: u32, opened: Timestamp) {
         self.sides.insert(slot, SideFacts { counts: Default::default(), opened });
+    }
+
+    /// Sets the counters and start of a connection.
+    pub fn set_side(&mut self, slot: u32, side: SideFacts) {
+        self.sides.insert(slot, side);
+    }
+
+    /// Takes away what lies beside a connection and what a newer record of it may not have.
+    pub fn undress(&mut self, slot: u32) {
+        self.sides.remove(slot);
+        self.policies.remove(slot);
+        self.helpers.remove(slot);
+        self.shifts.remove(slot);
+        self.proxied.remove(slot);
+        self.forwardings.remove(slot);
+        let status = &mut self[slot].head.status;
+        status.clear(Status::HAS_HELPER);
+        status.clear(Status::PROXIED);
     }
 
     /// Gives the memory back if no entry is live.

@@ -3,77 +3,15 @@
 use std::thread;
 use std::time::Duration;
 
-use lab::{Family, Lab, Result, ping};
+use lab::{Family, ping};
 
 use crate::scenario::{
-    FAMILIES, answers_of_host, beside_others, echo, masquerading_router, own_table, router, soon,
-    stateway, stop_cleanly, wait_for_pings,
+    FAMILIES, TALKS, answers_of_host, beside_others, echo, gateway_and_children, kill,
+    masquerading_router, router, soon, stateway, stop_cleanly, wait_for_pings,
 };
 
 /// The number of connections that carry data meanwhile, half of each family.
 const CONNECTIONS: usize = 50;
-
-/// Talks over this many connections to each address until the file exists. Prints the number of
-/// connections over which everything came back, including the data sent after the file existed.
-const TALKS: &str = "
-import os, socket, sys, threading, time
-end, count, *servers = sys.argv[1:]
-well = []
-def talk(s):
-    said, is_last = 0, False
-    while not is_last:
-        is_last = os.path.exists(end)
-        text, heard = b'%500d' % said, b''
-        s.sendall(text)
-        while len(heard) < len(text):
-            data = s.recv(1000)
-            if not data: return
-            heard += data
-        if heard != text: return
-        said += 1
-        time.sleep(0.01)
-    well.append(said)
-def run(s):
-    try: talk(s)
-    except OSError as error: print(error, flush=True)
-sockets = [socket.create_connection((it, 7000), timeout=8) for it in servers * int(count)]
-threads = [threading.Thread(target=run, args=(s,)) for s in sockets]
-for thread in threads: thread.start()
-print('talking', flush=True)
-for thread in threads: thread.join()
-print('well:', len(well), flush=True)
-";
-
-/// The process numbers of the gateway and of its children, outside of the lab.
-fn gateway_and_children(lab: &Lab) -> Result<(u32, Vec<u32>)> {
-    let inside = own_table(lab)?.0.to_string();
-    let network = |process: u32| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
-    let own = network(lab.gateway().resident());
-    let (mut gateway, mut parents) = (None, Vec::new());
-    let entries = std::fs::read_dir("/proc").expect("processes are listed").flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    for process in numbers.filter(|process| network(*process) == own) {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status"));
-        let status = status.unwrap_or_default();
-        let field = |name: &str| {
-            let mut values = status.lines().find_map(|line| line.strip_prefix(name))?.split('\t');
-            values.next_back()
-        };
-        if field("NSpid:") == Some(&inside) {
-            gateway = Some(process);
-        }
-        parents.push((process, field("PPid:").and_then(|parent| parent.parse().ok())));
-    }
-    let gateway = gateway.expect("the gateway runs");
-    let children = parents.iter().filter(|(_, parent)| *parent == Some(gateway));
-    Ok((gateway, children.map(|(process, _)| *process).collect()))
-}
-
-fn kill(process: u32) {
-    let mut kill = std::process::Command::new("kill");
-    // It may have ended already.
-    let _ = kill.args(["-KILL", &process.to_string()]).output();
-}
 
 #[test]
 fn translated_connections_outlive_every_process_but_the_gateway() {

@@ -4,6 +4,7 @@ mod argument_order;
 mod expect;
 mod filter;
 mod output;
+mod records;
 mod rows;
 mod update;
 
@@ -170,6 +171,25 @@ Examples:
   stateway conntrack update -s 192.0.2.7 --label-add bulk --label-del voice"
     )]
     Update(update::Args),
+    /// Save all connections to a file, from which a gateway can take them over.
+    #[command(after_long_help = "\
+Examples:
+  stateway conntrack save connections.records
+  stateway conntrack save - | ssh standby stateway conntrack load -
+
+The file has the state of each connection at the moment in which it was read: addresses and ports,
+translation, sequence numbers, marks, helpers. Connections that helpers expect, and elements that
+rules have put into sets, are not in it.")]
+    Save(records::SaveArgs),
+    /// Take over the connections of a file.
+    #[command(after_long_help = "\
+Examples:
+  stateway conntrack load connections.records
+  stateway conntrack load - < connections.records
+
+A connection that the gateway has already stays as it is. Exit code 1 means that others were not
+taken over, and 2 that the file is damaged or no file of connections; then nothing has changed.")]
+    Load(records::LoadArgs),
     /// Delete all connections, or those that match a filter.
     #[command(short_flag = 'F', long_flag = "flush")]
     Flush {
@@ -195,8 +215,10 @@ enum ListedTable {
 }
 
 /// Counters of the kernel that its tool does not print.
-const NOT_PRINTED: [&str; 7] = [
+const NOT_PRINTED: [&str; 9] = [
     "delete",
+    "imported",
+    "import_refused",
     "expect_new",
     "expect_create",
     "expect_refused",
@@ -278,6 +300,8 @@ pub fn run(args: Args, out: &mut Output) -> anyhow::Result<()> {
             affected(&done, ("connection", "deleted"), &json, out)
         }
         Action::Update(args) => update::run(args, out),
+        Action::Save(args) => records::save(args, out),
+        Action::Load(args) => records::load(&args, out),
     }
 }
 

@@ -1,0 +1,281 @@
+//! The bytes of records: how numbers are written and read.
+//!
+//! Numbers are big-endian. A *varint* has seven bits of a number in each byte, the lowest first, and
+//! a set high bit in all bytes but the last. Reading never panics and never allocates more than it
+//! was given.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use flow::Timestamp;
+
+/// Why bytes are no record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// They end within the record.
+    #[error("the record is cut off")]
+    Cut,
+    /// Another program, or a newer one, has written them.
+    #[error("the record has version {0}, which is not known here")]
+    Version(u8),
+    /// The protocol has no tracker here.
+    #[error("the record is of a kind of connection, {0}, which is not known here")]
+    Kind(u8),
+    /// A field that must be understood is not known.
+    #[error("the record has a field, {0}, which is not known here and may not be left out")]
+    Field(u8),
+    /// A field comes twice, or not in order.
+    #[error("field {0} of the record is not in its place")]
+    Order(u8),
+    /// There is no such helper.
+    #[error("the record names a helper that is not known here: {0:?}")]
+    Helper(String),
+    /// A value contradicts another one, or its range.
+    #[error("the record is impossible: {0}")]
+    Impossible(&'static str),
+}
+
+/// Bytes that are being read.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next bytes.
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
+        let (bytes, rest) = self.0.split_at_checked(count).ok_or(DecodeError::Cut)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    /// All that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(DecodeError::Cut)?;
+        self.0 = rest;
+        Ok(*bytes)
+    }
+
+    /// The bytes that `later`, a reader of the same bytes, has read beyond this one.
+    pub fn before(&self, later: &Self) -> &'a [u8] {
+        self.0.get(..self.0.len() - later.0.len()).unwrap_or_default()
+    }
+
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+        self.array().map(|[byte]| byte)
+    }
+
+    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    pub fn u128(&mut self) -> Result<u128, DecodeError> {
+        self.array().map(u128::from_be_bytes)
+    }
+
+    /// A number in the shortest form that it has.
+    pub fn varint(&mut self) -> Result<u64, DecodeError> {
+        let mut number = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+                break;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(DecodeError::Impossible("a number of variable length"))
+    }
+
+    /// A varint that fits into 32 bits.
+    pub fn varint32(&mut self) -> Result<u32, DecodeError> {
+        u32::try_from(self.varint()?).map_err(|_| DecodeError::Impossible("a number above 2^32"))
+    }
+
+    pub fn flag(&mut self) -> Result<bool, DecodeError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(DecodeError::Impossible("a flag")),
+        }
+    }
+
+    /// A value that may be missing.
+    pub fn option<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<Option<T>, DecodeError> {
+        if self.flag()? { read(self).map(Some) } else { Ok(None) }
+    }
+
+    /// One of a list of values, by its place.
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> Result<T, DecodeError> {
+        let at = usize::from(self.u8()?);
+        all.get(at).copied().ok_or(DecodeError::Impossible("a state"))
+    }
+
+    pub fn address(&mut self) -> Result<IpAddr, DecodeError> {
+        match self.u8()? {
+            4 => self.array::<4>().map(IpAddr::from),
+            6 => self.array::<16>().map(IpAddr::from),
+            _ => Err(DecodeError::Impossible("the family of an address")),
+        }
+    }
+}
+
+/// Bytes that are being written.
+pub(crate) trait Write {
+    fn bytes(&mut self, bytes: &[u8]);
+
+    fn u8(&mut self, number: u8) {
+        self.bytes(&[number]);
+    }
+
+    fn u16(&mut self, number: u16) {
+        self.bytes(&number.to_be_bytes());
+    }
+
+    fn u32(&mut self, number: u32) {
+        self.bytes(&number.to_be_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.bytes(&number.to_be_bytes());
+    }
+
+    fn varint(&mut self, mut number: u64) {
+        while number > 0x7f {
+            self.u8(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.u8(number as u8);
+    }
+
+    fn flag(&mut self, flag: bool) {
+        self.u8(flag.into());
+    }
+
+    fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        self.flag(value.is_some());
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    fn address(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => {
+                self.u8(4);
+                self.bytes(&address.octets());
+            }
+            IpAddr::V6(address) => {
+                self.u8(6);
+                self.bytes(&address.octets());
+            }
+        }
+    }
+}
+
+impl Write for Vec<u8> {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// A span of time in a record, milliseconds.
+///
+/// A record has no point in time, because the clocks of two gateways have nothing in common. It
+/// tells how much time is left or has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Millis(u64);
+
+impl Millis {
+    /// The longest span, about 136 years: the longest timeout that there is.
+    pub const LONGEST: Self = Self(u32::MAX as u64 * 1000);
+
+    /// A number of milliseconds, at most [`Millis::LONGEST`].
+    pub fn new(millis: u64) -> Self {
+        Self(millis.min(Self::LONGEST.0))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `now` until `then`, rounded up: nothing ends early by being recorded.
+    pub(crate) fn until(then: Timestamp, now: Timestamp) -> Self {
+        Self::new(then.as_nanos().saturating_sub(now.as_nanos()).div_ceil(1_000_000))
+    }
+
+    /// A duration, rounded down.
+    pub(crate) fn of(duration: Duration) -> Self {
+        Self::new(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The duration.
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let millis = from.varint()?;
+        if millis > Self::LONGEST.0 {
+            return Err(DecodeError::Impossible("a span of more than 136 years"));
+        }
+        Ok(Self(millis))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_number_is_read_as_it_was_written(number: u64, shift in 0u32..64, behind: u8) {
+            let number = number >> shift;
+            let mut bytes = Vec::new();
+            bytes.varint(number);
+            prop_assert!(bytes.len() <= 10);
+            bytes.u8(behind);
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(reader.varint(), Ok(number));
+            prop_assert_eq!(reader.u8(), Ok(behind));
+            prop_assert!(reader.is_empty());
+        }
+
+        #[test]
+        fn each_number_has_one_form(bytes in prop::collection::vec(any::<u8>(), 0..12)) {
+            let mut reader = Reader::new(&bytes);
+            if let Ok(number) = reader.varint() {
+                let mut again = Vec::new();
+                again.varint(number);
+                prop_assert_eq!(&again[..], &bytes[..again.len()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+use wire::Family;
+
+use super::*;
+use crate::testing::{Lab, udp};
+
+fn some_records() -> Vec<ConnectionRecord> {
+    let mut lab = Lab::new();
+    for host in 1..5 {
+        lab.track(&udp(Family::V4, (host, 1), (9, 53)));
+        lab.track(&udp(Family::V6, (host, 1), (9, 53)));
+    }
+    lab.records()
+}
+
+/// A file that was written in two batches.
+fn file_of(records: &[ConnectionRecord]) -> Vec<u8> {
+    let (mut writer, mut file) = RecordFileWriter::begin();
+    for some in records.chunks(5) {
+        let mut batch = Vec::new();
+        some.iter().for_each(|record| record.encode_in_batch(&mut batch));
+        writer.add(&batch, some.len() as u64);
+        file.extend(batch);
+    }
+    assert_eq!(writer.count(), records.len() as u64);
+    file.extend(writer.end());
+    file
+}
+
+#[test]
+fn a_file_has_what_was_written() {
+    for count in [0, 8] {
+        let records = &some_records()[..count];
+        let file = file_of(records);
+        let read = records_in_file(&file).unwrap();
+        let read: Vec<_> =
+            read.into_iter().map(|it| ConnectionRecord::decode(it).unwrap()).collect();
+        assert_eq!(read, records);
+    }
+}
+
+#[test]
+fn a_file_with_any_other_byte_or_end_is_refused() {
+    let file = file_of(&some_records());
+    for end in 0..file.len() {
+        let error = records_in_file(&file[..end]).unwrap_err();
+        let expected = if end == 0 { RecordFileError::Other } else { RecordFileError::Cut };
+        assert!(error == expected || error == RecordFileError::Damaged, "{end}: {error}");
+    }
+    for at in 0..file.len() {
+        let mut other = file.clone();
+        other[at] ^= 0x40;
+        let error = records_in_file(&other).unwrap_err();
+        let expected = match at {
+            0..16 => RecordFileError::Other,
+            16 => RecordFileError::Version(0x41),
+            _ => RecordFileError::Damaged,
+        };
+        assert!(error == expected || error == RecordFileError::Cut, "{at}: {error}");
+    }
+    let longer = [&file[..], &[0]].concat();
+    assert!(records_in_file(&longer).is_err());
+}
+
+#[test]
+fn a_batch_ends_with_its_first_error() {
+    let mut batch = Vec::new();
+    some_records().iter().for_each(|record| record.encode_in_batch(&mut batch));
+    assert_eq!(Batch::new(&batch).filter(Result::is_ok).count(), 8);
+    let cut = &batch[..batch.len() - 1];
+    let read: Vec<_> = Batch::new(cut).collect();
+    assert_eq!((read.len(), read[7].clone()), (8, Err(DecodeError::Cut)));
+    batch.insert(0, 0);
+    let read: Vec<_> = Batch::new(&batch).collect();
+    assert_eq!(read, [Err(DecodeError::Impossible("an empty record"))]);
+}
+
+#[test]
+fn a_long_record_has_a_long_length() {
+    let mut record = some_records().remove(0);
+    record.policy = None;
+    record.helper = None;
+    record.labels = crate::Labels::ALL;
+    record.counts = Some([crate::Counts { packets: u64::MAX, bytes: u64::MAX }; 2]);
+    record.age = Some(crate::Millis::LONGEST);
+    record.original.key.zone = flow::Zone(9);
+    record.mark = 5;
+    let mut batch = Vec::new();
+    record.encode_in_batch(&mut batch);
+    record.encode_in_batch(&mut batch);
+    let read: Vec<_> =
+        Batch::new(&batch).map(|it| ConnectionRecord::decode(it.unwrap()).unwrap()).collect();
+    assert_eq!(read, [record.clone(), record]);
+}

@@ -1,0 +1,204 @@
+//! Connections as values that mean the same at another gateway.
+//!
+//! A table makes a [`ConnectionRecord`] of a connection ([`Table::record_of`](crate::Table)), and
+//! another table makes the connection of it again. So it has no slots, no numbers of interfaces, no
+//! hashes and no points in time: only keys, names, and spans of time. A record that exists is
+//! possible: the table and [`ConnectionRecord::decode`] are the only ones that make one, and the
+//! latter refuses what no table would make.
+
+mod encoding;
+mod file;
+mod interface;
+mod validity;
+
+use flow::{FlowKey, KeyedPacket, Side, ZonePair};
+
+use crate::codec::Millis;
+use crate::helper::RecordedHelper;
+use crate::proto::RecordedState;
+use crate::seqadj::Shift;
+use crate::syn_proxy::Proxied;
+use crate::{Counts, Labels, TimeoutPolicy};
+
+pub use self::encoding::VERSION;
+pub use self::file::{Batch, RecordFileError, RecordFileWriter, records_in_file};
+pub use self::interface::{InterfaceName, Interfaces, NoInterfaces};
+
+/// A connection, as another gateway can take it over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionRecord {
+    /// Key and sender of the originator's packets.
+    pub(crate) original: KeyedPacket,
+    /// Its translation.
+    pub(crate) translation: Option<RecordedTranslation>,
+    pub(crate) state: RecordedState,
+    pub(crate) facts: Facts,
+    /// The time until it ends unless a packet comes.
+    pub(crate) left: Millis,
+    pub(crate) mark: u32,
+    pub(crate) labels: Labels,
+    pub(crate) policy: Option<TimeoutPolicy>,
+    pub(crate) helper: Option<RecordedHelper>,
+    pub(crate) shifts: Option<[Shift; 2]>,
+    pub(crate) proxied: Option<Box<Proxied>>,
+    pub(crate) counts: Option<[Counts; 2]>,
+    /// The time since it was opened, if it keeps that.
+    pub(crate) age: Option<Millis>,
+}
+
+/// The facts about a connection that are one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub seen_reply: bool,
+    pub assured: bool,
+    /// Another connection has announced it.
+    pub expected: bool,
+    /// It is a call of GRE version 1 that another connection has announced.
+    pub call: bool,
+}
+
+/// How the packets of a connection change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RecordedTranslation {
+    /// Key and sender of the originator's packets as they leave.
+    pub leaves_as: KeyedPacket,
+    /// The interface whose address it uses, for a masquerade.
+    pub interface: Option<InterfaceName>,
+    /// Its port counts in the share of its source.
+    pub is_counted: bool,
+}
+
+impl ConnectionRecord {
+    /// Key and sender of the originator's packets.
+    pub const fn original(&self) -> KeyedPacket {
+        self.original
+    }
+
+    /// Key and sender of the replies.
+    pub fn reply(&self) -> KeyedPacket {
+        let leaves = self.translation.as_ref().map_or(self.original, |it| it.leaves_as);
+        KeyedPacket { sender: leaves.sender.opposite(), ..leaves }
+    }
+
+    /// The key by which its bucket is chosen.
+    pub const fn key(&self) -> &FlowKey {
+        &self.original.key
+    }
+
+    /// The end that opened it.
+    pub const fn originator(&self) -> Side {
+        self.original.sender
+    }
+
+    /// The zones of both directions.
+    pub fn zones(&self) -> ZonePair {
+        ZonePair { original: self.original.key.zone, reply: self.reply().key.zone }
+    }
+
+    /// True if its packets change on their way.
+    pub const fn is_translated(&self) -> bool {
+        self.translation.is_some()
+    }
+
+    /// The interface whose address it uses, if it is masqueraded.
+    pub fn interface(&self) -> Option<&InterfaceName> {
+        self.translation.as_ref()?.interface.as_ref()
+    }
+
+    /// True if replies have another way to find it than by their key: tunnels, and calls that
+    /// nobody has announced.
+    pub const fn needs_no_alias(&self) -> bool {
+        let key = &self.original.key;
+        key.is_tunnel() || key.is_call() && !self.facts.call
+    }
+
+    /// True if both ends have shown that they want it.
+    pub const fn is_assured(&self) -> bool {
+        self.facts.assured
+    }
+
+    /// The time until it ends unless a packet comes.
+    pub const fn left(&self) -> Millis {
+        self.left
+    }
+}
+
+/// Why a record did not become a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ImportRefusal {
+    /// The connection is there already.
+    Known,
+    /// Packets of one of its directions belong to another connection.
+    Clash,
+    /// The gateway has no such interface.
+    Interface,
+    /// The gateway has no such zone.
+    Zone,
+    /// The table is full.
+    TableFull,
+    /// The zone has as many connections as it may have.
+    ZoneFull,
+    /// The source has as many half-open connections as it may have.
+    SourceFull,
+    /// The two hosts have as many calls as they may have.
+    CallsFull,
+    /// The index has no place for it.
+    Index,
+}
+
+impl ImportRefusal {
+    /// All reasons.
+    pub const ALL: [Self; 9] = [
+        Self::Known,
+        Self::Clash,
+        Self::Interface,
+        Self::Zone,
+        Self::TableFull,
+        Self::ZoneFull,
+        Self::SourceFull,
+        Self::CallsFull,
+        Self::Index,
+    ];
+
+    /// The name for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::Clash => "clash",
+            Self::Interface => "interface_unknown",
+            Self::Zone => "zone_unknown",
+            Self::TableFull => "table_full",
+            Self::ZoneFull => "zone_full",
+            Self::SourceFull => "source_full",
+            Self::CallsFull => "calls_full",
+            Self::Index => "index_full",
+        }
+    }
+
+    /// The reason in words.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Known => "the gateway has the connection already",
+            Self::Clash => "packets of one direction belong to another connection",
+            Self::Interface => "the gateway has no interface of this name",
+            Self::Zone => "the gateway has no zone of this number",
+            Self::TableFull => "the table is full (nf_conntrack_max)",
+            Self::ZoneFull => "the limit of the zone is reached",
+            Self::SourceFull => "the limit of half-open connections of the source is reached",
+            Self::CallsFull => "the two hosts have as many calls as they may have",
+            Self::Index => "the index has no place",
+        }
+    }
+}
+
+impl std::fmt::Display for ImportRefusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl std::error::Error for ImportRefusal {}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

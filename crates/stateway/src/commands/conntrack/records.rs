@@ -1,0 +1,282 @@
+//! `stateway conntrack save` and `load`
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use conntrack::{ImportRefusal, RecordFileWriter, records_in_file};
+use control::ClientError;
+use control::schema::{Count, ImportedRecords};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::super::remote::{Json, Remote};
+use crate::errors::{OutputError, UsageError};
+use crate::print::{Output, things};
+
+const PATH: &str = "/v1/connections/records";
+/// Bytes of records that one request brings to the gateway.
+const BATCH: usize = 256 * 1024;
+/// The end of an export: an empty record and the number of records.
+const END: usize = 9;
+
+#[derive(Debug, clap::Args)]
+pub struct SaveArgs {
+    /// The file to write; `-`: standard output.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    json: Json,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct LoadArgs {
+    /// The file to read; `-`: standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    json: Json,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// The result of a save.
+#[derive(Serialize)]
+struct Saved {
+    schema: u32,
+    saved: u64,
+    bytes: u64,
+}
+
+/// A file that takes its name only when it is whole.
+struct NewFile {
+    file: File,
+    temporary: PathBuf,
+    name: PathBuf,
+}
+
+impl NewFile {
+    fn create(name: &Path) -> anyhow::Result<Self> {
+        let mut temporary = name.as_os_str().to_owned();
+        temporary.push(".new");
+        let temporary = PathBuf::from(temporary);
+        let file = File::create(&temporary)
+            .with_context(|| format!("can not write {}", temporary.display()))?;
+        Ok(Self { file, temporary, name: name.to_owned() })
+    }
+
+    fn keep(self) -> anyhow::Result<()> {
+        let Self { file, temporary, name } = self;
+        let kept = file.sync_all().and_then(|()| std::fs::rename(&temporary, &name));
+        kept.with_context(|| format!("can not write {}", name.display()))
+    }
+}
+
+/// Where the records go.
+enum Target<'a> {
+    File(NewFile),
+    Output(&'a mut Output),
+}
+
+impl Target<'_> {
+    fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::File(file) => {
+                let written = file.file.write_all(bytes);
+                written.with_context(|| format!("can not write {}", file.temporary.display()))
+            }
+            Self::Output(out) => Ok(out.writer().write_all(bytes).map_err(OutputError)?),
+        }
+    }
+}
+
+pub fn save(args: SaveArgs, out: &mut Output) -> anyhow::Result<()> {
+    let SaveArgs { file, json, remote } = args;
+    let to_output = file == Path::new("-");
+    if to_output && out.is_terminal() {
+        let what = "connections are saved as bytes, which no terminal can show: name a file";
+        return Err(UsageError(what.to_owned()).into());
+    }
+    let client = remote.client()?;
+    let expected: Count = client.get("/v1/connections/count")?;
+    let bar = bar(expected.connections);
+    let mut target = match to_output {
+        true => Target::Output(&mut *out),
+        false => Target::File(NewFile::create(&file)?),
+    };
+    let (mut writer, head) = RecordFileWriter::begin();
+    target.write(&head)?;
+    let mut written = head.len();
+    let mut pending = Vec::new();
+    let read = client.chunks(PATH, &mut |chunk| {
+        pending.extend_from_slice(chunk);
+        let (length, records) = whole_records(&pending);
+        writer.add(&pending[..length], records);
+        bar.set_position(writer.count());
+        target.write(&pending[..length])?;
+        written += length;
+        pending.drain(..length);
+        anyhow::Ok(())
+    });
+    bar.finish_and_clear();
+    let told = pending.split_first_chunk::<END>().map(|([_, count @ ..], _)| *count);
+    let is_whole = told.map(u64::from_be_bytes) == Some(writer.count());
+    let ended = read.and_then(|()| {
+        anyhow::ensure!(is_whole, "the gateway has ended the list early; its log says why");
+        Ok(())
+    });
+    let saved = writer.count();
+    let trailer = writer.end();
+    let ended = ended.and_then(|()| target.write(&trailer));
+    if let Err(error) = ended {
+        if let Target::File(NewFile { temporary, .. }) = &target {
+            let _ = std::fs::remove_file(temporary);
+        }
+        return Err(error);
+    }
+    written += trailer.len();
+    if let Target::File(file) = target {
+        file.keep()?;
+    }
+    if to_output {
+        out.flush()?;
+    }
+    match json.json {
+        true if !to_output => {
+            out.json(&Saved { schema: control::SCHEMA, saved, bytes: written as u64 })
+        }
+        _ => {
+            tell!("{} saved", things(saved, "connection"));
+            Ok(())
+        }
+    }
+}
+
+/// The length of the whole records at the start of these bytes, and how many they are. It stops in
+/// front of the empty record at the end.
+fn whole_records(bytes: &[u8]) -> (usize, u64) {
+    let (mut at, mut records) = (0, 0);
+    while let Some(length) = length_of_record(&bytes[at..]) {
+        at += length;
+        records += 1;
+    }
+    (at, records)
+}
+
+/// The length of the first record with its own length in front, if all of it is there.
+fn length_of_record(bytes: &[u8]) -> Option<usize> {
+    // A length has 4 bytes at most: no gateway sends a longer record.
+    let end = bytes.iter().take(4).position(|byte| byte & 0x80 == 0)?;
+    let digits = bytes[..=end].iter().rev();
+    let length = digits.fold(0usize, |length, byte| length << 7 | usize::from(byte & 0x7f));
+    let whole = end + 1 + length;
+    (length > 0 && whole <= bytes.len()).then_some(whole)
+}
+
+pub fn load(args: &LoadArgs, out: &mut Output) -> anyhow::Result<()> {
+    let file = read(&args.file)?;
+    let name = || match args.file.as_os_str() {
+        name if name == "-" => "standard input".to_owned(),
+        _ => args.file.display().to_string(),
+    };
+    // All of it is checked before anything of it is loaded.
+    let records =
+        records_in_file(&file).map_err(|error| UsageError(format!("{}: {error}", name())))?;
+    let client = args.remote.client()?;
+    let bar = bar(records.len() as u64);
+    let mut total = ImportedRecords { schema: control::SCHEMA, ..ImportedRecords::default() };
+    let mut rest = &records[..];
+    while !rest.is_empty() {
+        let mut batch = Vec::new();
+        let mut count = 0;
+        for record in rest.iter().take_while(|record| record.len() < BATCH) {
+            if batch.len() + record.len() > BATCH {
+                break;
+            }
+            push_record(&mut batch, record);
+            count += 1;
+        }
+        if count == 0 {
+            // No connection is so large.
+            *total.unreadable.entry("the record is too long".to_owned()).or_default() += 1;
+            count = 1;
+        } else {
+            let answer: Result<ImportedRecords, ClientError> = client.post_bytes(PATH, batch);
+            add(&mut total, answer?);
+        }
+        rest = &rest[count..];
+        bar.inc(count as u64);
+    }
+    bar.finish_and_clear();
+    report(&total, &args.json, out)
+}
+
+fn push_record(batch: &mut Vec<u8>, record: &[u8]) {
+    let mut length = record.len();
+    while length > 0x7f {
+        batch.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    batch.push(length as u8);
+    batch.extend_from_slice(record);
+}
+
+fn add(total: &mut ImportedRecords, one: ImportedRecords) {
+    total.imported += one.imported;
+    for (sum, counts) in
+        [(&mut total.refused, one.refused), (&mut total.unreadable, one.unreadable)]
+    {
+        for (reason, count) in counts {
+            *sum.entry(reason).or_default() += count;
+        }
+    }
+}
+
+fn report(total: &ImportedRecords, json: &Json, out: &mut Output) -> anyhow::Result<()> {
+    if json.json {
+        out.json(total)?;
+        out.flush()?;
+    } else {
+        tell!("{} taken over", things(total.imported, "connection"));
+        told(&total.refused, |name| {
+            let known = ImportRefusal::ALL.into_iter().find(|refusal| refusal.name() == name);
+            known.map_or_else(|| name.to_owned(), |refusal| refusal.text().to_owned())
+        });
+        told(&total.unreadable, str::to_owned);
+    }
+    let known = total.refused.get(ImportRefusal::Known.name()).copied().unwrap_or_default();
+    let sum = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
+    let missing = sum(&total.refused) + sum(&total.unreadable) - known;
+    anyhow::ensure!(missing == 0, "{} not taken over", things(missing, "connection"));
+    Ok(())
+}
+
+fn told(counts: &BTreeMap<String, u64>, text: impl Fn(&str) -> String) {
+    for (reason, count) in counts {
+        tell!("  {count} not: {}", text(reason));
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = match file == Path::new("-") {
+        true => std::io::stdin().lock().read_to_end(&mut bytes),
+        false => File::open(file).and_then(|mut file| file.read_to_end(&mut bytes)),
+    };
+    match read {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(UsageError(format!("can not read {}: {error}", file.display())).into()),
+    }
+}
+
+fn bar(length: u64) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if let Ok(style) = ProgressStyle::with_template("  {bar:32} {pos} of {len} connections") {
+        bar.set_style(style);
+    }
+    bar
+}
