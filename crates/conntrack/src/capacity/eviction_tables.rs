@@ -44,6 +44,7 @@ impl EvictionTables {
 }
 
 impl Places {
+    #[inline]
     fn set(&mut self, place: u16, has: bool) {
         let word = usize::from(place / WORD);
         debug_assert!(word < WORD.into(), "{place} has no bit in the summary");

@@ -183,6 +183,7 @@ impl<'a> HelperPacket<'a> {
 }
 
 /// Makes the expectation of a connection that could not be opened available again.
+#[inline]
 pub(super) fn release(expected: Option<&Claim>, context: &Context<'_>) {
     if let Some(claim) = expected {
         context.expectations.release(claim);

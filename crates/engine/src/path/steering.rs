@@ -13,8 +13,8 @@ use crate::path::reassembly::Pieces;
 use crate::path::zones::Origin;
 
 impl PacketPath {
-    /// Finds the flow and the bucket of a packet.
-    #[inline]
+    /// Finds the flow and the bucket of a packet. Every packet is made here, and a call would copy it.
+    #[inline(always)]
     pub(super) fn steer(
         &self,
         frame: Frame,
