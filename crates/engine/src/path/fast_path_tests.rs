@@ -10,7 +10,6 @@ use flow::{DropReason, HashKey};
 use netio::Frame;
 use netlink::{Link, Picture};
 use proptest::prelude::*;
-use ruleset::{Options, import};
 use steer::BucketCount;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect};
@@ -22,13 +21,17 @@ use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
 use crate::path::stages::observer;
 use crate::path::step::{End, Stage};
+use crate::path::zones::Zones;
 use crate::testing::many_workers::TestGateway;
 use crate::worker::command::Command;
 
+#[path = "fast_path_changes_tests.rs"]
+mod changes;
 #[path = "fast_path_rulesets_tests.rs"]
 mod rulesets;
 
-use self::rulesets::rulesets;
+use self::changes::{Change, change};
+use self::rulesets::{RULESETS, rulesets};
 
 const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 3];
@@ -42,6 +45,7 @@ const SERVER: [u8; 4] = [203, 0, 113, 7];
 enum Network {
     First,
     OtherStation,
+    OtherHosts,
     OtherGateway,
     StaleGateway,
     NoGateway,
@@ -52,9 +56,10 @@ enum Network {
     NoUplink,
 }
 
-const NETWORKS: [Network; 10] = [
+const NETWORKS: [Network; 11] = [
     Network::First,
     Network::OtherStation,
+    Network::OtherHosts,
     Network::OtherGateway,
     Network::StaleGateway,
     Network::NoGateway,
@@ -102,7 +107,8 @@ impl Network {
             picture.fib.insert(TableId::MAIN, Route::new(network.trunc(), Action::Forward(hops)));
         }
         for host in 1..=HOSTS {
-            let known = Neighbour::Known { station: INSIDE, is_fresh: true };
+            let station = [2, 0, 0, 2, u8::from(self == Self::OtherHosts), host];
+            let known = Neighbour::Known { station, is_fresh: true };
             picture.neighbours.insert(LinkId(10), ip(&format!("192.0.2.{host}")), known);
         }
         let last = |address: &str| address.rsplit('.').next().unwrap().parse::<u8>().unwrap();
@@ -166,8 +172,13 @@ enum Event {
     Mtu(Option<u32>),
     Move(u16, u16),
     Wait(u64),
+    /// Packets of flows that come in one batch, without data: flow, direction and flags.
+    Batch(Vec<(usize, bool, u8)>),
     /// All connections are deleted.
     Flush,
+    /// A change. Before it, rules may be loaded to which it matters, so that all flows have
+    /// decisions that it has to take away.
+    Change(Change, bool),
     /// From now on this worker does not hear of changes, as if it took no turn.
     Late(usize),
     /// It hears of all of them.
@@ -189,6 +200,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(0x02), 1 => Just(0x12)];
     let length = prop_oneof![4 => 0usize..100, 1 => 500usize..1400];
     let jump = prop_oneof![12 => Just(0u32), 1 => Just(1 << 24)];
+    let batched = prop_oneof![Just(0x10u8), Just(0x04), Just(0x02), Just(0x14)];
+    let batch = prop::collection::vec((0..FLOWS.len(), any::<bool>(), batched), 2..6);
     let packet = (0..FLOWS.len(), any::<bool>(), flags, length, jump, oddity);
     prop_oneof![
         40 => packet.prop_map(|(flow, reply, flags, length, jump, oddity)| {
@@ -196,11 +209,13 @@ fn event() -> impl Strategy<Value = Event> {
         }),
         8 => (0..FLOWS.len()).prop_map(Event::Establish),
         3 => (0..NETWORKS.len()).prop_map(Event::Network),
-        2 => (0usize..8).prop_map(Event::Rules),
+        2 => (0..RULESETS).prop_map(Event::Rules),
         1 => prop_oneof![Just(None), Just(Some(400)), Just(Some(1500))].prop_map(Event::Mtu),
         1 => (any::<u16>(), any::<u16>()).prop_map(|(bucket, to)| Event::Move(bucket, to)),
         1 => (0u64..100).prop_map(Event::Wait),
+        3 => batch.prop_map(Event::Batch),
         1 => Just(Event::Flush),
+        10 => (change(), any::<bool>()).prop_map(|(change, prepared)| Event::Change(change, prepared)),
         2 => (0usize..2).prop_map(Event::Late),
         1 => Just(Event::CatchUp),
     ]
@@ -235,24 +250,25 @@ struct Side {
     is_slow: bool,
     /// A worker that is late, and the changes that it has not heard of.
     late: Option<(usize, Vec<Command>)>,
+    rules: Option<Arc<Rules>>,
+    /// The index of the names that the ports have.
+    names: usize,
 }
 
 impl Side {
     fn new(is_slow: bool) -> Self {
         let mut config = Config::new(HashKey(3, 4));
         config.mode = Mode::Routed;
-        config.buckets = BucketCount::new(16).unwrap();
+        // Flows share buckets, so one may take the slot of another.
+        config.buckets = BucketCount::new(4).unwrap();
+        config.zones = changes::zones(0);
         let mut gateway = TestGateway::new(&config, 2, true);
-        let network = |first: [u8; 4], last| {
-            [first, last].map(|end| std::net::Ipv4Addr::from(end).to_ipv6_mapped().octets())
-        };
-        let inside = [network(OWN, OWN), network([192, 0, 2, 0], [192, 0, 2, 255])];
-        let inside = steer::AddressSet::new(inside.map(|[first, last]| first..=last));
+        let inside = changes::inside(0);
         gateway.hasher.set_inside(inside.clone());
         for handle in &mut gateway.handles {
             handle.tell(Command::Inside(inside.clone())).unwrap();
         }
-        Self { gateway, is_slow, late: None }
+        Self { gateway, is_slow, late: None, rules: None, names: 0 }
     }
 
     fn tell(&mut self, command: impl Fn() -> Command) {
@@ -274,12 +290,8 @@ impl Side {
     }
 
     fn load(&mut self, rules: Option<&str>, revision: u32) {
-        let names = ["lan0".to_owned(), "wan0".to_owned()];
-        let rules = rules.map(|text| {
-            let ruleset = import(text.as_bytes(), Options::default()).unwrap().ruleset;
-            let unloaded = Rules::prepare(ruleset, Mode::Routed, 7, &names).unwrap();
-            unloaded.load(revision, self.gateway.now)
-        });
+        let rules = rules.map(|text| self.prepare(text).load(revision, self.gateway.now));
+        self.rules = rules.clone();
         self.tell(|| Command::Rules(rules.as_ref().map(Rules::for_worker)));
     }
 
@@ -289,9 +301,12 @@ impl Side {
         }
     }
 
-    fn pass(&mut self, port: usize, bytes: &[u8]) -> [Vec<Frame>; 2] {
+    /// Passes packets that come in together, each with its port.
+    fn pass(&mut self, arriving: &[(usize, Vec<u8>)]) -> [Vec<Frame>; 2] {
         self.forget();
-        self.gateway.arrive(port, bytes);
+        for (port, bytes) in arriving {
+            self.gateway.arrive(*port, bytes);
+        }
         self.gateway.run_until_idle();
         [0, 1].map(|port| self.gateway.sent(port))
     }
@@ -324,6 +339,7 @@ struct Pair {
     numbers: [[u32; 2]; FLOWS.len()],
     rulesets: Vec<Option<String>>,
     revision: u32,
+    zones: Zones,
 }
 
 impl Pair {
@@ -334,7 +350,9 @@ impl Pair {
             numbers: [[1000, 50_000]; FLOWS.len()],
             rulesets: rulesets(),
             revision: 0,
+            zones: Zones::new(&changes::zones(0), 2).unwrap(),
         };
+        pair.change(&Change::Zones(1));
         pair.play(&Event::Network(0));
         pair.play(&Event::Rules(1));
         pair
@@ -342,6 +360,15 @@ impl Pair {
 
     fn play(&mut self, event: &Event) {
         match *event {
+            Event::Batch(ref packets) => self.batch(packets),
+            Event::Change(ref change, prepared) => {
+                if let Some(rules) = change.matters_to().filter(|_| prepared) {
+                    self.play(&Event::Rules(rules));
+                }
+                (0..2).for_each(|_| self.each_flow());
+                self.change(change);
+                self.each_flow();
+            }
             Event::Packet { flow, reply, flags, length, jump, oddity } => {
                 self.packet(flow, reply, flags, length, jump, oddity);
             }
@@ -412,6 +439,30 @@ impl Pair {
         assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
     }
 
+    /// Passes a packet of each flow and direction.
+    fn each_flow(&mut self) {
+        for flow in 0..FLOWS.len() {
+            self.packet(flow, false, 0x10, 0, 0, Oddity::None);
+            self.packet(flow, true, 0x10, 0, 0, Oddity::None);
+        }
+    }
+
+    /// Passes packets of flows that come in together.
+    fn batch(&mut self, packets: &[(usize, bool, u8)]) {
+        let frame = |&(flow, reply, flags): &(usize, bool, u8)| {
+            self.frame(flow, reply, flags, 0, 0, Oddity::None)
+        };
+        let frames: Vec<_> = packets.iter().map(frame).collect();
+        self.pass(&frames);
+    }
+
+    /// Both sides send the same. Returns that.
+    fn pass(&mut self, arriving: &[(usize, Vec<u8>)]) -> [Vec<Frame>; 2] {
+        let [fast, slow] = self.sides.each_mut().map(|it| it.pass(arriving));
+        assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
+        fast
+    }
+
     fn packet(
         &mut self,
         at: usize,
@@ -421,6 +472,28 @@ impl Pair {
         jump: u32,
         oddity: Oddity,
     ) {
+        let (port, frame) = self.frame(at, reply, flags, length, jump, oddity);
+        let sent = self.pass(&[(port, frame)]);
+        if let (false, [left]) = (reply, &sent[1 - port][..])
+            && let Some(network) = dissect(left.bytes()).unwrap().network
+            && let Some((source, destination)) = network.transport.ports()
+        {
+            let end = |address: [u8; 16], port| (*address.last_chunk::<4>().unwrap(), port);
+            self.outside[at] =
+                Some([end(network.source, source), end(network.destination, destination)]);
+        }
+    }
+
+    /// The next packet of a flow, and the port that it comes in by.
+    fn frame(
+        &mut self,
+        at: usize,
+        reply: bool,
+        flags: u8,
+        length: usize,
+        jump: u32,
+        oddity: Oddity,
+    ) -> (usize, Vec<u8>) {
         let flow = FLOWS[at];
         // A reply goes to the address that the server has seen.
         let seen = self.outside[at].unwrap_or([flow.client, flow.server]);
@@ -465,16 +538,7 @@ impl Pair {
             let last = frame.len() - 1;
             frame[last] ^= 1;
         }
-        let [fast, slow] = self.sides.each_mut().map(|it| it.pass(port, &frame));
-        assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
-        if let (false, [left]) = (reply, &fast[1 - port][..])
-            && let Some(network) = dissect(left.bytes()).unwrap().network
-            && let Some((source, destination)) = network.transport.ports()
-        {
-            let end = |address: [u8; 16], port| (*address.last_chunk::<4>().unwrap(), port);
-            self.outside[at] =
-                Some([end(network.source, source), end(network.destination, destination)]);
-        }
+        (port, frame)
     }
 }
 
