@@ -1,5 +1,6 @@
 //! Changes of the test of the fast path that reach a gateway beside rules and routes.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use conntrack::{Changes, Cursor, Filter, Labels};
@@ -11,7 +12,7 @@ use steer::{AddressSet, BucketId};
 use wire::protocol;
 
 use super::rulesets::{BY_MARK_OR_LABEL, BY_NAME, CHOSEN, WITH_CHOSEN, with_chosen};
-use super::{Event, FLOWS, Flow, OWN, Pair, Side};
+use super::{Event, FLOWS, Flow, Pair, Side};
 use crate::egress::Mode;
 use crate::path::rules::ruleset::{Rules, Unloaded};
 use crate::path::selection::{Operation, Part, Selection};
@@ -100,14 +101,21 @@ const INSIDES: usize = 3;
 
 /// The router's own address and all hosts inside, these hosts without one, or no address.
 pub fn inside(index: usize) -> AddressSet {
-    let range = |first: [u8; 4], last| {
-        let [first, last] =
-            [first, last].map(|end| std::net::Ipv4Addr::from(end).to_ipv6_mapped().octets());
+    let range = |first: &str, last: &str| {
+        let [first, last] = [first, last].map(|end| match super::ip(end) {
+            IpAddr::V4(end) => end.to_ipv6_mapped().octets(),
+            IpAddr::V6(end) => end.octets(),
+        });
         first..=last
     };
+    let own = ["198.51.100.254", "2001:db8:0:2::fe"].map(|own| range(own, own));
     AddressSet::new(match index {
-        0 => vec![range(OWN, OWN), range([192, 0, 2, 0], [192, 0, 2, 255])],
-        1 => vec![range([192, 0, 2, 2], [192, 0, 2, 255])],
+        0 => [
+            own.to_vec(),
+            vec![range("192.0.2.0", "192.0.2.255"), range("2001:db8:0:1::", "2001:db8:0:1::ffff")],
+        ]
+        .concat(),
+        1 => vec![range("192.0.2.2", "192.0.2.255"), range("2001:db8:0:1::2", "2001:db8:0:1::9")],
         _ => Vec::new(),
     })
 }
@@ -163,7 +171,7 @@ impl Side {
     pub fn select(&mut self, flow: &Flow, what: &Operation) -> u64 {
         let filter = Filter {
             protocol: Some(if flow.tcp { protocol::TCP } else { protocol::UDP }),
-            source: Some(std::net::Ipv4Addr::from(flow.client.0).to_string().parse().unwrap()),
+            source: Some(flow.client.0.to_string().parse().unwrap()),
             source_port: Some(flow.client.1),
             ..Filter::default()
         };

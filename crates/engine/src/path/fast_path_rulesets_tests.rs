@@ -8,27 +8,36 @@ fn test(key: &str, field: &str, operator: &str, right: &str) -> String {
     format!(r#"{{"match":{{"op":"{operator}","left":{left},"right":{right}}}}}"#)
 }
 
-/// A ruleset with rules in chains that have the names of their hooks.
+/// A ruleset with rules in chains that have the names of their hooks. Rules that name no IPv4 address
+/// are there for IPv6 too.
 fn ruleset(rules: &[(&str, &[String])]) -> String {
-    let chain = |name: &str, kind: &str, hook: &str, priority: i32, policy: &str| {
-        format!(
-            r#"{{"chain":{{"family":"ip","table":"t","name":"{name}","handle":2,"type":"{kind}",
-                "hook":"{hook}","prio":{priority},"policy":"{policy}"}}}}"#
-        )
-    };
-    let mut objects = vec![
-        r#"{"table":{"family":"ip","name":"t","handle":1}}"#.to_owned(),
-        chain("raw", "filter", "prerouting", -300, "accept"),
-        chain("mangle", "filter", "prerouting", -150, "accept"),
-        chain("dnat", "nat", "prerouting", -100, "accept"),
-        chain("forward", "filter", "forward", 0, "drop"),
-        chain("snat", "nat", "postrouting", 100, "accept"),
-    ];
-    for (chain, statements) in rules {
-        objects.push(format!(
-            r#"{{"rule":{{"family":"ip","table":"t","chain":"{chain}","handle":9,"expr":[{}]}}}}"#,
-            statements.join(",")
-        ));
+    let mut objects = Vec::new();
+    for family in ["ip", "ip6"] {
+        let chain = |name: &str, kind: &str, hook: &str, priority: i32, policy: &str| {
+            format!(
+                r#"{{"chain":{{"family":"{family}","table":"t","name":"{name}","handle":2,
+                    "type":"{kind}","hook":"{hook}","prio":{priority},"policy":"{policy}"}}}}"#
+            )
+        };
+        objects.push(format!(r#"{{"table":{{"family":"{family}","name":"t","handle":1}}}}"#));
+        objects.extend([
+            chain("raw", "filter", "prerouting", -300, "accept"),
+            chain("mangle", "filter", "prerouting", -150, "accept"),
+            chain("dnat", "nat", "prerouting", -100, "accept"),
+            chain("forward", "filter", "forward", 0, "drop"),
+            chain("snat", "nat", "postrouting", 100, "accept"),
+        ]);
+        for (chain, statements) in rules {
+            let statements = statements.join(",");
+            let names_address = statements.contains(r#""protocol":"ip""#);
+            if family == "ip6" && (names_address || statements.contains(r#""addr""#)) {
+                continue;
+            }
+            objects.push(format!(
+                r#"{{"rule":{{"family":"{family}","table":"t","chain":"{chain}","handle":9,
+                    "expr":[{statements}]}}}}"#
+            ));
+        }
     }
     format!(r#"{{"nftables":[{}]}}"#, objects.join(","))
 }

@@ -1,14 +1,12 @@
 //! Two gateways see the same packets and changes. In one of them no recorded decision ever holds,
 //! so each of its packets takes all stages. Otherwise nobody can tell the two apart.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fib::{Action, Hops, LinkId, Neighbour, NextHop, Route, Rule, RuleAction, Selector, TableId};
 use flow::{DropReason, HashKey};
 use netio::Frame;
-use netlink::{Link, Picture};
 use proptest::prelude::*;
 use steer::BucketCount;
 use wire::build::{PacketBuilder, Tcp};
@@ -16,8 +14,6 @@ use wire::{TcpFlags, dissect};
 
 use crate::Config;
 use crate::egress::Mode;
-use crate::egress::reverse_path::ReversePath;
-use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
 use crate::path::stages::observer;
 use crate::path::step::{End, Stage};
@@ -27,119 +23,20 @@ use crate::worker::command::Command;
 
 #[path = "fast_path_changes_tests.rs"]
 mod changes;
+#[path = "fast_path_networks_tests.rs"]
+mod networks;
 #[path = "fast_path_rulesets_tests.rs"]
 mod rulesets;
 
 use self::changes::{Change, change};
+use self::networks::{NETWORKS, ip};
 use self::rulesets::{RULESETS, rulesets};
 
 const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const INSIDE: [u8; 6] = [2, 0, 0, 0, 0, 3];
 const OUTSIDE: [u8; 6] = [2, 0, 0, 0, 0, 4];
 const OWN: [u8; 4] = [198, 51, 100, 254];
-const HOSTS: u8 = 3;
 const SERVER: [u8; 4] = [203, 0, 113, 7];
-
-/// The difference of routes and neighbours from the first ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Network {
-    First,
-    OtherStation,
-    OtherHosts,
-    OtherGateway,
-    StaleGateway,
-    NoGateway,
-    ShortPackets,
-    ByMark,
-    ByTypeOfService,
-    Blackhole,
-    NoUplink,
-}
-
-const NETWORKS: [Network; 11] = [
-    Network::First,
-    Network::OtherStation,
-    Network::OtherHosts,
-    Network::OtherGateway,
-    Network::StaleGateway,
-    Network::NoGateway,
-    Network::ShortPackets,
-    Network::ByMark,
-    Network::ByTypeOfService,
-    Network::Blackhole,
-    Network::NoUplink,
-];
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-impl Network {
-    fn routing(self) -> Arc<Routing> {
-        let mut picture = Picture::default();
-        let ask = Rule::ask;
-        let mut rules = vec![ask(1, TableId::LOCAL), ask(3, TableId::MAIN)];
-        let table = RuleAction::Ask { table: TableId(7), suppress: None };
-        let special = |selector| Rule { priority: 2, selector, invert: false, action: table };
-        match self {
-            Self::ByMark => {
-                let mark = Some((1, u32::MAX));
-                rules.push(special(Selector { mark, ..Selector::default() }));
-            }
-            Self::ByTypeOfService => {
-                rules.push(special(Selector { tos: Some(0x10), ..Selector::default() }));
-            }
-            _ => {}
-        }
-        picture.fib.set_rules(false, rules);
-        for (number, name, address) in [(0, "lan0", "192.0.2.254"), (1, "wan0", "198.51.100.254")] {
-            if self == Self::NoUplink && number == 1 {
-                continue;
-            }
-            let id = LinkId(10 + number as u32);
-            let network = format!("{address}/24").parse::<ipnet::IpNet>().unwrap();
-            let (name, station) = (name.to_owned(), Some(STATIONS[number]));
-            let link = Link { name, station, mtu: 1500, is_up: true, addresses: vec![network] };
-            picture.links.insert(id, link);
-            let own = format!("{address}/32").parse().unwrap();
-            picture.fib.insert(TableId::LOCAL, Route::new(own, Action::Local));
-            let hops = Hops::one(NextHop::new(id, None));
-            picture.fib.insert(TableId::MAIN, Route::new(network.trunc(), Action::Forward(hops)));
-        }
-        for host in 1..=HOSTS {
-            let station = [2, 0, 0, 2, u8::from(self == Self::OtherHosts), host];
-            let known = Neighbour::Known { station, is_fresh: true };
-            picture.neighbours.insert(LinkId(10), ip(&format!("192.0.2.{host}")), known);
-        }
-        let last = |address: &str| address.rsplit('.').next().unwrap().parse::<u8>().unwrap();
-        for gateway in ["198.51.100.2", "198.51.100.3", "198.51.100.4"] {
-            let moved = u8::from(self == Self::OtherStation);
-            let station = [2, 0, 0, 1, moved, last(gateway)];
-            let known = match self {
-                Self::NoGateway => continue,
-                Self::StaleGateway => Neighbour::Known { station, is_fresh: false },
-                _ => Neighbour::Known { station, is_fresh: true },
-            };
-            picture.neighbours.insert(LinkId(11), ip(gateway), known);
-        }
-        let gateway = if self == Self::OtherGateway { "198.51.100.3" } else { "198.51.100.2" };
-        let mtu = (self == Self::ShortPackets).then_some(600);
-        let hop = NextHop { mtu, ..NextHop::new(LinkId(11), Some(ip(gateway))) };
-        let action = match self {
-            Self::Blackhole => Action::Blackhole,
-            _ => Action::Forward(Hops::one(hop)),
-        };
-        let default: ipnet::IpNet = "0.0.0.0/0".parse().unwrap();
-        picture.fib.insert(TableId::MAIN, Route::new(default, action));
-        let hop = NextHop::new(LinkId(11), Some(ip("198.51.100.4")));
-        let other = Action::Forward(Hops::one(hop));
-        picture.fib.insert(TableId(7), Route::new(default, other));
-        let ports = ["lan0", "wan0"].map(|name| picture.link_named(name));
-        let mut routing = Routing::new(&picture, &ports);
-        routing.set_checks(|_, _| ReversePath::Strict.check(0));
-        Arc::new(routing)
-    }
-}
 
 /// The unusual property of a packet.
 #[derive(Clone, Copy, Debug)]
@@ -226,21 +123,40 @@ fn event() -> impl Strategy<Value = Event> {
 struct Flow {
     inside: bool,
     tcp: bool,
-    client: ([u8; 4], u16),
-    server: ([u8; 4], u16),
+    client: (IpAddr, u16),
+    server: (IpAddr, u16),
+}
+
+const fn v4([a, b, c, d]: [u8; 4]) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+const fn v6(network: u16, host: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, host))
 }
 
 const fn out(tcp: bool, host: u8, port: u16, to: u16) -> Flow {
-    Flow { inside: true, tcp, client: ([192, 0, 2, host], port), server: (SERVER, to) }
+    Flow { inside: true, tcp, client: (v4([192, 0, 2, host]), port), server: (v4(SERVER), to) }
 }
 
-const FLOWS: [Flow; 6] = [
+const fn out_v6(tcp: bool, host: u16, port: u16, to: u16) -> Flow {
+    Flow { inside: true, tcp, client: (v6(1, host), port), server: (v6(9, 7), to) }
+}
+
+const fn into(tcp: bool, server: (IpAddr, u16)) -> Flow {
+    Flow { inside: false, tcp, client: (v4(SERVER), 7000), server }
+}
+
+const FLOWS: [Flow; 9] = [
     out(true, 1, 5000, 443),
     out(true, 2, 5000, 443),
     out(false, 1, 6000, 53),
     out(false, 2, 6000, 4500),
-    Flow { inside: false, tcp: true, client: (SERVER, 7000), server: (OWN, 8080) },
-    Flow { inside: false, tcp: false, client: (SERVER, 7000), server: ([192, 0, 2, 3], 9000) },
+    into(true, (v4(OWN), 8080)),
+    out_v6(true, 1, 5000, 443),
+    out_v6(true, 2, 5000, 443),
+    out_v6(false, 1, 6000, 53),
+    into(false, (v4([192, 0, 2, 3]), 9000)),
 ];
 
 /// A gateway of two workers.
@@ -328,7 +244,7 @@ impl Side {
 }
 
 /// Source and destination of a packet, each an address and a port.
-type Ends = [([u8; 4], u16); 2];
+type Ends = [(IpAddr, u16); 2];
 
 /// Both gateways, and the state of the ends of the flows.
 struct Pair {
@@ -478,9 +394,8 @@ impl Pair {
             && let Some(network) = dissect(left.bytes()).unwrap().network
             && let Some((source, destination)) = network.transport.ports()
         {
-            let end = |address: [u8; 16], port| (*address.last_chunk::<4>().unwrap(), port);
             self.outside[at] =
-                Some([end(network.source, source), end(network.destination, destination)]);
+                Some([(network.source_ip(), source), (network.destination_ip(), destination)]);
         }
     }
 
@@ -501,11 +416,16 @@ impl Pair {
         let port = usize::from(flow.inside == reply);
         let port = if matches!(oddity, Oddity::OtherPort) { 1 - port } else { port };
         let other = if port == 0 { INSIDE } else { OUTSIDE };
-        let builder = PacketBuilder::v4(from.0, to.0).macs(other, STATIONS[port]).id(7);
+        let builder = match (from.0, to.0) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::v4(from.octets(), to.octets()),
+            (IpAddr::V6(from), IpAddr::V6(to)) => PacketBuilder::v6(from.octets(), to.octets()),
+            _ => unreachable!("no flow has ends of two families"),
+        };
+        let builder = builder.macs(other, STATIONS[port]).id(7);
         let builder = match oddity {
             Oddity::LastHop => builder.ttl(1),
             // A router refuses a loose source route.
-            Oddity::Options => builder.options(&[0x83, 7, 4, 192, 0, 2, 9, 0]),
+            Oddity::Options if from.0.is_ipv4() => builder.options(&[0x83, 7, 4, 192, 0, 2, 9, 0]),
             Oddity::TypeOfService => builder.traffic_class(0x10),
             Oddity::Tagged => builder.vlan(0),
             _ => builder,
