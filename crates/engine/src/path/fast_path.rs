@@ -47,6 +47,9 @@ impl PacketPath {
         let Some(forwarding) = self.recorded(packet, now) else { return FastPath::No };
         let tracked = self.track(packet, screening, now);
         self.count_arrived(packet);
+        // The record was that of a live connection, and only a packet that begins one anew (a SYN)
+        // would open another in its place. Such a packet is not looked up here.
+        debug_assert!(!tracked.fresh, "a packet that opens a connection never takes the fast path");
         if tracked.class != Class::Established
             || tracked.verdict != Verdict::Accept
             || tracked.why.is_some()
@@ -198,3 +201,7 @@ mod tests;
 #[cfg(test)]
 #[path = "fast_path_moves_tests.rs"]
 mod moves_tests;
+
+#[cfg(test)]
+#[path = "fast_path_in_flight_tests.rs"]
+mod in_flight_tests;

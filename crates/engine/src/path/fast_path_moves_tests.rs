@@ -14,13 +14,13 @@ use flow::DropReason;
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
 
 /// The bucket of a frame.
-fn bucket_of(gateway: &TestGateway, frame: &[u8]) -> BucketId {
+pub fn bucket_of(gateway: &TestGateway, frame: &[u8]) -> BucketId {
     let network = wire::dissect(frame).unwrap().network.unwrap();
     gateway.hasher.steer(&network, Zone::default(), None).bucket()
 }
 
 /// A question from inside whose bucket this worker has.
-fn question(gateway: &TestGateway, source: [u8; 4], owner: usize) -> Vec<u8> {
+pub fn question(gateway: &TestGateway, source: [u8; 4], owner: usize) -> Vec<u8> {
     (2000..3000)
         .map(|port| udp(&from_inside(source, SERVER), (port, 53), b"ask"))
         .find(|frame| gateway.owners[bucket_of(gateway, frame).index()].index() == owner)

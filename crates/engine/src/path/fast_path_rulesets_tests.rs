@@ -8,29 +8,92 @@ fn test(key: &str, field: &str, operator: &str, right: &str) -> String {
     format!(r#"{{"match":{{"op":"{operator}","left":{left},"right":{right}}}}}"#)
 }
 
-/// A ruleset with rules in chains that have the names of their hooks.
+/// A ruleset with rules in chains that have the names of their hooks. Rules that name no IPv4 address
+/// are there for IPv6 too.
 fn ruleset(rules: &[(&str, &[String])]) -> String {
-    let chain = |name: &str, kind: &str, hook: &str, priority: i32, policy: &str| {
-        format!(
-            r#"{{"chain":{{"family":"ip","table":"t","name":"{name}","handle":2,"type":"{kind}",
-                "hook":"{hook}","prio":{priority},"policy":"{policy}"}}}}"#
-        )
-    };
-    let mut objects = vec![
-        r#"{"table":{"family":"ip","name":"t","handle":1}}"#.to_owned(),
-        chain("raw", "filter", "prerouting", -300, "accept"),
-        chain("mangle", "filter", "prerouting", -150, "accept"),
-        chain("dnat", "nat", "prerouting", -100, "accept"),
-        chain("forward", "filter", "forward", 0, "drop"),
-        chain("snat", "nat", "postrouting", 100, "accept"),
-    ];
-    for (chain, statements) in rules {
-        objects.push(format!(
-            r#"{{"rule":{{"family":"ip","table":"t","chain":"{chain}","handle":9,"expr":[{}]}}}}"#,
-            statements.join(",")
-        ));
+    let mut objects = Vec::new();
+    for family in ["ip", "ip6"] {
+        let chain = |name: &str, kind: &str, hook: &str, priority: i32, policy: &str| {
+            format!(
+                r#"{{"chain":{{"family":"{family}","table":"t","name":"{name}","handle":2,
+                    "type":"{kind}","hook":"{hook}","prio":{priority},"policy":"{policy}"}}}}"#
+            )
+        };
+        objects.push(format!(r#"{{"table":{{"family":"{family}","name":"t","handle":1}}}}"#));
+        objects.extend([
+            chain("raw", "filter", "prerouting", -300, "accept"),
+            chain("mangle", "filter", "prerouting", -150, "accept"),
+            chain("dnat", "nat", "prerouting", -100, "accept"),
+            chain("forward", "filter", "forward", 0, "drop"),
+            chain("snat", "nat", "postrouting", 100, "accept"),
+        ]);
+        for (chain, statements) in rules {
+            let statements = statements.join(",");
+            let names_address = statements.contains(r#""protocol":"ip""#);
+            if family == "ip6" && (names_address || statements.contains(r#""addr""#)) {
+                continue;
+            }
+            objects.push(format!(
+                r#"{{"rule":{{"family":"{family}","table":"t","chain":"{chain}","handle":9,
+                    "expr":[{statements}]}}}}"#
+            ));
+        }
     }
     format!(r#"{{"nftables":[{}]}}"#, objects.join(","))
+}
+
+/// The elements that the set of a ruleset may have.
+pub const CHOSEN: [&[&str]; 3] =
+    [&["192.0.2.99"], &["192.0.2.1"], &["192.0.2.2", "192.0.2.99", "203.0.113.7"]];
+
+/// A ruleset that drops packets from the addresses of a set, which has these elements.
+pub fn with_chosen(elements: &[&str]) -> String {
+    let accept = r#"{"accept":null}"#.to_owned();
+    let chosen = [test("ip", "saddr", "==", r#""@chosen""#), r#"{"drop":null}"#.into()];
+    let masquerade = [test("meta", "oifname", "==", r#""wan0""#), r#"{"masquerade":null}"#.into()];
+    let set = format!(
+        r#"{{"set":{{"family":"ip","table":"t","name":"chosen","type":"ipv4_addr","handle":8,
+            "elem":["{}"]}}}}"#,
+        elements.join(r#"",""#)
+    );
+    let rules: &[(&str, &[String])] =
+        &[("snat", &masquerade), ("forward", &chosen), ("forward", &[accept])];
+    let with_rules = ruleset(rules);
+    // The set comes before the rules that look into it.
+    with_rules.replacen(
+        r#","name":"t","handle":1}}"#,
+        &format!(r#","name":"t","handle":1}}}},{set}"#),
+        1,
+    )
+}
+
+/// How many rulesets there are.
+pub const RULESETS: usize = 13;
+/// Numbers of rulesets.
+pub const WITH_CHOSEN: usize = 9;
+pub const BY_MARK_OR_LABEL: usize = 10;
+pub const BY_NAME: usize = 12;
+
+/// Rulesets that decide by elements, marks, labels, zones and names, from number 9 on. They have
+/// rules for established packets.
+fn by_facts(base: &[(&str, &[String])]) -> Vec<Option<String>> {
+    let drop = r#"{"drop":null}"#.to_owned();
+    let accept = [r#"{"accept":null}"#.to_owned()];
+    let marked = [test("ct", "mark", "==", "2"), drop.clone()];
+    let labelled = [test("ct", "label", "in", "5"), drop.clone()];
+    let zoned = [
+        test("udp", "dport", "==", "53"),
+        r#"{"mangle":{"key":{"ct":{"key":"zone"}},"value":9}}"#.to_owned(),
+    ];
+    let named = [test("meta", "iifname", "==", r#""lan0""#), accept[0].clone()];
+    let replies = [test("meta", "iifname", "==", r#""wan0""#), accept[0].clone()];
+    let with = |rules: &[(&str, &[String])]| Some(ruleset(&[base, rules].concat()));
+    vec![
+        Some(with_chosen(CHOSEN[0])),
+        with(&[("forward", &marked), ("forward", &labelled), ("forward", &accept)]),
+        with(&[("raw", &zoned), ("forward", &accept)]),
+        with(&[("forward", &named), ("forward", &replies)]),
+    ]
 }
 
 /// Rulesets, each of which has another effect on what may be recorded.
@@ -70,7 +133,7 @@ pub fn rulesets() -> Vec<Option<String>> {
     let classes = [test("tcp", "dport", "==", "443"), set("ip", "dscp", r#""ef""#)];
     let base: &[(&str, &[String])] = &[("dnat", &forward), ("snat", &masquerade)];
     let with = |rules: &[(&str, &[String])]| Some(ruleset(&[base, rules].concat()));
-    vec![
+    let mut all = vec![
         None,
         with(&[("forward", &established), ("forward", &new), ("forward", &dnat)]),
         with(&[("forward", &counted), ("forward", &new), ("forward", &dnat)]),
@@ -102,5 +165,7 @@ pub fn rulesets() -> Vec<Option<String>> {
             ("forward", &new),
         ]),
         Some(ruleset(&[("forward", &established), ("forward", &new)])),
-    ]
+    ];
+    all.extend(by_facts(base));
+    all
 }

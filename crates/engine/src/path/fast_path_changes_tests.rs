@@ -1,0 +1,244 @@
+//! Changes of the test of the fast path that reach a gateway beside rules and routes.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use conntrack::{Changes, Cursor, Filter, Labels};
+use flow::Zone;
+use netio::{PortId, TxQueue};
+use proptest::prelude::*;
+use ruleset::CounterMoves;
+use steer::{AddressSet, BucketId};
+use wire::protocol;
+
+use super::rulesets::{BY_MARK_OR_LABEL, BY_NAME, CHOSEN, WITH_CHOSEN, with_chosen};
+use super::{Event, FLOWS, Flow, Pair, Side};
+use crate::egress::Mode;
+use crate::path::rules::ruleset::{Rules, Unloaded};
+use crate::path::selection::{Operation, Part, Selection};
+use crate::path::settings::Settings;
+use crate::path::zone_config::ZoneConfig;
+use crate::worker::command::Command;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// Other zones.
+    Zones(usize),
+    /// A port loses its queue for sending, or has one again.
+    Port(usize, bool),
+    /// Ports have other names.
+    Names(usize),
+    /// A set that packets do not change has other elements.
+    Elements(usize),
+    /// Other tunables.
+    Settings(usize),
+    /// Other inside addresses. Connections get aliases before.
+    Inside(usize),
+    /// An operator sets the mark of a connection, or its labels.
+    Mark(usize, u32),
+    Labels(usize, u128),
+    /// An operator deletes two connections. A packet that opens the second anew may take the slot
+    /// of the first, whose next packets come in the same batch.
+    Delete(usize, usize),
+}
+
+pub fn change() -> impl Strategy<Value = Change> {
+    let flow = || 0..FLOWS.len();
+    prop_oneof![
+        2 => (0..ZONES).prop_map(Change::Zones),
+        1 => (0usize..2).prop_map(|port| Change::Port(port, false)),
+        2 => (0usize..2).prop_map(|port| Change::Port(port, true)),
+        2 => (0..NAMES.len()).prop_map(Change::Names),
+        2 => (0..CHOSEN.len()).prop_map(Change::Elements),
+        1 => (0..TUNABLES.len()).prop_map(Change::Settings),
+        1 => (0..INSIDES).prop_map(Change::Inside),
+        2 => (flow(), 0u32..3).prop_map(|(flow, mark)| Change::Mark(flow, mark)),
+        2 => (flow(), 0u128..3).prop_map(|(flow, bits)| Change::Labels(flow, bits << 4)),
+        2 => (flow(), flow()).prop_map(|(flow, next)| Change::Delete(flow, next)),
+    ]
+}
+
+impl Change {
+    /// The ruleset whose decisions about established packets this changes.
+    pub fn matters_to(&self) -> Option<usize> {
+        match self {
+            Self::Elements(_) => Some(WITH_CHOSEN),
+            Self::Mark(..) | Self::Labels(..) => Some(BY_MARK_OR_LABEL),
+            Self::Names(_) => Some(BY_NAME),
+            _ => None,
+        }
+    }
+}
+
+const ZONES: usize = 4;
+
+/// The zones of the gateway. The workers count connections of zones 5 and 9 from the start.
+pub fn zones(index: usize) -> Vec<ZoneConfig> {
+    let mut all = ZoneConfig::new(Zone(5));
+    let mut tagged = ZoneConfig::new(Zone(9));
+    tagged.set_vlans(vec![9]).unwrap();
+    match index {
+        0 => vec![tagged, all],
+        1 => Vec::new(),
+        2 => vec![tagged],
+        _ => {
+            all.set("nf_conntrack_udp_timeout_stream", 40).unwrap();
+            vec![all]
+        }
+    }
+}
+
+const NAMES: [[&str; 2]; 4] = [["lan0", "wan0"], ["lan0", ""], ["wan0", "lan0"], ["lan1", "wan0"]];
+
+const TUNABLES: [&[(&str, u64)]; 4] = [
+    &[],
+    &[("nf_conntrack_tcp_be_liberal", 1), ("nf_conntrack_checksum", 0)],
+    &[("nf_conntrack_udp_timeout", 10), ("nf_conntrack_udp_timeout_stream", 20)],
+    &[("nf_conntrack_tcp_loose", 0), ("nf_conntrack_tcp_timeout_established", 30)],
+];
+
+const INSIDES: usize = 3;
+
+/// The router's own address and all hosts inside, these hosts without one, or no address.
+pub fn inside(index: usize) -> AddressSet {
+    let range = |first: &str, last: &str| {
+        let [first, last] = [first, last].map(|end| match super::ip(end) {
+            IpAddr::V4(end) => end.to_ipv6_mapped().octets(),
+            IpAddr::V6(end) => end.octets(),
+        });
+        first..=last
+    };
+    let own = ["198.51.100.254", "2001:db8:0:2::fe"].map(|own| range(own, own));
+    AddressSet::new(match index {
+        0 => [
+            own.to_vec(),
+            vec![range("192.0.2.0", "192.0.2.255"), range("2001:db8:0:1::", "2001:db8:0:1::ffff")],
+        ]
+        .concat(),
+        1 => vec![range("192.0.2.2", "192.0.2.255"), range("2001:db8:0:1::2", "2001:db8:0:1::9")],
+        _ => Vec::new(),
+    })
+}
+
+impl Side {
+    pub fn names(&self) -> [String; 2] {
+        NAMES[self.names].map(str::to_owned)
+    }
+
+    fn rename(&mut self, names: usize) {
+        self.names = names;
+        let names = self.names();
+        if let Some(names) = self.rules.as_ref().map(|rules| rules.rename(&names)) {
+            self.tell(|| Command::SetNames(names.clone()));
+        }
+    }
+
+    fn set_open(&mut self, port: usize, is_open: bool) {
+        let sink = self.gateway.outputs[port].clone();
+        self.tell(|| {
+            let queue = is_open.then(|| Box::new(sink.clone()) as Box<dyn TxQueue>);
+            Command::SetOutput(PortId(port as u16), queue)
+        });
+    }
+
+    fn change_elements(&mut self, chosen: usize) {
+        let Some(before) = self.rules.clone() else { return };
+        let unloaded = self.prepare(&with_chosen(CHOSEN[chosen]));
+        let Some(rules) = before.with_elements(unloaded) else { return };
+        let moves = Arc::new(CounterMoves::between(&before.program, &rules.program));
+        self.rules = Some(rules.clone());
+        self.tell(|| Command::RuleElements(rules.clone(), moves.clone()));
+    }
+
+    fn change_inside(&mut self, inside: &AddressSet) {
+        // The coordinator waits until every worker has obeyed.
+        self.catch_up();
+        self.tell(|| Command::PrepareInside(Some(inside.clone())));
+        for bucket in 0..self.gateway.owners.len() {
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                let owner = self.gateway.owners[bucket].index();
+                let path = &mut self.gateway.workers[owner].path;
+                next = path.resteer(BucketId(bucket as u16), from, self.gateway.now);
+                self.gateway.run_until_idle();
+            }
+        }
+        self.gateway.hasher.set_inside(inside.clone());
+        self.tell(|| Command::Inside(inside.clone()));
+    }
+
+    /// Applies an operation to the connections of a flow. Returns how many changed.
+    pub fn select(&mut self, flow: &Flow, what: &Operation) -> u64 {
+        let filter = Filter {
+            protocol: Some(if flow.tcp { protocol::TCP } else { protocol::UDP }),
+            source: Some(flow.client.0.to_string().parse().unwrap()),
+            source_port: Some(flow.client.1),
+            ..Filter::default()
+        };
+        let place = Part::Piece(Cursor::default());
+        let selection = Selection { filter: Arc::new(filter), what: what.clone(), place };
+        let now = self.gateway.now;
+        let mut affected = 0;
+        for (bucket, owner) in (0..).map(BucketId).zip(self.gateway.owners.clone()) {
+            let path = &mut self.gateway.workers[owner.index()].path;
+            affected += path.select(bucket, &selection, now).affected;
+        }
+        self.gateway.run_until_idle();
+        affected
+    }
+
+    pub fn prepare(&self, rules: &str) -> Unloaded {
+        let ruleset = ruleset::import(rules.as_bytes(), ruleset::Options::default()).unwrap();
+        Rules::prepare(ruleset.ruleset, Mode::Routed, 7, &self.names()).unwrap()
+    }
+}
+
+impl Pair {
+    pub fn change(&mut self, change: &Change) {
+        match *change {
+            Change::Zones(index) => {
+                self.zones = self.zones.changed(&zones(index), 2).unwrap();
+                let zones = self.zones.clone();
+                self.tell(|| Command::Zones(Box::new(zones.clone())));
+            }
+            Change::Port(port, is_open) => self.each(|side| side.set_open(port, is_open)),
+            Change::Names(names) => self.each(|side| side.rename(names)),
+            Change::Elements(chosen) => self.each(|side| side.change_elements(chosen)),
+            Change::Settings(index) => {
+                let mut settings = Settings::default();
+                for (name, value) in TUNABLES[index] {
+                    settings.set(name, *value).unwrap();
+                }
+                self.tell(|| Command::Settings(Box::new(settings.clone())));
+            }
+            Change::Inside(index) => self.each(|side| side.change_inside(&inside(index))),
+            Change::Mark(flow, mark) => {
+                let changes = Changes { mark: Some((mark, u32::MAX)), ..Changes::default() };
+                self.select(flow, &Operation::Update(changes));
+            }
+            Change::Labels(flow, bits) => {
+                let (drop_labels, add_labels) = (Labels::ALL, Labels::of_bits(bits));
+                let changes = Changes { drop_labels, add_labels, ..Changes::default() };
+                self.select(flow, &Operation::Update(changes));
+            }
+            Change::Delete(flow, next) => {
+                self.select(flow, &Operation::Delete);
+                self.select(next, &Operation::Delete);
+                let opens = if FLOWS[next].tcp { 0x02 } else { 0x10 };
+                self.batch(&[(next, false, opens), (flow, false, 0x10), (flow, true, 0x10)]);
+                self.play(&Event::Establish(next));
+            }
+        }
+    }
+
+    fn each(&mut self, change: impl Fn(&mut Side)) {
+        self.sides.iter_mut().for_each(change);
+        self.compare_sent();
+    }
+
+    fn select(&mut self, flow: usize, what: &Operation) {
+        let [fast, slow] = self.sides.each_mut().map(|side| side.select(&FLOWS[flow], what));
+        assert_eq!(fast, slow);
+        self.compare_sent();
+    }
+}
