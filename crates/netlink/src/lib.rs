@@ -20,7 +20,7 @@ pub use fib::LinkId;
 use fib::{Fib, HardwareAddress, Neighbours};
 use ipnet::IpNet;
 
-pub use master::{Master, Masters};
+pub use master::{Master, Masters, Membership};
 pub use mirror::{Error, Mirror};
 pub use stacked::Stacked;
 pub use super_packets::longest_super_packet;
