@@ -22,7 +22,7 @@ pub use fib::LinkId;
 use fib::{Fib, HardwareAddress, Neighbours};
 use ipnet::IpNet;
 
-pub use master::{Master, Masters};
+pub use master::{Master, Masters, Membership};
 pub use mirror::{Error, Mirror};
 pub use sockets::{Ends, Receiver, SocketProtocol, Sockets};
 pub use stacked::Stacked;

@@ -20,7 +20,16 @@ pub struct Master {
     pub kind: String,
 }
 
-/// Asks the kernel whom interfaces belong to.
+/// The master and the group of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Its master, if it has one.
+    pub master: Option<Master>,
+    /// Its group (ip-link(8), `group`); 0 is `default`.
+    pub group: u32,
+}
+
+/// Asks the kernel what interfaces belong to.
 #[derive(Debug)]
 pub struct Masters {
     socket: Socket,
@@ -46,11 +55,31 @@ impl Masters {
     /// # Errors
     /// [`Error`].
     pub fn of(&mut self, link: LinkId) -> Result<Option<Master>, Error> {
-        let master = self.ask(link)?.into_iter().find_map(|attribute| match attribute {
-            LinkAttribute::Controller(master) if master != 0 => Some(LinkId(master)),
-            _ => None,
-        });
-        let Some(master) = master else { return Ok(None) };
+        Ok(self.membership(link)?.master)
+    }
+
+    /// The master and the group of an interface. Both are the default if there is no such
+    /// interface. Needs no privilege, and no descriptor.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn membership(&mut self, link: LinkId) -> Result<Membership, Error> {
+        let (mut master, mut group) = (None, 0);
+        for attribute in self.ask(link)? {
+            match attribute {
+                LinkAttribute::Controller(link) if link != 0 => master = Some(LinkId(link)),
+                LinkAttribute::Group(number) => group = number,
+                _ => {}
+            }
+        }
+        let master = match master {
+            Some(master) => Some(self.named(master)?),
+            None => None,
+        };
+        Ok(Membership { master, group })
+    }
+
+    fn named(&mut self, master: LinkId) -> Result<Master, Error> {
         let (mut name, mut kind) = (format!("number {}", master.0), String::new());
         for attribute in self.ask(master)? {
             match attribute {
@@ -65,7 +94,7 @@ impl Masters {
                 _ => {}
             }
         }
-        Ok(Some(Master { name, kind }))
+        Ok(Master { name, kind })
     }
 
     /// The attributes of an interface; nothing if there is none.

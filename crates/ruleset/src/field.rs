@@ -45,6 +45,8 @@ pub enum Field {
     InputType,
     /// Type of the output interface's link.
     OutputType,
+    /// Group of the interface on that side of the packet.
+    Group(Side),
     /// Outermost VLAN identifier, of packets that have one.
     Vlan,
     /// Bits of a header.
@@ -186,6 +188,7 @@ impl Field {
                 | Self::Priority
                 | Self::Connection(_)
                 | Self::SegmentSize
+                | Self::Group(_)
                 | Self::Route(_)
                 | Self::Clock(_)
                 | Self::Generated(_)
@@ -440,6 +443,8 @@ pub(crate) fn meta(key: &str) -> Option<Typed> {
         "day" => (Field::Clock(ClockField::Day), Kind::Day),
         "iiftype" => (Field::InputType, Kind::LinkType),
         "oiftype" => (Field::OutputType, Kind::LinkType),
+        "iifgroup" => (Field::Group(Side::Input), Kind::Group),
+        "oifgroup" => (Field::Group(Side::Output), Kind::Group),
         _ => return None,
     })
 }

@@ -462,6 +462,22 @@ proptest! {
 }
 
 #[test]
+fn a_group_of_interfaces_that_its_host_has_named_is_unsupported() {
+    let of_group = |group: Value| {
+        let left = json!({"meta": {"key": "iifgroup"}});
+        let asks = json!({"match": {"op": "==", "left": left, "right": group}});
+        let document = document(&[forward(), rule("f", &json!([asks, {"drop": null}]))]);
+        import_value(&document, Options::default())
+    };
+    for group in [json!("default"), json!(0), json!(u32::MAX)] {
+        assert!(of_group(group).is_ok());
+    }
+    let severity = |group: Value| of_group(group).unwrap_err().problems.listed()[0].severity;
+    assert_eq!(severity(json!("guests")), Severity::Unsupported);
+    assert_eq!(severity(json!(1_u64 << 32)), Severity::Invalid);
+}
+
+#[test]
 fn values_that_are_printed_oddly_are_understood() {
     let matching =
         |left: Value, right: Value| json!({"match": {"op": "==", "left": left, "right": right}});

@@ -76,6 +76,8 @@ pub enum Kind {
     Day,
     /// Type of a link (`ARPHRD_ETHER` and so on).
     LinkType,
+    /// Group of interfaces (ip-link(8), `group`).
+    Group,
     /// An object of the ruleset, by its number; written by name.
     Object(Measure),
     /// Time, in milliseconds; written in seconds.
@@ -152,6 +154,7 @@ impl fmt::Display for Kind {
             Self::Hour => "time of day (HH:MM:SS)",
             Self::Day => "day of the week",
             Self::LinkType => "type of a link",
+            Self::Group => "group of interfaces (its number, or `default`)",
             Self::Object(measure) => measure.name(),
             Self::Time => "time in seconds",
             Self::Boolean => "truth value",
@@ -223,6 +226,7 @@ impl Kind {
             "time" => Self::Time,
             "hour" => Self::Hour,
             "day" => Self::Day,
+            "devgroup" => Self::Group,
             // The type of numbers that have no name of their own. nft does not print their width:
             // most take one word, such as zones.
             "integer" => Self::Integer(32),
@@ -241,6 +245,7 @@ impl Kind {
             | Self::CtState
             | Self::CtStatus
             | Self::Priority
+            | Self::Group
             | Self::AddressType
             | Self::Object(_)
             | Self::Hour
@@ -312,6 +317,7 @@ impl Kind {
             Self::Priority => names::PRIORITIES,
             Self::LinkType => names::LINK_TYPES,
             Self::Day => names::DAYS,
+            Self::Group => names::GROUPS,
             _ => &[],
         }
     }
@@ -334,7 +340,14 @@ impl Kind {
             },
             _ => None,
         };
-        found.ok_or_else(|| path.invalid(format!("{} is no {self}", outline(value))))
+        found.ok_or_else(|| match value {
+            Value::String(_) if self == Self::Group => path.unsupported(format!(
+                "the name {} for a group of interfaces: nft prints the number if \
+                 /etc/iproute2/group of its host has no name",
+                outline(value)
+            )),
+            _ => path.invalid(format!("{} is no {self}", outline(value))),
+        })
     }
 
     fn number(self, number: Option<u64>) -> Option<u128> {

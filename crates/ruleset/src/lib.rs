@@ -64,7 +64,7 @@ pub use compile::{CompileError, CompileOptions, PerPacket, Program};
 pub use contents::{Contents, ElementChange, ElementProblem};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
-    Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, Known, Logs,
+    Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, Interface, Known, Logs,
     NamedElements, NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize,
     SharedState, Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
 };

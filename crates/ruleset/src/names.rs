@@ -259,6 +259,9 @@ pub(crate) const LINK_TYPES: Names = &[
     ("ipgre", 778),
 ];
 
+/// Groups of interfaces (iproute2).
+pub(crate) const GROUPS: Names = &[("default", 0)];
+
 /// Options of TCP (IANA "TCP Option Kind Numbers").
 pub(crate) const TCP_OPTIONS: Names = &[
     ("eol", 0),

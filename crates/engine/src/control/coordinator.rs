@@ -449,7 +449,7 @@ impl Coordinator {
         Ok(self.hand_out_queues(self.workers.len())?)
     }
 
-    /// Reads the current state of the ports and passes changes on: MTUs, names, and which
+    /// Reads the current state of the ports and passes changes on: MTUs, names, groups, and which
     /// interfaces the ports are.
     fn follow_ports(&mut self) -> Result<(), Unresponsive> {
         let before = self.ports.names();
@@ -465,7 +465,7 @@ impl Coordinator {
                 routes.are(self.ports.links());
             }
         }
-        if let Some(rules) = self.rules.as_ref().filter(|_| news.names) {
+        if let Some(rules) = self.rules.as_ref().filter(|_| news.names || news.groups) {
             let now = self.ports.names();
             for name in rules.program.ruleset().interfaces().into_keys() {
                 if before.contains(&name) && !now.contains(&name) {
@@ -474,8 +474,9 @@ impl Coordinator {
                     );
                 }
             }
-            let names = rules.rename(&now);
-            self.tell_all(|| Command::SetNames(names.clone()))?;
+            let interfaces = self.ports.for_rules();
+            rules.know_interfaces(interfaces.clone());
+            self.tell_all(|| Command::SetInterfaces(interfaces.clone()))?;
         }
         if news.mtus {
             let mtus = self.ports.mtus();

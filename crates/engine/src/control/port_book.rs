@@ -2,10 +2,12 @@
 //! counters of closed queues.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fib::LinkId;
 use netio::{PortError, PortId, TxQueue};
 use netlink::Master;
+use ruleset::{Interface, name_bits};
 use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
 
 use crate::control::ports::{OpenPort, PortLink, PortLook, PortSetup};
@@ -31,6 +33,8 @@ pub struct PortNews {
     pub mtus: bool,
     /// A name.
     pub names: bool,
+    /// The group of an interface.
+    pub groups: bool,
     /// The interface of a port.
     pub links: bool,
 }
@@ -39,6 +43,8 @@ struct Entry {
     setup: PortSetup,
     /// The current name of its interface, or the last one.
     name: String,
+    /// The group of its interface, or the last one.
+    group: u32,
     /// The state of the interface at the last look.
     look: PortLook,
     up: bool,
@@ -58,6 +64,7 @@ impl PortBook {
             .into_iter()
             .map(|setup| Entry {
                 name: setup.name.clone(),
+                group: 0,
                 look: PortLook::default(),
                 setup,
                 up: false,
@@ -153,6 +160,10 @@ impl PortBook {
                 entry.name.clone_from(name);
                 self.news.names = true;
             }
+            if let Some(group) = look.group.filter(|group| *group != entry.group) {
+                entry.group = group;
+                self.news.groups = true;
+            }
             let is_new = look.master != entry.look.master;
             if let Some(master) = look.master.as_ref().filter(|_| is_new) {
                 tracing::warn!("{}", taken_over(&entry.name, master));
@@ -183,6 +194,15 @@ impl PortBook {
     /// The names at the last look, by port.
     pub fn names(&self) -> Vec<String> {
         self.ports.iter().map(|entry| entry.name.clone()).collect()
+    }
+
+    /// The names and groups at the last look, by port, as rules compare them.
+    pub fn for_rules(&self) -> Arc<[Interface]> {
+        let seen = |entry: &Entry| Interface {
+            name: name_bits(&entry.name).unwrap_or(0),
+            group: entry.group,
+        };
+        self.ports.iter().map(seen).collect()
     }
 
     /// The interfaces at the last look, by port.

@@ -3,7 +3,7 @@
 use fib::LinkId;
 use netio::afpacket::{AfPacketOptions, AfPacketPort, Claim};
 use netio::{LinkState, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
-use netlink::{Master, Masters};
+use netlink::{Master, Masters, Membership};
 use steer::CpuSet;
 
 use crate::egress::Mode;
@@ -91,6 +91,8 @@ pub struct PortLook {
     pub mtu: Option<u32>,
     /// The master of the interface, which handles its frames past the rules.
     pub master: Option<Master>,
+    /// The group of the interface (ip-link(8), `group`).
+    pub group: Option<u32>,
 }
 
 /// Opens an interface by packet sockets. The port keeps its interface when that is renamed, even
@@ -100,7 +102,7 @@ pub struct AfPacket {
     /// gone.
     awaited: String,
     claim: Claim,
-    /// Where the kernel is asked for its master, if there was a descriptor for that.
+    /// Where the kernel is asked for its master and group, if there was a descriptor for that.
     masters: Option<Masters>,
     port: PortId,
     mode: Mode,
@@ -184,11 +186,12 @@ impl PortOpener for AfPacket {
     fn look(&mut self) -> Option<PortLook> {
         let link = self.claim.link().ok()?;
         let masters = &mut self.masters;
-        let look = |LinkState { index, name, mtu, .. }| PortLook {
-            link: Some(LinkId(index)),
-            name: Some(name),
-            mtu: Some(mtu),
-            master: masters.as_mut().and_then(|masters| masters.of(LinkId(index)).ok()?),
+        let look = |LinkState { index, name, mtu, .. }| {
+            let asked = masters.as_mut().map(|masters| masters.membership(LinkId(index)));
+            let known = asked.and_then(Result::ok);
+            let group = known.as_ref().map(|known| known.group);
+            let Membership { master, .. } = known.unwrap_or_default();
+            PortLook { link: Some(LinkId(index)), name: Some(name), mtu: Some(mtu), master, group }
         };
         Some(link.map_or_else(PortLook::default, look))
     }

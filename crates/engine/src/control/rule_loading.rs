@@ -242,6 +242,7 @@ impl Coordinator {
         let now = self.execution.now();
         let rules = unloaded.load(revision, now);
         rules.set_wall_clock(wall_clock(now));
+        rules.know_interfaces(self.ports.for_rules());
         self.know_zones(&rules)?;
         self.warn_of_settings(&rules);
         // No rules were loaded before these, so the host gets its packets at once.
@@ -321,8 +322,8 @@ impl Coordinator {
 
     /// Prepares the gateway for rules, in the steps that can fail.
     pub fn adopt(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
-        // The names may have changed since the rules were prepared.
-        rules.rename(&self.ports.names());
+        // Names and groups may have changed since the rules were prepared.
+        rules.know_interfaces(self.ports.for_rules());
         // Rules that are refused for their zones must not change what the host gets.
         let has_news = self.know_zones(rules)?;
         if rules.sets_zones() {

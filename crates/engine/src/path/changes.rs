@@ -5,7 +5,7 @@ use std::sync::Arc;
 use conntrack::{Event, ExpectationEvent, LimitPools};
 use flow::Timestamp;
 use netio::{PortId, TxQueue};
-use ruleset::CounterMoves;
+use ruleset::{CounterMoves, Interface};
 use steer::WorkerId;
 
 use crate::egress::routing::Routing;
@@ -43,10 +43,10 @@ impl PacketPath {
         self.forwarder.set_mtus(mtus);
     }
 
-    /// Uses these names of the ports, in the form in which rules compare them.
-    pub(crate) fn set_names(&mut self, names: Arc<[u128]>) {
+    /// Uses these names and groups of the ports, in the form in which rules compare them.
+    pub(crate) fn set_interfaces(&mut self, interfaces: Arc<[Interface]>) {
         if let Some(rules) = &mut self.rules {
-            rules.rename(names);
+            rules.know_interfaces(interfaces);
         }
     }
 

@@ -7,7 +7,7 @@ use conntrack::{Changes, Cursor, Filter, Labels};
 use flow::Zone;
 use netio::{PortId, TxQueue};
 use proptest::prelude::*;
-use ruleset::CounterMoves;
+use ruleset::{CounterMoves, Interface, name_bits};
 use steer::{AddressSet, BucketId};
 use wire::protocol;
 
@@ -128,8 +128,11 @@ impl Side {
     fn rename(&mut self, names: usize) {
         self.names = names;
         let names = self.names();
-        if let Some(names) = self.rules.as_ref().map(|rules| rules.rename(&names)) {
-            self.tell(|| Command::SetNames(names.clone()));
+        if let Some(rules) = &self.rules {
+            let named = |name: &String| Interface { name: name_bits(name).unwrap(), group: 0 };
+            let interfaces: Arc<[Interface]> = names.iter().map(named).collect();
+            rules.know_interfaces(interfaces.clone());
+            self.tell(|| Command::SetInterfaces(interfaces.clone()));
         }
     }
 

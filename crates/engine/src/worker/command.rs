@@ -8,7 +8,7 @@ use conntrack::{ConnectionRecord, Event, ExpectationEvent, LimitPools};
 use defrag::QueueView;
 use flow::KeyedPacket;
 use netio::{PortId, TxQueue};
-use ruleset::{CounterMoves, LogId};
+use ruleset::{CounterMoves, Interface, LogId};
 use steer::{AddressSet, BucketId, WorkerId};
 
 use crate::egress::routing::Routing;
@@ -48,8 +48,8 @@ pub enum Command {
     /// Use these MTUs: the longest packet that each port takes behind the link header, bytes;
     /// `None`: no known limit.
     SetMtus(Vec<Option<u32>>),
-    /// Use these names of the ports, in the form in which rules compare them.
-    SetNames(Arc<[u128]>),
+    /// Use these names and groups of the ports, in the form in which rules compare them.
+    SetInterfaces(Arc<[Interface]>),
     /// Use these routes, neighbours and links.
     Routing(Arc<Routing>),
     /// Steer packets by these inside addresses.
@@ -94,7 +94,7 @@ impl Command {
         match self {
             Self::SetOutput(..)
             | Self::SetMtus(_)
-            | Self::SetNames(_)
+            | Self::SetInterfaces(_)
             | Self::Routing(_)
             | Self::Inside(_)
             | Self::Settings(_)

@@ -19,7 +19,7 @@ impl Worker {
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
             Command::SetOutput(port, queue) => self.path.set_output(port, queue),
             Command::SetMtus(mtus) => self.path.set_mtus(&mtus),
-            Command::SetNames(names) => self.path.set_names(names),
+            Command::SetInterfaces(interfaces) => self.path.set_interfaces(interfaces),
             Command::Routing(routing) => self.path.set_routing(routing, now),
             Command::Inside(inside) => self.path.set_inside(inside),
             Command::PrepareInside(inside) => self.path.prepare_inside(inside),

@@ -72,6 +72,7 @@ mod rules {
     mod answers;
     mod elements;
     mod examples;
+    mod groups;
     mod meters;
     mod random;
     mod rulesets;

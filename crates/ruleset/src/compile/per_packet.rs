@@ -125,6 +125,8 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
         | Field::Output
         | Field::InputType
         | Field::OutputType
+        // Other groups have flows decided about anew.
+        | Field::Group(_)
         | Field::Mark
         | Field::Priority => None,
         Field::Header(HeaderBits {

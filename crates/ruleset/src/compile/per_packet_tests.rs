@@ -42,6 +42,7 @@ fn addresses_ports_interfaces_states_and_marks_are_those_of_a_flow() {
         json!([{"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}},
             "right": 22}}, {"drop": null}]),
         is(json!({"meta": {"key": "iifname"}}), "lan0"),
+        is(json!({"meta": {"key": "iifgroup"}}), "default"),
         any(json!({"ct": {"key": "state"}}), json!(["new"])),
         any(json!({"ct": {"key": "status"}}), json!("dnat")),
         json!([{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"ct": {"key": "mark"}}}}]),

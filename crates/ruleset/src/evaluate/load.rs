@@ -61,7 +61,7 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         }
         Field::Connection(field) => connection(field, view, changed),
         // The run finds these, because it knows the hook and the state.
-        Field::Generated(_) | Field::Route(_) | Field::Clock(_) => None,
+        Field::Generated(_) | Field::Route(_) | Field::Clock(_) | Field::Group(_) => None,
     }
 }
 

@@ -7,6 +7,7 @@
 mod dynamic;
 mod extension;
 mod generate;
+mod groups;
 mod limit;
 mod load;
 mod outcome;
@@ -21,6 +22,7 @@ mod wall;
 
 use flow::Timestamp;
 
+pub use self::groups::Interface;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
 pub use self::routes::{RouteQuestion, Routes, Side};
 

@@ -92,6 +92,7 @@ impl<T: Trace> Run<'_, '_, T> {
             Field::Generated(id) => self.generated(id),
             Field::Route(lookup) => looked_up(lookup, self.hook, &view, self.outcome),
             Field::Clock(field) => self.state.wall.value(field, self.now),
+            Field::Group(side) => self.state.group(side, self.view),
             field => value(field, &view, self.outcome),
         }
     }

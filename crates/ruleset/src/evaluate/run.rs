@@ -246,6 +246,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Field::Generated(id) => self.generated(id),
             Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
             Field::Clock(field) => self.state.wall.value(field, self.now),
+            Field::Group(side) => self.state.group(side, self.view),
             field => value(field, self.view, self.outcome),
         }
     }

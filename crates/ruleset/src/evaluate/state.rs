@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::dynamic::{Joining, Meeting};
 use super::generate::Numbers;
+use super::groups::Interface;
 use super::limit::{QuotaLease, SharedQuota, SharedRate};
 use super::rewriting::Rewriting;
 use super::shared_set::{Changed, SharedSet, Wanted};
@@ -265,6 +266,7 @@ pub struct RuleState {
     refused: u64,
     pub(super) rewriting: Rewriting,
     pub(super) wall: Arc<WallClock>,
+    pub(super) interfaces: Arc<[Interface]>,
     loaded_at: Timestamp,
 }
 
@@ -284,6 +286,7 @@ impl RuleState {
             joined: Vec::new(),
             sets: shared.sets.clone(),
             refused: 0,
+            interfaces: Arc::default(),
             loaded_at: now,
         }
     }

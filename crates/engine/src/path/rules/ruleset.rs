@@ -11,8 +11,8 @@ use netio::PortId;
 use ruleset::listing::LiveElement;
 use ruleset::{
     CompileError, CompileOptions, Counted, CounterMoves, CtState, ElementProblem, HelperId, Hook,
-    LogId, Logs, NamedElements, Need, Outcome, PacketView, Problem, Program, RuleState, SetId,
-    Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations, ValidRuleset,
+    Interface, LogId, Logs, NamedElements, Need, Outcome, PacketView, Problem, Program, RuleState,
+    SetId, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations, ValidRuleset,
     name_bits,
 };
 use wire::protocol;
@@ -145,8 +145,8 @@ pub struct Rules {
     pub loaded_at: Timestamp,
     /// The part of the state that all workers share.
     shared: SharedState,
-    /// The names of the ports, for workers that begin to judge by these rules.
-    interfaces: Mutex<Arc<[u128]>>,
+    /// The interfaces of the ports, for workers that begin to judge by these rules.
+    interfaces: Mutex<Arc<[Interface]>>,
     /// The kinds of the helpers, by [`HelperId`].
     helpers: Vec<Option<Kind>>,
     /// The timeout policies, by [`TimeoutId`].
@@ -180,12 +180,14 @@ impl Rules {
         Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, zones, translations })
     }
 
-    /// Sets the names of the ports. Returns them for the workers that judge by these rules
-    /// already.
-    pub fn rename(&self, interfaces: &[String]) -> Arc<[u128]> {
-        let names = as_compared(interfaces);
-        *self.interfaces.lock().unwrap_or_else(PoisonError::into_inner) = names.clone();
-        names
+    /// Sets the interfaces of the ports, for workers that begin to judge by these rules from now
+    /// on.
+    pub fn know_interfaces(&self, interfaces: Arc<[Interface]>) {
+        *self.interfaces.lock().unwrap_or_else(PoisonError::into_inner) = interfaces;
+    }
+
+    fn interfaces(&self) -> Arc<[Interface]> {
+        self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The elements of the sets that rules fill.
@@ -201,7 +203,9 @@ impl Rules {
     /// A state of the same rules as `program` has, with the elements that sets have now. Its
     /// changes stay its own.
     pub fn state_apart(&self, program: &Program, now: Timestamp) -> RuleState {
-        RuleState::new(program, &self.shared.apart(program, now), now)
+        let mut state = RuleState::new(program, &self.shared.apart(program, now), now);
+        state.set_interfaces(self.interfaces());
+        state
     }
 
     /// Resets the quotas. `used` is what all workers have used of each, bytes.
@@ -266,8 +270,7 @@ impl Rules {
         if !self.shared.goes_on_with(&self.program, &unloaded.program) {
             return None;
         }
-        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let unloaded = Unloaded { interfaces, ..unloaded };
+        let unloaded = Unloaded { interfaces: self.interfaces(), ..unloaded };
         Some(unloaded.into_rules(self.revision, self.loaded_at, self.shared.clone()))
     }
 
@@ -286,10 +289,12 @@ impl Rules {
 
     /// Makes the state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
-        let interfaces = self.interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let interfaces = self.interfaces();
+        let mut state = RuleState::new(&self.program, &self.shared, self.loaded_at);
+        state.set_interfaces(interfaces.clone());
         Box::new(WorkerRules {
             interfaces,
-            state: RuleState::new(&self.program, &self.shared, self.loaded_at),
+            state,
             shared: self.clone(),
             lines: Allowance::new(LINES_PER_SECOND, LINE_BURST),
             logged: Vec::new(),
@@ -299,15 +304,16 @@ impl Rules {
     }
 }
 
-/// The names of ports in the form in which rules compare them; 0 for a name that does not fit.
-fn as_compared(names: &[String]) -> Arc<[u128]> {
-    names.iter().map(|name| name_bits(name).unwrap_or(0)).collect()
+/// Interfaces of these names, of no group but `default`, as rules compare them.
+fn as_compared(names: &[String]) -> Arc<[Interface]> {
+    let interface = |name: &String| Interface { name: name_bits(name).unwrap_or(0), group: 0 };
+    names.iter().map(interface).collect()
 }
 
 /// A ruleset that is ready to be loaded.
 pub struct Unloaded {
     program: Program,
-    interfaces: Arc<[u128]>,
+    interfaces: Arc<[Interface]>,
     helpers: Vec<Option<Kind>>,
     timeouts: Vec<TimeoutPolicy>,
     syn_proxies: Vec<Promise>,
@@ -355,8 +361,8 @@ impl Unloaded {
 pub struct WorkerRules {
     /// The rules, which all workers share.
     pub(in crate::path) shared: Arc<Rules>,
-    /// The names of the ports, see [`as_compared`].
-    interfaces: Arc<[u128]>,
+    /// The interfaces of the ports.
+    interfaces: Arc<[Interface]>,
     /// The state that changes while packets are judged.
     pub(in crate::path) state: RuleState,
     /// The log lines that may still be written.
@@ -433,7 +439,7 @@ impl WorkerRules {
     /// The name of a port, as rules compare it.
     #[inline]
     pub fn interface(&self, port: PortId) -> u128 {
-        self.interfaces.get(usize::from(port.0)).copied().unwrap_or(0)
+        self.interfaces.get(usize::from(port.0)).map_or(0, |interface| interface.name)
     }
 
     /// The revision of the rules.
@@ -480,8 +486,9 @@ impl WorkerRules {
         ruleset::consult(&self.shared.program, hook, view, &mut self.state, now)
     }
 
-    /// Uses these names of the ports, see [`as_compared`].
-    pub fn rename(&mut self, interfaces: Arc<[u128]>) {
+    /// Uses these interfaces of the ports.
+    pub fn know_interfaces(&mut self, interfaces: Arc<[Interface]>) {
+        self.state.set_interfaces(interfaces.clone());
         self.interfaces = interfaces;
     }
 

@@ -50,6 +50,8 @@ impl Kernel {
             "addr add 203.0.113.8/32 dev client0",
             "addr add 203.0.113.9/32 dev server0",
             "link set lo up",
+            "link set client0 group 5",
+            "link set server0 group 7",
             // On `lo`, because another interface would send multicast reports for it.
             "addr add 2001:db8:9::9/128 dev lo",
         ])?;

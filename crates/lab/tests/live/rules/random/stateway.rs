@@ -5,8 +5,9 @@ use flow::Timestamp;
 use lab::Side;
 use ruleset::listing::{Live, with_live};
 use ruleset::{
-    CompileOptions, Connection, CtState, Decision, Hook, NatRequest, Options, PacketView, Program,
-    Reject, RuleState, SegmentSize, SharedState, Step, ValidRuleset, explain, import, name_bits,
+    CompileOptions, Connection, CtState, Decision, Hook, Interface, NatRequest, Options,
+    PacketView, Program, Reject, RuleState, SegmentSize, SharedState, Step, ValidRuleset, explain,
+    import, name_bits,
 };
 use serde_json::Value;
 use wire::{ChecksumCovers, Family, Network, TcpFlags, Transport, dissect};
@@ -81,7 +82,9 @@ impl Ours {
         let program = Program::compile(ruleset, CompileOptions { index, seed: 5 }).unwrap();
         let shared = SharedState::new(&program, now);
         shared.set_wall_clock(ahead, zone);
-        let state = RuleState::new(&program, &shared, now);
+        let mut state = RuleState::new(&program, &shared, now);
+        let interface = |(name, group)| Interface { name: name_bits(name).unwrap(), group };
+        state.set_interfaces([("client0", 5), ("server0", 7)].map(interface).into());
         Self { program, shared, state, connections: Connections::new(traffic) }
     }
 

@@ -256,7 +256,7 @@ fn inside_transport(random: &mut Random) -> String {
 
 fn surroundings(random: &mut Random, place: Place) -> String {
     let not = not(random);
-    match random.between(0, 10) {
+    match random.between(0, 12) {
         8 | 9 => random
             .one_of(&[
                 // No hour or date begins while a case runs, but for one run in a million.
@@ -307,6 +307,13 @@ fn surroundings(random: &mut Random, place: Place) -> String {
                 "{ 00:00:5e:00:53:01, 00:00:5e:00:53:77 }",
                 "00:00:5e:00:53:00-00:00:5e:00:53:02"
             ])
+        ),
+        10 if place.has_output => {
+            format!("oifgroup {not}{}", random.one_of(&["7", "5", "default", "{ 5-6, 9 }", "0-6"]))
+        }
+        10 => format!(
+            "iifgroup {not}{}",
+            random.one_of(&["7", "5", "default", "{ default, 6-7 }", "5-6"])
         ),
         _ => format!(
             "meta {}",
