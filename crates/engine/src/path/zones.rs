@@ -205,7 +205,7 @@ impl Zones {
         known.copied().unwrap_or(Origin { zone: Zone(0), vlan, map_epoch: self.rest_epoch })
     }
 
-    /// The [`Origin::map_epoch`] of packets of a zone.
+    /// The count of changes of the zone map that packets of a zone carry (`Origin::map_epoch`).
     pub fn map_epoch(&self, zone: Zone) -> u16 {
         let origins = self.origins.iter().flatten();
         let own = origins.filter(|origin| origin.zone == zone).map(|origin| origin.map_epoch);
