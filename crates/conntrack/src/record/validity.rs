@@ -29,6 +29,10 @@ impl ConnectionRecord {
             (leaves.is_some_and(|it| it == *original), "a translation that changes nothing"),
             (leaves.is_some_and(|it| !is_like(&it, original)), "a translation of another kind"),
             (
+                leaves.is_some() && self.reply() == *original,
+                "a translation whose replies are the packets themselves",
+            ),
+            (
                 policy.is_some_and(|it| it.protocol() != key.protocol),
                 "timeouts of another protocol",
             ),

@@ -11,7 +11,7 @@ use steer::{BucketId, WorkerId};
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::records::ImportedLot;
+use crate::path::records::{Exported, ImportedLot};
 use crate::worker::command::Question;
 
 /// Most records that one question brings to a worker: packets wait no longer than for two batches.
@@ -54,8 +54,7 @@ impl Gateway {
         for bucket in buckets {
             let mut next = Some(Cursor::default());
             while let Some(from) = next {
-                let question = |reply| Question::Export(bucket, from, reply);
-                let exported = self.shared.lock().ask_owner(bucket, question)?;
+                let exported = self.export_piece(bucket, from)?;
                 if exported.records.into_iter().try_for_each(&mut *each).is_break() {
                     return Ok(());
                 }
@@ -63,6 +62,20 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// A piece of a bucket, which may be on its way if a worker hung when it was to move.
+    fn export_piece(&self, bucket: BucketId, from: Cursor) -> Result<Exported, Unresponsive> {
+        for _ in 0..TRIES {
+            let mut coordinator = self.shared.lock();
+            let question = |reply| Question::Export(bucket, from, reply);
+            if let Some(exported) = coordinator.ask_owner(bucket, question)? {
+                return Ok(exported);
+            }
+            drop(coordinator);
+            std::thread::sleep(PAUSE);
+        }
+        Err(Unresponsive(self.shared.lock().table.owner(bucket)))
     }
 
     /// Makes connections of records. A record that does not become one changes nothing.
@@ -82,8 +95,10 @@ impl Gateway {
             }
             std::thread::sleep(PAUSE);
         }
-        // The owner of their bucket is no longer there, or does not empty its rings.
-        Err(Unresponsive(WorkerId(0)))
+        // The owner of their bucket has not got it, or does not empty its rings.
+        let coordinator = self.shared.lock();
+        let owner = rest.first().map(|record| coordinator.bucket_of(record.key()));
+        Err(Unresponsive(owner.map_or(WorkerId(0), |bucket| coordinator.table.owner(bucket))))
     }
 
     /// Offers records to the owners of their buckets. Returns those that must be offered again.

@@ -43,15 +43,20 @@ pub struct ImportedLot {
 }
 
 impl PacketPath {
-    /// The records of a piece of a bucket.
-    pub(crate) fn export(&self, bucket: BucketId, from: Cursor, now: Timestamp) -> Exported {
-        let Some(bucket) = self.buckets.get(bucket) else { return Exported::default() };
+    /// The records of a piece of a bucket; `None` if the bucket is not here.
+    pub(crate) fn export(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+        now: Timestamp,
+    ) -> Option<Exported> {
+        let bucket = self.buckets.get(bucket)?;
         let mut records = Vec::new();
         let interfaces = self.interfaces();
         let rest = bucket.connections.records_from(from, PIECE, interfaces, now, |record| {
             records.push(record);
         });
-        Exported { records, rest }
+        Some(Exported { records, rest })
     }
 
     /// Makes connections of records, each in its bucket.
@@ -74,7 +79,8 @@ impl PacketPath {
             }
             match self.import_one(bucket, &record, epoch.1, now) {
                 Ok(()) => lot.imported += 1,
-                Err(refusal) => lot.refused.push(refusal),
+                Err(Some(refusal)) => lot.refused.push(refusal),
+                Err(None) => lot.back.push((bucket, record)),
             }
             // It may have taken the place of others that have aliases.
             self.remove_aliases();
@@ -82,22 +88,23 @@ impl PacketPath {
         lot
     }
 
+    /// The error is the reason of a refusal; `None` if another try may succeed.
     fn import_one(
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
         epoch: u16,
         now: Timestamp,
-    ) -> Result<(), ImportRefusal> {
+    ) -> Result<(), Option<ImportRefusal>> {
         let original = record.original();
         let hash = self.hasher.table_hash(&original.key);
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
         let Some(Bucket { connections, aliases, .. }) = buckets.get_mut(id) else {
-            return Err(ImportRefusal::Clash);
+            return Err(None);
         };
         if aliases.owner(&original, hash).is_some() {
             counters.conntrack.import_refused += 1;
-            return Err(ImportRefusal::Clash);
+            return Err(Some(ImportRefusal::Clash));
         }
         let interfaces = forwarder.router().map(|router| router.routing());
         let importing = Importing {
@@ -109,14 +116,22 @@ impl PacketPath {
         };
         let zone = Some(record.zones().named());
         let mut context = tracking.context_of(zone, now, counters);
-        let imported = connections.import(record, importing, &mut context)?;
+        let imported = connections.import(record, importing, &mut context).map_err(Some)?;
         if matches!(imported, Imported::Joined(_)) || record.needs_no_alias() {
             return Ok(());
         }
         let filing = self.direct(id, (original, hash), record.reply(), None, now);
-        if filing.is_some_and(|filing| filing != Filing::Filed) {
+        let refusal = match filing {
+            None | Some(Filing::Filed) => None,
+            Some(Filing::Taken) => Some(Some(ImportRefusal::Clash)),
+            Some(Filing::Full) => Some(Some(ImportRefusal::Index)),
+            // So many packets wait for aliases now that this one can not be asked for.
+            Some(Filing::Crowded) => Some(None),
+        };
+        if let Some(refusal) = refusal {
             self.take_back_import(id, (original, hash), now);
-            return Err(ImportRefusal::Clash);
+            self.counters.conntrack.import_refused += u64::from(refusal.is_some());
+            return Err(refusal);
         }
         self.resteer_imported(id, (original, hash), now);
         Ok(())
@@ -136,7 +151,6 @@ impl PacketPath {
             bucket.connections.end(&original, hash, &mut context);
         }
         counters.conntrack.imported -= 1;
-        counters.conntrack.import_refused += 1;
     }
 
     /// The interfaces of the host, which only a router knows.

@@ -30,7 +30,7 @@ fn export(gateway: &mut TestGateway) -> Vec<ConnectionRecord> {
             let question = Question::Export(bucket, from, reply);
             gateway.handles[owner].tell(Command::Ask(question)).unwrap();
             gateway.run_until_idle();
-            let exported = answer.recv().unwrap();
+            let exported = answer.recv().unwrap().unwrap();
             records.extend(exported.records);
             next = exported.rest;
         }

@@ -131,7 +131,7 @@ pub enum Question {
     /// inside addresses hold, and the start of the next piece.
     Resteer(BucketId, conntrack::Cursor, SyncSender<Option<conntrack::Cursor>>),
     /// The records of the connections in a piece of a bucket, and the start of the next piece.
-    Export(BucketId, conntrack::Cursor, SyncSender<Exported>),
+    Export(BucketId, conntrack::Cursor, SyncSender<Option<Exported>>),
     /// Make connections of these records, each in its bucket.
     Import(Vec<(BucketId, ConnectionRecord)>, SyncSender<ImportedLot>),
     /// Forget at most this many expectations of the gateway, and tell the subscribers of this

@@ -145,6 +145,9 @@ fn what_is_no_file_of_connections_changes_nothing() {
         let saved = format!("{}/saved", Namespace::SCRATCH);
         gateway.command(&["conntrack", "save", &saved]).check()?;
         assert_eq!(load(&saved)?.code, Some(0));
+        // It tells who has talked to whom, so nobody else may read it.
+        let mode = lab.gateway().program("stat").args(["-c", "%a", &saved]).check()?;
+        assert_eq!(mode.trim(), "600");
         // A file that can not be written leaves nothing behind.
         let said = gateway.command(&["conntrack", "save", "/nowhere/saved"]).run()?;
         assert_eq!(said.code, Some(1), "{said:?}");

@@ -1,8 +1,9 @@
 //! `stateway conntrack save` and `load`
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -52,27 +53,39 @@ struct Saved {
     bytes: u64,
 }
 
-/// A file that takes its name only when it is whole.
+/// A file that takes its name only when it is whole, and is removed otherwise. Only its owner may
+/// read it, because it tells who has talked to whom.
 struct NewFile {
     file: File,
     temporary: PathBuf,
     name: PathBuf,
+    is_kept: bool,
 }
 
 impl NewFile {
     fn create(name: &Path) -> anyhow::Result<Self> {
         let mut temporary = name.as_os_str().to_owned();
-        temporary.push(".new");
+        temporary.push(format!(".{}.new", std::process::id()));
         let temporary = PathBuf::from(temporary);
-        let file = File::create(&temporary)
-            .with_context(|| format!("can not write {}", temporary.display()))?;
-        Ok(Self { file, temporary, name: name.to_owned() })
+        // A link of this name that somebody else has made is not followed.
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
+        let file = file.with_context(|| format!("can not write {}", temporary.display()))?;
+        Ok(Self { file, temporary, name: name.to_owned(), is_kept: false })
     }
 
-    fn keep(self) -> anyhow::Result<()> {
-        let Self { file, temporary, name } = self;
-        let kept = file.sync_all().and_then(|()| std::fs::rename(&temporary, &name));
-        kept.with_context(|| format!("can not write {}", name.display()))
+    fn keep(mut self) -> anyhow::Result<()> {
+        let kept = self.file.sync_all().and_then(|()| std::fs::rename(&self.temporary, &self.name));
+        self.is_kept = kept.is_ok();
+        kept.with_context(|| format!("can not write {}", self.name.display()))
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // There is nothing to be done about a file that can not be removed.
+            let _ = std::fs::remove_file(&self.temporary);
+        }
     }
 }
 
@@ -131,13 +144,7 @@ pub fn save(args: SaveArgs, out: &mut Output) -> anyhow::Result<()> {
     });
     let saved = writer.count();
     let trailer = writer.end();
-    let ended = ended.and_then(|()| target.write(&trailer));
-    if let Err(error) = ended {
-        if let Target::File(NewFile { temporary, .. }) = &target {
-            let _ = std::fs::remove_file(temporary);
-        }
-        return Err(error);
-    }
+    ended.and_then(|()| target.write(&trailer))?;
     written += trailer.len();
     if let Target::File(file) = target {
         file.keep()?;
