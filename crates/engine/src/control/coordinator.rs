@@ -291,6 +291,15 @@ impl Coordinator {
         self.workers[owner.index()].ask(question)
     }
 
+    /// Asks a worker that is there. The answer comes through the channel.
+    pub fn ask_later<T>(
+        &mut self,
+        worker: WorkerId,
+        question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question,
+    ) -> Result<Receiver<T>, Unresponsive> {
+        self.workers[worker.index()].ask_later(question)
+    }
+
     /// Asks a worker; `None` if there is no worker of that number.
     pub fn ask_worker<T>(
         &mut self,

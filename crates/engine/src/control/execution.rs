@@ -24,20 +24,11 @@ const PAUSE: Duration = Duration::from_micros(100);
 const ROUNDS: u32 = 10_000;
 
 /// How workers run.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub enum Execution {
     /// Each on a thread of its own, in real time.
-    #[default]
     Threads,
     /// When somebody takes their turns, at the time that is given.
-    Stepped(Stepper),
-}
-
-/// The life of a worker after it was started.
-pub enum Started {
-    /// Its thread.
-    Thread(JoinHandle<WorkerReport>),
-    /// It stays with these.
     Stepped(Stepper),
 }
 
@@ -50,30 +41,35 @@ impl Execution {
         }
     }
 
-    /// Starts a worker.
+    /// Starts a worker. Returns its thread, if it has one.
     ///
     /// # Errors
     /// The system's error if it gives no thread.
-    pub fn start(&self, worker: Worker) -> std::io::Result<Started> {
-        Ok(match self {
-            Self::Threads => Started::Thread(thread::spawn(worker)?),
+    pub fn start(&self, worker: Worker) -> std::io::Result<Option<JoinHandle<WorkerReport>>> {
+        match self {
+            Self::Threads => thread::spawn(worker).map(Some),
             Self::Stepped(stepper) => {
                 stepper.lock().workers.insert(worker.path.worker(), worker);
-                Started::Stepped(stepper.clone())
+                Ok(None)
             }
-        })
+        }
     }
 
     /// Waits for a message of a worker; `None` if none comes.
     pub fn receive<T>(&self, from: &Receiver<T>) -> Option<T> {
         match self {
             Self::Threads => from.recv_timeout(PATIENCE).ok(),
-            Self::Stepped(stepper) => (0..ROUNDS).find_map(|_| {
-                from.try_recv().ok().or_else(|| {
-                    stepper.take_turns();
-                    None
-                })
-            }),
+            Self::Stepped(_) => self.retry(|| from.try_recv().ok()),
+        }
+    }
+
+    /// Lets workers work for a while: for so long, or a turn each where no time passes.
+    pub fn pause(&self, time: Duration) {
+        match self {
+            Self::Threads => std::thread::sleep(time),
+            Self::Stepped(stepper) => {
+                stepper.take_turns();
+            }
         }
     }
 
@@ -85,12 +81,7 @@ impl Execution {
         };
         (0..tries).find_map(|_| {
             attempt().or_else(|| {
-                match self {
-                    Self::Threads => std::thread::sleep(PAUSE),
-                    Self::Stepped(stepper) => {
-                        stepper.take_turns();
-                    }
-                }
+                self.pause(PAUSE);
                 None
             })
         })

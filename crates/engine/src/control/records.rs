@@ -72,8 +72,9 @@ impl Gateway {
             if let Some(exported) = coordinator.ask_owner(bucket, question)? {
                 return Ok(exported);
             }
+            let execution = coordinator.execution.clone();
             drop(coordinator);
-            std::thread::sleep(PAUSE);
+            execution.pause(PAUSE);
         }
         Err(Unresponsive(self.shared.lock().table.owner(bucket)))
     }
@@ -86,6 +87,7 @@ impl Gateway {
         &self,
         records: Vec<ConnectionRecord>,
     ) -> Result<ImportReport, Unresponsive> {
+        let execution = self.shared.lock().execution.clone();
         let mut report = ImportReport::default();
         let mut rest = records;
         for _ in 0..TRIES {
@@ -93,7 +95,7 @@ impl Gateway {
             if rest.is_empty() {
                 return Ok(report);
             }
-            std::thread::sleep(PAUSE);
+            execution.pause(PAUSE);
         }
         // The owner of their bucket has not got it, or does not empty its rings.
         let coordinator = self.shared.lock();
@@ -135,11 +137,13 @@ impl Coordinator {
             let bucket = self.bucket_of(record.key());
             by_owner.entry(self.table.owner(bucket)).or_default().push((bucket, record));
         }
-        let mut lots = Vec::new();
+        let mut pending = Vec::new();
         for (owner, records) in by_owner {
-            let question = |reply| Question::Import(records, reply);
-            lots.extend(self.ask_worker(owner, question).transpose()?);
+            pending.push((owner, self.ask_later(owner, |reply| Question::Import(records, reply))?));
         }
-        Ok(lots)
+        let answers = pending.into_iter();
+        answers
+            .map(|(owner, answer)| self.execution.receive(&answer).ok_or(Unresponsive(owner)))
+            .collect()
     }
 }

@@ -1,12 +1,13 @@
 //! The workers as the coordinator sees them: threads, rings and commands.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 
 use netio::Waker;
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{SteerSettings, WorkerId};
 
-use crate::control::execution::{Execution, PATIENCE, Started};
+use crate::control::execution::{Execution, PATIENCE};
 use crate::rings::link::{CONTROL_RESERVE, Wakeup, connect};
 use crate::worker::Worker;
 use crate::worker::command::{Command, Question};
@@ -30,7 +31,7 @@ pub struct WorkerHandle {
     pub wakeup: Wakeup,
     commands: Producer<Command>,
     execution: Execution,
-    started: Option<Started>,
+    thread: Option<JoinHandle<WorkerReport>>,
 }
 
 impl WorkerHandle {
@@ -42,7 +43,7 @@ impl WorkerHandle {
         let (commands, inbox) = RingBuffer::new(INBOX);
         let wakeup = Wakeup::new(Waker::new()?);
         let execution = Execution::Threads;
-        Ok((Self { id, cpu, wakeup, commands, execution, started: None }, inbox))
+        Ok((Self { id, cpu, wakeup, commands, execution, thread: None }, inbox))
     }
 
     /// Puts a test between the coordinator and the worker. Returns the commands of the
@@ -58,7 +59,7 @@ impl WorkerHandle {
     /// # Errors
     /// The system's error if it gives no thread.
     pub fn start(&mut self, worker: Worker, execution: &Execution) -> std::io::Result<()> {
-        self.started = Some(execution.start(worker)?);
+        self.thread = execution.start(worker)?;
         self.execution = execution.clone();
         Ok(())
     }
@@ -116,12 +117,12 @@ impl WorkerHandle {
     /// [`Unresponsive`] when its inbox stays full or its thread has panicked.
     pub fn stop(&mut self) -> Result<WorkerReport, Unresponsive> {
         self.tell(Command::Stop)?;
-        match self.started.take() {
-            Some(Started::Thread(thread)) => thread.join().map_err(|_| Unresponsive(self.id)),
-            Some(Started::Stepped(stepper)) => {
+        match (self.thread.take(), &self.execution) {
+            (Some(thread), _) => thread.join().map_err(|_| Unresponsive(self.id)),
+            (None, Execution::Stepped(stepper)) => {
                 stepper.stopped(self.id).ok_or(Unresponsive(self.id))
             }
-            None => Ok(WorkerReport::default()),
+            (None, Execution::Threads) => Ok(WorkerReport::default()),
         }
     }
 }
