@@ -203,6 +203,24 @@ impl Write for Vec<u8> {
     }
 }
 
+/// Appends bytes with their length, a varint, in front. Most are short, so the length takes one byte.
+/// Longer ones move up.
+pub(crate) fn prefixed(to: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = to.len();
+    to.u8(0);
+    write(to);
+    let length = to.len() - start - 1;
+    match u8::try_from(length) {
+        Ok(length @ ..0x80) => to[start] = length,
+        _ => {
+            let bytes = to.split_off(start + 1);
+            to.truncate(start);
+            to.varint(length as u64);
+            to.bytes(&bytes);
+        }
+    }
+}
+
 /// A span of time in a record, milliseconds.
 ///
 /// A record has no point in time, because the clocks of two gateways have nothing in common. It

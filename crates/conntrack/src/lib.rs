@@ -37,7 +37,8 @@ pub use expect::{ExpectationCursor, Expectations};
 pub use proto::{DropCause, TimeoutPolicy, Timeouts};
 pub use record::{
     Batch, ConnectionRecord, ImportRefusal, InterfaceName, Interfaces, NoInterfaces,
-    RecordFileError, RecordFileWriter, VERSION as RECORD_VERSION, records_in_file,
+    RecordFileError, RecordFileWriter, end_of_export, push_to_batch, records_in_file,
+    whole_records,
 };
 pub use settings::Settings;
 pub use table::{

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use conntrack::{Batch, ConnectionRecord};
+use conntrack::{Batch, ConnectionRecord, end_of_export};
 
 use crate::SCHEMA;
 use crate::refusal::Refused;
@@ -36,10 +36,7 @@ async fn export(State(shared): State<Shared>) -> Result<Response, Refused> {
             // Without an end, the reader knows that something is missing.
             Err(error) => tracing::error!("an export of connections ends early: {error}"),
             Ok(()) => {
-                let _ = bytes.add(|to| {
-                    to.push(0);
-                    to.extend(count.to_be_bytes());
-                });
+                let _ = bytes.add(|to| to.extend(end_of_export(count)));
             }
         }
         let _ = bytes.flush();

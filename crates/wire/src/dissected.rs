@@ -340,6 +340,16 @@ pub enum QueryKind {
 }
 
 impl QueryKind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Echo,
+        Self::Timestamp,
+        Self::Information,
+        Self::AddressMask,
+        Self::EchoV6,
+        Self::NodeInformation,
+    ];
+
     /// The ICMP type of the question.
     pub const fn request_type(self) -> u8 {
         match self {

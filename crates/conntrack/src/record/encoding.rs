@@ -13,7 +13,7 @@ use flow::{Endpoint, FlowKey, KeyedPacket, Side, Zone};
 use wire::Family;
 
 use super::{ConnectionRecord, Facts, InterfaceName, RecordedTranslation};
-use crate::codec::{DecodeError, Millis, Reader, Write};
+use crate::codec::{DecodeError, Millis, Reader, Write, prefixed};
 use crate::helper::{Holder, RecordedHelper};
 use crate::proto::RecordedState;
 use crate::seqadj::Shift;
@@ -209,20 +209,7 @@ impl RecordedTranslation {
 fn field<T>(to: &mut Vec<u8>, tag: u8, value: Option<T>, write: impl FnOnce(&mut Vec<u8>, T)) {
     let Some(value) = value else { return };
     to.u8(tag);
-    let start = to.len();
-    // Most values are short, so the length takes one byte. For a longer one the value moves up.
-    to.u8(0);
-    write(to, value);
-    let length = to.len() - start - 1;
-    match u8::try_from(length) {
-        Ok(length @ ..0x80) => to[start] = length,
-        _ => {
-            let value = to.split_off(start + 1);
-            to.truncate(start);
-            to.varint(length as u64);
-            to.bytes(&value);
-        }
-    }
+    prefixed(to, |to| write(to, value));
 }
 
 /// A value that is left out if it is 0 may not be 0.

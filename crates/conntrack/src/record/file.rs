@@ -14,7 +14,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 use super::ConnectionRecord;
-use crate::codec::{DecodeError, Reader, Write};
+use crate::codec::{DecodeError, Reader, Write, prefixed};
 
 /// The first bytes of a file.
 const MAGIC: &[u8; 16] = b"STATEWAY-RECORDS";
@@ -26,21 +26,33 @@ const TRAILER: usize = 16;
 impl ConnectionRecord {
     /// Appends the record to a batch.
     pub fn encode_in_batch(&self, to: &mut Vec<u8>) {
-        let start = to.len();
-        // Most records take less than 128 bytes, so their length takes one.
-        to.u8(0);
-        self.encode(to);
-        let length = to.len() - start - 1;
-        match u8::try_from(length) {
-            Ok(length @ ..0x80) => to[start] = length,
-            _ => {
-                let record = to.split_off(start + 1);
-                to.truncate(start);
-                to.varint(length as u64);
-                to.bytes(&record);
-            }
-        }
+        prefixed(to, |to| self.encode(to));
     }
+}
+
+/// Appends the bytes of a record to a batch.
+pub fn push_to_batch(record: &[u8], to: &mut Vec<u8>) {
+    to.varint(record.len() as u64);
+    to.bytes(record);
+}
+
+/// The length of the whole records at the start of a batch that may be cut off, and how many they
+/// are. It stops in front of the end of an export.
+pub fn whole_records(bytes: &[u8]) -> (usize, u64) {
+    let mut batch = Batch::new(bytes);
+    let (mut length, mut records) = (0, 0);
+    while let Some(Ok(_)) = batch.next() {
+        length = Reader::new(bytes).before(&batch.0).len();
+        records += 1;
+    }
+    (length, records)
+}
+
+/// The end of an export: an empty record, and the number of records.
+pub fn end_of_export(records: u64) -> Vec<u8> {
+    let mut end = vec![0];
+    end.u64(records);
+    end
 }
 
 /// The records of a batch, as bytes. It ends with the first error.
@@ -107,8 +119,7 @@ impl RecordFileWriter {
 
     /// The last bytes of the file.
     pub fn end(mut self) -> Vec<u8> {
-        let mut trailer = vec![0];
-        trailer.u64(self.count);
+        let mut trailer = end_of_export(self.count);
         self.checksum.write(&trailer);
         trailer.u64(self.checksum.finish());
         trailer

@@ -91,3 +91,21 @@ fn a_long_record_has_a_long_length() {
         Batch::new(&batch).map(|it| ConnectionRecord::decode(it.unwrap()).unwrap()).collect();
     assert_eq!(read, [record.clone(), record]);
 }
+
+#[test]
+fn a_batch_that_is_cut_has_its_whole_records() {
+    let (mut batch, mut ends) = (Vec::new(), vec![0]);
+    for record in some_records() {
+        record.encode_in_batch(&mut batch);
+        ends.push(batch.len());
+    }
+    // A length of two bytes may be cut as well.
+    push_to_batch(&[7; 300], &mut batch);
+    ends.push(batch.len());
+    let mut bytes = batch;
+    bytes.extend(end_of_export(9));
+    for cut in 0..=bytes.len() {
+        let records = ends.iter().filter(|end| **end <= cut).count() - 1;
+        assert_eq!(whole_records(&bytes[..cut]), (ends[records], records as u64), "{cut}");
+    }
+}

@@ -11,7 +11,7 @@ mod file;
 mod interface;
 mod validity;
 
-use flow::{FlowKey, KeyedPacket, Side, ZonePair};
+use flow::{FlowKey, KeyedPacket, ZonePair};
 
 use crate::codec::Millis;
 use crate::helper::RecordedHelper;
@@ -20,8 +20,10 @@ use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
 use crate::{Counts, Labels, TimeoutPolicy};
 
-pub use self::encoding::VERSION;
-pub use self::file::{Batch, RecordFileError, RecordFileWriter, records_in_file};
+pub use self::file::{
+    Batch, RecordFileError, RecordFileWriter, end_of_export, push_to_batch, records_in_file,
+    whole_records,
+};
 pub use self::interface::{InterfaceName, Interfaces, NoInterfaces};
 
 /// A connection, as another gateway can take it over.
@@ -85,19 +87,9 @@ impl ConnectionRecord {
         &self.original.key
     }
 
-    /// The end that opened it.
-    pub const fn originator(&self) -> Side {
-        self.original.sender
-    }
-
     /// The zones of both directions.
     pub fn zones(&self) -> ZonePair {
         ZonePair { original: self.original.key.zone, reply: self.reply().key.zone }
-    }
-
-    /// True if its packets change on their way.
-    pub const fn is_translated(&self) -> bool {
-        self.translation.is_some()
     }
 
     /// The interface whose address it uses, if it is masqueraded.
@@ -110,16 +102,6 @@ impl ConnectionRecord {
     pub const fn needs_no_alias(&self) -> bool {
         let key = &self.original.key;
         key.is_tunnel() || key.is_call() && !self.facts.call
-    }
-
-    /// True if both ends have shown that they want it.
-    pub const fn is_assured(&self) -> bool {
-        self.facts.assured
-    }
-
-    /// The time until it ends unless a packet comes.
-    pub const fn left(&self) -> Millis {
-        self.left
     }
 }
 

@@ -95,7 +95,7 @@ fn a_record_that_is_cut_anywhere_is_refused() {
                 Err(error) => assert_eq!(error, DecodeError::Cut, "at {end}"),
             }
         }
-        assert_eq!(whole, if record.is_translated() { 4 } else { 0 });
+        assert_eq!(whole, if record.translation.is_some() { 4 } else { 0 });
     }
 }
 

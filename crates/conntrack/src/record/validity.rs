@@ -66,7 +66,7 @@ fn is_canonical(KeyedPacket { key, sender }: &KeyedPacket) -> bool {
     let has_query =
         (family, protocol) == (Family::V4, protocol::ICMP) || protocol == protocol::ICMPV6;
     if has_query {
-        let is_kind = QUERIES.iter().any(|query| *query as u8 == kind >> 1);
+        let is_kind = QueryKind::ALL.iter().any(|query| *query as u8 == kind >> 1);
         // A code has 8 bits.
         return is_kind && low.address <= high.address && high.port <= 0xff;
     }
@@ -83,12 +83,3 @@ fn is_canonical(KeyedPacket { key, sender }: &KeyedPacket) -> bool {
         && (order(low) != order(high) || is_from_low)
         && (has_ports || (low.port, high.port) == (0, 0))
 }
-
-const QUERIES: [QueryKind; 6] = [
-    QueryKind::Echo,
-    QueryKind::Timestamp,
-    QueryKind::Information,
-    QueryKind::AddressMask,
-    QueryKind::EchoV6,
-    QueryKind::NodeInformation,
-];

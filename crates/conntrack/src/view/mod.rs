@@ -226,15 +226,7 @@ pub(crate) const fn zone_number(Zone(number): Zone) -> u16 {
 
 /// The ICMP type for a query kind of a flow key.
 fn icmp_type(kind: u8, direction: Direction) -> u8 {
-    const KINDS: [QueryKind; 6] = [
-        QueryKind::Echo,
-        QueryKind::Timestamp,
-        QueryKind::Information,
-        QueryKind::AddressMask,
-        QueryKind::EchoV6,
-        QueryKind::NodeInformation,
-    ];
-    KINDS.iter().find(|known| **known as u8 == kind).map_or(0, |known| match direction {
+    QueryKind::ALL.iter().find(|known| **known as u8 == kind).map_or(0, |known| match direction {
         Direction::Original => known.request_type(),
         Direction::Reply => known.reply_type(),
     })

@@ -7,7 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use conntrack::{ImportRefusal, RecordFileWriter, records_in_file};
+use conntrack::{
+    ImportRefusal, RecordFileWriter, end_of_export, push_to_batch, records_in_file, whole_records,
+};
 use control::ClientError;
 use control::schema::{Count, ImportedRecords};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -20,8 +22,6 @@ use crate::print::{Output, things};
 const PATH: &str = "/v1/connections/records";
 /// Bytes of records that one request brings to the gateway.
 const BATCH: usize = 256 * 1024;
-/// The end of an export: an empty record and the number of records.
-const END: usize = 9;
 
 #[derive(Debug, clap::Args)]
 pub struct SaveArgs {
@@ -136,8 +136,7 @@ pub fn save(args: SaveArgs, out: &mut Output) -> anyhow::Result<()> {
         anyhow::Ok(())
     });
     bar.finish_and_clear();
-    let told = pending.split_first_chunk::<END>().map(|([_, count @ ..], _)| *count);
-    let is_whole = told.map(u64::from_be_bytes) == Some(writer.count());
+    let is_whole = pending.starts_with(&end_of_export(writer.count()));
     let ended = read.and_then(|()| {
         anyhow::ensure!(is_whole, "the gateway has ended the list early; its log says why");
         Ok(())
@@ -163,27 +162,6 @@ pub fn save(args: SaveArgs, out: &mut Output) -> anyhow::Result<()> {
     }
 }
 
-/// The length of the whole records at the start of these bytes, and how many they are. It stops in
-/// front of the empty record at the end.
-fn whole_records(bytes: &[u8]) -> (usize, u64) {
-    let (mut at, mut records) = (0, 0);
-    while let Some(length) = length_of_record(&bytes[at..]) {
-        at += length;
-        records += 1;
-    }
-    (at, records)
-}
-
-/// The length of the first record with its own length in front, if all of it is there.
-fn length_of_record(bytes: &[u8]) -> Option<usize> {
-    // A length has 4 bytes at most: no gateway sends a longer record.
-    let end = bytes.iter().take(4).position(|byte| byte & 0x80 == 0)?;
-    let digits = bytes[..=end].iter().rev();
-    let length = digits.fold(0usize, |length, byte| length << 7 | usize::from(byte & 0x7f));
-    let whole = end + 1 + length;
-    (length > 0 && whole <= bytes.len()).then_some(whole)
-}
-
 pub fn load(args: &LoadArgs, out: &mut Output) -> anyhow::Result<()> {
     let file = read(&args.file)?;
     let name = || match args.file.as_os_str() {
@@ -204,7 +182,7 @@ pub fn load(args: &LoadArgs, out: &mut Output) -> anyhow::Result<()> {
             if batch.len() + record.len() > BATCH {
                 break;
             }
-            push_record(&mut batch, record);
+            push_to_batch(record, &mut batch);
             count += 1;
         }
         if count == 0 {
@@ -220,16 +198,6 @@ pub fn load(args: &LoadArgs, out: &mut Output) -> anyhow::Result<()> {
     }
     bar.finish_and_clear();
     report(&total, &args.json, out)
-}
-
-fn push_record(batch: &mut Vec<u8>, record: &[u8]) {
-    let mut length = record.len();
-    while length > 0x7f {
-        batch.push(length as u8 | 0x80);
-        length >>= 7;
-    }
-    batch.push(length as u8);
-    batch.extend_from_slice(record);
 }
 
 fn add(total: &mut ImportedRecords, one: ImportedRecords) {
