@@ -178,19 +178,13 @@ impl Client {
         path: &str,
         each: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.runtime.block_on(async {
-            let mut response = self.send(Method::GET, path, Bytes::new()).await?;
-            let mut pending = Vec::new();
-            while let Some(frame) = response.frame().await {
-                let frame = frame.map_err(|error| self.lost(&error))?;
-                if let Some(data) = frame.data_ref() {
-                    pending.extend_from_slice(data);
-                    let complete = pending.iter().rposition(|&byte| byte == b'\n');
-                    if let Some(end) = complete {
-                        pending[..end].split(|&byte| byte == b'\n').try_for_each(&mut *each)?;
-                        pending.drain(..=end);
-                    }
-                }
+        let mut pending = Vec::new();
+        self.chunks(path, &mut |data| {
+            pending.extend_from_slice(data);
+            let complete = pending.iter().rposition(|&byte| byte == b'\n');
+            if let Some(end) = complete {
+                pending[..end].split(|&byte| byte == b'\n').try_for_each(&mut *each)?;
+                pending.drain(..=end);
             }
             Ok(())
         })

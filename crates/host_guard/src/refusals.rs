@@ -55,9 +55,7 @@ impl Refusals {
             Receiver::Waiting | Receiver::Nobody => HostPart::Destination,
         })
     }
-}
 
-impl Refusals {
     /// True if the kernel may drop a packet for the host, or the host's answer.
     fn may_drop(&mut self) -> io::Result<bool> {
         Ok(self.chains.now()?.iter().any(may_drop) || has_legacy_filter()?)

@@ -8,12 +8,10 @@ use wire::Family;
 /// Ranges of addresses of both families. It is cheap to clone, and an empty one costs a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressSet {
-    /// Sorted and not adjacent; IPv4 in the mapped form.
-    ranges: Arc<[(u128, u128)]>,
-    /// The IPv4 addresses among them. Numbers of 32 bits compare much faster.
+    /// All addresses; IPv4 in the mapped form.
+    all: Ranges<u128>,
+    /// The IPv4 addresses among them once more. Numbers of 32 bits compare much faster.
     v4: Ranges<u32>,
-    /// All of them, for IPv6 addresses.
-    v6: Ranges<u128>,
 }
 
 /// Ranges by the first byte of an address, so that most addresses meet one range or none.
@@ -71,17 +69,16 @@ impl AddressSet {
                 let first = u32::from(byte) << 24;
                 (first, first | u32::MAX >> 8)
             }),
-            v6: Ranges::new(apart.iter().copied(), |byte| {
+            all: Ranges::new(apart.iter().copied(), |byte| {
                 let first = u128::from(byte) << 120;
                 (first, first | u128::MAX >> 8)
             }),
-            ranges: apart.into(),
         }
     }
 
     /// The addresses, as ranges that neither overlap nor touch, in order.
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<[u8; 16]>> {
-        self.ranges.iter().map(|(first, last)| first.to_be_bytes()..=last.to_be_bytes())
+        self.all.ranges.iter().map(|(first, last)| first.to_be_bytes()..=last.to_be_bytes())
     }
 
     /// The addresses of this set and of some ranges.
@@ -94,9 +91,10 @@ impl AddressSet {
     #[must_use]
     pub fn without(&self, others: &Self) -> Self {
         let mut left = Vec::new();
-        for &(mut first, last) in &*self.ranges {
+        for &(mut first, last) in &*self.all.ranges {
             let mut is_over = false;
-            let gaps = others.ranges.iter().filter(|(low, high)| *high >= first && *low <= last);
+            let gaps =
+                others.all.ranges.iter().filter(|(low, high)| *high >= first && *low <= last);
             for &(low, high) in gaps.collect::<Vec<_>>() {
                 if first < low {
                     left.push((first, low - 1));
@@ -114,7 +112,7 @@ impl AddressSet {
     /// True if there are no addresses.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.all.ranges.is_empty()
     }
 
     /// True for an address of the set. IPv4 addresses are in the mapped form.
@@ -123,7 +121,7 @@ impl AddressSet {
         let number = u128::from_be_bytes(*address);
         match family {
             Family::V4 => self.v4.contain(address[12], number as u32),
-            Family::V6 => self.v6.contain(address[0], number),
+            Family::V6 => self.all.contain(address[0], number),
         }
     }
 }

@@ -17,7 +17,7 @@ const GRAVE_KEPT: Duration = Duration::from_secs(2);
 /// Most ends that are remembered. The oldest is forgotten first, and counted.
 pub const GRAVES_MAX: usize = 1 << 17;
 
-/// What a receiver keeps of a connection besides its state: 16 bytes.
+/// A receiver keeps this of a connection besides its state: 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lineage {
     /// As in [`Identity`](crate::Identity).

@@ -109,15 +109,14 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// Forgets all frames and begins the next stream. Returns how many records are forgotten.
-    pub fn restart(&mut self) -> u64 {
-        let fresh = Self {
+    /// Forgets all frames and begins the next stream.
+    pub fn restart(&mut self) {
+        *self = Self {
             stream: self.stream.saturating_add(1),
             round_trip: self.round_trip,
             resent: self.resent,
             ..Self::default()
         };
-        std::mem::replace(self, fresh).records
     }
 
     /// Bytes of memory that the frames take.

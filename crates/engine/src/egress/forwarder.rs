@@ -10,6 +10,7 @@ use wire::Network;
 use wire::icmp_error::Message;
 
 use crate::egress::bridge::OutputPorts;
+use crate::egress::icmp_errors::Speaker;
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::route_decision::RouteDecision;
@@ -149,23 +150,12 @@ impl Forwarder {
         &mut self,
         frame: &Frame,
         message: Message,
+        speaker: Speaker,
         now_ns: u64,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        self.outputs.tell(frame, message, now_ns, pool, counters);
-    }
-
-    /// Tells the sender of a packet for the host that the host refuses it, in the host's name.
-    pub fn tell_for_host(
-        &mut self,
-        frame: &Frame,
-        message: Message,
-        now_ns: u64,
-        pool: &mut FramePool,
-        counters: &mut Counters,
-    ) {
-        self.outputs.tell_for_host(frame, message, now_ns, pool, counters);
+        self.outputs.tell(frame, message, speaker, now_ns, pool, counters);
     }
 
     /// A frame that does not leave, and why. The caller drops it.

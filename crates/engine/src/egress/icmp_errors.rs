@@ -38,6 +38,15 @@ impl Default for IcmpAnswers {
     }
 }
 
+/// In whose name the sender of a packet is told of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    /// The gateway, or the packet's receiver if the gateway has no address.
+    Gateway,
+    /// The packet's receiver.
+    Receiver,
+}
+
 impl IcmpAnswers {
     /// Sets the source addresses, by port.
     pub fn set_names(&mut self, names: impl Iterator<Item = Names>) {

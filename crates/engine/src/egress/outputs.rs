@@ -7,7 +7,7 @@ use netio::{Frame, FramePool, PortError, PortId, TxQueue};
 use wire::icmp_error::Message;
 
 use crate::egress::bridge::{Bridge, Egress, OutputPorts};
-use crate::egress::icmp_errors::{IcmpAnswers, Names};
+use crate::egress::icmp_errors::{IcmpAnswers, Names, Speaker};
 use crate::egress::path_mtu::{self, Refused};
 use crate::egress::port_set::PortSet;
 use crate::egress::stations::{StationLimits, StationUpdate};
@@ -199,7 +199,7 @@ impl Outputs {
         counters: &mut Counters,
     ) {
         if let Some((message, now_ns)) = told {
-            self.tell(&frame, message, now_ns, pool, counters);
+            self.tell(&frame, message, Speaker::Gateway, now_ns, pool, counters);
         }
         self.refused.push((frame, reason));
     }
@@ -209,25 +209,16 @@ impl Outputs {
         &mut self,
         frame: &Frame,
         message: Message,
+        speaker: Speaker,
         now_ns: u64,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        if let Some(answer) = self.answers.about(frame, message, now_ns, pool) {
-            self.answer(answer, pool, counters);
-        }
-    }
-
-    /// The same in the name of the packet's receiver.
-    pub fn tell_for_host(
-        &mut self,
-        frame: &Frame,
-        message: Message,
-        now_ns: u64,
-        pool: &mut FramePool,
-        counters: &mut Counters,
-    ) {
-        if let Some(answer) = self.answers.of_receiver(frame, message, now_ns, pool) {
+        let answer = match speaker {
+            Speaker::Gateway => self.answers.about(frame, message, now_ns, pool),
+            Speaker::Receiver => self.answers.of_receiver(frame, message, now_ns, pool),
+        };
+        if let Some(answer) = answer {
             self.answer(answer, pool, counters);
         }
     }

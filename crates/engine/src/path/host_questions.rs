@@ -21,6 +21,7 @@ use wire::icmp_error::{Message, network_of_answered};
 use wire::{Family, TcpFlags, TcpInfo, Transport, checksum, protocol};
 
 use crate::egress::allowance::Allowance;
+use crate::egress::icmp_errors::Speaker;
 use crate::egress::original_ends::original_ends;
 use crate::egress::recent_answers::{RecentAnswers, fold};
 use crate::path::PacketPath;
@@ -350,7 +351,8 @@ impl PacketPath {
             Family::V6 => PORT_UNREACHABLE_V6,
         };
         let message = Message::Unreachable { code };
-        forwarder.tell_for_host(&packet.frame, message, now.as_nanos(), pool, counters);
+        let (speaker, now_ns) = (Speaker::Receiver, now.as_nanos());
+        forwarder.tell(&packet.frame, message, speaker, now_ns, pool, counters);
     }
 }
 

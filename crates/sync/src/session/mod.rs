@@ -334,16 +334,18 @@ impl Session {
     /// Another way to steer and decide. The peer is told, and compared again.
     pub fn set_likeness(&mut self, likeness: Likeness) {
         self.likeness = likeness;
-        self.owed.likeness = self.peer.is_some();
-        if let Some((proof, _)) = self.compared.clone() {
-            self.compare(proof);
-        }
+        self.compare_again();
     }
 
     /// Another role in giving the hash secret.
     pub fn set_secret_role(&mut self, role: SecretRole) {
         self.secret_role = role;
-        // A peer that gets it compares again, and asks again.
+        // A peer that gets the likeness compares again, and asks again.
+        self.compare_again();
+    }
+
+    /// Tells the peer the likeness, and compares that of the peer again.
+    fn compare_again(&mut self) {
         self.owed.likeness = self.peer.is_some();
         if let Some((proof, _)) = self.compared.clone() {
             self.compare(proof);

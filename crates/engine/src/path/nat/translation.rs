@@ -466,6 +466,19 @@ pub(in crate::path) fn bucket_ports(
     ports.unwrap_or(BucketPorts::NONE)
 }
 
+/// Ends the masqueraded connections from an address of a link.
+fn end_masquerades_from(
+    connections: &mut Table,
+    (link, address): (LinkId, IpAddr),
+    tracking: &mut Tracking,
+    now: Timestamp,
+    counters: &mut Counters,
+) {
+    let mut context = tracking.context(now, counters);
+    let from = conntrack::Cursor::default();
+    connections.end_masqueraded((link.0, Some(address)), from, u32::MAX, &mut context);
+}
+
 /// The address and port of one end of a packet, in the form that [`Readdress`] writes.
 fn place(network: &Network, source: bool) -> Option<TransportAddress> {
     let address = if source { network.source } else { network.destination };
@@ -498,19 +511,6 @@ mod tests;
 #[cfg(test)]
 #[path = "redirect_tests.rs"]
 mod redirect_tests;
-
-/// Ends the masqueraded connections from an address of a link.
-fn end_masquerades_from(
-    connections: &mut Table,
-    (link, address): (LinkId, IpAddr),
-    tracking: &mut Tracking,
-    now: Timestamp,
-    counters: &mut Counters,
-) {
-    let mut context = tracking.context(now, counters);
-    let from = conntrack::Cursor::default();
-    connections.end_masqueraded((link.0, Some(address)), from, u32::MAX, &mut context);
-}
 
 #[cfg(test)]
 #[path = "withdrawal_tests.rs"]

@@ -8,6 +8,7 @@ use wire::control_segment::{ControlSegment, MAX_FRAME};
 use wire::icmp_error::Message;
 use wire::{Family, Transport};
 
+use crate::egress::icmp_errors::Speaker;
 use crate::egress::route_decision::RouteDecision;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
@@ -136,7 +137,7 @@ impl PacketPath {
     /// Sends an ICMP error to the sender of a packet.
     pub(in crate::path) fn tell(&mut self, frame: &Frame, message: Message, now: Timestamp) {
         let Self { forwarder, pool, counters, .. } = self;
-        forwarder.tell(frame, message, now.as_nanos(), pool, counters);
+        forwarder.tell(frame, message, Speaker::Gateway, now.as_nanos(), pool, counters);
     }
 
     /// Sends a TCP reset in the name of the packet's receiver, and ends the connection.
