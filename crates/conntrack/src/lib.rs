@@ -16,6 +16,7 @@ pub mod helper;
 pub mod nat;
 pub mod proto;
 mod record;
+mod replication;
 pub mod seqadj;
 mod settings;
 pub mod syn_proxy;
@@ -40,6 +41,7 @@ pub use record::{
     RecordFileError, RecordFileWriter, end_of_export, push_to_batch, records_in_file,
     whole_records,
 };
+pub use replication::{COPY_KEPT, Change, ENDS_MAX, Replication};
 pub use settings::Settings;
 pub use table::{
     Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Checksum, Claimant, ConnectionId,

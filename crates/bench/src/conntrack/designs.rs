@@ -8,6 +8,7 @@ use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
 use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
     Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Guess, KnownTunnels,
+    Replication,
     Limits, Settings, Table, TrackedPacket,
 };
 use conntrack::Verdict;
@@ -68,6 +69,7 @@ struct Desk {
     counters: ConntrackCounters,
     expectations: Expectations,
     tunnels: KnownTunnels,
+    replication: Replication,
     refused: u64,
 }
 
@@ -78,6 +80,7 @@ impl Desk {
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
             tunnels: KnownTunnels::new(SECRET),
+            replication: Replication::default(),
             refused: 0,
         }
     }
@@ -92,6 +95,7 @@ impl Desk {
             tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
+            replication: &mut self.replication,
             ended: None,
         }
     }

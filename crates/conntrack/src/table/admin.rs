@@ -5,8 +5,8 @@ use flow::{FlowKey, KeyedPacket, Timestamp};
 
 use super::entry::Entry;
 use super::slab::SECOND;
-use super::{Table, deadline, report};
-use crate::{Connection, Context, EventKind, Filter, Labels};
+use super::{Table, deadline};
+use crate::{Connection, Context, Filter, Labels};
 
 /// A position in a walk over a table. Connections that open or end during the walk may be met
 /// or missed; all others are met exactly once.
@@ -96,7 +96,7 @@ impl Table {
         }
         let is_changed = is_marked_anew || changes.timeout_s.is_some() || wanted != labels;
         if is_changed {
-            report(&self.slab, slot, EventKind::Update, context);
+            self.has_changed(slot, context);
         }
         is_changed
     }

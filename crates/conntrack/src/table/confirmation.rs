@@ -70,6 +70,7 @@ impl Table {
             context.counters.expect_new += 1;
         }
         context.counters.insert += 1;
+        self.note_change(slot, context);
         if is_news {
             report(&self.slab, slot, EventKind::New, context);
         }

@@ -4,6 +4,7 @@ use flow::{FlowKey, Side};
 
 use crate::connection::Head;
 use crate::proto::State;
+use crate::replication::Note;
 
 /// A connection. The first line holds the fields that every packet reads, the second those of
 /// the protocol.
@@ -22,6 +23,14 @@ pub(crate) struct Body {
     /// [`TrackedPacket::map_epoch`](crate::TrackedPacket::map_epoch) of the last packet that
     /// was accepted.
     pub map_epoch: u16,
+    /// What a peer knows of it.
+    pub note: Note,
+}
+
+impl Body {
+    fn new(state: State) -> Self {
+        Self { state, map_epoch: 0, note: Note::default() }
+    }
 }
 
 /// Two cache lines for an entry. They leave 72 of at most 200 bytes for a connection to its
@@ -30,13 +39,13 @@ const _: () = assert!(size_of::<Entry>() == 128 && size_of::<Head>() == 64);
 
 impl Entry {
     /// A slot that holds nothing and links to the free slot `next`.
-    pub const fn free(next: u32) -> Self {
-        Self { head: Head::free(next), body: Body { state: State::Generic, map_epoch: 0 } }
+    pub fn free(next: u32) -> Self {
+        Self { head: Head::free(next), body: Body::new(State::Generic) }
     }
 
     /// A connection opened by `originator` of `key`. It has no deadline yet.
     pub fn open(key: FlowKey, hash: u32, originator: Side, state: State) -> Self {
-        Self { head: Head::open(key, hash, originator), body: Body { state, map_epoch: 0 } }
+        Self { head: Head::open(key, hash, originator), body: Body::new(state) }
     }
 }
 

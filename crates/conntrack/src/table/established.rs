@@ -18,7 +18,7 @@ impl Table {
         &mut self,
         Hit { slot, direction }: Hit,
         packet: &TrackedPacket<'_>,
-        context: &Context<'_>,
+        context: &mut Context<'_>,
     ) -> Option<Tracked> {
         if self.slab.policy(slot).is_some() {
             return None;
@@ -40,8 +40,12 @@ impl Table {
             body.state.advance_established(direction, assured, &input_of(packet, context))?;
         head.deadline = deadline(context.now, timeout);
         let mark = head.mark;
+        let is_due = context.replication.is_due(&body.note);
         if head.is_filed_late() {
             self.refile(slot);
+        }
+        if is_due {
+            self.note_refresh(slot, context);
         }
         if status.has(Status::ACCOUNTED) {
             self.account(slot, packet, direction);

@@ -14,6 +14,7 @@ mod opening;
 mod packet;
 mod port_eviction;
 mod records;
+mod replication;
 mod resteering;
 mod rule_actions;
 mod slab;
@@ -30,12 +31,14 @@ use wire::checksum::verify_transport;
 use self::entry::{Body, Entry};
 use self::inspection::release;
 use self::packet::is_fragment;
+use self::replication::{is_kept_copy, is_over, note_end};
 use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
 use crate::nat::{AddressChanges, Edit};
 use crate::proto::{Before, Input, State, Step};
+use crate::replication::COPY_KEPT;
 use crate::{Connection, Direction, DropCause, Event, EventKind, Settings, TimeoutPolicy};
 
 pub use self::admin::{Action, CHOSEN_COST, Changes, Cursor};
@@ -183,9 +186,13 @@ impl Table {
         let looked_at = wheel.advance(context.now, budget, |slot| {
             let head = &mut slab[slot].head;
             if head.is_expired(context.now) {
-                retire(index, slab, occupancy, slot, context);
-                return None;
+                if !is_kept_copy(&slab[slot], context) {
+                    retire(index, slab, occupancy, slot, context);
+                    return None;
+                }
+                slab[slot].head.deadline = context.now.after(COPY_KEPT);
             }
+            let head = &mut slab[slot].head;
             head.note_filed(head.deadline);
             Some(head.deadline)
         });
@@ -218,7 +225,7 @@ impl Table {
 
     #[inline]
     fn if_live(&mut self, hit: Hit, context: &mut Context<'_>) -> Option<Hit> {
-        if self.slab[hit.slot].head.is_expired(context.now) {
+        if is_over(&self.slab[hit.slot], context) {
             self.close(hit.slot, context);
             return None;
         }
@@ -286,7 +293,9 @@ impl Table {
                 if news {
                     self.count_no_more(slot);
                     self.rank(slot, context);
-                    report(&self.slab, slot, EventKind::Update, context);
+                    self.has_changed(slot, context);
+                } else {
+                    self.note_refresh(slot, context);
                 }
                 tracked.at(slot, &self.slab[slot].head)
             }
@@ -294,7 +303,7 @@ impl Table {
                 if replied && !before.seen_reply {
                     head.status.set(Status::SEEN_REPLY);
                     self.rank(slot, context);
-                    report(&self.slab, slot, EventKind::Update, context);
+                    self.has_changed(slot, context);
                 }
                 tracked.at(slot, &self.slab[slot].head)
             }
@@ -312,6 +321,7 @@ impl Table {
                 if let Some(cap) = cap {
                     head.deadline = head.deadline.min(deadline(context.now, cap));
                     self.refile(slot);
+                    self.note_change(slot, context);
                 }
                 invalid(why, context)
             }
@@ -427,11 +437,15 @@ fn retire(
     slot: u32,
     context: &mut Context<'_>,
 ) {
-    if leave(slab, slot, context) {
+    let has_ended = leave(slab, slot, context);
+    if has_ended {
         report(slab, slot, EventKind::Destroy, context);
     }
-    if slab[slot].head.status.has(Status::FRESH) {
-        release(slab.take_claim(slot).as_deref(), context);
+    let was_fresh = slab[slot].head.status.has(Status::FRESH);
+    match was_fresh {
+        true => release(slab.take_claim(slot).as_deref(), context),
+        false if has_ended => note_end(slab, slot, context),
+        false => {}
     }
     let head = &slab[slot].head;
     if head.status.has(Status::HAS_HELPER) {
@@ -439,7 +453,6 @@ fn retire(
         let (expectations, mut listener) = context.expecting();
         expectations.forget(&head.key, now, &mut listener);
     }
-    let was_fresh = head.status.has(Status::FRESH);
     if head.status.has(Status::CALL) && !was_fresh {
         context.expectations.call_has_ended(&head.key);
     }

@@ -8,7 +8,8 @@ use crate::connection::{Head, Status};
 use crate::expect::Listener;
 use crate::syn_proxy::Screening;
 use crate::{
-    Direction, DropCause, EventSink, ExpectationSink, Expectations, KnownTunnels, Limits, Settings,
+    Direction, DropCause, EventSink, ExpectationSink, Expectations, KnownTunnels, Limits,
+    Replication, Settings,
 };
 
 /// Whether the transport checksum has been verified already.
@@ -101,6 +102,8 @@ pub struct Context<'a> {
     pub events: Option<&'a mut dyn EventSink>,
     /// The listener for expectations.
     pub expectation_events: Option<&'a mut dyn ExpectationSink>,
+    /// The collection of changes for a peer.
+    pub replication: &'a mut Replication,
     /// Receives connections that have ended and may have aliases, if their end has to be reported.
     pub ended: Option<&'a mut Vec<Ended>>,
 }

@@ -3,6 +3,7 @@
 use flow::{FlowKey, KeyedPacket, Timestamp};
 
 use super::entry::Entry;
+use super::replication::is_over;
 use super::slab::{SECOND, SideFacts};
 use super::{Cursor, Table};
 use crate::capacity::Shortage;
@@ -75,7 +76,7 @@ impl Table {
         (end < self.slab.slots()).then_some(Cursor(end))
     }
 
-    fn recorded(
+    pub(super) fn recorded(
         &self,
         slot: u32,
         interfaces: &dyn Interfaces,
@@ -396,7 +397,7 @@ impl Table {
                     && (!packet.key.is_call() || head.status.has(Status::CALL) == record.facts.call)
             };
             let slot = self.index.find(hash as u32, is_it)? & !SECOND;
-            if !self.slab[slot].head.is_expired(context.now) {
+            if !is_over(&self.slab[slot], context) {
                 return Some(slot);
             }
             self.close(slot, context);

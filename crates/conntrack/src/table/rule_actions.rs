@@ -3,12 +3,12 @@
 use flow::{Tallied, Tally, Timestamp};
 
 use super::entry::Entry;
-use super::{Table, deadline, report};
+use super::{Table, deadline};
 use crate::connection::Status;
 use crate::helper::Kind;
 use crate::proto::State;
 use crate::proto::tcp::TcpState;
-use crate::{Connection, ConnectionId, Context, EventKind, Labels, TimeoutPolicy, Tracked};
+use crate::{Connection, ConnectionId, Context, Labels, TimeoutPolicy, Tracked};
 
 impl Table {
     /// A copy of a connection; `None` if it has ended.
@@ -23,7 +23,7 @@ impl Table {
         tracked.mark = mark;
         if self.slab.mark(slot) != mark {
             self.slab.set_mark(slot, mark);
-            report(&self.slab, slot, EventKind::Update, context);
+            self.has_changed(slot, context);
         }
     }
 
@@ -33,7 +33,7 @@ impl Table {
         let known = self.slab.labels(slot);
         if !known.include(labels) {
             self.slab.set_labels(slot, known | labels);
-            report(&self.slab, slot, EventKind::Update, context);
+            self.has_changed(slot, context);
         }
     }
 
@@ -77,7 +77,7 @@ impl Table {
         self.refile(slot);
         self.count_no_more(slot);
         self.rank(slot, context);
-        report(&self.slab, slot, EventKind::Update, context);
+        self.has_changed(slot, context);
     }
 
     /// Gives a packet's connection its place in a count, until it ends. Without effect on one that

@@ -43,9 +43,16 @@ impl Table {
 
     /// Sets the state of the SYN proxy for the connection of a packet; without effect if there
     /// is no such connection.
-    pub fn set_proxied(&mut self, keyed: &KeyedPacket, hash: u64, proxied: Proxied) {
+    pub fn set_proxied(
+        &mut self,
+        keyed: &KeyedPacket,
+        hash: u64,
+        proxied: Proxied,
+        context: &mut Context<'_>,
+    ) {
         if let Some(Hit { slot, .. }) = self.look_up(keyed, hash) {
             self.slab.set_proxied(slot, proxied);
+            self.note_change(slot, context);
         }
     }
 

@@ -191,9 +191,10 @@ impl Table {
     }
 
     /// Reports a connection that was translated again, as a new one.
-    pub fn tell_again(&self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) {
+    pub fn tell_again(&mut self, packet: &KeyedPacket, hash: u64, context: &mut Context<'_>) {
         if let Some(slot) = self.slot_of_packet(packet, hash) {
             report(&self.slab, slot, EventKind::New, context);
+            self.note_change(slot, context);
         }
     }
 

@@ -12,7 +12,7 @@ use wire::{Family, IcmpError, Network, TcpFlags, TcpInfo, Transport, protocol};
 use crate::syn_proxy::Screening;
 use crate::{
     Checksum, Connection, ConnectionRecord, Context, Cursor, Event, EventKind, Expectations, Guess,
-    Importing, InterfaceName, Interfaces, KnownTunnels, Limits, Settings, Table, Tracked,
+    Importing, InterfaceName, Interfaces, KnownTunnels, Limits, Replication, Settings, Table, Tracked,
     TrackedPacket,
 };
 
@@ -43,6 +43,7 @@ pub struct Lab {
     /// Number of packets on the wire that each packet stands for.
     pub segments: u32,
     pub events: Vec<Event>,
+    pub replication: Replication,
     /// The guess for an earlier packet, and the number of packets so far.
     guesses: (Guess, u32),
     room: u64,
@@ -79,6 +80,7 @@ impl Lab {
             map_epoch: 0,
             segments: 1,
             events: Vec::new(),
+            replication: Replication::default(),
             guesses: (Guess::NONE, 0),
             room: entries,
             takes_over: true,
@@ -146,6 +148,7 @@ impl Lab {
             tunnels: &self.tunnels,
             events: Some(&mut self.events),
             expectation_events: None,
+            replication: &mut self.replication,
             ended: None,
         };
         act(&mut self.table, &mut context)

@@ -23,6 +23,7 @@ use crate::control::blueprint::Blueprint;
 use crate::control::config::{Config, StartError, SteerError};
 use crate::control::execution::{Execution, PATIENCE};
 use crate::control::port_book::{PortBook, PortNews};
+use crate::control::replication::ReplicationRole;
 use crate::control::route_keeper::PortLinks;
 use crate::control::routing_source::RoutingSource;
 use crate::control::rule_loading::RuleExchange;
@@ -80,6 +81,8 @@ pub struct Coordinator {
     workers: Vec<WorkerHandle>,
     subscriptions: Vec<Subscription<Event>>,
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
+    /// What workers do for a peer.
+    pub replication: ReplicationRole,
     /// Finds the bucket of a packet.
     pub hasher: SteeringHasher,
     /// The addresses that sources are translated to, and those that they were translated to: old
@@ -159,6 +162,7 @@ impl Coordinator {
             workers: Vec::new(),
             subscriptions: Vec::new(),
             expectation_subscriptions: Vec::new(),
+            replication: ReplicationRole::default(),
             waiting: VecDeque::new(),
             next_marker: 0,
             config,
@@ -258,7 +262,15 @@ impl Coordinator {
 
     /// Sends a command to every worker. If a worker does not take it, the others still get it.
     pub fn tell_all(&mut self, command: impl Fn() -> Command) -> Result<(), Unresponsive> {
-        self.workers.iter_mut().map(|it| it.tell(command())).fold(Ok(()), Result::and)
+        self.for_each_worker(|worker| worker.tell(command()))
+    }
+
+    /// Does something for every worker. If it fails for one, the others still get it.
+    pub fn for_each_worker(
+        &mut self,
+        each: impl FnMut(&mut WorkerHandle) -> Result<(), Unresponsive>,
+    ) -> Result<(), Unresponsive> {
+        self.workers.iter_mut().map(each).fold(Ok(()), Result::and)
     }
 
     /// Sends a command to the worker of this number.

@@ -2,35 +2,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use flow::HashKey;
-use netio::{Frame, FramePool, PortError, RxQueue, TxQueue};
+use netio::{Frame, FramePool};
 use proptest::prelude::*;
 use steer::{BucketId, WorkerId};
 use wire::build::PacketBuilder;
 
 use super::*;
-use crate::testing::line::Line;
-use crate::{OpenPort, PortOpener, WorkerCount};
+use crate::WorkerCount;
+use crate::testing::cable::Cable;
 
 const FLOWS: u16 = 20;
-
-/// A port that receives from one line and sends to another.
-#[derive(Clone, Default)]
-struct Cable {
-    input: Line,
-    output: Line,
-}
-
-impl PortOpener for Cable {
-    fn open(&mut self, _: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
-        let rx = vec![Box::new(self.input.clone()) as Box<dyn RxQueue>];
-        let tx = (0..tx_queues).map(|_| self.open_tx());
-        Ok(OpenPort { rx, tx: tx.collect::<Result<_, _>>()? })
-    }
-
-    fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(self.output.clone()))
-    }
-}
 
 /// A bridge in virtual time.
 struct Lab {

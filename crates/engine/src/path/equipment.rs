@@ -103,6 +103,7 @@ impl PacketPath {
             batch: Vec::with_capacity(2 * BATCH),
             apart: Vec::new(),
             upkeep: Upkeep::default(),
+            change_sender: None,
         }
     }
 }

@@ -8,7 +8,7 @@
 use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Settings,
+    Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Replication, Settings,
     Shortage, Tracked, TrackedPacket, class_without_flow,
 };
 use flow::{
@@ -41,6 +41,8 @@ pub struct InsideTracking {
     expectations: Expectations,
     /// Tunnels inside tunnels are refused.
     tunnels: KnownTunnels,
+    /// Nobody hears of them.
+    replication: Replication,
 }
 
 impl InsideTracking {
@@ -51,6 +53,7 @@ impl InsideTracking {
             limits: limits.for_inside(),
             expectations: Expectations::new(secret),
             tunnels: KnownTunnels::new(secret),
+            replication: Replication::default(),
         }
     }
 
@@ -73,6 +76,7 @@ impl InsideTracking {
             tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
+            replication: &mut self.replication,
             ended: None,
         }
     }

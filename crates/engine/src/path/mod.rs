@@ -28,6 +28,7 @@ pub mod reassembly;
 pub mod recent_drops;
 pub mod records;
 pub mod refragment;
+pub mod replication;
 mod resteering;
 pub mod rules;
 pub mod scratch;
@@ -58,6 +59,7 @@ use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
 use crate::path::recent_drops::RecentDrops;
+use crate::path::replication::ChangeSender;
 use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
@@ -106,6 +108,8 @@ pub struct PacketPath {
     counters: Counters,
     recent_drops: RecentDrops,
     upkeep: Upkeep,
+    /// Where changes of connections go that a peer has to hear of; `None` if nobody wants them.
+    change_sender: Option<Box<ChangeSender>>,
 }
 
 impl PacketPath {

@@ -6,13 +6,14 @@
 //! they get an [alias](crate::path::alias_table) there, as those of a connection that a packet opens.
 
 use conntrack::{
-    ConnectionRecord, Cursor, ImportRefusal, Imported, Importing, InterfaceName, Interfaces,
+    ConnectionId, ConnectionRecord, Cursor, ImportRefusal, Imported, Importing, InterfaceName, Interfaces,
     NoInterfaces,
 };
 use fib::LinkId;
 use flow::{FlowKey, KeyedPacket, Timestamp, Zone};
 use steer::BucketId;
 
+use crate::egress::forwarder::Forwarder;
 use crate::egress::routing::Routing;
 use crate::path::PacketPath;
 use crate::path::alias_table::Filing;
@@ -52,7 +53,7 @@ impl PacketPath {
     ) -> Option<Exported> {
         let bucket = self.buckets.get(bucket)?;
         let mut records = Vec::new();
-        let interfaces = self.interfaces();
+        let interfaces = interfaces_of(&self.forwarder);
         let rest = bucket.connections.records_from(from, PIECE, interfaces, now, |record| {
             records.push(record);
         });
@@ -78,7 +79,7 @@ impl PacketPath {
                 epoch = (zone, self.tracking.zones().map_epoch(zone));
             }
             match self.import_one(bucket, &record, epoch.1, now) {
-                Ok(()) => lot.imported += 1,
+                Ok(_) => lot.imported += 1,
                 Err(Some(refusal)) => lot.refused.push(refusal),
                 Err(None) => lot.back.push((bucket, record)),
             }
@@ -89,13 +90,13 @@ impl PacketPath {
     }
 
     /// The error is the reason of a refusal; `None` if another try may succeed.
-    fn import_one(
+    pub(super) fn import_one(
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
         epoch: u16,
         now: Timestamp,
-    ) -> Result<(), Option<ImportRefusal>> {
+    ) -> Result<ConnectionId, Option<ImportRefusal>> {
         let original = record.original();
         let hash = self.hasher.table_hash(&original.key);
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
@@ -106,19 +107,13 @@ impl PacketPath {
             counters.conntrack.import_refused += 1;
             return Err(Some(ImportRefusal::Clash));
         }
-        let interfaces = forwarder.router().map(|router| router.routing());
-        let importing = Importing {
-            hash: &|key: &FlowKey| hasher.table_hash(key),
-            interfaces: interfaces.map_or(&NoInterfaces, |routing| routing as &dyn Interfaces),
-            // The record is older than the last packets. So the tracker may start over if the next
-            // packet does not fit, as for a connection that comes from another zone.
-            map_epoch: epoch.wrapping_sub(1),
-        };
+        let hash_of = |key: &FlowKey| hasher.table_hash(key);
+        let importing = importing(&hash_of, forwarder, epoch);
         let zone = Some(record.zones().named());
         let mut context = tracking.context_of(zone, now, counters);
         let imported = connections.import(record, importing, &mut context).map_err(Some)?;
         if matches!(imported, Imported::Joined(_)) || record.needs_no_alias() {
-            return Ok(());
+            return Ok(imported.id());
         }
         let filing = self.direct(id, (original, hash), record.reply(), None, now);
         let refusal = match filing {
@@ -134,7 +129,7 @@ impl PacketPath {
             return Err(refusal);
         }
         self.resteer_imported(id, (original, hash), now);
-        Ok(())
+        Ok(imported.id())
     }
 
     /// Ends a connection whose replies belong to another one.
@@ -152,13 +147,28 @@ impl PacketPath {
         }
         counters.conntrack.imported -= 1;
     }
+}
 
-    /// The interfaces of the host, which only a router knows.
-    fn interfaces(&self) -> &dyn Interfaces {
-        match self.forwarder.router() {
-            Some(router) => router.routing(),
-            None => &NoInterfaces,
-        }
+/// The interfaces of the host, which only a router knows.
+pub(super) fn interfaces_of(forwarder: &Forwarder) -> &dyn Interfaces {
+    match forwarder.router() {
+        Some(router) => router.routing(),
+        None => &NoInterfaces,
+    }
+}
+
+/// The facts that an import needs. `epoch` is that of the zone of the connection.
+pub(super) fn importing<'a>(
+    hash: &'a dyn Fn(&FlowKey) -> u64,
+    forwarder: &'a Forwarder,
+    epoch: u16,
+) -> Importing<'a> {
+    Importing {
+        hash,
+        interfaces: interfaces_of(forwarder),
+        // The record is older than the last packets. So the tracker may start over if the next
+        // packet does not fit, as for a connection that comes from another zone.
+        map_epoch: epoch.wrapping_sub(1),
     }
 }
 

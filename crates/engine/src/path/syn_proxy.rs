@@ -348,7 +348,7 @@ impl PacketPath {
     #[cold]
     fn finish(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if let Some(proxied) = scratch.proxy.to_server {
-            self.keep_proxied(packet, proxied);
+            self.keep_proxied(packet, proxied, scratch.now);
         }
         let Some(finish) = scratch.proxy.finish else { return ControlFlow::Continue(()) };
         match finish {
@@ -374,7 +374,7 @@ impl PacketPath {
                 ControlFlow::Break(End::Answer(Answer::Back))
             }
             Finish::Join(proxied, joined) => {
-                self.keep_proxied(packet, proxied);
+                self.keep_proxied(packet, proxied, scratch.now);
                 // The packet has the addresses that the client sees by now. Both segments are made
                 // from it.
                 scratch.proxy.back = Some(joined.to_server);
@@ -559,11 +559,13 @@ impl PacketPath {
         }
     }
 
-    fn keep_proxied(&mut self, packet: &Packet, proxied: Proxied) {
+    fn keep_proxied(&mut self, packet: &Packet, proxied: Proxied, now: Timestamp) {
+        let Self { buckets, tracking, counters, .. } = self;
         if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = self.buckets.get_mut(packet.bucket)
+            && let Some(bucket) = buckets.get_mut(packet.bucket)
         {
-            bucket.connections.set_proxied(&keyed, hash, proxied);
+            let mut context = tracking.context(now, counters);
+            bucket.connections.set_proxied(&keyed, hash, proxied, &mut context);
         }
     }
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
     ConnectionId, Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels,
-    Limits, Shortage, Tracked, TrackedPacket, Verdict,
+    Limits, Replication, Shortage, Tracked, TrackedPacket, Verdict,
 };
 use flow::{Class, Counters, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
 use netio::{Checksum, Frame, PortId};
@@ -53,6 +53,8 @@ pub struct Tracking {
     subscribers: Subscribers<Event>,
     /// The listeners to events of expectations.
     expectation_subscribers: Subscribers<ExpectationEvent>,
+    /// The collection of changes for a peer.
+    pub(super) replication: Replication,
     /// Translated connections that have ended, until their aliases are removed.
     pub(super) ended: Vec<Ended>,
     /// Names what recorded decisions were made from: no other worker has the same number, and
@@ -85,6 +87,7 @@ impl Tracking {
             promised_until: Timestamp::ZERO,
             subscribers: Subscribers::default(),
             expectation_subscribers: Subscribers::default(),
+            replication: Replication::default(),
             ended: Vec::new(),
             generation: (u64::from(worker.0) + 1) << GENERATION_BITS,
             evict_at: 0,
@@ -213,6 +216,7 @@ impl Tracking {
             tunnels: &self.tunnels,
             events: self.subscribers.sink(),
             expectation_events: self.expectation_subscribers.sink(),
+            replication: &mut self.replication,
             ended: Some(&mut self.ended),
         }
     }
@@ -227,6 +231,7 @@ impl Tracking {
         // A worker that has ended may have recorded decisions under the numbers of this one.
         content.connections.begin_generation(NO_GENERATION);
         content.connections.count_in(&mut self.limits, bucket.0);
+        content.connections.join_replication(&mut self.replication, bucket.0);
         if let (Some(tracking), Some(inside)) = (&mut self.inside, &mut content.inside) {
             inside.connections.count_in(&mut tracking.limits, bucket.0);
         }

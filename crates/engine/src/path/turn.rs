@@ -13,6 +13,7 @@ impl PacketPath {
     /// Begins a turn.
     pub(crate) fn begin_turn(&mut self, now: Timestamp) {
         self.recent_drops.begin(now);
+        self.begin_replication(now);
     }
 
     /// Takes a batch of frames from a queue into free buffers.

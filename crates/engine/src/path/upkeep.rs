@@ -42,7 +42,8 @@ pub struct Upkeep {
 /// The result of upkeep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Upkept {
-    /// More datagrams may have timed out, so the worker does not sleep over them.
+    /// More datagrams may have timed out, or more changes of connections wait for a peer, so the
+    /// worker does not sleep over them.
     pub has_more: bool,
     /// A lot of memory was freed. The allocator keeps it, and to make it return it is no work for
     /// the packet path.
@@ -75,6 +76,7 @@ impl PacketPath {
             let sink = &mut context.expectation_events;
             self.upkeep.expire_expectations = context.expectations.expire(now, sink);
         }
+        let has_more = self.send_changes(now) || has_more;
         Upkept { has_more, has_freed_much }
     }
 

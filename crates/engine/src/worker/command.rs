@@ -18,6 +18,7 @@ use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::records::{Exported, ImportedLot};
+use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, ToldPiece};
 use crate::path::rules::ruleset::{RuleCounts, Rules, WorkerRules};
 use crate::path::selection::{Selected, Selection};
 use crate::path::settings::Settings;
@@ -81,6 +82,10 @@ pub enum Command {
     Subscribe(EventSender<Event>),
     /// Send events of expectations to one more subscriber.
     SubscribeExpectations(EventSender<ExpectationEvent>),
+    /// Send changes of connections to this reader, or to none.
+    SendChanges(Option<Box<ChangeSender>>),
+    /// Whether copies of a peer's connections stay when their time is over.
+    StandBy(bool),
     /// Answer a question.
     Ask(Question),
     /// End. All rings are empty.
@@ -114,6 +119,8 @@ impl Command {
             | Self::Pin(_)
             | Self::Subscribe(_)
             | Self::SubscribeExpectations(_)
+            | Self::SendChanges(_)
+            | Self::StandBy(_)
             | Self::Ask(_)
             | Self::Stop => false,
         }
@@ -134,6 +141,10 @@ pub enum Question {
     Export(BucketId, conntrack::Cursor, SyncSender<Option<Exported>>),
     /// Make connections of these records, each in its bucket.
     Import(Vec<(BucketId, ConnectionRecord)>, SyncSender<ImportedLot>),
+    /// All connections in a piece of a bucket, for a peer, and the start of the next piece.
+    TellAll(BucketId, conntrack::Cursor, SyncSender<Option<ToldPiece>>),
+    /// Make these changes of copies of a peer's connections, each in its bucket.
+    Apply(Vec<(BucketId, CopyChange)>, SyncSender<AppliedLot>),
     /// Forget at most this many expectations of the gateway, and tell the subscribers of this
     /// worker. The answer: how many of them were listed, and whether there may be more.
     ForgetExpectations(usize, SyncSender<(usize, bool)>),

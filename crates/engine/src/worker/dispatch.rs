@@ -39,6 +39,8 @@ impl Worker {
             Command::Mark(marker) => self.path.mark(marker),
             Command::Subscribe(sender) => self.path.subscribe(sender),
             Command::SubscribeExpectations(sender) => self.path.subscribe_expectations(sender),
+            Command::SendChanges(sender) => self.path.set_change_sender(sender, now),
+            Command::StandBy(stands_by) => self.path.set_stands_by(stands_by),
             Command::Ask(question) => self.answer(question, now),
             // `Worker::turn` ends before it comes to this.
             Command::Stop => {}
@@ -70,6 +72,12 @@ impl Worker {
             }
             Question::Import(records, reply) => {
                 let _ = reply.try_send(self.path.import(records, now));
+            }
+            Question::TellAll(bucket, from, reply) => {
+                let _ = reply.try_send(self.path.tell_all(bucket, from, now));
+            }
+            Question::Apply(changes, reply) => {
+                let _ = reply.try_send(self.path.apply(changes, now));
             }
             Question::ForgetExpectations(most, reply) => {
                 let _ = reply.try_send(self.path.forget_expectations(most, now));

@@ -9,7 +9,8 @@ use std::time::Duration;
 use ::conntrack::nat::{Addresses, BucketPorts, Request, Supply, TranslatedEnd};
 use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
-    Checksum, Context, Expectations, Guess, KnownTunnels, Limits, Settings, Table, TrackedPacket,
+    Checksum, Context, Expectations, Guess, KnownTunnels, Limits, Replication, Settings, Table,
+    TrackedPacket,
 };
 use conntrack::Verdict;
 use engine::Hardware;
@@ -255,6 +256,7 @@ struct Buckets {
     counters: ConntrackCounters,
     expectations: Expectations,
     tunnels: KnownTunnels,
+    replication: Replication,
     request: Request,
     expire_at: usize,
 }
@@ -270,6 +272,7 @@ impl Buckets {
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
             tunnels: KnownTunnels::new(SECRET),
+            replication: Replication::default(),
             request: Request { addresses: source, ..Request::of(TranslatedEnd::Source) },
             expire_at: 0,
         }
@@ -289,10 +292,19 @@ impl Translates for Buckets {
 
     fn translate(&mut self, packet: &mut Packet, now: Timestamp) -> bool {
         let Self {
-            hasher, tables, limits, settings, counters, expectations, tunnels, request, ..
+            hasher,
+            tables,
+            limits,
+            settings,
+            counters,
+            expectations,
+            tunnels,
+            replication,
+            request,
+            ..
         } = self;
         let table = &mut tables[packet.bucket.index()];
-        let mut context = context(now, settings, limits, counters, (expectations, tunnels));
+        let mut context = context(now, settings, limits, counters, (expectations, tunnels), replication);
         let offered = TrackedPacket {
             network: &packet.network,
             frame: packet.frame.bytes(),
@@ -329,11 +341,20 @@ impl Translates for Buckets {
         /// As in a worker.
         const BUCKETS: usize = 4;
         const BUDGET: usize = 64;
-        let Self { tables, limits, settings, counters, expectations, tunnels, expire_at, .. } =
-            self;
+        let Self {
+            tables,
+            limits,
+            settings,
+            counters,
+            expectations,
+            tunnels,
+            replication,
+            expire_at,
+            ..
+        } = self;
         for _ in 0..BUCKETS {
             *expire_at = (*expire_at + 1) % tables.len();
-            let mut context = context(now, settings, limits, counters, (expectations, tunnels));
+            let mut context = context(now, settings, limits, counters, (expectations, tunnels), replication);
             tables[*expire_at].expire(BUDGET, &mut context);
         }
     }
@@ -345,6 +366,7 @@ fn context<'a>(
     limits: &'a mut Limits,
     counters: &'a mut ConntrackCounters,
     (expectations, tunnels): (&'a Expectations, &'a KnownTunnels),
+    replication: &'a mut Replication,
 ) -> Context<'a> {
     Context {
         now,
@@ -355,6 +377,7 @@ fn context<'a>(
         tunnels,
         events: None,
         expectation_events: None,
+        replication,
         ended: None,
     }
 }

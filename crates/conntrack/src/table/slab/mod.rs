@@ -15,6 +15,7 @@ use crate::expect::Claim;
 use crate::helper::AttachedHelper;
 use crate::nat::{Pool, Translation};
 use crate::proto::State;
+use crate::replication::DirtyList;
 use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
 use crate::table::entry::Entry;
@@ -60,6 +61,8 @@ pub(crate) struct Slab {
     pub forwardings: Forwardings,
     /// The bucket of the table, if packets of its connections may be steered to others.
     pub resteered_in: Option<u16>,
+    /// The connections that a peer has to hear of.
+    pub dirty: DirtyList,
 }
 
 /// Facts about a connection that are kept only if accounting or timestamps are on.
@@ -85,7 +88,7 @@ impl SideFacts {
 }
 
 impl Slab {
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             chunks: Vec::new(),
             free: NONE,
@@ -101,6 +104,7 @@ impl Slab {
             tallied: SideArray::new(),
             forwardings: Forwardings::new(),
             resteered_in: None,
+            dirty: DirtyList::default(),
         }
     }
 
@@ -128,6 +132,7 @@ impl Slab {
             + self.policies.memory_bytes()
             + self.tallied.memory_bytes()
             + self.forwardings.memory_bytes()
+            + self.dirty.memory_bytes()
     }
 
     /// The entry in a slot, if it is live.
@@ -149,7 +154,9 @@ impl Slab {
         let slot = self.free;
         let place = &mut self[slot];
         let next = place.head.hash;
+        let note = place.body.note.of_next();
         *place = entry;
+        place.body.note = note;
         self.free = next;
         self.len += 1;
         slot
@@ -478,7 +485,9 @@ impl Slab {
     /// Gives the memory back if no entry is live.
     pub fn shrink(&mut self) {
         if self.len == 0 {
-            *self = Self::new();
+            let mut dirty = std::mem::take(&mut self.dirty);
+            dirty.forget_slots();
+            *self = Self { dirty, ..Self::new() };
         }
     }
 

@@ -67,6 +67,7 @@ impl Coordinator {
         for sender in self.expectation_subscriptions.iter().filter_map(|it| it.connect(id)) {
             handle.tell(Command::SubscribeExpectations(sender))?;
         }
+        self.replication.introduce(handle)?;
         handle.tell(Command::SetMtus(self.ports.mtus()))?;
         if let Some(routing) = &self.routing {
             handle.tell(Command::Routing(routing.clone()))?;

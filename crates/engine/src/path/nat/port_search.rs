@@ -198,7 +198,7 @@ impl PacketPath {
             self.readdress_by(packet, &Readdress { source: search.source, destination: None });
         }
         let Self { buckets, tracking, counters, .. } = self;
-        if let Some(bucket) = buckets.get(packet.bucket) {
+        if let Some(bucket) = buckets.get_mut(packet.bucket) {
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
             bucket.connections.tell_again(&name, hash, &mut context);
         }

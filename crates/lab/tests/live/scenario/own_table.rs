@@ -2,8 +2,8 @@
 
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Checksum, Context, Expectations, Guess, KnownTunnels, Limits, Settings, Table, Tracked,
-    TrackedPacket,
+    Checksum, Context, Expectations, Guess, KnownTunnels, Limits, Replication, Settings, Table,
+    Tracked, TrackedPacket,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, Timestamp, Zone};
 use wire::dissect;
@@ -25,6 +25,7 @@ pub struct OwnTable {
     counters: ConntrackCounters,
     expectations: Expectations,
     tunnels: KnownTunnels,
+    replication: Replication,
 }
 
 impl OwnTable {
@@ -36,6 +37,7 @@ impl OwnTable {
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
             tunnels: KnownTunnels::new(SECRET),
+            replication: Replication::default(),
         }
     }
 
@@ -69,6 +71,7 @@ impl OwnTable {
             tunnels: &self.tunnels,
             events: None,
             expectation_events: None,
+            replication: &mut self.replication,
             ended: None,
         };
         let tracked = self.table.track(&packet, &mut context);

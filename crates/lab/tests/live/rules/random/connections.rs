@@ -7,7 +7,7 @@ use conntrack::Verdict;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
     Changes, Checksum, Connection as Entry, ConnectionId, Context, Direction, Expectations, Limits,
-    Settings, Table, TrackedPacket, TupleTransport, class_without_flow,
+    Replication, Settings, Table, TrackedPacket, TupleTransport, class_without_flow,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use ruleset::{Connection, CtState, Details, Known, NatKind, Tuple};
@@ -39,6 +39,7 @@ pub struct Tracking {
     counters: ConntrackCounters,
     expectations: Expectations,
     tunnels: conntrack::KnownTunnels,
+    replication: Replication,
 }
 
 /// The result of tracking for a packet.
@@ -155,6 +156,7 @@ impl Connections {
                 counters: ConntrackCounters::default(),
                 expectations: Expectations::new(SECRET),
                 tunnels: conntrack::KnownTunnels::new(SECRET),
+                replication: Replication::default(),
             })),
         }
     }
@@ -195,7 +197,7 @@ impl Connections {
 
 impl Tracking {
     fn context(&mut self, now: Timestamp) -> (&mut Table, Context<'_>) {
-        let Self { table, settings, limits, counters, expectations, tunnels } = self;
+        let Self { table, settings, limits, counters, expectations, tunnels, replication } = self;
         let (events, expectation_events) = (None, None);
         let context = Context {
             now,
@@ -206,6 +208,7 @@ impl Tracking {
             tunnels,
             events,
             expectation_events,
+            replication,
             ended: None,
         };
         (table, context)

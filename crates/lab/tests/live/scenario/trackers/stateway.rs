@@ -8,8 +8,8 @@ use conntrack::helper::Kind;
 use conntrack::nat::{BucketPorts, Supply};
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Changes, Checksum, Connection, Context, Direction, DropCause, Expectations, Limits, Settings,
-    Table, TimeoutPolicy, TrackedPacket, class_without_flow, format,
+    Changes, Checksum, Connection, Context, Direction, DropCause, Expectations, Limits,
+    Replication, Settings, Table, TimeoutPolicy, TrackedPacket, class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair};
 use wire::{Network, Transport, dissect};
@@ -52,6 +52,7 @@ pub struct Ours {
     counters: ConntrackCounters,
     expectations: Expectations,
     tunnels: conntrack::KnownTunnels,
+    replication: Replication,
     given: Given,
     now: Timestamp,
 }
@@ -96,6 +97,7 @@ impl Ours {
             counters: ConntrackCounters::default(),
             expectations: Expectations::new(SECRET),
             tunnels: conntrack::KnownTunnels::new(SECRET),
+            replication: Replication::default(),
             given,
             now,
         }
@@ -252,7 +254,9 @@ impl Ours {
     }
 
     fn parts(&mut self) -> (&mut [Table], Context<'_>) {
-        let Self { tables, settings, limits, counters, expectations, tunnels, now, .. } = self;
+        let Self {
+            tables, settings, limits, counters, expectations, tunnels, replication, now, ..
+        } = self;
         let now = *now;
         (
             tables,
@@ -265,6 +269,7 @@ impl Ours {
                 tunnels,
                 events: None,
                 expectation_events: None,
+                replication,
                 ended: None,
             },
         )

@@ -1,0 +1,309 @@
+//! Copies of connections at another gateway: which changes it has to hear of, and when.
+//!
+//! A table keeps a list of the connections that have changed, its *dirty list*, which moves with the
+//! table. A worker keeps a list of its tables that have dirty lists. docs/internals/replication.md
+//! explains the rules.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use flow::{KeyedPacket, Timestamp};
+
+use crate::ConnectionRecord;
+
+/// log2 of the unit of coarse time in nanoseconds: about half a second.
+const TICK_SHIFT: u32 = 29;
+/// The last tick, after 4.5 years. Nothing is due after it.
+const LAST_TICK: u32 = u32::MAX >> FLAG_BITS;
+/// Bits of a note that are facts, below those of its tick.
+const FLAG_BITS: u32 = 4;
+/// Ends of connections that wait in a table at most. If more end, the peer needs all connections
+/// once more.
+pub const ENDS_MAX: usize = 4096;
+/// The time that the copy of a peer's connection is given whenever its time is over and its owner has
+/// not said that it has ended. It is also the time that it has left when this gateway takes over.
+pub const COPY_KEPT: Duration = Duration::from_secs(10);
+
+/// How changes of connections are collected by a worker.
+#[derive(Debug)]
+pub struct Replication {
+    /// The coarse time, from 1 on. 0 while nobody wants changes: no deadline is before that.
+    tick: u32,
+    /// How long windows, timers and counts of a connection may differ at the peer, in ticks.
+    refresh: u32,
+    /// The tables with dirty lists, by the place that they have at the worker.
+    tables: Vec<u16>,
+    /// The connections of a peer are copies here, and end only if the peer says so.
+    stands_by: bool,
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        let refresh = ticks(Self::REFRESH);
+        Self { tick: 0, refresh, tables: Vec::new(), stands_by: false }
+    }
+}
+
+impl Replication {
+    /// How long windows, timers and counts of a connection may differ at the peer by default.
+    pub const REFRESH: Duration = Duration::from_secs(10);
+
+    /// Begins a turn in which changes are collected, so long after the peer began to follow; `None`
+    /// if nobody follows. All workers count from the same time.
+    pub fn begin_turn(&mut self, followed: Option<Duration>) {
+        self.tick = followed.map_or(0, |followed| (ticks(followed) + 1).min(LAST_TICK));
+    }
+
+    /// Sets how long windows, timers and counts of a connection may differ at the peer. They are
+    /// told earlier if a third of its timeout is less.
+    pub fn set_refresh(&mut self, refresh: Duration) {
+        self.refresh = ticks(refresh).max(1);
+    }
+
+    /// Whether this gateway is on standby. Then the copies of a peer's connections stay when their
+    /// time is over.
+    pub fn set_stands_by(&mut self, stands_by: bool) {
+        self.stands_by = stands_by;
+    }
+
+    /// A table with a dirty list, by its place; it is no longer listed here.
+    pub fn next_table(&mut self) -> Option<u16> {
+        self.tables.pop()
+    }
+
+    /// True if a table has a dirty list.
+    pub fn has_tables(&self) -> bool {
+        !self.tables.is_empty()
+    }
+
+    /// True for a connection whose windows, timers or counts were told so long ago that the peer
+    /// has to hear of them.
+    #[inline(always)]
+    pub(crate) const fn is_due(&self, note: &Note) -> bool {
+        // The facts are below the tick, so they decide nothing.
+        self.tick << FLAG_BITS > note.0
+    }
+
+    pub(crate) const fn stands_by(&self) -> bool {
+        self.stands_by
+    }
+
+    /// When a connection is due again that has been told now.
+    fn due_after(&self, left: Duration) -> u32 {
+        let pause = self.refresh.min(ticks(left / 3));
+        self.tick.saturating_add(pause).min(LAST_TICK - 1)
+    }
+}
+
+fn ticks(time: Duration) -> u32 {
+    u32::try_from(time.as_nanos() >> TICK_SHIFT).map_or(LAST_TICK, |ticks| ticks.min(LAST_TICK))
+}
+
+/// The part of an entry that is about copies: a tick, and facts about the slot and its connection. A
+/// packet after that tick makes the connection dirty. While it is dirty, the tick is the last one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Note(u32);
+
+impl Note {
+    /// The slot is on the list of those that are told at once.
+    const URGENT: u32 = 1;
+    /// The slot is on the list of those that are told when the others have been.
+    const LISTED: u32 = 1 << 1;
+    /// The peer has heard of the connection.
+    const TOLD: u32 = 1 << 2;
+    /// The connection is the copy of a peer's.
+    const COPY: u32 = 1 << 3;
+
+    const fn has(self, bit: u32) -> bool {
+        self.0 & bit != 0
+    }
+
+    const fn due(self) -> u32 {
+        self.0 >> FLAG_BITS
+    }
+
+    const fn set_due(&mut self, tick: u32) {
+        self.0 = tick << FLAG_BITS | self.0 & ((1 << FLAG_BITS) - 1);
+    }
+
+    /// The note of a new connection in the slot that had this one: the slot stays on its lists.
+    pub const fn of_next(self) -> Self {
+        Self(self.0 & (Self::URGENT | Self::LISTED))
+    }
+
+    /// True for the copy of a peer's connection.
+    pub const fn is_copy(self) -> bool {
+        self.has(Self::COPY)
+    }
+
+    /// The connection is the copy of a peer's.
+    pub const fn set_copy(&mut self) {
+        self.0 |= Self::COPY;
+    }
+
+    /// Takes the slot off a list. True if its connection has not been told since it was put there.
+    pub const fn take_off(&mut self, was_listed: bool) -> bool {
+        self.0 &= !(if was_listed { Self::LISTED } else { Self::URGENT });
+        // It is told with the urgent ones if it is on both lists.
+        self.due() == LAST_TICK && !self.has(Self::URGENT)
+    }
+
+    /// The connection, which has so much time left, is told now.
+    pub fn note_told(&mut self, left: Duration, replication: &Replication) {
+        self.0 |= Self::TOLD;
+        self.set_due(replication.due_after(left));
+    }
+}
+
+/// A change of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is new, or its state has changed.
+    State {
+        /// A later change of a connection with the same key has a higher stamp.
+        stamp: u64,
+        /// Its state.
+        record: ConnectionRecord,
+    },
+    /// It has ended.
+    End {
+        /// As above.
+        stamp: u64,
+        /// Key and sender of its originator's packets.
+        original: KeyedPacket,
+    },
+}
+
+/// The dirty list of a table.
+#[derive(Debug, Default)]
+pub(crate) struct DirtyList {
+    urgent: VecDeque<u32>,
+    listed: VecDeque<u32>,
+    ended: VecDeque<(u64, KeyedPacket)>,
+    /// Ends were lost, because there were too many.
+    has_lost: bool,
+    stamp: u64,
+    /// The place of the table at its worker.
+    place: u16,
+    /// The worker has the table on its list.
+    is_known: bool,
+}
+
+impl DirtyList {
+    /// True if nothing is on it.
+    pub fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.listed.is_empty() && self.ended.is_empty() && !self.has_lost
+    }
+
+    /// The worker that has the table now, where it has this place.
+    pub fn join(&mut self, replication: &mut Replication, place: u16) {
+        self.place = place;
+        // It may have been here before.
+        self.is_known = replication.tables.contains(&place);
+        if !self.is_empty() {
+            self.make_known(replication);
+        }
+    }
+
+    fn make_known(&mut self, replication: &mut Replication) {
+        if !std::mem::replace(&mut self.is_known, true) {
+            replication.tables.push(self.place);
+        }
+    }
+
+    /// The state of a connection has changed: its peer hears of it at once.
+    #[inline]
+    pub fn note_change(&mut self, slot: u32, note: &mut Note, replication: &mut Replication) {
+        if replication.tick == 0 {
+            return;
+        }
+        // The slot may be on the list because of a connection that it had before.
+        note.set_due(LAST_TICK);
+        if !note.has(Note::URGENT) {
+            note.0 |= Note::URGENT;
+            self.urgent.push_back(slot);
+            self.make_known(replication);
+        }
+    }
+
+    /// A packet has moved windows, timer or counts of a connection that is
+    /// [due](Replication::is_due).
+    #[cold]
+    #[inline(never)]
+    pub fn note_refresh(&mut self, slot: u32, note: &mut Note, replication: &mut Replication) {
+        note.set_due(LAST_TICK);
+        if !note.has(Note::LISTED) {
+            note.0 |= Note::LISTED;
+            self.listed.push_back(slot);
+            self.make_known(replication);
+        }
+    }
+
+    /// A connection has ended. The peer hears of it if it has heard of the connection, or if
+    /// another part of the same tunnel may have been told.
+    pub fn note_end(
+        &mut self,
+        note: Note,
+        original: KeyedPacket,
+        now: Timestamp,
+        replication: &mut Replication,
+    ) {
+        if replication.tick == 0 || !(note.has(Note::TOLD) || original.key.is_tunnel()) {
+            return;
+        }
+        if self.ended.len() < ENDS_MAX {
+            let stamp = self.next_stamp(now);
+            self.ended.push_back((stamp, original));
+        } else {
+            self.has_lost = true;
+        }
+        self.make_known(replication);
+    }
+
+    /// A number that no change of the table has had, and a later one in any table has a higher one:
+    /// about the time in microseconds. A table counts for itself within that, wherever it moves.
+    pub fn next_stamp(&mut self, now: Timestamp) -> u64 {
+        self.stamp = (self.stamp + 1).max(now.as_nanos() / 1000);
+        self.stamp
+    }
+
+    /// The next end of a connection that was not told.
+    pub fn next_end(&mut self) -> Option<(u64, KeyedPacket)> {
+        self.ended.pop_front()
+    }
+
+    /// The next slot of the list of those that are told at once, or else of the other one. The
+    /// second value is true for the latter.
+    pub fn next_slot(&mut self) -> Option<(u32, bool)> {
+        let urgent = self.urgent.pop_front().map(|slot| (slot, false));
+        urgent.or_else(|| Some((self.listed.pop_front()?, true)))
+    }
+
+    /// True once after ends were lost.
+    pub fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost)
+    }
+
+    /// The table is on no list of its worker, because the worker has looked at it.
+    pub fn was_seen(&mut self, replication: &mut Replication) {
+        self.is_known = false;
+        if self.is_empty() {
+            // A burst has made them long.
+            self.urgent.shrink_to(64);
+            self.listed.shrink_to(64);
+        } else {
+            self.make_known(replication);
+        }
+    }
+
+    /// The table has no connections, so none of its slots is on a list.
+    pub fn forget_slots(&mut self) {
+        self.urgent = VecDeque::new();
+        self.listed = VecDeque::new();
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        (self.urgent.capacity() + self.listed.capacity()) * size_of::<u32>()
+            + self.ended.capacity() * size_of::<(u64, KeyedPacket)>()
+    }
+}

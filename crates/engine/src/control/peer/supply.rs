@@ -1,0 +1,189 @@
+//! The way of connections from this gateway to the peer.
+
+use std::collections::VecDeque;
+
+use conntrack::{Change, Cursor};
+use flow::{HashKey, Timestamp};
+use steer::BucketId;
+use sync::{Identity, NotTaken, Outflow, Record, RecordKind, Session};
+
+use crate::Gateway;
+use crate::control::worker_handle::Unresponsive;
+use crate::path::replication::ChangeStream;
+
+use super::name_of;
+
+/// Lots of changes that one turn takes in at most, so that datagrams leave meanwhile.
+const LOTS_A_TURN: usize = 64;
+
+/// Counts of changes that were offered to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SupplyCounters {
+    /// Connections that can not be sent, because their records are longer than a datagram.
+    pub too_long: u64,
+    /// How often ends of connections were lost, so that the peer needs all connections once more.
+    pub lost_ends: u64,
+}
+
+/// The connections that a bulk transfer has still to read.
+struct Scan {
+    bucket: u16,
+    /// Where it goes on; `None` at the start of the bucket.
+    from: Cursor,
+    /// Connections that were read and not taken in yet.
+    read: VecDeque<Change>,
+}
+
+/// What this gateway gives to the peer.
+pub(super) struct Supply {
+    names: HashKey,
+    stream: Option<ChangeStream>,
+    /// Changes that were taken from a worker and not taken in yet.
+    waiting: VecDeque<Change>,
+    is_asked: bool,
+    scan: Option<Scan>,
+    counters: SupplyCounters,
+    bytes: Vec<u8>,
+}
+
+impl Supply {
+    pub fn new(names: HashKey) -> Self {
+        Self {
+            names,
+            stream: None,
+            waiting: VecDeque::new(),
+            is_asked: false,
+            scan: None,
+            counters: SupplyCounters::default(),
+            bytes: Vec::new(),
+        }
+    }
+
+    pub fn counters(&self) -> SupplyCounters {
+        self.counters
+    }
+
+    pub fn is_followed(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// The peer wants all connections.
+    pub fn ask_bulk(&mut self) {
+        (self.is_asked, self.scan) = (true, None);
+    }
+
+    /// Takes in changes of connections. True if there are more, for which there is room.
+    pub fn take_changes(
+        &mut self,
+        gateway: &Gateway,
+        session: &mut Session,
+        now: Timestamp,
+    ) -> Result<bool, Unresponsive> {
+        for _ in 0..LOTS_A_TURN {
+            while let Some(change) = self.waiting.front() {
+                match offer(&mut self.bytes, self.names, change, |it| session.offer(now, it)) {
+                    Err(NotTaken::Full) => return Ok(false),
+                    Err(NotTaken::NotFollowed) => return self.end(gateway).map(|()| false),
+                    Err(NotTaken::TooLong) => self.counters.too_long += 1,
+                    Ok(()) => {}
+                }
+                self.waiting.pop_front();
+            }
+            let Some(stream) = &mut self.stream else { return Ok(false) };
+            let Self { waiting, counters, .. } = self;
+            let has_taken = stream.take(|lot| {
+                waiting.extend(lot.changes.drain(..));
+                counters.lost_ends += u64::from(lot.has_lost);
+            });
+            if !has_taken {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Nobody follows, so changes cost nothing from now on.
+    fn end(&mut self, gateway: &Gateway) -> Result<(), Unresponsive> {
+        self.waiting.clear();
+        self.scan = None;
+        if self.stream.take().is_some() {
+            gateway.unfollow_changes()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a bulk transfer. True if more of it can be done at once.
+    pub fn go_on_with_bulk(
+        &mut self,
+        gateway: &Gateway,
+        session: &mut Session,
+        now: Timestamp,
+    ) -> Result<bool, Unresponsive> {
+        if self.is_asked {
+            // Changes from before are part of what is read. Those that come from now on are not
+            // missed, because the workers collect them before the first connection is read.
+            self.waiting.clear();
+            self.stream = Some(gateway.follow_changes()?);
+            match session.begin_bulk(now, gateway.connection_count()?) {
+                Ok(()) => {
+                    let (from, read) = (Cursor::default(), VecDeque::new());
+                    self.scan = Some(Scan { bucket: 0, from, read });
+                }
+                Err(NotTaken::Full) => return Ok(false),
+                Err(NotTaken::NotFollowed | NotTaken::TooLong) => {}
+            }
+            self.is_asked = false;
+        }
+        let Some(scan) = &mut self.scan else {
+            if self.stream.is_some() && session.status(now).outflow == Outflow::Unfollowed {
+                self.end(gateway)?;
+            }
+            return Ok(false);
+        };
+        while let Some(change) = scan.read.front() {
+            match offer(&mut self.bytes, self.names, change, |it| session.offer_bulk(now, it)) {
+                Err(NotTaken::Full) => return Ok(false),
+                Err(NotTaken::NotFollowed) => return self.end(gateway).map(|()| false),
+                Err(NotTaken::TooLong) => self.counters.too_long += 1,
+                Ok(()) => {}
+            }
+            scan.read.pop_front();
+        }
+        let (bucket, from) = (BucketId(scan.bucket), scan.from);
+        match gateway.tell_connections(bucket, from)? {
+            Some(told) => {
+                scan.read.extend(told.changes);
+                match told.rest {
+                    Some(rest) => scan.from = rest,
+                    None => (scan.bucket, scan.from) = (scan.bucket + 1, Cursor::default()),
+                }
+                Ok(true)
+            }
+            None => {
+                self.scan = None;
+                // The peers may have come apart meanwhile.
+                let _ = session.end_bulk(now);
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// Writes a change as a record and offers it.
+fn offer(
+    bytes: &mut Vec<u8>,
+    names: HashKey,
+    change: &Change,
+    take: impl FnOnce(&Record<'_>) -> Result<(), NotTaken>,
+) -> Result<(), NotTaken> {
+    bytes.clear();
+    let (kind, stamp, original) = match change {
+        Change::State { stamp, record } => {
+            record.encode(bytes);
+            (RecordKind::Change, *stamp, record.original())
+        }
+        Change::End { stamp, original } => (RecordKind::End, *stamp, *original),
+    };
+    let identity = Identity { key: name_of(names, &original), incarnation: stamp, version: 0 };
+    take(&Record { identity, kind, body: bytes })
+}
