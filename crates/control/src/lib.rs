@@ -23,6 +23,8 @@
 //! | `POST /v1/rules/reset` | [`schema::Done`] |
 //! | `POST /v1/rules/elements` | [`schema::Done`]; body [`schema::ChangeElements`] |
 //! | `POST /v1/rules/explain` | [`schema::Explanation`]; body [`schema::AskRules`] |
+//! | `GET /v1/sync` | [`schema::Sync`] |
+//! | `PUT /v1/sync/role` | [`schema::Done`]; body [`schema::SetRole`] |
 //! | `GET /v1/tunables` | [`schema::Tunables`] |
 //! | `PUT /v1/tunables/NAME` | [`schema::Done`]; body [`schema::SetTunable`] |
 //! | `PUT /v1/workers` | [`schema::Moves`]; body [`schema::SetWorkers`] |
@@ -52,6 +54,7 @@ pub mod schema;
 mod server;
 mod socket;
 mod stream;
+mod sync_routes;
 
 pub use client::{Client, ClientError};
 pub use query::{ConnectionQuery, LineFormat, QueryError};

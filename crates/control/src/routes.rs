@@ -65,6 +65,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/zones", get(zones).put(set_zones))
         .merge(crate::record_routes::router())
         .merge(crate::rule_routes::router())
+        .merge(crate::sync_routes::router())
         .route("/v1/balance", post(balance))
         .route("/v1/balancer", put(set_balancer))
         .fallback(async || no_such_request("path"))

@@ -1,13 +1,13 @@
 //! The thread that serves the control socket.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use engine::Gateway;
+use engine::{Gateway, Peer};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -82,6 +82,8 @@ impl Stop {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
+    /// The peer, if there is one.
+    pub peer: Option<Arc<Mutex<Peer>>>,
     pub rules: Arc<Keeper>,
     pub turns: Turns,
     pub streams: Arc<Semaphore>,
@@ -92,7 +94,7 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Starts to serve. `rules` is the ruleset that the gateway was started with. `log_lines_lost`
+    /// Starts to serve. `peer` is that of state sync. `rules` is the ruleset that the gateway was started with. `log_lines_lost`
     /// returns the number of lost lines of its log.
     ///
     /// # Errors
@@ -101,6 +103,7 @@ impl Server {
     pub fn start(
         socket: ControlSocket,
         gateway: Arc<Gateway>,
+        peer: Option<Arc<Mutex<Peer>>>,
         rules: Option<RuleBook>,
         log_lines_lost: fn() -> u64,
     ) -> Result<Self, ServerError> {
@@ -120,7 +123,8 @@ impl Server {
         let connections = Connections::new(netio::descriptor_limit()?);
         let stopping = stop.clone();
         let turns = Turns::new();
-        let shared = Shared { gateway, rules, turns, streams, connections, stop, log_lines_lost };
+        let shared =
+            Shared { gateway, peer, rules, turns, streams, connections, stop, log_lines_lost };
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(runtime, listener, shared))?;

@@ -54,6 +54,23 @@ impl PreSharedKey {
         }
     }
 
+    /// The secret of the steering hash for nodes that share this key: all of them steer alike.
+    pub fn hash_secret(&self) -> HashSecret {
+        HashSecret::new(self.derive_16("steering"))
+    }
+
+    /// The secret by which nodes that share this key name connections.
+    pub fn name_secret(&self) -> [u8; 16] {
+        self.derive_16("names of connections")
+    }
+
+    fn derive_16(&self, label: &str) -> [u8; 16] {
+        let key = self.derive(&[], label);
+        let mut secret = [0; 16];
+        secret.copy_from_slice(&key[..16]);
+        secret
+    }
+
     /// Derives a key. `salt` holds the values that make it fresh, `label` its use.
     pub(crate) fn derive(&self, salt: &[u8], label: &str) -> Key {
         let mut info = PROTOCOL.to_vec();

@@ -8,8 +8,7 @@ use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
 use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
     Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Guess, KnownTunnels,
-    Replication,
-    Limits, Settings, Table, TrackedPacket,
+    Limits, Replication, Settings, Table, TrackedPacket,
 };
 use conntrack::Verdict;
 use engine::Hardware;

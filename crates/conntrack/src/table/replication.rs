@@ -124,8 +124,7 @@ impl Table {
 #[inline]
 pub(super) fn note_end(slab: &mut Slab, slot: u32, context: &mut Context<'_>) {
     let Entry { head, body } = &slab[slot];
-    let (note, original) =
-        (body.note, KeyedPacket { key: head.key, sender: head.originator() });
+    let (note, original) = (body.note, KeyedPacket { key: head.key, sender: head.originator() });
     slab.dirty.note_end(note, original, context.now, context.replication);
 }
 

@@ -12,8 +12,8 @@ use wire::{Family, IcmpError, Network, TcpFlags, TcpInfo, Transport, protocol};
 use crate::syn_proxy::Screening;
 use crate::{
     Checksum, Connection, ConnectionRecord, Context, Cursor, Event, EventKind, Expectations, Guess,
-    Importing, InterfaceName, Interfaces, KnownTunnels, Limits, Replication, Settings, Table, Tracked,
-    TrackedPacket,
+    Importing, InterfaceName, Interfaces, KnownTunnels, Limits, Replication, Settings, Table,
+    Tracked, TrackedPacket,
 };
 
 pub const SECRET: HashKey = HashKey(3, 4);

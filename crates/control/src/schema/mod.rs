@@ -9,6 +9,7 @@ mod expectation;
 mod names;
 mod rules;
 mod status;
+mod sync;
 mod zones;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ pub use rules::{
     RuleObject, RuleProblem, RulesReport, RulesSummary,
 };
 pub use status::{Bucket, Buckets, Counters, Port, RulesStatus, Status, Worker, ZoneStatus};
+pub use sync::{Difference, Flow, SetRole, Sync};
 pub(crate) use zones::ZoneFault;
 pub use zones::{SetZones, TimeoutPolicy, Zone, Zones};
 

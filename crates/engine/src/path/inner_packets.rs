@@ -8,8 +8,8 @@
 use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Replication, Settings,
-    Shortage, Tracked, TrackedPacket, class_without_flow,
+    Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Replication,
+    Settings, Shortage, Tracked, TrackedPacket, class_without_flow,
 };
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,

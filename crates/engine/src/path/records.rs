@@ -6,8 +6,8 @@
 //! they get an [alias](crate::path::alias_table) there, as those of a connection that a packet opens.
 
 use conntrack::{
-    ConnectionId, ConnectionRecord, Cursor, ImportRefusal, Imported, Importing, InterfaceName, Interfaces,
-    NoInterfaces,
+    ConnectionId, ConnectionRecord, Cursor, ImportRefusal, Imported, Importing, InterfaceName,
+    Interfaces, NoInterfaces,
 };
 use fib::LinkId;
 use flow::{FlowKey, KeyedPacket, Timestamp, Zone};

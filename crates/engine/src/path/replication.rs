@@ -235,7 +235,9 @@ impl PacketPath {
                 continue;
             }
             match change {
-                CopyChange::End(original) => lot.ended += u64::from(self.end_copy(bucket, &original, now)),
+                CopyChange::End(original) => {
+                    lot.ended += u64::from(self.end_copy(bucket, &original, now))
+                }
                 CopyChange::State(record) => match self.set_copy(bucket, &record, now) {
                     Ok(true) => lot.made += 1,
                     Ok(false) => lot.changed += 1,

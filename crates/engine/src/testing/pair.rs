@@ -144,9 +144,8 @@ impl Pair {
 
     fn work(&mut self) {
         for at in [0, 1] {
-            let arrived = |(arrives, to, _): &(Timestamp, usize, Vec<u8>)| {
-                *to == at && *arrives <= self.now
-            };
+            let arrived =
+                |(arrives, to, _): &(Timestamp, usize, Vec<u8>)| *to == at && *arrives <= self.now;
             let (due, rest): (Vec<_>, Vec<_>) =
                 self.on_the_way.drain(..).partition(|it| arrived(it));
             self.on_the_way = rest.into();

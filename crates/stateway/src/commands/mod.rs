@@ -8,6 +8,7 @@ mod defrag;
 #[cfg(feature = "demo")]
 mod demo;
 mod drops;
+mod ha;
 #[cfg(feature = "lab")]
 mod lab_generate;
 #[cfg(feature = "lab")]
@@ -18,6 +19,7 @@ mod rules;
 mod run;
 mod status;
 mod steer;
+mod sync;
 mod tunable;
 mod zone;
 
@@ -44,6 +46,10 @@ pub enum Command {
     Steer(steer::Args),
     /// Check, load, try and list rulesets, and ask them about packets.
     Rules(rules::Args),
+    /// Show what a peer has of this gateway's connections.
+    Sync(sync::Args),
+    /// Take over from a peer, or stand by for it.
+    Ha(ha::Args),
     /// Show and change settings, under the kernel's names.
     Tunable(tunable::Args),
     /// Show and change zones.
@@ -81,6 +87,8 @@ impl Command {
             Self::Drops(args) => drops::run(&args, out),
             Self::Steer(args) => steer::run(&args, out),
             Self::Rules(args) => rules::run(&args, out),
+            Self::Sync(args) => sync::run(&args, out),
+            Self::Ha(args) => ha::run(&args, out),
             Self::Tunable(args) => tunable::run(&args, out),
             Self::Zone(args) => zone::run(&args, out),
             Self::Replay(args) => replay::run(&args, out),

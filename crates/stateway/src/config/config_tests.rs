@@ -56,11 +56,11 @@ fn every_key_of_the_configuration_is_understood() {
     for word in ["arp", "lldp", "0x8899", "pppoe"] {
         pass.add(word).unwrap();
     }
-    assert_eq!((&config.pass, &config.engine().unwrap().pass), (&pass, &pass));
-    assert_eq!(config.engine().unwrap().stations, StationLimits { all: 5000, of_port: 100 });
+    assert_eq!((&config.pass, &config.engine(None).unwrap().pass), (&pass, &pass));
+    assert_eq!(config.engine(None).unwrap().stations, StationLimits { all: 5000, of_port: 100 });
     assert_eq!((config.tunnels, config.hash), (TunnelSteering::Outer, HashKind::ToeplitzSymmetric));
     assert_eq!(config.fragments, FragmentSteering::Ordered);
-    assert_eq!(config.engine().unwrap().balance, Some(Duration::from_millis(500)));
+    assert_eq!(config.engine(None).unwrap().balance, Some(Duration::from_millis(500)));
     assert_eq!(config.secret, Some(HashKey(0x0001_0203_0405_0607, 0x0809_0a0b_0c0d_0e0f)));
     let [lan, wan] = &config.interfaces[..] else { panic!("two interfaces") };
     assert_eq!((lan.name.as_str(), lan.name_line, lan.rx_queues), ("lan0", 16, 2));
@@ -108,7 +108,7 @@ fn labels_have_names() {
     let config = parse("[labels]\nbulk = 40\n\"to-be-mirrored\" = 0x7f\n").unwrap();
     let labels: Vec<_> = config.labels.iter().map(|(l, name)| (l.number(), name)).collect();
     assert_eq!(labels, [(40, "bulk"), (127, "to-be-mirrored")]);
-    assert_eq!(config.engine().unwrap().labels, config.labels);
+    assert_eq!(config.engine(None).unwrap().labels, config.labels);
     insta::assert_snapshot!(problems(
         r#"[labels]
 bulk = 128
@@ -138,13 +138,13 @@ fn an_empty_file_has_the_defaults() {
     assert_eq!(config.balance, BalanceInterval::Off);
     assert!(config.interfaces.is_empty());
     assert_eq!(config.socket(), Path::new("/run/stateway.sock"));
-    assert_ne!(config.engine().unwrap().secret, config.engine().unwrap().secret);
+    assert_ne!(config.engine(None).unwrap().secret, config.engine(None).unwrap().secret);
 }
 
 #[test]
 fn inner_packets_are_judged_only_if_one_worker_sees_both_directions() {
     let config = parse("[gateway]\ntunnels = \"judged\"").unwrap();
-    assert_eq!(config.engine().unwrap().tunnels, TunnelSteering::Judged);
+    assert_eq!(config.engine(None).unwrap().tunnels, TunnelSteering::Judged);
     assert_eq!(
         problems("[gateway]\nfragments = \"ordered\"\ntunnels = \"judged\""),
         "gateway.toml:3: gateway.tunnels: needs fragments = \"spread\": with \"ordered\" the \
@@ -226,9 +226,6 @@ policy = "latency"
 [[interface]]
 name = "wan0"
 io = "tap"
-
-[sync]
-peer = "192.0.2.2"
 
 [control]
 http = "127.0.0.1:9630"

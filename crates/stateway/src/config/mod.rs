@@ -4,6 +4,7 @@ mod document;
 mod host;
 mod rules;
 mod sections;
+mod sync;
 mod zones;
 
 use std::fs::File;
@@ -11,6 +12,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::sync::PreSharedKey;
 use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
 use control::RuleBook;
@@ -25,9 +27,13 @@ use crate::balance_interval::BalanceInterval;
 
 pub use document::{Problem, Problems};
 pub use rules::{RulesFile, in_json, read_ruleset};
+pub use sync::SyncConfig;
 
 /// The longest configuration file, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
+
+/// The longest name of an interface (IFNAMSIZ without the zero).
+const MAX_INTERFACE_NAME: usize = 15;
 
 /// A whole configuration, with defaults for keys that the file leaves out.
 #[derive(Clone, Debug, Default)]
@@ -72,6 +78,8 @@ pub struct Configuration {
     pub labels: Arc<LabelNames>,
     /// The ruleset.
     pub rules: Option<RulesFile>,
+    /// The peer to which connections are copied.
+    pub sync: Option<SyncConfig>,
     /// Path of the control socket.
     pub socket: Option<PathBuf>,
     /// Line of that key, for messages.
@@ -199,14 +207,27 @@ impl Configuration {
         self.workers.map_or(WorkerCount::PerCpu, WorkerCount::Fixed)
     }
 
-    /// The configuration of the engine. Draws the secret if the file has none.
+    /// The key that this node shares with its peer; `None` without a peer.
+    ///
+    /// # Errors
+    /// The problem of the key's file, with the line that names it.
+    pub fn sync_key(&self) -> Result<Option<PreSharedKey>, Problems> {
+        let Some(sync) = &self.sync else { return Ok(None) };
+        sync.key()
+            .map(Some)
+            .map_err(|what| Problems(vec![self.problem(sync.key_line, "sync.key_file", what)]))
+    }
+
+    /// The configuration of the engine. Without a secret in the file, the secret is that of all
+    /// nodes that share `key`, or else a random one.
     ///
     /// # Errors
     /// The system's error when it has no random numbers.
-    pub fn engine(&self) -> anyhow::Result<engine::Config> {
-        let secret = match self.secret {
-            Some(secret) => secret,
-            None => random_secret().context("can not read /dev/urandom")?,
+    pub fn engine(&self, key: Option<&PreSharedKey>) -> anyhow::Result<engine::Config> {
+        let secret = match (self.secret, key) {
+            (Some(secret), _) => secret,
+            (None, Some(key)) => hash_key(*key.hash_secret().bytes()),
+            (None, None) => random_secret().context("can not read /dev/urandom")?,
         };
         Ok(engine::Config {
             mode: self.mode,
@@ -271,8 +292,12 @@ fn read(file: &Path) -> Result<String, (usize, String)> {
 fn random_secret() -> std::io::Result<HashKey> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let number = u128::from_ne_bytes(bytes);
-    Ok(HashKey((number >> 64) as u64, number as u64))
+    Ok(hash_key(bytes))
+}
+
+fn hash_key(bytes: [u8; 16]) -> HashKey {
+    let number = u128::from_be_bytes(bytes);
+    HashKey((number >> 64) as u64, number as u64)
 }
 
 #[cfg(test)]

@@ -12,14 +12,11 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Reader, Section, choice, number, show, text};
-use super::{Configuration, Interface, Problem, Problems, rules, zones};
+use super::{Configuration, Interface, MAX_INTERFACE_NAME, Problem, Problems, rules, sync, zones};
 use crate::balance_interval::{ALLOWED, BalanceInterval};
 
 /// The largest number of receive queues of one interface.
 const MAX_RX_QUEUES: u64 = 64;
-
-/// The longest name of an interface (IFNAMSIZ without the zero).
-const MAX_INTERFACE_NAME: usize = 15;
 
 /// Reads the text, and notes its problems beside those of syntax. A wrong key counts as absent.
 pub(super) fn read(
@@ -61,8 +58,8 @@ pub(super) fn read(
     if let Some(section) = table(&mut reader, &mut document, "rules") {
         config.rules = rules::read(&mut reader, section, file);
     }
-    if let Some(entry) = document.take("sync") {
-        reader.note(entry.offset, "sync", "not supported yet; take this table out");
+    if let Some(section) = table(&mut reader, &mut document, "sync") {
+        config.sync = sync::read(&mut reader, section, file);
     }
     document.finish(&mut reader);
     Ok((config, reader.finish()))

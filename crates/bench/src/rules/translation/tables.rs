@@ -304,7 +304,8 @@ impl Translates for Buckets {
             ..
         } = self;
         let table = &mut tables[packet.bucket.index()];
-        let mut context = context(now, settings, limits, counters, (expectations, tunnels), replication);
+        let mut context =
+            context(now, settings, limits, counters, (expectations, tunnels), replication);
         let offered = TrackedPacket {
             network: &packet.network,
             frame: packet.frame.bytes(),
@@ -354,7 +355,8 @@ impl Translates for Buckets {
         } = self;
         for _ in 0..BUCKETS {
             *expire_at = (*expire_at + 1) % tables.len();
-            let mut context = context(now, settings, limits, counters, (expectations, tunnels), replication);
+            let mut context =
+                context(now, settings, limits, counters, (expectations, tunnels), replication);
             tables[*expire_at].expire(BUDGET, &mut context);
         }
     }

@@ -106,10 +106,12 @@ impl Copies {
         // It is read first: a record that can not be read changes nothing.
         let state = match record.kind {
             RecordKind::End => None,
-            RecordKind::Insert | RecordKind::Change => match ConnectionRecord::decode(record.body) {
-                Ok(state) if name_of(self.names, &state.original()) == name => Some(state),
-                _ => return self.counters.malformed += 1,
-            },
+            RecordKind::Insert | RecordKind::Change => {
+                match ConnectionRecord::decode(record.body) {
+                    Ok(state) if name_of(self.names, &state.original()) == name => Some(state),
+                    _ => return self.counters.malformed += 1,
+                }
+            }
         };
         let held = self.held.get(&name).copied();
         let lineage = held.map(|it| it.lineage);

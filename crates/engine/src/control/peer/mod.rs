@@ -59,12 +59,8 @@ impl Peer {
         role: Role,
         names: HashKey,
     ) -> Result<Self, Unresponsive> {
-        let mut peer = Self {
-            session,
-            role,
-            supply: Supply::new(names),
-            copies: Copies::new(names),
-        };
+        let mut peer =
+            Self { session, role, supply: Supply::new(names), copies: Copies::new(names) };
         peer.set_role(gateway, role)?;
         Ok(peer)
     }

@@ -138,7 +138,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
     // A known secret, so that a run can be repeated.
     let secret = config.secret.unwrap_or(REPLAY_SECRET);
-    let config = engine::Config { secret, rules, ..config.engine()? };
+    let config = engine::Config { secret, rules, ..config.engine(None)? };
     let input = files::input(&args.input, port)?.with_ports(names);
     let mut read = vec![args.input.as_path()];
     read.extend(args.config.as_deref());

@@ -4,6 +4,7 @@ mod claim;
 mod connection_limit;
 mod notify;
 mod signals;
+mod sync;
 
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Debug};
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::sync::PreSharedKey;
 use anyhow::Context;
 use control::{ControlSocket, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
@@ -88,11 +90,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let claims = claim_all(&config)?;
     let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
     let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
-    let gateway = Arc::new(start(&config, claims, guard.handle(), rules.as_ref())?);
+    let key = config.sync_key()?;
+    let gateway = Arc::new(start(&config, claims, guard.handle(), rules.as_ref(), key.as_ref())?);
     if let Some(book) = &rules {
         tell_of(book);
     }
-    let server = Server::start(socket, gateway.clone(), rules, log::lost)?;
+    let (peer, sync) = match (&config.sync, key) {
+        (Some(sync), Some(key)) => {
+            let told = rules.as_ref().map(|book| format!("{:?}", book.ruleset()));
+            let rules = told.unwrap_or_default().into_bytes();
+            let (peer, thread) = sync::start(&config, sync, key, rules, gateway.clone())?;
+            (Some(peer), Some(thread))
+        }
+        _ => (None, None),
+    };
+    let server = Server::start(socket, gateway.clone(), peer, rules, log::lost)?;
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
     let workers = gateway.status()?.workers.len();
@@ -109,7 +121,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     supervisor.stopping();
     tracing::info!("{name}: stopping");
     drop(server);
-    // The server was the only other owner, and all its requests have ended.
+    drop(sync);
+    // These were the only other owners, and all requests have ended.
     let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
     // Once it has stopped, it has no connections.
     let connections = gateway.connection_count().unwrap_or_default();
@@ -168,6 +181,7 @@ fn start(
     claims: Vec<Claim>,
     guard: GuardHandle,
     rules: Option<&RuleBook>,
+    key: Option<&PreSharedKey>,
 ) -> anyhow::Result<Gateway> {
     let ports = config.interfaces.iter().zip(claims).zip(0..);
     let ports = ports.map(|((interface, claim), port)| PortSetup {
@@ -183,7 +197,7 @@ fn start(
     });
     let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(guard));
     let rules = rules.map(|book| Arc::new(book.ruleset().clone()));
-    let engine = engine::Config { host_guard, rules, ..config.engine()? };
+    let engine = engine::Config { host_guard, rules, ..config.engine(key)? };
     Gateway::start(engine, ports.collect()).map_err(|error| match error {
         StartError::Port(error) => at_its_line(config, error),
         other => other.into(),

@@ -255,7 +255,15 @@ impl Ours {
 
     fn parts(&mut self) -> (&mut [Table], Context<'_>) {
         let Self {
-            tables, settings, limits, counters, expectations, tunnels, replication, now, ..
+            tables,
+            settings,
+            limits,
+            counters,
+            expectations,
+            tunnels,
+            replication,
+            now,
+            ..
         } = self;
         let now = *now;
         (

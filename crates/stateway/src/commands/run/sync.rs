@@ -1,0 +1,187 @@
+//! State sync on a thread of its own, which carries datagrams between the peer and a socket.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use engine::{Gateway, Peer, Role};
+use flow::{HashKey, Timestamp};
+use netio::{Waiter, clock};
+use socket2::{Domain, Protocol, Socket, Type};
+use sync::{Config, Faults, Likeness, PreSharedKey, SecretRole, Seed, Session, Settings};
+
+use crate::config::{Configuration, SyncConfig};
+
+/// Time between two looks at the changes of connections while the peer follows: they are to leave
+/// within a millisecond.
+const PACE: Duration = Duration::from_micros(500);
+/// Longest time between two turns.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes that the kernel may keep for the socket in each direction: what comes during a
+/// bulk transfer while the thread applies records.
+const SOCKET_BYTES: usize = 4 << 20;
+/// Datagrams that are taken between two turns.
+const DATAGRAMS_A_TURN: usize = 64;
+/// Longest datagram.
+const DATAGRAM_BYTES: usize = 65_536;
+
+/// The thread. Dropping it ends it.
+pub struct SyncThread {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for SyncThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Begins to look for the peer. Returns the peer, for those who ask about it, and the thread.
+pub fn start(
+    config: &Configuration,
+    sync: &SyncConfig,
+    key: PreSharedKey,
+    rules: Vec<u8>,
+    gateway: Arc<Gateway>,
+) -> anyhow::Result<(Arc<Mutex<Peer>>, SyncThread)> {
+    let socket = connect(sync)?;
+    let names = name_key(&key);
+    let session = session(config, sync, key, rules)?;
+    let peer = Arc::new(Mutex::new(Peer::new(&gateway, session, sync.role, names)?));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (stopping, own) = (stop.clone(), peer.clone());
+    let thread = std::thread::Builder::new()
+        .name("sync".into())
+        .spawn(move || carry(&gateway, &own, &socket, &stopping))
+        .context("the system has no thread for state sync")?;
+    Ok((peer, SyncThread { stop, thread: Some(thread) }))
+}
+
+/// The socket to the peer. The kernel gives it only datagrams of the peer's address and port that
+/// arrive on the interface.
+fn connect(sync: &SyncConfig) -> anyhow::Result<UdpSocket> {
+    let SyncConfig { peer, port, interface, .. } = sync;
+    let peer = SocketAddr::new(*peer, *port);
+    let (domain, any) = match peer {
+        SocketAddr::V4(_) => (Domain::IPV4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))),
+        SocketAddr::V6(_) => (Domain::IPV6, SocketAddr::from((Ipv6Addr::UNSPECIFIED, *port))),
+    };
+    let open = || {
+        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.bind_device(Some(interface.as_bytes()))?;
+        // The kernel cuts these to its limits.
+        socket.set_recv_buffer_size(SOCKET_BYTES)?;
+        socket.set_send_buffer_size(SOCKET_BYTES)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&any.into())?;
+        socket.connect(&peer.into())?;
+        Ok(UdpSocket::from(socket))
+    };
+    open().map_err(|error: std::io::Error| {
+        anyhow::anyhow!("[sync]: no socket to {peer} on {interface}: {error}")
+    })
+}
+
+fn session(
+    config: &Configuration,
+    sync: &SyncConfig,
+    key: PreSharedKey,
+    rules: Vec<u8>,
+) -> anyhow::Result<Session> {
+    let mut seed = [0; 32];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut seed))
+        .context("can not read /dev/urandom")?;
+    let likeness = Likeness {
+        hash_kind: format!("{:?}", config.hash),
+        hash_secret: key.hash_secret(),
+        buckets: config.buckets.get() as u32,
+        // Peers steer by the same key, and a copy comes to the bucket to which its packets are
+        // steered here, so peers need not translate to the same addresses at the same time.
+        translating_links: Default::default(),
+        fragment_mode: format!("{:?}", config.fragments),
+        tunnel_mode: format!("{:?}", config.tunnels),
+        zones: format!("{:?}", config.zones).into_bytes(),
+        rules,
+    };
+    let config = Config {
+        node: sync.node,
+        name: sync.name.clone(),
+        peer: None,
+        follows: sync.role == Role::Standby,
+        secret_role: SecretRole::Keeps,
+        likeness,
+        settings: Settings::default(),
+        faults: Faults::default(),
+    };
+    Ok(Session::new(now(), config, key, Seed::new(seed)))
+}
+
+/// The secret by which peers name connections.
+fn name_key(key: &PreSharedKey) -> HashKey {
+    let number = u128::from_be_bytes(key.name_secret());
+    HashKey((number >> 64) as u64, number as u64)
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_nanos(clock::monotonic_nanoseconds())
+}
+
+/// Locks the peer. A panic of another thread does no harm: it ends the process.
+fn lock(peer: &Mutex<Peer>) -> MutexGuard<'_, Peer> {
+    peer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn carry(gateway: &Gateway, peer: &Mutex<Peer>, socket: &UdpSocket, stop: &AtomicBool) {
+    let mut waiter = Waiter::new();
+    let mut buffer = vec![0; DATAGRAM_BYTES];
+    let mut has_failed = false;
+    while !stop.load(Ordering::Relaxed) {
+        let pause = {
+            let mut peer = lock(peer);
+            let has_more = receive(&mut peer, socket, &mut buffer);
+            // A full queue loses the datagram, which is sent again like any that is lost.
+            let turn = peer.turn(gateway, now(), |datagram| _ = socket.send(datagram));
+            match turn {
+                Ok(true) => Duration::ZERO,
+                Ok(false) if has_more => Duration::ZERO,
+                Ok(false) if peer.is_followed() => PACE,
+                Ok(false) => peer.next_timeout().since(now()).min(LONGEST_PAUSE),
+                Err(error) => {
+                    if !has_failed {
+                        tracing::error!("state sync: {error}");
+                    }
+                    has_failed = true;
+                    LONGEST_PAUSE
+                }
+            }
+        };
+        if !pause.is_zero() && waiter.wait([socket.as_fd()], Some(pause)).is_err() {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// Takes datagrams of the peer. True if there may be more.
+fn receive(peer: &mut Peer, socket: &UdpSocket, buffer: &mut [u8]) -> bool {
+    for _ in 0..DATAGRAMS_A_TURN {
+        match socket.recv(buffer) {
+            // The session counts those that it refuses.
+            Ok(length) => _ = peer.handle(now(), &buffer[..length]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            // An ICMP error about a datagram that was sent: the peer is not there.
+            Err(_) => {}
+        }
+    }
+    true
+}
