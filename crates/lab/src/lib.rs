@@ -44,7 +44,7 @@ mod traffic;
 pub use attack::Attack;
 pub use capture::Capture;
 pub use clients::dns::DnsServer;
-pub use clients::files::{FileProtocol, FileServer};
+pub use clients::files::{FileProtocol, FileServer, PYTHON, ftp_server};
 pub use clients::http::{Download, HttpServer};
 pub use clients::iperf::{TcpReport, UdpReport, iperf_tcp, iperf_tcp_to, iperf_udp};
 pub use clients::path::{Hop, PingReport, Route, ping, traceroute};

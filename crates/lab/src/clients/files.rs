@@ -33,6 +33,26 @@ pub enum FileProtocol {
     Tftp,
 }
 
+/// Debian's Python, which has the package of the FTP server.
+pub const PYTHON: &str = "/usr/bin/python3";
+
+/// Starts an FTP server at an address, which offers the files in [`crate::Namespace::SCRATCH`].
+/// `python` is [`PYTHON`] in the server's namespace.
+///
+/// # Errors
+/// Those of [`Background::wait_for`]; [`crate::Error::Unavailable`] if it is not installed.
+pub fn ftp_server(python: Program, address: &str) -> Result<Background> {
+    let installed = python.clone().args(["-c", "import pyftpdlib"]).run()?;
+    if installed.code != Some(0) {
+        let why = "no pyftpdlib: install the package python3-pyftpdlib".to_owned();
+        return Err(crate::Error::Unavailable { why });
+    }
+    let directory = crate::Namespace::SCRATCH;
+    let mut background = python.args(["-c", FTP_SERVER, address, directory]).spawn()?;
+    background.wait_for_port(Transport::Tcp, 21)?;
+    Ok(background)
+}
+
 /// A server that offers one file of pseudo-random bytes.
 #[derive(Debug)]
 pub struct FileServer {
@@ -71,29 +91,19 @@ impl FileServer {
         let path = host.write_file(FILE, &pseudo_random(bytes))?;
         let sum = sha256(&on(lab, side, "sha256sum").args([&path]).check()?)?;
         let directory = crate::Namespace::SCRATCH;
-        let (program, transport, port) = match protocol {
-            FileProtocol::Ftp => {
-                // Debian's Python has the package.
-                let python = on(lab, side, "/usr/bin/python3");
-                let installed = python.clone().args(["-c", "import pyftpdlib"]).run()?;
-                if installed.code != Some(0) {
-                    let why = "no pyftpdlib: install the package python3-pyftpdlib".to_owned();
-                    return Err(crate::Error::Unavailable { why });
-                }
-                let address = address.to_string();
-                (python.args(["-c", FTP_SERVER, &address, directory]), Transport::Tcp, 21)
-            }
+        let background = match protocol {
+            FileProtocol::Ftp => ftp_server(on(lab, side, PYTHON), &address.to_string())?,
             FileProtocol::Tftp => {
                 let root = format!("--tftp-root={directory}");
                 let listen = format!("--listen-address={address}");
                 // As for names: `dnsmasq` keeps its user, and offers no names here.
                 let options = ["--no-daemon", "--conf-file=/dev/null", "--pid-file", "--port=0"];
                 let program = on(lab, side, "dnsmasq").args(options).args(["--enable-tftp"]);
-                (program.args([root, listen]), Transport::Udp, 69)
+                let mut background = program.args([root, listen]).spawn()?;
+                background.wait_for_port(Transport::Udp, 69)?;
+                background
             }
         };
-        let mut background = program.spawn()?;
-        background.wait_for_port(transport, port)?;
         Ok(Self { _background: background, protocol, family, side, sha256: sum })
     }
 

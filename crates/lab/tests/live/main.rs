@@ -115,6 +115,7 @@ mod security {
 mod operations {
     mod conntrack_commands;
     mod control_groups;
+    mod failover;
     mod failures;
     mod interface_names;
     mod lifecycle;

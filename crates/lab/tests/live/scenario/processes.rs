@@ -1,6 +1,6 @@
 //! Connections that carry data for as long as a test needs, and the processes of a gateway.
 
-use lab::{Lab, Result};
+use lab::{Lab, Namespace, Result};
 
 use super::own_table;
 
@@ -38,12 +38,8 @@ print('well:', len(well), flush=True)
 /// The process numbers of the gateway and of its children, outside of the lab.
 pub fn gateway_and_children(lab: &Lab) -> Result<(u32, Vec<u32>)> {
     let inside = own_table(lab)?.0.to_string();
-    let network = |process: u32| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
-    let own = network(lab.gateway().resident());
     let (mut gateway, mut parents) = (None, Vec::new());
-    let entries = std::fs::read_dir("/proc").expect("processes are listed").flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    for process in numbers.filter(|process| network(*process) == own) {
+    for process in processes_in(lab.gateway()) {
         let status = std::fs::read_to_string(format!("/proc/{process}/status"));
         let status = status.unwrap_or_default();
         let field = |name: &str| {
@@ -58,6 +54,15 @@ pub fn gateway_and_children(lab: &Lab) -> Result<(u32, Vec<u32>)> {
     let gateway = gateway.expect("the gateway runs");
     let children = parents.iter().filter(|(_, parent)| *parent == Some(gateway));
     Ok((gateway, children.map(|(process, _)| *process).collect()))
+}
+
+/// The numbers of the processes in a namespace, outside of the lab.
+pub fn processes_in(namespace: &Namespace) -> impl Iterator<Item = u32> {
+    let network = |process: u32| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let own = network(namespace.resident());
+    let entries = std::fs::read_dir("/proc").expect("processes are listed").flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(move |process| network(*process) == own)
 }
 
 /// Kills a process, which may have ended already.
