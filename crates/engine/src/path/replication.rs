@@ -16,12 +16,12 @@ use crate::path::records::{importing, interfaces_of};
 use crate::rings::link::Wakeup;
 
 /// Changes that go through the ring in one piece at most.
-const LOT: usize = 64;
+pub const LOT: usize = 64;
 /// Pieces that the ring of a worker holds.
 const LOTS: usize = 64;
 /// Slots of dirty lists that a worker looks at in one turn, so that packets wait no longer than for
 /// a few batches.
-const CHANGES_A_TURN: usize = 256;
+pub const CHANGES_A_TURN: usize = 256;
 /// Places of a connection table that one question about all of its connections covers.
 const PIECE: u32 = 256;
 
@@ -40,6 +40,35 @@ pub struct ChangeSender {
     lots: Producer<Lot>,
     /// Memory that comes back.
     spare: Consumer<Vec<Change>>,
+}
+
+impl ChangeSender {
+    /// The time since which changes are wanted.
+    pub fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// True if nobody reads any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.lots.is_abandoned()
+    }
+
+    /// True while the ring has no room.
+    pub fn is_full(&self) -> bool {
+        self.lots.is_full()
+    }
+
+    /// An empty lot to be filled.
+    pub fn lot(&mut self) -> Lot {
+        let changes = self.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
+        Lot { changes, has_lost: false }
+    }
+
+    /// Sends a lot. It is lost if the ring has no room.
+    pub fn send(&mut self, lot: Lot) {
+        // Nobody else writes to the ring.
+        let _ = self.lots.push(lot);
+    }
 }
 
 /// The other end.
@@ -180,27 +209,25 @@ impl PacketPath {
             return false;
         }
         let Some(sender) = &mut self.change_sender else { return false };
-        if sender.lots.is_abandoned() {
+        if sender.is_abandoned() {
             self.set_change_sender(None, now);
             return false;
         }
         let mut left = CHANGES_A_TURN;
-        while left > 0 && !sender.lots.is_full() {
+        while left > 0 && !sender.is_full() {
             let Some(place) = self.tracking.replication.next_table() else { return false };
             let Some(bucket) = self.buckets.get_mut(BucketId(place)) else { continue };
-            let changes = sender.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
-            let mut lot = Lot { changes, has_lost: false };
+            let mut lot = sender.lot();
             let interfaces = interfaces_of(&self.forwarder);
             let mut context = self.tracking.context(now, &mut self.counters);
             let push = |change| lot.changes.push(change);
             lot.has_lost = bucket.connections.take_changes(LOT, interfaces, &mut context, push);
             left = left.saturating_sub(lot.changes.len().max(1));
             if !lot.changes.is_empty() || lot.has_lost {
-                // The ring has room, and nobody else writes to it.
-                let _ = sender.lots.push(lot);
+                sender.send(lot);
             }
         }
-        !sender.lots.is_full() && self.tracking.replication.has_tables()
+        !sender.is_full() && self.tracking.replication.has_tables()
     }
 
     /// All connections of a piece of a bucket, of which a peer hears now; `None` if the bucket is

@@ -6,11 +6,10 @@ use conntrack::{ConnectionRecord, ImportRefusal};
 use flow::{HashKey, KeyedPacket};
 use sync::{Applied, Batch, BulkId, Lineage, Record, RecordKind, Verdict};
 
-use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::CopyChange;
 
-use super::name_of;
+use super::{Connections, name_of};
 
 /// Changes that are given to the workers in one go, so that datagrams are acknowledged meanwhile.
 const CHANGES_AT_ONCE: usize = 1024;
@@ -138,7 +137,7 @@ impl Copies {
     }
 
     /// Gives the changes to the workers.
-    pub fn apply(&mut self, gateway: &Gateway) -> Result<(), Unresponsive> {
+    pub fn apply(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
         if self.changes.is_empty() {
             return Ok(());
         }

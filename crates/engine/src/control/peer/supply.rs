@@ -7,11 +7,10 @@ use flow::{HashKey, Timestamp};
 use steer::BucketId;
 use sync::{Identity, NotTaken, Outflow, Record, RecordKind, Session};
 
-use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::ChangeStream;
 
-use super::name_of;
+use super::{Connections, name_of};
 
 /// Lots of changes that one turn takes in at most, so that datagrams leave meanwhile.
 const LOTS_A_TURN: usize = 64;
@@ -75,7 +74,7 @@ impl Supply {
     /// Takes in changes of connections. True if there are more, for which there is room.
     pub fn take_changes(
         &mut self,
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         session: &mut Session,
         now: Timestamp,
     ) -> Result<bool, Unresponsive> {
@@ -103,7 +102,7 @@ impl Supply {
     }
 
     /// Nobody follows, so changes cost nothing from now on.
-    fn end(&mut self, gateway: &Gateway) -> Result<(), Unresponsive> {
+    fn end(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
         self.waiting.clear();
         self.scan = None;
         if self.stream.take().is_some() {
@@ -115,7 +114,7 @@ impl Supply {
     /// Goes on with a bulk transfer. True if more of it can be done at once.
     pub fn go_on_with_bulk(
         &mut self,
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         session: &mut Session,
         now: Timestamp,
     ) -> Result<bool, Unresponsive> {
