@@ -48,9 +48,7 @@ pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
-pub use path::replication::{
-    CHANGES_A_TURN, ChangeSender, ChangeStream, ChangeTap, CopyChange, LOT, Lot, ToldPiece,
-};
+pub use path::replication::{ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, ToldPiece};
 pub use path::rules::ruleset::{PrepareRulesError, RuleCounts, check_rules};
 pub use path::settings::Settings;
 pub use path::zone_config::{

@@ -16,12 +16,12 @@ use crate::path::records::{importing, interfaces_of};
 use crate::rings::link::Wakeup;
 
 /// Changes that go through the ring in one piece at most.
-pub const LOT: usize = 64;
+const LOT: usize = 64;
 /// Pieces that the ring of a worker holds.
 const LOTS: usize = 64;
 /// Slots of dirty lists that a worker looks at in one turn, so that packets wait no longer than for
 /// a few batches.
-pub const CHANGES_A_TURN: usize = 256;
+const CHANGES_A_TURN: usize = 256;
 /// Places of a connection table that one question about all of its connections covers.
 const PIECE: u32 = 256;
 
@@ -58,16 +58,28 @@ impl ChangeSender {
         self.lots.is_full()
     }
 
-    /// An empty lot to be filled.
-    pub fn lot(&mut self) -> Lot {
-        let changes = self.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
-        Lot { changes, has_lost: false }
-    }
-
-    /// Sends a lot. It is lost if the ring has no room.
-    pub fn send(&mut self, lot: Lot) {
-        // Nobody else writes to the ring.
-        let _ = self.lots.push(lot);
+    /// Sends changes, as many as there is room and time for. `next` shows up to so many changes of
+    /// one more table and says whether some of its ends were lost; `None`: no table has changes.
+    pub fn send_from(&mut self, mut next: impl FnMut(usize, &mut Vec<Change>) -> Option<bool>) {
+        let (mut left, mut is_over) = (CHANGES_A_TURN, false);
+        while left > 0 && !is_over && !self.is_full() {
+            let changes = self.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
+            let mut lot = Lot { changes, has_lost: false };
+            // Most tables have one change or two, so a lot has those of several.
+            while left > 0 && lot.changes.len() < LOT {
+                let before = lot.changes.len();
+                let Some(has_lost) = next(LOT - before, &mut lot.changes) else {
+                    is_over = true;
+                    break;
+                };
+                lot.has_lost |= has_lost;
+                left = left.saturating_sub((lot.changes.len() - before).max(1));
+            }
+            if !lot.changes.is_empty() || lot.has_lost {
+                // The ring has room, and nobody else writes to it.
+                let _ = self.lots.push(lot);
+            }
+        }
     }
 }
 
@@ -213,20 +225,23 @@ impl PacketPath {
             self.set_change_sender(None, now);
             return false;
         }
-        let mut left = CHANGES_A_TURN;
-        while left > 0 && !sender.is_full() {
-            let Some(place) = self.tracking.replication.next_table() else { return false };
-            let Some(bucket) = self.buckets.get_mut(BucketId(place)) else { continue };
-            let mut lot = sender.lot();
-            let interfaces = interfaces_of(&self.forwarder);
-            let mut context = self.tracking.context(now, &mut self.counters);
-            let push = |change| lot.changes.push(change);
-            lot.has_lost = bucket.connections.take_changes(LOT, interfaces, &mut context, push);
-            left = left.saturating_sub(lot.changes.len().max(1));
-            if !lot.changes.is_empty() || lot.has_lost {
-                sender.send(lot);
+        let Self { buckets, tracking, forwarder, counters, .. } = self;
+        sender.send_from(|budget, changes| {
+            loop {
+                let place = tracking.replication.next_table()?;
+                // The bucket may have left.
+                let Some(bucket) = buckets.get_mut(BucketId(place)) else { continue };
+                let interfaces = interfaces_of(forwarder);
+                let mut context = tracking.context(now, counters);
+                let push = |change| changes.push(change);
+                return Some(bucket.connections.take_changes(
+                    budget,
+                    interfaces,
+                    &mut context,
+                    push,
+                ));
             }
-        }
+        });
         !sender.is_full() && self.tracking.replication.has_tables()
     }
 
