@@ -253,7 +253,10 @@ impl Outbox {
                 newest = newest.max(self.land(now, (number - first) as usize));
             }
         }
-        while self.frames.front().is_some_and(|frame| frame.flight == Flight::Landed) {
+        // Those beyond wait for the peer's owner. The window begins where it goes on, or the peer would
+        // have to refuse frames for which it has no room.
+        let is_landed = |frame: &Frame| frame.flight == Flight::Landed;
+        while self.first < ack.next && self.frames.front().is_some_and(is_landed) {
             let records = self.frames.pop_front().map_or(0, |frame| frame.records);
             self.records -= records;
             self.control -= usize::from(records == 0);
@@ -293,7 +296,8 @@ impl Outbox {
     /// Counts frames as lost that others have overtaken. `newest` is when the last of those that
     /// have arrived was sent.
     fn find_losses(&mut self, now: Timestamp, newest: Timestamp) {
-        let landed = self.frames.iter().rposition(|frame| frame.flight == Flight::Landed);
+        let mut sent = self.frames.range(..self.sent);
+        let landed = sent.rposition(|frame| frame.flight == Flight::Landed);
         let Some(last) = landed else { return };
         let patience = self.round_trip.smoothed() + REORDERED_TIME;
         let mut found = 0;
