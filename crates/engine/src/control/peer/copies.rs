@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use conntrack::{ConnectionRecord, ImportRefusal};
 use flow::{HashKey, KeyedPacket};
-use sync::{Applied, Batch, BulkId, Lineage, Record, RecordKind, Verdict};
+use sync::{Applied, Batch, BulkId, Lineage, NameMap, Record, RecordKind, Verdict};
 
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::CopyChange;
@@ -41,8 +41,7 @@ struct Copy {
 pub(super) struct Copies {
     names: HashKey,
     applied: Applied,
-    /// In the order of their names, so that what is done is the same in each run.
-    held: BTreeMap<u64, Copy>,
+    held: NameMap<Copy>,
     changes: Vec<CopyChange>,
     counters: CopyCounters,
 }
@@ -53,7 +52,7 @@ impl Copies {
         Self {
             names,
             applied: Applied::default(),
-            held: BTreeMap::new(),
+            held: NameMap::default(),
             changes: Vec::new(),
             counters: CopyCounters::default(),
         }
