@@ -379,6 +379,12 @@ impl Session {
         }
     }
 
+    /// Gives up what waits for the peer, because the owner has lost changes. The peer asks for all
+    /// connections once more, and until then the owner's records are [`NotTaken::NotFollowed`].
+    pub fn begin_again(&mut self) {
+        self.forget_queue();
+    }
+
     /// Bytes that records may still take. While it is 0 the owner keeps its flags.
     pub fn room(&self) -> usize {
         match self.outflow {

@@ -109,6 +109,18 @@ fn record(version: u32) -> Record<'static> {
 }
 
 #[test]
+fn an_owner_that_has_lost_changes_begins_again() {
+    let mut pair = following();
+    pair.ends[0].offer(pair.now, &record(1)).unwrap();
+    pair.ends[0].begin_again();
+    assert_eq!(pair.ends[0].offer(pair.now, &record(2)), Err(NotTaken::NotFollowed));
+    pair.wait(Duration::from_millis(10));
+    assert!(matches!(pair.status(0).outflow, Outflow::Asked(_)));
+    assert!(pair.events[0].contains(&Event::BulkAsked));
+    assert_eq!(pair.status(0).counters.forgotten_records, 1);
+}
+
+#[test]
 fn both_ends_join_compare_and_ask() {
     let pair = joined([config(1), config(2)]);
     for at in [0, 1] {

@@ -89,11 +89,28 @@ impl Supply {
                 self.waiting.pop_front();
             }
             let Some(stream) = &mut self.stream else { return Ok(false) };
-            let Self { waiting, counters, .. } = self;
+            let Self { waiting, counters, bytes, names, .. } = self;
+            let mut has_lost = false;
             let has_taken = stream.take(|lot| {
-                waiting.extend(lot.changes.drain(..));
-                counters.lost_ends += u64::from(lot.has_lost);
+                has_lost |= lot.has_lost;
+                let mut changes = lot.changes.drain(..);
+                // What waits comes first.
+                while waiting.is_empty()
+                    && let Some(change) = changes.next()
+                {
+                    match offer(bytes, *names, &change, |it| session.offer(now, it)) {
+                        Ok(()) => {}
+                        Err(NotTaken::TooLong) => counters.too_long += 1,
+                        // The next round of the loop finds out which of them it is.
+                        Err(NotTaken::Full | NotTaken::NotFollowed) => waiting.push_back(change),
+                    }
+                }
+                waiting.extend(changes);
             });
+            if has_lost {
+                counters.lost_ends += 1;
+                session.begin_again();
+            }
             if !has_taken {
                 return Ok(false);
             }
