@@ -14,7 +14,7 @@ use engine::{
     PortSetup, Role, Stepper, ToldPiece, Unresponsive, WorkerCount,
 };
 use flow::{HashKey, KeyedPacket, Timestamp};
-use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, Waiter, clock};
+use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, Waiter, clock, cpu};
 use netlink::Picture;
 use socket2::SockRef;
 use steer::BucketId;
@@ -31,8 +31,9 @@ use super::wrong;
 use crate::Error;
 
 /// As the thread of a gateway: time between two looks, datagrams between two turns, bytes that the
-/// kernel may keep.
+/// kernel may keep. The longest pause is shorter, so that a turn ends soon.
 const PACE: Duration = Duration::from_micros(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 const DATAGRAMS_A_TURN: usize = 64;
 const SOCKET_BYTES: usize = 4 << 20;
 const DATAGRAM_BYTES: usize = 65_536;
@@ -151,6 +152,7 @@ impl Sender {
         is_peer_dead: bool,
         until_level: bool,
     ) -> Result<u64, Error> {
+        cpu::name_current_thread("sync");
         let used = clock::thread_nanoseconds();
         let (mut waiter, comparison) = (Waiter::new(), Comparison::new(clock));
         let mut looked = Instant::now();
@@ -178,7 +180,11 @@ impl Sender {
                 break Ok(());
             }
             if !has_more {
-                pause(&mut waiter, &self.socket, comparison.wall(clock, PACE));
+                let wait = match self.peer.is_followed() {
+                    true => PACE,
+                    false => self.peer.next_timeout().since(now).min(LONGEST_PAUSE),
+                };
+                pause(&mut waiter, &self.socket, comparison.wall(clock, wait));
             }
         };
         at.store(stage::OVER, Ordering::Relaxed);
@@ -313,9 +319,11 @@ impl Standby {
         at: &AtomicU8,
         until_level: bool,
     ) -> Result<u64, Error> {
+        cpu::name_current_thread("standby");
         let used = clock::thread_nanoseconds();
         let (mut waiter, comparison) = (Waiter::new(), Comparison::new(clock));
-        while at.load(Ordering::Relaxed) != stage::OVER {
+        loop {
+            let is_over = at.load(Ordering::Relaxed) == stage::OVER;
             let now = clock.now();
             let mut has_more = receive(&mut self.peer, &self.socket, now, &mut self.buffer);
             self.stepper.pass_to(now);
@@ -331,8 +339,11 @@ impl Standby {
             if until_level && self.is_level(now) {
                 at.fetch_max(stage::DRAIN, Ordering::Relaxed);
             }
+            if is_over && !has_more {
+                break;
+            }
             if !has_more {
-                let wait = self.peer.next_timeout().since(now).min(Duration::from_millis(2));
+                let wait = self.peer.next_timeout().since(now).min(LONGEST_PAUSE);
                 pause(&mut waiter, &self.socket, comparison.wall(clock, wait));
             }
         }

@@ -277,8 +277,6 @@ impl Lane {
         let pinned = cpu::pin_current_thread(cpu);
         let (began, used) = (Instant::now(), clock::thread_nanoseconds());
         let start = self.clock.now();
-        // It may be true since the last turn.
-        self.mailbox.is_clear.store(false, Ordering::Release);
         let mut done = Done { share: 1.0, ..Done::default() };
         while at.load(Ordering::Relaxed) == stage::WORK {
             for _ in 0..STRIDE {

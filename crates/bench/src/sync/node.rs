@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use flow::FlowKey;
@@ -173,6 +173,8 @@ impl Node {
         let level = !matches!(until, Until::Worked(_));
         let before = (clock.now(), ends.as_ref().map(|(a, b)| (a.records(), b.records())));
         let count = lanes.len();
+        // They may be clear since the last turn.
+        hub.mailboxes.iter().for_each(|it| it.is_clear.store(false, Ordering::Release));
         let (at, hub, clock) = (&at, &*hub, &**clock);
         let (sender, standby) = ends.as_mut().map(|(a, b)| (a, b)).unzip();
         let has_sender = sender.is_some();

@@ -86,6 +86,7 @@ fn pass(node: &mut Node, first: u32, time: Duration) -> Result<Events, Error> {
     let (lanes, clock, hub, ends) = node.parts();
     let Some((sender, standby)) = ends else { return Err(wrong("there is no standby")) };
     let [lane] = lanes else { return Err(wrong("there is more than one lane")) };
+    hub.mailboxes.iter().for_each(|it| it.is_clear.store(false, Ordering::Release));
     *standby.copies.log.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
     let at = &at;
     let (mut events, mut next) = (Vec::new(), first);
