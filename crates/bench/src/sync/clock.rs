@@ -7,29 +7,45 @@ use std::time::{Duration, Instant};
 
 use flow::Timestamp;
 
-/// The clock.
+/// Two clocks: that of the workers, and that of the session. What is left when the workers are done
+/// takes time of the session only, or connections would become due because a machine is slow.
 #[derive(Debug)]
-pub struct NodeClock(AtomicU64);
+pub struct NodeClock {
+    /// Time of the workers, nanoseconds.
+    worked: AtomicU64,
+    /// By so much the clock of the session is ahead.
+    ahead: AtomicU64,
+}
 
 impl NodeClock {
-    /// A clock that does not show zero, because that means "never" in some places.
+    /// Clocks that do not show zero, because that means "never" in some places.
     pub fn new() -> Self {
-        Self(AtomicU64::new(1_000_000_000))
+        Self { worked: AtomicU64::new(1_000_000_000), ahead: AtomicU64::new(0) }
     }
 
-    /// The time.
+    /// The time of the workers.
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_nanos(self.0.load(Ordering::Relaxed))
+        Timestamp::from_nanos(self.worked.load(Ordering::Relaxed))
     }
 
-    /// Lets time pass. It never runs backwards.
+    /// The time of the session.
+    pub fn session(&self) -> Timestamp {
+        self.now().after(Duration::from_nanos(self.ahead.load(Ordering::Relaxed)))
+    }
+
+    /// Lets time pass for both. It never runs backwards.
     pub fn pass_to(&self, time: Timestamp) {
-        self.0.fetch_max(time.as_nanos(), Ordering::Relaxed);
+        self.worked.fetch_max(time.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Lets so much time pass.
+    /// Lets so much time pass for both.
     pub fn pass(&self, time: Duration) {
         self.pass_to(self.now().after(time));
+    }
+
+    /// Lets so much time pass for the session.
+    pub fn pass_at_rest(&self, time: Duration) {
+        self.ahead.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
@@ -42,13 +58,13 @@ pub struct Comparison {
 impl Comparison {
     /// Begins now.
     pub fn new(clock: &NodeClock) -> Self {
-        Self { began: (Instant::now(), clock.now()) }
+        Self { began: (Instant::now(), clock.session()) }
     }
 
     /// About how long this time of the node takes: longer if other programs have the CPUs.
     pub fn wall(&self, clock: &NodeClock, time: Duration) -> Duration {
         const SLOWEST: f64 = 20.0;
-        let (wall, node) = (self.began.0.elapsed(), clock.now().since(self.began.1));
+        let (wall, node) = (self.began.0.elapsed(), clock.session().since(self.began.1));
         let slowness = wall.as_secs_f64() / node.as_secs_f64().max(1e-6);
         time.mul_f64(slowness.clamp(1.0, SLOWEST))
     }

@@ -66,7 +66,7 @@ fn session(clock: &NodeClock, number: u16, follows: bool) -> Result<Session, Err
         faults: Faults::default(),
     };
     let secret = PreSharedKey::new(b"a secret of the benchmark").map_err(|_| wrong("no key"))?;
-    Ok(Session::new(clock.now(), config, secret, Seed::new([number as u8; 32])))
+    Ok(Session::new(clock.session(), config, secret, Seed::new([number as u8; 32])))
 }
 
 /// Two sockets that are connected to each other.
@@ -150,7 +150,6 @@ impl Sender {
         clock: &NodeClock,
         at: &AtomicU8,
         is_peer_dead: bool,
-        until_level: bool,
     ) -> Result<u64, Error> {
         cpu::name_current_thread("sync");
         let used = clock::thread_nanoseconds();
@@ -162,11 +161,11 @@ impl Sender {
             let passed = looked.elapsed();
             looked += passed;
             if now_at != stage::WORK {
-                clock.pass(passed);
+                clock.pass_at_rest(passed);
                 drains.get_or_insert(looked);
             }
             let is_clear = now_at != stage::WORK && hub.is_clear();
-            let now = clock.now();
+            let now = clock.session();
             let mut has_more = receive(&mut self.peer, &self.socket, now, &mut self.buffer);
             has_more |= self.feed(hub);
             let socket = &self.socket;
@@ -175,7 +174,7 @@ impl Sender {
                 Err(error) => break Err(error.into()),
             }
             let drained = drains.is_some_and(|since| since.elapsed() >= DEAD_DRAIN) && is_peer_dead;
-            let is_idle = is_clear && !has_more && self.has_delivered(now, until_level);
+            let is_idle = is_clear && !has_more && self.has_delivered(now);
             if now_at == stage::OVER || drained || is_idle {
                 break Ok(());
             }
@@ -191,11 +190,10 @@ impl Sender {
         result.map(|()| clock::thread_nanoseconds() - used)
     }
 
-    /// True if the peer has taken everything, and all connections if it wants these.
-    fn has_delivered(&self, now: Timestamp, until_level: bool) -> bool {
+    /// True if the peer has taken everything, also a bulk transfer if it has asked for one.
+    fn has_delivered(&self, now: Timestamp) -> bool {
         let status = self.peer.status(now);
-        let is_level = matches!(status.outflow, Outflow::Live(_)) || !until_level;
-        status.unacknowledged_records == 0 && is_level
+        status.unacknowledged_records == 0 && matches!(status.outflow, Outflow::Live(_))
     }
 
     /// Records taken in since the start.
@@ -304,7 +302,7 @@ impl Standby {
         config.workers = WorkerCount::fixed(1)?;
         config.settings.set("nf_conntrack_max", ROOM).map_err(|error| wrong(error.to_string()))?;
         let ports = vec![PortSetup::new("lan0", Idle), PortSetup::new("wan0", Idle)];
-        let stepper = Stepper::new(clock.now());
+        let stepper = Stepper::new(clock.session());
         let gateway = Gateway::stepped(config, ports, &Picture::default(), stepper.clone())?;
         let copies = Copies { gateway, log: Mutex::new(None) };
         let peer = Peer::new(&copies, session(clock, 2, true)?, Role::Standby, NAMES)?;
@@ -324,7 +322,7 @@ impl Standby {
         let (mut waiter, comparison) = (Waiter::new(), Comparison::new(clock));
         loop {
             let is_over = at.load(Ordering::Relaxed) == stage::OVER;
-            let now = clock.now();
+            let now = clock.session();
             let mut has_more = receive(&mut self.peer, &self.socket, now, &mut self.buffer);
             self.stepper.pass_to(now);
             self.stepper.take_turns();

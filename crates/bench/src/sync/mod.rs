@@ -24,7 +24,7 @@ mod staleness;
 
 use std::time::{Duration, Instant};
 
-use self::node::{Design, Node, Outcome, Population, Until, ticks};
+use self::node::{Design, Node, Outcome, Population, Until};
 pub use self::report::Report;
 use self::report::{Join, Series};
 pub use self::staleness::Staleness;
@@ -72,8 +72,8 @@ impl Scale {
             },
             false => Self {
                 connections: 1_000_000,
-                rounds: 5,
-                turn: ticks(2),
+                rounds: 10,
+                turn: TICK,
                 skip: Duration::ZERO,
                 staleness: Duration::from_secs(10),
             },

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use flow::FlowKey;
+use netio::cpu;
 
 use super::clock::NodeClock;
 use super::ends::{Sender, Standby, sockets};
@@ -13,7 +14,7 @@ use super::hub::{Hub, Way};
 use super::lane::{Done, Lane, Part, Told, split, stage};
 use super::load::Load;
 use super::rivals::{Locked, ring};
-use super::{TICK, wrong};
+use super::wrong;
 use crate::Error;
 use crate::measure::Turn;
 
@@ -161,7 +162,8 @@ impl Node {
         cpus: &[usize],
         is_peer_dead: bool,
     ) -> Result<Outcome, Error> {
-        let Self { lanes, clock, hub, ends, .. } = self;
+        let Self { design, lanes, clock, hub, ends } = self;
+        let name = design.name();
         let at = AtomicU8::new(match until {
             Until::LevelAtRest => stage::DRAIN,
             Until::Worked(_) | Until::Level => stage::WORK,
@@ -181,12 +183,16 @@ impl Node {
         let mut result = std::thread::scope(|scope| {
             let standby = standby.filter(|_| !is_peer_dead);
             let standby = standby.map(|it| scope.spawn(move || it.run(clock, at, level)));
-            let sender =
-                sender.map(|it| scope.spawn(move || it.run(hub, clock, at, is_peer_dead, level)));
+            let sender = sender.map(|it| scope.spawn(move || it.run(hub, clock, at, is_peer_dead)));
             let lanes: Vec<_> = lanes
                 .iter_mut()
                 .zip(cpus)
-                .map(|(lane, &cpu)| scope.spawn(move || lane.run(time, at, cpu, has_sender)))
+                .map(|(lane, &cpu)| {
+                    scope.spawn(move || {
+                        cpu::name_current_thread(name);
+                        lane.run(time, at, cpu, has_sender)
+                    })
+                })
                 .collect();
             let mut result = Outcome { share: 1.0, lanes: count, ..Outcome::default() };
             let panicked = |_| wrong("a thread panicked");
@@ -310,9 +316,4 @@ fn parts(design: Design, lanes: usize, flows: u32) -> Parts {
             ((0..lanes).map(lane).collect(), Some(Box::new(exit)))
         }
     }
-}
-
-/// The length of a turn: some ticks, since connections become due by ticks.
-pub const fn ticks(count: u32) -> Duration {
-    Duration::from_nanos(TICK.as_nanos() as u64 * count as u64)
 }

@@ -92,7 +92,7 @@ fn pass(node: &mut Node, first: u32, time: Duration) -> Result<Events, Error> {
     let (mut events, mut next) = (Vec::new(), first);
     std::thread::scope(|scope| {
         let standby = scope.spawn(move || standby.run(clock, at, false));
-        let sender = scope.spawn(move || sender.run(hub, clock, at, false, false));
+        let sender = scope.spawn(move || sender.run(hub, clock, at, false));
         let (began, start) = (Instant::now(), clock.now());
         let mut waits: VecDeque<u32> = VecDeque::new();
         let pen = Pen::new(PAYLOAD);
