@@ -200,6 +200,12 @@ impl Sender {
     pub fn records(&self) -> u64 {
         self.peer.status(Timestamp::ZERO).counters.sent_records
     }
+
+    /// Frames sent since the start, and those of them that were sent again.
+    pub fn frames(&self) -> [u64; 2] {
+        let counters = self.peer.status(Timestamp::ZERO).counters;
+        [counters.sent_frames, counters.resent_frames]
+    }
 }
 
 /// A port where nothing happens.

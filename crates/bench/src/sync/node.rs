@@ -251,6 +251,11 @@ impl Node {
         self.ends.as_ref().map(|(_, standby)| standby)
     }
 
+    /// Frames that the node has sent, and those of them that it has sent again.
+    pub fn frames(&self) -> [u64; 2] {
+        self.ends.as_ref().map_or([0; 2], |(sender, _)| sender.frames())
+    }
+
     /// The ends, its lanes and its time, for a run of another kind.
     pub fn parts(&mut self) -> (&mut [Lane], &NodeClock, &Hub, Option<&mut (Sender, Standby)>) {
         (&mut self.lanes, &self.clock, &self.hub, self.ends.as_mut())

@@ -244,14 +244,16 @@ impl fmt::Display for Report {
         let Join { seconds, node_seconds, active_ratio, records, apply_per_s } = self.join;
         write!(f, "join: {records} records in {seconds:.2} s, {node_seconds:.2} s of a worker, ")?;
         writeln!(f, "rate {active_ratio:.2}, taken {:.2} M/s", apply_per_s * 1e-6)?;
-        let Staleness { median_ms, p99_ms, worst_ms, changes, missing, opened_per_s, lost } =
-            self.staleness;
+        let Staleness { median_ms, p99_ms, worst_ms, .. } = self.staleness;
         write!(
             f,
             "staleness: median {median_ms:.2} ms, 99 % {p99_ms:.2} ms, worst {worst_ms:.1} ms"
         )?;
+        let Staleness { changes, missing, opened_per_s, lost, frames: [frames, again], .. } =
+            self.staleness;
         writeln!(f, " of {changes} changes, {missing} missing, {lost} connections differ")?;
-        writeln!(f, "  beside {opened_per_s:.0} new connections a second")?;
+        write!(f, "  beside {opened_per_s:.0} new connections a second; ")?;
+        writeln!(f, "{again} of {frames} frames were sent again")?;
         writeln!(f, "connections that differ afterwards: {}", self.lost)?;
         let Memory { off, on } = self.bytes_per_connection;
         writeln!(f, "memory of a connection: {off:.0} bytes, with a peer {on:.0}")?;

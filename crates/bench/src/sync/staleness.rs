@@ -40,6 +40,8 @@ pub struct Staleness {
     pub opened_per_s: f64,
     /// Connections that differ afterwards.
     pub lost: u64,
+    /// Frames that were sent, and those of them that were sent again.
+    pub frames: [u64; 2],
 }
 
 /// Opens 50,000 connections a second for a while beside so many others, with one worker.
@@ -51,6 +53,7 @@ pub fn measure(connections: u32, time: Duration) -> Result<Staleness, Error> {
     let opened_per_s = f64::from(opened) / began.elapsed().as_secs_f64();
     let lost = node.differences()?;
     let Some(standby) = node.standby() else { return Err(wrong("there is no standby")) };
+    let frames = node.frames();
     let log = standby.copies.log.lock().unwrap_or_else(PoisonError::into_inner).take();
     let mut applied: HashMap<FlowKey, Vec<u64>> = HashMap::new();
     for change in log.unwrap_or_default() {
@@ -75,7 +78,7 @@ pub fn measure(connections: u32, time: Duration) -> Result<Staleness, Error> {
     };
     let (median_ms, p99_ms, worst_ms) = (share(0.5), share(0.99), share(1.0));
     let changes = delays.len() as u64;
-    Ok(Staleness { median_ms, p99_ms, worst_ms, changes, missing, opened_per_s, lost })
+    Ok(Staleness { median_ms, p99_ms, worst_ms, changes, missing, opened_per_s, lost, frames })
 }
 
 /// Packets with their times, and the number of connections that were opened.
