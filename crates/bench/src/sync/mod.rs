@@ -201,7 +201,11 @@ fn established(
     report.memory([off, on].map(|bytes| bytes as f64 / f64::from(scale.connections)));
     field.nodes.retain(|node| PAIR.contains(&node.design));
     field.set_refresh(EACH_SECOND);
+    // A connection that is told every second is due in every other tick.
+    let Scale { rounds, turn, .. } = scale;
+    field.scale = Scale { rounds: rounds / 2, turn: 2 * turn, ..scale };
     report.ratio("established_1s", &field.measure(false)?);
+    field.scale = scale;
     field.set_refresh(REFRESH);
     report.ratio("dead_peer", &field.measure(true)?);
     for node in &mut field.nodes {
