@@ -193,7 +193,7 @@ impl Buckets {
     }
 }
 
-/// What state sync needs of the tables.
+/// State sync needs these of the tables.
 impl Buckets {
     /// The hash that chooses the buckets.
     pub fn steering(&self) -> &SteeringHasher {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flow::Timestamp;
 
-/// Two clocks: that of the workers, and that of the session. What is left when the workers are done
+/// Two clocks: that of the workers, and that of the session. Work that is left when the workers are done
 /// takes time of the session only, or connections would become due because a machine is slow.
 #[derive(Debug)]
 pub struct NodeClock {

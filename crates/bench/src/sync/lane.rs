@@ -26,7 +26,7 @@ const STRIDE: usize = 8;
 /// A lane that has no packets looks for requests so often.
 const IDLE: Duration = Duration::from_micros(100);
 
-/// What the threads of a node do.
+/// The stages of a turn.
 pub mod stage {
     /// Lanes track packets.
     pub const WORK: u8 = 0;
@@ -36,7 +36,7 @@ pub mod stage {
     pub const OVER: u8 = 2;
 }
 
-/// What a lane does with packets besides making them.
+/// The work of a lane with packets besides making them.
 pub enum Part {
     /// It finds the bucket of each.
     Forward,
@@ -78,7 +78,7 @@ pub struct Lane {
     mailbox: Arc<Mailbox>,
 }
 
-/// What a lane has done.
+/// The work that a lane has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
     /// Units of its load.
@@ -303,7 +303,7 @@ impl Lane {
             self.serve(now);
             let has_more = self.send_changes(now);
             self.mailbox.is_clear.store(!has_more, Ordering::Release);
-            // What has no room in the ring waits for the sync thread.
+            // A change that finds no room in the ring waits for the sync thread.
             std::thread::sleep(IDLE);
         }
         done.used = clock::thread_nanoseconds() - used;

@@ -78,7 +78,7 @@ pub enum Until {
     LevelAtRest,
 }
 
-/// What a node did in a turn.
+/// The work of a node in a turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// Units of the load.

@@ -94,7 +94,7 @@ impl Supply {
             let has_taken = stream.take(|lot| {
                 has_lost |= lot.has_lost;
                 let mut changes = lot.changes.drain(..);
-                // What waits comes first.
+                // Changes that wait come first.
                 while waiting.is_empty()
                     && let Some(change) = changes.next()
                 {
