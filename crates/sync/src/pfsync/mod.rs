@@ -5,6 +5,8 @@
 mod bulk;
 mod deferred;
 mod dialect;
+#[cfg(test)]
+mod golden;
 mod identity;
 mod merge;
 mod message;
