@@ -3,6 +3,7 @@
 //! docs/internals/pfsync.md has the layouts and rules.
 
 mod bulk;
+mod carrier;
 mod deferred;
 mod dialect;
 #[cfg(test)]
@@ -23,6 +24,9 @@ mod state_codec;
 pub use bulk::{
     BULK_ALONE_TIME, BULK_ANSWER_TIME, BULK_ASKS_MAX, BULK_END_INTERVAL, BULK_ENDS,
     BULK_RESTART_INTERVAL, BULK_SILENCE, BulkIn, BulkOut,
+};
+pub use carrier::{
+    Arrival, Carrier, MULTICAST_V4, MULTICAST_V6, PROTOCOL, TTL, TYPE_OF_SERVICE,
 };
 pub use deferred::{DEFER_TIME, DEFERRED_MAX};
 pub use dialect::Dialect;
