@@ -21,6 +21,9 @@ pub const BULK_ANSWER_TIME: Duration = Duration::from_secs(1);
 pub const BULK_SILENCE: Duration = Duration::from_secs(5);
 /// Questions without a bulk update that is complete, after which a gateway goes on alone.
 pub const BULK_ASKS_MAX: u8 = 5;
+/// Time after the first question after which a gateway goes on alone in any case. States that still
+/// arrive are taken in.
+pub const BULK_TIME_MAX: Duration = Duration::from_secs(300);
 /// Time after which a gateway that goes on alone asks again, if it hears a peer.
 pub const BULK_ALONE_TIME: Duration = Duration::from_secs(60);
 /// The end of a bulk update tells whole seconds since its start.
@@ -113,6 +116,8 @@ pub enum BulkIn {
     Off,
     /// It has asked.
     Asking {
+        /// When it has asked for the first time.
+        first: Timestamp,
         /// The number of this question, from 1 on.
         attempt: u8,
         /// When it has asked.
@@ -122,6 +127,8 @@ pub enum BulkIn {
     },
     /// A bulk update has begun.
     Filling {
+        /// When it has asked for the first time.
+        first: Timestamp,
         /// The number of the question.
         attempt: u8,
         /// When the question was sent.
@@ -149,7 +156,7 @@ pub(super) enum BulkInInput {
     Heard,
     /// A peer says that it begins.
     Start,
-    /// A whole state has arrived.
+    /// A message has updated a whole state.
     State,
     /// A peer says that it has sent all in a transfer that has taken so long.
     End(Duration),
@@ -169,30 +176,33 @@ impl BulkIn {
         }
     }
 
-    fn ask(now: Timestamp, attempt: u8) -> Self {
-        if attempt > BULK_ASKS_MAX {
+    fn ask(now: Timestamp, first: Timestamp, attempt: u8) -> Self {
+        if attempt > BULK_ASKS_MAX || now.since(first) >= BULK_TIME_MAX {
             return Self::Alone { retry: now.after(BULK_ALONE_TIME) };
         }
         let patience = BULK_ANSWER_TIME * (1 << attempt.saturating_sub(1));
-        Self::Asking { attempt, asked: now, until: now.after(patience) }
+        Self::Asking { first, attempt, asked: now, until: now.after(patience) }
     }
 
     /// The next state. A question has to be sent if it is another [`BulkIn::Asking`].
     pub(super) fn on(self, now: Timestamp, input: BulkInInput) -> Self {
         use BulkInInput::{End, Heard, Start, State, Time, Want};
         match (self, input) {
-            (_, Want) => Self::ask(now, 1),
+            (_, Want) => Self::ask(now, now, 1),
             (
-                Self::Asking { attempt, until, .. } | Self::Filling { attempt, until, .. },
+                Self::Asking { first, attempt, until, .. }
+                | Self::Filling { first, attempt, until, .. },
                 Time,
-            ) if until <= now => Self::ask(now, attempt + 1),
-            (Self::Alone { retry }, Heard) if retry <= now => Self::ask(now, 1),
+            ) if until <= now => Self::ask(now, first, attempt + 1),
+            (Self::Alone { retry }, Heard) if retry <= now => Self::ask(now, now, 1),
             (
-                Self::Asking { attempt, asked, .. } | Self::Filling { attempt, asked, .. },
+                Self::Asking { first, attempt, asked, .. }
+                | Self::Filling { first, attempt, asked, .. },
                 Start,
             )
-            | (Self::Filling { attempt, asked, .. }, State) => {
-                Self::Filling { attempt, asked, until: now.after(BULK_SILENCE) }
+            | (Self::Filling { first, attempt, asked, .. }, State) => {
+                let until = now.after(BULK_SILENCE).min(first.after(BULK_TIME_MAX));
+                Self::Filling { first, attempt, asked, until }
             }
             // The start may be lost. The end of a transfer for an earlier question does not count.
             (Self::Asking { asked, .. } | Self::Filling { asked, .. }, End(elapsed))

@@ -52,9 +52,9 @@ fn incoming() {
     let asked = at(1_000);
     let states = [
         BulkIn::Off,
-        BulkIn::Asking { attempt: 1, asked, until: at(2_000) },
-        BulkIn::Asking { attempt: BULK_ASKS_MAX, asked, until: at(17_000) },
-        BulkIn::Filling { attempt: 1, asked, until: at(6_500) },
+        BulkIn::Asking { first: asked, attempt: 1, asked, until: at(2_000) },
+        BulkIn::Asking { first: asked, attempt: BULK_ASKS_MAX, asked, until: at(17_000) },
+        BulkIn::Filling { first: asked, attempt: 1, asked, until: at(6_500) },
         BulkIn::Level,
         BulkIn::Alone { retry: at(61_000) },
     ];
@@ -86,4 +86,16 @@ fn a_gateway_never_waits_for_ever() {
         let later = now.after(BULK_ALONE_TIME);
         assert!(state.on(later, BulkInInput::Heard).is_waiting());
     }
+}
+
+/// A peer sends states for ever and never says the end.
+#[test]
+fn a_gateway_does_not_wait_for_ever_although_states_arrive() {
+    let mut state = BulkIn::Off.on(at(0), BulkInInput::Want).on(at(0), BulkInInput::Start);
+    let mut now = at(0);
+    while state.is_waiting() {
+        now = now.after(Duration::from_secs(1));
+        state = state.on(now, BulkInInput::State).on(now, BulkInInput::Time);
+    }
+    assert_eq!(now, at(0).after(BULK_TIME_MAX));
 }

@@ -123,6 +123,25 @@ numbered! {
     }
 }
 
+impl Timeout {
+    /// Its default in pf, seconds. A compressed update tells which timeout runs and not its length,
+    /// which the peer's operator may have changed.
+    pub(super) const fn default_seconds(self) -> u32 {
+        match self {
+            Self::TcpFirst | Self::SctpFirst => 120,
+            Self::TcpOpening | Self::SctpOpening => 30,
+            Self::TcpEstablished | Self::SctpEstablished => 86_400,
+            Self::TcpClosing | Self::SctpClosing => 900,
+            Self::TcpFinWait => 45,
+            Self::TcpClosed | Self::SctpClosed => 90,
+            Self::UdpFirst | Self::UdpMultiple | Self::OtherFirst | Self::OtherMultiple => 60,
+            Self::UdpSingle | Self::OtherSingle => 30,
+            Self::IcmpFirst => 20,
+            Self::IcmpError => 10,
+        }
+    }
+}
+
 numbered! {
     /// Whether the first packet of a state came into the gateway or left it by the interface to
     /// which the state belongs.

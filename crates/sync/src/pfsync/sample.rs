@@ -16,10 +16,6 @@ impl Random {
     }
 }
 
-pub fn creator(number: u32) -> CreatorId {
-    CreatorId::new(number).unwrap()
-}
-
 pub fn state_id(random: &mut Random) -> StateId {
     let creator = CreatorId::new(random.next() as u32 | 1).unwrap();
     StateId { id: random.next(), creator }

@@ -6,6 +6,7 @@
 //! connection tracking.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use super::identity::{InterfaceName, StateId, TagName};
 use super::progress::{Direction, FlowState, TcpState, Timeout};
@@ -380,10 +381,12 @@ impl State {
         Self::new(self.0)
     }
 
-    /// The parts that change in the life of a state, to be set. The ends are not among them.
-    pub(super) fn set_life(&mut self, life: Life) {
+    /// The same state with other times and counts.
+    #[must_use]
+    pub(super) const fn with_life(mut self, life: Life) -> Self {
         let Life { timeout, left, age, counts } = life;
         (self.0.timeout, self.0.left, self.0.age, self.0.counts) = (timeout, left, age, counts);
+        self
     }
 
     pub(super) const fn life(&self) -> Life {
@@ -391,12 +394,22 @@ impl State {
         Life { timeout, left, age, counts }
     }
 
-    pub(super) fn set_flags(&mut self, flags: StateFlags) {
+    #[must_use]
+    pub(super) const fn with_flags(mut self, flags: StateFlags) -> Self {
         self.0.flags = flags;
+        self
     }
 
-    pub(super) fn set_updates(&mut self, updates: u8) {
+    #[must_use]
+    pub(super) const fn with_updates(mut self, updates: u8) -> Self {
         self.0.updates = updates;
+        self
+    }
+
+    /// True if both are about packets of the same addresses, ports and protocol.
+    pub(super) fn has_keys_of(&self, other: &Self) -> bool {
+        let ours = (self.0.wire, self.0.stack, self.0.direction);
+        ours == (other.0.wire, other.0.stack, other.0.direction)
     }
 }
 
@@ -404,7 +417,18 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life {
     pub timeout: Timeout,
+    /// Time left, seconds.
     pub left: u32,
+    /// Age, seconds.
     pub age: u32,
     pub counts: [Counts; 2],
+}
+
+impl Life {
+    /// The same after a while.
+    pub fn after(self, elapsed: Duration) -> Self {
+        let elapsed = u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX);
+        let (left, age) = (self.left.saturating_sub(elapsed), self.age.saturating_add(elapsed));
+        Self { left, age, ..self }
+    }
 }
