@@ -7,8 +7,7 @@ use super::super::sample::{self, Random};
 use super::super::{Dialect, Packet};
 use super::*;
 
-const V4: Carrier =
-    Carrier::V4 { source: Ipv4Addr::new(192, 0, 2, 1), destination: MULTICAST_V4 };
+const V4: Carrier = Carrier::V4 { source: Ipv4Addr::new(192, 0, 2, 1), destination: MULTICAST_V4 };
 const V6: Carrier = Carrier::V6 {
     source: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
     destination: MULTICAST_V6,

@@ -28,10 +28,8 @@ pub fn id_of(end: usize, id: u64) -> StateId {
 
 /// A TCP connection whose ends have these sequence numbers.
 pub fn tcp(id: StateId, state: TcpState, sequences: [u32; 2]) -> State {
-    let peers = sequences.map(|sequence| TcpPeer {
-        state,
-        numbers: Numbers { sequence, ..Numbers::default() },
-    });
+    let peers = sequences
+        .map(|sequence| TcpPeer { state, numbers: Numbers { sequence, ..Numbers::default() } });
     with_peers(id, 6, Peers::Tcp(peers), Timeout::TcpEstablished)
 }
 

@@ -26,10 +26,7 @@ fn a_stale_update_rolls_no_sequence_number_back() {
 #[test]
 fn each_end_is_compared_by_itself() {
     let merged = merge(&established([20, 10]), &established([10, 20])).unwrap();
-    assert_eq!(
-        merged,
-        Merged { peers: established([20, 20]), is_stale: true, is_news: true }
-    );
+    assert_eq!(merged, Merged { peers: established([20, 20]), is_stale: true, is_news: true });
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub enum BulkEdge {
     End = 2,
 }
 
-/// What a number of a message means.
+/// The meaning of a message's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Clear,
@@ -186,11 +186,7 @@ impl Message {
     ///
     /// # Errors
     /// The dialect can not carry it; nothing is appended then.
-    pub(super) fn encode(
-        &self,
-        dialect: Dialect,
-        to: &mut Vec<u8>,
-    ) -> Result<(), Inexpressible> {
+    pub(super) fn encode(&self, dialect: Dialect, to: &mut Vec<u8>) -> Result<(), Inexpressible> {
         match self {
             Self::Clear { interface, creator } => {
                 to.extend(interface.field());

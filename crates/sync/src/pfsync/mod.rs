@@ -31,9 +31,7 @@ pub use bulk::{
     BULK_ALONE_TIME, BULK_ANSWER_TIME, BULK_ASKS_MAX, BULK_END_INTERVAL, BULK_ENDS,
     BULK_RESTART_INTERVAL, BULK_SILENCE, BULK_TIME_MAX, BulkIn, BulkOut,
 };
-pub use carrier::{
-    Arrival, Carrier, MULTICAST_V4, MULTICAST_V6, PROTOCOL, TTL, TYPE_OF_SERVICE,
-};
+pub use carrier::{Arrival, Carrier, MULTICAST_V4, MULTICAST_V6, PROTOCOL, TTL, TYPE_OF_SERVICE};
 pub use deferred::{DEFER_TIME, DEFERRED_MAX};
 pub use dialect::Dialect;
 pub use identity::{CreatorId, InterfaceName, StateId, TagName};
@@ -43,12 +41,12 @@ pub use progress::{Direction, FlowState, TcpState, Timeout};
 pub use refusal::{Refusal, Refusals};
 pub use slot::Slot;
 pub use speaker::{
-    CONTROLS_MAX, COPY_ASK_INTERVAL, COPY_ASKS_MAX, COPY_GRACE, Config, Counters, EVENTS_MAX, Event,
-    FLUSH_TIME, GRAVE_TIME, GRAVES_MAX, NotTaken, Passage, REQUEST_INTERVAL, REQUESTS_MAX,
+    CONTROLS_MAX, COPY_ASK_INTERVAL, COPY_ASKS_MAX, COPY_GRACE, Config, Counters, EVENTS_MAX,
+    Event, FLUSH_TIME, GRAVE_TIME, GRAVES_MAX, NotTaken, Passage, REQUEST_INTERVAL, REQUESTS_MAX,
     REQUESTS_PER_S, Speaker, TOUCH_TIME,
 };
 pub use state::{
-    Addresses, Counts, Index, Key, NO_RULE, Numbers, Peers, Policy, SctpPeer, Scrub, State,
+    Addresses, Counts, Index, Key, NO_RULE, Numbers, Peers, Policy, Scrub, SctpPeer, State,
     StateFlags, StateParts, TcpPeer, Tuple, WindowScale,
 };
 pub use state_codec::{Inexpressible, RawPeer};

@@ -46,8 +46,7 @@ impl Packet {
         let ruleset = reader.array().ok_or(Refusal::Truncated)?;
         let rest = usize::from(length).checked_sub(HEADER_BYTES).ok_or(Refusal::Truncated)?;
         let mut groups = Reader(reader.bytes(rest).ok_or(Refusal::Truncated)?);
-        let mut packet =
-            Self { ruleset, messages: Vec::new(), skipped: 0, is_abandoned: false };
+        let mut packet = Self { ruleset, messages: Vec::new(), skipped: 0, is_abandoned: false };
         while !groups.0.is_empty() && !packet.is_abandoned {
             packet.read_group(dialect, &mut groups)?;
         }

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::super::sample::{self, Random, carried, packet, state};
-use super::super::{CreatorId, InterfaceName, StateId};
 use super::super::state::Peers;
+use super::super::{CreatorId, InterfaceName, StateId};
 use super::*;
 
 /// Without the IPv4 header.

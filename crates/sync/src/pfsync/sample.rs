@@ -4,13 +4,27 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::*;
 
-#[path = "../simulation/random.rs"]
-#[allow(dead_code, reason = "the simulation of the native protocol uses the rest")]
-mod random;
-
-pub use random::Random;
+/// Numbers that a seed decides: a permuted congruential generator (O'Neill, 2014: RXS M XS).
+pub struct Random(pub u64);
 
 impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let shift = (self.0 >> 59) + 5;
+        let word = ((self.0 >> shift) ^ self.0).wrapping_mul(0xaef1_7502_108e_f2d9);
+        (word >> 43) ^ word
+    }
+
+    /// From `low` to `high`, both included.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.next() % (high - low + 1)
+    }
+
+    /// True in so many of a hundred cases.
+    pub fn percent(&mut self, chance: u64) -> bool {
+        self.between(1, 100) <= chance
+    }
+
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.between(0, all.len() as u64 - 1) as usize]
     }
@@ -64,14 +78,13 @@ pub fn numbers(random: &mut Random) -> Numbers {
 
 pub fn peers(random: &mut Random, protocol: u8) -> Peers {
     match protocol {
-        6 => Peers::Tcp([0, 1].map(|_| TcpPeer {
-            state: random.one_of(TcpState::ALL),
-            numbers: numbers(random),
-        })),
-        132 => Peers::Sctp([0, 1].map(|_| SctpPeer {
-            state: random.next() as u8,
-            numbers: numbers(random),
-        })),
+        6 => Peers::Tcp(
+            [0, 1]
+                .map(|_| TcpPeer { state: random.one_of(TcpState::ALL), numbers: numbers(random) }),
+        ),
+        132 => Peers::Sctp(
+            [0, 1].map(|_| SctpPeer { state: random.next() as u8, numbers: numbers(random) }),
+        ),
         _ => Peers::Flow([0, 1].map(|_| random.one_of(FlowState::ALL))),
     }
 }
@@ -95,8 +108,7 @@ pub fn state(random: &mut Random, dialect: Dialect) -> State {
         routing_domain: random.next() as u16,
     };
     let (wire, stack) = (key(v6, protocol), key(inside_v6, inside_protocol));
-    let mut counts =
-        || Counts { packets: random.next(), bytes: random.next() };
+    let mut counts = || Counts { packets: random.next(), bytes: random.next() };
     let counts = [counts(), counts()];
     let parts = StateParts {
         id: state_id(random),
@@ -144,7 +156,7 @@ fn policy(random: &mut Random, v6: bool) -> Policy {
     }
 }
 
-/// What a dialect carries of a state.
+/// The parts of a state that a dialect carries.
 pub fn carried(mut parts: StateParts, dialect: Dialect) -> StateParts {
     let empty = Policy::default();
     let kept = parts.policy;

@@ -46,7 +46,7 @@ pub(super) enum Next {
 }
 
 impl Slot {
-    /// What becomes of the slot.
+    /// The fate of the slot.
     pub(super) const fn on(self, input: SlotInput) -> Next {
         use SlotInput::{Ack, Asked, Change, End, Insert, Sent};
         match (self, input) {

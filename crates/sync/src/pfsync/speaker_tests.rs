@@ -220,11 +220,11 @@ fn questions_have_a_rate() {
 #[test]
 fn a_stale_update_is_answered_and_not_applied() {
     for dialect in Dialect::ALL {
-        let (mut ends, id) = with_shared_state(dialect);
-        // The copy misses an update, and then tells what it knows.
+        let mut ends = ends(dialect);
+        let id = id_of(HERE, 1);
         ends.offer(HERE, established(id, 3_016_208_802));
-        ends.wait(SECOND);
-        ends.carry();
+        ends.run(SECOND);
+        // The copy misses an update, and then tells what it knows.
         ends.offer(HERE, established(id, 3_016_315_118));
         ends.wait(SECOND);
         ends.packets(HERE);
@@ -316,6 +316,45 @@ fn an_insert_behind_the_end_brings_nothing_back() {
     }
     assert_eq!(ends.events(THERE), []);
     assert_eq!(ends.ends[THERE].counters().buried, 2);
+}
+
+#[test]
+fn an_end_is_told_again_to_a_peer_that_has_missed_it() {
+    let (mut ends, id) = with_shared_state(V6);
+    ends.end(HERE, id);
+    ends.wait(SECOND);
+    ends.packets(HERE);
+    ends.offer(THERE, established(id, 11));
+    ends.run(SECOND);
+    assert_eq!(ends.events(THERE), [Event::Ended(id)]);
+    assert_eq!((ends.events(HERE), ends.ends[HERE].counters().ends_retold), (vec![], 1));
+}
+
+#[test]
+fn a_copy_that_a_bulk_update_does_not_name_is_asked_for() {
+    let (mut ends, id) = with_shared_state(V6);
+    let other = id_of(HERE, 2);
+    ends.offer(HERE, established(other, 1));
+    ends.run(SECOND);
+    ends.end(HERE, id);
+    ends.wait(SECOND);
+    ends.packets(HERE);
+    ends.events(THERE);
+    ends.ends[THERE].request_bulk(ends.now);
+    ends.run(SECOND);
+    assert_eq!(ends.events(THERE), [Event::Ended(id)]);
+    assert!(ends.peers(THERE, other).is_some());
+}
+
+/// A gateway that has restarted under its old number gets its states back.
+#[test]
+fn a_gateway_that_asks_for_all_states_believes_in_its_own() {
+    let (mut ends, id) = with_shared_state(V6);
+    ends.ends[HERE] = Speaker::new(ends.now, Config::new(V6, creator_of(HERE)));
+    ends.run(SECOND);
+    assert_eq!(ends.events(HERE), [Event::Inserted(id)]);
+    assert_eq!(ends.ends[HERE].bulk_in(), BulkIn::Level);
+    assert!(ends.peers(THERE, id).is_some());
 }
 
 #[test]

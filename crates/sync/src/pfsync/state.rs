@@ -93,7 +93,7 @@ impl Key {
         matches!(self.addresses, Addresses::V4(_))
     }
 
-    fn from_sender(&self, sender: Index) -> Tuple {
+    fn tuple_of(&self, sender: Index) -> Tuple {
         let end = |index: Index| (self.addresses.get(index), self.ports[index as usize]);
         Tuple { source: end(sender), destination: end(sender.other()), protocol: self.protocol }
     }
@@ -150,7 +150,7 @@ pub struct Numbers {
     pub sequence: u32,
     /// Highest sequence number that the end may send: what its peer has allowed.
     pub sequence_max: u32,
-    /// What the gateway adds to the sequence numbers of the end.
+    /// The gateway adds this to the sequence numbers of the end.
     pub sequence_shift: u32,
     /// Largest window that the end has announced, not scaled.
     pub window_max: u16,
@@ -333,7 +333,7 @@ pub struct StateParts {
     pub flags: StateFlags,
     /// Updates that were sent in one message, modulo 256. Version 1500 does not carry it.
     pub updates: u8,
-    /// What pf's rules have decided.
+    /// Decisions of pf's rules.
     pub policy: Policy,
 }
 
@@ -361,8 +361,8 @@ impl State {
     /// The initiator's packets as they arrive at the gateway.
     pub fn original(&self) -> Tuple {
         match self.0.direction {
-            Direction::In => self.0.wire.from_sender(Index::First),
-            Direction::Out => self.0.stack.from_sender(Index::Second),
+            Direction::In => self.0.wire.tuple_of(Index::First),
+            Direction::Out => self.0.stack.tuple_of(Index::Second),
         }
     }
 
@@ -370,8 +370,8 @@ impl State {
     /// state translates.
     pub fn leaves_as(&self) -> Tuple {
         match self.0.direction {
-            Direction::In => self.0.stack.from_sender(Index::First),
-            Direction::Out => self.0.wire.from_sender(Index::Second),
+            Direction::In => self.0.stack.tuple_of(Index::First),
+            Direction::Out => self.0.wire.tuple_of(Index::Second),
         }
     }
 

@@ -10,7 +10,7 @@ use super::identity::{CreatorId, InterfaceName, StateId, TagName};
 use super::progress::{Direction, FlowState, TcpState, Timeout};
 use super::refusal::Refusal;
 use super::state::{
-    Addresses, Counts, Key, Numbers, Peers, Policy, SCTP, SctpPeer, Scrub, State, StateFlags,
+    Addresses, Counts, Key, Numbers, Peers, Policy, SCTP, Scrub, SctpPeer, State, StateFlags,
     StateParts, TCP, TcpPeer, WindowScale, protocol_inside,
 };
 use crate::cursor::Reader;
@@ -72,9 +72,8 @@ impl Peers {
                 [one, other].map(|RawPeer { state, numbers }| SctpPeer { state, numbers }),
             )),
             _ => {
-                let peer = |it: RawPeer| {
-                    FlowState::of_number(it.state).ok_or(Refusal::UnknownState)
-                };
+                let peer =
+                    |it: RawPeer| FlowState::of_number(it.state).ok_or(Refusal::UnknownState);
                 Ok(Self::Flow([peer(one)?, peer(other)?]))
             }
         }
@@ -181,7 +180,9 @@ struct RawKey {
 impl RawKey {
     fn encode(key: &Key, form: StateForm, to: &mut Vec<u8>) {
         match key.addresses {
-            Addresses::V4(pair) => pair.iter().for_each(|it| to.extend(address_field((*it).into()))),
+            Addresses::V4(pair) => {
+                pair.iter().for_each(|it| to.extend(address_field((*it).into())))
+            }
             Addresses::V6(pair) => pair.iter().for_each(|it| to.extend(it.octets())),
         }
         key.ports.iter().for_each(|it| to.extend(it.to_be_bytes()));
@@ -255,10 +256,8 @@ impl Prefix {
         let words = [from.u32()?, from.u32()?, from.u32()?, from.u32()?, from.u32()?];
         let [packets, answered] = [from.u64()?, from.u64()?];
         let [bytes, answered_bytes] = [from.u64()?, from.u64()?];
-        let counts = [
-            Counts { packets, bytes },
-            Counts { packets: answered, bytes: answered_bytes },
-        ];
+        let counts =
+            [Counts { packets, bytes }, Counts { packets: answered, bytes: answered_bytes }];
         let creator = from.u32()?;
         Some(Self { id, interface, keys, peers, route_address, words, counts, creator })
     }
@@ -275,8 +274,9 @@ impl Prefix {
         (policy.rule, policy.anchor, policy.nat_rule) = (rule, anchor, nat_rule);
         policy.route_address = match route {
             RouteFamily::Of(family) => Some(family.address(self.route_address)),
-            RouteFamily::IfNotZero(family) => (self.route_address != [0; 16])
-                .then(|| family.address(self.route_address)),
+            RouteFamily::IfNotZero(family) => {
+                (self.route_address != [0; 16]).then(|| family.address(self.route_address))
+            }
             RouteFamily::None => None,
         };
         let peers = Peers::of_protocol(protocols[0], self.peers)?;

@@ -58,7 +58,8 @@ fn decoded_in_c(packets: &Shown) -> Option<Vec<String>> {
     let line = |(dialect, bytes, _): &(Dialect, Vec<u8>, String)| {
         format!("{} {}\n", dialect.number(), to_hex(bytes))
     };
-    let shown = output_of(&mut Command::new(&program), &packets.iter().map(line).collect::<String>())?;
+    let shown =
+        output_of(&mut Command::new(&program), &packets.iter().map(line).collect::<String>())?;
     Some(shown.split_terminator("end\n").map(str::to_owned).collect())
 }
 

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use super::super::{
-    BulkStatus, CompressedUpdate, Dialect, Key, Message, RawPeer, Request, State, StateId, StateParts,
+    BulkStatus, CompressedUpdate, Dialect, Key, Message, RawPeer, Request, State, StateId,
+    StateParts,
 };
 
 /// A line for each message.
@@ -54,9 +55,8 @@ fn compressed(dialect: Dialect, update: &CompressedUpdate) -> String {
 }
 
 fn peer(RawPeer { state, numbers }: &RawPeer) -> String {
-    let scrub = numbers.scrub.map_or([0; 4], |it| {
-        [it.flags.into(), it.ttl.into(), 1, it.timestamp_shift]
-    });
+    let scrub =
+        numbers.scrub.map_or([0; 4], |it| [it.flags.into(), it.ttl.into(), 1, it.timestamp_shift]);
     let scale = numbers.window_scale.map_or(0, |it| 0x80 | it.get());
     let rest = [
         numbers.sequence,

@@ -14,6 +14,7 @@ use super::bulk::{BulkIn, BulkInInput, BulkOut};
 use super::deferred::Deferred;
 use super::dialect::Dialect;
 use super::identity::{CreatorId, InterfaceName, StateId};
+use super::merge::merge;
 use super::message::{Message, Request};
 use super::recent::RecentIds;
 use super::refusal::Refusals;
@@ -55,7 +56,8 @@ const PACKET_BYTES_MIN: usize = 512;
 pub struct Config {
     /// The dialect (`version`).
     pub dialect: Dialect,
-    /// This gateway. No other one may have its number, nor this one after a restart.
+    /// This gateway. No other one may have its number. After a restart it needs another one, or has
+    /// to ask for all states, so that it does not take those of before for ended.
     pub creator: CreatorId,
     /// The only sender whose packets are taken (`syncpeer`); `None` for a multicast group.
     pub peer: Option<IpAddr>,
@@ -162,6 +164,8 @@ pub struct Counters {
     pub clashes: u64,
     /// Ends of states that this gateway owns, which were not believed.
     pub ends_refused: u64,
+    /// Ends that were told again, because a peer had missed them.
+    pub ends_retold: u64,
     /// Copies that were forgotten, because nobody knows them any more.
     pub forgotten: u64,
     /// States that the dialect can not carry.
@@ -175,6 +179,8 @@ pub struct Speaker {
     table: Table,
     graves: RecentIds,
     requested: RecentIds,
+    /// States whose end was told again.
+    retold: RecentIds,
     request_pace: Pace,
     deferred: Deferred,
     bulk_in: BulkIn,
@@ -203,6 +209,7 @@ impl Speaker {
             table: Table::default(),
             graves: RecentIds::new(GRAVES_MAX, GRAVE_TIME),
             requested: RecentIds::new(REQUESTS_MAX, REQUEST_INTERVAL),
+            retold: RecentIds::new(REQUESTS_MAX, REQUEST_INTERVAL),
             request_pace: Pace::new(now, REQUESTS_PER_S),
             deferred: Deferred::default(),
             bulk_in: BulkIn::default(),
@@ -227,8 +234,9 @@ impl Speaker {
         self.advance_bulk_in(now, BulkInInput::Want);
     }
 
-    /// Takes in a state of the owner: a new one, or a later account of a known one. States of other
-    /// gateways keep their names, also after this one has taken them over.
+    /// Takes in a state of the owner: a new one, or a later account of a known one, in which the
+    /// owner has heeded the events so far. A connection that begins anew needs a new name. States of
+    /// other gateways keep theirs, also after this one has taken them over.
     ///
     /// # Errors
     /// Why it is not taken.
@@ -273,11 +281,15 @@ impl Speaker {
     fn update(&mut self, now: Timestamp, state: State) {
         let id = state.id();
         let Some(held) = self.table.get_mut(id) else { return };
-        let wish = held.state.parts().flags.0 & StateFlags::ACK_WANTED.0;
-        (held.state, held.since) =
-            (state.with_flags(state.parts().flags.with(StateFlags(wish))), now);
-        held.updates = held.updates.saturating_add(1);
+        let known = held.state.parts();
+        let wish = known.flags.0 & StateFlags::ACK_WANTED.0;
         let is_shared = held.touched.is_some_and(|it| now.since(it) < TOUCH_TIME);
+        // A peer may have told of packets of which the owner has not heard yet.
+        let merged = merge(&known.peers, &state.parts().peers).filter(|_| is_shared);
+        let state = merged.and_then(|it| state.with_peers(it.peers)).unwrap_or(state);
+        held.state = state.with_flags(state.parts().flags.with(StateFlags(wish)));
+        held.since = now;
+        held.updates = held.updates.saturating_add(1);
         let is_enough = held.updates >= self.config.max_updates
             && matches!(held.state.parts().peers, Peers::Tcp(_));
         let (is_owned, end) = (held.is_owned, held.end());
@@ -312,9 +324,7 @@ impl Speaker {
     /// the peers in one message.
     pub fn clear(&mut self, now: Timestamp, interface: InterfaceName) {
         let creator = self.config.creator;
-        self.remove_all(now, |held| {
-            held.is_owned && is_of(&held.state, creator, interface)
-        });
+        self.remove_all(now, |held| held.is_owned && is_of(&held.state, creator, interface));
         let message = Message::Clear { interface, creator };
         if !self.controls.contains(&message) {
             self.controls.push_back(message);
@@ -379,7 +389,23 @@ impl Speaker {
             self.controls.push_back(question);
             self.flush(now);
         }
+        if let BulkIn::Asking { asked, .. } | BulkIn::Filling { asked, .. } = self.bulk_in
+            && next == BulkIn::Level
+        {
+            self.doubt_copies(now, asked);
+        }
         self.bulk_in = next;
+    }
+
+    /// The bulk update that was asked for has not named some copies. Their owners are asked: they may
+    /// have ended them, or a message was lost.
+    fn doubt_copies(&mut self, now: Timestamp, asked: Timestamp) {
+        let is_unnamed = |held: &Held| held.touched.is_none_or(|it| it < asked);
+        let copies = self.table.iter().filter(|(_, held)| !held.is_owned && is_unnamed(held));
+        let ids: Vec<_> = copies.map(|(id, _)| id).collect();
+        for id in ids {
+            self.table.set_deadline(id, now);
+        }
     }
 
     /// Asks for a state, unless it was asked for a short time ago. `false` if there are too many
@@ -398,6 +424,22 @@ impl Speaker {
         self.controls.push_back(Message::UpdateRequest(Request::One(id)));
         self.flush(now);
         true
+    }
+
+    /// True for a state that this gateway has created and does not know any more. Before a bulk
+    /// update is complete, peers may know states that it has forgotten in a restart.
+    fn has_ended(&self, id: StateId) -> bool {
+        let is_known = self.table.get(id).is_some();
+        id.creator == self.config.creator && !is_known && !self.bulk_in.is_waiting()
+    }
+
+    /// A peer believes that a state is there. It has missed the end.
+    fn retell_end(&mut self, now: Timestamp, id: StateId) {
+        if self.controls.len() < CONTROLS_MAX && self.retold.meet(now, id) {
+            self.counters.ends_retold += 1;
+            self.controls.push_back(Message::DeleteCompressed(id));
+            self.flush(now);
+        }
     }
 
     /// Takes out an event.

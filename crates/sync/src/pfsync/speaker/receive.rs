@@ -18,7 +18,7 @@ use super::super::state::{Peers, State, StateFlags};
 use super::super::table::Held;
 use super::{COPY_GRACE, EVENTS_MAX, Event, Speaker, is_of};
 
-/// What a message tells about a known state besides its ends.
+/// News about a known state besides its ends.
 enum Told<'a> {
     /// All.
     Whole(&'a State),
@@ -37,7 +37,8 @@ impl Speaker {
         arrival: &Arrival,
         pfsync: &[u8],
     ) -> Result<(), Refusal> {
-        let packet = self.judge(arrival, pfsync).inspect_err(|reason| self.refusals.count(*reason))?;
+        let packet =
+            self.judge(arrival, pfsync).inspect_err(|reason| self.refusals.count(*reason))?;
         self.counters.packets_taken += 1;
         self.counters.skipped += u64::from(packet.skipped);
         self.counters.abandoned += u64::from(packet.is_abandoned);
@@ -124,6 +125,10 @@ impl Speaker {
             Some(held) if held.slot() == Slot::Delete => self.counters.buried += 1,
             Some(held) if !held.state.has_keys_of(state) => self.counters.clashes += 1,
             Some(_) => self.merge(now, id, &state.parts().peers, &Told::Whole(state)),
+            None if self.has_ended(id) => {
+                self.counters.buried += 1;
+                self.retell_end(now, id);
+            }
             None if self.graves.knows(now, id) => self.counters.buried += 1,
             None if self.table.len() >= self.config.states_max => self.counters.full += 1,
             None => {
@@ -145,7 +150,10 @@ impl Speaker {
     fn hear_compressed(&mut self, now: Timestamp, update: &CompressedUpdate) {
         let id = update.id;
         let Some(held) = self.table.get(id) else {
-            if self.graves.knows(now, id) {
+            if self.has_ended(id) {
+                self.counters.buried += 1;
+                self.retell_end(now, id);
+            } else if self.graves.knows(now, id) {
                 self.counters.buried += 1;
             } else {
                 self.counters.unknown += 1;
@@ -232,21 +240,12 @@ impl Speaker {
     }
 
     fn answer(&mut self, now: Timestamp, id: StateId) {
-        let is_gone = id.creator == self.config.creator && !self.bulk_in.is_waiting();
-        match self.table.get(id) {
-            Some(_) => {
-                self.table.advance(id, SlotInput::Asked);
-            }
-            None if is_gone && self.controls.len() < super::CONTROLS_MAX => {
-                // The peer has missed its end.
-                let message = Message::DeleteCompressed(id);
-                if !self.controls.contains(&message) {
-                    self.controls.push_back(message);
-                }
-            }
-            None => return,
+        if self.has_ended(id) {
+            self.retell_end(now, id);
+        } else if self.table.get(id).is_some() {
+            self.table.advance(id, SlotInput::Asked);
+            self.flush(now);
         }
-        self.flush(now);
     }
 
     fn begin_bulk(&mut self, now: Timestamp) {

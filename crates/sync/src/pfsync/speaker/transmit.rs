@@ -10,7 +10,7 @@ use super::super::message::{BulkEdge, BulkStatus, CompressedUpdate, Message};
 use super::super::packet::{GROUP_BYTES, HEADER_BYTES, NotWritten, PacketWriter};
 use super::super::slot::{Slot, SlotInput};
 use super::super::state::StateFlags;
-use super::{COPY_ASK_INTERVAL, COPY_ASKS_MAX, CONTROLS_MAX, Event, FLUSH_TIME, Speaker};
+use super::{CONTROLS_MAX, COPY_ASK_INTERVAL, COPY_ASKS_MAX, Event, FLUSH_TIME, Speaker};
 
 /// The order of messages in a packet. Ends come before inserts, because a new connection may use the
 /// addresses and ports of one that has ended.
@@ -97,9 +97,8 @@ impl Speaker {
         let held = self.table.get(id)?;
         let state = held.state.with_life(held.life(now)).with_updates(held.updates);
         let parts = state.parts();
-        let without_wish = || {
-            Box::new(state.with_flags(parts.flags.without(StateFlags::ACK_WANTED)))
-        };
+        let without_wish =
+            || Box::new(state.with_flags(parts.flags.without(StateFlags::ACK_WANTED)));
         match slot {
             Slot::Idle => None,
             Slot::Insert => Some(Message::Insert(Box::new(state))),
