@@ -4,6 +4,12 @@
 //! the records of connections that have changed, and takes out datagrams to send and records to
 //! apply. Records are opaque here but for their [`Identity`]. docs/internals/sync-protocol.md
 //! explains the protocol.
+//!
+//! The module [`pfsync`] speaks the protocol of the BSDs' packet filter instead.
+
+// Its macro declares the refusals of pfsync, too.
+#[macro_use]
+mod refusal;
 
 mod bulk;
 mod cursor;
@@ -19,8 +25,8 @@ mod message;
 mod node;
 mod outbox;
 mod packet;
+pub mod pfsync;
 mod record;
-mod refusal;
 mod replay_window;
 mod round_trip;
 mod session;
