@@ -117,6 +117,7 @@ drop_reasons! {
     NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
     EthertypeRefused = "ethertype_refused", "Not IP, and of a protocol that the list `pass` does not name.";
+    Standby = "standby", "Frame that reached a bridge on standby, which forwards nothing.";
     OtherStation = "other_station", "Frame for another station than the router.";
     Martian = "martian", "Address that no packet on its way can have: a source that is loopback, a group, link-local or one of the router itself, or a destination that is nowhere, such as 0.0.0.0 or 127.0.0.1.";
     RpFilter = "rp_filter", "Source that can not be where the packet came from: `rp_filter` of the interface.";

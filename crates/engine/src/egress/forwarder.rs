@@ -24,19 +24,31 @@ pub struct Forwarder {
     outputs: Outputs,
     /// `None` in a bridge.
     router: Option<Box<Router>>,
+    /// What a bridge does with every frame.
+    bridging: Arrival,
 }
 
 /// Questions.
 impl Forwarder {
     /// A router that asks `resolver` for neighbours, or a bridge without one.
     pub fn new(outputs: Outputs, resolver: Option<Resolver>) -> Self {
-        Self { outputs, router: resolver.map(|resolver| Box::new(Router::new(resolver))) }
+        let router = resolver.map(|resolver| Box::new(Router::new(resolver)));
+        Self { outputs, router, bridging: Arrival::Forward }
     }
 
     /// The router, to be asked. `None` in a bridge.
     #[inline]
     pub fn router(&self) -> Option<&Router> {
         self.router.as_deref()
+    }
+
+    /// Whether a bridge is on standby: two that forward would make a loop. A router on standby
+    /// forwards what reaches it.
+    pub fn set_stands_by(&mut self, stands_by: bool) {
+        self.bridging = match stands_by {
+            true => Arrival::Drop(DropReason::Standby, None),
+            false => Arrival::Forward,
+        };
     }
 
     /// The ports, to be asked.
@@ -46,10 +58,10 @@ impl Forwarder {
     }
 
     /// Decides about a received frame by its destination station, see [`Router::arrival`]. A bridge
-    /// forwards all.
+    /// forwards all, or on standby none.
     #[inline]
     pub fn arrival(&self, frame: &Frame) -> Arrival {
-        self.router.as_ref().map_or(Arrival::Forward, |router| router.arrival(frame))
+        self.router.as_ref().map_or(self.bridging, |router| router.arrival(frame))
     }
 
     /// Decides about a packet for this station, see [`Router::packet_arrival`]. A bridge forwards
@@ -100,7 +112,7 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        let Self { router, outputs } = self;
+        let Self { router, outputs, .. } = self;
         match (router, route, ports) {
             (Some(router), Some((bucket, route)), _) => {
                 let exits = &mut Exits { outputs, pool, counters };
@@ -122,7 +134,7 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        let Self { router, outputs } = self;
+        let Self { router, outputs, .. } = self;
         match router.as_ref().map(|router| router.station(port)) {
             Some(Some(from)) => {
                 let next_link = NextLink { from, to: station, mtu: None };
@@ -219,7 +231,7 @@ impl Forwarder {
         counters: &mut Counters,
         act: impl FnOnce(&mut Router, &mut Exits<'_>),
     ) {
-        let Self { router: Some(router), outputs } = self else { return };
+        let Self { router: Some(router), outputs, .. } = self else { return };
         act(router, &mut Exits { outputs, pool, counters });
     }
 }

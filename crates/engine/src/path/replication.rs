@@ -163,9 +163,11 @@ impl PacketPath {
         self.begin_replication(now);
     }
 
-    /// Whether copies of a peer's connections stay when their time is over.
+    /// Whether copies of a peer's connections stay when their time is over, and a bridge forwards
+    /// nothing.
     pub(crate) fn set_stands_by(&mut self, stands_by: bool) {
         self.tracking.replication.set_stands_by(stands_by);
+        self.forwarder.set_stands_by(stands_by);
     }
 
     /// Begins a turn in which changes are collected, if anybody wants them.

@@ -158,6 +158,20 @@ fn a_connection_goes_on_through_the_standby() {
 }
 
 #[test]
+fn a_bridge_on_standby_forwards_nothing() {
+    let mut pair = level();
+    pair.udp(0, 2001, false);
+    pair.udp(1, 2002, false);
+    assert_eq!((pair.forwarded(0), pair.forwarded(1)), (1, 0));
+    let status = pair.nodes[1].gateway.status().unwrap();
+    assert_eq!(status.totals().dropped(flow::DropReason::Standby), 1);
+    let Pair { nodes: [_, node], .. } = &mut pair;
+    node.peer.set_role(&node.gateway, Role::Active).unwrap();
+    pair.udp(1, 2002, false);
+    assert_eq!(pair.forwarded(1), 1);
+}
+
+#[test]
 fn nobody_collects_changes_for_a_peer_that_is_gone() {
     let mut pair = Pair::with(Settings { queue_bytes: 1 << 18, ..Settings::default() });
     pair.pass(100 * MILLISECOND);
