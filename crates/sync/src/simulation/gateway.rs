@@ -1,6 +1,7 @@
 //! A gateway with connections of its own and copies of the peer's, as an owner of a session.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use flow::Timestamp;
 
@@ -8,11 +9,19 @@ use super::random::Random;
 use crate::{
     Applied, Batch, Config, Event, Fault, Faults, HashSecret, Identity, Inflow, Likeness, Lineage,
     NodeId, NodeName, NotTaken, Outflow, PreSharedKey, Record, RecordKind, SecretRole, Seed,
-    Session, Settings, Verdict,
+    Session, Settings, Status, Verdict,
 };
 
 /// Keys of connections. They are few, so that each is used again and again.
 const KEYS: u64 = 60;
+const COMMON_BUCKETS: u32 = 256;
+
+/// Kinds of greetings, and where their fields are.
+const HELLO: u8 = 1;
+const ANSWER: u8 = 2;
+const CONFIRM: u8 = 3;
+const INDEX: Range<usize> = 12..16;
+const ECHO: Range<usize> = 16..20;
 
 /// A record in a worker's ring.
 #[derive(Clone, Debug)]
@@ -36,13 +45,17 @@ pub struct Connection {
 
 pub struct Gateway {
     pub session: Session,
+    /// Which end of the link it is at.
+    pub side: usize,
+    /// When its process ends, if that is known.
+    pub ends_at: u64,
     /// Added to the virtual time: clocks differ by years.
     clock: u64,
     /// Connections of this gateway.
     pub own: BTreeMap<u64, Connection>,
     /// The peer's connections, as it has got them.
     pub copies: BTreeMap<u64, (Lineage, Vec<u8>)>,
-    /// The newest state of each key that the copies ever had.
+    /// The newest state of each key that the copies ever had of the peer's process.
     newest: BTreeMap<u64, (u64, u32)>,
     incarnation: u64,
     /// Which worker each key belongs to, and the workers' records.
@@ -56,8 +69,8 @@ pub struct Gateway {
     scan: Option<VecDeque<u64>>,
     is_asked: bool,
     applied: Applied,
-    /// Datagrams that the session has accepted.
-    accepted: BTreeSet<Vec<u8>>,
+    /// How many keys had been agreed when an answer of this index was given.
+    answers: BTreeMap<[u8; 4], u64>,
     queue_bytes: usize,
     likeness: Likeness,
     /// How often there was no room for a change.
@@ -78,7 +91,7 @@ pub fn likeness() -> Likeness {
     Likeness {
         hash_kind: "sip".into(),
         hash_secret: HashSecret::new([1; 16]),
-        buckets: 256,
+        buckets: COMMON_BUCKETS,
         translating_links: ["wan0".to_owned()].into(),
         fragment_mode: "reassemble".into(),
         tunnel_mode: "inside".into(),
@@ -106,6 +119,8 @@ impl Gateway {
         let at = Timestamp::from_nanos((clock + now) * 1000);
         Self {
             session: Session::new(at, config, secret, Seed::new(random.seed())),
+            side: usize::from(plan.node - 1),
+            ends_at: u64::MAX,
             clock,
             own: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -118,7 +133,7 @@ impl Gateway {
             scan: None,
             is_asked: false,
             applied: Applied::new(faults),
-            accepted: BTreeSet::new(),
+            answers: BTreeMap::new(),
             queue_bytes: plan.settings.queue_bytes,
             likeness: plan.likeness.clone(),
             found_full: 0,
@@ -266,35 +281,58 @@ impl Gateway {
         }
     }
 
+    /// True if its number of buckets is that of all gateways.
+    pub fn has_common_buckets(&self) -> bool {
+        self.likeness.buckets == COMMON_BUCKETS
+    }
+
     /// Its number of buckets changes; true for that of all gateways.
     pub fn set_buckets(&mut self, is_common: bool) {
-        self.likeness.buckets = if is_common { 256 } else { 512 };
+        self.likeness.buckets = if is_common { COMMON_BUCKETS } else { 2 * COMMON_BUCKETS };
         self.session.set_likeness(self.likeness.clone());
     }
 
-    /// A datagram arrives.
-    pub fn handle(&mut self, now: u64, datagram: &[u8], is_honest: bool) -> Result<(), String> {
+    /// A datagram arrives. `accepted` holds those that processes of this node have accepted.
+    /// Returns whether this one is accepted.
+    pub fn handle(
+        &mut self,
+        now: u64,
+        datagram: &[u8],
+        is_honest: bool,
+        accepted: &mut BTreeSet<Vec<u8>>,
+    ) -> Result<bool, String> {
         let now = self.time(now);
-        let before = (!is_honest).then(|| self.session.status(now));
+        let before = self.session.status(now);
         match self.session.handle(now, datagram) {
-            Ok(()) => {
-                // Any number of nodes may say hello, which leads to an answer and nothing else.
-                let is_hello = datagram[1] == 1;
-                if !is_hello && !self.accepted.insert(datagram.to_vec()) {
-                    return Err("a datagram was accepted twice".into());
-                }
-            }
+            Ok(()) => self.check_accepted(&before, datagram, accepted).map(|()| true),
+            Err(_) if is_honest => Ok(false),
             Err(_) => {
-                let mut after = before.is_some().then(|| self.session.status(now));
-                if let (Some(before), Some(after)) = (&before, &mut after) {
-                    after.refusals = before.refusals.clone();
-                }
-                if before != after {
-                    return Err(format!("a bad frame has changed {before:?} to {after:?}"));
+                let mut after = self.session.status(now);
+                after.refusals = before.refusals.clone();
+                match before == after {
+                    true => Ok(false),
+                    false => Err(format!("a bad frame has changed {before:?} to {after:?}")),
                 }
             }
         }
-        Ok(())
+    }
+
+    fn check_accepted(
+        &self,
+        before: &Status,
+        datagram: &[u8],
+        accepted: &mut BTreeSet<Vec<u8>>,
+    ) -> Result<(), String> {
+        let kind = datagram[1];
+        // Any number of nodes may say hello, which leads to an answer and nothing else.
+        if kind != HELLO && !accepted.insert(datagram.to_vec()) {
+            return Err("a datagram was accepted twice".into());
+        }
+        let answered = self.answers.get(&datagram[ECHO]);
+        match kind == CONFIRM && answered != Some(&before.counters.keys_agreed) {
+            true => Err("a confirm from before the keys in force was accepted".into()),
+            false => Ok(()),
+        }
     }
 
     /// Does all that can be done now; `send` gets the datagrams.
@@ -306,6 +344,11 @@ impl Gateway {
         self.scan(at)?;
         let mut datagram = Vec::new();
         while self.session.poll_transmit(at, &mut datagram) {
+            if datagram[1] == ANSWER {
+                let index = std::array::from_fn(|at| datagram[INDEX.start + at]);
+                let agreed = self.session.status(at).counters.keys_agreed;
+                self.answers.insert(index, agreed);
+            }
             send(&datagram);
         }
         let status = self.session.status(at);
@@ -319,7 +362,9 @@ impl Gateway {
 
     fn follow(&mut self, event: Event) -> Result<(), String> {
         match event {
-            Event::Joined { .. } | Event::Compared => {}
+            // Another process of the peer's node has a history of its own.
+            Event::Joined { .. } => self.newest.clear(),
+            Event::Compared => {}
             Event::Secret(secret) => {
                 self.likeness.hash_secret = secret;
                 self.session.set_likeness(self.likeness.clone());
