@@ -13,6 +13,10 @@ pub enum Fault {
     OldEnd,
     /// A change is applied although a later one has been.
     StaleUpdate,
+    /// Each end decides alone whether the other one is another process, and begins anew alone.
+    LonelyRestart,
+    /// Answers to greetings stay valid when keys come into force.
+    OldConfirm,
 }
 
 /// The fault that is planted, if any.
@@ -39,7 +43,9 @@ questions! {
     loses_bulk_end: LostBulkEnd,
     takes_replays: ReplayedFrame,
     takes_old_ends: OldEnd,
-    takes_stale_updates: StaleUpdate
+    takes_stale_updates: StaleUpdate,
+    restarts_alone: LonelyRestart,
+    keeps_answers: OldConfirm
 }
 
 #[cfg(any(test, feature = "faults"))]

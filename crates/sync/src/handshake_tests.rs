@@ -113,7 +113,8 @@ impl Fixture {
             Input::ConfirmAgain => {
                 let confirm = self.confirm();
                 let (read, code) = self.own.read(Kind::Confirm, &confirm).unwrap();
-                self.own.accept(&read, &code).unwrap();
+                let agreed = self.own.accept(&read, &code).unwrap();
+                self.own.renew(agreed.bond);
                 self.receive(Kind::Confirm, &confirm)
             }
             Input::KeysUsed => {

@@ -237,11 +237,17 @@ impl Session {
         self.heard.is_none_or(|heard| now.since(heard) >= AWAY_AFTER)
     }
 
-    /// New keys are in force. A peer that has restarted has lost all frames.
-    fn install(&mut self, now: Timestamp, Agreed { peer, epoch }: Agreed) {
+    /// New keys are in force. Unless both ends had the same bond before, both begin anew: one of
+    /// them has restarted, or has been in session with another process of the other's node.
+    fn install(&mut self, now: Timestamp, agreed: Agreed) {
+        let is_kept = self.keeps_bond(&agreed);
+        let Agreed { peer, epoch, bond, .. } = agreed;
         self.counters.keys_agreed += 1;
+        if !self.faults.keeps_answers() {
+            self.greeter.renew(bond);
+        }
         let replaced = self.current.replace(epoch);
-        if self.peer.as_ref() == Some(&peer) {
+        if is_kept {
             self.previous = replaced.map(|epoch| (epoch, now.after(OLD_KEYS_KEPT)));
             return;
         }
@@ -255,6 +261,14 @@ impl Session {
         self.events.retain(|event| !matches!(event, Event::Joined { .. }));
         self.events.push_back(Event::Joined { node: peer.node, name: peer.name.clone() });
         self.peer = Some(peer);
+    }
+
+    /// True if the streams of both ends go on under keys that come into force.
+    fn keeps_bond(&self, agreed: &Agreed) -> bool {
+        match self.faults.restarts_alone() {
+            true => self.peer.as_ref() == Some(&agreed.peer),
+            false => agreed.is_kept,
+        }
     }
 
     /// Begins another stream, in which the peer is told all anew.

@@ -83,8 +83,8 @@ impl Session {
         let content = opened.and_then(|()| Content::decode(&bytes).ok_or(Refusal::Malformed));
         self.content = bytes;
         let Content { ack, frame } = content?;
-        let is_new_peer = matches!(keys, Keys::Candidate) && self.is_new_peer();
-        if !is_new_peer {
+        let begins_anew = matches!(keys, Keys::Candidate) && self.begins_anew();
+        if !begins_anew {
             self.outbox.check(&ack)?;
             if let Some((place, (bytes, _))) = &frame {
                 self.inbox.check(*place, *bytes)?;
@@ -95,7 +95,7 @@ impl Session {
 
         // All is right, so from here on it is applied.
         self.accept(now, keys, header.number);
-        if !is_new_peer {
+        if !begins_anew {
             self.outbox.acknowledge(now, &ack);
         }
         if let Some((place, message)) = frame
@@ -107,9 +107,9 @@ impl Session {
         Ok(())
     }
 
-    /// True if the keys that wait to come into force are those of another process.
-    fn is_new_peer(&self) -> bool {
-        self.handshake.agreed().map(|agreed| &agreed.peer) != self.peer.as_ref()
+    /// True if the streams of both ends begin anew with the keys that wait to come into force.
+    fn begins_anew(&self) -> bool {
+        self.handshake.agreed().is_some_and(|agreed| !self.keeps_bond(agreed))
     }
 
     fn keys(&self, index: u32) -> Result<(Keys, &Epoch), Refusal> {

@@ -30,13 +30,14 @@ fn config(node: u16) -> Config {
     }
 }
 
-fn session_with(config: Config, secret: &[u8]) -> Session {
-    let seed = Seed::new([config.node.0.get() as u8; 32]);
+fn session_with(config: Config, seed: u8, secret: &[u8]) -> Session {
+    let seed = Seed::new([seed; 32]);
     Session::new(Timestamp::ZERO, config, PreSharedKey::new(secret).unwrap(), seed)
 }
 
 fn session(config: Config) -> Session {
-    session_with(config, SECRET)
+    let seed = config.node.0.get() as u8;
+    session_with(config, seed, SECRET)
 }
 
 /// Two sessions on a perfect link without delay.
@@ -79,6 +80,19 @@ impl Pair {
             self.now = self.now.after(Duration::from_millis(1)).min(end);
             self.settle();
         }
+    }
+
+    /// The next datagram of an end, which nobody gets.
+    fn sent(&mut self, at: usize) -> Vec<u8> {
+        let mut datagram = Vec::new();
+        assert!(self.ends[at].poll_transmit(self.now, &mut datagram));
+        datagram
+    }
+
+    /// The next datagram of an end arrives.
+    fn carry(&mut self, from: usize) -> Result<(), Refusal> {
+        let datagram = self.sent(from);
+        self.ends[1 - from].handle(self.now, &datagram)
     }
 
     fn status(&self, at: usize) -> Status {
@@ -234,7 +248,7 @@ fn a_full_queue_is_told_and_given_up_only_when_the_peer_is_away() {
 #[test]
 fn nothing_of_another_key_or_of_this_node_is_taken() {
     let mut pair = following();
-    let mut stranger = session_with(config(3), b"another secret!!");
+    let mut stranger = session_with(config(3), 3, b"another secret!!");
     let mut datagram = Vec::new();
     assert!(stranger.poll_transmit(pair.now, &mut datagram));
     let before = pair.status(0);
@@ -373,6 +387,38 @@ fn no_key_seals_more_than_its_limit() {
     }
     pair.wait(Duration::from_secs(3));
     assert_eq!(pair.status(0).counters.keys_agreed, agreed + 2);
+}
+
+#[test]
+fn a_process_that_comes_back_after_another_one_of_its_node_is_followed_again() {
+    let mut pair = following();
+    let mut twin = session_with(config(2), 77, SECRET);
+    std::mem::swap(&mut pair.ends[1], &mut twin);
+    pair.wait(Duration::from_secs(2));
+    assert!(matches!(pair.status(1).inflow, Inflow::Asked(_)));
+    std::mem::swap(&mut pair.ends[1], &mut twin);
+    pair.wait(Duration::from_secs(4));
+    for at in [0, 1] {
+        pair.ends[at].begin_bulk(pair.now, 0).unwrap();
+        pair.ends[at].end_bulk(pair.now).unwrap();
+    }
+    pair.wait(Duration::from_millis(10));
+    for at in [0, 1] {
+        assert!(matches!(pair.status(at).inflow, Inflow::Level(_)), "{:?}", pair.status(at));
+    }
+}
+
+#[test]
+fn a_confirm_is_void_when_keys_came_into_force_in_another_way() {
+    let mut pair = Pair::new([config(1), config(2)]);
+    // The second node says hello, and its confirm is late.
+    pair.carry(1).unwrap();
+    pair.carry(0).unwrap();
+    let late = pair.sent(1);
+    // Meanwhile the first node says hello, is answered and confirms, and hears the keys used.
+    (0..2).for_each(|_| [0, 1].iter().for_each(|from| pair.carry(*from).unwrap()));
+    assert_eq!(pair.status(0).counters.keys_agreed, 1);
+    assert_eq!(pair.ends[0].handle(pair.now, &late), Err(Refusal::StaleGreeting));
 }
 
 #[test]

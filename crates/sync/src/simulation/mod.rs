@@ -314,6 +314,16 @@ fn the_end_of_an_old_connection_that_hits_a_new_one_is_caught() {
 }
 
 #[test]
+fn an_end_that_begins_anew_alone_is_caught() {
+    assert!(caught(Fault::LonelyRestart).starts_with("not equal after quiet"));
+}
+
+#[test]
+fn a_confirm_that_stays_valid_is_caught() {
+    assert!(caught(Fault::OldConfirm).contains("accepted"));
+}
+
+#[test]
 fn a_stale_update_is_caught() {
     assert!(caught(Fault::StaleUpdate).contains("rolled back"));
 }
