@@ -422,6 +422,27 @@ fn a_confirm_is_void_when_keys_came_into_force_in_another_way() {
 }
 
 #[test]
+fn confirms_that_cross_lead_to_the_same_keys() {
+    let mut pair = Pair::new([config(1), config(2)]);
+    // Each node has answered the other, and confirms.
+    pair.carry(1).unwrap();
+    pair.carry(0).unwrap();
+    let second = pair.sent(1);
+    pair.carry(0).unwrap();
+    pair.carry(1).unwrap();
+    let late = [pair.sent(0), second];
+    assert_eq!(late.each_ref().map(|datagram| datagram[1]), [3, 3], "two confirms");
+    assert_eq!(pair.ends[1].handle(pair.now, &late[0]), Ok(()));
+    assert_eq!(pair.ends[0].handle(pair.now, &late[1]), Err(Refusal::Crossed));
+    pair.settle();
+    for at in [0, 1] {
+        let status = pair.status(at);
+        assert_eq!(status.agreement, Agreement::Together(vec![]));
+        assert_eq!((status.counters.keys_agreed, status.refusals.of(Refusal::UnknownKey)), (1, 0));
+    }
+}
+
+#[test]
 fn a_record_that_is_too_long_is_told() {
     let mut pair = following();
     let long = vec![0; RECORD_BYTES_MAX + 1];
