@@ -17,6 +17,8 @@ pub enum Fault {
     LonelyRestart,
     /// Answers to greetings stay valid when keys come into force.
     OldConfirm,
+    /// A change that the owner could not keep leads to no other bulk transfer.
+    KeptHole,
 }
 
 /// The fault that is planted, if any.
@@ -45,7 +47,8 @@ questions! {
     takes_old_ends: OldEnd,
     takes_stale_updates: StaleUpdate,
     restarts_alone: LonelyRestart,
-    keeps_answers: OldConfirm
+    keeps_answers: OldConfirm,
+    keeps_holes: KeptHole
 }
 
 #[cfg(any(test, feature = "faults"))]

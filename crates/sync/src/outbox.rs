@@ -26,7 +26,7 @@ const CONTROL_FRAMES_MAX: usize = 16;
 /// Longest time between the first and the last record of a frame.
 const OPEN_LONGEST: Duration = Duration::from_millis(50);
 /// Charged for each frame in addition to its bytes.
-const FRAME_COST_BYTES: usize = 80;
+pub(crate) const FRAME_COST_BYTES: usize = 80;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flight {
@@ -81,6 +81,8 @@ pub(crate) struct Outbox {
     timeouts: u32,
     /// The time-out runs from here.
     progress: Timestamp,
+    /// The last news from the peer about a frame, or when the first one began to wait.
+    waits_since: Timestamp,
     slowed: Timestamp,
     resent: u64,
 }
@@ -102,6 +104,7 @@ impl Default for Outbox {
             round_trip: RoundTrip::default(),
             timeouts: 0,
             progress: Timestamp::ZERO,
+            waits_since: Timestamp::ZERO,
             slowed: Timestamp::ZERO,
             resent: 0,
         }
@@ -141,6 +144,28 @@ impl Outbox {
         frame.map(|frame| frame.since).or(self.open.as_ref().map(|open| open.since))
     }
 
+    /// Since when nothing has arrived at the peer, if something waits here.
+    pub fn waits_since(&self) -> Timestamp {
+        self.waits_since
+    }
+
+    /// Number of the frame behind all that are closed.
+    pub fn end(&self) -> u64 {
+        self.first + self.frames.len() as u64
+    }
+
+    /// True if all frames below this are acknowledged.
+    pub fn is_acknowledged(&self, number: u64) -> bool {
+        self.first >= number
+    }
+
+    /// Something is about to wait here.
+    fn begin_to_wait(&mut self, now: Timestamp) {
+        if self.bytes == 0 {
+            self.waits_since = now;
+        }
+    }
+
     /// True if another message than records can wait here.
     pub fn takes_control(&self) -> bool {
         self.control < CONTROL_FRAMES_MAX
@@ -148,6 +173,7 @@ impl Outbox {
 
     /// Appends a message other than records.
     pub fn push_control(&mut self, now: Timestamp, message: &Message) {
+        self.begin_to_wait(now);
         self.close();
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
@@ -157,6 +183,7 @@ impl Outbox {
 
     /// Appends a record, in a frame of up to `limit` bytes.
     pub fn push_record(&mut self, now: Timestamp, part: Part, record: &Record<'_>, limit: usize) {
+        self.begin_to_wait(now);
         let is_done = |open: &Open| {
             let is_old = now.since(open.since) >= OPEN_LONGEST;
             is_old || open.part != part || open.records == u16::MAX
@@ -262,7 +289,7 @@ impl Outbox {
             self.sent -= 1;
         }
         if let Some(sent) = newest {
-            (self.timeouts, self.progress) = (0, now);
+            (self.timeouts, self.progress, self.waits_since) = (0, now, now);
             self.find_losses(now, sent);
         }
     }

@@ -3,7 +3,7 @@
 use flow::Timestamp;
 
 use super::{Event, SecretRole, Session};
-use crate::bulk::{InflowInput, OutflowInput};
+use crate::bulk::{Inflow, InflowInput, OutflowInput};
 use crate::cursor::Reader;
 use crate::epoch::Epoch;
 use crate::handshake::Outcome;
@@ -189,11 +189,18 @@ impl Session {
                 }
                 is_wanted
             }
-            Message::EndBulk(bulk, _) => {
-                let is_wanted = self.inflow(InflowInput::End(bulk));
-                if is_wanted {
-                    self.counters.bulks_received += 1;
-                    self.events.push_back(Event::BulkEnded(bulk));
+            Message::EndBulk(bulk, records) => {
+                let is_wanted = self.inflow(InflowInput::End(bulk, records));
+                match self.inflow {
+                    Inflow::Level(_) if is_wanted => {
+                        self.counters.bulks_received += 1;
+                        self.events.push_back(Event::BulkEnded(bulk));
+                    }
+                    _ if is_wanted => {
+                        self.counters.bulks_incomplete += 1;
+                        self.ask_bulk();
+                    }
+                    _ => {}
                 }
                 is_wanted
             }
@@ -209,7 +216,10 @@ impl Session {
         let records = u64::from(batch.count());
         let is_wanted = match batch.part() {
             Part::Live => self.inflow.takes_changes(),
-            Part::Bulk(bulk) => self.inflow(InflowInput::Received(bulk, records)),
+            // Records of an earlier transfer are states of connections as well.
+            Part::Bulk(bulk) => {
+                self.inflow(InflowInput::Received(bulk, records)) || self.inflow.takes_changes()
+            }
         };
         match is_wanted {
             true => {

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use flow::Timestamp;
 
 use super::random::Random;
 use crate::{
-    Applied, Batch, Config, Event, Fault, Faults, HashSecret, Identity, Inflow, Likeness, Lineage,
-    NodeId, NodeName, NotTaken, Outflow, PreSharedKey, Record, RecordKind, SecretRole, Seed,
-    Session, Settings, Status, Verdict,
+    Applied, Batch, BulkId, Config, Event, Fault, Faults, HashSecret, Identity, Inflow, Likeness,
+    Lineage, NodeId, NodeName, NotTaken, Outflow, PreSharedKey, Record, RecordKind, SecretRole,
+    Seed, Session, Settings, Status, Verdict,
 };
 
 /// Keys of connections. They are few, so that each is used again and again.
@@ -65,6 +66,10 @@ pub struct Gateway {
     waiting: BTreeMap<u64, Queued>,
     /// The states that the session has taken in last, with the time.
     taken: BTreeMap<u64, (Identity, Timestamp)>,
+    /// Ends that the session has taken in, of the last connection of each key.
+    ended: BTreeMap<u64, (Identity, Timestamp)>,
+    /// The last bulk transfer that this gateway has got whole, if it has missed nothing since.
+    level: Option<BulkId>,
     /// Keys that a bulk transfer has still to read.
     scan: Option<VecDeque<u64>>,
     is_asked: bool,
@@ -130,6 +135,8 @@ impl Gateway {
             rings: Default::default(),
             waiting: BTreeMap::new(),
             taken: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            level: None,
             scan: None,
             is_asked: false,
             applied: Applied::new(faults),
@@ -226,17 +233,34 @@ impl Gateway {
                 let offered = self.session.offer(now, &queued.record());
                 is_full = offered == Err(NotTaken::Full);
                 if offered == Ok(()) {
-                    self.taken.insert(queued.identity.key, (queued.identity, now));
+                    let is_end = queued.kind == RecordKind::End;
+                    let taken = if is_end { &mut self.ended } else { &mut self.taken };
+                    taken.insert(queued.identity.key, (queued.identity, now));
                 }
             }
             if is_full {
                 self.found_full += 1;
+                // An end has no connection that could keep a flag.
+                if queued.kind == RecordKind::End && random.percent(30) {
+                    let is_flagged = |waits: &Queued| waits.identity < queued.identity;
+                    if self.waiting.get(&queued.identity.key).is_some_and(is_flagged) {
+                        self.waiting.remove(&queued.identity.key);
+                    }
+                    self.session.lost_change();
+                    continue;
+                }
                 let waits = self.waiting.entry(queued.identity.key).or_insert(queued.clone());
                 if queued.identity > waits.identity {
                     *waits = queued;
                 }
             }
         }
+    }
+
+    /// A worker's ring was too short for its changes.
+    pub fn lose_ring(&mut self, random: &mut Random) {
+        self.rings[usize::from(random.percent(50))].clear();
+        self.session.lost_change();
     }
 
     /// Goes on with a bulk transfer.
@@ -352,6 +376,12 @@ impl Gateway {
             send(&datagram);
         }
         let status = self.session.status(at);
+        match status.inflow {
+            Inflow::Level(bulk) => self.level = Some(bulk),
+            // Changes of a peer that has not heard of the question yet are not lost.
+            Inflow::Asked(_) | Inflow::Filling(_) => {}
+            Inflow::Off | Inflow::Apart => self.level = None,
+        }
         // One record may lie beyond the limit, and messages that are no records.
         let is_bounded = status.queue_bytes <= self.queue_bytes + 16 * 1024;
         match is_bounded && status.held_bytes <= crate::inbox::HELD_BYTES_MAX + 1400 {
@@ -373,7 +403,8 @@ impl Gateway {
             Event::BulkBegan(bulk) => self.applied.begin_bulk(bulk),
             Event::Records(batch) => return self.apply(&batch),
             Event::BulkEnded(bulk) => {
-                self.copies.retain(|_, (lineage, _)| !Applied::is_left_over(lineage, bulk));
+                let applied = &self.applied;
+                self.copies.retain(|_, (lineage, _)| !applied.is_left_over(lineage, bulk));
             }
         }
         Ok(())
@@ -409,18 +440,26 @@ impl Gateway {
         Ok(())
     }
 
-    /// A connection that this gateway has and the peer lacks, although its last change was taken in
-    /// longer ago than the announced staleness.
+    /// A connection that this gateway has and the peer lacks, or the other way round, although its
+    /// last change was taken in longer ago than the announced staleness.
     pub fn lost_at(&self, now: u64, peer: &Self) -> Option<String> {
         let at = self.time(now);
         let status = self.session.status(at);
-        let Inflow::Level(bulk) = peer.session.status(peer.time(now)).inflow else { return None };
-        if status.outflow != Outflow::Live(bulk) {
+        let staleness = status.staleness?;
+        // The peer follows another process of this node, or has not heard of an end yet.
+        if peer.level.map(Outflow::Live) != Some(status.outflow) {
             return None;
+        }
+        let is_kept = |(key, (end, taken)): &(&u64, &(Identity, Timestamp))| {
+            let held = peer.copies.get(key).map(|(lineage, _)| lineage.incarnation);
+            at.since(*taken) > staleness && held == Some(end.incarnation)
+        };
+        if let Some(kept) = self.ended.iter().find(is_kept) {
+            return Some(format!("kept although ended long ago: {kept:?}, {status:?}"));
         }
         let lost = self.own.iter().find(|(key, own)| {
             let taken = self.taken.get(key).filter(|(identity, _)| *identity == own.identity);
-            let is_due = taken.is_some_and(|(_, taken)| at.since(*taken) > status.staleness);
+            let is_due = taken.is_some_and(|(_, taken)| at.since(*taken) > staleness);
             let has_it = |(lineage, body): &(Lineage, Vec<u8>)| {
                 let identity = own.identity;
                 (lineage.incarnation, lineage.version) == (identity.incarnation, identity.version)
@@ -435,7 +474,9 @@ impl Gateway {
     pub fn differs_from(&self, now: u64, peer: &Self) -> Option<String> {
         let status = self.session.status(self.time(now));
         let is_level = matches!(status.inflow, Inflow::Level(_));
-        if !is_level || status.unacknowledged_records > 0 || status.queue_bytes > 0 {
+        let is_followed = status.staleness == Some(Duration::ZERO);
+        if !is_level || !is_followed || status.unacknowledged_records > 0 || status.queue_bytes > 0
+        {
             return Some(format!("not level: {status:?}"));
         }
         let copied = self.copies.iter().map(|(key, (lineage, body))| {
