@@ -2,6 +2,7 @@
 
 use flow::Timestamp;
 
+use crate::fault::Faults;
 use crate::message::BulkId;
 
 /// How far a bulk transfer has come.
@@ -144,8 +145,12 @@ impl Inflow {
     }
 
     /// True if changes of the peer are taken in.
-    pub(crate) fn takes_changes(self) -> bool {
-        matches!(self, Self::Asked(_) | Self::Filling(_) | Self::Level(_))
+    pub(crate) fn takes_changes(self, faults: Faults) -> bool {
+        match self {
+            Self::Asked(_) => !faults.drops_while_asking(),
+            Self::Filling(_) | Self::Level(_) => true,
+            Self::Off | Self::Apart => false,
+        }
     }
 }
 

@@ -144,6 +144,11 @@ impl Greeter {
         Self { host, expected, secret, greeting, fresh, bond: None, answering }
     }
 
+    /// The bond with the peer.
+    pub fn bond(&self) -> Option<Bond> {
+        self.bond
+    }
+
     /// Keys have come into force with a process with which this one has a bond. What was answered
     /// before is void.
     pub fn renew(&mut self, bond: Bond) {

@@ -36,7 +36,7 @@ enum Flight {
     Flying { at: Timestamp, is_first: bool },
     /// Sent, and counted as lost.
     Lost,
-    /// It has arrived, but one before it has not.
+    /// It has arrived, but the peer's owner is not done with it or with one before it.
     Landed,
 }
 
@@ -280,7 +280,9 @@ impl Outbox {
                 newest = newest.max(self.land(now, (number - first) as usize));
             }
         }
-        while self.frames.front().is_some_and(|frame| frame.flight == Flight::Landed) {
+        // Frames that have arrived are kept until the peer's owner is done with them.
+        while self.first < ack.next && self.is_front_landed() {
+            self.waits_since = now;
             let records = self.frames.pop_front().map_or(0, |frame| frame.records);
             self.records -= records;
             self.control -= usize::from(records == 0);
@@ -292,6 +294,10 @@ impl Outbox {
             (self.timeouts, self.progress, self.waits_since) = (0, now, now);
             self.find_losses(now, sent);
         }
+    }
+
+    fn is_front_landed(&self) -> bool {
+        self.frames.front().is_some_and(|frame| frame.flight == Flight::Landed)
     }
 
     /// A frame has arrived. Returns when it was sent, if that is news.

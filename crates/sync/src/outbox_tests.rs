@@ -34,7 +34,7 @@ fn carry(
         assert!(bytes.len() <= LIMIT);
         inbox.check(place, bytes.len()).unwrap();
         inbox.insert(now, place, (bytes.len(), message));
-        while let Some(Message::Records(batch)) = inbox.take(now) {
+        while let Some((_, Message::Records(batch))) = inbox.take(now) {
             versions.extend(batch.records().map(|record| record.identity.version));
         }
     }

@@ -23,7 +23,7 @@ use crate::message::BulkId;
 use crate::node::{NodeId, NodeName};
 use crate::outbox::Outbox;
 use crate::packet::{Ack, Place};
-use crate::record::Batch;
+use crate::record::{Batch, Mark};
 use crate::refusal::Refusals;
 
 pub use offer::RECORD_COST_BYTES;
@@ -161,6 +161,9 @@ pub struct Session {
     bulk_end: u64,
     /// True if the peer lacks a change that no frame carries.
     has_hole: bool,
+    awaits_applied: bool,
+    /// The last bulk transfer of the peer that has ended, until the owner has applied that.
+    ended_bulk: Option<(BulkId, Mark)>,
     /// Number of the last bulk transfer that this node has asked for.
     bulks: u32,
     owed: Owed,
@@ -199,6 +202,8 @@ impl Session {
             pace: Pace::new(now, settings.bulk_records_per_s),
             bulk_end: 0,
             has_hole: false,
+            awaits_applied: false,
+            ended_bulk: None,
             bulks,
             owed: Owed::default(),
             events: VecDeque::new(),
@@ -319,6 +324,29 @@ impl Session {
     pub fn set_likeness(&mut self, likeness: Likeness) {
         self.likeness = likeness;
         self.compare_again();
+    }
+
+    /// Whether records and ends of bulk transfers are acknowledged only when the owner calls
+    /// [`Session::applied`] and [`Session::bulk_applied`], rather than when it has taken them. So
+    /// the peer's staleness counts the time in the owner's own queues, and the peer does not count
+    /// as safe what is lost with these.
+    pub fn set_acknowledges_applied(&mut self, is_awaited: bool) {
+        self.awaits_applied = is_awaited;
+    }
+
+    /// The owner has applied a batch and all that it took before.
+    pub fn applied(&mut self, now: Timestamp, mark: Mark) {
+        if mark.bond == self.greeter.bond() {
+            self.inbox.applied(now, mark.place);
+        }
+    }
+
+    /// The owner has ended all that a bulk transfer has left over, and has applied all that it took
+    /// before.
+    pub fn bulk_applied(&mut self, now: Timestamp, bulk: BulkId) {
+        if let Some((_, mark)) = self.ended_bulk.take_if(|(ended, _)| *ended == bulk) {
+            self.applied(now, mark);
+        }
     }
 
     /// Another role in giving the hash secret.

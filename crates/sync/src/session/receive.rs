@@ -10,7 +10,7 @@ use crate::handshake::Outcome;
 use crate::inbox::{Arrival, Inbox};
 use crate::message::Message;
 use crate::packet::{Ack, Kind, Place, SealedHeader};
-use crate::record::{Batch, Part};
+use crate::record::{Batch, Mark, Part};
 use crate::refusal::Refusal;
 
 /// Which keys a datagram names.
@@ -150,13 +150,13 @@ impl Session {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
-            let message = self.inbox.take(now)?;
-            self.follow(message);
+            let (place, message) = self.inbox.take(now)?;
+            self.follow(place, message);
         }
     }
 
     /// Follows a message. One that is out of place changes nothing.
-    fn follow(&mut self, message: Message) {
+    fn follow(&mut self, place: Place, message: Message) {
         let is_in_place = match message {
             Message::Likeness(proof) => {
                 self.compare(*proof);
@@ -194,6 +194,7 @@ impl Session {
                 match self.inflow {
                     Inflow::Level(_) if is_wanted => {
                         self.counters.bulks_received += 1;
+                        self.ended_bulk = Some((bulk, self.await_applied(place)));
                         self.events.push_back(Event::BulkEnded(bulk));
                     }
                     _ if is_wanted => {
@@ -205,25 +206,35 @@ impl Session {
                 is_wanted
             }
             Message::Records(batch) => {
-                self.receive_records(batch);
+                self.receive_records(place, batch);
                 true
             }
         };
         self.counters.out_of_place += u64::from(!is_in_place);
     }
 
-    fn receive_records(&mut self, batch: Batch) {
+    /// The frame that was taken last is one that the owner applies.
+    fn await_applied(&mut self, place: Place) -> Mark {
+        if self.awaits_applied && !self.faults.takes_taken_for_applied() {
+            self.inbox.await_applied();
+        }
+        Mark { bond: self.greeter.bond(), place }
+    }
+
+    fn receive_records(&mut self, place: Place, mut batch: Batch) {
         let records = u64::from(batch.count());
         let is_wanted = match batch.part() {
-            Part::Live => self.inflow.takes_changes(),
+            Part::Live => self.inflow.takes_changes(self.faults),
             // Records of an earlier transfer are states of connections as well.
             Part::Bulk(bulk) => {
-                self.inflow(InflowInput::Received(bulk, records)) || self.inflow.takes_changes()
+                self.inflow(InflowInput::Received(bulk, records))
+                    || self.inflow.takes_changes(self.faults)
             }
         };
         match is_wanted {
             true => {
                 self.counters.received_records += records;
+                batch.mark = self.await_applied(place);
                 self.events.push_back(Event::Records(batch));
             }
             false => self.counters.unwanted_records += records,

@@ -390,6 +390,42 @@ fn changes_on_their_way_are_applied_although_a_bulk_transfer_is_asked_for() {
 }
 
 #[test]
+fn batches_are_acknowledged_when_they_are_applied_if_the_owner_wants_that() {
+    let mut pair = following();
+    pair.ends[1].set_acknowledges_applied(true);
+    let offered = pair.now;
+    for version in 1..=3 {
+        pair.ends[0].offer(pair.now, &record(version)).unwrap();
+        pair.wait(Duration::from_millis(5));
+    }
+    let marks = std::mem::take(&mut pair.events[1]).into_iter().map(|event| match event {
+        Event::Records(batch) => batch.mark(),
+        other => panic!("{other:?}"),
+    });
+    let [_, second, third] = marks.collect::<Vec<_>>()[..] else { panic!("three batches") };
+    pair.wait(Duration::from_secs(3));
+    let status = pair.status(0);
+    assert_eq!((status.unacknowledged_records, status.counters.resent_frames), (3, 0));
+    assert_eq!(status.staleness, Some(pair.now.since(offered)));
+    // Their bytes need not be kept for another try.
+    assert!(status.queue_bytes < 3 * record(1).body.len(), "{status:?}");
+    pair.ends[1].applied(pair.now, second);
+    pair.wait(Duration::from_millis(5));
+    assert_eq!(pair.status(0).unacknowledged_records, 1);
+    // Marks of another stream name nothing.
+    let stream = third.place.stream + 1;
+    let other = Mark { place: Place { stream, ..third.place }, ..third };
+    for mark in [second, other, Mark { bond: None, ..third }] {
+        pair.ends[1].applied(pair.now, mark);
+        pair.wait(Duration::from_millis(5));
+        assert_eq!(pair.status(0).unacknowledged_records, 1);
+    }
+    pair.ends[1].applied(pair.now, third);
+    pair.wait(Duration::from_millis(5));
+    assert_eq!(pair.status(0).staleness, Some(Duration::ZERO));
+}
+
+#[test]
 fn nothing_of_another_key_or_of_this_node_is_taken() {
     let mut pair = following();
     let mut stranger = session_with(config(3), 3, b"another secret!!");

@@ -74,6 +74,11 @@ pub struct Gateway {
     scan: Option<VecDeque<u64>>,
     is_asked: bool,
     applied: Applied,
+    /// News of the peer's connections that are still to be applied.
+    news: VecDeque<Event>,
+    /// True if news are applied only now and then, and acknowledged then.
+    is_slow: bool,
+    faults: Faults,
     /// How many keys had been agreed when an answer of this index was given.
     answers: BTreeMap<[u8; 4], u64>,
     queue_bytes: usize,
@@ -90,6 +95,7 @@ pub struct Plan {
     pub fault: Option<Fault>,
     pub likeness: Likeness,
     pub secret_role: SecretRole,
+    pub is_slow: bool,
 }
 
 pub fn likeness() -> Likeness {
@@ -122,8 +128,10 @@ impl Gateway {
         let clock = random.between(0, 40 * 365 * 24 * 3600) * 1_000_000;
         let secret = PreSharedKey::new(b"a secret of both").unwrap();
         let at = Timestamp::from_nanos((clock + now) * 1000);
+        let mut session = Session::new(at, config, secret, Seed::new(random.seed()));
+        session.set_acknowledges_applied(plan.is_slow);
         Self {
-            session: Session::new(at, config, secret, Seed::new(random.seed())),
+            session,
             side: usize::from(plan.node - 1),
             ends_at: u64::MAX,
             clock,
@@ -140,6 +148,9 @@ impl Gateway {
             scan: None,
             is_asked: false,
             applied: Applied::new(faults),
+            news: VecDeque::new(),
+            is_slow: plan.is_slow,
+            faults,
             answers: BTreeMap::new(),
             queue_bytes: plan.settings.queue_bytes,
             likeness: plan.likeness.clone(),
@@ -209,8 +220,12 @@ impl Gateway {
     }
 
     /// Reads the rings, which may be in another order than that in which they were written.
-    pub fn drain(&mut self, now: u64, random: &mut Random) {
+    pub fn drain(&mut self, now: u64, random: &mut Random) -> Result<(), String> {
         let now = self.time(now);
+        self.apply_news(now)?;
+        if self.faults.is(Fault::EarlyExpiry) && random.percent(1) {
+            self.copies.pop_first();
+        }
         let first = usize::from(random.percent(50));
         // A change that has waited is a flag of its connection, so the state of now is read. A
         // connection that has ended since has no flag.
@@ -255,6 +270,7 @@ impl Gateway {
                 }
             }
         }
+        Ok(())
     }
 
     /// A worker's ring was too short for its changes.
@@ -363,7 +379,10 @@ impl Gateway {
     pub fn turn(&mut self, now: u64, mut send: impl FnMut(&[u8])) -> Result<(), String> {
         let at = self.time(now);
         while let Some(event) = self.session.poll_event(at) {
-            self.follow(event)?;
+            self.follow(event);
+        }
+        if !self.is_slow {
+            self.apply_news(at)?;
         }
         self.scan(at)?;
         let mut datagram = Vec::new();
@@ -390,21 +409,37 @@ impl Gateway {
         }
     }
 
-    fn follow(&mut self, event: Event) -> Result<(), String> {
+    fn follow(&mut self, event: Event) {
         match event {
-            // Another process of the peer's node has a history of its own.
-            Event::Joined { .. } => self.newest.clear(),
             Event::Compared => {}
             Event::Secret(secret) => {
                 self.likeness.hash_secret = secret;
                 self.session.set_likeness(self.likeness.clone());
             }
             Event::BulkAsked => (self.is_asked, self.scan) = (true, None),
-            Event::BulkBegan(bulk) => self.applied.begin_bulk(bulk),
-            Event::Records(batch) => return self.apply(&batch),
-            Event::BulkEnded(bulk) => {
-                let applied = &self.applied;
-                self.copies.retain(|_, (lineage, _)| !applied.is_left_over(lineage, bulk));
+            Event::Joined { .. }
+            | Event::BulkBegan(_)
+            | Event::Records(_)
+            | Event::BulkEnded(_) => self.news.push_back(event),
+        }
+    }
+
+    fn apply_news(&mut self, now: Timestamp) -> Result<(), String> {
+        while let Some(event) = self.news.pop_front() {
+            match event {
+                // Another process of the peer's node has a history of its own.
+                Event::Joined { .. } => self.newest.clear(),
+                Event::BulkBegan(bulk) => self.applied.begin_bulk(bulk),
+                Event::Records(batch) => {
+                    self.apply(&batch)?;
+                    self.session.applied(now, batch.mark());
+                }
+                Event::BulkEnded(bulk) => {
+                    let applied = &self.applied;
+                    self.copies.retain(|_, (lineage, _)| !applied.is_left_over(lineage, bulk));
+                    self.session.bulk_applied(now, bulk);
+                }
+                other => return Err(format!("no news of connections: {other:?}")),
             }
         }
         Ok(())

@@ -50,7 +50,8 @@ impl World {
         };
         let likeness = gateway::likeness();
         let secret_role = SecretRole::Gives;
-        let plan = Plan { node: 1, settings, fault, likeness, secret_role };
+        let is_slow = random.percent(50);
+        let plan = Plan { node: 1, settings, fault, likeness, secret_role, is_slow };
         let mut plans = [plan.clone(), Plan { node: 2, secret_role: SecretRole::Takes, ..plan }];
         if random.percent(20) {
             plans[1].likeness.hash_secret = crate::HashSecret::new([2; 16]);
@@ -168,7 +169,7 @@ impl World {
                     self.turn(at)?;
                 }
                 7..75 => {
-                    self.gateways[at].drain(self.now, &mut self.random);
+                    self.gateways[at].drain(self.now, &mut self.random)?;
                     self.turn(at)?;
                 }
                 _ => (0..4).for_each(|_| self.gateways[at].act(&mut self.random)),
@@ -204,7 +205,7 @@ impl World {
         let end = self.now + QUIET;
         loop {
             for at in [0, 1] {
-                self.gateways[at].drain(self.now, &mut self.random);
+                self.gateways[at].drain(self.now, &mut self.random)?;
                 self.turn(at)?;
             }
             self.run_until(self.now + 20 * MS)?;
@@ -332,6 +333,21 @@ fn a_confirm_that_stays_valid_is_caught() {
 #[test]
 fn a_change_that_is_lost_for_good_is_caught() {
     assert!(caught(Fault::KeptHole).contains("not equal after quiet"));
+}
+
+#[test]
+fn changes_that_are_dropped_while_a_bulk_is_asked_for_are_caught() {
+    assert!(caught(Fault::DroppedChanges).contains("long ago"));
+}
+
+#[test]
+fn an_acknowledgment_before_records_are_applied_is_caught() {
+    assert!(caught(Fault::EarlyAck).contains("long ago"));
+}
+
+#[test]
+fn a_copy_that_a_standby_expires_is_caught() {
+    assert!(caught(Fault::EarlyExpiry).starts_with("lost although"));
 }
 
 #[test]
