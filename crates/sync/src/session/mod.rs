@@ -393,5 +393,11 @@ impl Session {
 }
 
 #[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
+mod offer_tests;
+#[cfg(test)]
+mod pair;
+#[cfg(test)]
 #[path = "session_tests.rs"]
 mod tests;
