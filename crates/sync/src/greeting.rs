@@ -149,8 +149,8 @@ impl Greeter {
         self.bond
     }
 
-    /// Keys have come into force with a process with which this one has a bond. What was answered
-    /// before is void.
+    /// Keys have come into force with a process with which this one has a bond. All answers from
+    /// before are void.
     pub fn renew(&mut self, bond: Bond) {
         self.bond = Some(bond);
         self.answering = self.fresh.draw();

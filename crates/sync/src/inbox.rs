@@ -138,6 +138,11 @@ impl Inbox {
         }
     }
 
+    /// The owner's word is awaited no longer.
+    pub fn all_applied(&mut self, now: Timestamp) {
+        self.applied(now, Place { stream: self.stream, number: u64::MAX });
+    }
+
     /// All frames below this are taken, and applied if that has to be awaited.
     fn done(&self) -> u64 {
         self.unapplied.front().copied().unwrap_or(self.next)

@@ -387,6 +387,10 @@ impl Open {
 
     fn finish(mut self) -> Frame {
         self.bytes[self.start - 2..self.start].copy_from_slice(&self.records.to_be_bytes());
+        // A frame with few records takes about what is charged for it.
+        if self.bytes.capacity() > 2 * self.bytes.len() {
+            self.bytes.shrink_to_fit();
+        }
         let (records, since) = (self.records.into(), self.since);
         Frame { bytes: self.bytes, records, since, flight: Flight::Waiting }
     }

@@ -133,6 +133,20 @@ fn repetition_becomes_slow_and_never_ends() {
 }
 
 #[test]
+fn frames_take_about_the_memory_that_is_charged_for_them() {
+    let mut outbox = Outbox::default();
+    for version in 0..200 {
+        // Each frame holds one record, though a frame has room for many.
+        let part = Part::Bulk(BulkId(version % 2));
+        let identity = Identity { key: 1, incarnation: 1, version };
+        let record = Record { identity, kind: RecordKind::Change, body: &[0; 10] };
+        outbox.push_record(at(0), part, &record, 60_000);
+    }
+    let taken: usize = outbox.frames.iter().map(|frame| frame.bytes.capacity()).sum();
+    assert!(taken <= 2 * outbox.bytes(), "{taken} bytes for {}", outbox.bytes());
+}
+
+#[test]
 fn frames_far_ahead_and_of_streams_that_were_given_up_are_refused() {
     let mut inbox = Inbox::default();
     let place = |stream, number| Place { stream, number };

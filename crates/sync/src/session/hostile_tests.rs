@@ -136,10 +136,9 @@ fn take_news(pair: &mut Pair) -> Vec<u32> {
         }
         for event in std::mem::take(&mut pair.events[at]) {
             match event {
-                Event::BulkAsked => {
-                    if pair.ends[at].begin_bulk(pair.now, 0).is_ok() {
-                        pair.ends[at].end_bulk(pair.now).unwrap();
-                    }
+                // The peers may have come apart since.
+                Event::BulkAsked if pair.ends[at].begin_bulk(pair.now, 0).is_ok() => {
+                    pair.ends[at].end_bulk(pair.now).unwrap();
                 }
                 Event::Records(batch) if at == 1 => {
                     versions.extend(batch.records().map(|record| record.identity.version));
@@ -209,7 +208,7 @@ impl Change {
     }
 }
 
-/// What somebody without the key does on the link, and what happens meanwhile.
+/// An act of somebody without the key on the link, or something that happens meanwhile.
 #[derive(Clone, Debug)]
 enum Step {
     /// A datagram that waits on the link arrives, in any order, or is lost.

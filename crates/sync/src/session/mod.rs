@@ -30,7 +30,8 @@ pub use offer::RECORD_COST_BYTES;
 pub use settings::{SettingOutOfBounds, Settings};
 pub use status::{Agreement, Counters, PeerStatus, Presence, Status};
 
-/// A peer that has been silent for so long is away.
+/// A peer that has been silent for so long is away, and a full queue of which nothing was
+/// acknowledged for so long is given up.
 pub const AWAY_AFTER: Duration = Duration::from_secs(1);
 /// A node that has nothing to say says so after this time.
 const KEEPALIVE: Duration = Duration::from_millis(250);
@@ -330,8 +331,11 @@ impl Session {
     /// [`Session::applied`] and [`Session::bulk_applied`], rather than when it has taken them. So
     /// the peer's staleness counts the time in the owner's own queues, and the peer does not count
     /// as safe what is lost with these.
-    pub fn set_acknowledges_applied(&mut self, is_awaited: bool) {
+    pub fn set_acknowledges_applied(&mut self, now: Timestamp, is_awaited: bool) {
         self.awaits_applied = is_awaited;
+        if !is_awaited {
+            self.inbox.all_applied(now);
+        }
     }
 
     /// The owner has applied a batch and all that it took before.

@@ -195,7 +195,7 @@ fn changes_on_their_way_are_applied_although_a_bulk_transfer_is_asked_for() {
 #[test]
 fn batches_are_acknowledged_when_they_are_applied_if_the_owner_wants_that() {
     let mut pair = following();
-    pair.ends[1].set_acknowledges_applied(true);
+    pair.ends[1].set_acknowledges_applied(pair.now, true);
     let offered = pair.now;
     for version in 1..=3 {
         pair.ends[0].offer(pair.now, &record(version)).unwrap();
@@ -226,6 +226,13 @@ fn batches_are_acknowledged_when_they_are_applied_if_the_owner_wants_that() {
     pair.ends[1].applied(pair.now, third);
     pair.wait(Duration::from_millis(5));
     assert_eq!(pair.status(0).staleness, Some(Duration::ZERO));
+    // An owner that does not want it any more need not name what it has.
+    pair.ends[0].offer(pair.now, &record(4)).unwrap();
+    pair.wait(Duration::from_millis(5));
+    assert_eq!(pair.status(0).unacknowledged_records, 1);
+    pair.ends[1].set_acknowledges_applied(pair.now, false);
+    pair.wait(Duration::from_millis(5));
+    assert_eq!(pair.status(0).unacknowledged_records, 0);
 }
 
 #[test]

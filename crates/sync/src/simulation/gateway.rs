@@ -129,7 +129,7 @@ impl Gateway {
         let secret = PreSharedKey::new(b"a secret of both").unwrap();
         let at = Timestamp::from_nanos((clock + now) * 1000);
         let mut session = Session::new(at, config, secret, Seed::new(random.seed()));
-        session.set_acknowledges_applied(plan.is_slow);
+        session.set_acknowledges_applied(at, plan.is_slow);
         Self {
             session,
             side: usize::from(plan.node - 1),
