@@ -27,7 +27,7 @@ pub(crate) struct Inbox {
     held: BTreeMap<u64, (usize, Message)>,
     held_bytes: usize,
     /// Frames that the owner has taken, and of which it has still to say that it has applied them.
-    /// They lie within the window of their sender, so they are few.
+    /// They lie within the window, so they are few.
     unapplied: VecDeque<u64>,
     acks_at: Timestamp,
     since_ack: u32,
@@ -75,13 +75,15 @@ impl Inbox {
     pub fn check(&self, place: Place, bytes: usize) -> Result<(), Refusal> {
         let Place { stream, number } = place;
         let is_restart = stream > self.stream;
-        let next = if is_restart { 0 } else { self.next };
-        let held = if is_restart { 0 } else { self.held_bytes };
+        let (done, next, held) = match is_restart {
+            true => (0, 0, 0),
+            false => (self.done(), self.next, self.held_bytes),
+        };
         // The frame that all others wait for is always taken.
         let has_room = number == next || held + bytes <= HELD_BYTES_MAX;
         if stream < self.stream || stream == 0 {
             Err(Refusal::PastStream)
-        } else if number >= next.saturating_add(WINDOW_FRAMES) || !has_room {
+        } else if number >= done.saturating_add(WINDOW_FRAMES) || !has_room {
             Err(Refusal::BeyondWindow)
         } else {
             Ok(())

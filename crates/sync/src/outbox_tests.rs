@@ -147,6 +147,25 @@ fn frames_take_about_the_memory_that_is_charged_for_them() {
 }
 
 #[test]
+fn frames_that_are_not_applied_keep_the_window_where_it_is() {
+    let mut inbox = Inbox::default();
+    let place = |number| Place { stream: 1, number };
+    for number in 0..WINDOW_FRAMES {
+        assert_eq!(inbox.check(place(number), 1), Ok(()));
+        inbox.insert(at(0), place(number), (1, Message::AskSecret));
+        assert_eq!(inbox.take(at(0)).map(|(place, _)| place.number), Some(number));
+        inbox.await_applied();
+    }
+    // A peer that sends on can not fill the queues of this node.
+    assert_eq!(inbox.check(place(WINDOW_FRAMES), 1), Err(Refusal::BeyondWindow));
+    let ack = inbox.acknowledge();
+    assert_eq!((ack.next, &ack.ranges[..]), (0, &[(0, WINDOW_FRAMES as u16)][..]));
+    inbox.applied(at(0), place(9));
+    assert_eq!(inbox.check(place(WINDOW_FRAMES + 9), 1), Ok(()));
+    assert_eq!(inbox.check(place(WINDOW_FRAMES + 10), 1), Err(Refusal::BeyondWindow));
+}
+
+#[test]
 fn frames_far_ahead_and_of_streams_that_were_given_up_are_refused() {
     let mut inbox = Inbox::default();
     let place = |stream, number| Place { stream, number };

@@ -81,9 +81,9 @@ pub enum Event {
         node: NodeId,
         /// Its name.
         name: NodeName,
-        /// True if another process of the peer's node was there before. The connections of that
-        /// one which this node holds have no owner any more. An owner of this session that does
-        /// not take them over now sees them end with the bulk transfer that follows.
+        /// True if another process was the peer before. The connections of that one which this
+        /// node holds have no owner any more. An owner of this session that does not take them
+        /// over now sees them end with the bulk transfer that follows.
         is_other_process: bool,
     },
     /// The comparison with the peer has another result; the status shows it.
@@ -239,10 +239,16 @@ impl Session {
         self.outflow(OutflowInput::Apart);
         self.inflow(InflowInput::Apart);
         self.restart_stream();
-        // An earlier news of this kind that nobody has read is of no use.
-        self.events.retain(|event| !matches!(event, Event::Joined { .. }));
         let (node, name) = (peer.node, peer.name.clone());
-        let is_other_process = self.peer.as_ref().is_some_and(|before| *before != peer);
+        let mut is_other_process = self.peer.as_ref().is_some_and(|before| *before != peer);
+        // News of this kind that nobody has read are one.
+        self.events.retain(|event| match event {
+            Event::Joined { is_other_process: unread, .. } => {
+                is_other_process |= unread;
+                false
+            }
+            _ => true,
+        });
         self.events.push_back(Event::Joined { node, name, is_other_process });
         self.peer = Some(peer);
     }
