@@ -43,9 +43,9 @@ pub use likeness::{Aspect, Consequence, Likeness, Mismatch};
 pub use lineage::{Applied, GRAVES_MAX, Lineage, Verdict};
 pub use message::BulkId;
 pub use node::{NameNotFit, NodeId, NodeName};
-pub use record::{Batch, Identity, Part, RECORD_BYTES_MAX, Record, RecordKind};
+pub use record::{Batch, Identity, Mark, Part, RECORD_BYTES_MAX, Record, RecordKind};
 pub use refusal::{Refusal, Refusals};
 pub use session::{
-    AWAY_AFTER, Agreement, Config, Counters, Event, NotTaken, PeerStatus, Presence, SecretRole,
-    Session, Settings, Status,
+    AWAY_AFTER, Agreement, Config, Counters, Event, NotTaken, PeerStatus, Presence,
+    RECORD_COST_BYTES, SecretRole, Session, SettingOutOfBounds, Settings, Status,
 };
