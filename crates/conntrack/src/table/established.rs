@@ -57,6 +57,7 @@ impl Table {
             connection: Some(ConnectionId(slot)),
             fresh: false,
             status,
+            detached: None,
         })
     }
 }
