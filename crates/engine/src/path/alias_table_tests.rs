@@ -36,7 +36,7 @@ fn packet(timestamp: u64) -> Packet {
         carries: false,
         pieces: None,
         is_checked: true,
-        is_for_host: false,
+        is_local: false,
         per_packet: false,
         guess: conntrack::Guess::NONE,
         alias_in: None,

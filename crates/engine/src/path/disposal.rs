@@ -59,7 +59,7 @@ impl PacketPath {
         match end {
             // It is sent where its end is taken.
             End::Forward | End::Wait(Wait::Datagram) => {}
-            End::Host if scratch.is_hosts_own && self.ask_host(packet, scratch.now) => {
+            End::Host if scratch.host_may_refuse && self.ask_host(packet, scratch.now) => {
                 self.counters.output.to_host += 1;
             }
             End::Host => {
