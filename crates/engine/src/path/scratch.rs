@@ -28,6 +28,8 @@ const DESTINATION_TRANSLATED: u32 = 1 << 5;
 pub struct Exit {
     /// The route that a router has found.
     pub route: Option<RouteDecision>,
+    /// The mark of the packet when it was routed.
+    pub mark: u32,
     /// The ports that a bridge has chosen.
     pub ports: Option<OutputPorts>,
 }

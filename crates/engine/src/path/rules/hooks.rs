@@ -114,7 +114,7 @@ impl PacketPath {
                 }
             }
             Some(route) => {
-                scratch.exit.route = Some(route);
+                (scratch.exit.route, scratch.exit.mark) = (Some(route), scratch.mark);
                 match route {
                     RouteDecision::Host if original_ends(&packet.frame).destination.is_some() => {
                         if !scratch.is_determined {
