@@ -8,3 +8,4 @@ pub mod one_worker;
 pub mod router;
 pub mod rules;
 pub mod tunnels;
+pub mod twins;
