@@ -81,6 +81,6 @@ pub use model::{
     TimeoutId, Unreachable, ValidRuleset, Verdict,
 };
 pub use needs::Need;
-pub use problem::{Effect, Place, Problem, Problems, Severity};
+pub use problem::{Effect, Location, Problem, Problems, Severity};
 pub use translations::{Ending, EndsAt, Forwarded, Translations};
 pub use walk::{Exit, Fate, HookWalk, Question, Tracked, Walk, walk};

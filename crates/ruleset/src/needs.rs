@@ -5,7 +5,7 @@ use crate::field::{Field, HeaderBits};
 use crate::model::{
     HelperId, Item, Load, Log, NatKind, NatOperand, Operand, RuleId, Target, ValidRuleset,
 };
-use crate::problem::Place;
+use crate::problem::Location;
 
 /// A service that a rule needs of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,16 +136,16 @@ impl ValidRuleset {
     }
 
     /// The place of the rule with this number; `None` if there is none.
-    pub fn place_of_rule(&self, number: usize) -> Option<Place> {
+    pub fn place_of_rule(&self, number: usize) -> Option<Location> {
         let rule = self.rules.get(number)?;
         let place = self.place_of_chain(rule.chain.index())?;
-        Some(Place { object: "rule", handle: rule.handle, ..place })
+        Some(Location { object: "rule", handle: rule.handle, ..place })
     }
 
     /// The place of the chain with this number; `None` if there is none.
-    pub fn place_of_chain(&self, number: usize) -> Option<Place> {
+    pub fn place_of_chain(&self, number: usize) -> Option<Location> {
         let chain = self.chains.get(number)?;
-        Some(Place {
+        Some(Location {
             family: chain.family.name().to_owned(),
             table: chain.table.clone(),
             object: "chain",

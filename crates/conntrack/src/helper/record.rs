@@ -4,8 +4,8 @@ use super::{AttachedHelper, Holder, Inspect, Kind, Memory, amanda, broadcast, ft
 use super::{pptp, sane, sip, tftp};
 use crate::codec::{DecodeError, Reader, Write};
 
-/// The place in which a helper keeps beginnings of messages.
-pub(super) struct Place<'a> {
+/// The memory in which a helper keeps beginnings of messages.
+pub(super) struct HelperStore<'a> {
     pub memory: &'a Memory,
     /// The source whose share of the memory they use.
     pub opener: Holder,
@@ -34,10 +34,10 @@ impl RecordedHelper {
     /// this memory.
     pub fn restore(&self, memory: &Memory, opener: Holder) -> AttachedHelper {
         let Self { kind, starts, ref state } = *self;
-        let place = Place { memory, opener };
+        let store = HelperStore { memory, opener };
         let state = state.as_ref().and_then(|state| {
             // It was read before.
-            kind.read_state(&mut Reader::new(state), &place).ok()
+            kind.read_state(&mut Reader::new(state), &store).ok()
         });
         AttachedHelper { kind, state, starts }
     }
@@ -64,7 +64,7 @@ impl RecordedHelper {
             from.option(|from| Ok([from.option(Reader::u32)?, from.option(Reader::u32)?]))?;
         let state = from.option(|from| {
             let state = from.clone();
-            kind.read_state(from, &Place { memory: &Memory::default(), opener })?;
+            kind.read_state(from, &HelperStore { memory: &Memory::default(), opener })?;
             Ok(state.before(from).into())
         })?;
         Ok(Self { kind, starts, state })
@@ -81,21 +81,21 @@ impl Kind {
     fn read_state(
         self,
         from: &mut Reader<'_>,
-        place: &Place<'_>,
+        store: &HelperStore<'_>,
     ) -> Result<Box<dyn Inspect>, DecodeError> {
         Ok(match self {
             Self::Amanda => Box::new(amanda::Amanda::read(from)?),
             Self::Ftp => Box::new(ftp::Ftp::read_record(from)?),
-            Self::Irc => Box::new(irc::Irc::read(from, place)?),
+            Self::Irc => Box::new(irc::Irc::read(from, store)?),
             Self::NetbiosNs => Box::new(broadcast::Broadcast::NETBIOS_NS),
-            Self::Pptp => Box::new(pptp::Pptp::read(from, place)?),
+            Self::Pptp => Box::new(pptp::Pptp::read(from, store)?),
             Self::Sane => Box::new(sane::Sane::read(from)?),
-            Self::Sip => Box::new(sip::Sip::read(from, place)?),
+            Self::Sip => Box::new(sip::Sip::read(from, store)?),
             Self::Snmp => Box::new(broadcast::Broadcast::SNMP),
             Self::Tftp => Box::new(tftp::Tftp),
             Self::Ras => Box::new(h323::Ras::read(from)?),
-            Self::Q931 => Box::new(h323::CallSignalling::read(from, place)?),
-            Self::H245 => Box::new(h323::MediaControl::read(from, place)?),
+            Self::Q931 => Box::new(h323::CallSignalling::read(from, store)?),
+            Self::H245 => Box::new(h323::MediaControl::read(from, store)?),
         })
     }
 }

@@ -74,8 +74,8 @@ impl Forwarder {
 
     /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
-    pub fn is_for_host(&mut self, network: &Network) -> bool {
-        self.router.as_mut().is_some_and(|router| router.is_for_host(network))
+    pub fn is_local(&mut self, network: &Network) -> bool {
+        self.router.as_mut().is_some_and(|router| router.is_local(network))
     }
 
     /// The route of a packet through a router, see [`Router::route`]. `None` in a bridge.

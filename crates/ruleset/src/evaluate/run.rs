@@ -6,7 +6,7 @@ use wire::{Family, Network, TcpFlags, Transport, protocol};
 use super::load::{port, state, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
 use super::routes::looked_up;
-use super::state::{Met, RuleState};
+use super::state::{PacketFacts, RuleState};
 use super::trace::{Step, Trace};
 use super::view::PacketView;
 use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape, Span};
@@ -287,8 +287,8 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Item::Assign { target, value } => self.assign(*target, value),
             Item::Update(update) => self.update(update),
             Item::Connections(bound) => {
-                let met = self.met();
-                self.state.within_bound(bound.index(), met, T::USES)
+                let facts = self.facts();
+                self.state.within_bound(bound.index(), facts, T::USES)
             }
             Item::Helper(helper) => {
                 let known = &self.program.ruleset.helpers[helper.index()];
@@ -383,15 +383,15 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     }
 
     /// The packet for statements that have a state.
-    fn met(&self) -> Met<'a> {
+    fn facts(&self) -> PacketFacts<'a> {
         let details = self.view.connection.known.and_then(|known| known.details);
-        Met { bytes: self.bytes, now: self.now, details }
+        PacketFacts { bytes: self.bytes, now: self.now, details }
     }
 
     /// The element of a set that packets change. Only presence counts, as it holds no data.
     fn find_dynamic(&mut self, at: u32, key: &PackedKey) -> Option<u32> {
-        let met = self.met();
-        self.state.meet(at as usize, key, met, T::USES).then_some(0)
+        let facts = self.facts();
+        self.state.meet(at as usize, key, facts, T::USES).then_some(0)
     }
 
     /// Counts for an element; `None` if it has expired.
@@ -491,12 +491,12 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         let Shape::Dynamic(at) = lookup.shape else { return false };
         match self.packed(&update.key, lookup) {
             Some(key) if T::USES => {
-                let met = self.met();
-                self.state.update(at as usize, update, &key, met)
+                let facts = self.facts();
+                self.state.update(at as usize, update, &key, facts)
             }
             Some(key) => {
-                let met = self.met();
-                self.state.would_update(at as usize, update, &key, met)
+                let facts = self.facts();
+                self.state.would_update(at as usize, update, &key, facts)
             }
             None => false,
         }

@@ -30,7 +30,7 @@ use crate::hook::{Hook, TableFamily};
 use crate::kind::{Kind, outline};
 use crate::limits::{MAX_CHAINS, MAX_DOCUMENT_BYTES, MAX_ELEMENTS, MAX_RULES, MAX_SETS};
 use crate::model::{Base, Chain, ChainId, HostChain, Parts, Rule, SetId, ValidRuleset};
-use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
+use crate::problem::{Fault, Location, Path, Problem, Problems, Severity};
 
 /// Prefix of the tables that a running gateway makes in the kernel; its process number and the
 /// table's number follow. Such tables are no part of the operator's rules.
@@ -77,7 +77,7 @@ fn is_own(table: &str) -> bool {
     numbers.is_some_and(|mut numbers| numbers.all(is_number))
 }
 
-fn table_key(place: &Place) -> TableKey {
+fn table_key(place: &Location) -> TableKey {
     (place.family.clone(), place.table.clone())
 }
 
@@ -88,7 +88,7 @@ fn table_key(place: &Place) -> TableKey {
 pub fn import(document: &[u8], options: Options) -> Result<Imported, Refused> {
     let refused = |what: String| {
         let mut problems = Problems::default();
-        let (severity, place) = (Severity::Invalid, Place::default());
+        let (severity, place) = (Severity::Invalid, Location::default());
         problems.push(Problem { severity, place, path: String::new(), what, effect: None });
         Refused { problems }
     };
@@ -434,7 +434,7 @@ impl Import {
         for graph::Flaw { chain, rule, what } in graph::check(&self.parts) {
             let chain = &self.parts.chains[chain.index()];
             let rule = rule.map(|rule| &self.parts.rules[rule.index()]);
-            let place = Place {
+            let place = Location {
                 family: chain.family.name().to_owned(),
                 table: chain.table.clone(),
                 object: if rule.is_some() { "rule" } else { "chain" },
@@ -464,7 +464,7 @@ impl Import {
 
 /// A base chain that we leave to the kernel.
 fn host_chain(object: &Opened<'_, '_>) -> HostChain {
-    let Place { family, table, name, .. } = Place::clone(&object.place);
+    let Location { family, table, name, .. } = Location::clone(&object.place);
     let text = |key: &str| object.text(key).map(str::to_owned);
     let policy = text("policy").unwrap_or_else(|| "accept".to_owned());
     HostChain { family, table, name, hook: text("hook").unwrap_or_default(), policy }

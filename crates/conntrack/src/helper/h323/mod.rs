@@ -46,7 +46,7 @@ use self::elements::Target;
 use self::h245::Channel;
 use self::per::Per;
 use self::ras::RasMessage;
-use super::record::Place;
+use super::record::HelperStore;
 use super::stream::{Framing, Streams};
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Kind, Request, TCP, UDP};
 use crate::codec::{DecodeError, Reader, Write};
@@ -118,14 +118,14 @@ struct Origin<'a> {
 }
 
 impl CallSignalling {
-    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
-        Streams::read_record(from, place).map(Self)
+    pub fn read(from: &mut Reader<'_>, store: &HelperStore<'_>) -> Result<Self, DecodeError> {
+        Streams::read_record(from, store).map(Self)
     }
 }
 
 impl MediaControl {
-    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
-        Streams::read_record(from, place).map(Self)
+    pub fn read(from: &mut Reader<'_>, store: &HelperStore<'_>) -> Result<Self, DecodeError> {
+        Streams::read_record(from, store).map(Self)
     }
 }
 
