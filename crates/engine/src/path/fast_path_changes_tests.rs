@@ -129,7 +129,7 @@ impl Side {
         self.names = names;
         let names = self.names();
         if let Some(rules) = &self.rules {
-            let named = |name: &String| Interface { name: name_bits(name).unwrap_or(0), group: 0 };
+            let named = |name: &String| Interface::ethernet(name_bits(name).unwrap_or(0));
             let interfaces: Arc<[Interface]> = names.iter().map(named).collect();
             rules.know_interfaces(interfaces.clone());
             self.tell(|| Command::SetInterfaces(interfaces.clone()));

@@ -10,6 +10,7 @@ mod graph;
 mod nat;
 mod objects;
 mod reach;
+mod refusals;
 mod rule;
 mod scope;
 pub(crate) mod sets;
@@ -19,6 +20,8 @@ mod worst_case;
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
+
+pub use self::refusals::reason_for_refusal;
 
 use self::document::{Object, Opened, Sorted};
 use self::reach::Reached;
@@ -117,21 +120,9 @@ pub fn import_document(
     document: &Document<impl AsRef<[u8]>>,
     options: Options,
 ) -> Result<Imported, Refused> {
-    let mut import = Import {
-        problems: Problems::default(),
-        tables: HashMap::new(),
-        parts: Parts::default(),
-        left_out: HashSet::new(),
-    };
-    let document = document::read(document, &mut import.problems);
-    import.declare_tables(&document);
-    let reached = import.declare_chains(&document);
-    import.declare_objects(&document, &reached);
-    import.fill_sets(&document, &reached);
-    import.read_rules(&document);
-    import.check_graph();
-    import.order_bases();
-    let Import { problems, parts, .. } = import;
+    let mut problems = Problems::default();
+    let document = document::read(document, &mut problems);
+    let Import { problems, parts, .. } = read(&document, &problems);
     let refused = problems.count(Severity::Invalid) > 0
         || (problems.count(Severity::Unsupported) > 0 && !options.allow_unsupported);
     if refused {
