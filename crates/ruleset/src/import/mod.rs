@@ -24,7 +24,7 @@ use serde_json::Value;
 pub use self::refusals::reason_for_refusal;
 
 use self::document::{Object, Opened, Sorted};
-use self::reach::Reached;
+use self::reach::{Reached, Without};
 use self::rule::Reader;
 use self::scope::{Names, Scope};
 use crate::document::{Document, DocumentError};
@@ -131,6 +131,25 @@ pub fn import_document(
     Ok(Imported { ruleset: ValidRuleset::new(parts), problems })
 }
 
+/// Reads the objects of a document, which has these problems already.
+///
+/// Chains that only elements to come can lead to are read if they are understood. Those that are
+/// not must not refuse a ruleset that does not need them.
+fn read(document: &Sorted<'_>, before: &Problems) -> Import {
+    let mut without = Without::default();
+    loop {
+        let (import, reached) = Import::of(document, before.clone(), &without);
+        let (chains, others) = reached.faults_of_waiting(&import.problems);
+        without = match without {
+            _ if chains.is_empty() && !others => return import,
+            Without::Chains(known) if known.is_empty() && !others => Without::Chains(chains),
+            Without::Chains(_) => Without::All,
+            // Without them there is nothing of theirs that could be wrong.
+            Without::All => return import,
+        };
+    }
+}
+
 /// A table whose chains the gateway evaluates.
 struct Table {
     family: TableFamily,
@@ -146,6 +165,19 @@ struct Import {
 }
 
 impl Import {
+    fn of(document: &Sorted<'_>, problems: Problems, without: &Without) -> (Self, Reached) {
+        let (tables, parts, left_out) = (HashMap::new(), Parts::default(), HashSet::new());
+        let mut import = Self { problems, tables, parts, left_out };
+        import.declare_tables(document);
+        let reached = import.declare_chains(document, without);
+        import.declare_objects(document, &reached);
+        import.fill_sets(document, &reached);
+        import.read_rules(document);
+        import.check_graph();
+        import.order_bases();
+        (import, reached)
+    }
+
     fn fault(&mut self, object: &Object<'_>, fault: Fault) {
         let Fault { severity, path, what } = fault;
         self.problems.push(object.problem(severity, &path, what));
@@ -180,8 +212,9 @@ impl Import {
         }
     }
 
-    /// Declares the chains that forwarded packets can reach, and leaves out the others.
-    fn declare_chains(&mut self, document: &Sorted<'_>) -> Reached {
+    /// Declares the chains that forwarded packets can reach, now or when elements lead there, and
+    /// leaves out the others.
+    fn declare_chains(&mut self, document: &Sorted<'_>, without: &Without) -> Reached {
         let mut bases = HashMap::new();
         for object in &document.chains {
             let key = table_key(&object.place);
@@ -210,7 +243,7 @@ impl Import {
                 }
             }
         }
-        let reached = reach::find(document, bases.keys());
+        let reached = reach::find(document, bases.keys(), without);
         for object in &document.chains {
             let key = table_key(&object.place);
             let Some(table) = self.tables.get_mut(&key) else { continue };
