@@ -107,3 +107,7 @@ pub(super) fn looked_up(
         Looked::WayOut => routes.way_out(&asked),
     })
 }
+
+#[cfg(test)]
+#[path = "../routes_tests.rs"]
+mod tests;
