@@ -51,6 +51,7 @@ mod kind;
 mod leaving;
 pub mod limits;
 pub mod listing;
+mod met;
 mod model;
 mod names;
 mod needs;
@@ -72,6 +73,7 @@ pub use field::{ClockField, CtField, Field, Guard, HeaderBits, Layer, Looked, Ro
 pub use hook::{Hook, TableFamily};
 pub use import::{
     Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_document, import_value,
+    reason_for_refusal,
 };
 pub use kind::{Interval, Kind, name_bits};
 pub use leaving::{Leaving, NameConditions};

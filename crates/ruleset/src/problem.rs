@@ -146,6 +146,11 @@ impl Problems {
         &self.listed
     }
 
+    /// True if some that keep a ruleset from loading are not listed.
+    pub(crate) fn are_cut(&self) -> bool {
+        self.unlisted != [0, 0]
+    }
+
     /// The number of problems of a severity, including unlisted ones that keep a ruleset from
     /// loading.
     pub fn count(&self, severity: Severity) -> usize {

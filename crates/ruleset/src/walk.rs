@@ -196,9 +196,11 @@ fn assumptions(program: &Program, probe: &Probe) -> Vec<&'static str> {
         remarks.push("without `in`, rules that ask for the input interface do not match");
     }
     if program.ruleset().needs().any(|(_, need)| need == Need::Routes) {
-        remarks.push(
-            "a question knows no routes: rules that look addresses up in them (`fib`) do not match",
-        );
+        remarks
+            .push("a question knows no routes: rules that ask for them (`fib`, `rt`) do not match");
+    }
+    if program.ruleset().asks_for_cpu() {
+        remarks.push("no worker judges a question: rules that ask for its CPU do not match");
     }
     remarks
 }

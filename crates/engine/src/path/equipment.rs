@@ -92,6 +92,7 @@ impl PacketPath {
             translator: Translator::new(id.0, key),
             buckets: Buckets::new(id, routes, keep_limit),
             rules: None,
+            cpu: None,
             forwarder,
             host_questions: equipment.host_questions.map(Box::new),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),

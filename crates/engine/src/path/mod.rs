@@ -99,6 +99,8 @@ pub struct PacketPath {
     syn_proxy: SynProxy,
     /// The rules that judge packets.
     rules: Option<Box<WorkerRules>>,
+    /// The CPU on which it runs, which rules may ask for; `None` where it has no thread of its own.
+    cpu: Option<u32>,
     translator: Translator,
     forwarder: Forwarder,
     /// Packets that the host may refuse; `None` where nobody can be asked.

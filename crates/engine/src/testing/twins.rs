@@ -77,7 +77,7 @@ impl Twin {
     pub fn rename(&mut self, names: &[&str]) {
         self.names = names.iter().map(|&name| name.to_owned()).collect();
         if let Some(rules) = &self.rules {
-            let named = |name: &String| Interface { name: name_bits(name).unwrap_or(0), group: 0 };
+            let named = |name: &String| Interface::ethernet(name_bits(name).unwrap_or(0));
             let interfaces: Arc<[Interface]> = self.names.iter().map(named).collect();
             rules.know_interfaces(interfaces.clone());
             self.tell(|| Command::SetInterfaces(interfaces.clone()));

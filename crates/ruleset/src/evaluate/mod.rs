@@ -7,7 +7,7 @@
 mod dynamic;
 mod extension;
 mod generate;
-mod groups;
+mod interface;
 mod limit;
 mod load;
 mod outcome;
@@ -22,7 +22,7 @@ mod wall;
 
 use flow::Timestamp;
 
-pub use self::groups::Interface;
+pub use self::interface::Interface;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
 pub use self::routes::{RouteQuestion, Routes, Side};
 

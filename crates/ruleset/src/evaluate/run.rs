@@ -5,7 +5,7 @@ use wire::{Family, Network, TcpFlags, Transport, protocol};
 
 use super::load::{port, state, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
-use super::routes::looked_up;
+use super::routes::{looked_up, next_hop, route_segment_size};
 use super::state::{PacketFacts, RuleState};
 use super::trace::{Step, Trace};
 use super::view::PacketView;
@@ -245,8 +245,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         match field {
             Field::Generated(id) => self.generated(id),
             Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
+            Field::NextHop(family) => next_hop(family, self.view),
+            Field::RouteSegmentSize => route_segment_size(self.view),
+            Field::Cpu => self.state.cpu.map(u128::from),
             Field::Clock(field) => self.state.wall.value(field, self.now),
             Field::Group(side) => self.state.group(side, self.view),
+            Field::LinkType(side) => self.state.link_type(side, self.view),
+            Field::LinkHeader { offset, bits } => self.state.link_header(offset, bits, self.view),
             field => value(field, self.view, self.outcome),
         }
     }

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::dynamic::{Joining, Meeting};
 use super::generate::Numbers;
-use super::groups::Interface;
+use super::interface::Interface;
 use super::limit::{QuotaLease, SharedQuota, SharedRate};
 use super::rewriting::Rewriting;
 use super::shared_set::{Changed, NamedElement, SharedSet};
@@ -267,6 +267,8 @@ pub struct RuleState {
     pub(super) rewriting: Rewriting,
     pub(super) wall: Arc<WallClock>,
     pub(super) interfaces: Arc<[Interface]>,
+    /// The CPU on which the worker runs.
+    pub(super) cpu: Option<u32>,
     loaded_at: Timestamp,
 }
 
@@ -287,8 +289,16 @@ impl RuleState {
             sets: shared.sets.clone(),
             refused: 0,
             interfaces: Arc::default(),
+            cpu: None,
             loaded_at: now,
         }
+    }
+
+    /// Sets the CPU that judges packets from now on. Without one, rules that ask for it match no
+    /// packet.
+    #[inline]
+    pub const fn set_cpu(&mut self, cpu: u32) {
+        self.cpu = Some(cpu);
     }
 
     /// Goes on with a program that differs only in the elements of sets that packets do not change.

@@ -10,6 +10,7 @@ mod graph;
 mod nat;
 mod objects;
 mod reach;
+mod refusals;
 mod rule;
 mod scope;
 pub(crate) mod sets;
@@ -20,8 +21,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
+pub use self::refusals::reason_for_refusal;
+
 use self::document::{Object, Opened, Sorted};
-use self::reach::Reached;
+use self::reach::{Reached, Without};
 use self::rule::Reader;
 use self::scope::{Names, Scope};
 use crate::document::{Document, DocumentError};
@@ -117,27 +120,34 @@ pub fn import_document(
     document: &Document<impl AsRef<[u8]>>,
     options: Options,
 ) -> Result<Imported, Refused> {
-    let mut import = Import {
-        problems: Problems::default(),
-        tables: HashMap::new(),
-        parts: Parts::default(),
-        left_out: HashSet::new(),
-    };
-    let document = document::read(document, &mut import.problems);
-    import.declare_tables(&document);
-    let reached = import.declare_chains(&document);
-    import.declare_objects(&document, &reached);
-    import.fill_sets(&document, &reached);
-    import.read_rules(&document);
-    import.check_graph();
-    import.order_bases();
-    let Import { problems, parts, .. } = import;
+    let mut problems = Problems::default();
+    let document = document::read(document, &mut problems);
+    let Import { problems, parts, .. } = read(&document, &problems);
     let refused = problems.count(Severity::Invalid) > 0
         || (problems.count(Severity::Unsupported) > 0 && !options.allow_unsupported);
     if refused {
         return Err(Refused { problems });
     }
     Ok(Imported { ruleset: ValidRuleset::new(parts), problems })
+}
+
+/// Reads the objects of a document, which has these problems already.
+///
+/// Chains that only elements to come can lead to are read if they are understood. Those that are
+/// not must not refuse a ruleset that does not need them.
+fn read(document: &Sorted<'_>, before: &Problems) -> Import {
+    let mut without = Without::default();
+    loop {
+        let (import, reached) = Import::of(document, before.clone(), &without);
+        let (chains, others) = reached.faults_of_waiting(&import.problems);
+        without = match without {
+            _ if chains.is_empty() && !others => return import,
+            Without::Chains(known) if known.is_empty() && !others => Without::Chains(chains),
+            Without::Chains(_) => Without::All,
+            // Without them there is nothing of theirs that could be wrong.
+            Without::All => return import,
+        };
+    }
 }
 
 /// A table whose chains the gateway evaluates.
@@ -155,6 +165,19 @@ struct Import {
 }
 
 impl Import {
+    fn of(document: &Sorted<'_>, problems: Problems, without: &Without) -> (Self, Reached) {
+        let (tables, parts, left_out) = (HashMap::new(), Parts::default(), HashSet::new());
+        let mut import = Self { problems, tables, parts, left_out };
+        import.declare_tables(document);
+        let reached = import.declare_chains(document, without);
+        import.declare_objects(document, &reached);
+        import.fill_sets(document, &reached);
+        import.read_rules(document);
+        import.check_graph();
+        import.order_bases();
+        (import, reached)
+    }
+
     fn fault(&mut self, object: &Object<'_>, fault: Fault) {
         let Fault { severity, path, what } = fault;
         self.problems.push(object.problem(severity, &path, what));
@@ -189,8 +212,9 @@ impl Import {
         }
     }
 
-    /// Declares the chains that forwarded packets can reach, and leaves out the others.
-    fn declare_chains(&mut self, document: &Sorted<'_>) -> Reached {
+    /// Declares the chains that forwarded packets can reach, now or when elements lead there, and
+    /// leaves out the others.
+    fn declare_chains(&mut self, document: &Sorted<'_>, without: &Without) -> Reached {
         let mut bases = HashMap::new();
         for object in &document.chains {
             let key = table_key(&object.place);
@@ -219,7 +243,7 @@ impl Import {
                 }
             }
         }
-        let reached = reach::find(document, bases.keys());
+        let reached = reach::find(document, bases.keys(), without);
         for object in &document.chains {
             let key = table_key(&object.place);
             let Some(table) = self.tables.get_mut(&key) else { continue };

@@ -55,10 +55,13 @@ impl Peer {
     /// [`Unresponsive`].
     pub fn new(
         gateway: &Gateway,
-        session: Session,
+        mut session: Session,
         role: Role,
         names: HashKey,
+        now: Timestamp,
     ) -> Result<Self, Unresponsive> {
+        // The peer's staleness counts until the workers have a change.
+        session.set_acknowledges_applied(now, true);
         let mut peer =
             Self { session, role, supply: Supply::new(names), copies: Copies::new(names) };
         peer.set_role(gateway, role)?;
@@ -97,24 +100,37 @@ impl Peer {
     fn follow_events(&mut self, gateway: &Gateway, now: Timestamp) -> Result<bool, Unresponsive> {
         while let Some(event) = self.session.poll_event(now) {
             match event {
-                // The names of bulk transfers tell copies of another process apart.
-                Event::Joined { .. } | Event::Compared => {}
+                Event::Joined { is_other_process, .. } if is_other_process => {
+                    self.copies.forget_stamps();
+                }
                 // Both peers derive the secret from the pre-shared key.
-                Event::Secret(_) => {}
+                Event::Joined { .. } | Event::Compared | Event::Secret(_) => {}
                 Event::BulkAsked => self.supply.ask_bulk(),
                 Event::BulkBegan(bulk) => self.copies.begin_bulk(bulk),
                 Event::Records(batch) => {
                     self.copies.judge(&batch);
                     if self.copies.has_many() {
-                        self.copies.apply(gateway)?;
+                        self.apply(gateway, now)?;
                         return Ok(true);
                     }
                 }
-                Event::BulkEnded(bulk) => self.copies.end_bulk(bulk),
+                Event::BulkEnded(bulk) => {
+                    self.copies.end_bulk(bulk);
+                    self.apply(gateway, now)?;
+                    self.session.bulk_applied(now, bulk);
+                }
             }
         }
-        self.copies.apply(gateway)?;
+        self.apply(gateway, now)?;
         Ok(false)
+    }
+
+    /// Gives changes of copies to the workers, and acknowledges them.
+    fn apply(&mut self, gateway: &Gateway, now: Timestamp) -> Result<(), Unresponsive> {
+        if let Some(mark) = self.copies.apply(gateway)? {
+            self.session.applied(now, mark);
+        }
+        Ok(())
     }
 
     /// The part of this gateway.

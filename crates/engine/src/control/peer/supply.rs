@@ -91,10 +91,15 @@ impl Supply {
             }
             let Some(stream) = &mut self.stream else { return Ok(false) };
             let Self { waiting, counters, .. } = self;
+            let mut has_lost = false;
             let has_taken = stream.take(|lot| {
                 waiting.extend(lot.changes.drain(..));
-                counters.lost_ends += u64::from(lot.has_lost);
+                has_lost |= lot.has_lost;
             });
+            if has_lost {
+                counters.lost_ends += 1;
+                session.lost_change();
+            }
             if !has_taken {
                 return Ok(false);
             }

@@ -332,6 +332,8 @@ impl PacketPath {
             routing: router.routing(),
             input: packet.frame.port,
             output: scratch.output_port,
+            route: scratch.exit.route.as_ref(),
+            outputs: self.forwarder.outputs(),
         });
         let view = PacketView {
             frame: bytes,

@@ -324,7 +324,12 @@ fn surroundings(random: &mut Random, place: RulePosition) -> String {
                 "protocol != ip6",
                 "protocol { ip, ip6 }",
                 "iiftype != loopback",
-                "iiftype { ether, ppp }"
+                "iiftype { ether, ppp }",
+                "iiftype { ppp, 65534 }",
+                "cpu 0",
+                "cpu != 0",
+                "cpu { 1, 3-8 }",
+                "cpu > 0"
             ])
         ),
     }
