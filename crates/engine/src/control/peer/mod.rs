@@ -88,8 +88,11 @@ impl Peer {
         mut send: impl FnMut(&[u8]),
     ) -> Result<bool, Unresponsive> {
         let mut has_more = self.follow_events(gateway, now)?;
-        has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
-        has_more |= self.supply.go_on_with_bulk(gateway, &mut self.session, now)?;
+        // A gateway on standby would tell of connections that are not its own.
+        if self.role == Role::Active {
+            has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
+            has_more |= self.supply.go_on_with_bulk(gateway, &mut self.session, now)?;
+        }
         let mut datagram = Vec::new();
         while self.session.poll_transmit(now, &mut datagram) {
             send(&datagram);
@@ -146,7 +149,9 @@ impl Peer {
         let stands_by = role == Role::Standby;
         gateway.set_stands_by(stands_by)?;
         self.session.set_follows(stands_by);
-        if !stands_by {
+        if stands_by {
+            self.supply.pause(gateway, &mut self.session)?;
+        } else {
             self.copies.give_up();
         }
         self.role = role;

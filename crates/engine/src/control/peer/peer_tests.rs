@@ -188,6 +188,40 @@ fn a_gateway_that_starts_anew_is_followed_although_its_clock_is_behind() {
 }
 
 #[test]
+fn a_gateway_that_starts_anew_on_standby_ends_no_copies() {
+    let mut pair = level();
+    pair.open(0, 2001);
+    pair.pass(5 * MILLISECOND);
+    pair.restart(0, Role::Standby);
+    pair.pass(5000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 1);
+    // The other one takes over, and the connection goes on.
+    let Pair { nodes: [_, node], .. } = &mut pair;
+    node.peer.set_role(&node.gateway, Role::Active).unwrap();
+    pair.pass(1000 * MILLISECOND);
+    assert_eq!(pair.nodes[0].connections().len(), 1);
+    assert_alike(&pair);
+}
+
+#[test]
+fn a_peer_that_follows_two_standbys_misses_nothing_when_one_is_active_again() {
+    let mut pair = level();
+    pair.udp(0, 2001, false);
+    pair.pass(5 * MILLISECOND);
+    let role = |pair: &mut Pair, role| {
+        let node = &mut pair.nodes[0];
+        node.peer.set_role(&node.gateway, role).unwrap();
+    };
+    role(&mut pair, Role::Standby);
+    pair.pass(100 * MILLISECOND);
+    role(&mut pair, Role::Active);
+    pair.udp(0, 2002, false);
+    pair.pass(1000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 2);
+    assert_alike(&pair);
+}
+
+#[test]
 fn a_standby_that_starts_anew_gets_all() {
     let mut pair = level();
     pair.open(0, 2001);

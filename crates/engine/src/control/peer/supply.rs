@@ -117,6 +117,18 @@ impl Supply {
         Ok(())
     }
 
+    /// Collects no more changes, because this gateway is on standby now. If the peer still follows when
+    /// it is active again, it gets all connections once more.
+    pub fn pause(&mut self, gateway: &Gateway, session: &mut Session) -> Result<(), Unresponsive> {
+        self.waiting.clear();
+        if self.stream.take().is_some() {
+            gateway.unfollow_changes()?;
+            // A bulk transfer that has begun goes on later, so that another one can follow it.
+            session.lost_change();
+        }
+        Ok(())
+    }
+
     /// Goes on with a bulk transfer. True if more of it can be done at once.
     pub fn go_on_with_bulk(
         &mut self,
