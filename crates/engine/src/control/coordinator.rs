@@ -81,7 +81,7 @@ pub struct Coordinator {
     workers: Vec<WorkerHandle>,
     subscriptions: Vec<Subscription<Event>>,
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
-    /// What workers do for a peer.
+    /// The part of workers in replication.
     pub replication: ReplicationRole,
     /// Finds the bucket of a packet.
     pub hasher: SteeringHasher,

@@ -24,7 +24,7 @@ pub struct Forwarder {
     outputs: Outputs,
     /// `None` in a bridge.
     router: Option<Box<Router>>,
-    /// What a bridge does with every frame.
+    /// The decision of a bridge about every frame.
     bridging: Arrival,
 }
 

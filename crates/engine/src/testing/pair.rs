@@ -92,7 +92,7 @@ impl Node {
         Self { gateway, stepper, peer, lan, wan, clock }
     }
 
-    /// What tells one state of a connection from another, but for its timer.
+    /// Its connections, without their timers.
     pub fn connections(&self) -> Vec<Connection> {
         let mut found = Vec::new();
         let mut each = |connection: Connection| {

@@ -34,7 +34,7 @@ struct Scan {
     read: VecDeque<Change>,
 }
 
-/// What this gateway gives to the peer.
+/// The connections for the peer.
 pub(super) struct Supply {
     names: HashKey,
     stream: Option<ChangeStream>,
