@@ -144,10 +144,13 @@ fn joined_addresses_are_written_as_prefixes_where_they_are_one() {
     assert_eq!(set.change(ElementChange::Add, &[other], Duration::ZERO), Ok(1));
     assert_eq!(texts(&set), ["2001:db8::/32"]);
     let all = json!({"range": ["::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"]});
-    assert_eq!(set.change(ElementChange::Add, &[all.clone()], Duration::ZERO), Ok(1));
+    assert_eq!(set.change(ElementChange::Add, std::slice::from_ref(&all), Duration::ZERO), Ok(1));
     assert_eq!(set.change(ElementChange::Add, &[json!("::7")], Duration::ZERO), Ok(0));
     let last = json!("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
-    assert_eq!(set.change(ElementChange::Delete, &[last.clone()], Duration::ZERO), Ok(1));
+    assert_eq!(
+        set.change(ElementChange::Delete, std::slice::from_ref(&last), Duration::ZERO),
+        Ok(1)
+    );
     assert_eq!(set.change(ElementChange::Add, &[last], Duration::ZERO), Ok(1));
     assert_eq!(texts(&set), ["::/0"]);
     assert_eq!(set.change(ElementChange::Delete, &[all], Duration::ZERO), Ok(1));
