@@ -55,6 +55,8 @@ pub enum Field {
         offset: u16,
         /// Number of bits, 1 to 128.
         bits: u8,
+        /// False for fields that nft has a name for. It asks for an Ethernet link in front of them.
+        raw: bool,
     },
     /// The date or the time of day.
     Clock(ClockField),
@@ -291,7 +293,7 @@ pub(crate) fn raw(base: &str, offset: u64, bits: u64) -> Option<Typed> {
     let offset = u16::try_from(offset).ok().filter(|offset| *offset < 1 << 14)?;
     let bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits))?;
     let field = match base {
-        "ll" => Field::LinkHeader { offset, bits },
+        "ll" => Field::LinkHeader { offset, bits, raw: true },
         "nh" => Field::Header(HeaderBits { layer: Layer::Network(None), offset, bits }),
         "th" => Field::Header(HeaderBits { layer: Layer::Transport(Guard::Any), offset, bits }),
         _ => return None,
@@ -300,7 +302,7 @@ pub(crate) fn raw(base: &str, offset: u64, bits: u64) -> Option<Typed> {
 }
 
 fn ether(field: &str) -> Option<Typed> {
-    let link = |offset, bits| Field::LinkHeader { offset, bits };
+    let link = |offset, bits| Field::LinkHeader { offset, bits, raw: false };
     Some(match field {
         "daddr" => (link(0, 48), Kind::Ether),
         "saddr" => (link(48, 48), Kind::Ether),

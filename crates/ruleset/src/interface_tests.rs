@@ -13,14 +13,18 @@ use crate::{CompileOptions, Options, Program, name_bits};
 const TUN: u16 = 0xfffe;
 const PPP: u16 = 512;
 
-/// True if a packet from one link to another meets the condition.
-fn is_met(condition: &Value, (from, to): (u16, u16)) -> bool {
+/// True if a packet from one link to another meets the condition in forward.
+fn is_met(condition: &Value, links: (u16, u16)) -> bool {
+    is_met_in(Hook::Forward, "forward", condition, links)
+}
+
+fn is_met_in(hook: Hook, name: &str, condition: &Value, (from, to): (u16, u16)) -> bool {
     let document = json!({"nftables": [
         {"table": {"family": "inet", "name": "t"}},
         {"set": {"family": "inet", "table": "t", "name": "types", "type": "iface_type",
             "elem": ["ether", "ppp"]}},
         {"chain": {"family": "inet", "table": "t", "name": "c", "type": "filter",
-            "hook": "forward", "prio": 0, "policy": "accept"}},
+            "hook": name, "prio": 0, "policy": "accept"}},
         {"rule": {"family": "inet", "table": "t", "chain": "c", "handle": 4,
             "expr": [condition, {"drop": null}]}},
     ]});
@@ -29,18 +33,18 @@ fn is_met(condition: &Value, (from, to): (u16, u16)) -> bool {
     let program = Program::compile(imported.ruleset, options).expect("it is small");
     let shared = SharedState::new(&program, Timestamp::ZERO);
     let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
-    let name = |text| name_bits(text).expect("a name");
-    let interface = |(text, link_type)| Interface { link_type, ..Interface::ethernet(name(text)) };
+    let bits = |text| name_bits(text).expect("a name");
+    let interface = |(text, link_type)| Interface { link_type, ..Interface::ethernet(bits(text)) };
     state.set_interfaces([("in0", from), ("out0", to)].map(interface).into());
     let mut bytes = Vec::new();
     PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]).udp(1000, 53, b"x", &mut bytes);
     let network = dissect(&bytes).expect("it is right").network.expect("it is IP");
     let view = PacketView {
-        input: name("in0"),
-        output: name("out0"),
+        input: bits("in0"),
+        output: bits("out0"),
         ..PacketView::untracked(&bytes, &network)
     };
-    let outcome = evaluate(&program, Hook::Forward, &view, &mut state, Timestamp::ZERO);
+    let outcome = evaluate(&program, hook, &view, &mut state, Timestamp::ZERO);
     outcome.decision == Decision::Drop
 }
 
@@ -78,4 +82,20 @@ fn a_packet_from_a_link_without_link_headers_has_no_hardware_address() {
     }
     // What counts is the link that it came in by.
     assert!(is_met(&compares(field("type"), "==", json!("ip")), (1, TUN)));
+}
+
+#[test]
+fn in_postrouting_a_packet_is_at_its_output_as_in_the_kernel() {
+    let is_met =
+        |condition: Value, links| is_met_in(Hook::Postrouting, "postrouting", &condition, links);
+    let input = |right: Value| compares(json!({"meta": {"key": "iiftype"}}), "==", right);
+    assert!(is_met(input(json!(65534)), (1, TUN)) && !is_met(input(json!("ether")), (1, TUN)));
+    assert!(is_met(input(json!("ether")), (TUN, 1)));
+    let named = json!({"payload": {"protocol": "ether", "field": "type"}});
+    let named = || compares(named.clone(), "==", json!("ip"));
+    let raw = json!({"payload": {"base": "ll", "offset": 96, "len": 16}});
+    let raw = || compares(raw.clone(), "==", json!(0x800));
+    assert!(is_met(named(), (1, 1)) && is_met(raw(), (1, 1)));
+    assert!(!is_met(named(), (1, TUN)) && is_met(raw(), (1, TUN)));
+    assert!(!is_met(named(), (TUN, 1)) && !is_met(raw(), (TUN, 1)));
 }

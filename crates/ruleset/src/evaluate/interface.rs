@@ -6,6 +6,7 @@ use super::load::bits_from;
 use super::routes::Side;
 use super::state::RuleState;
 use super::view::PacketView;
+use crate::hook::Hook;
 
 /// An interface of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +52,30 @@ impl RuleState {
         self.interface(side, view).map(|interface| interface.group.into())
     }
 
-    /// The type of the link of a packet's interface; `None` if there is no such interface yet.
+    /// The type of the link of a packet's interface; `None` if there is no such interface yet. In
+    /// postrouting the kernel asks the output interface for both sides: the packet is there by then.
     #[cold]
-    pub(super) fn link_type(&self, side: Side, view: &PacketView<'_>) -> Option<u128> {
+    pub(super) fn link_type(&self, side: Side, hook: Hook, view: &PacketView<'_>) -> Option<u128> {
+        let side = if hook >= Hook::Postrouting { Side::Output } else { side };
         self.interface(side, view).map(|interface| interface.link_type.into())
     }
 
-    /// Bits of the link header. A packet that came in by a link of another type than Ethernet has
-    /// none, though its frame begins with the header that the gateway puts in front of it.
+    /// Bits of the link header, by offset and number; the third value is true for raw ones. A
+    /// packet that came in by a link of another type than Ethernet has none, though its frame begins
+    /// with the header that the gateway puts in front of it. nft asks for the type of the link in
+    /// front of fields that it has a name for.
     #[cold]
-    pub(super) fn link_header(&self, offset: u16, bits: u8, view: &PacketView<'_>) -> Option<u128> {
+    pub(super) fn link_header(
+        &self,
+        (offset, bits, raw): (u16, u8, bool),
+        hook: Hook,
+        view: &PacketView<'_>,
+    ) -> Option<u128> {
         let came_by = self.interface(Side::Input, view);
         let has_header = came_by.is_none_or(|it| it.link_type == Interface::ETHERNET);
-        has_header.then(|| bits_from(view, 0, offset, bits)).flatten()
+        let is_ethernet = |it: u128| it == Interface::ETHERNET.into();
+        let is_asked_there = raw || self.link_type(Side::Input, hook, view).is_none_or(is_ethernet);
+        (has_header && is_asked_there).then(|| bits_from(view, 0, offset, bits)).flatten()
     }
 }
 

@@ -250,8 +250,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Field::Cpu => self.state.cpu.map(u128::from),
             Field::Clock(field) => self.state.wall.value(field, self.now),
             Field::Group(side) => self.state.group(side, self.view),
-            Field::LinkType(side) => self.state.link_type(side, self.view),
-            Field::LinkHeader { offset, bits } => self.state.link_header(offset, bits, self.view),
+            Field::LinkType(side) => self.state.link_type(side, self.hook, self.view),
+            Field::LinkHeader { offset, bits, raw } => {
+                self.state.link_header((offset, bits, raw), self.hook, self.view)
+            }
             field => value(field, self.view, self.outcome),
         }
     }

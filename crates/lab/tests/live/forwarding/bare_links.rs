@@ -136,11 +136,11 @@ table inet t {
         oiftype != 65534 counter
         iiftype . oiftype { ether . 65534, 65534 . ether } counter
         jhash iiftype mod 1000 seed 0x1 < 500 counter
-        ether saddr != 00:00:5e:00:53:01 counter
+        ether saddr != 00:00:5e:00:53:99 counter
         ether type ip counter
         @ll,96,16 0x0800 counter
-        ip saddr 192.0.2.1 ether saddr != 00:00:5e:00:53:01 counter
-        ip saddr 198.51.100.1 ether daddr != 00:00:5e:00:53:01 counter
+        ip saddr 192.0.2.1 ether saddr != 00:00:5e:00:53:99 counter
+        ip saddr 198.51.100.1 ether daddr != 00:00:5e:00:53:99 counter
         counter
     }
 }

@@ -12,29 +12,29 @@ const BY_ROUTE: &str = "
 table inet t {
     set hops {
         type ipv4_addr
-        elements = { 198.51.100.1, 203.0.113.7 }
+        elements = { 198.51.100.2, 203.0.113.7 }
     }
     chain early {
         type filter hook prerouting priority filter; policy accept;
-        rt ip nexthop 198.51.100.1 counter
+        rt ip nexthop 198.51.100.2 counter
         rt ip nexthop != 192.0.2.77 counter
     }
     chain in {
         type nat hook prerouting priority dstnat; policy accept;
-        ip daddr 203.0.113.5 dnat ip to 198.51.100.1
+        ip daddr 203.0.113.5 dnat ip to 198.51.100.2
     }
     chain f {
         type filter hook forward priority filter; policy accept;
         meta l4proto != { icmp, ipv6-icmp } return
-        rt ip nexthop 198.51.100.1 counter
-        rt ip nexthop != 198.51.100.1 counter
+        rt ip nexthop 198.51.100.2 counter
+        rt ip nexthop != 198.51.100.2 counter
         rt ip nexthop 192.0.2.1 counter
         rt ip nexthop 203.0.113.129 counter
         rt ip nexthop 203.0.113.5 counter
         rt ip nexthop @hops counter
-        rt ip6 nexthop 2001:db8:2::1 counter
+        rt ip6 nexthop 2001:db8:2::2 counter
         rt ip6 nexthop 2001:db8:1::/64 counter
-        rt ip6 nexthop != 2001:db8:2::1 counter
+        rt ip6 nexthop != 2001:db8:2::2 counter
         rt mtu 1460 counter
         rt mtu 1440 counter
         rt mtu 1260 counter
@@ -42,7 +42,7 @@ table inet t {
         rt mtu { 1240, 1340, 1360 } counter
         meta mark set rt mtu
         meta mark 1260 counter
-        rt ip nexthop . meta l4proto { 198.51.100.1 . icmp, 192.0.2.1 . tcp } counter
+        rt ip nexthop . meta l4proto { 198.51.100.2 . icmp, 192.0.2.1 . tcp } counter
         jhash rt ip nexthop mod 1000 seed 0x1 < 500 counter
         jhash rt mtu mod 1000 seed 0x1 < 500 counter
         jhash rt ip6 nexthop . rt mtu mod 1000 seed 0x1 < 500 counter
@@ -51,7 +51,7 @@ table inet t {
     chain p {
         type filter hook postrouting priority filter; policy accept;
         meta l4proto != { icmp, ipv6-icmp } return
-        rt ip nexthop 198.51.100.1 counter
+        rt ip nexthop 198.51.100.2 counter
         rt mtu 1260 counter
     }
 }
@@ -81,8 +81,8 @@ fn routes_are_those_that_the_kernel_tells_its_rules() {
         let lab = kernel_router(Tracking::Off)?;
         let far = lab.add_far_host()?;
         lab.gateway().ip(&[
-            "route add 203.0.113.128/25 via 198.51.100.1 mtu 1300",
-            "route add 2001:db8:3::/64 via 2001:db8:2::1 mtu 1400",
+            "route add 203.0.113.128/25 via 198.51.100.2 mtu 1300",
+            "route add 2001:db8:3::/64 via 2001:db8:2::2 mtu 1400",
         ])?;
         for mtu_of_lan in [1500, 1400] {
             lab.gateway().ip(&[&format!("link set lan0 mtu {mtu_of_lan}")])?;
