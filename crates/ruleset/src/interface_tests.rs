@@ -80,7 +80,7 @@ fn a_packet_from_a_link_without_link_headers_has_no_hardware_address() {
         let set = json!({"set": [other.clone()]});
         assert_eq!(is_met(&compares(field("daddr"), "!=", set), (from, 1)), has_header);
     }
-    // What counts is the link that it came in by.
+    // The link that it came in by counts.
     assert!(is_met(&compares(field("type"), "==", json!("ip")), (1, TUN)));
 }
 

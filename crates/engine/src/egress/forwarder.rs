@@ -24,8 +24,8 @@ pub struct Forwarder {
     outputs: Outputs,
     /// `None` in a bridge.
     router: Option<Box<Router>>,
-    /// The decision of a bridge about every frame.
-    bridging: Arrival,
+    /// A bridge forwards nothing.
+    stands_by: bool,
 }
 
 /// Questions.
@@ -33,7 +33,7 @@ impl Forwarder {
     /// A router that asks `resolver` for neighbours, or a bridge without one.
     pub fn new(outputs: Outputs, resolver: Option<Resolver>) -> Self {
         let router = resolver.map(|resolver| Box::new(Router::new(resolver)));
-        Self { outputs, router, bridging: Arrival::Forward }
+        Self { outputs, router, stands_by: false }
     }
 
     /// The router, to be asked. `None` in a bridge.
@@ -44,11 +44,8 @@ impl Forwarder {
 
     /// Whether a bridge is on standby: two that forward would make a loop. A router on standby
     /// forwards what reaches it.
-    pub fn set_stands_by(&mut self, stands_by: bool) {
-        self.bridging = match stands_by {
-            true => Arrival::Drop(DropReason::Standby, None),
-            false => Arrival::Forward,
-        };
+    pub const fn set_stands_by(&mut self, stands_by: bool) {
+        self.stands_by = stands_by;
     }
 
     /// The ports, to be asked.
@@ -61,7 +58,11 @@ impl Forwarder {
     /// forwards all, or on standby none.
     #[inline]
     pub fn arrival(&self, frame: &Frame) -> Arrival {
-        self.router.as_ref().map_or(self.bridging, |router| router.arrival(frame))
+        match &self.router {
+            Some(router) => router.arrival(frame),
+            None if self.stands_by => Arrival::Drop(DropReason::Standby, None),
+            None => Arrival::Forward,
+        }
     }
 
     /// Decides about a packet for this station, see [`Router::packet_arrival`]. A bridge forwards

@@ -300,7 +300,7 @@ fn an_element_that_leads_to_rules_that_can_not_run_is_refused_with_all_of_them()
         let told = refused.stderr.matches("a bridge has no routes").count();
         assert_eq!(told, 2, "each rule is named: {refused:?}");
         assert!(of_ours(&lab, "ways")?.is_empty());
-        // What ran goes on, and what can run does.
+        // The rules from before go on, and rules that can run do.
         let pings = |count| {
             Ok::<_, lab::Error>(
                 ping(lab.on_client("ping"), lab.server_address(Family::V4), count)?.received,
