@@ -11,23 +11,23 @@ use super::{Book, Destination, Expectation, Expectations, Master};
 use crate::helper::Announced;
 
 /// Most media places that are remembered; beyond that the first is forgotten.
-const REMEMBERED: usize = 1024;
+pub(super) const REMEMBERED: usize = 1024;
 
 /// The translated ports of the places where media were expected, the even port of each pair.
 /// The media flows of a call outlive it, and a new call at the same places continues them. So
 /// it has to use the same translated ports.
 #[derive(Debug, Default)]
 pub(super) struct Media {
-    ports: BTreeMap<Place, u16>,
+    pub(super) ports: BTreeMap<Place, u16>,
     /// In the order in which they were remembered.
-    order: VecDeque<Place>,
+    pub(super) order: VecDeque<Place>,
 }
 
 /// Zone, protocol, the place, and its translated address.
-type Place = (Zone, u8, (IpAddr, u16), IpAddr);
+pub(crate) type Place = (Zone, u8, (IpAddr, u16), IpAddr);
 
 impl Media {
-    fn remember(&mut self, place: Place, port: u16) {
+    pub(super) fn remember(&mut self, place: Place, port: u16) {
         if self.ports.insert(place, port & !1).is_none() {
             self.order.push_back(place);
         }

@@ -22,7 +22,12 @@ fn taken_over(ours: &Twin) -> Twin {
     let mut pools = LimitPools::new(&lab.settings, &Reserve::default());
     pools.set_zones(&[(Zone(5), Some(1000))]).unwrap();
     lab.limits = pools.limits(SECRET);
-    let importing = Importing { hash: &hash, interfaces: &NoInterfaces, map_epoch: lab.map_epoch };
+    let importing = Importing {
+        hash: &hash,
+        interfaces: &NoInterfaces,
+        map_epoch: lab.map_epoch,
+        needs_addresses: true,
+    };
     for record in ours.lab.records() {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);

@@ -14,6 +14,7 @@ pub mod host_guard;
 pub mod port_book;
 pub mod ports;
 pub mod realms;
+pub mod record;
 pub mod records;
 mod resteering;
 pub mod route_keeper;

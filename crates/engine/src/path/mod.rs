@@ -58,6 +58,7 @@ use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
 use crate::path::recent_drops::RecentDrops;
+use crate::path::records::LateImports;
 use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
@@ -106,6 +107,7 @@ pub struct PacketPath {
     counters: Counters,
     recent_drops: RecentDrops,
     upkeep: Upkeep,
+    late_imports: LateImports,
 }
 
 impl PacketPath {
