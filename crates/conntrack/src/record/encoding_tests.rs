@@ -10,7 +10,6 @@ use wire::{IcmpQuery, QueryKind, Transport, protocol};
 use super::*;
 use crate::Direction::{Original as Client, Reply as Server};
 use crate::helper::Kind;
-use crate::syn_proxy::Promise;
 use crate::testing::dialogue::Dialogue;
 use crate::testing::{Lab, network, tcp, udp};
 
@@ -102,23 +101,16 @@ fn with_more_beside() -> Vec<ConnectionRecord> {
     }
     let is_tcp = |it: &&ConnectionRecord| it.original.key.protocol == protocol::TCP;
     let mut proxied = plain.iter().find(is_tcp).unwrap().clone();
-    let promise = Promise {
-        segment_size: Some(1460),
-        window_scale: Some(7),
-        timestamps: true,
-        sack: true,
-        ecn: false,
-        by_rule: true,
-    };
-    proxied.proxied = Some(Box::new(Proxied {
-        initial: 1,
-        cookie: 2,
-        segment_size: 3,
-        window: 4,
-        promise,
-        timestamps: Some(crate::syn_proxy::Timestamps { value: 5, echo: 6 }),
-        adjustment: None,
-    }));
+    // Numbers, a promise of all options, timestamps, an adjustment: the layout of the SYN proxy.
+    let shift = [0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3];
+    let numbers = [0, 0, 0, 9, 0, 0, 0, 8, 5, 0xb4, 0, 64];
+    let promise = [1, 5, 0xb4, 1, 7, 1, 1, 0, 1];
+    let timestamps = [1, 0, 0, 0, 4, 0, 0, 0, 5];
+    let adjustment = [&[1], &shift[..], &shift, &[0, 0, 0, 6, 0, 0, 0, 7, 7, 2, 0, 7]].concat();
+    let bytes = [&numbers[..], &promise, &timestamps, &adjustment].concat();
+    let mut from = Reader::new(&bytes);
+    proxied.proxied = Some(Box::new(Proxied::read(&mut from).unwrap()));
+    assert!(from.is_empty());
     records.push(proxied);
     records
 }
@@ -218,7 +210,7 @@ proptest! {
         if let Ok(read) = ConnectionRecord::decode(&bytes) {
             let again = bytes_of(&read);
             prop_assert!(again == bytes || bytes.len() > again.len(), "{:?} {:?}", bytes, again);
-            prop_assert_eq!(ConnectionRecord::decode(&again).as_ref(), Ok(&read));
+            prop_assert_eq!(ConnectionRecord::decode(&again), Ok(read.clone()));
             live_through(&read);
         }
     }

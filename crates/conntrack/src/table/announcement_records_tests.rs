@@ -59,7 +59,8 @@ fn announced() -> Lab {
     send(&mut lab, false, down, SYN | ACK, (0, 1), "");
     send(&mut lab, true, up, ACK, (1, 1), "");
     send(&mut lab, false, down, ACK, (1, 1), "220 hello\r\n");
-    send(&mut lab, true, up, ACK, (1, 12), "PORT 192,0,2,1,19,136\r\n");
+    send(&mut lab, true, up, ACK, (1, 12), "USER a\r\n");
+    send(&mut lab, true, up, ACK, (9, 12), "PORT 192,0,2,1,19,136\r\n");
     assert_eq!(lab.expectations.len(), 1);
     lab
 }
@@ -145,7 +146,7 @@ fn nothing_gives_way_to_an_announcement() {
     assert_eq!(import(&mut lab, &record), Err(ImportRefusal::AnnouncementsFull));
     lab.settings.expect_max = 10;
     // FTP has one at a time, and that stays.
-    send(&mut old, true, (40_000, 21), ACK, (24, 12), "PORT 192,0,2,1,19,137\r\n");
+    send(&mut old, true, (40_000, 21), ACK, (32, 12), "PORT 192,0,2,1,19,137\r\n");
     let newer = old.announcements().remove(0);
     assert_eq!(import(&mut lab, &newer), Ok(()));
     assert_eq!(import(&mut lab, &record), Err(ImportRefusal::AnnouncementsFull));

@@ -19,6 +19,14 @@ fn taken_over(ours: &Twin) -> Twin {
     lab.map_epoch = ours.lab.map_epoch;
     lab.now = ours.lab.now.after(YEARS);
     lab.table = Table::new(lab.now);
+    // Settings may have changed since a packet came, and what is left is at most what a packet gives.
+    let most = u32::MAX;
+    let timeouts = &mut lab.settings.timeouts;
+    (timeouts.udp, timeouts.generic, timeouts.gre, timeouts.call) = (most, most, most, most);
+    (timeouts.icmp, timeouts.icmpv6) = (most, most);
+    timeouts.sctp.fill(most);
+    timeouts.dccp.fill(most);
+    TcpState::ALL.iter().for_each(|state| lab.settings.tcp.timeouts.set(*state, most));
     let mut pools = LimitPools::new(&lab.settings, &Reserve::default());
     pools.set_zones(&[(Zone(5), Some(1000))]).unwrap();
     lab.limits = pools.limits(SECRET);
@@ -35,6 +43,7 @@ fn taken_over(ours: &Twin) -> Twin {
         assert_eq!(read, record);
         lab.run(|table, context| table.import(&read, importing, context)).unwrap();
     }
+    lab.settings = ours.lab.settings.clone();
     theirs
 }
 
