@@ -35,8 +35,7 @@ pub enum DecodeError {
     Impossible(&'static str),
 }
 
-/// Bytes that are being read. What a read can not find is a [`DecodeError`], and the bytes that were
-/// read before stay read.
+/// Bytes that are being read. After an error, the bytes that were read before stay read.
 #[derive(Clone, Debug)]
 pub struct Reader<'a>(&'a [u8]);
 

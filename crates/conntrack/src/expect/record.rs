@@ -1,4 +1,4 @@
-//! What connections have announced, as values that mean the same at another gateway.
+//! Announcements of connections, as values that mean the same at another gateway.
 
 use std::ops::Bound;
 

@@ -158,7 +158,9 @@ impl State {
     ) -> u32 {
         let generic = timeouts.generic;
         match (self, policy) {
-            (Self::Tcp(tracker), Some(TimeoutPolicy::Tcp(own))) => own.of(tracker.state()),
+            (Self::Tcp(tracker), Some(policy @ TimeoutPolicy::Tcp(own))) => {
+                own.of(tracker.state()).max(policy.first())
+            }
             (Self::Tcp(tracker), _) => tcp.timeouts.of(tracker.state()),
             (Self::Udp(_), Some(TimeoutPolicy::Udp { unreplied, replied })) => {
                 *unreplied.max(replied)

