@@ -65,9 +65,10 @@ pub use compile::{CompileError, CompileOptions, PerPacket, Program};
 pub use contents::{Contents, ElementChange, ElementProblem};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
-    Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, Interface, Known, Logs,
-    NamedElements, NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize,
-    SharedState, Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
+    Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, ElementCursor,
+    ElementRecord, ElementRefusal, Interface, Known, Logs, NamedElements, NatRequest, Outcome,
+    PacketView, RouteQuestion, Routes, RuleState, SegmentSize, SharedState, Side, Step, Tuple,
+    consult, evaluate, evaluate_into, explain,
 };
 pub use field::{ClockField, CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};

@@ -11,23 +11,23 @@ use super::{Book, Destination, Expectation, Expectations, Master};
 use crate::helper::Announced;
 
 /// Most media places that are remembered; beyond that the first is forgotten.
-const REMEMBERED: usize = 1024;
+pub(super) const REMEMBERED: usize = 1024;
 
 /// The translated ports of the places where media were expected, the even port of each pair.
 /// The media flows of a call outlive it, and a new call at the same places continues them. So
 /// it has to use the same translated ports.
 #[derive(Debug, Default)]
 pub(super) struct Media {
-    ports: BTreeMap<MediaKey, u16>,
+    pub(super) ports: BTreeMap<MediaKey, u16>,
     /// In the order in which they were remembered.
-    order: VecDeque<MediaKey>,
+    pub(super) order: VecDeque<MediaKey>,
 }
 
 /// Zone, protocol, the place, and its translated address.
-type MediaKey = (Zone, u8, (IpAddr, u16), IpAddr);
+pub(crate) type MediaKey = (Zone, u8, (IpAddr, u16), IpAddr);
 
 impl Media {
-    fn remember(&mut self, place: MediaKey, port: u16) {
+    pub(super) fn remember(&mut self, place: MediaKey, port: u16) {
         if self.ports.insert(place, port & !1).is_none() {
             self.order.push_back(place);
         }

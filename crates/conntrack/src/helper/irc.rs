@@ -17,7 +17,7 @@ use super::stream::{Framing, Stream};
 use super::text::number;
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, TCP};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "irc",

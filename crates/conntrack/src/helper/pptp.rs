@@ -34,8 +34,8 @@ use super::{
     Announced, Class, Earlier, Facts, HelperPacket, Inspect, Inspected, Request, TCP, Way,
 };
 use crate::Direction;
-use crate::codec::{DecodeError, Reader};
 use crate::nat::Edit;
+use flow::codec::{DecodeError, Reader};
 
 pub(super) const FACTS: Facts = Facts {
     name: "pptp",

@@ -2,7 +2,7 @@
 
 use super::{AttachedHelper, Holder, Inspect, Kind, Memory, amanda, broadcast, ftp, h323, irc};
 use super::{pptp, sane, sip, tftp};
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// The memory in which a helper keeps beginnings of messages.
 pub(super) struct HelperStore<'a> {
@@ -43,9 +43,7 @@ impl RecordedHelper {
     }
 
     pub fn write(&self, to: &mut Vec<u8>) {
-        let name = self.kind.name().as_bytes();
-        to.u8(name.len() as u8);
-        to.bytes(name);
+        self.kind.write_name(to);
         to.option(self.starts, |to, starts| {
             starts.into_iter().for_each(|start| to.option(start, |to, number| to.u32(number)));
         });
@@ -54,12 +52,7 @@ impl RecordedHelper {
 
     /// Reads a helper up to the end of the bytes.
     pub fn read(from: &mut Reader<'_>, opener: Holder) -> Result<Self, DecodeError> {
-        let length = from.u8()?.into();
-        let name = from.bytes(length)?;
-        let all = Kind::ALL.iter().chain(&[Kind::H245]);
-        let Some(&kind) = all.into_iter().find(|kind| kind.name().as_bytes() == name) else {
-            return Err(DecodeError::Helper(String::from_utf8_lossy(name).into_owned()));
-        };
+        let kind = Kind::read_name(from)?;
         let starts =
             from.option(|from| Ok([from.option(Reader::u32)?, from.option(Reader::u32)?]))?;
         let state = from.option(|from| {
@@ -72,11 +65,33 @@ impl RecordedHelper {
 
     /// True if a connection of this protocol can have the helper.
     pub fn suits(&self, protocol: u8) -> bool {
-        self.kind.facts().protocols.contains(&protocol)
+        self.kind.suits(protocol)
     }
 }
 
 impl Kind {
+    /// True if a connection of this protocol can have it.
+    pub(crate) fn suits(self, protocol: u8) -> bool {
+        self.facts().protocols.contains(&protocol)
+    }
+
+    /// Appends its name, with its length.
+    pub(crate) fn write_name(self, to: &mut Vec<u8>) {
+        let name = self.name().as_bytes();
+        to.u8(name.len() as u8);
+        to.bytes(name);
+    }
+
+    /// Reads a name.
+    pub(crate) fn read_name(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let length = from.u8()?.into();
+        let name = from.bytes(length)?;
+        let mut all = Self::ALL.iter().chain(&[Self::H245]);
+        let kind = all.find(|kind| kind.name().as_bytes() == name);
+        let unknown = || DecodeError::Helper(String::from_utf8_lossy(name).into_owned());
+        kind.copied().ok_or_else(unknown)
+    }
+
     /// Reads what [`Inspect::write`] has written.
     fn read_state(
         self,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::record::HelperStore;
 use super::{HelperPacket, Holder, Inspected, Shares};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// Longest message that is kept until its last segment comes, bytes.
 const LONGEST: usize = 8192;

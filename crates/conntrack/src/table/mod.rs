@@ -2,6 +2,7 @@
 
 mod admin;
 mod admission;
+mod announcement_records;
 mod calls;
 mod confirmation;
 mod entry;

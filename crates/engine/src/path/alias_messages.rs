@@ -236,6 +236,9 @@ impl PacketPath {
         filing: Filing,
         now: Timestamp,
     ) {
+        if self.settle_import(bucket, (key, hash), filing, now) {
+            return;
+        }
         let Some(home) = self.buckets.get_mut(bucket) else { return };
         let mut packets = home.openings.take(&key);
         let mut found = Some(filing);

@@ -16,6 +16,7 @@ use crate::path::nat::translation::Translator;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
 use crate::path::recent_drops::RecentDrops;
+use crate::path::records::LateImports;
 use crate::path::settings::Settings;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
@@ -104,6 +105,7 @@ impl PacketPath {
             batch: Vec::with_capacity(2 * BATCH),
             apart: Vec::new(),
             upkeep: Upkeep::default(),
+            late_imports: LateImports::default(),
             change_sender: None,
         }
     }

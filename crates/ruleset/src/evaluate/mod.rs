@@ -5,6 +5,7 @@
 //! [`MAX_JUMP_DEPTH`](crate::limits::MAX_JUMP_DEPTH) deep into one another and never back.
 
 mod dynamic;
+mod element_record;
 mod extension;
 mod generate;
 mod interface;
@@ -22,6 +23,7 @@ mod wall;
 
 use flow::Timestamp;
 
+pub use self::element_record::{ElementCursor, ElementRecord, ElementRefusal};
 pub use self::interface::Interface;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
 pub use self::routes::{RouteQuestion, Routes, Side};

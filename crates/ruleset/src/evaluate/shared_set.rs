@@ -19,6 +19,7 @@ use siphasher::sip::SipHasher13;
 use super::dynamic::{
     Added, Life, Meeting, PartState, SEARCHED, Shard, count, unchanged, would_go_on,
 };
+use super::element_record::{ElementRecord, ElementRefusal, Restored};
 use super::limit::Costs;
 use crate::compile::PackedKey;
 use crate::contents::ElementChange;
@@ -407,6 +408,63 @@ impl SharedSet {
                         life,
                         ListedElement { counted, comment: shard.comment(place as u32) },
                     );
+                }
+            }
+        }
+    }
+
+    /// Shows the records of the elements in a shard to `each`; true if there are more shards. `set`
+    /// is what this set was made of.
+    pub fn records_in(
+        &self,
+        set: &Set,
+        at: usize,
+        now: Timestamp,
+        each: &mut dyn FnMut(ElementRecord),
+    ) -> bool {
+        if at < self.shards.len() {
+            let shard = self.shard(at);
+            for place in 0..shard.places() {
+                if let Some((key, life)) = shard.element(place, now) {
+                    let number = place as u32;
+                    let (states, _) = shard.states(number, &self.kinds);
+                    let (states, comment) = ((states, &*self.kinds), shard.comment(number));
+                    ElementRecord::of(set, (&key, life), states, comment, now).map(&mut *each);
+                }
+            }
+        }
+        at + 1 < self.shards.len()
+    }
+
+    /// Adds the element of a record.
+    ///
+    /// # Errors
+    /// [`ElementRefusal`]; nothing has changed.
+    pub fn import(
+        &self,
+        set: &Set,
+        record: &ElementRecord,
+        now: Timestamp,
+    ) -> Result<(), ElementRefusal> {
+        let restored = record.restore(set, &self.kinds, now);
+        let Restored { key, life, states, comment } = restored.ok_or(ElementRefusal::OtherSet)?;
+        let hash = self.hash(&key);
+        loop {
+            let mut shard = self.write(hash);
+            match shard.add((hash, &key), life, &self.kinds, now, || self.take_room()) {
+                Added::New(number) => {
+                    shard.states_mut(number, &self.kinds).0.copy_from_slice(&states);
+                    if let Some(comment) = comment {
+                        shard.comment_on(number, comment);
+                    }
+                    return Ok(());
+                }
+                Added::Known(_) => return Err(ElementRefusal::Known),
+                Added::Full => {
+                    drop(shard);
+                    if !self.make_room(hash, now) {
+                        return Err(ElementRefusal::Full);
+                    }
                 }
             }
         }

@@ -18,6 +18,7 @@ use flow::{Tallied, Tally, Timestamp};
 use serde_json::Value;
 
 use super::dynamic::{Joining, Meeting};
+use super::element_record::{ElementCursor, ElementRecord, ElementRefusal};
 use super::generate::Numbers;
 use super::interface::Interface;
 use super::limit::{QuotaLease, SharedQuota, SharedRate};
@@ -149,6 +150,38 @@ impl SharedState {
             |(at, what): (usize, String)| ElementProblem { element: texts[at].clone(), what };
         let changed = self.sets[at].change(*change, wanted, now);
         Some(changed.map_err(|bad| bad.into_iter().map(problem).collect()))
+    }
+
+    /// Shows the records of some elements of sets that rules fill to `each`, those of one shard.
+    /// Returns the position to continue from, `None` at the end.
+    pub fn element_records(
+        &self,
+        program: &Program,
+        ElementCursor { set: at, shard }: ElementCursor,
+        now: Timestamp,
+        each: &mut dyn FnMut(ElementRecord),
+    ) -> Option<ElementCursor> {
+        let (id, shared) = program.dynamic.get(at).zip(self.sets.get(at))?;
+        let set = &program.ruleset().sets[id.index()];
+        let has_more = shared.records_in(set, shard, now, each);
+        let (set, shard) = if has_more { (at, shard + 1) } else { (at + 1, 0) };
+        (set < self.sets.len()).then_some(ElementCursor { set, shard })
+    }
+
+    /// Adds the element of a record to the set of its name.
+    ///
+    /// # Errors
+    /// [`ElementRefusal`]; nothing has changed.
+    pub fn import_element(
+        &self,
+        program: &Program,
+        record: &ElementRecord,
+        now: Timestamp,
+    ) -> Result<(), ElementRefusal> {
+        let sets = &program.ruleset().sets;
+        let at = program.dynamic.iter().position(|id| record.is_of(&sets[id.index()]));
+        let at = at.ok_or(ElementRefusal::NoSet)?;
+        self.sets[at].import(&sets[program.dynamic[at].index()], record, now)
     }
 
     /// The number of elements of a set that rules fill; `None` for a set that does not change.

@@ -49,7 +49,7 @@ use self::ras::RasMessage;
 use super::record::HelperStore;
 use super::stream::{Framing, Streams};
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Kind, Request, TCP, UDP};
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// Room for RTP and RTCP, for both channels of four sessions, and for calls, H.245 and T.120.
 pub(super) const Q931: Facts = Facts {

@@ -40,7 +40,7 @@ use super::{
     TCP_AND_UDP,
 };
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "sip",

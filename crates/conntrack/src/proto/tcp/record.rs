@@ -5,7 +5,7 @@ use super::tracker::TcpTracker;
 use super::window::{Mode, WindowState};
 use super::{FlagClass, Seq, TcpState};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 impl TcpTracker {
     pub(crate) fn write(&self, to: &mut Vec<u8>) {

@@ -287,6 +287,11 @@ impl Rules {
         self.shared.change_elements(&self.program, set, named, now)
     }
 
+    /// The part of the state that all workers share.
+    pub const fn shared(&self) -> &SharedState {
+        &self.shared
+    }
+
     /// Makes the state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
         let interfaces = self.interfaces();
