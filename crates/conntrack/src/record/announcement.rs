@@ -99,13 +99,13 @@ impl AnnouncementRecord {
         let announcement = match from.u8()? {
             EXPECTATION => Announcement::Expectation(Box::new(read_expectation(from)?)),
             CALL => {
-                let (call, is_over) = (read_key(from)?.key, from.flag()?);
-                let (real, master) = (read_key(from)?.key, read_key(from)?.key);
+                let (call, is_over) = (read_flow(from)?, from.flag()?);
+                let (real, master) = (read_flow(from)?, read_flow(from)?);
                 let names = [read_name(from)?, read_name(from)?];
                 Announcement::Call { call, open: OpenCall { master, real, names }, is_over }
             }
             CALL_ID => {
-                let (master, end) = (read_key(from)?.key, from.one_of(&DIRECTIONS)?);
+                let (master, end) = (read_flow(from)?, from.one_of(&DIRECTIONS)?);
                 let (own, known, way) = (from.u16()?, from.u16()?, read_way(from)?);
                 Announcement::CallId { master, id: CallId { end, own, known, way } }
             }
@@ -148,6 +148,14 @@ fn read_key(from: &mut Reader<'_>) -> Result<KeyedPacket, DecodeError> {
     let key = read_ends(family, protocol, from)?;
     let sender = if bits & FROM_HIGH != 0 { Side::High } else { Side::Low };
     Ok(KeyedPacket { key: FlowKey { zone: Zone(from.u16()?), ..key }, sender })
+}
+
+/// A key that has no sender.
+fn read_flow(from: &mut Reader<'_>) -> Result<FlowKey, DecodeError> {
+    match read_key(from)? {
+        KeyedPacket { key, sender: Side::Low } => Ok(key),
+        _ => Err(DecodeError::Impossible("the sender of a key that has none")),
+    }
 }
 
 fn write_way(Way { zone, from, to: end }: &Way, to: &mut Vec<u8>) {
