@@ -222,6 +222,21 @@ fn a_peer_that_follows_two_standbys_misses_nothing_when_one_is_active_again() {
 }
 
 #[test]
+fn a_standby_gets_more_connections_than_a_window_holds() {
+    let mut pair = level();
+    for flow in 1..=40_000 {
+        pair.udp(0, flow, false);
+    }
+    pair.pass(1000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 40_000);
+    pair.restart(1, Role::Standby);
+    pair.pass(3000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 40_000);
+    let status = pair.nodes[0].peer.status(Timestamp::ZERO);
+    assert_eq!((status.unacknowledged_records, status.counters.resent_frames), (0, 0));
+}
+
+#[test]
 fn a_standby_that_starts_anew_gets_all() {
     let mut pair = level();
     pair.open(0, 2001);
