@@ -9,7 +9,6 @@
 //! kernel's `conntrack` tool does.
 
 mod capacity;
-mod codec;
 mod connection;
 mod expect;
 pub mod helper;
@@ -30,16 +29,16 @@ pub use capacity::{
     HalfOpen, LimitPools, Limits, MOST_ZONES, RESERVE_SHARE, Reserve, Shortage, Sources,
     TooManyZones,
 };
-pub use codec::{DecodeError, Millis};
 pub use connection::{
-    Direction, Forwarding, Label, LabelNames, Labels, NameError, Prefix, PrefixError, UnknownLabel,
+    Direction, Forwarding, InterfaceName, Interfaces, Label, LabelNames, Labels, NameError,
+    NoInterfaces, Prefix, PrefixError, UnknownLabel,
 };
-pub use expect::{ExpectationCursor, Expectations};
+pub use expect::{AnnouncementCursor, AnnouncementRecord, ExpectationCursor, Expectations};
+pub use flow::codec::{DecodeError, Millis};
 pub use proto::{DropCause, TimeoutPolicy, Timeouts};
 pub use record::{
-    Batch, ConnectionRecord, ImportRefusal, InterfaceName, Interfaces, NoInterfaces,
-    RecordFileError, RecordFileWriter, end_of_export, push_to_batch, records_in_file,
-    whole_records,
+    Batch, ConnectionRecord, ImportRefusal, LONGEST_RECORD, RecordFileError, RecordFileReader,
+    RecordFileWriter, end_of_export, push_to_batch, whole_records,
 };
 pub use replication::{COPY_KEPT, Change, ENDS_MAX, Replication};
 pub use settings::Settings;

@@ -156,6 +156,10 @@ impl Note {
 }
 
 /// A change of a connection.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are states, and a box for each would be an allocation on the packet path"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is new, or its state has changed.

@@ -8,8 +8,8 @@
 use wire::{Network, TcpEditor, TcpFlags};
 
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
 use crate::proto::tcp::Seq;
+use flow::codec::{DecodeError, Reader, Write};
 
 /// The shift of the sequence numbers of one direction, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,9 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use conntrack::{Batch, ConnectionRecord, end_of_export};
+use conntrack::{Batch, end_of_export};
+use engine::Record;
+use flow::codec::prefixed;
 
 use crate::SCHEMA;
 use crate::refusal::Refused;
@@ -21,13 +23,13 @@ pub(crate) fn router() -> Router<Shared> {
     Router::new().route("/v1/connections/records", get(export).post(import))
 }
 
-/// Sends the records of all connections, then an empty one, and their number.
+/// Sends all records, then an empty one, and their number.
 async fn export(State(shared): State<Shared>) -> Result<Response, Refused> {
     let body = produce(shared, move |shared, mut bytes| {
         let mut count: u64 = 0;
-        let result = shared.gateway.export_connections(&mut |record| {
+        let result = shared.gateway.export_records(&mut |record| {
             count += 1;
-            match bytes.add(|to| record.encode_in_batch(to)) {
+            match bytes.add(|to| prefixed(to, |to| record.encode(to))) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             }
@@ -52,17 +54,22 @@ async fn import(State(shared): State<Shared>, body: Bytes) -> Answer<ImportedRec
             let bytes = bytes.map_err(|error| {
                 Refused::bad_request("body", error, "send records with their lengths")
             })?;
-            match ConnectionRecord::decode(bytes) {
+            match Record::decode(bytes) {
                 Ok(record) => records.push(record),
                 Err(error) => *unreadable.entry(error.to_string()).or_default() += 1,
             }
         }
-        let report = gateway.import_connections(records).map_err(unresponsive)?;
-        let refused = report.refused.iter();
+        let report = gateway.import_records(records).map_err(unresponsive)?;
+        let mut refused = BTreeMap::<String, u64>::new();
+        for (why, count) in &report.refused {
+            *refused.entry(why.name().to_owned()).or_default() += count;
+        }
         Ok(ImportedRecords {
             schema: SCHEMA,
             imported: report.imported,
-            refused: refused.map(|(why, count)| (why.name().to_owned(), *count)).collect(),
+            announced: report.announced,
+            elements: report.elements,
+            refused,
             unreadable,
         })
     })

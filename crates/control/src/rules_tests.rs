@@ -100,9 +100,9 @@ fn a_problem_shows_its_rule() {
             {"queue": null}, {"drop": null}]}}]}"#;
     assert_eq!(
         refused(document),
-        "ip t chain f rule handle 3, expr[0]: unsupported: `queue`; left out, PACKETS THAT IT \
-         DROPS GO ON (less is filtered): queue drop; the ruleset is refused: 0 invalid \
-         and 1 unsupported"
+        "ip t chain f rule handle 3, expr[0]: unsupported: `queue`: the gateway hands packets \
+         to no other program; left out, PACKETS THAT IT DROPS GO ON (less is filtered): queue drop; \
+         the ruleset is refused: 0 invalid and 1 unsupported"
     );
     let options = Options { allow_unsupported: true };
     let report = RuleBook::read(document.to_vec(), options, 7).expect("it is allowed").report();

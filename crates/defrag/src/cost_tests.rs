@@ -41,7 +41,7 @@ fn costs(pieces: &[Piece], every_ns: u64) -> (Vec<u64>, usize) {
     let mut counters = DefragCounters::default();
     let mut reassembler = Reassembler::new(SECRET);
     let mut complete = Vec::new();
-    let mut discard = |_: Frame, _: Why| {};
+    let mut discard = |_: Frame, _: DiscardCause| {};
     let mut context = Context {
         now: Timestamp::from_secs(1),
         settings: &settings,

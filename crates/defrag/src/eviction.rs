@@ -3,13 +3,13 @@
 use flow::{DropReason, Timestamp};
 use wire::Family;
 
+use crate::discard_cause::DiscardCause;
 use crate::fifo::{ByAge, ByClass, Fifo};
 use crate::memory::family_index;
 use crate::queue::{Identity, Phase, Queue};
 use crate::reassembler::{Buffer, Context, Reassembler};
 use crate::settings::FamilySettings;
 use crate::slab::{NONE, Slab};
-use crate::why::Why;
 
 /// Datagrams in progress that were given up are remembered, so that their later fragments do
 /// not begin them anew. They may hold 1 / `DEAD_SHARE` of all charged memory.
@@ -263,12 +263,12 @@ impl<F: Buffer> Reassembler<F> {
         self.give_up(slot, why, context);
     }
 
-    fn unfinished(&self, slot: u32, reason: DropReason, context: &Context<'_, F>) -> Why {
-        Why::unfinished(reason, &self.queues[slot], context.now)
+    fn unfinished(&self, slot: u32, reason: DropReason, context: &Context<'_, F>) -> DiscardCause {
+        DiscardCause::unfinished(reason, &self.queues[slot], context.now)
     }
 
     /// Ends a datagram. Its identification may be used again.
-    pub(crate) fn give_up(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
+    pub(crate) fn give_up(&mut self, slot: u32, why: DiscardCause, context: &mut Context<'_, F>) {
         if !self.queues[slot].identity.phase.is_dead() {
             context.counters.reasm_fails += 1;
         }
@@ -279,7 +279,7 @@ impl<F: Buffer> Reassembler<F> {
     /// Ends a datagram but remembers it until its timeout, so that none of its fragments begins
     /// it anew.
     #[cold]
-    pub(crate) fn kill(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
+    pub(crate) fn kill(&mut self, slot: u32, why: DiscardCause, context: &mut Context<'_, F>) {
         context.counters.reasm_fails += 1;
         self.discard_pieces(slot, why, context);
         let reason = why.reason();
@@ -297,7 +297,7 @@ impl<F: Buffer> Reassembler<F> {
         shelf.phases[Phase::Dead(reason).index()].push(&mut self.queues, slot);
     }
 
-    fn discard_pieces(&mut self, slot: u32, why: Why, context: &mut Context<'_, F>) {
+    fn discard_pieces(&mut self, slot: u32, why: DiscardCause, context: &mut Context<'_, F>) {
         let state = &mut self.queues[slot].state;
         let mut at = state.first;
         (state.first, state.last) = (NONE, NONE);

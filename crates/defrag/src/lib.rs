@@ -28,6 +28,7 @@
 //! came out of order.
 
 mod coverage;
+mod discard_cause;
 mod eviction;
 mod fifo;
 mod memory;
@@ -44,8 +45,8 @@ mod sources;
 mod steps;
 mod tally;
 mod view;
-mod why;
 
+pub use discard_cause::{DiscardCause, Progress};
 pub use memory::{Memory, Pools};
 pub use migration::Parcel;
 pub use piece::{DatagramKey, Ecn, Piece, Realm};
@@ -54,7 +55,6 @@ pub use reassembler::{Buffer, Context, Outcome, Reassembler};
 pub use settings::{FamilySettings, Settings};
 pub use tally::Summary;
 pub use view::{Cursor, QueueView};
-pub use why::{Progress, Why};
 
 #[cfg(test)]
 mod cost_tests;

@@ -38,7 +38,7 @@ struct Seen {
     outcome: Option<Outcome>,
     expired: Option<usize>,
     complete: Vec<Frame>,
-    discarded: Vec<(usize, Why)>,
+    discarded: Vec<(usize, DiscardCause)>,
     counters: DefragCounters,
     used: [u64; 2],
     charged: Vec<u64>,
@@ -72,7 +72,7 @@ impl Worker {
         if let Step::Pass(time) = step {
             self.now = self.now.after(*time);
         }
-        let mut discard = |frame: Frame, why: Why| discarded.push((frame.0, why));
+        let mut discard = |frame: Frame, why: DiscardCause| discarded.push((frame.0, why));
         let mut context =
             Context { now: self.now, settings, memory, counters, discard: &mut discard };
         match step {

@@ -12,7 +12,7 @@ use crate::queue::{Judgement, Phase, Queue, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::tally::Tally;
-use crate::{DatagramKey, Memory, Piece, Settings, Summary, Why};
+use crate::{DatagramKey, DiscardCause, Memory, Piece, Settings, Summary};
 
 /// Places in the cache of recent datagrams: 1 KiB, so that the datagrams that one sender
 /// interleaves rarely share a place.
@@ -37,7 +37,7 @@ pub struct Context<'a, F> {
     /// Counters of the worker.
     pub counters: &'a mut DefragCounters,
     /// Gets every frame that is not delivered, with the reason.
-    pub discard: &'a mut dyn FnMut(F, Why),
+    pub discard: &'a mut dyn FnMut(F, DiscardCause),
 }
 
 /// The fate of a fragment.
@@ -225,7 +225,7 @@ impl<F: Buffer> Reassembler<F> {
         if let Phase::Dead(reason) = identity.phase {
             // Fragments of the same datagram do not mean that its identification is used again.
             state.tally.source_count = source_count;
-            let why = Why::unfinished(reason, &self.queues[slot], context.now);
+            let why = DiscardCause::unfinished(reason, &self.queues[slot], context.now);
             return discard(frame, why, context);
         }
         match state.judge(piece, context.settings.pieces_per_4k) {
@@ -236,11 +236,12 @@ impl<F: Buffer> Reassembler<F> {
                 self.extend(slot, piece, frame, needs_map, source_count, context)
             }
             Judgement::Duplicate => {
-                let why = Why::judged(DropReason::FragDuplicate, piece, state, context.settings);
+                let why =
+                    DiscardCause::judged(DropReason::FragDuplicate, piece, state, context.settings);
                 discard(frame, why, context)
             }
             Judgement::Fatal(reason) => {
-                let why = Why::judged(reason, piece, state, context.settings);
+                let why = DiscardCause::judged(reason, piece, state, context.settings);
                 self.kill(slot, why, context);
                 discard(frame, why, context)
             }
@@ -281,7 +282,7 @@ impl<F: Buffer> Reassembler<F> {
         }
         let distance = source_count.wrapping_sub(state.tally.source_count);
         if max_dist != 0 && distance > max_dist {
-            self.give_up(slot, Why::Wrap { distance, limit: max_dist }, context);
+            self.give_up(slot, DiscardCause::Wrap { distance, limit: max_dist }, context);
             return false;
         }
         true
@@ -293,9 +294,9 @@ impl<F: Buffer> Reassembler<F> {
         let Arrival { piece, place, bucket, source_count } = arrival;
         let bytes = Self::QUEUE_BYTES + Self::PIECE_BYTES + frame.footprint() as u64;
         let refusal = match piece.fault() {
-            Some(reason) => Some(Why::impossible(piece, reason)),
+            Some(reason) => Some(DiscardCause::impossible(piece, reason)),
             None if self.make_room(piece.key.family(), bytes, NONE, context) => None,
-            None => Some(Why::no_memory(piece.key.family(), bytes, context.settings)),
+            None => Some(DiscardCause::no_memory(piece.key.family(), bytes, context.settings)),
         };
         if let Some(why) = refusal {
             return refuse(frame, why, context);
@@ -328,7 +329,7 @@ impl<F: Buffer> Reassembler<F> {
         if !self.make_room(family, bytes, slot, context) {
             // Senders do not repeat fragments: without this one the datagram can not be
             // completed.
-            let why = Why::no_memory(family, bytes, context.settings);
+            let why = DiscardCause::no_memory(family, bytes, context.settings);
             self.kill(slot, why, context);
             return discard(frame, why, context);
         }
@@ -439,7 +440,7 @@ pub(crate) fn append<F>(pieces: &mut Slab<Held<F>>, state: &mut State, held: Hel
 
 /// Refuses a fragment that has no datagram.
 #[cold]
-fn refuse<F>(frame: F, why: Why, context: &mut Context<'_, F>) -> Outcome {
+fn refuse<F>(frame: F, why: DiscardCause, context: &mut Context<'_, F>) -> Outcome {
     context.counters.reasm_fails += 1;
     discard(frame, why, context)
 }
@@ -447,7 +448,7 @@ fn refuse<F>(frame: F, why: Why, context: &mut Context<'_, F>) -> Outcome {
 /// A function of its own, so that it takes no registers from the common path.
 #[cold]
 #[inline(never)]
-fn discard<F>(frame: F, why: Why, context: &mut Context<'_, F>) -> Outcome {
+fn discard<F>(frame: F, why: DiscardCause, context: &mut Context<'_, F>) -> Outcome {
     (context.discard)(frame, why);
     Outcome::Refused
 }

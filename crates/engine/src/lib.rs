@@ -21,6 +21,7 @@ pub use control::host_guard::{FromHost, HostGuard};
 pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
+pub use control::record::{Record, RecordRefusal};
 pub use control::records::ImportReport;
 pub use control::replication::CopyReport;
 pub use control::route_keeper::host_addresses;

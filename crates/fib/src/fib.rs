@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::route::{Action, NextHop, Route};
 use crate::rule::{LinkSelector, Rule, RuleAction, Selector};
-use crate::table::{Answer, Place, Table};
+use crate::table::{Answer, InsertMode, Table};
 use crate::{LinkId, TableId};
 
 /// Most rules that a look-up visits, so that a `goto` can not loop for ever.
@@ -269,27 +269,27 @@ impl Fib {
 
     /// Adds a route, behind others of the same rank.
     pub fn insert(&mut self, table: TableId, route: Route) {
-        self.insert_route(table, route, Place::Last);
+        self.insert_route(table, route, InsertMode::Append);
     }
 
     /// Adds a route, in front of others of the same rank.
     pub fn prepend(&mut self, table: TableId, route: Route) {
-        self.insert_route(table, route, Place::First);
+        self.insert_route(table, route, InsertMode::Prepend);
     }
 
     /// Replaces the first route with the same destination, source, type of service and metric;
     /// adds the route if there is none.
     pub fn replace(&mut self, table: TableId, route: Route) {
-        self.insert_route(table, route, Place::Instead);
+        self.insert_route(table, route, InsertMode::Replace);
     }
 
-    fn insert_route(&mut self, table: TableId, route: Route, place: Place) {
+    fn insert_route(&mut self, table: TableId, route: Route, mode: InsertMode) {
         let family = usize::from(route.destination.addr().is_ipv6());
         let has_choice = matches!(&route.action, Action::Forward(hops) if hops.all().len() > 1);
         self.has_sources[family] |= route.source.is_some();
         self.has_types_of_service[family] |= route.tos != 0;
         self.tells_sources_apart[family] |= has_choice || route.source.is_some();
-        self.table_mut(table).insert(route, place);
+        self.table_mut(table).insert(route, mode);
     }
 
     /// Takes a route out; false if there is no such route.

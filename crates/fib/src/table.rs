@@ -87,20 +87,20 @@ impl<P: Divided> Sheaf<P> {
         Arc::make_mut(part)
     }
 
-    fn insert(&mut self, prefix: P, route: Route, place: Place) {
+    fn insert(&mut self, prefix: P, route: Route, mode: InsertMode) {
         let routes = self.part_mut(&prefix).entry(prefix).or_default();
         let is_first = routes.is_empty();
-        let is_old = |old: &&mut Route| match place {
-            Place::Instead => old.is_for_the_same(&route),
-            Place::First | Place::Last => old.is_the_same(&route),
+        let is_old = |old: &&mut Route| match mode {
+            InsertMode::Replace => old.is_for_the_same(&route),
+            InsertMode::Prepend | InsertMode::Append => old.is_the_same(&route),
         };
         if let Some(old) = routes.iter_mut().find(is_old) {
             *old = route;
             return;
         }
-        let at = match place {
-            Place::First => routes.partition_point(|other| other.rank() < route.rank()),
-            Place::Last | Place::Instead => {
+        let at = match mode {
+            InsertMode::Prepend => routes.partition_point(|other| other.rank() < route.rank()),
+            InsertMode::Append | InsertMode::Replace => {
                 routes.partition_point(|other| other.rank() <= route.rank())
             }
         };
@@ -129,25 +129,25 @@ impl<P: Divided> Sheaf<P> {
     }
 }
 
-/// The place of a route among those of its rank.
+/// How a route is added to those of its rank (`NLM_F_APPEND`, none of the flags, `NLM_F_REPLACE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum InsertMode {
     /// In front of them.
-    First,
+    Prepend,
     /// Behind them.
-    Last,
+    Append,
     /// In the place of the first route that [`Route::is_for_the_same`], or behind the others if
     /// there is none.
-    Instead,
+    Replace,
 }
 
 impl Table {
     /// Adds a route. It replaces one with the same hops, because the kernel keeps no two such
     /// routes.
-    pub(crate) fn insert(&mut self, route: Route, place: Place) {
+    pub(crate) fn insert(&mut self, route: Route, mode: InsertMode) {
         match route.destination {
-            IpNet::V4(prefix) => self.v4.insert(prefix, route, place),
-            IpNet::V6(prefix) => self.v6.insert(prefix, route, place),
+            IpNet::V4(prefix) => self.v4.insert(prefix, route, mode),
+            IpNet::V6(prefix) => self.v6.insert(prefix, route, mode),
         }
     }
 

@@ -43,7 +43,7 @@ proptest! {
         let mut table = Table::default();
         let mut known: Vec<Route> = Vec::new();
         for route in &routes {
-            table.insert(route.clone(), Place::Last);
+            table.insert(route.clone(), InsertMode::Append);
             if !known.iter().any(|other| other.is_the_same(route)) {
                 known.push(route.clone());
             }
@@ -84,16 +84,18 @@ fn a_change_copies_one_part() {
         let v4 = IpNet::new(IpAddr::from([first, 2, 0, 0]), 16).expect("a prefix");
         let v6 = Ipv6Addr::new(0x2001, u16::from(first) << 8, 0, 0, 0, 0, 0, 0);
         let v6 = IpNet::new(v6.into(), 32).expect("a prefix");
-        table.insert(Route::new(v4, Action::Blackhole), Place::Last);
-        table.insert(Route::new(v6, Action::Blackhole), Place::Last);
+        table.insert(Route::new(v4, Action::Blackhole), InsertMode::Append);
+        table.insert(Route::new(v6, Action::Blackhole), InsertMode::Append);
     }
     let before = table.clone();
     table.insert(
         Route::new("9.9.0.0/16".parse().expect("a prefix"), Action::Blackhole),
-        Place::Last,
+        InsertMode::Append,
     );
-    table
-        .insert(Route::new("2001:db8::/32".parse().expect("a prefix"), Action::Throw), Place::Last);
+    table.insert(
+        Route::new("2001:db8::/32".parse().expect("a prefix"), Action::Throw),
+        InsertMode::Append,
+    );
     assert_eq!(not_shared(&before.v4, &table.v4), 1);
     assert_eq!(not_shared(&before.v6, &table.v6), 1);
     assert!(Arc::ptr_eq(&before.v4.short, &table.v4.short));

@@ -160,7 +160,7 @@ counter_group! {
         delete,
         /// Connections that were taken over from a record, not from a packet.
         imported,
-        /// Records of connections that were refused.
+        /// Records of connections, and of what they have announced, that were refused.
         import_refused,
         /// Connections opened that a helper had announced.
         expect_new,

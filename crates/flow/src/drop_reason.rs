@@ -113,10 +113,12 @@ drop_reasons! {
     AliasTaken = "alias_taken", "Packet that opens a translated connection whose replies would look like those of another connection.";
     AliasTableFull = "alias_table_full", "Packet that opens a translated connection, while the owner of the bucket of its replies has as many aliases as nf_conntrack_max.";
     AliasQueueFull = "alias_queue_full", "Too many packets of one bucket wait until the replies of their connections find them.";
+    RouteChanged = "route_changed", "Packet that opens a connection and had to wait until replies find it, while its route changed to another interface.";
     NoBuffer = "no_buffer", "No free frame buffer to copy into.";
     NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
     EthertypeRefused = "ethertype_refused", "Not IP, and of a protocol that the list `pass` does not name.";
+    Standby = "standby", "Frame that reached a bridge on standby, which forwards nothing.";
     OtherStation = "other_station", "Frame for another station than the router.";
     Martian = "martian", "Address that no packet on its way can have: a source that is loopback, a group, link-local or one of the router itself, or a destination that is nowhere, such as 0.0.0.0 or 127.0.0.1.";
     RpFilter = "rp_filter", "Source that can not be where the packet came from: `rp_filter` of the interface.";

@@ -162,6 +162,13 @@ impl SlotIndex {
         Ok(())
     }
 
+    /// True if two more slots can be filed under `hash`.
+    pub fn has_room_for_two(&self, hash: u32) -> bool {
+        let segment = &self.segments[self.segment_of(hash)];
+        let free = segment.iter().map(|line| WAYS - line.used.count_ones() as usize);
+        free.sum::<usize>() >= 2
+    }
+
     /// Takes a slot out; false if it is not filed under `hash`.
     #[inline]
     pub fn remove(&mut self, hash: u32, slot: u32) -> bool {

@@ -7,6 +7,7 @@
 //! reads a clock or a random source: both are arguments.
 
 mod bucket_ports;
+pub mod codec;
 mod counters;
 pub mod declared;
 mod drop_reason;

@@ -36,23 +36,23 @@ struct Shared {
     /// Held while the table in the kernel changes.
     actual: Mutex<Actual>,
     /// Held for a moment only.
-    wanted: Mutex<Wanted>,
-    /// Signals a change of `wanted`.
+    desired: Mutex<DesiredState>,
+    /// Signals a change of `desired`.
     news: Condvar,
     /// Asks the kernel which packets it would refuse; `None` where it can not be asked.
     refusals: Mutex<Option<Refusals>>,
 }
 
-/// The wanted state.
+/// The desired state.
 #[derive(Debug, Default)]
-struct Wanted {
+struct DesiredState {
     /// The last request, as it was made.
     request: HostFilter,
     /// The last request, joined with the remembered former ones.
     filter: Arc<HostFilter>,
     /// The last filter that was tried.
     tried: Arc<HostFilter>,
-    /// The reason why the kernel's state differs from the wanted one.
+    /// The reason why the kernel's state differs from the desired one.
     trouble: Option<String>,
     /// True once the guard ends.
     is_over: bool,
@@ -111,14 +111,14 @@ impl Actual {
         Ok(())
     }
 
-    /// Brings the kernel to the wanted state, unless it is too early for another attempt.
-    fn reconcile(&mut self, wanted: &Arc<HostFilter>, now: Instant) {
-        let is_early = |failure: &Failure| failure.filter == *wanted && now < failure.next;
+    /// Brings the kernel to the desired state, unless it is too early for another attempt.
+    fn reconcile(&mut self, desired: &Arc<HostFilter>, now: Instant) {
+        let is_early = |failure: &Failure| failure.filter == *desired && now < failure.next;
         if self.failure.as_ref().is_some_and(is_early) {
             return;
         }
-        let error = self.change(wanted).err();
-        let failure = error.map(|error| Failure::new(wanted, &error, self.failure.as_ref()));
+        let error = self.change(desired).err();
+        let failure = error.map(|error| Failure::new(desired, &error, self.failure.as_ref()));
         self.note(failure);
     }
 
@@ -142,16 +142,16 @@ impl Shared {
     /// Learns which interfaces stand on those of the gateway, and the stations of its bridges.
     fn look_for_stacked(&self, stacked: &mut Stacked) -> Result<(), netlink::Error> {
         stacked.refresh()?;
-        let mut wanted = lock(&self.wanted);
-        let (on, bridges) = around(&wanted.filter.interfaces, stacked);
-        if on != wanted.filter.stacked || bridges != wanted.filter.bridges {
-            let filter = HostFilter::clone(&wanted.filter);
-            wanted.filter = Arc::new(HostFilter { stacked: on, bridges, ..filter });
+        let mut desired = lock(&self.desired);
+        let (on, bridges) = around(&desired.filter.interfaces, stacked);
+        if on != desired.filter.stacked || bridges != desired.filter.bridges {
+            let filter = HostFilter::clone(&desired.filter);
+            desired.filter = Arc::new(HostFilter { stacked: on, bridges, ..filter });
         }
         Ok(())
     }
 
-    /// Brings the kernel to each wanted state until the guard ends.
+    /// Brings the kernel to each desired state until the guard ends.
     fn follow_requests(&self, mut stacked: Stacked) {
         let mut complained = false;
         loop {
@@ -164,18 +164,19 @@ impl Shared {
                 );
             }
             let mut actual = lock(&self.actual);
-            let filter = lock(&self.wanted).filter.clone();
+            let filter = lock(&self.desired).filter.clone();
             actual.reconcile(&filter, Instant::now());
-            let mut wanted = lock(&self.wanted);
-            wanted.trouble = actual.trouble();
-            wanted.tried = filter;
+            let mut desired = lock(&self.desired);
+            desired.trouble = actual.trouble();
+            desired.tried = filter;
             let next = actual.failure.as_ref().map(|failure| failure.next);
             drop(actual);
             self.news.notify_all();
-            let is_idle = |wanted: &mut Wanted| !wanted.is_over && wanted.tried == wanted.filter;
+            let is_idle =
+                |desired: &mut DesiredState| !desired.is_over && desired.tried == desired.filter;
             let pause = next
                 .map_or(LOOKS, |next| next.saturating_duration_since(Instant::now()).min(LOOKS));
-            let waited = self.news.wait_timeout_while(wanted, pause, is_idle);
+            let waited = self.news.wait_timeout_while(desired, pause, is_idle);
             if waited.unwrap_or_else(PoisonError::into_inner).0.is_over {
                 return;
             }
@@ -199,7 +200,7 @@ impl Guard {
         let filter = HostFilter { interfaces, stacked: on, bridges, ..HostFilter::default() };
         let filter = Arc::new(filter);
         let actual = Mutex::new(Actual::new(Box::new(table), filter.clone())?);
-        let wanted = Wanted { tried: filter.clone(), filter, ..Wanted::default() };
+        let desired = DesiredState { tried: filter.clone(), filter, ..DesiredState::default() };
         let refusals = Refusals::new().inspect_err(|error| {
             tracing::warn!(
                 "closed ports of translation addresses do not answer, because the kernel can not \
@@ -207,7 +208,8 @@ impl Guard {
             );
         });
         let refusals = Mutex::new(refusals.ok());
-        let shared = Shared { actual, wanted: Mutex::new(wanted), news: Condvar::new(), refusals };
+        let shared =
+            Shared { actual, desired: Mutex::new(desired), news: Condvar::new(), refusals };
         let shared = Arc::new(shared);
         let thread = std::thread::Builder::new().name("guard".into());
         let of_thread = shared.clone();
@@ -231,41 +233,42 @@ impl HostGuard for GuardHandle {
     fn keep_out(&self, from_host: &FromHost<'_>) -> Result<(), String> {
         let mut actual = lock(&self.0.actual);
         let request = HostFilter::new(from_host);
-        let filter = Arc::new(request.clone().after(&lock(&self.0.wanted).filter));
+        let filter = Arc::new(request.clone().after(&lock(&self.0.desired).filter));
         actual.change(&filter).map_err(|error| error.to_string())?;
         actual.note(None);
-        let mut wanted = lock(&self.0.wanted);
-        wanted.trouble = None;
-        (wanted.request, wanted.tried, wanted.filter) = (request, filter.clone(), filter);
+        let mut desired = lock(&self.0.desired);
+        desired.trouble = None;
+        (desired.request, desired.tried, desired.filter) = (request, filter.clone(), filter);
         Ok(())
     }
 
     fn follow(&self, from_host: &FromHost<'_>) {
         let request = HostFilter::new(from_host);
-        let mut wanted = lock(&self.0.wanted);
+        let mut desired = lock(&self.0.desired);
         // Routes and neighbours change often, and mostly without a change here.
-        if wanted.request != request {
-            wanted.filter = Arc::new(request.clone().after(&wanted.filter));
-            wanted.request = request;
+        if desired.request != request {
+            desired.filter = Arc::new(request.clone().after(&desired.filter));
+            desired.request = request;
             self.0.news.notify_all();
         }
     }
 
     fn follow_ports(&self, ports: &[PortLink]) {
-        let mut wanted = lock(&self.0.wanted);
-        let mut filter = HostFilter::clone(&wanted.filter);
+        let mut desired = lock(&self.0.desired);
+        let mut filter = HostFilter::clone(&desired.filter);
         filter.interfaces.iter_mut().zip(ports).for_each(|(it, port)| it.follow(port));
-        if filter != *wanted.filter {
-            wanted.filter = Arc::new(filter);
+        if filter != *desired.filter {
+            desired.filter = Arc::new(filter);
             self.0.news.notify_all();
         }
     }
 
     fn wait_until_applied(&self) {
         // Earlier requests have to be carried out in this time too.
-        let wanted = lock(&self.0.wanted);
-        let is_open = |wanted: &mut Wanted| !wanted.is_over && wanted.tried != wanted.filter;
-        let _ = self.0.news.wait_timeout_while(wanted, PATIENCE, is_open);
+        let desired = lock(&self.0.desired);
+        let is_open =
+            |desired: &mut DesiredState| !desired.is_over && desired.tried != desired.filter;
+        let _ = self.0.news.wait_timeout_while(desired, PATIENCE, is_open);
     }
 
     fn part_of_host(&self, packet: &ToHost) -> HostPart {
@@ -278,7 +281,7 @@ impl HostGuard for GuardHandle {
     }
 
     fn trouble(&self) -> Option<String> {
-        lock(&self.0.wanted).trouble.clone()
+        lock(&self.0.desired).trouble.clone()
     }
 }
 
@@ -298,7 +301,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        lock(&self.shared.wanted).is_over = true;
+        lock(&self.shared.desired).is_over = true;
         self.shared.news.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -30,6 +30,13 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     ))
 }
 
+/// The CPU on which the calling thread runs. A thread that is not bound may run on another one by
+/// the time that this returns. `None` if the system does not say.
+pub fn current() -> Option<u32> {
+    // SAFETY: it takes no arguments and returns a number.
+    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
 /// The CPUs that the process may use, ascending. These are the main thread's, so that the answer
 /// does not depend on where other threads were bound.
 ///

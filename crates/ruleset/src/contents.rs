@@ -4,11 +4,14 @@
 //! document, and the document is read anew as a whole. So an element that is added later is checked
 //! exactly as one that the ruleset came with.
 
+mod merging;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use self::merging::{Merging, merges};
 use crate::document::{Document, DocumentError};
 use crate::import::sets;
 use crate::kind::{Interval, Kind, only};
@@ -110,6 +113,11 @@ impl Contents {
         self.elements.iter().map(|element| &element.value)
     }
 
+    /// True if ranges that touch each other become one.
+    fn merges(&self) -> bool {
+        merges(&self.kind, &self.fields, &self.types)
+    }
+
     /// Changes the elements. `age` is the time since the document was loaded, from which `expires`
     /// counts in it. Returns the number of elements that were added, put off or deleted.
     ///
@@ -137,6 +145,26 @@ impl Contents {
             ElementChange::Flush => {
                 changed = elements.len();
                 elements.clear();
+            }
+            ElementChange::Delete if self.merges() => {
+                let mut merging = Merging::new(self.types[0], elements);
+                for element in wanted {
+                    if merging.cut(element.key[0]) {
+                        changed += 1;
+                    } else {
+                        problems
+                            .push(problem(&element.value, "is not in the set, or not all of it"));
+                    }
+                }
+                elements = merging.into_elements();
+            }
+            ElementChange::Add if self.merges() => {
+                let mut merging = Merging::new(self.types[0], elements);
+                for element in wanted {
+                    let value = self.dated(&element.value, age);
+                    changed += usize::from(merging.add(Listed { value, ..element }));
+                }
+                elements = merging.into_elements();
             }
             ElementChange::Delete => {
                 let mut gone = vec![false; elements.len()];

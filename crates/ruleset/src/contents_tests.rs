@@ -100,3 +100,95 @@ fn elements_are_kept_that_came_later_and_still_fit() {
     let map = Contents::find(&document, ["inet", "t", "m"]).unwrap().unwrap();
     assert_eq!(next.keep(&map, None), 0, "it is of another type");
 }
+
+/// A set of ports that joins its ranges.
+fn merging(elements: &Value) -> Contents {
+    let document = json!({"nftables": [{"set": {"family": "inet", "table": "t", "name": "p",
+        "type": "inet_service", "flags": ["interval"], "auto-merge": true, "elem": elements}}]});
+    let document = Document::read(document.to_string().into_bytes()).unwrap();
+    Contents::find(&document, ["inet", "t", "p"]).unwrap().unwrap()
+}
+
+#[test]
+fn ranges_that_touch_become_one_where_the_set_wants_it() {
+    let mut set = merging(&json!([{"range": [10, 20]}, 30, 40]));
+    let add =
+        |set: &mut Contents, new: Value| set.change(ElementChange::Add, &[new], Duration::ZERO);
+    assert_eq!(add(&mut set, json!(15)), Ok(0), "it is there");
+    assert_eq!(add(&mut set, json!({"range": [18, 22]})), Ok(1));
+    assert_eq!(add(&mut set, json!(31)), Ok(1));
+    assert_eq!(add(&mut set, json!({"elem": {"val": 9, "comment": "x"}})), Ok(1));
+    assert_eq!(texts(&set), ["9-22 comment \"x\"", "30-31", "40"]);
+    assert_eq!(add(&mut set, json!({"range": [23, 39]})), Ok(1));
+    assert_eq!(texts(&set), ["9-40"], "the properties are those of the new one");
+    let cut = [json!({"range": [12, 13]}), json!(9), json!(40)];
+    assert_eq!(set.change(ElementChange::Delete, &cut, Duration::ZERO), Ok(3));
+    assert_eq!(texts(&set), ["10-11", "14-39"]);
+    let bad = [json!(11), json!({"range": [11, 14]}), json!(50)];
+    let problems = set.change(ElementChange::Delete, &bad, Duration::ZERO).unwrap_err();
+    assert_eq!(
+        wrong(problems),
+        ["11-14: is not in the set, or not all of it", "50: is not in the set, or not all of it"]
+    );
+    assert_eq!(texts(&set), ["10-11", "14-39"], "nothing has changed");
+}
+
+#[test]
+fn joined_addresses_are_written_as_prefixes_where_they_are_one() {
+    let document = json!({"nftables": [{"set": {"family": "ip6", "table": "t", "name": "n",
+        "type": "ipv6_addr", "flags": ["interval"], "auto-merge": true,
+        "elem": [{"prefix": {"addr": "2001:db8::", "len": 33}}]}}]});
+    let document = Document::read(document.to_string().into_bytes()).unwrap();
+    let mut set = Contents::find(&document, ["ip6", "t", "n"]).unwrap().unwrap();
+    let other = json!({"prefix": {"addr": "2001:db8:8000::", "len": 33}});
+    assert_eq!(set.change(ElementChange::Add, &[other], Duration::ZERO), Ok(1));
+    assert_eq!(texts(&set), ["2001:db8::/32"]);
+    let all = json!({"range": ["::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"]});
+    assert_eq!(set.change(ElementChange::Add, std::slice::from_ref(&all), Duration::ZERO), Ok(1));
+    assert_eq!(set.change(ElementChange::Add, &[json!("::7")], Duration::ZERO), Ok(0));
+    let last = json!("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
+    assert_eq!(
+        set.change(ElementChange::Delete, std::slice::from_ref(&last), Duration::ZERO),
+        Ok(1)
+    );
+    assert_eq!(set.change(ElementChange::Add, &[last], Duration::ZERO), Ok(1));
+    assert_eq!(texts(&set), ["::/0"]);
+    assert_eq!(set.change(ElementChange::Delete, &[all], Duration::ZERO), Ok(1));
+    assert!(texts(&set).is_empty());
+}
+
+proptest::proptest! {
+    /// The set holds what a list of all its values would hold, and its ranges are apart.
+    #[test]
+    fn a_set_that_joins_ranges_holds_what_was_added_and_not_deleted(
+        changes in proptest::collection::vec((proptest::bool::ANY, 0..40_u16, 0..9_u16), 1..40)
+    ) {
+        let mut set = merging(&json!([]));
+        let mut model = std::collections::BTreeSet::new();
+        for (is_added, low, more) in changes {
+            let (high, whole) = (low + more, low..=low + more);
+            let value = if more == 0 { json!(low) } else { json!({"range": [low, high]}) };
+            if is_added {
+                set.change(ElementChange::Add, &[value], Duration::ZERO).unwrap();
+                model.extend(whole);
+            } else {
+                let done = set.change(ElementChange::Delete, &[value], Duration::ZERO);
+                let is_there = whole.clone().all(|value| model.contains(&value));
+                proptest::prop_assert_eq!(done.is_ok(), is_there);
+                if is_there {
+                    model.retain(|value| !whole.contains(value));
+                }
+            }
+            let keys: Vec<Interval> = set.elements.iter().map(|element| element.key[0]).collect();
+            proptest::prop_assert!(keys.windows(2).all(|two| two[0].high + 1 < two[1].low));
+            let held: Vec<u16> =
+                keys.iter().flat_map(|key| key.low as u16..=key.high as u16).collect();
+            proptest::prop_assert!(held.iter().eq(&model));
+            // The document says the same.
+            for element in &set.elements {
+                let read = key_of(&element.value, false, &[Kind::Port]).unwrap();
+                proptest::prop_assert_eq!(&read, &element.key);
+            }
+        }
+    }
+}

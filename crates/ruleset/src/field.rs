@@ -41,16 +41,23 @@ pub enum Field {
     Input,
     /// Name of the output interface.
     Output,
-    /// Type of the input interface's link.
-    InputType,
-    /// Type of the output interface's link.
-    OutputType,
+    /// Type of the link on that side of the packet.
+    LinkType(Side),
     /// Group of the interface on that side of the packet.
     Group(Side),
     /// Outermost VLAN identifier, of packets that have one.
     Vlan,
     /// Bits of a header.
     Header(HeaderBits),
+    /// Bits of the link header, of packets that have one.
+    LinkHeader {
+        /// Offset of the first bit, from the header's first.
+        offset: u16,
+        /// Number of bits, 1 to 128.
+        bits: u8,
+        /// False for fields that nft has a name for. It asks for an Ethernet link in front of them.
+        raw: bool,
+    },
     /// The date or the time of day.
     Clock(ClockField),
     /// Whether the packet has an extension header or an option.
@@ -61,6 +68,12 @@ pub enum Field {
     Connection(CtField),
     /// A property of an address of the packet, by the routes.
     Route(RouteLookup),
+    /// The next hop on the route of a packet of that family.
+    NextHop(Family),
+    /// The longest TCP segment without options that fits the routes to the destination and back.
+    RouteSegmentSize,
+    /// The CPU that judges the packet.
+    Cpu,
     /// A number that the rule makes itself.
     Generated(GeneratorId),
 }
@@ -123,8 +136,6 @@ pub struct HeaderBits {
 /// The beginning of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layer {
-    /// The frame.
-    Link,
     /// The network header, of that family or any.
     Network(Option<Family>),
     /// The transport header.
@@ -189,7 +200,12 @@ impl Field {
                 | Self::Connection(_)
                 | Self::SegmentSize
                 | Self::Group(_)
+                | Self::LinkType(_)
+                | Self::LinkHeader { .. }
                 | Self::Route(_)
+                | Self::NextHop(_)
+                | Self::RouteSegmentSize
+                | Self::Cpu
                 | Self::Clock(_)
                 | Self::Generated(_)
         )
@@ -210,11 +226,7 @@ impl Layer {
         match self {
             Self::Extension(_) => Some(Family::V6),
             Self::Option(_) => Some(Family::V4),
-            Self::Link
-            | Self::Network(_)
-            | Self::Transport(_)
-            | Self::TcpOption(_)
-            | Self::SctpChunk(_) => None,
+            Self::Network(_) | Self::Transport(_) | Self::TcpOption(_) | Self::SctpChunk(_) => None,
         }
     }
 }
@@ -278,19 +290,19 @@ pub(crate) fn payload(header: &str, field: &str) -> Option<Typed> {
 
 /// `{"payload": {"base": ..., "offset": ..., "len": ...}}`.
 pub(crate) fn raw(base: &str, offset: u64, bits: u64) -> Option<Typed> {
-    let layer = match base {
-        "ll" => Layer::Link,
-        "nh" => Layer::Network(None),
-        "th" => Layer::Transport(Guard::Any),
-        _ => return None,
-    };
     let offset = u16::try_from(offset).ok().filter(|offset| *offset < 1 << 14)?;
     let bits = u8::try_from(bits).ok().filter(|bits| (1..=128).contains(bits))?;
-    Some((Field::Header(HeaderBits { layer, offset, bits }), Kind::Integer(bits)))
+    let field = match base {
+        "ll" => Field::LinkHeader { offset, bits, raw: true },
+        "nh" => Field::Header(HeaderBits { layer: Layer::Network(None), offset, bits }),
+        "th" => Field::Header(HeaderBits { layer: Layer::Transport(Guard::Any), offset, bits }),
+        _ => return None,
+    };
+    Some((field, Kind::Integer(bits)))
 }
 
 fn ether(field: &str) -> Option<Typed> {
-    let link = |offset, bits| Field::Header(HeaderBits { layer: Layer::Link, offset, bits });
+    let link = |offset, bits| Field::LinkHeader { offset, bits, raw: false };
     Some(match field {
         "daddr" => (link(0, 48), Kind::Ether),
         "saddr" => (link(48, 48), Kind::Ether),
@@ -426,6 +438,16 @@ pub(crate) fn route(flags: &[&str], result: &str) -> Option<Typed> {
     Some((Field::Route(RouteLookup { of_source, on, by_mark, looked }), kind))
 }
 
+/// `{"rt": {"key": ..., "family": ...}}`.
+pub(crate) fn of_route(key: &str, family: Option<&str>) -> Option<Typed> {
+    Some(match (key, family) {
+        ("mtu", _) => (Field::RouteSegmentSize, Kind::Integer(16)),
+        ("nexthop", Some("ip")) => (Field::NextHop(Family::V4), Kind::Ipv4),
+        ("nexthop", Some("ip6")) => (Field::NextHop(Family::V6), Kind::Ipv6),
+        _ => return None,
+    })
+}
+
 /// `{"meta": {"key": ...}}`.
 pub(crate) fn meta(key: &str) -> Option<Typed> {
     Some(match key {
@@ -441,8 +463,9 @@ pub(crate) fn meta(key: &str) -> Option<Typed> {
         "time" => (Field::Clock(ClockField::Date), Kind::Date),
         "hour" => (Field::Clock(ClockField::Hour), Kind::Hour),
         "day" => (Field::Clock(ClockField::Day), Kind::Day),
-        "iiftype" => (Field::InputType, Kind::LinkType),
-        "oiftype" => (Field::OutputType, Kind::LinkType),
+        "cpu" => (Field::Cpu, Kind::Integer(32)),
+        "iiftype" => (Field::LinkType(Side::Input), Kind::LinkType),
+        "oiftype" => (Field::LinkType(Side::Output), Kind::LinkType),
         "iifgroup" => (Field::Group(Side::Input), Kind::Group),
         "oifgroup" => (Field::Group(Side::Output), Kind::Group),
         _ => return None,

@@ -60,9 +60,14 @@ impl Hashed {
 /// are in the byte order of its machine, of which there is one here.
 const fn is_of_host(field: Field) -> bool {
     match field {
-        Field::Length | Field::Mark | Field::Priority | Field::Group(_) | Field::Generated(_) => {
-            true
-        }
+        Field::Length
+        | Field::Mark
+        | Field::Priority
+        | Field::Group(_)
+        | Field::LinkType(_)
+        | Field::RouteSegmentSize
+        | Field::Cpu
+        | Field::Generated(_) => true,
         Field::Connection(field) => !matches!(
             field,
             CtField::Source(..)

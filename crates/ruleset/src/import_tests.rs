@@ -491,8 +491,9 @@ fn values_that_are_printed_oddly_are_understood() {
     let items = &imported.ruleset.rules()[0].items;
     let interval = Interval { low: 22, high: 80 };
     assert!(
-        matches!(items[..], [Item::Within { interval: found, negated: false, .. }, Item::Verdict(_)]
-            if found == interval),
+        matches!(items[..], [Item::Within { interval: ethernet, .. },
+            Item::Within { interval: found, negated: false, .. }, Item::Verdict(_)]
+            if found == interval && ethernet == Interval::one(1)),
         "{items:?}"
     );
     let other = document(&[forward(), rule("f", &json!([kind("loopback"), {"drop": null}]))]);

@@ -16,7 +16,7 @@ impl ValidRuleset {
                 named.entry(name).or_insert(RuleId(rule));
             }
         };
-        for (rule, id) in self.rules.iter().zip(0..) {
+        for (RuleId(id), rule) in self.met_rules() {
             for item in &rule.items {
                 match item {
                     Item::Within { load, interval, .. } if is_interface(load.field) => {

@@ -227,6 +227,7 @@ impl Kind {
             "hour" => Self::Hour,
             "day" => Self::Day,
             "devgroup" => Self::Group,
+            "iface_type" => Self::LinkType,
             // The type of numbers that have no name of their own. nft does not print their width:
             // most take one word, such as zones.
             "integer" => Self::Integer(32),

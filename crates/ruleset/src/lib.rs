@@ -51,6 +51,7 @@ mod kind;
 mod leaving;
 pub mod limits;
 pub mod listing;
+mod met;
 mod model;
 mod names;
 mod needs;
@@ -64,14 +65,16 @@ pub use compile::{CompileError, CompileOptions, PerPacket, Program};
 pub use contents::{Contents, ElementChange, ElementProblem};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
-    Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, Interface, Known, Logs,
-    NamedElements, NatRequest, Outcome, PacketView, RouteQuestion, Routes, RuleState, SegmentSize,
-    SharedState, Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
+    Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, ElementCursor,
+    ElementRecord, ElementRefusal, Interface, Known, Logs, NamedElements, NatRequest, Outcome,
+    PacketView, RouteQuestion, Routes, RuleState, SegmentSize, SharedState, Side, Step, Tuple,
+    consult, evaluate, evaluate_into, explain,
 };
 pub use field::{ClockField, CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};
 pub use import::{
     Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_document, import_value,
+    reason_for_refusal,
 };
 pub use kind::{Interval, Kind, name_bits};
 pub use leaving::{Leaving, NameConditions};
@@ -81,6 +84,6 @@ pub use model::{
     TimeoutId, Unreachable, ValidRuleset, Verdict,
 };
 pub use needs::Need;
-pub use problem::{Effect, Place, Problem, Problems, Severity};
+pub use problem::{Effect, Location, Problem, Problems, Severity};
 pub use translations::{Ending, EndsAt, Forwarded, Translations};
 pub use walk::{Exit, Fate, HookWalk, Question, Tracked, Walk, walk};

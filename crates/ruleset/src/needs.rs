@@ -5,7 +5,12 @@ use crate::field::{Field, HeaderBits};
 use crate::model::{
     HelperId, Item, Load, Log, NatKind, NatOperand, Operand, RuleId, Target, ValidRuleset,
 };
-use crate::problem::Place;
+use crate::problem::Location;
+
+/// True for a value that comes from the routes.
+const fn is_of_routes(field: Field) -> bool {
+    matches!(field, Field::Route(_) | Field::NextHop(_) | Field::RouteSegmentSize)
+}
 
 /// A service that a rule needs of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,25 +30,41 @@ impl ValidRuleset {
             Some(match item {
                 Item::Nat(nat) => Need::Translation(self.nats[nat.index()].kind),
                 Item::Helper(helper) => Need::Helper(*helper),
-                item if item.loads().iter().any(|load| self.asks_routes(load)) => Need::Routes,
+                item if item.loads().iter().any(|load| self.is_read(load, is_of_routes)) => {
+                    Need::Routes
+                }
                 _ => return None,
             })
         };
-        let rules = self.rules.iter().zip(0..);
-        rules.flat_map(move |(rule, id)| {
-            rule.items.iter().filter_map(need).map(move |need| (RuleId(id), need))
-        })
+        self.met_rules()
+            .flat_map(move |(id, rule)| rule.items.iter().filter_map(need).map(move |it| (id, it)))
     }
 
-    /// True for a value that comes from the routes.
-    fn asks_routes(&self, load: &Load) -> bool {
+    /// True if a value is such a field, or a number made of one.
+    fn is_read(&self, load: &Load, wanted: fn(Field) -> bool) -> bool {
         match load.field {
-            Field::Route(_) => true,
             Field::Generated(id) => {
-                self.generators[id.index()].hashed().any(|load| self.asks_routes(load))
+                self.generators[id.index()].hashed().any(|load| self.is_read(load, wanted))
             }
-            _ => false,
+            field => wanted(field),
         }
+    }
+
+    /// True if a rule reads such a field.
+    fn reads(&self, wanted: fn(Field) -> bool) -> bool {
+        let keys = self.nats.iter().flat_map(|nat| [&nat.address, &nat.port]);
+        let of_nats = keys.flat_map(|operand| match operand {
+            NatOperand::Mapped { key, .. } => key.loads.as_slice(),
+            NatOperand::None | NatOperand::Fixed(_) | NatOperand::WithAddress => &[],
+        });
+        let items = self.met_rules().flat_map(|(_, rule)| &rule.items);
+        let of_rules = items.flat_map(Item::loads);
+        of_rules.chain(of_nats).any(|load| self.is_read(load, wanted))
+    }
+
+    /// True if a rule asks which CPU judges the packet.
+    pub fn asks_for_cpu(&self) -> bool {
+        self.reads(|field| field == Field::Cpu)
     }
 
     /// True if a rule looks at bytes of headers beside addresses, ports and the options of TCP, or
@@ -61,25 +82,11 @@ impl ValidRuleset {
             },
             _ => false,
         };
-        let keys = self.nats.iter().flat_map(|nat| [&nat.address, &nat.port]);
-        let of_nats = keys.flat_map(|operand| match operand {
-            NatOperand::Mapped { key, .. } => key.loads.as_slice(),
-            NatOperand::None | NatOperand::Fixed(_) | NatOperand::WithAddress => &[],
-        });
-        let mut items = self.rules.iter().flat_map(|rule| &rule.items);
-        items.any(|item| sets(item) || item.loads().iter().any(|load| self.looks_into(load)))
-            || of_nats.into_iter().any(|load| self.looks_into(load))
-    }
-
-    /// True for a value that is read from the bytes of a header.
-    fn looks_into(&self, load: &Load) -> bool {
-        match load.field {
-            Field::Header(_) | Field::Has(_) => true,
-            Field::Generated(id) => {
-                self.generators[id.index()].hashed().any(|load| self.looks_into(load))
-            }
-            _ => false,
-        }
+        let mut items = self.met_rules().flat_map(|(_, rule)| &rule.items);
+        items.any(sets)
+            || self.reads(|field| {
+                matches!(field, Field::Header(_) | Field::LinkHeader { .. } | Field::Has(_))
+            })
     }
 
     /// Helpers.
@@ -100,7 +107,7 @@ impl ValidRuleset {
     /// The zones that its rules set, each listed once.
     pub fn zones_set(&self) -> Vec<u16> {
         let mut zones = Vec::new();
-        for item in self.rules.iter().flat_map(|rule| &rule.items) {
+        for item in self.met_rules().flat_map(|(_, rule)| &rule.items) {
             let Item::Assign { target: Target::CtZone(_), value } = item else { continue };
             match value {
                 Operand::Constant(zone) => zones.push(*zone as u16),
@@ -123,7 +130,7 @@ impl ValidRuleset {
 
     /// The fields of headers that its rules set.
     pub(crate) fn written(&self) -> impl Iterator<Item = HeaderBits> {
-        let items = self.rules.iter().flat_map(|rule| &rule.items);
+        let items = self.met_rules().flat_map(|(_, rule)| &rule.items);
         items.filter_map(|item| match item {
             Item::Assign { target: Target::Header(field), .. } => Some(*field),
             _ => None,
@@ -136,16 +143,16 @@ impl ValidRuleset {
     }
 
     /// The place of the rule with this number; `None` if there is none.
-    pub fn place_of_rule(&self, number: usize) -> Option<Place> {
+    pub fn place_of_rule(&self, number: usize) -> Option<Location> {
         let rule = self.rules.get(number)?;
         let place = self.place_of_chain(rule.chain.index())?;
-        Some(Place { object: "rule", handle: rule.handle, ..place })
+        Some(Location { object: "rule", handle: rule.handle, ..place })
     }
 
     /// The place of the chain with this number; `None` if there is none.
-    pub fn place_of_chain(&self, number: usize) -> Option<Place> {
+    pub fn place_of_chain(&self, number: usize) -> Option<Location> {
         let chain = self.chains.get(number)?;
-        Some(Place {
+        Some(Location {
             family: chain.family.name().to_owned(),
             table: chain.table.clone(),
             object: "chain",

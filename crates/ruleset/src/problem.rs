@@ -51,7 +51,7 @@ impl Effect {
 
 /// The place of an object in a ruleset.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct Location {
     /// Address family as written; empty for the document itself.
     pub family: String,
     /// Table.
@@ -64,7 +64,7 @@ pub struct Place {
     pub handle: Option<u64>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { family, table, object, name, handle } = self;
         let (family, table, name) = (Shown(family), Shown(table), Shown(name));
@@ -90,7 +90,7 @@ pub struct Problem {
     /// Severity.
     pub severity: Severity,
     /// The object.
-    pub place: Place,
+    pub place: Location,
     /// Path inside the object: `expr[2].match.left`. Empty for the whole object.
     pub path: String,
     /// Description.
@@ -144,6 +144,11 @@ impl Problems {
     /// The problems that are listed one by one.
     pub fn listed(&self) -> &[Problem] {
         &self.listed
+    }
+
+    /// True if some that keep a ruleset from loading are not listed.
+    pub(crate) fn are_cut(&self) -> bool {
+        self.unlisted != [0, 0]
     }
 
     /// The number of problems of a severity, including unlisted ones that keep a ruleset from

@@ -115,7 +115,8 @@ impl ValidRuleset {
     /// A summary of its translations.
     pub fn translations(&self) -> Translations {
         let mut all = Translations::default();
-        for (index, rule) in self.rules.iter().enumerate() {
+        for (id, rule) in self.met_rules() {
+            let index = id.index();
             for item in &rule.items {
                 let Item::Nat(id) = item else { continue };
                 let nat = &self.nats[id.index()];

@@ -141,15 +141,15 @@ pub fn walk(
             remarks: assumptions(program, probe),
         },
     };
-    let is_hosts = probe.host_addresses.contains(&probe.network.destination_ip());
-    if is_hosts && program.ruleset().translations().is_empty() {
+    let is_local = probe.host_addresses.contains(&probe.network.destination_ip());
+    if is_local && program.ruleset().translations().is_empty() {
         walker.walk.fate = Fate::ToHost;
         return walker.walk;
     }
     for hook in Hook::ALL {
         let is_translated = walker.network.destination != probe.network.destination
             || walker.known.status & DESTINATION_TRANSLATED != 0;
-        if hook == Hook::PreroutingTranslated && is_hosts && !is_translated {
+        if hook == Hook::PreroutingTranslated && is_local && !is_translated {
             walker.walk.fate = Fate::ToHost;
             break;
         }
@@ -196,9 +196,11 @@ fn assumptions(program: &Program, probe: &Probe) -> Vec<&'static str> {
         remarks.push("without `in`, rules that ask for the input interface do not match");
     }
     if program.ruleset().needs().any(|(_, need)| need == Need::Routes) {
-        remarks.push(
-            "a question knows no routes: rules that look addresses up in them (`fib`) do not match",
-        );
+        remarks
+            .push("a question knows no routes: rules that ask for them (`fib`, `rt`) do not match");
+    }
+    if program.ruleset().asks_for_cpu() {
+        remarks.push("no worker judges a question: rules that ask for its CPU do not match");
     }
     remarks
 }

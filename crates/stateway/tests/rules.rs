@@ -97,11 +97,11 @@ fn a_ruleset_in_order_is_summed_up() {
 
 #[test]
 fn all_unsupported_rules_are_told_at_once() {
-    let cpu = json!({"match": {"op": "==", "left": {"meta": {"key": "cpu"}}, "right": 1}});
+    let skgid = json!({"match": {"op": "==", "left": {"meta": {"key": "skgid"}}, "right": 1}});
     let skuid = json!({"match": {"op": "==", "left": {"meta": {"key": "skuid"}}, "right": 0}});
     let kind = json!({"mangle": {"key": {"meta": {"key": "pkttype"}}, "value": "host"}});
     let file = File::new(&ruleset(&[
-        rule(5, &json!([cpu, {"drop": null}])),
+        rule(5, &json!([skgid, {"drop": null}])),
         rule(6, &json!([skuid, {"accept": null}])),
         rule(7, &json!([kind, {"counter": null}])),
         rule(8, &json!([{"queue": {"num": 3}}])),
@@ -119,7 +119,7 @@ fn all_unsupported_rules_are_told_at_once() {
     assert_eq!((&report["loadable"], &report["unsupported"]), (&json!(false), &json!(4)));
     assert_eq!(report["problems"][0]["handle"], 5);
     assert_eq!(report["problems"][0]["effect"], "open");
-    assert_eq!(report["problems"][0]["rule"], "meta cpu 1 drop");
+    assert_eq!(report["problems"][0]["rule"], "meta skgid 1 drop");
 }
 
 #[test]

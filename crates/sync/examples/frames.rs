@@ -52,7 +52,7 @@ fn carry(now: Timestamp, ends: &mut [Session; 2], datagram: &mut Vec<u8>) -> (u6
             while ends[at].poll_transmit(now, datagram) {
                 is_busy = true;
                 longest = longest.max(datagram.len());
-                // Neither end refuses anything of the other but a greeting that crosses its own.
+                // Neither end refuses anything of the other but a confirm that crosses its own.
                 let _ = ends[1 - at].handle(now, datagram);
                 let before = records;
                 while let Some(event) = ends[1 - at].poll_event(now) {

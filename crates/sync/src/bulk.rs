@@ -2,6 +2,7 @@
 
 use flow::Timestamp;
 
+use crate::fault::Faults;
 use crate::message::BulkId;
 
 /// How far a bulk transfer has come.
@@ -64,14 +65,11 @@ impl Outflow {
             (_, Follow(bulk)) => Self::Asked(bulk),
             (_, Unfollow | Apart) => Self::Unfollowed,
             (Self::Asked(bulk), Begin(total)) => Self::Bulk(Progress { bulk, done: 0, total }),
-            (Self::Bulk(Progress { bulk, .. }), Begin(total)) => {
-                Self::Bulk(Progress { bulk, done: 0, total })
-            }
             (Self::Bulk(progress), Sent(records)) => {
                 Self::Bulk(Progress { done: progress.done + records, ..progress })
             }
             (Self::Bulk(Progress { bulk, .. }), End) => Self::Live(bulk),
-            (Self::Unfollowed | Self::Live(_), Begin(_))
+            (Self::Unfollowed | Self::Bulk(_) | Self::Live(_), Begin(_))
             | (Self::Unfollowed | Self::Asked(_) | Self::Live(_), Sent(_) | End) => return None,
         })
     }
@@ -85,7 +83,8 @@ pub enum Inflow {
     Off,
     /// Nothing: the peers are apart.
     Apart,
-    /// Nothing yet: a bulk transfer is asked for.
+    /// A bulk transfer is asked for. Changes of a sender that has not heard of that yet are taken
+    /// in, since it takes them for delivered.
     Asked(BulkId),
     /// A bulk transfer, and changes meanwhile.
     Filling(Progress),
@@ -108,8 +107,8 @@ pub(crate) enum InflowInput {
     Begin(BulkId, u64),
     /// Records of a transfer.
     Received(BulkId, u64),
-    /// A transfer ends.
-    End(BulkId),
+    /// A transfer ends, in which so many records were sent.
+    End(BulkId, u64),
 }
 
 impl Inflow {
@@ -126,25 +125,32 @@ impl Inflow {
             (Self::Asked(asked), Begin(bulk, total)) if asked == bulk => {
                 Self::Filling(Progress { bulk, done: 0, total })
             }
-            (Self::Filling(Progress { bulk: asked, .. }), Begin(bulk, total)) if asked == bulk => {
-                Self::Filling(Progress { bulk, done: 0, total })
-            }
             (Self::Filling(progress), Received(bulk, records)) if progress.bulk == bulk => {
                 Self::Filling(Progress { done: progress.done + records, ..progress })
             }
-            (Self::Filling(Progress { bulk: asked, .. }), End(bulk)) if asked == bulk => {
-                Self::Level(bulk)
+            (Self::Filling(Progress { bulk: asked, done, .. }), End(bulk, records))
+                if asked == bulk =>
+            {
+                if done == records {
+                    Self::Level(bulk)
+                } else {
+                    Self::Apart
+                }
             }
             (
                 Self::Off | Self::Apart | Self::Asked(_) | Self::Filling(_) | Self::Level(_),
-                Begin(..) | Received(..) | End(_),
+                Begin(..) | Received(..) | End(..),
             ) => return None,
         })
     }
 
     /// True if changes of the peer are taken in.
-    pub(crate) fn takes_changes(self) -> bool {
-        matches!(self, Self::Filling(_) | Self::Level(_))
+    pub(crate) fn takes_changes(self, faults: Faults) -> bool {
+        match self {
+            Self::Asked(_) => !faults.drops_while_asking(),
+            Self::Filling(_) | Self::Level(_) => true,
+            Self::Off | Self::Apart => false,
+        }
     }
 }
 

@@ -61,8 +61,9 @@ fn inflow() {
         Begin(other, 9),
         Received(SEVEN, 1),
         Received(other, 1),
-        End(SEVEN),
-        End(other),
+        End(SEVEN, 2),
+        End(SEVEN, 3),
+        End(other, 2),
     ];
     insta::assert_snapshot!(matrix(&states, &inputs, Inflow::on));
 }

@@ -13,6 +13,18 @@ pub enum Fault {
     OldEnd,
     /// A change is applied although a later one has been.
     StaleUpdate,
+    /// Each end decides alone whether the other one is another process, and begins anew alone.
+    LonelyRestart,
+    /// Answers to greetings stay valid when keys come into force.
+    OldConfirm,
+    /// A change that the owner could not keep leads to no other bulk transfer.
+    KeptHole,
+    /// A node that asks for a bulk transfer drops the changes that arrive meanwhile.
+    DroppedChanges,
+    /// Records are acknowledged when they are taken, though the owner has still to apply them.
+    EarlyAck,
+    /// A standby expires a connection that its owner keeps. The test's own gateways plant it.
+    EarlyExpiry,
 }
 
 /// The fault that is planted, if any.
@@ -39,11 +51,21 @@ questions! {
     loses_bulk_end: LostBulkEnd,
     takes_replays: ReplayedFrame,
     takes_old_ends: OldEnd,
-    takes_stale_updates: StaleUpdate
+    takes_stale_updates: StaleUpdate,
+    restarts_alone: LonelyRestart,
+    keeps_answers: OldConfirm,
+    keeps_holes: KeptHole,
+    drops_while_asking: DroppedChanges,
+    takes_taken_for_applied: EarlyAck
 }
 
 #[cfg(any(test, feature = "faults"))]
 impl Faults {
+    /// True if this one is planted.
+    pub fn is(self, fault: Fault) -> bool {
+        self.planted == Some(fault)
+    }
+
     /// Plants one.
     #[must_use]
     pub const fn planted(fault: Fault) -> Self {

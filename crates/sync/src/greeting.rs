@@ -3,7 +3,12 @@
 //! `Hello` carries a fresh value of the first node, `Answer` one of the second, and `Confirm` shows
 //! that the first has both. The second node keeps nothing for a `Hello`: it makes its fresh value
 //! from the greeting and a secret of its own, and makes it again for the `Confirm`. It changes that
-//! secret whenever keys come into force, so no `Confirm` works twice.
+//! secret whenever keys come into force, whichever node began, so no `Confirm` works twice or after
+//! later keys.
+//!
+//! Each greeting also names the [`Bond`] that its sender has, so both nodes know whether it holds.
+
+use std::num::NonZeroU64;
 
 use crate::cursor::Reader;
 use crate::epoch::Epoch;
@@ -13,7 +18,7 @@ use crate::packet::{Kind, VERSION};
 use crate::refusal::Refusal;
 
 /// Length of each greeting. They are equally long, so an answer amplifies nothing.
-pub(crate) const GREETING_BYTES: usize = 2 + 2 + 8 + 4 + 4 + 32 + NAME_FIELD_BYTES + CODE_BYTES;
+pub(crate) const GREETING_BYTES: usize = 2 + 2 + 8 + 4 + 4 + 32 + 8 + NAME_FIELD_BYTES + CODE_BYTES;
 
 /// One process of a node, as it names itself in greetings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +29,20 @@ pub(crate) struct Host {
     pub name: NodeName,
     /// Drawn when the process starts, so a restart is seen.
     pub boot: u64,
+}
+
+/// The number of what two processes have in common: both have the streams of each other from the
+/// first frame on. It is derived from the greetings in which it began, so no two processes share
+/// one that they do not have with each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bond(NonZeroU64);
+
+impl Bond {
+    /// From the first bytes of a key that is used for nothing else.
+    fn new(key: &Key) -> Self {
+        let word = key[..8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        Self(NonZeroU64::new(word).unwrap_or(NonZeroU64::MIN))
+    }
 }
 
 /// A greeting.
@@ -39,6 +58,8 @@ pub(crate) struct Greeting {
     pub echo: u32,
     /// The fresh value of the sender; the same one in its `Hello` and its `Confirm`.
     pub fresh: [u8; 32],
+    /// The bond that its sender has.
+    pub bond: Option<Bond>,
 }
 
 impl Greeting {
@@ -51,6 +72,8 @@ impl Greeting {
         bytes.extend_from_slice(&self.index.to_be_bytes());
         bytes.extend_from_slice(&self.echo.to_be_bytes());
         bytes.extend_from_slice(&self.fresh);
+        let bond = self.bond.map_or(0, |Bond(bond)| bond.get());
+        bytes.extend_from_slice(&bond.to_be_bytes());
         self.host.name.encode(&mut bytes);
         bytes
     }
@@ -69,12 +92,13 @@ impl Greeting {
         let boot = reader.u64()?;
         let (index, echo) = (reader.u32()?, reader.u32()?);
         let fresh = reader.array()?;
+        let bond = NonZeroU64::new(reader.u64()?).map(Bond);
         let name = NodeName::decode(&mut reader)?;
         let code = reader.array()?;
         reader.end()?;
         let is_fit = (kind == Kind::Hello) == (echo == 0);
         let host = Host { node, name, boot };
-        is_fit.then_some((Self { kind, host, index, echo, fresh }, code))
+        is_fit.then_some((Self { kind, host, index, echo, fresh, bond }, code))
     }
 }
 
@@ -85,6 +109,10 @@ pub(crate) struct Agreed {
     pub peer: Host,
     /// The keys.
     pub epoch: Epoch,
+    /// The bond of both from now on.
+    pub bond: Bond,
+    /// True if both had it before. If not, both begin anew.
+    pub is_kept: bool,
 }
 
 /// Makes greetings and judges those of others.
@@ -97,6 +125,7 @@ pub(crate) struct Greeter {
     /// Vouches for `Hello` and `Answer`.
     greeting: Key,
     fresh: Fresh,
+    bond: Option<Bond>,
     /// Of which the fresh values in answers are made.
     answering: Key,
 }
@@ -112,7 +141,19 @@ impl Greeter {
         let host = Host { node, name, boot: fresh.draw_u64() };
         let greeting = secret.derive(b"", "greeting");
         let answering = fresh.draw();
-        Self { host, expected, secret, greeting, fresh, answering }
+        Self { host, expected, secret, greeting, fresh, bond: None, answering }
+    }
+
+    /// The bond with the peer.
+    pub fn bond(&self) -> Option<Bond> {
+        self.bond
+    }
+
+    /// Keys have come into force with a process with which this one has a bond. All answers from
+    /// before are void.
+    pub fn renew(&mut self, bond: Bond) {
+        self.bond = Some(bond);
+        self.answering = self.fresh.draw();
     }
 
     /// A random number below `bound`, to spread repetitions.
@@ -136,6 +177,7 @@ impl Greeter {
             index: (drawn as u32).max(1),
             echo: 0,
             fresh: *self.fresh.draw(),
+            bond: self.bond,
         };
         let datagram = hello.sign(&self.greeting, b"");
         (hello, datagram)
@@ -184,8 +226,8 @@ impl Greeter {
         let drawn = u32::from_be_bytes([index[0], index[1], index[2], index[3]]).max(2);
         // Different at both ends, so a datagram that comes back to its sender is known.
         let index = if drawn == hello.index { drawn ^ 1 } else { drawn };
-        let host = self.host.clone();
-        Greeting { kind: Kind::Answer, host, index, echo: hello.index, fresh }
+        let (host, bond) = (self.host.clone(), self.bond);
+        Greeting { kind: Kind::Answer, host, index, echo: hello.index, fresh, bond }
     }
 
     /// Answers a `Hello`.
@@ -209,15 +251,12 @@ impl Greeter {
         let confirm = Greeting { kind: Kind::Confirm, echo: answer.index, ..hello.clone() };
         let datagram = confirm.sign(&keys.confirm, b"");
         let epoch = Epoch::new(hello.index, answer.index, &keys.forth, &keys.back);
-        Ok((datagram, Agreed { peer: answer.host.clone(), epoch }))
+        let (bond, is_kept) = keys.bond;
+        Ok((datagram, Agreed { peer: answer.host.clone(), epoch, bond, is_kept }))
     }
 
-    /// Takes a `Confirm`. The keys are in force.
-    pub fn accept(
-        &mut self,
-        confirm: &Greeting,
-        code: &[u8; CODE_BYTES],
-    ) -> Result<Agreed, Refusal> {
+    /// Takes a `Confirm`. The keys are in force: the caller calls [`Greeter::renew`].
+    pub fn accept(&self, confirm: &Greeting, code: &[u8; CODE_BYTES]) -> Result<Agreed, Refusal> {
         let answer = self.answer_to(confirm);
         if answer.index != confirm.echo {
             return Err(Refusal::StaleGreeting);
@@ -226,9 +265,9 @@ impl Greeter {
         if !is_code(&keys.confirm, &[&confirm.content(), b""], code) {
             return Err(Refusal::Forged);
         }
-        self.answering = self.fresh.draw();
         let epoch = Epoch::new(answer.index, confirm.index, &keys.back, &keys.forth);
-        Ok(Agreed { peer: confirm.host.clone(), epoch })
+        let (bond, is_kept) = keys.bond;
+        Ok(Agreed { peer: confirm.host.clone(), epoch, bond, is_kept })
     }
 
     /// Derives the keys of which both ends have made fresh values.
@@ -237,7 +276,11 @@ impl Greeter {
         let mut salt = hello.content();
         salt.extend_from_slice(&second.content());
         let derive = |label| self.secret.derive(&salt, label);
-        Keys { forth: derive("forth"), back: derive("back"), confirm: derive("confirm") }
+        let bond = match first.bond {
+            Some(bond) if second.bond == first.bond => (bond, true),
+            _ => (Bond::new(&derive("bond")), false),
+        };
+        Keys { forth: derive("forth"), back: derive("back"), confirm: derive("confirm"), bond }
     }
 }
 
@@ -249,6 +292,8 @@ struct Keys {
     back: Key,
     /// Vouches for the `Confirm`.
     confirm: Key,
+    /// The bond, and whether both had it before.
+    bond: (Bond, bool),
 }
 
 #[cfg(test)]

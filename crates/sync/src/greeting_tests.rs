@@ -23,6 +23,8 @@ fn greet(one: &mut Greeter, other: &mut Greeter) -> ([Vec<u8>; 3], Agreed, Agree
     let (third, at_one) = one.confirm(&hello, &answer, &code).unwrap();
     let (confirm, code) = other.read(Kind::Confirm, &third).unwrap();
     let at_other = other.accept(&confirm, &code).unwrap();
+    one.renew(at_one.bond);
+    other.renew(at_other.bond);
     ([first, second, third], at_one, at_other)
 }
 
@@ -82,7 +84,7 @@ fn a_sealed_datagram_is_taken_whole_or_not_at_all() {
 
 #[test]
 fn greetings_that_were_cut_or_changed_are_refused() {
-    let (mut one, mut other) = (greeter(1), greeter(2));
+    let (mut one, other) = (greeter(1), greeter(2));
     let (hello, first) = one.hello();
     let second = other.answer(&other.read(Kind::Hello, &first).unwrap().0);
     let (answer, code) = one.read(Kind::Answer, &second).unwrap();
@@ -122,6 +124,41 @@ fn a_confirm_works_once() {
     let again = other.answer(&hello);
     let (answer, _) = one.read(Kind::Answer, &again).unwrap();
     assert_ne!(answer.index, confirm.echo);
+}
+
+#[test]
+fn an_answer_is_void_when_keys_have_come_into_force_in_another_way() {
+    let (mut one, mut other) = (greeter(1), greeter(2));
+    let (hello, first) = other.hello();
+    let second = one.answer(&one.read(Kind::Hello, &first).unwrap().0);
+    let (answer, code) = other.read(Kind::Answer, &second).unwrap();
+    let (late, _) = other.confirm(&hello, &answer, &code).unwrap();
+    // Meanwhile the other node has answered.
+    greet(&mut one, &mut other);
+    let (confirm, code) = one.read(Kind::Confirm, &late).unwrap();
+    assert_eq!(one.accept(&confirm, &code).unwrap_err(), Refusal::StaleGreeting);
+}
+
+#[test]
+fn both_nodes_keep_a_bond_or_neither_does() {
+    let (mut one, mut other, mut twin) = (greeter(1), greeter(2), greeter(2));
+    let mut greet = |other: &mut Greeter| {
+        let (_, at_one, at_other) = greet(&mut one, other);
+        assert_eq!((at_one.bond, at_one.is_kept), (at_other.bond, at_other.is_kept));
+        at_one
+    };
+    let first = greet(&mut other);
+    assert!(!first.is_kept);
+    let second = greet(&mut other);
+    assert!(second.is_kept && second.bond == first.bond);
+    // Another process of the same node, after which the first one comes back.
+    assert!(!greet(&mut twin).is_kept);
+    let third = greet(&mut other);
+    assert!(!third.is_kept && third.bond != first.bond);
+    // One that has not heard that a bond began keeps none.
+    let (before, _) = (other.bond, greet(&mut twin));
+    other.bond = before;
+    assert!(!greet(&mut other).is_kept);
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use flow::Timestamp;
 
 use crate::epoch::Epoch;
-use crate::greeting::{Agreed, Greeter, Greeting};
+use crate::greeting::{Agreed, Greeter, Greeting, Host};
+use crate::node::NodeId;
 use crate::packet::Kind;
 use crate::refusal::Refusal;
 
@@ -99,14 +100,8 @@ impl Handshake {
         datagram: &[u8],
     ) -> Result<Outcome, Refusal> {
         let (greeting, code) = greeter.read(kind, datagram)?;
-        match (kind, &mut *self) {
-            (Kind::Hello, Self::Hailing { repeat, .. } | Self::Confirming { repeat, .. })
-                if greeter.host.node < greeting.host.node =>
-            {
-                // The peer is there now, so this node need not wait to be heard.
-                repeat.at = now;
-                Err(Refusal::Crossed)
-            }
+        match (kind, &*self) {
+            // It may be an old one that somebody repeats, so it changes nothing.
             (Kind::Hello, _) => Ok(Outcome::Reply(greeter.answer(&greeting))),
             (Kind::Answer, Self::Hailing { hello, .. }) => {
                 let (datagram, agreed) = greeter.confirm(hello, &greeting, &code)?;
@@ -114,12 +109,25 @@ impl Handshake {
                 *self = Self::Confirming { agreed: Box::new(agreed), repeat };
                 Ok(Outcome::Continue)
             }
-            (Kind::Confirm, _) => {
+            (Kind::Confirm, before) => {
                 let agreed = greeter.accept(&greeting, &code)?;
+                if before.goes_before(greeter.host.node, &agreed.peer) {
+                    return Err(Refusal::Crossed);
+                }
                 *self = Self::Quiet;
                 Ok(Outcome::InForce(Box::new(agreed)))
             }
             (Kind::Answer | Kind::Sealed, _) => Err(Refusal::StaleGreeting),
+        }
+    }
+
+    /// True if the exchange of this node goes before one that the peer has begun. Without such a
+    /// rule each node would take the keys of the other's exchange when two confirms cross.
+    fn goes_before(&self, own: NodeId, peer: &Host) -> bool {
+        match self {
+            // A peer that has restarted does not know the confirm of this node.
+            Self::Confirming { agreed, .. } => own < peer.node && agreed.peer == *peer,
+            Self::Quiet | Self::Hailing { .. } => false,
         }
     }
 

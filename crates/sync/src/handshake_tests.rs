@@ -6,10 +6,14 @@ use crate::keys::{PreSharedKey, Seed};
 use crate::node::{NodeId, NodeName};
 
 fn greeter(node: u16) -> Greeter {
+    greeter_with(node, node as u8)
+}
+
+fn greeter_with(node: u16, seed: u8) -> Greeter {
     let id = NodeId(NonZeroU16::new(node).unwrap());
     let name = NodeName::new("node").unwrap();
     let secret = PreSharedKey::new(b"the same secret!").unwrap();
-    Greeter::new((id, name), None, secret, Seed::new([node as u8; 32]))
+    Greeter::new((id, name), None, secret, Seed::new([seed; 32]))
 }
 
 fn at(ms: u64) -> Timestamp {
@@ -32,19 +36,21 @@ enum Input {
     Answer,
     AnswerToAnotherHello,
     Confirm,
+    ConfirmOfRestarted,
     ConfirmAgain,
     KeysUsed,
     TimeOut,
     TimeOutOfLastTry,
 }
 
-const INPUTS: [Input; 10] = [
+const INPUTS: [Input; 11] = [
     Input::Begin,
     Input::HelloOfLowerNode,
     Input::HelloOfHigherNode,
     Input::Answer,
     Input::AnswerToAnotherHello,
     Input::Confirm,
+    Input::ConfirmOfRestarted,
     Input::ConfirmAgain,
     Input::KeysUsed,
     Input::TimeOut,
@@ -80,9 +86,8 @@ impl Fixture {
         self.handshake.receive(at(1), &mut self.own, kind, datagram)
     }
 
-    /// A `Confirm` of node 9 to an answer of this node.
-    fn confirm(&mut self) -> Vec<u8> {
-        let mut peer = greeter(9);
+    /// A `Confirm` of a higher node to an answer of this node.
+    fn confirm(&mut self, mut peer: Greeter) -> Vec<u8> {
         let (hello, _) = peer.hello();
         let answer = self.own.answer(&hello);
         let (answer, code) = peer.read(Kind::Answer, &answer).unwrap();
@@ -107,13 +112,18 @@ impl Fixture {
                 self.receive(Kind::Answer, &greeter(9).answer(&hello))
             }
             Input::Confirm => {
-                let confirm = self.confirm();
+                let confirm = self.confirm(greeter(9));
+                self.receive(Kind::Confirm, &confirm)
+            }
+            Input::ConfirmOfRestarted => {
+                let confirm = self.confirm(greeter_with(9, 77));
                 self.receive(Kind::Confirm, &confirm)
             }
             Input::ConfirmAgain => {
-                let confirm = self.confirm();
+                let confirm = self.confirm(greeter(9));
                 let (read, code) = self.own.read(Kind::Confirm, &confirm).unwrap();
-                self.own.accept(&read, &code).unwrap();
+                let agreed = self.own.accept(&read, &code).unwrap();
+                self.own.renew(agreed.bond);
                 self.receive(Kind::Confirm, &confirm)
             }
             Input::KeysUsed => {
@@ -152,6 +162,20 @@ fn transitions() {
         }
     }
     insta::assert_snapshot!(table);
+}
+
+#[test]
+fn hellos_that_somebody_repeats_use_up_nothing() {
+    for state in ["Hailing", "Confirming"] {
+        let mut it = Fixture::new(state);
+        let (_, hello) = greeter(9).hello();
+        let before = it.handshake.next_timeout();
+        for _ in 0..100 {
+            it.receive(Kind::Hello, &hello).unwrap();
+            assert_eq!(it.handshake.poll(at(1), &mut it.own), None);
+        }
+        assert_eq!((name(&it.handshake), it.handshake.next_timeout()), (state, before));
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The frames of the peer's stream that have arrived and that the owner has not taken.
+//! The frames of the peer's stream that have arrived and that the owner has not taken or applied.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use flow::Timestamp;
@@ -26,6 +26,9 @@ pub(crate) struct Inbox {
     next: u64,
     held: BTreeMap<u64, (usize, Message)>,
     held_bytes: usize,
+    /// Frames that the owner has taken, and of which it has still to say that it has applied them.
+    /// They lie within the window, so they are few.
+    unapplied: VecDeque<u64>,
     acks_at: Timestamp,
     since_ack: u32,
     repeated: u64,
@@ -38,6 +41,7 @@ impl Default for Inbox {
             next: 0,
             held: BTreeMap::new(),
             held_bytes: 0,
+            unapplied: VecDeque::new(),
             acks_at: Timestamp::NEVER,
             since_ack: 0,
             repeated: 0,
@@ -71,13 +75,15 @@ impl Inbox {
     pub fn check(&self, place: Place, bytes: usize) -> Result<(), Refusal> {
         let Place { stream, number } = place;
         let is_restart = stream > self.stream;
-        let next = if is_restart { 0 } else { self.next };
-        let held = if is_restart { 0 } else { self.held_bytes };
+        let (done, next, held) = match is_restart {
+            true => (0, 0, 0),
+            false => (self.done(), self.next, self.held_bytes),
+        };
         // The frame that all others wait for is always taken.
         let has_room = number == next || held + bytes <= HELD_BYTES_MAX;
         if stream < self.stream || stream == 0 {
             Err(Refusal::PastStream)
-        } else if number >= next.saturating_add(WINDOW_FRAMES) || !has_room {
+        } else if number >= done.saturating_add(WINDOW_FRAMES) || !has_room {
             Err(Refusal::BeyondWindow)
         } else {
             Ok(())
@@ -108,13 +114,40 @@ impl Inbox {
         if is_restart { Arrival::Restarted } else { Arrival::Held }
     }
 
-    /// The next message in order.
-    pub fn take(&mut self, now: Timestamp) -> Option<Message> {
+    /// The next message in order, and its place.
+    pub fn take(&mut self, now: Timestamp) -> Option<(Place, Message)> {
+        let place = Place { stream: self.stream, number: self.next };
         let (bytes, message) = self.held.remove(&self.next)?;
         self.held_bytes -= bytes;
         self.next += 1;
         self.acks_at = self.acks_at.min(now.after(ACK_DELAY));
-        Some(message)
+        Some((place, message))
+    }
+
+    /// The frame that was taken last is acknowledged only when it is applied.
+    pub fn await_applied(&mut self) {
+        self.unapplied.extend(self.next.checked_sub(1));
+    }
+
+    /// The owner has applied the frames up to this place.
+    pub fn applied(&mut self, now: Timestamp, Place { stream, number }: Place) {
+        if stream != self.stream {
+            return;
+        }
+        while self.unapplied.front().is_some_and(|first| *first <= number) {
+            self.unapplied.pop_front();
+            self.acks_at = self.acks_at.min(now.after(ACK_DELAY));
+        }
+    }
+
+    /// The owner's word is awaited no longer.
+    pub fn all_applied(&mut self, now: Timestamp) {
+        self.applied(now, Place { stream: self.stream, number: u64::MAX });
+    }
+
+    /// All frames below this are taken, and applied if that has to be awaited.
+    fn done(&self) -> u64 {
+        self.unapplied.front().copied().unwrap_or(self.next)
     }
 
     /// When an acknowledgment has to be sent.
@@ -124,7 +157,7 @@ impl Inbox {
 
     /// True if an acknowledgment needs ranges.
     pub fn has_ranges(&self) -> bool {
-        !self.held.is_empty()
+        !self.held.is_empty() || !self.unapplied.is_empty()
     }
 
     /// An acknowledgment without ranges, which a datagram with a frame has room for. One with
@@ -133,15 +166,17 @@ impl Inbox {
         if !self.has_ranges() {
             return self.acknowledge();
         }
-        Ack { stream: self.stream, next: self.next, ranges: Vec::new() }
+        Ack { stream: self.stream, next: self.done(), ranges: Vec::new() }
     }
 
     /// The acknowledgment to send now.
     pub fn acknowledge(&mut self) -> Ack {
         (self.acks_at, self.since_ack) = (Timestamp::NEVER, 0);
-        let mut ranges: Vec<(u16, u16)> = Vec::new();
-        let mut end = self.next;
+        let (done, mut end) = (self.done(), self.next);
         // All numbers lie within the window, so they fit.
+        let taken = (end - done) as u16;
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        ranges.extend((taken > 0).then_some((0, taken)));
         for number in self.held.keys() {
             let is_full = ranges.len() == ACK_RANGES_MAX;
             match ranges.last_mut() {
@@ -151,6 +186,6 @@ impl Inbox {
             }
             end = number + 1;
         }
-        Ack { stream: self.stream, next: self.next, ranges }
+        Ack { stream: self.stream, next: done, ranges }
     }
 }

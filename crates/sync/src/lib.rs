@@ -4,6 +4,12 @@
 //! the records of connections that have changed, and takes out datagrams to send and records to
 //! apply. Records are opaque here but for their [`Identity`]. docs/internals/sync-protocol.md
 //! explains the protocol.
+//!
+//! The module [`pfsync`] speaks the protocol of the BSDs' packet filter instead.
+
+// Its macro declares the refusals of pfsync, too.
+#[macro_use]
+mod refusal;
 
 mod bulk;
 mod cursor;
@@ -20,8 +26,8 @@ mod names;
 mod node;
 mod outbox;
 mod packet;
+pub mod pfsync;
 mod record;
-mod refusal;
 mod replay_window;
 mod round_trip;
 mod session;
@@ -39,9 +45,9 @@ pub use lineage::{Applied, GRAVES_MAX, Lineage, Verdict};
 pub use message::BulkId;
 pub use names::{NameHasher, NameMap};
 pub use node::{NameNotFit, NodeId, NodeName};
-pub use record::{Batch, Identity, Part, RECORD_BYTES_MAX, Record, RecordKind};
+pub use record::{Batch, Identity, Mark, Part, RECORD_BYTES_MAX, Record, RecordKind};
 pub use refusal::{Refusal, Refusals};
 pub use session::{
-    AWAY_AFTER, Agreement, Config, Counters, Event, NotTaken, PeerStatus, Presence, SecretRole,
-    Session, Settings, Status,
+    AWAY_AFTER, Agreement, Config, Counters, Event, NotTaken, PeerStatus, Presence,
+    RECORD_COST_BYTES, SecretRole, Session, SettingOutOfBounds, Settings, Status,
 };

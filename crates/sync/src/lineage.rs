@@ -72,9 +72,12 @@ impl Applied {
         self.order.clear();
     }
 
-    /// True for a connection that the sender no longer had at the end of a bulk transfer.
-    pub fn is_left_over(lineage: &Lineage, bulk: BulkId) -> bool {
-        lineage.seen != bulk
+    /// True for a connection that the sender no longer had at the end of a bulk transfer: neither
+    /// this nor a later one has named it.
+    pub fn is_left_over(&self, lineage: &Lineage, bulk: BulkId) -> bool {
+        // Numbers rise by one. A mark of an earlier session is hardly ever among the last few.
+        let since = |BulkId(number): BulkId| number.wrapping_sub(bulk.0);
+        since(lineage.seen) > since(self.bulk)
     }
 
     /// Ends that had to be forgotten because there were too many of them.

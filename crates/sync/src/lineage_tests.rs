@@ -90,8 +90,26 @@ fn connections_that_a_bulk_does_not_name_are_left_over() {
     // One is named as it is, one by a stale record, which says as much.
     state[0] = apply(&mut applied, Timestamp::ZERO, state[0], record(0, 5));
     state[1] = apply(&mut applied, Timestamp::ZERO, state[1], record(1, 4));
-    let left = state.map(|it| it.is_some_and(|(it, _)| Applied::is_left_over(&it, BulkId(1))));
+    let left = state.map(|it| it.is_some_and(|(it, _)| applied.is_left_over(&it, BulkId(1))));
     assert_eq!(left, [false, false, true]);
+}
+
+#[test]
+fn connections_that_a_later_bulk_names_are_not_left_over_by_an_earlier_one() {
+    for first in [1, u32::MAX] {
+        let mut applied = Applied::default();
+        let numbers = [first, first.wrapping_add(1), first.wrapping_add(2)].map(BulkId);
+        let insert = |key| (Identity { key, incarnation: 1, version: 1 }, RecordKind::Insert);
+        let named = numbers.map(|bulk| {
+            applied.begin_bulk(bulk);
+            apply(&mut applied, Timestamp::ZERO, None, insert(7)).unwrap().0
+        });
+        // The owner is slow to look for what the second one left over.
+        let left = named.map(|lineage| applied.is_left_over(&lineage, numbers[1]));
+        assert_eq!(left, [true, false, false]);
+        let of_another_session = Lineage { seen: BulkId(0x8000_0000), ..named[0] };
+        assert!(applied.is_left_over(&of_another_session, numbers[1]));
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ const CONTROL_FRAMES_MAX: usize = 16;
 /// Longest time between the first and the last record of a frame.
 const OPEN_LONGEST: Duration = Duration::from_millis(50);
 /// Charged for each frame in addition to its bytes.
-const FRAME_COST_BYTES: usize = 80;
+pub(crate) const FRAME_COST_BYTES: usize = 80;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flight {
@@ -36,7 +36,7 @@ enum Flight {
     Flying { at: Timestamp, is_first: bool },
     /// Sent, and counted as lost.
     Lost,
-    /// It has arrived, but one before it has not.
+    /// It has arrived, but the peer's owner is not done with it or with one before it.
     Landed,
 }
 
@@ -81,6 +81,8 @@ pub(crate) struct Outbox {
     timeouts: u32,
     /// The time-out runs from here.
     progress: Timestamp,
+    /// The last news from the peer about a frame, or when the first one began to wait.
+    waits_since: Timestamp,
     slowed: Timestamp,
     resent: u64,
 }
@@ -102,6 +104,7 @@ impl Default for Outbox {
             round_trip: RoundTrip::default(),
             timeouts: 0,
             progress: Timestamp::ZERO,
+            waits_since: Timestamp::ZERO,
             slowed: Timestamp::ZERO,
             resent: 0,
         }
@@ -141,6 +144,28 @@ impl Outbox {
         frame.map(|frame| frame.since).or(self.open.as_ref().map(|open| open.since))
     }
 
+    /// Since when nothing has arrived at the peer, if something waits here.
+    pub fn waits_since(&self) -> Timestamp {
+        self.waits_since
+    }
+
+    /// Number of the frame behind all that are closed.
+    pub fn end(&self) -> u64 {
+        self.first + self.frames.len() as u64
+    }
+
+    /// True if all frames below this are acknowledged.
+    pub fn is_acknowledged(&self, number: u64) -> bool {
+        self.first >= number
+    }
+
+    /// Something is about to wait here.
+    fn begin_to_wait(&mut self, now: Timestamp) {
+        if self.bytes == 0 {
+            self.waits_since = now;
+        }
+    }
+
     /// True if another message than records can wait here.
     pub fn takes_control(&self) -> bool {
         self.control < CONTROL_FRAMES_MAX
@@ -148,6 +173,7 @@ impl Outbox {
 
     /// Appends a message other than records.
     pub fn push_control(&mut self, now: Timestamp, message: &Message) {
+        self.begin_to_wait(now);
         self.close();
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
@@ -157,6 +183,7 @@ impl Outbox {
 
     /// Appends a record, in a frame of up to `limit` bytes.
     pub fn push_record(&mut self, now: Timestamp, part: Part, record: &Record<'_>, limit: usize) {
+        self.begin_to_wait(now);
         let is_done = |open: &Open| {
             let is_old = now.since(open.since) >= OPEN_LONGEST;
             is_old || open.part != part || open.records == u16::MAX
@@ -253,10 +280,9 @@ impl Outbox {
                 newest = newest.max(self.land(now, (number - first) as usize));
             }
         }
-        // Those beyond wait for the peer's owner. The window begins where it goes on, or the peer would
-        // have to refuse frames for which it has no room.
-        let is_landed = |frame: &Frame| frame.flight == Flight::Landed;
-        while self.first < ack.next && self.frames.front().is_some_and(is_landed) {
+        // Frames that have arrived are kept until the peer's owner is done with them.
+        while self.first < ack.next && self.is_front_landed() {
+            self.waits_since = now;
             let records = self.frames.pop_front().map_or(0, |frame| frame.records);
             self.records -= records;
             self.control -= usize::from(records == 0);
@@ -265,9 +291,13 @@ impl Outbox {
             self.sent -= 1;
         }
         if let Some(sent) = newest {
-            (self.timeouts, self.progress) = (0, now);
+            (self.timeouts, self.progress, self.waits_since) = (0, now, now);
             self.find_losses(now, sent);
         }
+    }
+
+    fn is_front_landed(&self) -> bool {
+        self.frames.front().is_some_and(|frame| frame.flight == Flight::Landed)
     }
 
     /// A frame has arrived. Returns when it was sent, if that is news.
@@ -358,6 +388,10 @@ impl Open {
 
     fn finish(mut self) -> Frame {
         self.bytes[self.start - 2..self.start].copy_from_slice(&self.records.to_be_bytes());
+        // A frame with few records takes about what is charged for it.
+        if self.bytes.capacity() > 2 * self.bytes.len() {
+            self.bytes.shrink_to_fit();
+        }
         let (records, since) = (self.records.into(), self.since);
         Frame { bytes: self.bytes, records, since, flight: Flight::Waiting }
     }

@@ -34,7 +34,7 @@ fn carry(
         assert!(bytes.len() <= LIMIT);
         inbox.check(place, bytes.len()).unwrap();
         inbox.insert(now, place, (bytes.len(), message));
-        while let Some(Message::Records(batch)) = inbox.take(now) {
+        while let Some((_, Message::Records(batch))) = inbox.take(now) {
             versions.extend(batch.records().map(|record| record.identity.version));
         }
     }
@@ -155,6 +155,39 @@ fn repetition_becomes_slow_and_never_ends() {
     assert_eq!(sent[..6], [(0, 32), (50, 2), (100, 2), (200, 2), (400, 2), (800, 2)]);
     assert!(sent[6..].iter().all(|it| *it == (1000, 2)), "{sent:?}");
     assert_eq!(outbox.records(), 200);
+}
+
+#[test]
+fn frames_take_about_the_memory_that_is_charged_for_them() {
+    let mut outbox = Outbox::default();
+    for version in 0..200 {
+        // Each frame holds one record, though a frame has room for many.
+        let part = Part::Bulk(BulkId(version % 2));
+        let identity = Identity { key: 1, incarnation: 1, version };
+        let record = Record { identity, kind: RecordKind::Change, body: &[0; 10] };
+        outbox.push_record(at(0), part, &record, 60_000);
+    }
+    let taken: usize = outbox.frames.iter().map(|frame| frame.bytes.capacity()).sum();
+    assert!(taken <= 2 * outbox.bytes(), "{taken} bytes for {}", outbox.bytes());
+}
+
+#[test]
+fn frames_that_are_not_applied_keep_the_window_where_it_is() {
+    let mut inbox = Inbox::default();
+    let place = |number| Place { stream: 1, number };
+    for number in 0..WINDOW_FRAMES {
+        assert_eq!(inbox.check(place(number), 1), Ok(()));
+        inbox.insert(at(0), place(number), (1, Message::AskSecret));
+        assert_eq!(inbox.take(at(0)).map(|(place, _)| place.number), Some(number));
+        inbox.await_applied();
+    }
+    // A peer that sends on can not fill the queues of this node.
+    assert_eq!(inbox.check(place(WINDOW_FRAMES), 1), Err(Refusal::BeyondWindow));
+    let ack = inbox.acknowledge();
+    assert_eq!((ack.next, &ack.ranges[..]), (0, &[(0, WINDOW_FRAMES as u16)][..]));
+    inbox.applied(at(0), place(9));
+    assert_eq!(inbox.check(place(WINDOW_FRAMES + 9), 1), Ok(()));
+    assert_eq!(inbox.check(place(WINDOW_FRAMES + 10), 1), Err(Refusal::BeyondWindow));
 }
 
 #[test]

@@ -65,7 +65,7 @@ pub(crate) const ACK_RANGES_MAX: usize = 16;
 pub(crate) struct Ack {
     /// The stream.
     pub stream: u32,
-    /// All frames below this have arrived, and their owner has taken them.
+    /// All frames below this have arrived, and their owner has taken or applied them.
     pub next: u64,
     /// Frames beyond, in order: how many are missing, and how many are there behind these.
     pub ranges: Vec<(u16, u16)>,
@@ -93,7 +93,7 @@ impl Ack {
         }
         let ranges = (0..count).map(|at| {
             let range = (reader.u16()?, reader.u16()?);
-            // The first range may follow at once: frames that wait for the owner.
+            // The first range may follow at once: frames that the owner has still to take or apply.
             let is_apart = range.0 > 0 || at == 0;
             (is_apart && range.1 > 0).then_some(range)
         });
@@ -113,7 +113,7 @@ impl Ack {
 }
 
 /// Where a frame is in the stream of its sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Place {
     /// The stream. A sender that has forgotten frames begins another one with a higher number.
     pub stream: u32,

@@ -3,7 +3,9 @@
 use flow::Timestamp;
 
 use crate::cursor::{Reader, put_varint};
+use crate::greeting::Bond;
 use crate::message::BulkId;
+use crate::packet::Place;
 
 /// Longest record of a connection, bytes, without its identity.
 pub const RECORD_BYTES_MAX: usize = 1000;
@@ -81,6 +83,14 @@ pub enum Part {
     Bulk(BulkId),
 }
 
+/// Names a batch that a session has given out, for [`Session::applied`](crate::Session::applied).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Mark {
+    /// Of whose stream it is. Streams have numbers only within a bond.
+    pub(crate) bond: Option<Bond>,
+    pub(crate) place: Place,
+}
+
 /// Records that arrived in one frame. It is made only of bytes in which all records are right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
@@ -88,6 +98,7 @@ pub struct Batch {
     time: Timestamp,
     count: u16,
     bytes: Vec<u8>,
+    pub(crate) mark: Mark,
 }
 
 impl Batch {
@@ -99,7 +110,12 @@ impl Batch {
             Record::decode(reader)?;
         }
         reader.end()?;
-        Some(Self { part, time, count, bytes })
+        Some(Self { part, time, count, bytes, mark: Mark::default() })
+    }
+
+    /// Names this batch.
+    pub fn mark(&self) -> Mark {
+        self.mark
     }
 
     /// Why they were sent.

@@ -36,7 +36,7 @@ refusals! {
     Forged = "forged", "Datagram that the sender's key does not vouch for: another pre-shared key, or changed on its way.";
     Replayed = "replayed", "Datagram that has been accepted before, or is too old to tell.";
     StaleGreeting = "stale_greeting", "Answer or confirmation that nobody waits for.";
-    Crossed = "crossed", "Greeting that crossed one of this node, which goes first by its lower number.";
+    Crossed = "crossed", "Confirmation that crossed one of this node, which goes first by its lower number.";
     PastStream = "past_stream", "Frame of a stream that its sender has given up.";
     BeyondWindow = "beyond_window", "Frame that lies further ahead than a sender may go.";
     ImpossibleAck = "impossible_ack", "Acknowledgment of a frame that was never sent.";

@@ -89,7 +89,7 @@ impl Readdress {
         let is_usual = rewrite_ends(frame, network, &source, &destination, covers);
         if is_usual {
             (network.source, network.destination) = (source.address, destination.address);
-            self.describe(&mut network.transport);
+            self.describe_transport(&mut network.transport);
         }
         is_usual
     }
@@ -113,9 +113,14 @@ impl Readdress {
         };
         let places = usize::from(network.offset)..usize::from(network.transport_offset);
         if self.write(frame, places, packet).is_some() {
-            self.set_addresses(&mut network.source, &mut network.destination);
-            self.describe(&mut network.transport);
+            self.describe(network);
         }
+    }
+
+    /// Changes the description of a packet, as [`Readdress::apply`] does together with the packet.
+    pub fn describe(&self, network: &mut Network) {
+        self.set_addresses(&mut network.source, &mut network.destination);
+        self.describe_transport(&mut network.transport);
     }
 
     /// Changes the ends of the packet that the ICMP error in `frame` quotes, and the
@@ -217,7 +222,7 @@ impl Readdress {
         if reply { self.destination } else { self.source }
     }
 
-    fn describe(&self, transport: &mut Transport) {
+    fn describe_transport(&self, transport: &mut Transport) {
         match transport {
             Transport::Tcp(tcp) => self.set(&mut tcp.source_port, &mut tcp.destination_port),
             Transport::Udp { source_port, destination_port, .. }

@@ -32,7 +32,7 @@ pub enum Order {
 /// One worker and bursts of datagrams, for ever.
 pub struct Assembly {
     shape: Shape,
-    orders: Vec<Vec<Place>>,
+    orders: Vec<Vec<FragmentPosition>>,
     round: usize,
     /// Datagrams in a burst, each of a source of its own.
     datagrams: usize,
@@ -46,7 +46,7 @@ pub struct Assembly {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct FragmentPosition {
     datagram: u16,
     piece: u16,
 }
@@ -119,7 +119,12 @@ impl Assembly {
     }
 }
 
-fn places(random: &mut Random, shape: &Shape, datagrams: usize, order: Order) -> Vec<Place> {
+fn places(
+    random: &mut Random,
+    shape: &Shape,
+    datagrams: usize,
+    order: Order,
+) -> Vec<FragmentPosition> {
     let pieces = shape.pieces();
     let mut numbers: Vec<u32> = (0..(datagrams * pieces) as u32).collect();
     match order {
@@ -129,7 +134,7 @@ fn places(random: &mut Random, shape: &Shape, datagrams: usize, order: Order) ->
         }
         Order::Shuffled => random.shuffle(&mut numbers),
     }
-    let place = |number: u32| Place {
+    let place = |number: u32| FragmentPosition {
         datagram: (number as usize / pieces) as u16,
         piece: (number as usize % pieces) as u16,
     };

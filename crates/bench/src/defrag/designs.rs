@@ -115,7 +115,7 @@ impl Owned {
     ) -> Taken {
         let Self { reassembler, settings, memory, counters, pool, complete, refused, .. } = self;
         let mut held = self.held;
-        let mut discard = |frame: Frame, _: ::defrag::Why| refused.push(frame);
+        let mut discard = |frame: Frame, _: ::defrag::DiscardCause| refused.push(frame);
         let mut taken = Taken::default();
         let mut context = Context { now, settings, memory, counters, discard: &mut discard };
         for (piece, frame) in pieces.iter().zip(frames) {

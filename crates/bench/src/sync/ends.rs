@@ -124,7 +124,7 @@ impl Sender {
         socket: UdpSocket,
         exit: Option<Box<dyn Exit>>,
     ) -> Result<Self, Error> {
-        let peer = Peer::new(hub, session(clock, 1, false)?, Role::Active, NAMES)?;
+        let peer = Peer::new(hub, session(clock, 1, false)?, Role::Active, NAMES, clock.session())?;
         Ok(Self { peer, socket, exit, buffer: vec![0; DATAGRAM_BYTES] })
     }
 
@@ -311,7 +311,8 @@ impl Standby {
         let stepper = Stepper::new(clock.session());
         let gateway = Gateway::stepped(config, ports, &Picture::default(), stepper.clone())?;
         let copies = Copies { gateway, log: Mutex::new(None) };
-        let peer = Peer::new(&copies, session(clock, 2, true)?, Role::Standby, NAMES)?;
+        let peer =
+            Peer::new(&copies, session(clock, 2, true)?, Role::Standby, NAMES, clock.session())?;
         Ok(Self { copies, stepper, peer, socket, buffer: vec![0; DATAGRAM_BYTES] })
     }
 

@@ -36,6 +36,17 @@ pub mod stage {
     pub const OVER: u8 = 2;
 }
 
+/// Ends the turn when its thread panics, so that no other thread waits for ever.
+pub struct TurnGuard<'a>(pub &'a AtomicU8);
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(stage::OVER, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The work of a lane with packets besides making them.
 pub enum Part {
     /// It finds the bucket of each.

@@ -11,7 +11,7 @@ use netio::cpu;
 use super::clock::NodeClock;
 use super::ends::{Sender, Standby, sockets};
 use super::hub::{Hub, Way};
-use super::lane::{Done, Lane, Part, Told, split, stage};
+use super::lane::{Done, Lane, Part, Told, TurnGuard, split, stage};
 use super::load::Load;
 use super::rivals::{Locked, ring};
 use super::wrong;
@@ -182,13 +182,24 @@ impl Node {
         let has_sender = sender.is_some();
         let mut result = std::thread::scope(|scope| {
             let standby = standby.filter(|_| !is_peer_dead);
-            let standby = standby.map(|it| scope.spawn(move || it.run(clock, at, level)));
-            let sender = sender.map(|it| scope.spawn(move || it.run(hub, clock, at, is_peer_dead)));
+            let standby = standby.map(|it| {
+                scope.spawn(move || {
+                    let _guard = TurnGuard(at);
+                    it.run(clock, at, level)
+                })
+            });
+            let sender = sender.map(|it| {
+                scope.spawn(move || {
+                    let _guard = TurnGuard(at);
+                    it.run(hub, clock, at, is_peer_dead)
+                })
+            });
             let lanes: Vec<_> = lanes
                 .iter_mut()
                 .zip(cpus)
                 .map(|(lane, &cpu)| {
                     scope.spawn(move || {
+                        let _guard = TurnGuard(at);
                         cpu::name_current_thread(name);
                         lane.run(time, at, cpu, has_sender)
                     })

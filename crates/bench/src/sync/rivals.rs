@@ -116,8 +116,9 @@ impl Entrance for RingEntrance {
         }
         let mut at = written.0.load(Ordering::Relaxed);
         loop {
-            // An update that finds the ring full is lost: its change is safe.
-            if at - read.0.load(Ordering::Acquire) >= SLOTS as u64 {
+            // An update that finds the ring full is lost: its change is safe. The reader may have
+            // passed `at` since it was read; then the exchange fails.
+            if at.saturating_sub(read.0.load(Ordering::Acquire)) >= SLOTS as u64 {
                 return;
             }
             match written.0.compare_exchange_weak(at, at + 1, Ordering::AcqRel, Ordering::Relaxed) {

@@ -4,6 +4,7 @@
 mod direction;
 mod forwarding;
 mod head;
+mod interface;
 mod labels;
 mod prefix;
 mod zones;
@@ -16,6 +17,7 @@ use wire::Family;
 pub use self::direction::Direction;
 pub use self::forwarding::Forwarding;
 pub(crate) use self::head::{Head, Status};
+pub use self::interface::{InterfaceName, Interfaces, NoInterfaces};
 pub(crate) use self::labels::AtTheEnd;
 pub use self::labels::{Label, LabelNames, Labels, NameError, UnknownLabel};
 pub use self::prefix::{Prefix, PrefixError};

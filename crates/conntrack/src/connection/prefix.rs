@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use flow::codec::{DecodeError, Reader, Write};
+
 /// An address with the number of leading bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
@@ -21,6 +23,20 @@ impl Prefix {
     /// An address with the number of its leading bits that count, at most its width.
     pub(crate) const fn new(address: IpAddr, length: u8) -> Self {
         Self { address, length }
+    }
+
+    /// Appends its bytes.
+    pub(crate) fn write(&self, to: &mut Vec<u8>) {
+        to.address(self.address);
+        to.u8(self.length);
+    }
+
+    /// Reads what [`Prefix::write`] has written.
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (address, length) = (from.address()?, from.u8()?);
+        let prefix = Self { address, length };
+        let is_one = length <= Self::from(address).length && prefix.canonical() == prefix;
+        if is_one { Ok(prefix) } else { Err(DecodeError::Impossible("a network")) }
     }
 
     /// The address, if it is the only one inside.

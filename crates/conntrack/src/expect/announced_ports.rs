@@ -11,23 +11,23 @@ use super::{Book, Destination, Expectation, Expectations, Master};
 use crate::helper::Announced;
 
 /// Most media places that are remembered; beyond that the first is forgotten.
-const REMEMBERED: usize = 1024;
+pub(super) const REMEMBERED: usize = 1024;
 
 /// The translated ports of the places where media were expected, the even port of each pair.
 /// The media flows of a call outlive it, and a new call at the same places continues them. So
 /// it has to use the same translated ports.
 #[derive(Debug, Default)]
 pub(super) struct Media {
-    ports: BTreeMap<Place, u16>,
+    pub(super) ports: BTreeMap<MediaKey, u16>,
     /// In the order in which they were remembered.
-    order: VecDeque<Place>,
+    pub(super) order: VecDeque<MediaKey>,
 }
 
 /// Zone, protocol, the place, and its translated address.
-type Place = (Zone, u8, (IpAddr, u16), IpAddr);
+pub(crate) type MediaKey = (Zone, u8, (IpAddr, u16), IpAddr);
 
 impl Media {
-    fn remember(&mut self, place: Place, port: u16) {
+    pub(super) fn remember(&mut self, place: MediaKey, port: u16) {
         if self.ports.insert(place, port & !1).is_none() {
             self.order.push_back(place);
         }
@@ -40,7 +40,7 @@ impl Media {
 }
 
 /// The media place that an announcement is for; `None` if it is not for media.
-fn place_of(master: &Master, announced: &Announced) -> Option<Place> {
+fn place_of(master: &Master, announced: &Announced) -> Option<MediaKey> {
     let (address, port) = announced.follow?.destination?;
     announced.pair_of?;
     let zone = master.flow.key.zone;
@@ -82,7 +82,7 @@ impl Expectations {
         master: &FlowKey,
         said: (IpAddr, u16),
     ) -> Option<(IpAddr, u16)> {
-        self.book().follows(master).find_map(|(announced, meant)| {
+        self.book().translated_announcements(master).find_map(|(announced, meant)| {
             ((announced.destination, announced.destination_port) == said).then_some(meant)
         })
     }
@@ -94,7 +94,7 @@ impl Expectations {
         master: &FlowKey,
         meant: (IpAddr, u16),
     ) -> Option<(IpAddr, u16)> {
-        self.book().follows(master).find_map(|(announced, place)| {
+        self.book().translated_announcements(master).find_map(|(announced, place)| {
             (place == meant).then_some((announced.destination, announced.destination_port))
         })
     }
@@ -108,7 +108,7 @@ impl Expectations {
         host: &Endpoint,
         address: IpAddr,
     ) -> Option<u16> {
-        self.book().follows(master).find_map(|(announced, meant)| {
+        self.book().translated_announcements(master).find_map(|(announced, meant)| {
             let is_host = (mapped(meant.0), meant.1) == (host.address, host.port);
             let is_it =
                 is_host && (announced.protocol, announced.destination) == (protocol, address);
@@ -119,7 +119,10 @@ impl Expectations {
 
 impl Book {
     /// The announcements of a connection that are translated, each with its real place.
-    fn follows(&self, master: &FlowKey) -> impl Iterator<Item = (&Announced, (IpAddr, u16))> {
+    fn translated_announcements(
+        &self,
+        master: &FlowKey,
+    ) -> impl Iterator<Item = (&Announced, (IpAddr, u16))> {
         let all = self.of_master(master).map(|number| &self.entries[&number].announced);
         all.filter_map(|announced| Some((announced, announced.follow?.destination?)))
     }
@@ -128,7 +131,7 @@ impl Book {
     /// its pair.
     fn announced_port(&self, master: &FlowKey, new: &Announced) -> Option<u16> {
         let (address, port) = new.follow?.destination?;
-        self.follows(master).find_map(|(old, meant)| {
+        self.translated_announcements(master).find_map(|(old, meant)| {
             let is_alike = (old.protocol, old.destination) == (new.protocol, new.destination)
                 && meant.0 == address;
             if !is_alike {

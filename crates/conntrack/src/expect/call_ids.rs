@@ -16,7 +16,7 @@ use crate::helper::{Announcements, Way};
 
 /// Most ids of one end of a control connection that are remembered; beyond that the first is
 /// forgotten.
-const IDS: usize = 16;
+pub(super) const IDS: usize = 16;
 /// Most ids that are tried: no two hosts have that many calls with each other.
 const TRIES: u16 = 1024;
 
@@ -24,17 +24,20 @@ const TRIES: u16 = 1024;
 #[derive(Debug, Default)]
 pub(super) struct CallIds {
     /// The control connection that uses an id on a way.
-    taken: BTreeMap<(Way, u16), FlowKey>,
+    pub(super) taken: BTreeMap<(Way, u16), FlowKey>,
     /// The ids of a control connection, oldest first.
-    of_master: BTreeMap<FlowKey, Vec<CallId>>,
+    pub(super) of_master: BTreeMap<FlowKey, Vec<CallId>>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct CallId {
-    end: Direction,
-    own: u16,
-    known: u16,
-    way: Way,
+/// An id that an end of a control connection chose, and the id that the other side knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallId {
+    /// The end that chose it.
+    pub end: Direction,
+    pub own: u16,
+    pub known: u16,
+    /// The way of the packets that carry the known one.
+    pub way: Way,
 }
 
 impl CallIds {

@@ -17,29 +17,30 @@ use crate::helper::{Announced, Way};
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     /// By the key of their connection.
-    open: BTreeMap<FlowKey, Open>,
+    pub(super) open: BTreeMap<FlowKey, OpenCall>,
     by_master: BTreeMap<FlowKey, BTreeSet<FlowKey>>,
     /// The call that a packet with this name belongs to.
     named: BTreeMap<Name, FlowKey>,
     /// The calls whose connection has to be ended.
-    over: BTreeSet<FlowKey>,
+    pub(super) over: BTreeSet<FlowKey>,
 }
 
 /// The name that a packet of a call carries: its way and its receiver's call id.
-type Name = (Way, u16);
+pub(crate) type Name = (Way, u16);
 
-#[derive(Clone, Copy, Debug)]
-struct Open {
+/// A call that has a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenCall {
     /// The control connection that has announced it.
-    master: FlowKey,
+    pub master: FlowKey,
     /// Its key between the real ends, before translation.
-    real: FlowKey,
+    pub real: FlowKey,
     /// The names of packets from either end.
-    names: [Name; 2],
+    pub names: [Name; 2],
 }
 
 impl Calls {
-    fn enter(&mut self, call: FlowKey, open: Open) {
+    pub(super) fn enter(&mut self, call: FlowKey, open: OpenCall) {
         self.leave(&call);
         self.open.insert(call, open);
         self.by_master.entry(open.master).or_default().insert(call);
@@ -50,7 +51,7 @@ impl Calls {
     /// had become free again. So another call that has one of these ids on the same way is
     /// over.
     pub fn hand_over(&mut self, announced: &Expectation) {
-        let Some(open) = Open::of(announced) else { return };
+        let Some(open) = OpenCall::of(announced) else { return };
         if let Some(other) = self.named.get(&open.names[0]).copied()
             && self.open.get(&other).is_some_and(|it| !it.is_named_like(&open))
         {
@@ -106,7 +107,7 @@ impl Expectations {
         let others = claim.numbers.iter().filter_map(|number| book.entries.get(number));
         let masters: Vec<FlowKey> = others.map(|other| other.master.flow.key).collect();
         let master = claim.expectation.master.flow.key;
-        let Some(open) = Open::of(&claim.expectation) else { return };
+        let Some(open) = OpenCall::of(&claim.expectation) else { return };
         let real = open.real;
         let is_expected = self.forget_call(book, &master, &real, now, events);
         for other in masters {
@@ -193,7 +194,7 @@ impl Expectations {
     }
 }
 
-impl Open {
+impl OpenCall {
     /// True for the same ids on the same ways, whichever end opened the call.
     fn is_named_like(&self, other: &Self) -> bool {
         let [one, back] = other.names;

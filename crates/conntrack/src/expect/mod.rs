@@ -19,6 +19,7 @@ mod calls;
 mod claims;
 mod destination_filter;
 mod passage;
+mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -29,12 +30,17 @@ use std::time::Duration;
 use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use wire::{Family, mapped};
 
+pub(crate) use self::announced_ports::MediaKey;
 pub(crate) use self::announcer::{Announcer, Measure, put_together};
+pub(crate) use self::call_ids::CallId;
 use self::call_ids::CallIds;
 use self::calls::Calls;
+pub(crate) use self::calls::{Name, OpenCall};
 pub(crate) use self::claims::Claim;
 use self::destination_filter::DestinationFilter;
 pub(crate) use self::passage::Passage;
+pub(crate) use self::record::{Announcement, ExpectationRecord, NotTaken};
+pub use self::record::{AnnouncementCursor, AnnouncementRecord};
 use crate::Direction;
 use crate::helper::{Announced, Holder, Kind, Memory, Shares};
 use crate::view::{
@@ -101,7 +107,7 @@ struct Destination {
 }
 
 /// The connection that announces others.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Master {
     /// Its key, and the end that opened it.
     pub flow: KeyedPacket,

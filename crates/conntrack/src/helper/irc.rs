@@ -12,12 +12,12 @@ use std::ops::Range;
 
 use wire::protocol;
 
-use super::record::Place;
+use super::record::HelperStore;
 use super::stream::{Framing, Stream};
 use super::text::number;
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, TCP};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "irc",
@@ -103,8 +103,8 @@ const SESSIONS: [Session; 5] =
     [Session::Opening, Session::Begun, Session::Named, Session::Identified, Session::Registered];
 
 impl Irc {
-    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { session: from.one_of(&SESSIONS)?, lines: Stream::read_record(from, place)? })
+    pub fn read(from: &mut Reader<'_>, store: &HelperStore<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { session: from.one_of(&SESSIONS)?, lines: Stream::read_record(from, store)? })
     }
 }
 

@@ -28,14 +28,14 @@ use std::net::IpAddr;
 
 use wire::protocol;
 
-use super::record::Place;
+use super::record::HelperStore;
 use super::stream::{Framing, Streams};
 use super::{
     Announced, Class, Earlier, Facts, HelperPacket, Inspect, Inspected, Request, TCP, Way,
 };
 use crate::Direction;
-use crate::codec::{DecodeError, Reader};
 use crate::nat::Edit;
+use flow::codec::{DecodeError, Reader};
 
 pub(super) const FACTS: Facts = Facts {
     name: "pptp",
@@ -265,8 +265,8 @@ fn as_meant(
 }
 
 impl Pptp {
-    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { state: record::read(from)?, streams: Streams::read_record(from, place)? })
+    pub fn read(from: &mut Reader<'_>, store: &HelperStore<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { state: record::read(from)?, streams: Streams::read_record(from, store)? })
     }
 }
 

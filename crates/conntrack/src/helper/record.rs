@@ -2,10 +2,10 @@
 
 use super::{AttachedHelper, Holder, Inspect, Kind, Memory, amanda, broadcast, ftp, h323, irc};
 use super::{pptp, sane, sip, tftp};
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
-/// The place in which a helper keeps beginnings of messages.
-pub(super) struct Place<'a> {
+/// The memory in which a helper keeps beginnings of messages.
+pub(super) struct HelperStore<'a> {
     pub memory: &'a Memory,
     /// The source whose share of the memory they use.
     pub opener: Holder,
@@ -34,18 +34,16 @@ impl RecordedHelper {
     /// this memory.
     pub fn restore(&self, memory: &Memory, opener: Holder) -> AttachedHelper {
         let Self { kind, starts, ref state } = *self;
-        let place = Place { memory, opener };
+        let store = HelperStore { memory, opener };
         let state = state.as_ref().and_then(|state| {
             // It was read before.
-            kind.read_state(&mut Reader::new(state), &place).ok()
+            kind.read_state(&mut Reader::new(state), &store).ok()
         });
         AttachedHelper { kind, state, starts }
     }
 
     pub fn write(&self, to: &mut Vec<u8>) {
-        let name = self.kind.name().as_bytes();
-        to.u8(name.len() as u8);
-        to.bytes(name);
+        self.kind.write_name(to);
         to.option(self.starts, |to, starts| {
             starts.into_iter().for_each(|start| to.option(start, |to, number| to.u32(number)));
         });
@@ -54,17 +52,12 @@ impl RecordedHelper {
 
     /// Reads a helper up to the end of the bytes.
     pub fn read(from: &mut Reader<'_>, opener: Holder) -> Result<Self, DecodeError> {
-        let length = from.u8()?.into();
-        let name = from.bytes(length)?;
-        let all = Kind::ALL.iter().chain(&[Kind::H245]);
-        let Some(&kind) = all.into_iter().find(|kind| kind.name().as_bytes() == name) else {
-            return Err(DecodeError::Helper(String::from_utf8_lossy(name).into_owned()));
-        };
+        let kind = Kind::read_name(from)?;
         let starts =
             from.option(|from| Ok([from.option(Reader::u32)?, from.option(Reader::u32)?]))?;
         let state = from.option(|from| {
             let state = from.clone();
-            kind.read_state(from, &Place { memory: &Memory::default(), opener })?;
+            kind.read_state(from, &HelperStore { memory: &Memory::default(), opener })?;
             Ok(state.before(from).into())
         })?;
         Ok(Self { kind, starts, state })
@@ -72,30 +65,52 @@ impl RecordedHelper {
 
     /// True if a connection of this protocol can have the helper.
     pub fn suits(&self, protocol: u8) -> bool {
-        self.kind.facts().protocols.contains(&protocol)
+        self.kind.suits(protocol)
     }
 }
 
 impl Kind {
+    /// True if a connection of this protocol can have it.
+    pub(crate) fn suits(self, protocol: u8) -> bool {
+        self.facts().protocols.contains(&protocol)
+    }
+
+    /// Appends its name, with its length.
+    pub(crate) fn write_name(self, to: &mut Vec<u8>) {
+        let name = self.name().as_bytes();
+        to.u8(name.len() as u8);
+        to.bytes(name);
+    }
+
+    /// Reads a name.
+    pub(crate) fn read_name(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let length = from.u8()?.into();
+        let name = from.bytes(length)?;
+        let mut all = Self::ALL.iter().chain(&[Self::H245]);
+        let kind = all.find(|kind| kind.name().as_bytes() == name);
+        let unknown = || DecodeError::Helper(String::from_utf8_lossy(name).into_owned());
+        kind.copied().ok_or_else(unknown)
+    }
+
     /// Reads what [`Inspect::write`] has written.
     fn read_state(
         self,
         from: &mut Reader<'_>,
-        place: &Place<'_>,
+        store: &HelperStore<'_>,
     ) -> Result<Box<dyn Inspect>, DecodeError> {
         Ok(match self {
             Self::Amanda => Box::new(amanda::Amanda::read(from)?),
             Self::Ftp => Box::new(ftp::Ftp::read_record(from)?),
-            Self::Irc => Box::new(irc::Irc::read(from, place)?),
+            Self::Irc => Box::new(irc::Irc::read(from, store)?),
             Self::NetbiosNs => Box::new(broadcast::Broadcast::NETBIOS_NS),
-            Self::Pptp => Box::new(pptp::Pptp::read(from, place)?),
+            Self::Pptp => Box::new(pptp::Pptp::read(from, store)?),
             Self::Sane => Box::new(sane::Sane::read(from)?),
-            Self::Sip => Box::new(sip::Sip::read(from, place)?),
+            Self::Sip => Box::new(sip::Sip::read(from, store)?),
             Self::Snmp => Box::new(broadcast::Broadcast::SNMP),
             Self::Tftp => Box::new(tftp::Tftp),
             Self::Ras => Box::new(h323::Ras::read(from)?),
-            Self::Q931 => Box::new(h323::CallSignalling::read(from, place)?),
-            Self::H245 => Box::new(h323::MediaControl::read(from, place)?),
+            Self::Q931 => Box::new(h323::CallSignalling::read(from, store)?),
+            Self::H245 => Box::new(h323::MediaControl::read(from, store)?),
         })
     }
 }

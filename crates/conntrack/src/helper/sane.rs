@@ -6,7 +6,7 @@ use wire::protocol;
 
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Request, TCP};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "sane",

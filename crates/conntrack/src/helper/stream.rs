@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::record::Place;
+use super::record::HelperStore;
 use super::{HelperPacket, Holder, Inspected, Shares};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// Longest message that is kept until its last segment comes, bytes.
 const LONGEST: usize = 8192;
@@ -199,17 +199,20 @@ impl Stream {
     }
 
     /// The reverse of [`Stream::write`].
-    pub fn read_record(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+    pub fn read_record(
+        from: &mut Reader<'_>,
+        store: &HelperStore<'_>,
+    ) -> Result<Self, DecodeError> {
         let next = from.option(Reader::u32)?;
         let kept = match from.u8()? {
             NOTHING => None,
-            GAVE_WAY => Some(Kept { number: u64::MAX, memory: place.memory.clone() }),
+            GAVE_WAY => Some(Kept { number: u64::MAX, memory: store.memory.clone() }),
             BYTES => {
                 let length = usize::try_from(from.varint()?).unwrap_or(usize::MAX);
                 if !(1..=LONGEST).contains(&length) {
                     return Err(DecodeError::Impossible("the beginning of a message"));
                 }
-                Some(place.memory.keep(place.opener, from.bytes(length)?))
+                Some(store.memory.keep(store.opener, from.bytes(length)?))
             }
             _ => return Err(DecodeError::Impossible("the beginning of a message")),
         };
@@ -234,8 +237,11 @@ impl Streams {
     }
 
     /// The reverse of [`Streams::write`].
-    pub fn read_record(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
-        Ok(Self([Stream::read_record(from, place)?, Stream::read_record(from, place)?]))
+    pub fn read_record(
+        from: &mut Reader<'_>,
+        store: &HelperStore<'_>,
+    ) -> Result<Self, DecodeError> {
+        Ok(Self([Stream::read_record(from, store)?, Stream::read_record(from, store)?]))
     }
 
     /// As [`Stream::feed`].

@@ -7,9 +7,9 @@ use super::dccp::Dccp;
 use super::sctp::Sctp;
 use super::tcp::TcpTracker;
 use super::udp::Udp;
-use super::{State, TimeoutPolicy};
-use crate::codec::{DecodeError, Millis, Reader, Write};
-use crate::proto::tcp::{TcpState, TcpTimeouts};
+use super::{State, TimeoutPolicy, Timeouts};
+use crate::proto::tcp::{TcpSettings, TcpState, TcpTimeouts};
+use flow::codec::{DecodeError, Millis, Reader, Write};
 
 /// The state of a connection, as a record has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,6 +144,37 @@ impl RecordedState {
             10 => Self::Generic,
             unknown => return Err(DecodeError::Kind(unknown)),
         })
+    }
+}
+
+impl State {
+    /// The longest lifetime that a packet gives a connection in this state, seconds.
+    pub fn longest(
+        &self,
+        timeouts: &Timeouts,
+        tcp: &TcpSettings,
+        policy: Option<&TimeoutPolicy>,
+        family: Family,
+    ) -> u32 {
+        let generic = timeouts.generic;
+        match (self, policy) {
+            (Self::Tcp(tracker), Some(policy @ TimeoutPolicy::Tcp(own))) => {
+                own.of(tracker.state()).max(policy.first())
+            }
+            (Self::Tcp(tracker), _) => tcp.timeouts.of(tracker.state()),
+            (Self::Udp(_), Some(TimeoutPolicy::Udp { unreplied, replied })) => {
+                *unreplied.max(replied)
+            }
+            (Self::Udp(_) | Self::UdpLite, _) => timeouts.udp.max(timeouts.udp_stream),
+            (Self::Sctp(sctp), _) => timeouts.sctp[sctp.state() as usize],
+            (Self::Dccp(dccp), _) => timeouts.dccp[dccp.state() as usize],
+            (Self::Icmp, _) if family == Family::V4 => timeouts.icmp,
+            (Self::Icmp, _) => timeouts.icmpv6,
+            (Self::Gre, _) => timeouts.gre.max(timeouts.gre_stream),
+            (Self::Tunnel(_), _) => timeouts.gre.max(timeouts.gre_stream).max(generic),
+            (Self::Call, _) => timeouts.call.max(timeouts.call_stream),
+            (Self::Generic, _) => generic,
+        }
     }
 }
 

@@ -12,20 +12,20 @@
 use flow::{Endpoint, FlowKey, KeyedPacket, Side, Zone};
 use wire::Family;
 
-use super::{ConnectionRecord, Facts, InterfaceName, RecordedTranslation};
-use crate::codec::{DecodeError, Millis, Reader, Write, prefixed};
+use super::{ConnectionRecord, Facts, RecordedTranslation};
 use crate::helper::{Holder, RecordedHelper};
 use crate::proto::RecordedState;
 use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
-use crate::{Counts, Labels, TimeoutPolicy};
+use crate::{Counts, InterfaceName, Labels, TimeoutPolicy};
+use flow::codec::{DecodeError, Millis, Reader, Write, prefixed};
 
 /// The version of records that this program writes, and the only one that it reads.
 pub const VERSION: u8 = 1;
 
 /// Bits of the facts.
-const IS_V6: u8 = 1;
-const FROM_HIGH: u8 = 1 << 1;
+pub(super) const IS_V6: u8 = 1;
+pub(super) const FROM_HIGH: u8 = 1 << 1;
 const SEEN_REPLY: u8 = 1 << 2;
 const ASSURED: u8 = 1 << 3;
 const EXPECTED: u8 = 1 << 4;
@@ -217,11 +217,11 @@ fn non_zero<T: Default + PartialEq>(value: T) -> Result<T, DecodeError> {
     if value == T::default() { Err(DecodeError::Impossible("an empty field")) } else { Ok(value) }
 }
 
-fn bits_of<const N: usize>(bits: [(bool, u8); N]) -> u8 {
+pub(super) fn bits_of<const N: usize>(bits: [(bool, u8); N]) -> u8 {
     bits.into_iter().filter(|(is_set, _)| *is_set).fold(0, |bits, (_, bit)| bits | bit)
 }
 
-fn write_ends(FlowKey { low, high, kind, family, .. }: &FlowKey, to: &mut Vec<u8>) {
+pub(super) fn write_ends(FlowKey { low, high, kind, family, .. }: &FlowKey, to: &mut Vec<u8>) {
     for Endpoint { address, port } in [low, high] {
         match family {
             Family::V4 => to.bytes(&address[12..]),
@@ -232,7 +232,11 @@ fn write_ends(FlowKey { low, high, kind, family, .. }: &FlowKey, to: &mut Vec<u8
     to.u8(*kind);
 }
 
-fn read_ends(family: Family, protocol: u8, from: &mut Reader<'_>) -> Result<FlowKey, DecodeError> {
+pub(super) fn read_ends(
+    family: Family,
+    protocol: u8,
+    from: &mut Reader<'_>,
+) -> Result<FlowKey, DecodeError> {
     let mut end = || {
         let address = match family {
             Family::V4 => wire::mapped(from.array::<4>()?.into()),
@@ -243,3 +247,7 @@ fn read_ends(family: Family, protocol: u8, from: &mut Reader<'_>) -> Result<Flow
     let (low, high) = (end()?, end()?);
     Ok(FlowKey { low, high, zone: Zone(0), protocol, kind: from.u8()?, family })
 }
+
+#[cfg(test)]
+#[path = "encoding_tests.rs"]
+mod tests;

@@ -14,14 +14,14 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher13;
 
 use super::ConnectionRecord;
-use crate::codec::{DecodeError, Reader, Write, prefixed};
+use flow::codec::{DecodeError, Reader, Write, prefixed};
 
 /// The first bytes of a file.
 const MAGIC: &[u8; 16] = b"STATEWAY-RECORDS";
 /// The version of files that this program writes, and the only one that it reads.
 const FILE_VERSION: u8 = 1;
-/// Bytes behind the last record: the number of records and the checksum.
-const TRAILER: usize = 16;
+/// Longest record in a file, bytes. None is nearly as long.
+pub const LONGEST_RECORD: u64 = 64 * 1024;
 
 impl ConnectionRecord {
     /// Appends the record to a batch.
@@ -139,13 +139,10 @@ pub enum RecordFileError {
     #[error("its end is missing")]
     Cut,
     /// Some bytes are not those that were written.
-    #[error("it is damaged: its checksum does not fit")]
+    #[error("it is damaged")]
     Damaged,
-    /// It is whole, but the records in it are not those that it counts.
-    #[error("it is damaged: {0}")]
-    Records(DecodeError),
     /// The records in it are not as many as it says.
-    #[error("it is damaged: it counts {told} connections and has {found}")]
+    #[error("it is damaged: it counts {told} records and has {found}")]
     Count {
         /// As many as it says.
         told: u64,
@@ -154,39 +151,125 @@ pub enum RecordFileError {
     },
 }
 
-/// The records of a whole and undamaged file, each as bytes. They are not decoded.
-///
-/// # Errors
-/// [`RecordFileError`].
-pub fn records_in_file(file: &[u8]) -> Result<Vec<&[u8]>, RecordFileError> {
-    let Some(rest) = file.strip_prefix(MAGIC) else {
-        let is_begun = MAGIC.starts_with(file) && !file.is_empty();
-        return Err(if is_begun { RecordFileError::Cut } else { RecordFileError::Other });
-    };
-    let Some((&version, rest)) = rest.split_first() else { return Err(RecordFileError::Cut) };
-    if version != FILE_VERSION {
-        return Err(RecordFileError::Version(version));
+/// Reads a file of records in pieces, so that no more than a piece and a record have to be in memory.
+/// Only the [end](Self::end) tells that nothing is missing or damaged.
+#[derive(Clone, Debug)]
+pub struct RecordFileReader {
+    at: Part,
+    checksum: SipHasher13,
+    /// Bytes of something that is not whole yet.
+    pending: Vec<u8>,
+    count: u64,
+}
+
+/// The part of a file that comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Head,
+    Record,
+    Trailer,
+    Nothing,
+}
+
+impl Default for RecordFileReader {
+    fn default() -> Self {
+        let checksum = SipHasher13::new_with_keys(0, 0);
+        Self { at: Part::Head, checksum, pending: Vec::new(), count: 0 }
     }
-    let Some((batch, trailer)) = rest.split_last_chunk::<{ TRAILER + 1 }>() else {
-        return Err(RecordFileError::Cut);
-    };
-    let mut trailer = Reader::new(trailer);
-    let read = (trailer.u8(), trailer.u64(), trailer.u64());
-    let (Ok(end), Ok(told), Ok(checksum)) = read else { return Err(RecordFileError::Cut) };
-    let mut hasher = SipHasher13::new_with_keys(0, 0);
-    hasher.write(&file[..file.len() - size_of::<u64>()]);
-    if hasher.finish() != checksum {
-        // A file that was cut has no end mark in front of its last bytes.
-        let is_cut = end != 0 || Batch::new(batch).any(|record| record.is_err());
-        return Err(if is_cut { RecordFileError::Cut } else { RecordFileError::Damaged });
+}
+
+impl RecordFileReader {
+    /// Takes the next bytes of the file, and shows the records that are whole now to `each`. They
+    /// are not decoded.
+    ///
+    /// # Errors
+    /// [`RecordFileError`]: the reader can not go on.
+    pub fn push(
+        &mut self,
+        bytes: &[u8],
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RecordFileError> {
+        self.pending.extend_from_slice(bytes);
+        let pending = std::mem::take(&mut self.pending);
+        let mut from = Reader::new(&pending);
+        while self.read_part(&mut from, each)? {}
+        self.pending = from.rest().to_vec();
+        Ok(())
     }
-    let records: Vec<_> =
-        Batch::new(batch).collect::<Result<_, _>>().map_err(RecordFileError::Records)?;
-    let found = records.len() as u64;
-    if found != told {
-        return Err(RecordFileError::Count { told, found });
+
+    /// Reads what comes next; false if its bytes are not all there.
+    fn read_part(
+        &mut self,
+        from: &mut Reader<'_>,
+        each: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, RecordFileError> {
+        let start = from.clone();
+        match self.at {
+            Part::Head => {
+                let Ok(head) = from.bytes(MAGIC.len() + 1) else {
+                    let begun = from.clone().rest();
+                    let is_it = MAGIC.starts_with(&begun[..begun.len().min(MAGIC.len())]);
+                    return if is_it { Ok(false) } else { Err(RecordFileError::Other) };
+                };
+                match head.strip_prefix(MAGIC) {
+                    Some([FILE_VERSION]) => self.at = Part::Record,
+                    Some([version, ..]) => return Err(RecordFileError::Version(*version)),
+                    _ => return Err(RecordFileError::Other),
+                }
+            }
+            Part::Record => {
+                let length = match from.varint() {
+                    Ok(length) if length <= LONGEST_RECORD => length as usize,
+                    Err(DecodeError::Cut) => {
+                        *from = start;
+                        return Ok(false);
+                    }
+                    _ => return Err(RecordFileError::Damaged),
+                };
+                let Ok(record) = from.bytes(length) else {
+                    *from = start;
+                    return Ok(false);
+                };
+                if length == 0 {
+                    self.at = Part::Trailer;
+                } else {
+                    self.count += 1;
+                    each(record);
+                }
+            }
+            Part::Trailer => {
+                let (Ok(told), Ok(checksum)) = (from.u64(), from.u64()) else {
+                    *from = start;
+                    return Ok(false);
+                };
+                self.checksum.write(&told.to_be_bytes());
+                if self.checksum.finish() != checksum {
+                    return Err(RecordFileError::Damaged);
+                }
+                if told != self.count {
+                    return Err(RecordFileError::Count { told, found: self.count });
+                }
+                self.at = Part::Nothing;
+                return Ok(true);
+            }
+            Part::Nothing if from.is_empty() => return Ok(false),
+            Part::Nothing => return Err(RecordFileError::Damaged),
+        }
+        self.checksum.write(start.before(from));
+        Ok(true)
     }
-    Ok(records)
+
+    /// The number of records, if the file was whole and undamaged.
+    ///
+    /// # Errors
+    /// [`RecordFileError`]: its end is missing.
+    pub fn end(self) -> Result<u64, RecordFileError> {
+        match self.at {
+            Part::Nothing => Ok(self.count),
+            Part::Head if self.pending.is_empty() => Err(RecordFileError::Other),
+            _ => Err(RecordFileError::Cut),
+        }
+    }
 }
 
 #[cfg(test)]

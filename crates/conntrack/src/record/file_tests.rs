@@ -26,14 +26,55 @@ fn file_of(records: &[ConnectionRecord]) -> Vec<u8> {
     file
 }
 
+/// The records of a file that is read in pieces of this length.
+fn records_in(file: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, RecordFileError> {
+    let (mut reader, mut records) = (RecordFileReader::default(), Vec::new());
+    for piece in file.chunks(piece) {
+        reader.push(piece, &mut |record| records.push(record.to_vec()))?;
+    }
+    let count = reader.end()?;
+    assert_eq!(count, records.len() as u64);
+    Ok(records)
+}
+
+fn records_in_file(file: &[u8]) -> Result<Vec<Vec<u8>>, RecordFileError> {
+    records_in(file, usize::MAX)
+}
+
+#[test]
+fn a_file_may_be_read_in_any_pieces() {
+    let file = file_of(&some_records());
+    let whole = records_in_file(&file).unwrap();
+    for piece in 1..file.len() {
+        assert_eq!(records_in(&file, piece).as_ref(), Ok(&whole), "{piece}");
+        for end in 0..file.len() {
+            assert!(records_in(&file[..end], piece).is_err(), "{piece} {end}");
+        }
+    }
+    // A record of any length that a file may have, and one that is longer.
+    for (length, is_one) in [(LONGEST_RECORD, true), (LONGEST_RECORD + 1, false)] {
+        let (mut writer, mut file) = RecordFileWriter::begin();
+        let mut batch = Vec::new();
+        push_to_batch(&vec![7; length as usize], &mut batch);
+        writer.add(&batch, 1);
+        file.extend(batch);
+        file.extend(writer.end());
+        assert_eq!(records_in(&file, 1000).is_ok(), is_one);
+    }
+    // A file that counts wrongly, as its writer did.
+    let (mut writer, mut file) = RecordFileWriter::begin();
+    writer.add(&[], 3);
+    file.extend(writer.end());
+    assert_eq!(records_in_file(&file), Err(RecordFileError::Count { told: 3, found: 0 }));
+}
+
 #[test]
 fn a_file_has_what_was_written() {
     for count in [0, 8] {
         let records = &some_records()[..count];
         let file = file_of(records);
         let read = records_in_file(&file).unwrap();
-        let read: Vec<_> =
-            read.into_iter().map(|it| ConnectionRecord::decode(it).unwrap()).collect();
+        let read: Vec<_> = read.iter().map(|it| ConnectionRecord::decode(it).unwrap()).collect();
         assert_eq!(read, records);
     }
 }

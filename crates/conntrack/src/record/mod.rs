@@ -6,25 +6,28 @@
 //! possible: the table and [`ConnectionRecord::decode`] are the only ones that make one, and the
 //! latter refuses what no table would make.
 
+mod announcement;
+mod announcement_validity;
 mod encoding;
 mod file;
-mod interface;
 mod validity;
+
+use std::net::IpAddr;
 
 use flow::{FlowKey, KeyedPacket, ZonePair};
 
-use crate::codec::Millis;
+use crate::connection::ip_address;
 use crate::helper::RecordedHelper;
 use crate::proto::RecordedState;
 use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
-use crate::{Counts, Labels, TimeoutPolicy};
+use crate::{Counts, InterfaceName, Labels, TimeoutPolicy};
+use flow::codec::Millis;
 
 pub use self::file::{
-    Batch, RecordFileError, RecordFileWriter, end_of_export, push_to_batch, records_in_file,
-    whole_records,
+    Batch, LONGEST_RECORD, RecordFileError, RecordFileReader, RecordFileWriter, end_of_export,
+    push_to_batch, whole_records,
 };
-pub use self::interface::{InterfaceName, Interfaces, NoInterfaces};
 
 /// A connection, as another gateway can take it over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +100,27 @@ impl ConnectionRecord {
         self.translation.as_ref()?.interface.as_ref()
     }
 
+    /// The address from which its packets leave.
+    pub(crate) fn leaves_from(&self) -> IpAddr {
+        let KeyedPacket { key, sender } = self.reply();
+        ip_address(key.endpoint(sender.opposite()).address, key.family)
+    }
+
+    /// Adds a record of another part of the same [tunnel](FlowKey::is_tunnel): one record stands
+    /// for all parts of it that buckets have.
+    pub fn join(&mut self, other: &Self) {
+        self.left = self.left.max(other.left);
+        self.age = self.age.max(other.age);
+        self.facts.seen_reply |= other.facts.seen_reply;
+        self.facts.assured |= other.facts.assured;
+        if let (Some(counts), Some(more)) = (&mut self.counts, other.counts) {
+            for (own, Counts { packets, bytes }) in counts.iter_mut().zip(more) {
+                own.packets = own.packets.saturating_add(packets);
+                own.bytes = own.bytes.saturating_add(bytes);
+            }
+        }
+    }
+
     /// True if replies have another way to find it than by their key: tunnels, and calls that
     /// nobody has announced.
     pub const fn needs_no_alias(&self) -> bool {
@@ -114,6 +138,8 @@ pub enum ImportRefusal {
     Clash,
     /// The gateway has no such interface.
     Interface,
+    /// The interface no longer has the address that the connection borrows.
+    Address,
     /// The gateway has no such zone.
     Zone,
     /// The table is full.
@@ -126,20 +152,30 @@ pub enum ImportRefusal {
     CallsFull,
     /// The index has no place for it.
     Index,
+    /// A packet has just opened a connection in its place, and is still being judged.
+    Opening,
+    /// An announcement of a connection that is not there, or does not have this helper.
+    Master,
+    /// There are as many announcements as there may be.
+    AnnouncementsFull,
 }
 
 impl ImportRefusal {
     /// All reasons.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::Known,
         Self::Clash,
         Self::Interface,
+        Self::Address,
         Self::Zone,
         Self::TableFull,
         Self::ZoneFull,
         Self::SourceFull,
         Self::CallsFull,
         Self::Index,
+        Self::Opening,
+        Self::Master,
+        Self::AnnouncementsFull,
     ];
 
     /// The name for programs.
@@ -148,12 +184,16 @@ impl ImportRefusal {
             Self::Known => "known",
             Self::Clash => "clash",
             Self::Interface => "interface_unknown",
+            Self::Address => "address_gone",
             Self::Zone => "zone_unknown",
             Self::TableFull => "table_full",
             Self::ZoneFull => "zone_full",
             Self::SourceFull => "source_full",
             Self::CallsFull => "calls_full",
             Self::Index => "index_full",
+            Self::Opening => "being_opened",
+            Self::Master => "no_such_connection",
+            Self::AnnouncementsFull => "announcements_full",
         }
     }
 
@@ -163,12 +203,16 @@ impl ImportRefusal {
             Self::Known => "the gateway has the connection already",
             Self::Clash => "packets of one direction belong to another connection",
             Self::Interface => "the gateway has no interface of this name",
+            Self::Address => "the interface no longer has the address that it is masqueraded with",
             Self::Zone => "the gateway has no zone of this number",
             Self::TableFull => "the table is full (nf_conntrack_max)",
             Self::ZoneFull => "the limit of the zone is reached",
             Self::SourceFull => "the limit of half-open connections of the source is reached",
             Self::CallsFull => "the two hosts have as many calls as they may have",
             Self::Index => "the index has no place",
+            Self::Opening => "a packet opens another connection in its place",
+            Self::Master => "the connection that has announced it is not there",
+            Self::AnnouncementsFull => "as much is announced as may be (nf_conntrack_expect_max)",
         }
     }
 }

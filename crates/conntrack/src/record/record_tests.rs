@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use wire::{Family, TcpFlags, protocol};
 
 use super::*;
-use crate::codec::DecodeError;
 use crate::testing::{Lab, tcp, udp};
+use flow::codec::DecodeError;
 
 /// The record of an established connection of TCP.
 fn established() -> ConnectionRecord {

@@ -4,7 +4,7 @@ use flow::{Endpoint, FlowKey, KeyedPacket, Side};
 use wire::{Family, QueryKind, protocol};
 
 use super::ConnectionRecord;
-use crate::codec::{DecodeError, Millis};
+use flow::codec::{DecodeError, Millis};
 
 impl ConnectionRecord {
     /// The record if a table could have made it.
@@ -61,7 +61,7 @@ fn asks(KeyedPacket { key, sender }: &KeyedPacket) -> bool {
 
 /// True if a packet can have this key: its ends are in order, and have numbers in the place of ports
 /// only if the protocol has such numbers.
-fn is_canonical(KeyedPacket { key, sender }: &KeyedPacket) -> bool {
+pub(super) fn is_canonical(KeyedPacket { key, sender }: &KeyedPacket) -> bool {
     let FlowKey { low, high, protocol, kind, family, .. } = *key;
     let has_query =
         (family, protocol) == (Family::V4, protocol::ICMP) || protocol == protocol::ICMPV6;

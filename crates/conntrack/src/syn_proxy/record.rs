@@ -2,8 +2,8 @@
 
 use super::options::Timestamps;
 use super::{Promise, Proxied};
-use crate::codec::{DecodeError, Reader, Write};
 use crate::seqadj::{Adjustment, Rescale, Shift};
+use flow::codec::{DecodeError, Reader, Write};
 
 impl Proxied {
     pub(crate) fn write(&self, to: &mut Vec<u8>) {

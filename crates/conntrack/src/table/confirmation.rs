@@ -37,11 +37,15 @@ impl Table {
         {
             return tracked.dropped(reason);
         }
-        if tracked.has_helper() && packet.checksum != Checksum::Cut {
-            self.inspect(tracked, packet, context)
-        } else {
-            tracked
+        if !tracked.has_helper() || packet.checksum == Checksum::Cut {
+            return tracked;
         }
+        let inspected = self.inspect(tracked, packet, context);
+        // The helper has another state, or the connection another deadline.
+        if let Some(ConnectionId(slot)) = inspected.connection {
+            self.note_change(slot, context);
+        }
+        inspected
     }
 
     /// Confirms a connection, because the packet that opened it passes: the connection becomes

@@ -23,7 +23,7 @@ pub(crate) struct Body {
     /// [`TrackedPacket::map_epoch`](crate::TrackedPacket::map_epoch) of the last packet that
     /// was accepted.
     pub map_epoch: u16,
-    /// What a peer knows of it.
+    /// The knowledge of a peer.
     pub note: Note,
 }
 

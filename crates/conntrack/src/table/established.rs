@@ -61,6 +61,7 @@ impl Table {
             connection: Some(ConnectionId(slot)),
             fresh: false,
             status,
+            detached: None,
         })
     }
 }

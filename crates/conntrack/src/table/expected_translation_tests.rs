@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::ops::{Deref, DerefMut};
 
 use crate::Verdict;
-use flow::{Class, FlowKey, HashKey, Zone};
+use flow::{Class, FlowKey, Zone};
 use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect};
@@ -12,7 +12,7 @@ use wire::{TcpFlags, dissect};
 use super::*;
 use crate::helper::Kind;
 use crate::nat::{BucketPorts, Ends};
-use crate::testing::{self, usual_packet};
+use crate::testing::{self, SECRET, usual_packet};
 use crate::{Connection, Tracked, TrackedPacket};
 
 #[path = "expected_translation_sip_tests.rs"]
@@ -22,7 +22,6 @@ const CLIENT: [u8; 4] = [192, 0, 2, 1];
 const SERVER: [u8; 4] = [198, 51, 100, 2];
 /// The gateway's address towards the outside.
 const OUTSIDE: [u8; 4] = [203, 0, 113, 9];
-const SECRET: HashKey = HashKey(7, 8);
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
@@ -98,6 +97,8 @@ impl Lab {
                 builder.tcp(&tcp, payload, &mut frame);
             }
         }
+        // It comes to a gateway that has just taken over connections and announcements.
+        self.take_over();
         let mut network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let before = self.table.adjustment(&keyed, hash(&keyed.key), self.now);

@@ -116,8 +116,6 @@ impl Table {
         let sequence = seen.sequence;
         counters.helper_left += u64::from(inspected == Inspected::Left);
         counters.helper_forgot += expectations.memory().forgotten();
-        // The helper has another state, or the connection another deadline.
-        self.note_change(slot, context);
         match inspected {
             _ if no_port => tracked.dropped(DropReason::PortPoolFull),
             _ if full => tracked.dropped(DropReason::ExpectationsFull),

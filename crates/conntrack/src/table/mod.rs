@@ -2,6 +2,7 @@
 
 mod admin;
 mod admission;
+mod announcement_records;
 mod calls;
 mod confirmation;
 mod entry;
@@ -24,19 +25,19 @@ mod translation;
 mod tunnels;
 mod zones;
 
-use flow::{Class, DropReason, KeyedPacket, Prefetch, SlotIndex, TimerWheel, Timestamp, ZonePair};
+use flow::{Class, DropReason, KeyedPacket, Prefetch, SlotIndex, TimerWheel, Timestamp};
 use wire::Transport;
 use wire::checksum::verify_transport;
 
 use self::entry::{Body, Entry};
 use self::inspection::release;
-use self::packet::is_fragment;
+use self::packet::{Detached, is_fragment};
 use self::replication::{is_kept_copy, is_over, note_end};
 use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
-use crate::nat::{AddressChanges, Edit};
+use crate::nat::Edit;
 use crate::proto::{Before, Input, State, Step};
 use crate::replication::COPY_KEPT;
 use crate::{Connection, Direction, DropCause, Event, EventKind, Settings, TimeoutPolicy};
@@ -64,10 +65,6 @@ pub struct Table {
     slab: Slab,
     wheel: TimerWheel,
     occupancy: Occupancy,
-    /// The translation of the connection that ended last, for the packet that ended it.
-    parting: AddressChanges,
-    /// The zones of that connection.
-    parting_zones: ZonePair,
     /// The slot of the connection that was opened last, with the hash of its key.
     opened: (u32, u64),
     /// The changes that helpers want in the payload of the last packet that passed.
@@ -82,8 +79,6 @@ impl Table {
             slab: Slab::new(),
             wheel: TimerWheel::new(now),
             occupancy: Occupancy::default(),
-            parting: AddressChanges::default(),
-            parting_zones: ZonePair::default(),
             opened: (u32::MAX, 0),
             edits: Vec::new(),
         }
@@ -311,10 +306,10 @@ impl Table {
                 if head.status.has(Status::ACCOUNTED) {
                     self.account(slot, packet, before.direction);
                 }
-                self.parting = self.address_changes(slot, direction);
-                self.parting_zones = self.zones_of(slot);
+                let address_changes = self.address_changes(slot, direction);
+                let detached = Some(Detached { address_changes, zones: self.zones_of(slot) });
                 self.close(slot, context);
-                tracked
+                Tracked { detached, ..tracked }
             }
             Step::Reopen => self.open_in_place_of(slot, packet, context),
             Step::Invalid { why, cap } => {

@@ -6,6 +6,7 @@ use wire::{Family, IcmpError, Network, Transport};
 use crate::capacity::Shortage;
 use crate::connection::{Head, Status};
 use crate::expect::Listener;
+use crate::nat::AddressChanges;
 use crate::syn_proxy::Screening;
 use crate::{
     Direction, DropCause, EventSink, ExpectationSink, Expectations, KnownTunnels, Limits,
@@ -170,6 +171,18 @@ pub struct Tracked {
     pub fresh: bool,
     /// Facts about the connection.
     pub(crate) status: Status,
+    /// The rest of a connection that has no entry in the table.
+    pub(crate) detached: Option<Detached>,
+}
+
+/// The facts that the stages behind tracking need about a connection without an entry: the packet
+/// has ended it, or it is a tunnel of which the bucket has no part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Detached {
+    /// The changes that its translation makes to the packet.
+    pub address_changes: AddressChanges,
+    /// Its zones.
+    pub zones: ZonePair,
 }
 
 /// A connection of a table. It is valid until the table changes in any way other than through
@@ -194,6 +207,7 @@ impl Tracked {
             connection: None,
             fresh: false,
             status: Status::NONE,
+            detached: None,
         }
     }
 

@@ -1,20 +1,29 @@
 //! Connections that come from another gateway or go there, without a packet.
 
-use flow::{FlowKey, KeyedPacket, Timestamp};
+use std::time::Duration;
+
+use flow::codec::Millis;
+use flow::{FlowKey, KeyedPacket, Timestamp, Zone, ZonePair};
 
 use super::entry::Entry;
 use super::replication::is_over;
 use super::slab::{SECOND, SideFacts};
 use super::{Cursor, Table};
 use crate::capacity::Shortage;
-use crate::codec::Millis;
 use crate::connection::Status;
 use crate::helper::{Holder, RecordedHelper};
 use crate::nat::{BucketPorts, Request, Supply, TranslatedEnd};
 use crate::proto::{RecordedState, State};
 use crate::record::{Facts, RecordedTranslation};
 use crate::syn_proxy::Screening;
-use crate::{ConnectionId, ConnectionRecord, Context, Counts, ImportRefusal, Interfaces};
+use crate::{
+    ConnectionId, ConnectionRecord, Context, Counts, ImportRefusal, InterfaceName, Interfaces,
+    Settings,
+};
+
+/// Most time that a record may leave a connection with a helper, seconds. Helpers keep connections
+/// for longer than the protocol does, such as an endpoint that is registered with its gatekeeper.
+const LONGEST_KEPT_S: u32 = 86_400;
 
 /// The facts about the gateway that an import needs.
 #[derive(Clone, Copy)]
@@ -27,6 +36,27 @@ pub struct Importing<'a> {
     /// is before that of its zone, the connection may have continued at another gateway, so its
     /// tracker may start over with the next packet.
     pub map_epoch: u16,
+    /// True if a masqueraded connection is refused when the interface does not have its address. A
+    /// gateway that gets the address only when another one fails takes it over all the same.
+    pub needs_addresses: bool,
+}
+
+impl Importing<'_> {
+    /// The number of the interface that a record names.
+    pub(super) fn number_of(
+        &self,
+        name: Option<&InterfaceName>,
+    ) -> Result<Option<u32>, ImportRefusal> {
+        let number = |name| self.interfaces.number_of(name).ok_or(ImportRefusal::Interface);
+        name.map(number).transpose()
+    }
+}
+
+/// Refuses zones that are not configured: their connections would not be counted.
+pub(super) fn check_zones(zones: ZonePair, context: &Context<'_>) -> Result<(), ImportRefusal> {
+    let is_known = |zone| zone == Zone::default() || context.limits.counted_zone(zone).is_some();
+    let are_known = is_known(zones.original) && is_known(zones.reply);
+    if are_known { Ok(()) } else { Err(ImportRefusal::Zone) }
 }
 
 /// The result of an import.
@@ -34,8 +64,8 @@ pub struct Importing<'a> {
 pub enum Imported {
     /// It is a connection now.
     New(ConnectionId),
-    /// It was a part of a tunnel, and the table had a part of that tunnel, which stands for both
-    /// now.
+    /// It was a tunnel of which the table had a part, and that part stands for it now. The larger
+    /// counts are the ones that stay, so nothing is counted twice.
     Joined(ConnectionId),
 }
 
@@ -135,6 +165,8 @@ impl Table {
         let counters = &mut context.counters;
         match imported {
             Ok(_) => counters.imported += 1,
+            // The caller tries again.
+            Err(ImportRefusal::Opening) => {}
             Err(_) => counters.import_refused += 1,
         }
         imported
@@ -148,32 +180,38 @@ impl Table {
     ) -> Result<Imported, ImportRefusal> {
         let hash = |packet: &KeyedPacket| (importing.hash)(&packet.key);
         let original = record.original;
-        let zones = record.zones();
-        let is_known =
-            |zone| zone == flow::Zone::default() || context.limits.counted_zone(zone).is_some();
-        if !(is_known(zones.original) && is_known(zones.reply)) {
-            return Err(ImportRefusal::Zone);
+        check_zones(record.zones(), context)?;
+        let interface = importing.number_of(record.interface())?;
+        let has_address = |number| importing.interfaces.has_address(number, record.leaves_from());
+        if importing.needs_addresses && interface.is_some_and(|it| !has_address(it)) {
+            return Err(ImportRefusal::Address);
         }
-        let interface = match record.interface() {
-            Some(name) => {
-                let number = importing.interfaces.number_of(name);
-                Some(number.ok_or(ImportRefusal::Interface)?)
-            }
-            None => None,
-        };
         let original_hash = hash(&original);
         if let Some(slot) = self.live_owner(&original, original_hash, record, context) {
+            if self.slab[slot].head.status.has(Status::FRESH) {
+                return Err(ImportRefusal::Opening);
+            }
             if self.original(slot) != original || self.reply(ConnectionId(slot)) != record.reply() {
                 return Err(ImportRefusal::Clash);
             }
             return match record.state {
-                RecordedState::Tunnel => Ok(self.join_record(slot, record, context)),
+                RecordedState::Tunnel => self.join_record(slot, record, context),
                 _ => Err(ImportRefusal::Known),
             };
         }
         let reply = record.reply();
-        if self.live_owner(&reply, hash(&reply), record, context).is_some() {
+        if let Some(slot) = self.live_owner(&reply, hash(&reply), record, context) {
+            let is_fresh = self.slab[slot].head.status.has(Status::FRESH);
+            return Err(if is_fresh { ImportRefusal::Opening } else { ImportRefusal::Clash });
+        }
+        let is_anothers = |it| context.tunnels.have_anothers(it, &original, context.now);
+        if is_anothers(&original) || is_anothers(&reply) {
             return Err(ImportRefusal::Clash);
+        }
+        // All that can be wrong is looked for before others give way.
+        let has_room = |packet| self.index.has_room_for_two(hash(packet) as u32);
+        if !has_room(&original) || !has_room(&reply) {
+            return Err(ImportRefusal::Index);
         }
         if original.key.is_call() && self.has_most_calls(&original, original_hash) {
             return Err(ImportRefusal::CallsFull);
@@ -255,7 +293,7 @@ impl Table {
         }
         entry.head.status.set(paid.with(Status::FRESH));
         entry.head.mark = record.mark;
-        entry.head.deadline = context.now.after(record.left.duration());
+        entry.head.deadline = Self::deadline_of(record, &entry.body.state, context);
         entry.head.note_filed(entry.head.deadline);
         self.put(entry, Screening::Off, context).ok_or(ImportRefusal::Index)
     }
@@ -308,21 +346,46 @@ impl Table {
         self.file(slot, (*leaves_as, hash), (interface, pool.flatten()), context)
     }
 
+    /// The time at which a connection ends: no later than if a packet came now.
+    fn deadline_of(record: &ConnectionRecord, state: &State, context: &Context<'_>) -> Timestamp {
+        let settings = context.settings;
+        let Settings { timeouts, tcp, .. } = settings;
+        let family = record.original.key.family;
+        let longest = state.longest(timeouts, tcp, record.policy.as_ref(), family);
+        let kept = if record.helper.is_some() { LONGEST_KEPT_S } else { 0 };
+        let most = Duration::from_secs(longest.max(kept).into());
+        context.now.after(record.left.duration().min(most))
+    }
+
     /// Adds a record to a part of the same tunnel.
+    ///
+    /// # Errors
+    /// [`ImportRefusal::Known`] if it says nothing new.
     fn join_record(
         &mut self,
         slot: u32,
         record: &ConnectionRecord,
         context: &mut Context<'_>,
-    ) -> Imported {
-        let left = context.now.after(record.left.duration());
+    ) -> Result<Imported, ImportRefusal> {
+        let left = Self::deadline_of(record, &self.slab[slot].body.state, context);
+        let mut is_news = false;
         if let (Some(side), Some(counts)) = (self.slab.side_mut(slot), record.counts) {
             for (own, Counts { packets, bytes }) in side.counts.iter_mut().zip(counts) {
-                own.packets = own.packets.saturating_add(packets);
-                own.bytes = own.bytes.saturating_add(bytes);
+                is_news |= packets > own.packets || bytes > own.bytes;
+                own.packets = own.packets.max(packets);
+                own.bytes = own.bytes.max(bytes);
             }
         }
         let head = &mut self.slab[slot].head;
+        let facts = [
+            (record.facts.seen_reply, Status::SEEN_REPLY),
+            (record.facts.assured, Status::ASSURED),
+        ];
+        is_news |=
+            left > head.deadline || facts.iter().any(|(is, bit)| *is && !head.status.has(*bit));
+        if !is_news {
+            return Err(ImportRefusal::Known);
+        }
         head.deadline = head.deadline.max(left);
         head.status.set(Status::when(record.facts.seen_reply, Status::SEEN_REPLY));
         head.status.set(Status::when(record.facts.assured, Status::ASSURED));
@@ -330,7 +393,7 @@ impl Table {
             part.tell(&self.slab[slot].head);
         }
         self.rank(slot, context);
-        Imported::Joined(ConnectionId(slot))
+        Ok(Imported::Joined(ConnectionId(slot)))
     }
 
     /// Changes a connection to what a newer record of it says, and keeps its slot. It is not
@@ -353,14 +416,17 @@ impl Table {
         };
         let slot = slot.filter(is_it).ok_or(ImportRefusal::Clash)?;
         if record.state == RecordedState::Tunnel {
-            self.join_record(slot, record, context);
-            return Ok(ConnectionId(slot));
+            return match self.join_record(slot, record, context) {
+                Ok(_) | Err(ImportRefusal::Known) => Ok(ConnectionId(slot)),
+                Err(refusal) => Err(refusal),
+            };
         }
         let state = record.state.restore(&original.key, context.now);
+        let deadline = Self::deadline_of(record, &state, context);
         let Entry { head, body } = &mut self.slab[slot];
         body.state = state;
         body.map_epoch = importing.map_epoch;
-        head.deadline = context.now.after(record.left.duration());
+        head.deadline = deadline;
         for (is_so, bit) in [
             (record.facts.seen_reply, Status::SEEN_REPLY),
             (record.facts.assured, Status::ASSURED),

@@ -5,7 +5,8 @@ use flow::Zone;
 
 use super::*;
 use crate::{
-    ConnectionRecord, EventKind, Importing, LimitPools, NoInterfaces, Reserve, TimeoutPolicy,
+    Changes, ConnectionRecord, EventKind, Importing, LimitPools, NoInterfaces, Reserve,
+    TimeoutPolicy,
 };
 
 /// The clocks of the two gateways differ by so much.
@@ -19,10 +20,23 @@ fn taken_over(ours: &Twin) -> Twin {
     lab.map_epoch = ours.lab.map_epoch;
     lab.now = ours.lab.now.after(YEARS);
     lab.table = Table::new(lab.now);
+    // Settings may have changed since a packet came, and what is left is at most what a packet gives.
+    let most = u32::MAX;
+    let timeouts = &mut lab.settings.timeouts;
+    (timeouts.udp, timeouts.generic, timeouts.gre, timeouts.call) = (most, most, most, most);
+    (timeouts.icmp, timeouts.icmpv6) = (most, most);
+    timeouts.sctp.fill(most);
+    timeouts.dccp.fill(most);
+    TcpState::ALL.iter().for_each(|state| lab.settings.tcp.timeouts.set(*state, most));
     let mut pools = LimitPools::new(&lab.settings, &Reserve::default());
     pools.set_zones(&[(Zone(5), Some(1000))]).unwrap();
     lab.limits = pools.limits(SECRET);
-    let importing = Importing { hash: &hash, interfaces: &NoInterfaces, map_epoch: lab.map_epoch };
+    let importing = Importing {
+        hash: &hash,
+        interfaces: &NoInterfaces,
+        map_epoch: lab.map_epoch,
+        needs_addresses: true,
+    };
     for record in ours.lab.records() {
         let mut bytes = Vec::new();
         record.encode(&mut bytes);
@@ -30,6 +44,7 @@ fn taken_over(ours: &Twin) -> Twin {
         assert_eq!(read, record);
         lab.run(|table, context| table.import(&read, importing, context)).unwrap();
     }
+    lab.settings = ours.lab.settings.clone();
     theirs
 }
 
@@ -86,10 +101,15 @@ fn whoever_takes_connections_over_goes_on_as_before() {
     proptest!(ProptestConfig::with_cases(300), |(before in actions(), after in actions())| {
         let mut ours = Twin::new(1 << 20, Table::track);
         for action in &before {
-            // Whether a connection may have continued elsewhere is for the importer to say.
-            if !matches!(action, Action::NextMap) {
-                ours.act(action);
-            }
+            match action {
+                // Whether a connection may have continued elsewhere is for the importer to say.
+                Action::NextMap => None,
+                // A lifetime that an operator has given is not carried beyond the timeouts.
+                Action::Update(which, changes) => {
+                    ours.act(&Action::Update(*which, Changes { timeout_s: None, ..*changes }))
+                }
+                action => ours.act(action),
+            };
         }
         // Expectations are not part of these records.
         ours.lab.expectations.flush(usize::MAX, ours.lab.now, &mut None);

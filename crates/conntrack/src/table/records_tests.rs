@@ -17,7 +17,12 @@ fn hash(key: &FlowKey) -> u64 {
 }
 
 fn import(lab: &mut Lab, record: &ConnectionRecord) -> Result<Imported, ImportRefusal> {
-    let importing = Importing { hash: &hash, interfaces: &NumberedInterfaces, map_epoch: 0 };
+    let importing = Importing {
+        hash: &hash,
+        interfaces: &NumberedInterfaces,
+        map_epoch: 0,
+        needs_addresses: true,
+    };
     lab.run(|table, context| table.import(record, importing, context))
 }
 
@@ -188,7 +193,12 @@ fn a_newer_record_changes_a_connection_and_an_older_one_of_other_keys_does_not()
     connect(&mut there, 5, true);
     let mut after = there.records().remove(0);
     after.mark = 9;
-    let importing = Importing { hash: &hash, interfaces: &NumberedInterfaces, map_epoch: 0 };
+    let importing = Importing {
+        hash: &hash,
+        interfaces: &NumberedInterfaces,
+        map_epoch: 0,
+        needs_addresses: true,
+    };
     let amend = |lab: &mut Lab, record: &ConnectionRecord| {
         lab.run(|table, context| table.amend(record, importing, context)).err()
     };
@@ -200,4 +210,120 @@ fn a_newer_record_changes_a_connection_and_an_older_one_of_other_keys_does_not()
     other.translation = translated(None).translation;
     assert_eq!(amend(&mut here, &other), Some(ImportRefusal::Clash));
     assert_eq!(here.records(), [after]);
+}
+
+#[test]
+fn no_connection_is_left_longer_than_a_packet_would_keep_it() {
+    let mut record = some([true]).remove(0);
+    let mut import_with = |left_s: u64, change: &dyn Fn(&mut ConnectionRecord)| {
+        record.left = Millis::new(1000 * left_s);
+        change(&mut record);
+        let mut lab = Lab::new();
+        import(&mut lab, &record).unwrap();
+        lab.records().remove(0).left.get() / 1000
+    };
+    let nothing = |_: &mut ConnectionRecord| {};
+    assert_eq!(import_with(100, &nothing), 100);
+    let established = Settings::default().tcp.timeouts.of(crate::proto::tcp::TcpState::Established);
+    assert_eq!(import_with(100 * 365 * 86_400, &nothing), established.into());
+    // It has timeouts of its own.
+    let own = |record: &mut ConnectionRecord| {
+        let mut timeouts = crate::proto::tcp::TcpTimeouts::default();
+        timeouts.set(crate::proto::tcp::TcpState::Established, 77);
+        record.policy = Some(crate::TimeoutPolicy::Tcp(timeouts));
+    };
+    // A connection that was picked up has the timer of a SYN at first.
+    assert_eq!(import_with(86_400, &own), 120);
+    // A helper may keep it longer, for a day.
+    let helped = |record: &mut ConnectionRecord| {
+        record.helper = Some(RecordedHelper::of(&crate::helper::Kind::Sip.start()));
+    };
+    assert_eq!(import_with(3600, &helped), 3600);
+    assert_eq!(import_with(u64::MAX / 1000, &helped), LONGEST_KEPT_S.into());
+}
+
+#[test]
+fn a_masquerade_needs_its_address_unless_the_address_comes_later() {
+    let record = translated(Some(crate::testing::WITHOUT_ADDRESS));
+    let mut lab = Lab::new();
+    assert_eq!(import(&mut lab, &record), Err(ImportRefusal::Address));
+    assert_eq!((lab.table.len(), lab.counters.import_refused), (0, 1));
+    let importing = Importing {
+        hash: &hash,
+        interfaces: &NumberedInterfaces,
+        map_epoch: 0,
+        needs_addresses: false,
+    };
+    assert!(lab.run(|table, context| table.import(&record, importing, context)).is_ok());
+}
+
+/// A packet of a tunnel between two hosts.
+fn tunnelled(from: u8, to: u8) -> wire::Network {
+    crate::testing::network(Family::V4, from, to, wire::protocol::IPIP, wire::Transport::Other)
+}
+
+#[test]
+fn nobody_gives_way_to_a_record_that_is_refused() {
+    // Another table has the tunnel, opened by the other end.
+    let mut other = Lab::new();
+    other.track(&tunnelled(1, 2));
+    let mut reversed = Lab::new();
+    reversed.track(&tunnelled(2, 1));
+    let mut record = reversed.records().remove(0);
+    record.facts.assured = true;
+    // A full table, of connections that would give way to an assured one.
+    let mut lab = Lab::with_room_for(2);
+    lab.tunnels = other.tunnels.clone();
+    connect(&mut lab, 5, false);
+    connect(&mut lab, 6, false);
+    let before = lab.records();
+    assert_eq!(import(&mut lab, &record), Err(ImportRefusal::Clash));
+    assert_eq!(lab.records(), before);
+    assert_eq!((lab.counters.early_drop, lab.counters.import_refused), (0, 1));
+    lab.tunnels = crate::KnownTunnels::new(SECRET);
+    assert!(import(&mut lab, &record).is_ok());
+    assert_eq!(lab.counters.early_drop, 1);
+}
+
+#[test]
+fn a_record_waits_for_the_packet_that_opens_its_connection() {
+    let mut there = Lab::new();
+    connect(&mut there, 1, false);
+    let record = there.records().remove(0);
+    let mut lab = Lab::new();
+    let syn = tcp(Family::V4, (1, 1), (9, 443), SYN, (1, 0));
+    let mut opened = None;
+    lab.offer(&syn, |table, packet, context| {
+        let tracked = table.track(packet, context);
+        opened = tracked.connection;
+        tracked
+    });
+    assert_eq!(import(&mut lab, &record), Err(ImportRefusal::Opening));
+    assert_eq!(lab.counters.import_refused, 0);
+    // The packet is refused, and the record is not.
+    lab.run(|table, context| table.withdraw(opened.unwrap(), context));
+    assert!(import(&mut lab, &record).is_ok());
+    assert_eq!(lab.records(), [record]);
+}
+
+#[test]
+fn a_tunnel_that_is_imported_twice_is_counted_once() {
+    let mut there = Lab::new();
+    there.settings.accounting = true;
+    there.track(&tunnelled(1, 2));
+    let record = there.records().remove(0);
+    let counted = record.counts.unwrap()[0].packets;
+    let mut whole = record.clone();
+    whole.join(&record);
+    assert_eq!(whole.counts.unwrap()[0].packets, 2 * counted);
+    let mut lab = Lab::new();
+    assert!(matches!(import(&mut lab, &whole), Ok(Imported::New(_))));
+    assert_eq!(import(&mut lab, &whole), Err(ImportRefusal::Known));
+    assert_eq!(import(&mut lab, &record), Err(ImportRefusal::Known));
+    assert_eq!(lab.records(), std::slice::from_ref(&whole));
+    // Newer counts replace the old ones.
+    let mut newer = whole.clone();
+    newer.counts.as_mut().unwrap()[1].packets = 7;
+    assert!(matches!(import(&mut lab, &newer), Ok(Imported::Joined(_))));
+    assert_eq!(lab.records(), [newer]);
 }

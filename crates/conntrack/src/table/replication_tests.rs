@@ -1,1 +1,234 @@
+use std::time::Duration;
 
+use flow::NoPrefetch;
+use proptest::prelude::*;
+use wire::{Family, TcpFlags};
+
+use super::*;
+use crate::testing::{Lab, NumberedInterfaces, SECRET, tcp, udp};
+use crate::{Changes, ENDS_MAX};
+
+const SYN: u8 = TcpFlags::SYN.0;
+const ACK: u8 = TcpFlags::ACK.0;
+const RST: u8 = TcpFlags::RST.0;
+
+/// A table whose changes somebody follows.
+fn followed() -> Lab {
+    let mut lab = Lab::new();
+    lab.replication.begin_turn(Some(Duration::ZERO));
+    lab
+}
+
+fn take(lab: &mut Lab, budget: usize) -> (Vec<Change>, bool) {
+    let mut changes = Vec::new();
+    let has_lost = lab.run(|table, context| {
+        table.take_changes(budget, &NumberedInterfaces, context, |it| changes.push(it))
+    });
+    (changes, has_lost)
+}
+
+fn ask(lab: &mut Lab, port: u16) {
+    lab.track(&udp(Family::V4, (1, port), (9, 53)));
+}
+
+fn delete_all(lab: &mut Lab) {
+    lab.run(|table, context| table.flush(Cursor::default(), u32::MAX, |_| true, context));
+}
+
+fn port_of(change: &Change) -> (u16, bool) {
+    let (original, is_end) = match change {
+        Change::State { record, .. } => (record.original(), false),
+        Change::End { original, .. } => (*original, true),
+    };
+    (original.key.endpoint(original.sender).port, is_end)
+}
+
+#[test]
+fn nothing_is_collected_while_nobody_follows() {
+    let mut lab = Lab::new();
+    (1..100).for_each(|port| ask(&mut lab, port));
+    delete_all(&mut lab);
+    assert!(!lab.replication.has_tables());
+    assert_eq!(take(&mut lab, 1000), (Vec::new(), false));
+}
+
+#[test]
+fn many_changes_of_a_connection_are_told_once() {
+    let mut lab = followed();
+    let (client, server) = ((1, 1000), (9, 80));
+    lab.track(&tcp(Family::V4, client, server, SYN, (1, 0)));
+    lab.track(&tcp(Family::V4, server, client, SYN | ACK, (7, 2)));
+    lab.track(&tcp(Family::V4, client, server, ACK, (2, 8)));
+    let (changes, _) = take(&mut lab, 100);
+    assert_eq!(changes.iter().map(port_of).collect::<Vec<_>>(), [(1000, false)]);
+    assert_eq!(take(&mut lab, 100).0, []);
+    // The state that is told is the last one.
+    let [Change::State { record, .. }] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(lab.records(), std::slice::from_ref(record));
+    assert!(!lab.replication.has_tables() || lab.replication.next_table().is_some());
+}
+
+#[test]
+fn a_connection_that_came_and_went_is_not_told() {
+    let mut lab = followed();
+    (1..50).for_each(|port| ask(&mut lab, port));
+    delete_all(&mut lab);
+    assert_eq!(take(&mut lab, 1000), (Vec::new(), false));
+}
+
+#[test]
+fn a_slot_that_is_used_again_is_told_again_and_stays_on_its_list_once() {
+    let mut lab = followed();
+    for _ in 0..1000 {
+        ask(&mut lab, 7);
+        delete_all(&mut lab);
+    }
+    ask(&mut lab, 8);
+    let (changes, _) = take(&mut lab, 1000);
+    assert_eq!(changes.iter().map(port_of).collect::<Vec<_>>(), [(8, false)]);
+    assert!(lab.table.slab.dirty.memory_bytes() < 4096);
+}
+
+#[test]
+fn an_end_is_told_before_the_next_connection_and_has_a_lower_stamp() {
+    let mut lab = followed();
+    let syn = tcp(Family::V4, (1, 5), (9, 80), SYN, (1, 0));
+    lab.track(&syn);
+    take(&mut lab, 10);
+    lab.track(&tcp(Family::V4, (9, 80), (1, 5), RST | ACK, (0, 2)));
+    delete_all(&mut lab);
+    lab.track(&syn);
+    let (changes, _) = take(&mut lab, 10);
+    let stamp = |change: &Change| match change {
+        Change::State { stamp, .. } | Change::End { stamp, .. } => *stamp,
+    };
+    assert_eq!(changes.iter().map(port_of).collect::<Vec<_>>(), [(5, true), (5, false)]);
+    assert!(stamp(&changes[0]) < stamp(&changes[1]));
+}
+
+#[test]
+fn ends_beyond_the_limit_are_told_as_lost() {
+    let mut lab = followed();
+    let ports = 1..=ENDS_MAX as u16 + 1;
+    ports.clone().for_each(|port| ask(&mut lab, port));
+    assert_eq!(take(&mut lab, usize::MAX).0.len(), ports.len());
+    delete_all(&mut lab);
+    let (changes, has_lost) = take(&mut lab, usize::MAX);
+    assert_eq!((changes.len(), has_lost), (ENDS_MAX, true));
+    assert_eq!(take(&mut lab, 10), (Vec::new(), false), "it is said once");
+}
+
+#[test]
+fn marks_labels_and_timeouts_are_changes() {
+    let mut lab = followed();
+    ask(&mut lab, 7);
+    take(&mut lab, 10);
+    for changes in [
+        Changes { mark: Some((5, u32::MAX)), ..Changes::default() },
+        Changes { timeout_s: Some(77), ..Changes::default() },
+        Changes { add_labels: crate::Labels::of_bits(1 << 5), ..Changes::default() },
+    ] {
+        let key = lab.records()[0].original().key;
+        lab.run(|table, context| table.update(&key, key.hash(SECRET), changes, context));
+        assert_eq!(take(&mut lab, 10).0.len(), 1, "{changes:?}");
+    }
+}
+
+#[test]
+fn a_copy_stays_while_this_gateway_stands_by_and_ends_in_time_afterwards() {
+    let mut lab = Lab::new();
+    ask(&mut lab, 7);
+    let keyed = lab.records()[0].original();
+    let hash = keyed.key.hash(SECRET);
+    let slot = lab.table.slot_of(&keyed.key, hash).unwrap();
+    lab.table.set_copy(ConnectionId(slot));
+    lab.replication.set_stands_by(true);
+    for _ in 0..100 {
+        lab.wait(Duration::from_secs(60));
+        lab.run(|table, context| table.expire(1000, context));
+        assert_eq!(lab.table.len(), 1);
+    }
+    // The first packet finds it, also if the timer has not been there.
+    lab.wait(Duration::from_secs(3600));
+    ask(&mut lab, 7);
+    assert_eq!((lab.counters.insert, lab.table.len()), (1, 1));
+    lab.replication.set_stands_by(false);
+    lab.wait(Duration::from_secs(31));
+    lab.run(|table, context| table.expire(1000, context));
+    assert_eq!(lab.table.len(), 0);
+    let _ = lab.table.prefetch_entry(hash, NoPrefetch);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ask(u16),
+    Answer(u16),
+    Delete,
+    Wait(u64),
+    Take(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (1..30_u16).prop_map(Step::Ask),
+        4 => (1..30_u16).prop_map(Step::Answer),
+        1 => Just(Step::Delete),
+        2 => (0..20_000_u64).prop_map(Step::Wait),
+        4 => (0..10_usize).prop_map(Step::Take),
+    ]
+}
+
+proptest! {
+    /// Somebody who follows all changes knows which connections there are, and their stamps grow.
+    #[test]
+    fn who_follows_the_changes_knows_the_connections(
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let mut lab = followed();
+        let (mut known, mut last, begin) = (std::collections::BTreeSet::new(), 0, lab.now);
+        for step in steps.into_iter().chain([Step::Take(usize::MAX)]) {
+            match step {
+                Step::Ask(port) => ask(&mut lab, port),
+                Step::Answer(port) => {
+                    lab.track(&udp(Family::V4, (9, 53), (1, port)));
+                }
+                Step::Delete => delete_all(&mut lab),
+                Step::Wait(ms) => {
+                    lab.wait(Duration::from_millis(ms));
+                    let followed = lab.now.since(begin);
+                    lab.replication.begin_turn(Some(followed));
+                    lab.run(|table, context| table.expire(1000, context));
+                }
+                Step::Take(budget) => {
+                    let (changes, has_lost) = take(&mut lab, budget);
+                    prop_assert!(!has_lost);
+                    for change in changes {
+                        let (stamp, original, is_end) = match change {
+                            Change::State { stamp, record } => (stamp, record.original(), false),
+                            Change::End { stamp, original } => (stamp, original, true),
+                        };
+                        // Ends are told first, so only the stamps of one kind grow here.
+                        prop_assert!(is_end || stamp > last);
+                        last = if is_end { last } else { stamp };
+                        let name = (original.key, original.sender.index());
+                        if is_end { known.remove(&name) } else { known.insert(name) };
+                    }
+                }
+            }
+        }
+        let there: std::collections::BTreeSet<_> = lab
+            .records()
+            .iter()
+            .map(|it| (it.original().key, it.original().sender.index()))
+            .collect();
+        // One whose time is over is no record, and its end comes with the timer.
+        prop_assert!(there.is_subset(&known), "{there:?} {known:?}");
+        lab.wait(Duration::from_secs(1000));
+        lab.run(|table, context| table.expire(1000, context));
+        for change in take(&mut lab, usize::MAX).0 {
+            let Change::End { original, .. } = change else { panic!("{change:?}") };
+            known.remove(&(original.key, original.sender.index()));
+        }
+        prop_assert!(known.is_empty(), "{known:?}");
+    }
+}

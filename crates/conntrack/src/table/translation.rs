@@ -226,8 +226,7 @@ impl Table {
     }
 
     /// The translation for a packet, also for one that has ended its connection and for an ICMP
-    /// error. To be called before the next packet is tracked. Costs one test of the tracking
-    /// result if there is no translation.
+    /// error. Costs one test of the tracking result if there is no translation.
     #[inline]
     pub fn translation(&self, tracked: &Tracked) -> AddressChanges {
         let Some(direction) = tracked.direction else { return AddressChanges::default() };
@@ -236,7 +235,9 @@ impl Table {
             Some(ConnectionId(slot)) if tracked.fresh || tracked.is_translated() => {
                 self.address_changes(slot, direction)
             }
-            None if tracked.is_translated() => self.parting,
+            None if tracked.is_translated() => {
+                tracked.detached.map_or_else(AddressChanges::default, |it| it.address_changes)
+            }
             _ => AddressChanges::default(),
         }
     }

@@ -331,5 +331,15 @@ fn the_packet_that_ends_a_connection_is_translated_too() {
     flow.builder(ends.source.address, ends.destination.address).tcp(&tcp, &[], &mut reset);
     let tracked = track(&mut lab, &reset);
     assert!(lab.table.is_empty() && tracked.connection.is_none());
+    // The result belongs to the packet, whatever the table does meanwhile.
+    let other = place(false, (2, 1000));
+    let opened = track(&mut lab, &flow.frame(other, server, false));
+    lab.run(|table, context| table.confirm(opened.connection.unwrap(), context).unwrap());
+    let mut reset = Vec::new();
+    let tcp = Tcp { source_port: server.port, destination_port: other.port, ..tcp };
+    flow.builder(server.address, other.address).tcp(&tcp, &[], &mut reset);
+    let second = track(&mut lab, &reset);
+    assert!(lab.table.is_empty() && second.direction == Some(Direction::Reply));
     assert_eq!(lab.table.translation(&tracked).destination, Some(client));
+    assert!(lab.table.translation(&second).is_identity());
 }

@@ -4,6 +4,7 @@ use flow::{Class, DropReason, KeyedPacket};
 
 use super::entry::Entry;
 use super::opening::keeps;
+use super::packet::Detached;
 use super::slab::Slab;
 use super::translation::refused;
 use super::{Hit, Table};
@@ -27,7 +28,7 @@ impl Table {
         context.counters.found += 1;
         let Some(slot) = self.put_part(&part, packet, context) else {
             context.tunnels.leave(&part);
-            return Some(self.pass_by(&part.tunnel, direction, packet));
+            return Some(pass_by(&part.tunnel, direction, packet));
         };
         context.counters.insert += 1;
         Some(self.advance(Hit { slot, direction }, packet, context))
@@ -64,27 +65,10 @@ impl Table {
         Some(slot)
     }
 
-    /// Tracks a packet for whose part there is no room; its tunnel continues.
-    fn pass_by(
-        &mut self,
-        tunnel: &Tunnel,
-        direction: Direction,
-        packet: &TrackedPacket<'_>,
-    ) -> Tracked {
-        tunnel.note(Status::when(direction == Direction::Reply, Status::SEEN_REPLY));
-        let is_open = tunnel.status().has(Status::SEEN_REPLY);
-        let class = if is_open { Class::Established } else { Class::New };
-        let tracked = self.aside(tunnel, class, direction);
-        match class {
-            Class::New if !packet.may_open => tracked.dropped(DropReason::NewRefused),
-            _ => tracked,
-        }
-    }
-
     /// Tracks an ICMP error about a tunnel of which this bucket has no part. `answer` stands
     /// for an answer to the quoted packet.
     pub(super) fn relate_to_tunnel(
-        &mut self,
+        &self,
         answer: &KeyedPacket,
         context: &Context<'_>,
     ) -> Option<Tracked> {
@@ -92,15 +76,7 @@ impl Table {
             return None;
         }
         let (tunnel, direction) = context.tunnels.find(answer, context.now)?;
-        Some(self.aside(&tunnel, Class::Related, direction))
-    }
-
-    /// The result for a packet of a tunnel, or an error about it, without a part.
-    fn aside(&mut self, tunnel: &Tunnel, class: Class, direction: Direction) -> Tracked {
-        self.parting = tunnel.address_changes(direction);
-        self.parting_zones = tunnel.zones();
-        let (mark, status) = (tunnel.mark(), tunnel.status());
-        Tracked { direction: Some(direction), mark, status, ..Tracked::alone(class) }
+        Some(without_part(&tunnel, Class::Related, direction))
     }
 
     /// Adopts the facts that other parts have learned. False if the tunnel has ended in another
@@ -157,6 +133,28 @@ impl Table {
         }
         self.close(slot, context);
     }
+}
+
+/// Tracks a packet for whose part there is no room; its tunnel continues.
+fn pass_by(tunnel: &Tunnel, direction: Direction, packet: &TrackedPacket<'_>) -> Tracked {
+    tunnel.note(Status::when(direction == Direction::Reply, Status::SEEN_REPLY));
+    let is_open = tunnel.status().has(Status::SEEN_REPLY);
+    let class = if is_open { Class::Established } else { Class::New };
+    let tracked = without_part(tunnel, class, direction);
+    match class {
+        Class::New if !packet.may_open => tracked.dropped(DropReason::NewRefused),
+        _ => tracked,
+    }
+}
+
+/// The result for a packet of a tunnel, or an error about it, without a part.
+fn without_part(tunnel: &Tunnel, class: Class, direction: Direction) -> Tracked {
+    let detached = Some(Detached {
+        address_changes: tunnel.address_changes(direction),
+        zones: tunnel.zones(),
+    });
+    let (mark, status) = (tunnel.mark(), tunnel.status());
+    Tracked { direction: Some(direction), mark, status, detached, ..Tracked::alone(class) }
 }
 
 /// Detaches an entry that ends from its tunnel. False if it is a part and no event is due: the

@@ -12,10 +12,14 @@ use crate::nat::Translation;
 use crate::{ConnectionId, Context, Direction, Tracked};
 
 impl Table {
-    /// The zones of the connection of a packet that was tracked just now, also if the packet
-    /// has ended it; the default if it has no connection.
+    /// The zones of the connection of a packet that was tracked, also if the packet has ended it;
+    /// the default if it has no connection.
     pub fn zones(&self, tracked: &Tracked) -> ZonePair {
-        tracked.connection.map_or(self.parting_zones, |ConnectionId(slot)| self.zones_of(slot))
+        match (tracked.connection, tracked.detached) {
+            (Some(ConnectionId(slot)), _) => self.zones_of(slot),
+            (None, Some(detached)) => detached.zones,
+            (None, None) => ZonePair::default(),
+        }
     }
 
     /// The zone of the originator's packets of the packet's connection; the packet's own zone

@@ -4,6 +4,7 @@ pub mod conversation;
 pub mod dialogue;
 pub mod pptp;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, NoPrefetch, Timestamp, Zone};
@@ -11,9 +12,9 @@ use wire::{Family, IcmpError, Network, TcpFlags, TcpInfo, Transport, protocol};
 
 use crate::syn_proxy::Screening;
 use crate::{
-    Checksum, Connection, ConnectionRecord, Context, Cursor, Event, EventKind, Expectations, Guess,
-    Importing, InterfaceName, Interfaces, KnownTunnels, Limits, Replication, Settings, Table,
-    Tracked, TrackedPacket,
+    AnnouncementCursor, AnnouncementRecord, Checksum, Connection, ConnectionRecord, Context,
+    Cursor, Event, EventKind, Expectations, Guess, Importing, InterfaceName, Interfaces,
+    KnownTunnels, Limits, Replication, Settings, Table, Tracked, TrackedPacket,
 };
 
 pub const SECRET: HashKey = HashKey(3, 4);
@@ -53,6 +54,9 @@ pub struct Lab {
     epoch_before: u16,
 }
 
+/// The interface that has no address.
+pub const WITHOUT_ADDRESS: u32 = 99;
+
 /// Interfaces with names that tell their numbers.
 pub struct NumberedInterfaces;
 
@@ -63,6 +67,10 @@ impl Interfaces for NumberedInterfaces {
 
     fn number_of(&self, name: &InterfaceName) -> Option<u32> {
         name.as_str().strip_prefix("eth")?.parse().ok()
+    }
+
+    fn has_address(&self, number: u32, _: IpAddr) -> bool {
+        number != WITHOUT_ADDRESS
     }
 }
 
@@ -88,22 +96,24 @@ impl Lab {
         }
     }
 
-    /// Lets another table take over all connections. It gets them as bytes. Only
-    /// expectations stay, which lie outside of the table.
+    /// Lets another gateway take over all connections and announcements. It gets them as bytes.
     pub fn take_over(&mut self) {
         if !self.takes_over {
             return;
         }
         let (before, records) = (self.records(), self.records_as_they_lie());
+        let announcements = self.announcements();
         let expired = self.table.len() - records.len();
         let limits = Limits::alone(self.room + expired as u64, SECRET);
         (self.table, self.limits) = (Table::new(self.now), limits);
         self.tunnels = KnownTunnels::new(SECRET);
+        self.expectations = Expectations::new(SECRET);
         let counters = self.counters;
         let importing = Importing {
             hash: &|key| key.hash(SECRET),
             interfaces: &NumberedInterfaces,
             map_epoch: std::mem::replace(&mut self.epoch_before, self.map_epoch),
+            needs_addresses: true,
         };
         for record in &records {
             let mut bytes = Vec::new();
@@ -114,7 +124,28 @@ impl Lab {
         }
         assert_eq!(self.counters.imported - counters.imported, records.len() as u64);
         assert_eq!(self.records(), before);
+        for record in &announcements {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            let read = AnnouncementRecord::decode(&bytes).unwrap();
+            assert_eq!(read, *record);
+            self.run(|table, context| table.import_announcement(&read, importing, context))
+                .unwrap();
+        }
+        assert_eq!(self.announcements(), announcements);
         self.counters = counters;
+    }
+
+    /// The records of all announcements, in pieces as they are exported.
+    pub fn announcements(&self) -> Vec<AnnouncementRecord> {
+        let mut records = Vec::new();
+        let mut next = Some(AnnouncementCursor::default());
+        while let Some(from) = next {
+            let each = |record| records.push(record);
+            let it = &self.expectations;
+            next = it.records_from(from, 2, &NumberedInterfaces, self.now, each);
+        }
+        records
     }
 
     /// The records of all connections, in the order of their keys.

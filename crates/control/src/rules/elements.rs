@@ -1,7 +1,7 @@
 //! Changes of sets while a ruleset runs.
 
 use axum::body::Bytes;
-use engine::{ChangeElementsError, Gateway};
+use engine::{ChangeElementsError, Gateway, LoadRulesError, PrepareRulesError};
 use ruleset::{
     Contents, Document, ElementChange, ElementProblem, NamedElements, Set, SetId, listing,
 };
@@ -57,6 +57,13 @@ pub(crate) fn change_elements(
     let changed_book = book.with(&contents)?;
     let goes_on = gateway.go_on_with_elements(changed_book.ruleset().clone());
     goes_on.map_err(|error| match error {
+        // Rules that packets meet only now ask for something that the gateway does not do.
+        ChangeElementsError::Rules(LoadRulesError::Prepare(PrepareRulesError::Unsupported(
+            all,
+        ))) => {
+            let told: Vec<String> = all.iter().map(ToString::to_string).collect();
+            Refused::bad_request("elements", told.join("; "), CORRECT)
+        }
         ChangeElementsError::Rules(error) => {
             Refused::conflict("rules", error, "no element has changed; see the log of the gateway")
         }

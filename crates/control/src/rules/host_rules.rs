@@ -33,7 +33,7 @@ impl RuleBook {
             IpAddr::V6(address) => (Family::V6, address.to_bits()),
         };
         let own: Vec<(Family, u128)> = own.iter().map(number).collect();
-        let is_hosts = |at: &EndsAt| match at {
+        let is_local = |at: &EndsAt| match at {
             EndsAt::Host => true,
             EndsAt::Addresses(all) => all.iter().any(|&(family, it)| {
                 own.iter().any(|&(of, own)| of == family && (it.low..=it.high).contains(&own))
@@ -41,7 +41,7 @@ impl RuleBook {
             EndsAt::OwnAddress => false,
         };
         let ends = ruleset.translations().ends;
-        let told = ends.iter().filter(|ending| is_hosts(&ending.at)).filter_map(|ending| {
+        let told = ends.iter().filter(|ending| is_local(&ending.at)).filter_map(|ending| {
             let place = ruleset.place_of_rule(ending.rule)?.to_string();
             let own = self.object(ruleset.rules()[ending.rule].position)?;
             let is_there = kernel.map(|kernel| holds(kernel, &own));

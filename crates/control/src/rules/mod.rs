@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use axum::body::Bytes;
 use engine::{Mode, check_rules};
 use ruleset::{
-    CompileError, CompileOptions, Document, DocumentError, Imported, Options, PerPacket, Place,
+    CompileError, CompileOptions, Document, DocumentError, Imported, Location, Options, PerPacket,
     Problem, Problems, Program, RuleId, Severity, ValidRuleset, import_document, listing,
 };
 use serde_json::Value;
@@ -79,7 +79,7 @@ impl RuleBook {
         seed: u64,
     ) -> Result<Self, RulesRefused> {
         let refused = |what: String| {
-            let place = Place::default();
+            let place = Location::default();
             let (severity, path, effect) = (Severity::Invalid, String::new(), None);
             let problem = Problem { severity, place, path, what, effect };
             let problems = vec![RuleProblem::new(&problem, None)];
@@ -236,7 +236,7 @@ fn is_text(document: &[u8]) -> bool {
 fn told(document: &Document<Bytes>, problems: &[Problem]) -> Vec<RuleProblem> {
     type Key = ([String; 3], u64);
     let key = |problem: &Problem| -> Option<Key> {
-        let Place { family, table, object, name, handle } = problem.place.clone();
+        let Location { family, table, object, name, handle } = problem.place.clone();
         handle.filter(|_| object == "rule").map(|handle| ([family, table, name], handle))
     };
     let mut texts: HashMap<Key, String> =

@@ -77,8 +77,14 @@ pub struct ImportedRecords {
     pub schema: u32,
     /// The number of records that are connections now.
     pub imported: u64,
-    /// The number of those that are not, by the name of the reason
-    /// ([`conntrack::ImportRefusal::name`]).
+    /// The number of records of what connections have announced that were taken over.
+    #[serde(default)]
+    pub announced: u64,
+    /// The number of records that are elements of sets now.
+    #[serde(default)]
+    pub elements: u64,
+    /// The number of records that were not taken over, by the name of the reason
+    /// ([`engine::RecordRefusal::name`]).
     pub refused: BTreeMap<String, u64>,
     /// The number of records that this gateway can not read, by reason.
     pub unreadable: BTreeMap<String, u64>,

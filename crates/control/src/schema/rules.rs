@@ -1,6 +1,6 @@
 //! Rules: problems and contents of a ruleset, and explanations of packets.
 
-use ruleset::{Effect, Place, Problem, Severity};
+use ruleset::{Effect, Location, Problem, Severity};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::HostRule;
@@ -21,9 +21,9 @@ pub struct RuleObject {
     pub handle: Option<u64>,
 }
 
-impl From<&Place> for RuleObject {
-    fn from(place: &Place) -> Self {
-        let Place { family, table, object, name, handle } = place.clone();
+impl From<&Location> for RuleObject {
+    fn from(place: &Location) -> Self {
+        let Location { family, table, object, name, handle } = place.clone();
         Self { family, table, object: object.to_owned(), name, handle }
     }
 }

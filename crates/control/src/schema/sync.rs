@@ -32,8 +32,9 @@ pub struct Sync {
     pub outflow: Flow,
     /// Connections that come from the peer.
     pub inflow: Flow,
-    /// Age of the oldest change that the peer has not taken, in milliseconds.
-    pub staleness_ms: f64,
+    /// Age of the oldest change that the peer has not applied, in milliseconds; `null` while the peer
+    /// lacks more than changes.
+    pub staleness_ms: Option<f64>,
     /// Changes that the peer has not acknowledged.
     pub unacknowledged: u64,
     /// Copies of the peer's connections.
@@ -134,7 +135,7 @@ impl Sync {
             differences: found.iter().map(difference).collect(),
             outflow: Flow::of_outflow(status.outflow),
             inflow: Flow::of_inflow(status.inflow),
-            staleness_ms: status.staleness.as_secs_f64() * 1000.0,
+            staleness_ms: status.staleness.map(|it| it.as_secs_f64() * 1000.0),
             unacknowledged: status.unacknowledged_records,
             copies: peer.copies() as u64,
             counters: counters(peer, &status),

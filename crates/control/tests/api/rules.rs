@@ -1,6 +1,6 @@
 //! Rules of a running gateway.
 
-use control::schema::{ActiveRules, AskRules, Explanation, LoadedRules};
+use control::schema::{ActiveRules, AskRules, Explanation, ImportedRecords, LoadedRules};
 use serde_json::{Value, json};
 
 use super::*;
@@ -203,5 +203,44 @@ fn a_ruleset_on_trial_goes_by_itself() {
     assert!(active(&running).confirm_s.is_none());
     // A trial does not keep the gateway from stopping.
     load(&running, "?confirm_s=600", dropping(55)).unwrap();
+    running.stop();
+}
+
+#[test]
+fn elements_that_rules_have_added_come_back_as_records() {
+    const RECORDS: &str = "/v1/connections/records";
+    let mut running = Running::start();
+    load(&running, "", dropping(53)).unwrap();
+    running.send_flows(7);
+    let elements =
+        |running: &Running| active(running).ruleset.unwrap()["nftables"][2]["set"]["elem"].clone();
+    let begin = Instant::now();
+    while elements(&running) != json!(["198.18.0.0"]) {
+        assert!(begin.elapsed() < PATIENCE, "{}", elements(&running));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut batch = Vec::new();
+    let mut keep = |chunk: &[u8]| {
+        batch.extend_from_slice(chunk);
+        Ok(())
+    };
+    running.client.chunks::<ClientError>(RECORDS, &mut keep).unwrap();
+    // The packets were dropped, so there is nothing else. The end is 0 and the number.
+    assert_eq!(batch[batch.len() - 9..], [0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    batch.truncate(batch.len() - 9);
+    let import = |running: &Running| -> ImportedRecords {
+        running.client.post_bytes(RECORDS, batch.clone()).unwrap()
+    };
+    let said = import(&running);
+    assert_eq!((said.elements, said.refused["known"]), (0, 1), "{said:?}");
+    load(&running, "", dropping(53)).unwrap();
+    assert_eq!(elements(&running), Value::Null);
+    let said = import(&running);
+    assert_eq!((said.elements, said.imported, said.refused.len()), (1, 0, 0), "{said:?}");
+    assert_eq!(elements(&running), json!(["198.18.0.0"]));
+    // Rules without such a set.
+    load(&running, "", br#"{"nftables": []}"#.to_vec()).unwrap();
+    let said = import(&running);
+    assert_eq!(said.refused["set_unknown"], 1, "{said:?}");
     running.stop();
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use defrag::{
-    Buffer, Context, DatagramKey, Ecn, Memory, Outcome, Parcel, Phase, Piece, Pools, QueueView,
-    Realm, Reassembler, Settings, Summary, Why,
+    Buffer, Context, DatagramKey, DiscardCause, Ecn, Memory, Outcome, Parcel, Phase, Piece, Pools,
+    QueueView, Realm, Reassembler, Settings, Summary,
 };
 use flow::{DefragCounters, DropReason, HashKey, Timestamp};
 use wire::Family;
@@ -114,7 +114,7 @@ impl Worker {
         act: impl FnOnce(&mut Reassembler<Frame>, &mut Context<'_, Frame>) -> T,
     ) -> T {
         let (discarded, inside) = (&mut self.discarded, &mut self.inside);
-        let mut discard = |frame: Frame, why: Why| {
+        let mut discard = |frame: Frame, why: DiscardCause| {
             assert!(inside.remove(&frame.serial).is_some(), "discarded twice");
             discarded.push((frame, why.reason()));
         };

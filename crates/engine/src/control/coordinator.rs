@@ -81,7 +81,7 @@ pub struct Coordinator {
     workers: Vec<WorkerHandle>,
     subscriptions: Vec<Subscription<Event>>,
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
-    /// What workers do for a peer.
+    /// The part of workers in replication.
     pub replication: ReplicationRole,
     /// Finds the bucket of a packet.
     pub hasher: SteeringHasher,
@@ -470,7 +470,7 @@ impl Coordinator {
         Ok(self.hand_out_queues(self.workers.len())?)
     }
 
-    /// Reads the current state of the ports and passes changes on: MTUs, names, groups, and which
+    /// Reads the current state of the ports and passes changes on: MTUs, names, groups, types, and which
     /// interfaces the ports are.
     fn follow_ports(&mut self) -> Result<(), Unresponsive> {
         let before = self.ports.names();
@@ -486,7 +486,7 @@ impl Coordinator {
                 routes.are(self.ports.links());
             }
         }
-        if let Some(rules) = self.rules.as_ref().filter(|_| news.names || news.groups) {
+        if let Some(rules) = self.rules.as_ref().filter(|_| news.names || news.kinds) {
             let now = self.ports.names();
             for name in rules.program.ruleset().interfaces().into_keys() {
                 if before.contains(&name) && !now.contains(&name) {

@@ -15,6 +15,7 @@ pub mod peer;
 pub mod port_book;
 pub mod ports;
 pub mod realms;
+pub mod record;
 pub mod records;
 pub mod replication;
 mod resteering;

@@ -33,8 +33,8 @@ pub struct PortNews {
     pub mtus: bool,
     /// A name.
     pub names: bool,
-    /// The group of an interface.
-    pub groups: bool,
+    /// The group of an interface, or the type of its link.
+    pub kinds: bool,
     /// The interface of a port.
     pub links: bool,
 }
@@ -45,6 +45,8 @@ struct Entry {
     name: String,
     /// The group of its interface, or the last one.
     group: u32,
+    /// The type of its link, or the last one.
+    link_type: u16,
     /// The state of the interface at the last look.
     look: PortLook,
     up: bool,
@@ -65,6 +67,7 @@ impl PortBook {
             .map(|setup| Entry {
                 name: setup.name.clone(),
                 group: 0,
+                link_type: Interface::ETHERNET,
                 look: PortLook::default(),
                 setup,
                 up: false,
@@ -162,7 +165,11 @@ impl PortBook {
             }
             if let Some(group) = look.group.filter(|group| *group != entry.group) {
                 entry.group = group;
-                self.news.groups = true;
+                self.news.kinds = true;
+            }
+            if let Some(link_type) = look.link_type.filter(|it| *it != entry.link_type) {
+                entry.link_type = link_type;
+                self.news.kinds = true;
             }
             let is_new = look.master != entry.look.master;
             if let Some(master) = look.master.as_ref().filter(|_| is_new) {
@@ -196,11 +203,12 @@ impl PortBook {
         self.ports.iter().map(|entry| entry.name.clone()).collect()
     }
 
-    /// The names and groups at the last look, by port, as rules compare them.
+    /// The interfaces at the last look, by port, as rules ask for them.
     pub fn for_rules(&self) -> Arc<[Interface]> {
         let seen = |entry: &Entry| Interface {
             name: name_bits(&entry.name).unwrap_or(0),
             group: entry.group,
+            link_type: entry.link_type,
         };
         self.ports.iter().map(seen).collect()
     }

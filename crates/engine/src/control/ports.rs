@@ -93,6 +93,8 @@ pub struct PortLook {
     pub master: Option<Master>,
     /// The group of the interface (ip-link(8), `group`).
     pub group: Option<u32>,
+    /// The type of its link (`ARPHRD_ETHER` and so on).
+    pub link_type: Option<u16>,
 }
 
 /// Opens an interface by packet sockets. The port keeps its interface when that is renamed, even
@@ -186,12 +188,19 @@ impl PortOpener for AfPacket {
     fn look(&mut self) -> Option<PortLook> {
         let link = self.claim.link().ok()?;
         let masters = &mut self.masters;
-        let look = |LinkState { index, name, mtu, .. }| {
+        let look = |LinkState { index, name, mtu, hardware, .. }| {
             let asked = masters.as_mut().map(|masters| masters.membership(LinkId(index)));
             let known = asked.and_then(Result::ok);
             let group = known.as_ref().map(|known| known.group);
             let Membership { master, .. } = known.unwrap_or_default();
-            PortLook { link: Some(LinkId(index)), name: Some(name), mtu: Some(mtu), master, group }
+            PortLook {
+                link: Some(LinkId(index)),
+                name: Some(name),
+                mtu: Some(mtu),
+                master,
+                group,
+                link_type: Some(hardware),
+            }
         };
         Some(link.map_or_else(PortLook::default, look))
     }

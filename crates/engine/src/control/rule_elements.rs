@@ -20,8 +20,8 @@ pub enum ChangeElementsError {
     Rules(#[from] LoadRulesError),
     /// The rules differ in more than elements, or there are none.
     #[error(
-        "the rules would differ in more than elements, as where an element leads to a chain that no \
-         rule or element led to before"
+        "the rules would differ in more than elements, as where an element leads to a chain that \
+         could not be read when the rules were loaded"
     )]
     Exchanged,
 }

@@ -36,11 +36,11 @@ impl Destination {
             let query = Query::new(address, address, LinkId(0));
             RouteDecision::of(routing.fib.look_up(&query), address)
         });
-        let is_for_host = routing.is_own(address)
+        let is_local = routing.is_own(address)
             || address.is_multicast()
             || address == IpAddr::V4(Ipv4Addr::BROADCAST)
             || stays_on_link(address);
-        let arrival = match is_for_host {
+        let arrival = match is_local {
             _ if is_no_destination(address) => Arrival::Drop(DropReason::Martian, None),
             true => Arrival::Host,
             false => Arrival::Forward,

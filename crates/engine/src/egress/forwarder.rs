@@ -24,19 +24,28 @@ pub struct Forwarder {
     outputs: Outputs,
     /// `None` in a bridge.
     router: Option<Box<Router>>,
+    /// A bridge forwards nothing.
+    stands_by: bool,
 }
 
 /// Questions.
 impl Forwarder {
     /// A router that asks `resolver` for neighbours, or a bridge without one.
     pub fn new(outputs: Outputs, resolver: Option<Resolver>) -> Self {
-        Self { outputs, router: resolver.map(|resolver| Box::new(Router::new(resolver))) }
+        let router = resolver.map(|resolver| Box::new(Router::new(resolver)));
+        Self { outputs, router, stands_by: false }
     }
 
     /// The router, to be asked. `None` in a bridge.
     #[inline]
     pub fn router(&self) -> Option<&Router> {
         self.router.as_deref()
+    }
+
+    /// Whether a bridge is on standby: two that forward would make a loop. A router on standby
+    /// forwards what reaches it.
+    pub const fn set_stands_by(&mut self, stands_by: bool) {
+        self.stands_by = stands_by;
     }
 
     /// The ports, to be asked.
@@ -46,10 +55,14 @@ impl Forwarder {
     }
 
     /// Decides about a received frame by its destination station, see [`Router::arrival`]. A bridge
-    /// forwards all.
+    /// forwards all, or on standby none.
     #[inline]
     pub fn arrival(&self, frame: &Frame) -> Arrival {
-        self.router.as_ref().map_or(Arrival::Forward, |router| router.arrival(frame))
+        match &self.router {
+            Some(router) => router.arrival(frame),
+            None if self.stands_by => Arrival::Drop(DropReason::Standby, None),
+            None => Arrival::Forward,
+        }
     }
 
     /// Decides about a packet for this station, see [`Router::packet_arrival`]. A bridge forwards
@@ -62,8 +75,8 @@ impl Forwarder {
 
     /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
-    pub fn is_for_host(&mut self, network: &Network) -> bool {
-        self.router.as_mut().is_some_and(|router| router.is_for_host(network))
+    pub fn is_local(&mut self, network: &Network) -> bool {
+        self.router.as_mut().is_some_and(|router| router.is_local(network))
     }
 
     /// The route of a packet through a router, see [`Router::route`]. `None` in a bridge.
@@ -100,7 +113,7 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        let Self { router, outputs } = self;
+        let Self { router, outputs, .. } = self;
         match (router, route, ports) {
             (Some(router), Some((bucket, route)), _) => {
                 let exits = &mut Exits { outputs, pool, counters };
@@ -122,7 +135,7 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        let Self { router, outputs } = self;
+        let Self { router, outputs, .. } = self;
         match router.as_ref().map(|router| router.station(port)) {
             Some(Some(from)) => {
                 let next_link = NextLink { from, to: station, mtu: None };
@@ -219,7 +232,7 @@ impl Forwarder {
         counters: &mut Counters,
         act: impl FnOnce(&mut Router, &mut Exits<'_>),
     ) {
-        let Self { router: Some(router), outputs } = self else { return };
+        let Self { router: Some(router), outputs, .. } = self else { return };
         act(router, &mut Exits { outputs, pool, counters });
     }
 }

@@ -155,9 +155,9 @@ impl Router {
     /// Decides about a packet without tags for this router's station.
     #[inline]
     pub fn packet_arrival(&mut self, frame: &Frame, network: &Network) -> Arrival {
-        let may_be_for_host = self.is_for_host(network);
+        let may_be_local = self.is_local(network);
         let Self { sources, destinations, routing, route_cache, .. } = self;
-        if !may_be_for_host {
+        if !may_be_local {
             let arrival = destinations.of(network, routing).arrival;
             if arrival != Arrival::Forward {
                 return arrival;
@@ -166,7 +166,7 @@ impl Router {
         if let Some(reason) = sources.fault(frame.port, network, routing, route_cache) {
             return Arrival::Drop(reason, None);
         }
-        ip_options::refusal(frame, may_be_for_host).unwrap_or(Arrival::Forward)
+        ip_options::refusal(frame, may_be_local).unwrap_or(Arrival::Forward)
     }
 
     /// Looks at packets for the host's own addresses too from now on, because connections may be
@@ -177,7 +177,7 @@ impl Router {
 
     /// True for a packet for an address of the host that may belong to a translated connection.
     #[inline]
-    pub fn is_for_host(&mut self, network: &Network) -> bool {
+    pub fn is_local(&mut self, network: &Network) -> bool {
         self.translates && self.is_for_own_address(network)
     }
 

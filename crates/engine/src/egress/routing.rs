@@ -30,6 +30,7 @@ pub struct Routing {
     attached: BTreeMap<LinkId, Vec<IpNet>>,
     /// The names of the links, as rules compare them.
     names: BTreeMap<LinkId, u128>,
+    by_name: BTreeMap<u128, LinkId>,
     /// See [`Picture::overruns`].
     pub overruns: u64,
     /// The host's addresses (true), and the broadcast addresses of its links (false).
@@ -70,6 +71,11 @@ impl Routing {
             .collect();
         by_link.sort_unstable_by_key(|&(link, PortId(index))| (link, Reverse(index)));
         by_link.dedup_by_key(|&mut (link, _)| link);
+        let names: BTreeMap<LinkId, u128> = picture
+            .links
+            .iter()
+            .map(|(id, link)| (*id, ruleset::name_bits(&link.name).unwrap_or(0)))
+            .collect();
         Self {
             fib: picture.fib.clone(),
             neighbours: picture.neighbours.clone(),
@@ -80,11 +86,8 @@ impl Routing {
                 .iter()
                 .map(|(id, link)| (*id, link.addresses.clone()))
                 .collect(),
-            names: picture
-                .links
-                .iter()
-                .map(|(id, link)| (*id, ruleset::name_bits(&link.name).unwrap_or(0)))
-                .collect(),
+            by_name: names.iter().rev().map(|(id, name)| (*name, *id)).collect(),
+            names,
             overruns: picture.overruns,
             own: own_addresses(&picture.fib),
         }
@@ -122,7 +125,7 @@ impl Routing {
 
     /// The link with a name in that form.
     pub fn link_named(&self, bits: u128) -> Option<LinkId> {
-        self.names.iter().find(|(_, name)| **name == bits).map(|(link, _)| *link)
+        self.by_name.get(&bits).copied()
     }
 
     /// The interface of a port; `None` while there is none.

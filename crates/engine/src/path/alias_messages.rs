@@ -22,9 +22,12 @@ use std::ops::ControlFlow;
 use conntrack::Claimant;
 use flow::{DropReason, KeyedPacket, Timestamp};
 use steer::BucketId;
+use wire::Readdress;
 
+use crate::egress::original_ends::original_ends;
+use crate::egress::route_decision::RouteDecision;
 use crate::path::PacketPath;
-use crate::path::alias_table::{AliasMessage, Filing, Waiting};
+use crate::path::alias_table::{AliasMessage, Filing, Opener, Waiting};
 use crate::path::packet::{Item, Kept, Packet};
 use crate::path::scratch::Scratch;
 use crate::path::step::{End, Step, Wait, dropped};
@@ -224,7 +227,8 @@ impl PacketPath {
     }
 
     /// Lets the packets go that have waited for the alias of their connection. If the alias was
-    /// refused, the connection ends and the packets are dropped.
+    /// refused, or the first of them can no longer leave as its connection was opened, the
+    /// connection ends and the packets are dropped.
     fn release(
         &mut self,
         bucket: BucketId,
@@ -232,11 +236,14 @@ impl PacketPath {
         filing: Filing,
         now: Timestamp,
     ) {
+        if self.settle_import(bucket, (key, hash), filing, now) {
+            return;
+        }
         let Some(home) = self.buckets.get_mut(bucket) else { return };
         let mut packets = home.openings.take(&key);
         let mut found = Some(filing);
         let mut taken = DropReason::AliasTaken;
-        if let Some(Waiting::Opener(packet, _, search)) = packets.front_mut() {
+        if let Some(Waiting::Opener(Opener { packet, search, .. })) = packets.front_mut() {
             if filing == Filing::Taken {
                 found = self.search_port(packet, search, now);
                 taken = search.refusal();
@@ -245,10 +252,16 @@ impl PacketPath {
                 self.end_search(packet, search, filing, now);
             }
         }
+        let routed = match packets.front_mut() {
+            Some(Waiting::Opener(opener)) if found == Some(Filing::Filed) => {
+                self.renew_route(opener)
+            }
+            _ => Ok(()),
+        };
         let Some(home) = self.buckets.get_mut(bucket) else { return };
         let refusal = match found {
             None => return home.openings.put_back(&key, packets),
-            Some(filing) => filing.refusal(taken),
+            Some(filing) => filing.refusal(taken).or(routed.err()),
         };
         if refusal.is_some() {
             let mut context = self.tracking.context(now, &mut self.counters);
@@ -256,15 +269,42 @@ impl PacketPath {
         }
         for packet in packets {
             match (packet, refusal) {
-                (Waiting::Opener(mut packet, passed, _), None) => {
+                (Waiting::Opener(Opener { mut packet, exit, .. }), None) => {
                     self.resteer_opening(&packet, now);
-                    self.send(&mut packet, passed, now)
+                    self.send(&mut packet, exit, now)
                 }
                 (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),
-                (Waiting::Opener(packet, ..) | Waiting::Follower(packet), Some(reason)) => {
+                (waiting, Some(reason)) => {
+                    let packet = waiting.into_packet();
                     self.drop_frames(packet.frame, packet.pieces, reason);
                 }
             }
+        }
+    }
+
+    /// Gives a packet that has waited the route of today, unless it was routed under the same
+    /// routes and rules.
+    ///
+    /// # Errors
+    /// The reason to drop the packet: it would leave by another port than the one that rules have
+    /// accepted it for, and that its source was chosen for. Its sender sends it again, and the
+    /// connection is opened anew.
+    fn renew_route(&mut self, opener: &mut Opener) -> Result<(), DropReason> {
+        let Opener { packet, exit, generation, .. } = opener;
+        let Some(before) = exit.route.filter(|_| *generation != self.tracking.generation()) else {
+            return Ok(());
+        };
+        // It was routed before its source was translated.
+        let mut network = packet.network;
+        Readdress { destination: None, ..original_ends(&packet.frame) }.describe(&mut network);
+        let (port, is_whole) = (packet.frame.port, packet.pieces.is_none());
+        let Self { forwarder, .. } = self;
+        exit.route = forwarder.route(&network, port, exit.mark, is_whole);
+        match exit.route {
+            Some(RouteDecision::Host) if before == RouteDecision::Host => Ok(()),
+            Some(RouteDecision::Refuse { reason, .. }) => Err(reason),
+            Some(now) if forwarder.port_of(&now) == forwarder.port_of(&before) => Ok(()),
+            _ => Err(DropReason::RouteChanged),
         }
     }
 
@@ -272,7 +312,7 @@ impl PacketPath {
     pub(super) fn end_openings(&mut self) {
         let waiting = self.buckets.owned_mut().flat_map(|bucket| bucket.openings.take_all());
         for packet in waiting.collect::<Vec<_>>() {
-            let (Waiting::Opener(packet, ..) | Waiting::Follower(packet)) = packet;
+            let packet = packet.into_packet();
             self.drop_frames(packet.frame, packet.pieces, DropReason::AliasQueueFull);
         }
     }
@@ -281,3 +321,7 @@ impl PacketPath {
 #[cfg(test)]
 #[path = "alias_messages_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "alias_waits_tests.rs"]
+mod waits_tests;

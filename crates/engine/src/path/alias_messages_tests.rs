@@ -94,9 +94,9 @@ impl TestGateway {
             Some(other) => panic!("{other:?}"),
             None => {
                 let bucket = worker.path.buckets.get_mut(away).unwrap();
-                bucket
-                    .openings
-                    .push(&key, Waiting::Opener(packet.take(), passed, Search::new(None, 0)));
+                let search = Search::new(None, 0);
+                let opener = Opener { packet: packet.take(), exit: passed, generation: 0, search };
+                bucket.openings.push(&key, Waiting::Opener(opener));
             }
         }
         (away, home, key, hash)
@@ -243,7 +243,9 @@ fn a_key_that_is_in_use_gets_no_alias_and_waiting_packets_are_dropped() {
     let alias = (keyed, hash);
     assert_eq!(worker.path.file_alias(away, alias, (alias, None), home, NOW), None);
     let bucket = worker.path.buckets.get_mut(away).unwrap();
-    bucket.openings.push(&keyed, Waiting::Opener(packet.take(), passed, Search::OVER));
+    let packet = packet.take();
+    let opener = Opener { packet, exit: passed, generation: 0, search: Search::OVER };
+    bucket.openings.push(&keyed, Waiting::Opener(opener));
     gateway.run_until_idle();
     assert!(gateway.bucket(home).aliases.is_empty());
     assert_eq!(gateway.bucket(away).connections.len(), 0);

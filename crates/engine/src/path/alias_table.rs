@@ -220,18 +220,36 @@ fn hash_in(places: &[Option<Alias>]) -> impl Fn(u32) -> u32 {
     reason = "few packets wait, and a box would be an allocation for each"
 )]
 pub enum Waiting {
-    /// The packet that has opened the connection. Everything is done except sending it. If its
-    /// source is taken, the search goes on.
-    Opener(Packet, Exit, Search),
+    /// The packet that has opened the connection.
+    Opener(Opener),
     /// A later packet of the connection.
     Follower(Packet),
 }
 
 impl Waiting {
     const fn packet(&self) -> &Packet {
-        let (Self::Opener(packet, ..) | Self::Follower(packet)) = self;
+        let (Self::Opener(Opener { packet, .. }) | Self::Follower(packet)) = self;
         packet
     }
+
+    /// The packet.
+    pub fn into_packet(self) -> Packet {
+        let (Self::Opener(Opener { packet, .. }) | Self::Follower(packet)) = self;
+        packet
+    }
+}
+
+/// The packet that has opened a connection. Everything is done except sending it.
+#[derive(Debug)]
+pub struct Opener {
+    /// The packet, translated.
+    pub packet: Packet,
+    /// How it leaves.
+    pub exit: Exit,
+    /// The generation of decisions in which that was found.
+    pub generation: u64,
+    /// The search for another source, which goes on if its source is taken.
+    pub search: Search,
 }
 
 /// The packets of a bucket that wait for aliases.

@@ -36,7 +36,7 @@ fn packet(timestamp: u64) -> Packet {
         carries: false,
         pieces: None,
         is_checked: true,
-        is_for_host: false,
+        is_local: false,
         per_packet: false,
         guess: conntrack::Guess::NONE,
         alias_in: None,
@@ -92,10 +92,7 @@ fn openings_are_bounded_and_keep_the_order() {
     }
     assert!(!openings.has_room() && openings.awaits(&key(1)) && !openings.awaits(&key(3)));
     let times = |packets: VecDeque<Waiting>| -> Vec<u64> {
-        let time = |packet: &Waiting| match packet {
-            Waiting::Opener(packet, ..) | Waiting::Follower(packet) => packet.frame.timestamp,
-        };
-        packets.iter().map(time).collect()
+        packets.iter().map(|waiting| waiting.packet().frame.timestamp).collect()
     };
     let taken = times(openings.take(&key(1)));
     assert!(taken.len() == 21 && taken.is_sorted() && taken[..2] == [1, 4]);

@@ -144,6 +144,11 @@ impl PacketPath {
         self.recent_drops.kept().into_iter().map(aged).collect()
     }
 
+    /// True if a replay has dropped packets that were not taken.
+    pub(crate) fn has_drops(&self) -> bool {
+        self.recent_drops.has_untaken()
+    }
+
     /// Takes out the packets that a replay has dropped, in order.
     pub(crate) fn take_drops(&mut self) -> Vec<RecentDrop> {
         self.recent_drops.take()

@@ -87,8 +87,11 @@ impl PacketPath {
     /// Judges packets by these rules, or by none. Returns the rules before.
     pub(crate) fn exchange_rules(
         &mut self,
-        rules: Option<Box<WorkerRules>>,
+        mut rules: Option<Box<WorkerRules>>,
     ) -> Option<Box<WorkerRules>> {
+        if let (Some(rules), Some(cpu)) = (&mut rules, self.cpu) {
+            rules.state.set_cpu(cpu);
+        }
         if rules.as_ref().is_some_and(|rules| rules.translates()) {
             self.forwarder.take_own();
         }
@@ -105,6 +108,15 @@ impl PacketPath {
     /// Judges by these rules from now on. This is for workers without a coordinator.
     pub(crate) fn set_rules(&mut self, rules: &Arc<Rules>) {
         self.rules = Some(rules.for_worker());
+    }
+
+    /// Notes the CPU on which the worker runs in the next turn, for rules that ask for it.
+    #[inline]
+    pub(crate) const fn runs_on(&mut self, cpu: u32) {
+        self.cpu = Some(cpu);
+        if let Some(rules) = &mut self.rules {
+            rules.state.set_cpu(cpu);
+        }
     }
 
     /// Takes over what another worker knows of a station of a bridge.

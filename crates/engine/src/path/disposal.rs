@@ -13,7 +13,7 @@ use steer::BucketId;
 use crate::egress::bridge::OutputPorts;
 use crate::egress::route_decision::RouteDecision;
 use crate::path::PacketPath;
-use crate::path::alias_table::{Filing, Waiting};
+use crate::path::alias_table::{Filing, Opener, Waiting};
 use crate::path::drop_cause::DropCause;
 use crate::path::nat::port_search::Search;
 use crate::path::packet::{Item, Kept, Packet, route_of};
@@ -59,11 +59,11 @@ impl PacketPath {
         match end {
             // It is sent where its end is taken.
             End::Forward | End::Wait(Wait::Datagram) => {}
-            End::Host if scratch.is_hosts_own && self.ask_host(packet, scratch.now) => {
+            End::Host if scratch.host_may_refuse && self.ask_host(packet, scratch.now) => {
                 self.counters.output.to_host += 1;
             }
             End::Host => {
-                let exit = Exit { route: Some(RouteDecision::Host), ports: None };
+                let exit = Exit { route: Some(RouteDecision::Host), ..Exit::default() };
                 self.send_out(packet, &exit, scratch.now);
             }
             End::Drop(why, _) => {
@@ -183,7 +183,9 @@ impl PacketPath {
         let bucket = self.buckets.get_mut(packet.bucket);
         match bucket.zip(keyed).filter(|(bucket, _)| bucket.openings.has_room()) {
             Some((bucket, keyed)) => {
-                bucket.openings.push(&keyed, Waiting::Opener(packet, scratch.exit, search));
+                let (exit, generation) = (scratch.exit, self.tracking.generation());
+                let opener = Opener { packet, exit, generation, search };
+                bucket.openings.push(&keyed, Waiting::Opener(opener));
             }
             None => {
                 self.end_search(&mut packet, &search, Filing::Full, now);

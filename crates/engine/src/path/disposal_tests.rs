@@ -114,7 +114,7 @@ fn a_packet_leaves_by_the_route_in_its_scratch_area_and_its_connection_stays() {
     assert_eq!((gateway.connections(), gateway.dropped()), (1, 0));
     // The route that a stage has found counts, not the one that the packet would have.
     let (gateway, sent) = disposed(End::Forward, |scratch| {
-        scratch.exit = Exit { route: Some(RouteDecision::Host), ports: None };
+        scratch.exit = Exit { route: Some(RouteDecision::Host), ..Exit::default() };
     });
     assert_eq!((gateway.to_host(), sent.map(|frames| frames.len())), (1, [0, 0]));
 }

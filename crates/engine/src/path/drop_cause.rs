@@ -12,7 +12,7 @@ pub enum DropCause {
     /// Tracking refused it, or the reason needs no further facts.
     Tracking(conntrack::DropCause),
     /// Reassembly refused it.
-    Fragment(defrag::Why),
+    Fragment(defrag::DiscardCause),
     /// A rule refused the packet.
     Rule {
         /// Its number in the ruleset.
@@ -82,7 +82,7 @@ impl DropCause {
         };
         ClaimedFragment::of(frame).map_or(self, |claimed| {
             let ClaimedFragment { offset, length, header, .. } = claimed;
-            Self::Fragment(defrag::Why::Impossible { reason, offset, length, header })
+            Self::Fragment(defrag::DiscardCause::Impossible { reason, offset, length, header })
         })
     }
 }
@@ -93,8 +93,8 @@ impl From<conntrack::DropCause> for DropCause {
     }
 }
 
-impl From<defrag::Why> for DropCause {
-    fn from(why: defrag::Why) -> Self {
+impl From<defrag::DiscardCause> for DropCause {
+    fn from(why: defrag::DiscardCause) -> Self {
         Self::Fragment(why)
     }
 }

@@ -16,6 +16,7 @@ use crate::path::nat::translation::Translator;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
 use crate::path::recent_drops::RecentDrops;
+use crate::path::records::LateImports;
 use crate::path::settings::Settings;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
@@ -92,6 +93,7 @@ impl PacketPath {
             translator: Translator::new(id.0, key),
             buckets: Buckets::new(id, routes, keep_limit),
             rules: None,
+            cpu: None,
             forwarder,
             host_questions: equipment.host_questions.map(Box::new),
             pool: FramePool::new(POOL_SMALL, POOL_LARGE),
@@ -103,6 +105,7 @@ impl PacketPath {
             batch: Vec::with_capacity(2 * BATCH),
             apart: Vec::new(),
             upkeep: Upkeep::default(),
+            late_imports: LateImports::default(),
             change_sender: None,
         }
     }

@@ -205,3 +205,7 @@ mod moves_tests;
 #[cfg(test)]
 #[path = "fast_path_in_flight_tests.rs"]
 mod in_flight_tests;
+
+#[cfg(test)]
+#[path = "fast_path_bridge_tests.rs"]
+mod bridge_tests;

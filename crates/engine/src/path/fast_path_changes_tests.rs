@@ -5,19 +5,17 @@ use std::sync::Arc;
 
 use conntrack::{Changes, Cursor, Filter, Labels};
 use flow::Zone;
-use netio::{PortId, TxQueue};
 use proptest::prelude::*;
-use ruleset::{CounterMoves, Interface, name_bits};
+use ruleset::CounterMoves;
 use steer::{AddressSet, BucketId};
 use wire::protocol;
 
 use super::rulesets::{BY_MARK_OR_LABEL, BY_NAME, CHOSEN, WITH_CHOSEN, with_chosen};
-use super::{Event, FLOWS, Flow, Pair, Side};
-use crate::egress::Mode;
-use crate::path::rules::ruleset::{Rules, Unloaded};
-use crate::path::selection::{Operation, Part, Selection};
+use super::{Event, FLOWS, Flow, Pair};
+use crate::path::selection::Operation;
 use crate::path::settings::Settings;
 use crate::path::zone_config::ZoneConfig;
+use crate::testing::twins::{Twin, same};
 use crate::worker::command::Command;
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +86,8 @@ pub fn zones(index: usize) -> Vec<ZoneConfig> {
     }
 }
 
-const NAMES: [[&str; 2]; 4] = [["lan0", "wan0"], ["lan0", ""], ["wan0", "lan0"], ["lan1", "wan0"]];
+pub const NAMES: [[&str; 2]; 4] =
+    [["lan0", "wan0"], ["lan0", ""], ["wan0", "lan0"], ["lan1", "wan0"]];
 
 const TUNABLES: [&[(&str, u64)]; 4] = [
     &[],
@@ -120,30 +119,7 @@ pub fn inside(index: usize) -> AddressSet {
     })
 }
 
-impl Side {
-    pub fn names(&self) -> [String; 2] {
-        NAMES[self.names].map(str::to_owned)
-    }
-
-    fn rename(&mut self, names: usize) {
-        self.names = names;
-        let names = self.names();
-        if let Some(rules) = &self.rules {
-            let named = |name: &String| Interface { name: name_bits(name).unwrap_or(0), group: 0 };
-            let interfaces: Arc<[Interface]> = names.iter().map(named).collect();
-            rules.know_interfaces(interfaces.clone());
-            self.tell(|| Command::SetInterfaces(interfaces.clone()));
-        }
-    }
-
-    fn set_open(&mut self, port: usize, is_open: bool) {
-        let sink = self.gateway.outputs[port].clone();
-        self.tell(|| {
-            let queue = is_open.then(|| Box::new(sink.clone()) as Box<dyn TxQueue>);
-            Command::SetOutput(PortId(port as u16), queue)
-        });
-    }
-
+impl Twin {
     fn change_elements(&mut self, chosen: usize) {
         let Some(before) = self.rules.clone() else { return };
         let unloaded = self.prepare(&with_chosen(CHOSEN[chosen]));
@@ -169,31 +145,6 @@ impl Side {
         self.gateway.hasher.set_inside(inside.clone());
         self.tell(|| Command::Inside(inside.clone()));
     }
-
-    /// Applies an operation to the connections of a flow. Returns how many changed.
-    pub fn select(&mut self, flow: &Flow, what: &Operation) -> u64 {
-        let filter = Filter {
-            protocol: Some(if flow.tcp { protocol::TCP } else { protocol::UDP }),
-            source: Some(flow.client.0.to_string().parse().unwrap()),
-            source_port: Some(flow.client.1),
-            ..Filter::default()
-        };
-        let place = Part::Piece(Cursor::default());
-        let selection = Selection { filter: Arc::new(filter), what: what.clone(), place };
-        let now = self.gateway.now;
-        let mut affected = 0;
-        for (bucket, owner) in (0..).map(BucketId).zip(self.gateway.owners.clone()) {
-            let path = &mut self.gateway.workers[owner.index()].path;
-            affected += path.select(bucket, &selection, now).affected;
-        }
-        self.gateway.run_until_idle();
-        affected
-    }
-
-    pub fn prepare(&self, rules: &str) -> Unloaded {
-        let ruleset = ruleset::import(rules.as_bytes(), ruleset::Options::default()).unwrap();
-        Rules::prepare(ruleset.ruleset, Mode::Routed, 7, &self.names()).unwrap()
-    }
 }
 
 impl Pair {
@@ -204,9 +155,9 @@ impl Pair {
                 let zones = self.zones.clone();
                 self.tell(|| Command::Zones(Box::new(zones.clone())));
             }
-            Change::Port(port, is_open) => self.each(|side| side.set_open(port, is_open)),
-            Change::Names(names) => self.each(|side| side.rename(names)),
-            Change::Elements(chosen) => self.each(|side| side.change_elements(chosen)),
+            Change::Port(port, is_open) => self.each(|twin| twin.set_open(port, is_open)),
+            Change::Names(names) => self.each(|twin| twin.rename(&NAMES[names])),
+            Change::Elements(chosen) => self.each(|twin| twin.change_elements(chosen)),
             Change::Settings(index) => {
                 let mut settings = Settings::default();
                 for (name, value) in TUNABLES[index] {
@@ -214,7 +165,7 @@ impl Pair {
                 }
                 self.tell(|| Command::Settings(Box::new(settings.clone())));
             }
-            Change::Inside(index) => self.each(|side| side.change_inside(&inside(index))),
+            Change::Inside(index) => self.each(|twin| twin.change_inside(&inside(index))),
             Change::Mark(flow, mark) => {
                 let changes = Changes { mark: Some((mark, u32::MAX)), ..Changes::default() };
                 self.select(flow, &Operation::Update(changes));
@@ -234,14 +185,17 @@ impl Pair {
         }
     }
 
-    fn each(&mut self, change: impl Fn(&mut Side)) {
-        self.sides.iter_mut().for_each(change);
-        self.compare_sent();
-    }
-
+    /// Applies an operation to the connections of a flow.
     fn select(&mut self, flow: usize, what: &Operation) {
-        let [fast, slow] = self.sides.each_mut().map(|side| side.select(&FLOWS[flow], what));
+        let Flow { tcp, client: (address, port), .. } = FLOWS[flow];
+        let filter = Arc::new(Filter {
+            protocol: Some(if tcp { protocol::TCP } else { protocol::UDP }),
+            source: Some(address.to_string().parse().unwrap()),
+            source_port: Some(port),
+            ..Filter::default()
+        });
+        let [fast, slow] = self.twins.each_mut().map(|twin| twin.select(&filter, what));
         assert_eq!(fast, slow);
-        self.compare_sent();
+        same(self.twins.each_ref().map(Twin::sent));
     }
 }

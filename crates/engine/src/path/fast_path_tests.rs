@@ -2,10 +2,9 @@
 //! so each of its packets takes all stages. Otherwise nobody can tell the two apart.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 use std::time::Duration;
 
-use flow::{DropReason, HashKey};
+use flow::HashKey;
 use netio::Frame;
 use proptest::prelude::*;
 use steer::BucketCount;
@@ -14,11 +13,11 @@ use wire::{TcpFlags, dissect};
 
 use crate::Config;
 use crate::egress::Mode;
-use crate::path::rules::ruleset::Rules;
 use crate::path::stages::observer;
 use crate::path::step::{End, Stage};
 use crate::path::zones::Zones;
 use crate::testing::many_workers::TestGateway;
+use crate::testing::twins::{Twin, same};
 use crate::worker::command::Command;
 
 #[path = "fast_path_changes_tests.rs"]
@@ -159,88 +158,20 @@ const FLOWS: [Flow; 9] = [
     into(false, (v4([192, 0, 2, 3]), 9000)),
 ];
 
-/// A gateway of two workers.
-struct Side {
-    gateway: TestGateway,
-    /// No recorded decision holds.
-    is_slow: bool,
-    /// A worker that is late, and the changes that it has not heard of.
-    late: Option<(usize, Vec<Command>)>,
-    rules: Option<Arc<Rules>>,
-    /// The index of the names that the ports have.
-    names: usize,
-}
-
-impl Side {
-    fn new(is_slow: bool) -> Self {
-        let mut config = Config::new(HashKey(3, 4));
-        config.mode = Mode::Routed;
-        // Flows share buckets, so one may take the slot of another.
-        config.buckets = BucketCount::new(4).unwrap();
-        config.zones = changes::zones(0);
-        let mut gateway = TestGateway::new(&config, 2, true);
-        let inside = changes::inside(0);
-        gateway.hasher.set_inside(inside.clone());
-        for handle in &mut gateway.handles {
-            handle.tell(Command::Inside(inside.clone())).unwrap();
-        }
-        Self { gateway, is_slow, late: None, rules: None, names: 0 }
+/// One of the two gateways, of two workers.
+fn twin(is_slow: bool) -> Twin {
+    let mut config = Config::new(HashKey(3, 4));
+    config.mode = Mode::Routed;
+    // Flows share buckets, so one may take the slot of another.
+    config.buckets = BucketCount::new(4).unwrap();
+    config.zones = changes::zones(0);
+    let mut gateway = TestGateway::new(&config, 2, true);
+    let inside = changes::inside(0);
+    gateway.hasher.set_inside(inside.clone());
+    for handle in &mut gateway.handles {
+        handle.tell(Command::Inside(inside.clone())).unwrap();
     }
-
-    fn tell(&mut self, command: impl Fn() -> Command) {
-        for (worker, handle) in self.gateway.handles.iter_mut().enumerate() {
-            match &mut self.late {
-                Some((late, waiting)) if *late == worker => waiting.push(command()),
-                _ => handle.tell(command()).unwrap(),
-            }
-        }
-        self.gateway.run_until_idle();
-    }
-
-    fn catch_up(&mut self) {
-        let Some((late, waiting)) = self.late.take() else { return };
-        for command in waiting {
-            self.gateway.handles[late].tell(command).unwrap();
-        }
-        self.gateway.run_until_idle();
-    }
-
-    fn load(&mut self, rules: Option<&str>, revision: u32) {
-        let rules = rules.map(|text| self.prepare(text).load(revision, self.gateway.now));
-        self.rules = rules.clone();
-        self.tell(|| Command::Rules(rules.as_ref().map(Rules::for_worker)));
-    }
-
-    fn forget(&mut self) {
-        if self.is_slow {
-            self.gateway.workers.iter_mut().for_each(|worker| worker.path.forget_decisions());
-        }
-    }
-
-    /// Passes packets that come in together, each with its port.
-    fn pass(&mut self, arriving: &[(usize, Vec<u8>)]) -> [Vec<Frame>; 2] {
-        self.forget();
-        for (port, bytes) in arriving {
-            self.gateway.arrive(*port, bytes);
-        }
-        self.gateway.run_until_idle();
-        [0, 1].map(|port| self.gateway.sent(port))
-    }
-
-    /// Its counters, except the number of wake-ups by other workers.
-    fn counted(&self) -> Vec<String> {
-        let of = |worker: &crate::worker::Worker| {
-            let counters = &worker.path.counters;
-            let dropped: Vec<_> =
-                DropReason::ALL.iter().map(|reason| counters.dropped(*reason)).collect();
-            let rules = worker.path.rules.as_ref().map(|rules| rules.counts(0));
-            format!(
-                "{:?} {dropped:?} {rules:?} {:?} {}",
-                counters.conntrack, counters.output, counters.softnet.processed
-            )
-        };
-        self.gateway.workers.iter().map(of).collect()
-    }
+    Twin::new(gateway, Mode::Routed, &changes::NAMES[0], is_slow)
 }
 
 /// Source and destination of a packet, each an address and a port.
@@ -248,7 +179,7 @@ type Ends = [(IpAddr, u16); 2];
 
 /// Both gateways, and the state of the ends of the flows.
 struct Pair {
-    sides: [Side; 2],
+    twins: [Twin; 2],
     /// The ends of each flow as its server has seen them, and the next sequence number of each
     /// end.
     outside: [Option<Ends>; FLOWS.len()],
@@ -261,7 +192,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let mut pair = Self {
-            sides: [false, true].map(Side::new),
+            twins: [false, true].map(twin),
             outside: [None; FLOWS.len()],
             numbers: [[1000, 50_000]; FLOWS.len()],
             rulesets: rulesets(),
@@ -306,53 +237,26 @@ impl Pair {
             Event::Rules(index) => {
                 self.revision += 1;
                 let rules = self.rulesets[index].clone();
-                self.sides.iter_mut().for_each(|it| it.load(rules.as_deref(), self.revision));
-                self.compare_sent();
+                let revision = self.revision;
+                self.each(|twin| twin.load(rules.as_deref(), revision));
             }
             Event::Mtu(mtu) => self.tell(|| Command::SetMtus(vec![mtu; 2])),
-            Event::Move(bucket, to) => {
-                for side in &mut self.sides {
-                    side.gateway.start_move(bucket, to);
-                    side.gateway.run_until_idle();
-                }
-            }
-            Event::Wait(seconds) => {
-                for side in &mut self.sides {
-                    side.gateway.now = side.gateway.now.after(Duration::from_secs(seconds));
-                    side.gateway.run_until_idle();
-                }
-                self.compare_sent();
-            }
-            Event::Late(worker) => {
-                for side in &mut self.sides {
-                    side.late.get_or_insert((worker, Vec::new()));
-                }
-            }
-            Event::CatchUp => {
-                self.sides.iter_mut().for_each(Side::catch_up);
-                self.compare_sent();
-            }
-            Event::Flush => {
-                for side in &mut self.sides {
-                    let now = side.gateway.now;
-                    for worker in &mut side.gateway.workers {
-                        worker.path.end_connections(usize::MAX, now);
-                    }
-                    side.gateway.run_until_idle();
-                }
-            }
+            Event::Move(bucket, to) => self.each(|twin| twin.move_bucket(bucket, to)),
+            Event::Wait(seconds) => self.each(|twin| twin.wait(Duration::from_secs(seconds))),
+            Event::Late(worker) => self.each(|twin| twin.be_late(worker)),
+            Event::CatchUp => self.each(Twin::catch_up),
+            Event::Flush => self.each(Twin::flush),
         }
     }
 
     fn tell(&mut self, command: impl Fn() -> Command) {
-        self.sides.iter_mut().for_each(|it| it.tell(&command));
-        self.compare_sent();
+        self.each(|twin| twin.tell(&command));
     }
 
-    /// Compares the frames that a change has released.
-    fn compare_sent(&mut self) {
-        let [fast, slow] = self.sides.each_mut().map(|it| [0, 1].map(|port| it.gateway.sent(port)));
-        assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
+    /// Changes both gateways, and compares the frames that this has released.
+    fn each(&mut self, change: impl Fn(&mut Twin)) {
+        self.twins.iter_mut().for_each(change);
+        same(self.twins.each_ref().map(Twin::sent));
     }
 
     /// Passes a packet of each flow and direction.
@@ -372,11 +276,9 @@ impl Pair {
         self.pass(&frames);
     }
 
-    /// Both sides send the same. Returns that.
-    fn pass(&mut self, arriving: &[(usize, Vec<u8>)]) -> [Vec<Frame>; 2] {
-        let [fast, slow] = self.sides.each_mut().map(|it| it.pass(arriving));
-        assert_eq!(fast.each_ref().map(|it| bytes(it)), slow.each_ref().map(|it| bytes(it)));
-        fast
+    /// Both gateways send the same. Returns that.
+    fn pass(&mut self, arriving: &[(usize, Vec<u8>)]) -> Vec<Vec<Frame>> {
+        same(self.twins.each_mut().map(|twin| twin.pass(arriving)))
     }
 
     fn packet(
@@ -462,10 +364,6 @@ impl Pair {
     }
 }
 
-fn bytes(frames: &[Frame]) -> Vec<&[u8]> {
-    frames.iter().map(Frame::bytes).collect()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -477,7 +375,7 @@ proptest! {
         (0..FLOWS.len()).for_each(|flow| pair.play(&Event::Establish(flow)));
         for event in &events {
             pair.play(event);
-            let [fast, slow] = pair.sides.each_ref().map(Side::counted);
+            let [fast, slow] = pair.twins.each_ref().map(Twin::counted);
             prop_assert_eq!(fast, slow, "after {:?}", event);
         }
     }

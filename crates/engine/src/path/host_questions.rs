@@ -326,7 +326,7 @@ impl PacketPath {
         let sign = Sign::of(&packet.network.transport);
         bucket.aliases.owner(&keyed, hash).is_none()
             && !bucket.host_flows.knows(&keyed, hash, sign, now)
-            && self.is_untracked_for_host(packet, now)
+            && self.is_untracked_local(packet, now)
     }
 
     /// Answers a packet as the host does for a port that nobody has (RFC 9293 section 3.10.7.1,

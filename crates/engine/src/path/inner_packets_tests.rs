@@ -219,7 +219,7 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
         carries: true,
         pieces: None,
         is_checked: true,
-        is_for_host: false,
+        is_local: false,
         per_packet: false,
         guess: Guess::NONE,
         alias_in: None,

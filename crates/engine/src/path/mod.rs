@@ -59,6 +59,7 @@ use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
 use crate::path::reassembly::Reassembly;
 use crate::path::recent_drops::RecentDrops;
+use crate::path::records::LateImports;
 use crate::path::replication::ChangeSender;
 use crate::path::rules::ruleset::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
@@ -99,6 +100,8 @@ pub struct PacketPath {
     syn_proxy: SynProxy,
     /// The rules that judge packets.
     rules: Option<Box<WorkerRules>>,
+    /// The CPU on which it runs, which rules may ask for; `None` where it has no thread of its own.
+    cpu: Option<u32>,
     translator: Translator,
     forwarder: Forwarder,
     /// Packets that the host may refuse; `None` where nobody can be asked.
@@ -108,6 +111,7 @@ pub struct PacketPath {
     counters: Counters,
     recent_drops: RecentDrops,
     upkeep: Upkeep,
+    late_imports: LateImports,
     /// Where changes of connections go that a peer has to hear of; `None` if nobody wants them.
     change_sender: Option<Box<ChangeSender>>,
 }

@@ -50,7 +50,7 @@ pub struct Packet {
     /// A router has looked at its addresses and options.
     pub is_checked: bool,
     /// It is for an address of the host: only what is translated goes on.
-    pub is_for_host: bool,
+    pub is_local: bool,
     /// The bucket whose alias has led here, if one has.
     pub alias_in: Option<BucketId>,
 }
@@ -71,7 +71,7 @@ impl Packet {
     #[inline]
     pub fn set_checked(&mut self, forwarder: &mut Forwarder) {
         self.is_checked = true;
-        self.is_for_host = forwarder.is_for_host(&self.network);
+        self.is_local = forwarder.is_local(&self.network);
     }
 
     /// Prepares it to wait, or for another worker. Routes and rules may be others when it goes on. So a

@@ -111,7 +111,7 @@ pub struct Reassembly {
     queues: Reassembler<Fragment>,
     memory: Memory,
     /// Fragments that were given up in the last call and are still to be dropped.
-    discarded: Vec<(Fragment, defrag::Why)>,
+    discarded: Vec<(Fragment, defrag::DiscardCause)>,
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
 }

@@ -144,6 +144,11 @@ impl RecentDrops {
         }
     }
 
+    /// True if there are drops of a replay that were not taken.
+    pub fn has_untaken(&self) -> bool {
+        matches!(&self.kept, Kept::All(all) if !all.is_empty())
+    }
+
     /// Takes out the drops of a replay.
     pub fn take(&mut self) -> Vec<RecentDrop> {
         match &mut self.kept {

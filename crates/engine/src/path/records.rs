@@ -5,9 +5,12 @@
 //! which this gateway steers the packets of its originator. If it steers the replies to another one,
 //! they get an [alias](crate::path::alias_table) there, as those of a connection that a packet opens.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use conntrack::{
-    ConnectionId, ConnectionRecord, Cursor, ImportRefusal, Imported, Importing, InterfaceName,
-    Interfaces, NoInterfaces,
+    AnnouncementCursor, AnnouncementRecord, ConnectionId, ConnectionRecord, Cursor, ImportRefusal,
+    Imported, Importing, InterfaceName, Interfaces, NoInterfaces,
 };
 use fib::LinkId;
 use flow::{FlowKey, KeyedPacket, Timestamp, Zone};
@@ -32,15 +35,51 @@ pub struct Exported {
     pub rest: Option<Cursor>,
 }
 
-/// The results for some records.
+/// Imported connections whose replies come to a bucket of another worker, until that has filed their
+/// aliases.
 #[derive(Debug, Default)]
-pub struct ImportedLot {
-    /// Number of records that are connections now.
-    pub imported: u64,
-    /// The reasons why others are not.
+pub struct LateImports {
+    waiting: BTreeSet<FlowKey>,
+    /// The reasons why some have ended again since somebody asked last.
+    refused: Vec<ImportRefusal>,
+}
+
+/// The imported connections of a worker that have found out whether their replies find them.
+#[derive(Debug)]
+pub struct SettledImports {
+    /// Number of those that have not.
+    pub waiting: usize,
+    /// The reasons why others have ended again since the last question.
     pub refused: Vec<ImportRefusal>,
+}
+
+/// Most announcements that one question covers: workers that look for one wait meanwhile.
+const ANNOUNCEMENTS: usize = 64;
+
+/// A piece of the announcements of the gateway, and the start of the next one.
+pub type ExportedAnnouncements = (Vec<AnnouncementRecord>, Option<AnnouncementCursor>);
+
+/// Records, each with the bucket in which it belongs.
+pub type Filed<R> = Vec<(BucketId, R)>;
+
+/// The results for some records.
+#[derive(Debug)]
+pub struct ImportedLot<R> {
+    /// Number of records that were taken over.
+    pub imported: u64,
+    /// The reasons why others were not.
+    pub refused: Vec<ImportRefusal>,
+    /// Records in whose place a packet opens a connection now. If that is refused, they may be
+    /// imported.
+    pub unsettled: Vec<R>,
     /// Records that this worker could not take now. They come back, for another try.
-    pub back: Vec<(BucketId, ConnectionRecord)>,
+    pub back: Filed<R>,
+}
+
+impl<R> Default for ImportedLot<R> {
+    fn default() -> Self {
+        Self { imported: 0, refused: Vec::new(), unsettled: Vec::new(), back: Vec::new() }
+    }
 }
 
 impl PacketPath {
@@ -60,12 +99,55 @@ impl PacketPath {
         Some(Exported { records, rest })
     }
 
+    /// The records of a piece of what connections of the gateway have announced.
+    pub(crate) fn export_announcements(
+        &self,
+        from: AnnouncementCursor,
+        now: Timestamp,
+    ) -> ExportedAnnouncements {
+        let (mut records, interfaces) = (Vec::new(), interfaces_of(&self.forwarder));
+        let expectations = &self.tracking.expectations;
+        let each = |record| records.push(record);
+        let rest = expectations.records_from(from, ANNOUNCEMENTS, interfaces, now, each);
+        (records, rest)
+    }
+
+    /// Files announcements, each for a connection of its bucket. The bucket of one that needs no
+    /// connection does not matter.
+    pub(crate) fn import_announcements(
+        &mut self,
+        records: Filed<AnnouncementRecord>,
+        now: Timestamp,
+    ) -> ImportedLot<AnnouncementRecord> {
+        let mut lot = ImportedLot::default();
+        let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
+        let importing = Importing {
+            hash: &|key: &FlowKey| hasher.table_hash(key),
+            interfaces: interfaces_of(forwarder),
+            map_epoch: 0,
+            needs_addresses: false,
+        };
+        for (id, record) in records {
+            let Some(bucket) = buckets.get(id) else {
+                lot.back.push((id, record));
+                continue;
+            };
+            let mut context = tracking.context(now, counters);
+            match bucket.connections.import_announcement(&record, importing, &mut context) {
+                Ok(()) => lot.imported += 1,
+                Err(refusal) => lot.refused.push(refusal),
+            }
+        }
+        lot
+    }
+
     /// Makes connections of records, each in its bucket.
     pub(crate) fn import(
         &mut self,
-        records: Vec<(BucketId, ConnectionRecord)>,
+        records: Filed<ConnectionRecord>,
+        needs_addresses: bool,
         now: Timestamp,
-    ) -> ImportedLot {
+    ) -> ImportedLot<ConnectionRecord> {
         let mut lot = ImportedLot::default();
         let mut epoch = (Zone::default(), self.tracking.zones().map_epoch(Zone::default()));
         for (bucket, record) in records {
@@ -78,8 +160,9 @@ impl PacketPath {
             if zone != epoch.0 {
                 epoch = (zone, self.tracking.zones().map_epoch(zone));
             }
-            match self.import_one(bucket, &record, epoch.1, now) {
+            match self.import_one(bucket, &record, (epoch.1, needs_addresses), now) {
                 Ok(_) => lot.imported += 1,
+                Err(Some(ImportRefusal::Opening)) => lot.unsettled.push(record),
                 Err(Some(refusal)) => lot.refused.push(refusal),
                 Err(None) => lot.back.push((bucket, record)),
             }
@@ -94,11 +177,15 @@ impl PacketPath {
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
-        epoch: u16,
+        (epoch, needs_addresses): (u16, bool),
         now: Timestamp,
     ) -> Result<ConnectionId, Option<ImportRefusal>> {
         let original = record.original();
         let hash = self.hasher.table_hash(&original.key);
+        if !record.needs_no_alias() && self.has_other(id, &record.reply(), now) {
+            self.counters.conntrack.import_refused += 1;
+            return Err(Some(ImportRefusal::Clash));
+        }
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
         let Some(Bucket { connections, aliases, .. }) = buckets.get_mut(id) else {
             return Err(None);
@@ -108,7 +195,7 @@ impl PacketPath {
             return Err(Some(ImportRefusal::Clash));
         }
         let hash_of = |key: &FlowKey| hasher.table_hash(key);
-        let importing = importing(&hash_of, forwarder, epoch);
+        let importing = importing(&hash_of, forwarder, epoch, needs_addresses);
         let zone = Some(record.zones().named());
         let mut context = tracking.context_of(zone, now, counters);
         let imported = connections.import(record, importing, &mut context).map_err(Some)?;
@@ -117,7 +204,11 @@ impl PacketPath {
         }
         let filing = self.direct(id, (original, hash), record.reply(), None, now);
         let refusal = match filing {
-            None | Some(Filing::Filed) => None,
+            Some(Filing::Filed) => None,
+            None => {
+                self.late_imports.waiting.insert(original.key);
+                None
+            }
             Some(Filing::Taken) => Some(Some(ImportRefusal::Clash)),
             Some(Filing::Full) => Some(Some(ImportRefusal::Index)),
             // So many packets wait for aliases now that this one can not be asked for.
@@ -130,6 +221,47 @@ impl PacketPath {
         }
         self.resteer_imported(id, (original, hash), now);
         Ok(imported.id())
+    }
+
+    /// True if packets like `reply` belong to another connection than one in the bucket `owner`, as
+    /// far as this worker knows. It is asked before others give way to a record.
+    fn has_other(&self, owner: BucketId, reply: &KeyedPacket, now: Timestamp) -> bool {
+        let home = self.hasher.bucket_of_key(&reply.key);
+        let hash = self.hasher.table_hash(&reply.key);
+        self.buckets.get(home).is_some_and(|bucket| {
+            bucket.aliases.owner(reply, hash).is_some_and(|other| other != owner || home == owner)
+                || home != owner && bucket.connections.has(reply, hash, now)
+        })
+    }
+
+    /// Takes the answer about the alias of a connection that was imported; false if it was not. If
+    /// the key belongs to another connection, this one ends, and nobody is told of it.
+    pub(super) fn settle_import(
+        &mut self,
+        bucket: BucketId,
+        connection: (KeyedPacket, u64),
+        filing: Filing,
+        now: Timestamp,
+    ) -> bool {
+        let late = &mut self.late_imports;
+        if late.waiting.is_empty() || !late.waiting.remove(&connection.0.key) {
+            return false;
+        }
+        let refusal = match filing {
+            Filing::Filed => return true,
+            Filing::Taken => ImportRefusal::Clash,
+            Filing::Full | Filing::Crowded => ImportRefusal::Index,
+        };
+        late.refused.push(refusal);
+        self.take_back_import(bucket, connection, now);
+        self.counters.conntrack.import_refused += 1;
+        true
+    }
+
+    /// The imported connections that have waited for an answer, since the last question.
+    pub(crate) fn settled_imports(&mut self) -> SettledImports {
+        let LateImports { waiting, refused } = &mut self.late_imports;
+        SettledImports { waiting: waiting.len(), refused: std::mem::take(refused) }
     }
 
     /// Ends a connection whose replies belong to another one.
@@ -145,7 +277,7 @@ impl PacketPath {
             (context.events, context.ended) = (None, None);
             bucket.connections.end(&original, hash, &mut context);
         }
-        counters.conntrack.imported -= 1;
+        counters.conntrack.imported = counters.conntrack.imported.saturating_sub(1);
     }
 }
 
@@ -162,6 +294,7 @@ pub(super) fn importing<'a>(
     hash: &'a dyn Fn(&FlowKey) -> u64,
     forwarder: &'a Forwarder,
     epoch: u16,
+    needs_addresses: bool,
 ) -> Importing<'a> {
     Importing {
         hash,
@@ -169,6 +302,7 @@ pub(super) fn importing<'a>(
         // The record is older than the last packets. So the tracker may start over if the next
         // packet does not fit, as for a connection that comes from another zone.
         map_epoch: epoch.wrapping_sub(1),
+        needs_addresses,
     }
 }
 
@@ -182,6 +316,10 @@ impl Interfaces for Routing {
     fn number_of(&self, name: &InterfaceName) -> Option<u32> {
         let bits = ruleset::name_bits(name.as_str())?;
         self.link_named(bits).map(|LinkId(number)| number)
+    }
+
+    fn has_address(&self, number: u32, address: IpAddr) -> bool {
+        self.is_address_on(LinkId(number), address)
     }
 }
 

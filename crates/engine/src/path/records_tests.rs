@@ -7,6 +7,7 @@ use flow::HashKey;
 
 use super::*;
 use crate::Config;
+use crate::testing::control_connection::{Control, Net, of_six, six};
 use crate::testing::many_workers::TestGateway;
 use crate::testing::router::*;
 use crate::worker::command::{Command, Question};
@@ -46,13 +47,20 @@ fn import(gateway: &mut TestGateway, records: &[ConnectionRecord]) -> (u64, Vec<
         let bucket = gateway.hasher.bucket_of_key(record.key());
         let owner = gateway.owners[bucket.index()].index();
         let (reply, answer) = sync_channel(1);
-        let question = Question::Import(vec![(bucket, record)], reply);
+        let question = Question::Import(vec![(bucket, record)], true, reply);
         gateway.handles[owner].tell(Command::Ask(question)).unwrap();
         gateway.run_until_idle();
         let lot = answer.recv().unwrap();
         imported += lot.imported;
         refused.extend(lot.refused);
         rest.extend(lot.back.into_iter().map(|(_, record)| record));
+    }
+    // Some find out later that their replies belong to others.
+    for worker in &mut gateway.workers {
+        let settled = worker.path.settled_imports();
+        assert_eq!(settled.waiting, 0);
+        imported -= settled.refused.len() as u64;
+        refused.extend(settled.refused);
     }
     (imported, refused)
 }
@@ -163,7 +171,14 @@ fn a_port_that_another_connection_has_is_refused_wherever_that_lives() {
         let others: HashSet<_> = export(&mut new).iter().map(ConnectionRecord::reply).collect();
         let clashes = records.iter().filter(|it| others.contains(&it.reply())).count();
         assert!(clashes > 0);
-        import(&mut new, &records);
+        let (imported, refused) = import(&mut new, &records);
+        assert_eq!((imported, refused.len()), ((seen.len() - clashes) as u64, clashes));
+        assert!(refused.iter().all(|it| *it == ImportRefusal::Clash), "{refused:?}");
+        let counted = |count: fn(&flow::ConntrackCounters) -> u64| {
+            new.workers.iter().map(|it| count(&it.path.counters().conntrack)).sum::<u64>()
+        };
+        assert_eq!(counted(|it| it.imported), imported);
+        assert_eq!(counted(|it| it.import_refused), clashes as u64);
         let connections = export(&mut new);
         let replies: HashSet<_> = connections.iter().map(ConnectionRecord::reply).collect();
         assert_eq!(replies.len(), connections.len(), "no two have one reply");
@@ -180,7 +195,7 @@ fn a_bucket_that_is_not_there_gives_records_back() {
     let bucket = new.hasher.bucket_of_key(record.key());
     let other = 1 - new.owners[bucket.index()].index();
     let now = new.now;
-    let lot = new.workers[other].path.import(vec![(bucket, record.clone())], now);
+    let lot = new.workers[other].path.import(vec![(bucket, record.clone())], true, now);
     assert_eq!((lot.imported, lot.refused.len(), lot.back.len()), (0, 0, 1));
     assert_eq!(import(&mut new, std::slice::from_ref(&record)), (1, vec![]));
     assert_eq!(import(&mut new, &[record]), (0, vec![ImportRefusal::Known]));
@@ -199,6 +214,57 @@ fn masquerades_name_their_interface() {
     let masqueraded = records.iter().find(|it| it.interface().is_some()).unwrap().clone();
     let bucket = bridge.hasher.bucket_of_key(masqueraded.key());
     let now = bridge.now;
-    let lot = bridge.workers[0].path.import(vec![(bucket, masqueraded)], now);
+    let lot = bridge.workers[0].path.import(vec![(bucket, masqueraded)], true, now);
     assert_eq!(lot.refused, [ImportRefusal::Interface]);
+}
+
+/// Lets another gateway take over all connections and announcements of one.
+fn take_over(net: &mut Net, workers: u16) {
+    let records = export(&mut net.gateway);
+    let now = net.gateway.now;
+    let (announcements, _) =
+        net.gateway.workers[0].path.export_announcements(AnnouncementCursor::default(), now);
+    net.gateway = Net::v4(workers, 21).gateway;
+    net.gateway.now = net.gateway.now.after(Duration::from_secs(7 * 365 * 86_400));
+    let count = records.len() as u64;
+    assert_eq!(import(&mut net.gateway, &records), (count, vec![]));
+    for record in announcements {
+        let bucket = record.key().map_or(BucketId(0), |key| net.gateway.hasher.bucket_of_key(key));
+        let owner = net.gateway.owners[bucket.index()].index();
+        let (reply, answer) = sync_channel(1);
+        let question = Question::ImportAnnouncements(vec![(bucket, record)], reply);
+        net.gateway.handles[owner].tell(Command::Ask(question)).unwrap();
+        net.gateway.run_until_idle();
+        let lot = answer.recv().unwrap();
+        assert_eq!((lot.imported, lot.refused, lot.back), (1, vec![], vec![]));
+    }
+}
+
+#[test]
+fn announced_connections_open_at_the_next_gateway_both_ways() {
+    for (before, after) in [(1, 3), (3, 2), (2, 1)] {
+        for client_port in 40_000..40_010 {
+            let mut net = Net::v4(before, 21);
+            let (client, server) = ((net.inside, client_port), (net.outside, 21));
+            let mut control = Control::open(&mut net, 0, client, server);
+            // Active: the server comes to the router, which knows the client behind it.
+            let place = (net.inside, 5000);
+            let heard = control.say(&mut net, 0, &format!("PORT {}\r\n", six(place)));
+            take_over(&mut net, after);
+            assert_eq!(net.expected(), 1);
+            let (to, from) = net.open(1, (net.outside, 20), of_six(&heard));
+            assert_eq!((to, from), (place, (net.outside, 20)));
+            assert_eq!(net.expected(), 0);
+            control.say(&mut net, 1, "200 I see\r\n");
+            // Passive: the client comes from the router's address.
+            control.say(&mut net, 0, "PASV\r\n");
+            let place = (net.outside, 30_000);
+            control.say(&mut net, 1, &format!("227 Entering Passive Mode ({})\r\n", six(place)));
+            take_over(&mut net, before);
+            assert_eq!(net.expected(), 1);
+            let (to, from) = net.open(0, (net.inside, 30_001), place);
+            assert_eq!((to, from.0), (place, net.own));
+            assert_eq!((net.expected(), net.gateway.reasons()), (0, vec![]));
+        }
+    }
 }

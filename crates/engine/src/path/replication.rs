@@ -204,9 +204,11 @@ impl PacketPath {
         self.begin_replication(now);
     }
 
-    /// Whether copies of a peer's connections stay when their time is over.
+    /// Whether copies of a peer's connections stay when their time is over, and a bridge forwards
+    /// nothing.
     pub(crate) fn set_stands_by(&mut self, stands_by: bool) {
         self.tracking.replication.set_stands_by(stands_by);
+        self.forwarder.set_stands_by(stands_by);
     }
 
     /// Begins a turn in which changes are collected, if anybody wants them.
@@ -314,7 +316,7 @@ impl PacketPath {
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
         let Some(content) = buckets.get_mut(bucket) else { return Err(None) };
         let key_hash = |key: &flow::FlowKey| hasher.table_hash(key);
-        let importing = importing(&key_hash, forwarder, epoch);
+        let importing = importing(&key_hash, forwarder, epoch, false);
         let mut context = tracking.context_of(Some(record.zones().named()), now, counters);
         if let Ok(id) = content.connections.amend(record, importing, &mut context) {
             content.connections.set_copy(id);
@@ -322,7 +324,7 @@ impl PacketPath {
         }
         // It may have other replies now, because it was translated anew.
         content.connections.end_original(&record.original(), hash, &mut context);
-        let id = self.import_one(bucket, record, epoch, now)?;
+        let id = self.import_one(bucket, record, (epoch, false), now)?;
         if let Some(content) = self.buckets.get_mut(bucket) {
             content.connections.set_copy(id);
         }

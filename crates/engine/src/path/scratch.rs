@@ -28,6 +28,8 @@ const DESTINATION_TRANSLATED: u32 = 1 << 5;
 pub struct Exit {
     /// The route that a router has found.
     pub route: Option<RouteDecision>,
+    /// The mark of the packet when it was routed.
+    pub mark: u32,
     /// The ports that a bridge has chosen.
     pub ports: Option<OutputPorts>,
 }
@@ -55,7 +57,7 @@ pub struct Scratch {
     /// It is for the host, and no rule translates it.
     pub ends_at_host: bool,
     /// It is the host's own, and the gateway answers it if the host has no part of it.
-    pub is_hosts_own: bool,
+    pub host_may_refuse: bool,
     /// A rule has chosen a destination and left no choice, so the kernel's own copy goes to the
     /// same destination.
     pub is_determined: bool,
@@ -153,7 +155,7 @@ impl Scratch {
             exit: Exit::default(),
             address_changes: AddressChanges::default(),
             ends_at_host: false,
-            is_hosts_own: false,
+            host_may_refuse: false,
             is_determined: false,
             is_announced: false,
             per_packet: packet.per_packet,

@@ -11,6 +11,7 @@ use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
 use crate::path::step::Wait;
 use crate::testing::one_worker::Rig;
+use crate::testing::router::{INSIDE, OUTSIDE, STATIONS, gateway};
 use crate::testing::rules::one_chain;
 use crate::worker::command::Command;
 
@@ -149,4 +150,40 @@ fn a_fragment_waits_at_reassembly_and_its_datagram_begins_again() {
         return;
     }
     panic!("the datagram is complete");
+}
+
+/// The last stage of a frame that reaches no bucket, and its end.
+fn end_in_front(seen: &[(Stage, Option<End>)]) -> (Stage, End) {
+    let (last, before) = seen.split_last().unwrap();
+    assert!(before.iter().all(|(_, end)| end.is_none()), "{seen:?}");
+    assert!(OF_FRAMES.starts_with(&passed(seen)), "{seen:?}");
+    (last.0, last.1.unwrap())
+}
+
+#[test]
+fn the_observer_hears_of_frames_that_end_before_they_are_steered() {
+    let frame = |bytes: &[u8]| FramePool::new(0, 0).copy_of(bytes).unwrap();
+    let drop = |reason: DropReason| End::Drop(reason.into(), None);
+    let header = |to: [u8; 6], ethertype: [u8; 2]| [&to[..], &INSIDE, &ethertype].concat();
+    let mut rig = bridge(one_chain("forward", 0, "accept", &[]));
+    for (ethertype, end) in [
+        ([8, 6], End::Forward),
+        ([0x12, 0x34], drop(DropReason::EthertypeRefused)),
+        ([8, 0], drop(DropReason::MalformedIpv4)),
+    ] {
+        let bytes = [header(OUTSIDE, ethertype), vec![0; 46]].concat();
+        let seen = stages(&mut rig, 0, frame(&bytes));
+        assert_eq!(end_in_front(&seen), (Stage::Dissect, end));
+    }
+    let mut router = gateway(1);
+    for (to, ethertype, end) in [
+        (OUTSIDE, [8, 0], (Stage::Arrive, drop(DropReason::OtherStation))),
+        ([0xff; 6], [8, 6], (Stage::Arrive, End::Host)),
+        (STATIONS[0], [8, 6], (Stage::Dissect, End::Host)),
+    ] {
+        take();
+        router.arrive(0, &[header(to, ethertype), vec![0; 46]].concat());
+        router.run_until_idle();
+        assert_eq!(end_in_front(&take()), end);
+    }
 }

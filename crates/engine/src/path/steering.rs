@@ -40,7 +40,7 @@ impl PacketPath {
             untracked: false,
             carries,
             is_checked: false,
-            is_for_host: false,
+            is_local: false,
             alias_in: None,
         }
     }

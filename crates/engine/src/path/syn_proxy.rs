@@ -89,7 +89,7 @@ impl PacketPath {
             if !answers {
                 return ControlFlow::Continue(self.track(packet, Screening::Off, now));
             }
-            if self.rules.is_none() && !packet.is_for_host {
+            if self.rules.is_none() && !packet.is_local {
                 return match self.promise_for_zone(packet, scratch) {
                     Some(end) => ControlFlow::Break(end),
                     None => ControlFlow::Continue(self.track(packet, Screening::Off, now)),
@@ -107,7 +107,7 @@ impl PacketPath {
             return ControlFlow::Break(self.take_up(packet, scratch, proxied));
         }
         if answers && !self.picks_up(packet, &tcp, now) {
-            if packet.is_for_host {
+            if packet.is_local {
                 // The packet may belong to a connection of the host itself.
                 return ControlFlow::Break(End::Host);
             }

@@ -23,8 +23,8 @@ impl PacketPath {
         if self.is_of_host_flow(packet, now) {
             return ControlFlow::Break(End::Host);
         }
-        if self.is_for_host_alone(packet, now) {
-            scratch.is_hosts_own = true;
+        if self.is_local_only(packet, now) {
+            scratch.host_may_refuse = true;
             return ControlFlow::Break(End::Host);
         }
         ControlFlow::Continue(())
@@ -64,15 +64,15 @@ impl PacketPath {
     }
 
     /// True for a packet that is the host's whatever rules say of it.
-    fn is_for_host_alone(&self, packet: &Packet, now: Timestamp) -> bool {
-        packet.is_for_host && !self.may_be_translated(packet, now)
+    fn is_local_only(&self, packet: &Packet, now: Timestamp) -> bool {
+        packet.is_local && !self.may_be_translated(packet, now)
     }
 
     /// True for a packet for an address of the host that belongs to no connection. The host's
     /// kernel judges its own copy and answers it, unless a rule translates the packet.
     #[cold]
-    pub(super) fn is_untracked_for_host(&self, packet: &Packet, now: Timestamp) -> bool {
-        packet.is_for_host && !self.is_of_connection(packet, now)
+    pub(super) fn is_untracked_local(&self, packet: &Packet, now: Timestamp) -> bool {
+        packet.is_local && !self.is_of_connection(packet, now)
     }
 
     /// True if a packet for an address of the host may be another's: it belongs to a connection,

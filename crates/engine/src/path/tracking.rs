@@ -385,7 +385,7 @@ impl PacketPath {
         }
         let tracked = &scratch.tracked;
         self.follow_zone_of_connection(packet, tracked);
-        let is_news = packet.is_for_host && (tracked.fresh || tracked.connection.is_none());
+        let is_news = packet.is_local && (tracked.fresh || tracked.connection.is_none());
         if let Some(why) = tracked.refusal() {
             return if is_news { ControlFlow::Break(End::Host) } else { dropped(why) };
         }
@@ -393,7 +393,7 @@ impl PacketPath {
         scratch.ends_at_host = is_news;
         match scratch.tracked.why {
             // Without rules, all passes that is not INVALID.
-            Some(why) if self.rules.is_none() && !packet.is_for_host => dropped(why),
+            Some(why) if self.rules.is_none() && !packet.is_local => dropped(why),
             _ => ControlFlow::Continue(()),
         }
     }

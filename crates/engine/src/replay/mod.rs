@@ -8,15 +8,16 @@ pub mod capture_clock;
 pub mod fates;
 mod passed_packets;
 mod read_ahead;
+mod slot;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use conntrack::EventKind;
 use flow::{Counters, DropReason, HashKey, Timestamp, Zone};
 use netio::capture::{CaptureReader, CaptureWriter, Captured};
-use netio::{Checksum, Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, clock};
+use netio::{Checksum, Frame, FramePool, PortError, PortId, clock};
 use ruleset::ValidRuleset;
 use steer::{
     FragmentSteering, IndirectionTable, SteeringConfig, SteeringHasher, WorkerId, WorkerSet,
@@ -38,17 +39,25 @@ use crate::replay::capture_clock::CaptureClock;
 use crate::replay::fates::{Classes, Fate};
 use crate::replay::passed_packets::PassedPackets;
 use crate::replay::read_ahead::{ReadAhead, Taken};
+use crate::replay::slot::Slot;
+use crate::worker::Worker;
 use crate::worker::command::Command;
 use crate::worker::queue::{Queue, Received};
-use crate::worker::{Turn, Worker};
 
 /// The secret of every replay. It is known, so that a run can be repeated.
 pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
 
 /// Ports by which frames leave. A frame that leaves by any of them has passed.
 const OUTPUTS: usize = 2;
-/// Most events that may wait while one packet is processed.
+/// Most events that may wait.
 const EVENTS: usize = 4096;
+/// Packets that are played before events are read. Each has a few of them at most, but for those of
+/// connections that end when timers are turned.
+const PACKETS_BETWEEN_EVENTS: u64 = 64;
+
+/// The timers of all connections are turned every time that this bit of the clock changes, every
+/// 1.07 s.
+const TIMERS_EVERY: u32 = 30;
 
 /// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -216,7 +225,9 @@ pub fn replay(
             output = None;
         }
         passed.drain(..).for_each(|frame| input.give_back(frame));
-        lockstep.count_flows(&mut report);
+        if report.packets.is_multiple_of(PACKETS_BETWEEN_EVENTS) {
+            lockstep.count_flows();
+        }
         if report.packets.is_multiple_of(PROGRESS_EVERY) {
             tell(Seen::Packets(report.packets));
         }
@@ -263,53 +274,13 @@ pub(crate) struct Lockstep {
     passed: Slot,
     pool: FramePool,
     events: EventStream,
+    /// As [`ReplayReport::flows`].
+    flows: BTreeMap<(u8, &'static str), u64>,
     clock: CaptureClock,
     tick: u64,
     /// Rules that take effect with the first packet.
     unloaded: Option<Unloaded>,
     rules: Option<Arc<Rules>>,
-}
-
-/// Frames on their way into or out of the workers.
-#[derive(Clone, Debug, Default)]
-struct Slot(Arc<Mutex<Vec<Frame>>>);
-
-impl Slot {
-    fn frames(&self) -> MutexGuard<'_, Vec<Frame>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl RxQueue for Slot {
-    fn receive(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        _max: usize,
-        _pool: &mut FramePool,
-    ) -> Result<usize, PortError> {
-        // Appending leaves both lists their memory, and a replay allocates nothing for a packet.
-        let mut waiting = self.frames();
-        let count = waiting.len();
-        frames.append(&mut waiting);
-        Ok(count)
-    }
-
-    fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl TxQueue for Slot {
-    fn transmit(
-        &mut self,
-        frames: &mut Vec<Frame>,
-        _pool: &mut FramePool,
-    ) -> Result<TxReport, PortError> {
-        let sent_bytes = frames.iter().map(|frame| frame.len() as u64).sum();
-        let report = TxReport { sent: frames.len() as u64, sent_bytes, ..TxReport::default() };
-        self.frames().append(frames);
-        Ok(report)
-    }
 }
 
 impl Lockstep {
@@ -368,8 +339,21 @@ impl Lockstep {
         }
         let pool = FramePool::new(64, 16);
         let (clock, tick, unloaded, rules) = (CaptureClock::default(), 0, None, None);
-        Ok(Self { workers, handles, input, passed, pool, events, clock, tick, unloaded, rules }
-            .with_buckets(&table))
+        let flows = BTreeMap::new();
+        let lockstep = Self {
+            workers,
+            handles,
+            input,
+            passed,
+            pool,
+            events,
+            flows,
+            clock,
+            tick,
+            unloaded,
+            rules,
+        };
+        Ok(lockstep.with_buckets(&table))
     }
 
     /// Prepares the rules of the configuration. They are loaded with the first packet, so that
@@ -413,17 +397,24 @@ impl Lockstep {
         let captured = std::mem::replace(&mut frame.timestamp, now_ns);
         let now = Timestamp::from_nanos(now_ns);
         self.start_rules(now);
-        if now_ns >> 30 != self.tick {
-            self.tick = now_ns >> 30;
+        if now_ns >> TIMERS_EVERY != self.tick {
+            self.tick = now_ns >> TIMERS_EVERY;
+            // Any number of connections may end now, so no other events are to wait.
+            self.count_flows();
             self.workers.iter_mut().for_each(|worker| worker.path.expire_all(now));
+            self.count_flows();
         }
         let port = usize::from(frame.port.0).min(self.input.len() - 1);
         self.input[port].frames().push(frame);
-        while self
-            .workers
-            .iter_mut()
-            .fold(false, |worked, w| worked | (w.turn(now) == Turn::Worked))
-        {}
+        // A turn without work is not needed to see that nothing is left.
+        loop {
+            for worker in &mut self.workers {
+                worker.turn(now);
+            }
+            if !self.workers.iter().any(Worker::has_work) {
+                break;
+            }
+        }
         self.passed.frames().iter_mut().for_each(|frame| frame.timestamp = captured);
     }
 
@@ -467,6 +458,9 @@ impl Lockstep {
         played: Option<(u64, Classes)>,
         tell: &mut dyn FnMut(Seen),
     ) -> Vec<u64> {
+        if !self.workers.iter().any(|worker| worker.path.has_drops()) {
+            return Vec::new();
+        }
         let take = |worker: &mut Worker| worker.path.take_drops();
         let drops: Vec<_> = self.workers.iter_mut().flat_map(take).collect();
         for dropped in &drops {
@@ -526,12 +520,12 @@ impl Lockstep {
     }
 
     /// Counts the flows that have ended.
-    fn count_flows(&mut self, report: &mut ReplayReport) {
+    fn count_flows(&mut self) {
         while let Some(numbered) = self.events.try_next() {
             if numbered.event.kind == EventKind::Destroy {
                 let connection = numbered.event.connection;
                 let state = connection.state.unwrap_or_default();
-                *report.flows.entry((connection.protocol, state)).or_default() += 1;
+                *self.flows.entry((connection.protocol, state)).or_default() += 1;
             }
         }
     }
@@ -544,10 +538,11 @@ impl Lockstep {
             self.workers[index].path.end_capture(now);
             totals.add(self.workers[index].path.counters());
             while self.workers[index].path.end_connections(EVENTS / 2, now) > 0 {
-                self.count_flows(report);
+                self.count_flows();
             }
         }
-        self.count_flows(report);
+        self.count_flows();
+        report.flows = std::mem::take(&mut self.flows);
         totals.conntrack.delete = 0;
         self.handles.clear();
         totals

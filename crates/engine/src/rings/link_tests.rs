@@ -87,7 +87,7 @@ fn datagram(fragments: usize) -> Packet {
         carries: false,
         pieces,
         is_checked: true,
-        is_for_host: false,
+        is_local: false,
         per_packet: false,
         guess: conntrack::Guess::NONE,
         alias_in: None,

@@ -10,3 +10,4 @@ pub mod pair;
 pub mod router;
 pub mod rules;
 pub mod tunnels;
+pub mod twins;

@@ -85,13 +85,14 @@ impl Node {
             faults: Faults::default(),
         };
         let shared = PreSharedKey::new(b"a secret of both").unwrap();
-        let seed = Seed::new([number as u8; 32]);
-        let session = Session::new(now.after(clock), session, shared, seed);
-        let peer = Peer::new(&gateway, session, role, HashKey(7, 8)).unwrap();
+        let seed = Seed::new([number as u8 + (now.as_nanos() >> 20) as u8; 32]);
+        let now = now.after(clock);
+        let session = Session::new(now, session, shared, seed);
+        let peer = Peer::new(&gateway, session, role, HashKey(7, 8), now).unwrap();
         Self { gateway, stepper, peer, lan, wan, clock }
     }
 
-    /// What tells one state of a connection from another, but for its timer.
+    /// Its connections, without their timers.
     pub fn connections(&self) -> Vec<Connection> {
         let mut found = Vec::new();
         let mut each = |connection: Connection| {
@@ -125,6 +126,14 @@ impl Pair {
             pool: FramePool::new(0, 0),
             ends: BTreeMap::new(),
         }
+    }
+
+    /// Starts a node anew, with an empty table and a clock that has just begun.
+    pub fn restart(&mut self, at: usize, role: Role) {
+        // Its greetings are fresh, as after any start.
+        let number = at as u16 + 1;
+        let settings = Settings::default();
+        self.nodes[at] = Node::new(number, role, Duration::ZERO, self.now, settings);
     }
 
     /// Lets time pass.

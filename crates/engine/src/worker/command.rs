@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use conntrack::{ConnectionRecord, Event, ExpectationEvent, LimitPools};
+use conntrack::{
+    AnnouncementCursor, AnnouncementRecord, ConnectionRecord, Event, ExpectationEvent, LimitPools,
+};
 use defrag::QueueView;
 use flow::KeyedPacket;
 use netio::{PortId, TxQueue};
@@ -17,7 +19,7 @@ use crate::path::events::EventSender;
 use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
-use crate::path::records::{Exported, ImportedLot};
+use crate::path::records::{Exported, ExportedAnnouncements, Filed, ImportedLot, SettledImports};
 use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, ToldPiece};
 use crate::path::rules::ruleset::{RuleCounts, Rules, WorkerRules};
 use crate::path::selection::{Selected, Selection};
@@ -139,8 +141,16 @@ pub enum Question {
     Resteer(BucketId, conntrack::Cursor, SyncSender<Option<conntrack::Cursor>>),
     /// The records of the connections in a piece of a bucket, and the start of the next piece.
     Export(BucketId, conntrack::Cursor, SyncSender<Option<Exported>>),
-    /// Make connections of these records, each in its bucket.
-    Import(Vec<(BucketId, ConnectionRecord)>, SyncSender<ImportedLot>),
+    /// Make connections of these records, each in its bucket. Masqueraded ones need their address
+    /// if it is true.
+    Import(Filed<ConnectionRecord>, bool, SyncSender<ImportedLot<ConnectionRecord>>),
+    /// Which imported connections have found out since the last question whether their replies
+    /// find them.
+    SettledImports(SyncSender<SettledImports>),
+    /// A piece of what connections of the gateway have announced, and the start of the next piece.
+    ExportAnnouncements(AnnouncementCursor, SyncSender<ExportedAnnouncements>),
+    /// File these announcements, each for a connection of its bucket.
+    ImportAnnouncements(Filed<AnnouncementRecord>, SyncSender<ImportedLot<AnnouncementRecord>>),
     /// All connections in a piece of a bucket, for a peer, and the start of the next piece.
     TellAll(BucketId, conntrack::Cursor, SyncSender<Option<ToldPiece>>),
     /// Make these changes of copies of a peer's connections, each in its bucket.

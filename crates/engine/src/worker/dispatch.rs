@@ -70,8 +70,17 @@ impl Worker {
             Question::Export(bucket, from, reply) => {
                 let _ = reply.try_send(self.path.export(bucket, from, now));
             }
-            Question::Import(records, reply) => {
-                let _ = reply.try_send(self.path.import(records, now));
+            Question::Import(records, needs_addresses, reply) => {
+                let _ = reply.try_send(self.path.import(records, needs_addresses, now));
+            }
+            Question::SettledImports(reply) => {
+                let _ = reply.try_send(self.path.settled_imports());
+            }
+            Question::ExportAnnouncements(from, reply) => {
+                let _ = reply.try_send(self.path.export_announcements(from, now));
+            }
+            Question::ImportAnnouncements(records, reply) => {
+                let _ = reply.try_send(self.path.import_announcements(records, now));
             }
             Question::TellAll(bucket, from, reply) => {
                 let _ = reply.try_send(self.path.tell_all(bucket, from, now));

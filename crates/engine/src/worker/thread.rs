@@ -30,6 +30,9 @@ fn run(worker: &mut Worker) -> WorkerReport {
     let mut idle_turns = 0;
     let mut now = clock::monotonic_nanoseconds();
     loop {
+        if let Some(cpu) = cpu::current() {
+            worker.path.runs_on(cpu);
+        }
         match worker.turn(Timestamp::from_nanos(now)) {
             Turn::Stopped => {
                 worker.path.end();

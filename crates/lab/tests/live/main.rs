@@ -75,6 +75,7 @@ mod rules {
     mod groups;
     mod meters;
     mod random;
+    mod routes;
     mod rulesets;
     mod time;
 }

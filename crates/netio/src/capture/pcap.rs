@@ -119,9 +119,13 @@ pub(super) fn write_header(output: &mut Vec<u8>, link_type: u16) {
 pub(super) fn write_packet(output: &mut Vec<u8>, packet: &CapturedPacket<'_>) -> Option<()> {
     let seconds = u32::try_from(packet.timestamp / 1_000_000_000).ok()?;
     let nanoseconds = (packet.timestamp % 1_000_000_000) as u32;
-    for field in [seconds, nanoseconds, packet.bytes.len() as u32, packet.original_length] {
-        output.extend(field.to_ne_bytes());
+    // Copied as a whole: a small packet costs hardly more than its header.
+    let mut header = [0; 16];
+    let fields = [seconds, nanoseconds, packet.bytes.len() as u32, packet.original_length];
+    for (place, field) in header.chunks_exact_mut(4).zip(fields) {
+        place.copy_from_slice(&field.to_ne_bytes());
     }
-    output.extend(packet.bytes);
+    output.extend_from_slice(&header);
+    output.extend_from_slice(packet.bytes);
     Some(())
 }

@@ -123,10 +123,9 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
         | Field::EtherType
         | Field::Input
         | Field::Output
-        | Field::InputType
-        | Field::OutputType
-        // Other groups have flows decided about anew.
+        // Other groups and types have flows decided about anew.
         | Field::Group(_)
+        | Field::LinkType(_)
         | Field::Mark
         | Field::Priority => None,
         Field::Header(HeaderBits {
@@ -134,14 +133,15 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
             offset: 104,
             bits: 8,
         }) if bits & !STEADY_FLAGS == 0 => None,
-        Field::Header(_) | Field::Has(_) => differs("bytes of its headers"),
+        Field::Header(_) | Field::LinkHeader { .. } | Field::Has(_) => differs("bytes of its headers"),
         Field::Length => differs("its length"),
         Field::PacketType => differs("how the link carried it"),
         Field::Vlan => differs("its VLAN"),
         Field::SegmentSize => differs("the segment size that it announces"),
         Field::Clock(_) => differs("the time"),
-        // Other routes have flows decided about anew.
-        Field::Route(_) => None,
+        // Other routes and MTUs have flows decided about anew.
+        Field::Route(_) | Field::NextHop(_) | Field::RouteSegmentSize => None,
+        Field::Cpu => differs("the CPU that judges it"),
         Field::Generated(id) => {
             let generator = &ruleset.generators[id.index()];
             match generator.source {

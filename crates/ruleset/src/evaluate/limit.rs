@@ -116,6 +116,16 @@ pub(super) fn take_alone(used_until: &mut u64, cost: u64, most: u64, now: Timest
     used <= now
 }
 
+/// The cost that a rate which is used up to a time could let pass now, nanoseconds.
+pub(super) fn credit(used_until: u64, most: u64, now: Timestamp) -> u64 {
+    (SHIFT + now.as_nanos()).saturating_sub(used_until).min(most)
+}
+
+/// The time up to which a rate is used up that could let such a cost pass now.
+pub(super) fn with_credit(credit: u64, most: u64, now: Timestamp) -> u64 {
+    SHIFT + now.as_nanos() - credit.min(most).min(SHIFT)
+}
+
 /// A quota that all workers share.
 #[derive(Debug)]
 pub(super) struct SharedQuota {

@@ -8,9 +8,6 @@ use super::outcome::{Outcome, SegmentSize};
 use super::view::{CtState, PacketView};
 use crate::field::{CtField, Field, Guard, HeaderBits, Layer, nfproto};
 
-/// The type of Ethernet links (`ARPHRD_ETHER` of `linux/if_arp.h`).
-const LINK_ETHERNET: u128 = 1;
-
 /// The value of a field, `None` where the packet has none.
 #[inline]
 pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> Option<u128> {
@@ -29,9 +26,6 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         Field::PacketType => Some(view.packet_type.into()),
         Field::Input => Some(view.input).filter(|name| *name != 0),
         Field::Output => Some(view.output).filter(|name| *name != 0),
-        // All links of the gateway are Ethernet.
-        Field::InputType => (view.input != 0).then_some(LINK_ETHERNET),
-        Field::OutputType => (view.output != 0).then_some(LINK_ETHERNET),
         Field::Vlan => Some(view.vlan.into()).filter(|id| *id != 0),
         Field::Header(bits) => header(bits, view),
         Field::Has(Layer::Extension(number)) => {
@@ -61,7 +55,15 @@ pub(super) fn value(field: Field, view: &PacketView<'_>, changed: &Outcome) -> O
         }
         Field::Connection(field) => connection(field, view, changed),
         // The run finds these, because it knows the hook and the state.
-        Field::Generated(_) | Field::Route(_) | Field::Clock(_) | Field::Group(_) => None,
+        Field::Generated(_)
+        | Field::Route(_)
+        | Field::NextHop(_)
+        | Field::RouteSegmentSize
+        | Field::Cpu
+        | Field::Clock(_)
+        | Field::Group(_)
+        | Field::LinkType(_)
+        | Field::LinkHeader { .. } => None,
     }
 }
 
@@ -110,7 +112,6 @@ pub(super) fn packet<'a>(view: &PacketView<'a>) -> &'a [u8] {
 /// Where a header begins; `None` if the packet does not have it.
 pub(super) fn begin(layer: Layer, view: &PacketView<'_>) -> Option<usize> {
     Some(match layer {
-        Layer::Link => 0,
         Layer::Network(family) => {
             let fits = family.is_none_or(|family| family == view.network.family);
             fits.then_some(usize::from(view.network.offset))?
@@ -138,6 +139,16 @@ fn header(HeaderBits { layer, offset, bits }: HeaderBits, view: &PacketView<'_>)
     if end > 8 * end_of(layer, view)? {
         return None;
     }
+    bits_from(view, begin, offset, bits)
+}
+
+/// Bits behind a byte of the frame, as far as the packet reaches.
+pub(super) fn bits_from(
+    view: &PacketView<'_>,
+    begin: usize,
+    offset: u16,
+    bits: u8,
+) -> Option<u128> {
     let (first, inside) = (begin + usize::from(offset / 8), u32::from(offset % 8));
     let end = first + (inside as usize + usize::from(bits)).div_ceil(8);
     let bytes = packet(view).get(first..end)?;

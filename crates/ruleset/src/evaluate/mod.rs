@@ -5,9 +5,10 @@
 //! [`MAX_JUMP_DEPTH`](crate::limits::MAX_JUMP_DEPTH) deep into one another and never back.
 
 mod dynamic;
+mod element_record;
 mod extension;
 mod generate;
-mod groups;
+mod interface;
 mod limit;
 mod load;
 mod outcome;
@@ -22,7 +23,8 @@ mod wall;
 
 use flow::Timestamp;
 
-pub use self::groups::Interface;
+pub use self::element_record::{ElementCursor, ElementRecord, ElementRefusal};
+pub use self::interface::Interface;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
 pub use self::routes::{RouteQuestion, Routes, Side};
 

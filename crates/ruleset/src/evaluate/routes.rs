@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use wire::{Family, Network};
+
 use super::outcome::Outcome;
 use super::view::PacketView;
 use crate::field::{Looked, RouteLookup};
@@ -16,6 +18,41 @@ pub trait Routes {
     /// [`name_bits`](crate::name_bits) encodes it; 0 for none. If `on` names a link, only that one
     /// counts.
     fn way_out(&self, asked: &RouteQuestion) -> u128;
+    /// The next hop of the packet; `None` before its route is known, and if it goes to no other
+    /// host.
+    fn next_hop(&self) -> Option<IpAddr>;
+    /// The longest packet that fits the route of the packet, and the route to its source, bytes;
+    /// `None` before its route is known, and if it goes to no other host.
+    fn path_mtu(&self, network: &Network) -> Option<u32>;
+}
+
+/// The next hop of a packet of a family.
+#[cold]
+pub(super) fn next_hop(family: Family, view: &PacketView<'_>) -> Option<u128> {
+    if view.network.family != family {
+        return None;
+    }
+    let destination = view.network.destination_ip();
+    // A packet of IPv4 may go to a hop with an IPv6 address (RFC 8950), which the kernel does not
+    // tell.
+    let next = view.routes?.next_hop()?;
+    let next = if next.is_ipv4() == destination.is_ipv4() { next } else { destination };
+    Some(match next {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    })
+}
+
+/// The longest TCP segment without options that fits the routes to the destination of a packet and
+/// back, as the kernel computes it.
+#[cold]
+pub(super) fn route_segment_size(view: &PacketView<'_>) -> Option<u128> {
+    /// Of routes that say nothing of use (RFC 9293 section 3.7.1).
+    const DEFAULT: u32 = 536;
+    let mtu = view.routes?.path_mtu(view.network)?;
+    let headers = if view.network.family == Family::V4 { 40 } else { 60 };
+    let fits = headers < mtu && mtu <= u16::MAX.into();
+    Some(if fits { mtu - headers } else { DEFAULT }.into())
 }
 
 /// A link of a packet.
@@ -70,3 +107,7 @@ pub(super) fn looked_up(
         Looked::WayOut => routes.way_out(&asked),
     })
 }
+
+#[cfg(test)]
+#[path = "../routes_tests.rs"]
+mod tests;

@@ -5,8 +5,8 @@ use wire::{Family, Network, TcpFlags, Transport, protocol};
 
 use super::load::{port, state, value};
 use super::outcome::{Decider, Decision, NatRequest, Outcome, SegmentSize};
-use super::routes::looked_up;
-use super::state::{Met, RuleState};
+use super::routes::{looked_up, next_hop, route_segment_size};
+use super::state::{PacketFacts, RuleState};
 use super::trace::{Step, Trace};
 use super::view::PacketView;
 use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Program, Shape, Span};
@@ -245,8 +245,15 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         match field {
             Field::Generated(id) => self.generated(id),
             Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
+            Field::NextHop(family) => next_hop(family, self.view),
+            Field::RouteSegmentSize => route_segment_size(self.view),
+            Field::Cpu => self.state.cpu.map(u128::from),
             Field::Clock(field) => self.state.wall.value(field, self.now),
             Field::Group(side) => self.state.group(side, self.view),
+            Field::LinkType(side) => self.state.link_type(side, self.hook, self.view),
+            Field::LinkHeader { offset, bits, raw } => {
+                self.state.link_header((offset, bits, raw), self.hook, self.view)
+            }
             field => value(field, self.view, self.outcome),
         }
     }
@@ -287,8 +294,8 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Item::Assign { target, value } => self.assign(*target, value),
             Item::Update(update) => self.update(update),
             Item::Connections(bound) => {
-                let met = self.met();
-                self.state.within_bound(bound.index(), met, T::USES)
+                let facts = self.facts();
+                self.state.within_bound(bound.index(), facts, T::USES)
             }
             Item::Helper(helper) => {
                 let known = &self.program.ruleset.helpers[helper.index()];
@@ -383,15 +390,15 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
     }
 
     /// The packet for statements that have a state.
-    fn met(&self) -> Met<'a> {
+    fn facts(&self) -> PacketFacts<'a> {
         let details = self.view.connection.known.and_then(|known| known.details);
-        Met { bytes: self.bytes, now: self.now, details }
+        PacketFacts { bytes: self.bytes, now: self.now, details }
     }
 
     /// The element of a set that packets change. Only presence counts, as it holds no data.
     fn find_dynamic(&mut self, at: u32, key: &PackedKey) -> Option<u32> {
-        let met = self.met();
-        self.state.meet(at as usize, key, met, T::USES).then_some(0)
+        let facts = self.facts();
+        self.state.meet(at as usize, key, facts, T::USES).then_some(0)
     }
 
     /// Counts for an element; `None` if it has expired.
@@ -491,12 +498,12 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         let Shape::Dynamic(at) = lookup.shape else { return false };
         match self.packed(&update.key, lookup) {
             Some(key) if T::USES => {
-                let met = self.met();
-                self.state.update(at as usize, update, &key, met)
+                let facts = self.facts();
+                self.state.update(at as usize, update, &key, facts)
             }
             Some(key) => {
-                let met = self.met();
-                self.state.would_update(at as usize, update, &key, met)
+                let facts = self.facts();
+                self.state.would_update(at as usize, update, &key, facts)
             }
             None => false,
         }

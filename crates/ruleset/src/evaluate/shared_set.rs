@@ -19,6 +19,7 @@ use siphasher::sip::SipHasher13;
 use super::dynamic::{
     Added, Life, Meeting, PartState, SEARCHED, Shard, count, unchanged, would_go_on,
 };
+use super::element_record::{ElementRecord, ElementRefusal, Restored};
 use super::limit::Costs;
 use crate::compile::PackedKey;
 use crate::contents::ElementChange;
@@ -47,7 +48,7 @@ pub(super) struct SharedSet {
 
 /// An element that the operator names.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct NamedElement {
     pub key: PackedKey,
     /// Its own timeout, nanoseconds.
     pub timeout: Option<u64>,
@@ -57,7 +58,7 @@ pub(super) struct Wanted {
 }
 
 /// An element as it is listed.
-pub(super) struct Told<'t> {
+pub(super) struct ListedElement<'t> {
     /// Packets and bytes of its counter.
     pub counted: Option<(u64, u64)>,
     pub comment: Option<&'t str>,
@@ -305,7 +306,7 @@ impl SharedSet {
     pub fn change(
         &self,
         change: ElementChange,
-        wanted: &[Wanted],
+        wanted: &[NamedElement],
         now: Timestamp,
     ) -> Result<usize, Vec<(usize, String)>> {
         // Packets lock one shard at a time, so all of them can be locked in a fixed order.
@@ -329,11 +330,11 @@ impl SharedSet {
     fn delete(
         &self,
         shards: &mut [RwLockWriteGuard<'_, Shard>],
-        wanted: &[Wanted],
+        wanted: &[NamedElement],
         now: Timestamp,
     ) -> Result<usize, Vec<(usize, String)>> {
         let mut missing = Vec::new();
-        for (at, Wanted { key, .. }) in wanted.iter().enumerate() {
+        for (at, NamedElement { key, .. }) in wanted.iter().enumerate() {
             let hash = self.hash(key);
             if shards[self.place(hash)].find(hash, key, now).is_none() {
                 missing.push((at, "is not in the set".to_owned()));
@@ -343,7 +344,7 @@ impl SharedSet {
             return Err(missing);
         }
         let mut deleted = 0;
-        for Wanted { key, .. } in wanted {
+        for NamedElement { key, .. } in wanted {
             let hash = self.hash(key);
             let (took_room, lived) = shards[self.place(hash)].remove(hash, key, now);
             self.give_room(u32::from(took_room));
@@ -355,11 +356,11 @@ impl SharedSet {
     fn add(
         &self,
         shards: &mut [RwLockWriteGuard<'_, Shard>],
-        wanted: &[Wanted],
+        wanted: &[NamedElement],
         now: Timestamp,
     ) -> Result<usize, Vec<(usize, String)>> {
         let room = self.room.saturating_sub(self.held.load(Ordering::Relaxed)) as usize;
-        let is_new = |(_, Wanted { key, .. }): &(usize, &Wanted)| {
+        let is_new = |(_, NamedElement { key, .. }): &(usize, &NamedElement)| {
             let hash = self.hash(key);
             shards[self.place(hash)].find(hash, key, now).is_none()
         };
@@ -370,7 +371,7 @@ impl SharedSet {
             return Err(too_many);
         }
         let mut changed = 0;
-        for Wanted { key, timeout, left, comment } in wanted {
+        for NamedElement { key, timeout, left, comment } in wanted {
             let hash = self.hash(key);
             let shard = &mut shards[self.place(hash)];
             let life = Life::from(now, timeout.or(self.timeout));
@@ -394,7 +395,7 @@ impl SharedSet {
     }
 
     /// Tells of every element that has not expired, in no order.
-    pub fn list(&self, now: Timestamp, mut tell: impl FnMut(PackedKey, Life, Told<'_>)) {
+    pub fn list(&self, now: Timestamp, mut tell: impl FnMut(PackedKey, Life, ListedElement<'_>)) {
         for at in 0..self.shards.len() {
             let shard = self.shard(at);
             for place in 0..shard.places() {
@@ -402,7 +403,68 @@ impl SharedSet {
                     let (states, _) = shard.states(place as u32, &self.kinds);
                     let counter = self.kinds.iter().position(|(part, _)| *part == Part::Counter);
                     let counted = counter.map(|at| (states[at].packets, states[at].bytes));
-                    tell(key, life, Told { counted, comment: shard.comment(place as u32) });
+                    tell(
+                        key,
+                        life,
+                        ListedElement { counted, comment: shard.comment(place as u32) },
+                    );
+                }
+            }
+        }
+    }
+
+    /// Shows the records of the elements in a shard to `each`; true if there are more shards. `set`
+    /// is what this set was made of.
+    pub fn records_in(
+        &self,
+        set: &Set,
+        at: usize,
+        now: Timestamp,
+        each: &mut dyn FnMut(ElementRecord),
+    ) -> bool {
+        if at < self.shards.len() {
+            let shard = self.shard(at);
+            for place in 0..shard.places() {
+                if let Some((key, life)) = shard.element(place, now) {
+                    let number = place as u32;
+                    let (states, _) = shard.states(number, &self.kinds);
+                    let (states, comment) = ((states, &*self.kinds), shard.comment(number));
+                    ElementRecord::of(set, (&key, life), states, comment, now).map(&mut *each);
+                }
+            }
+        }
+        at + 1 < self.shards.len()
+    }
+
+    /// Adds the element of a record.
+    ///
+    /// # Errors
+    /// [`ElementRefusal`]; nothing has changed.
+    pub fn import(
+        &self,
+        set: &Set,
+        record: &ElementRecord,
+        now: Timestamp,
+    ) -> Result<(), ElementRefusal> {
+        let restored = record.restore(set, &self.kinds, now);
+        let Restored { key, life, states, comment } = restored.ok_or(ElementRefusal::OtherSet)?;
+        let hash = self.hash(&key);
+        loop {
+            let mut shard = self.write(hash);
+            match shard.add((hash, &key), life, &self.kinds, now, || self.take_room()) {
+                Added::New(number) => {
+                    shard.states_mut(number, &self.kinds).0.copy_from_slice(&states);
+                    if let Some(comment) = comment {
+                        shard.comment_on(number, comment);
+                    }
+                    return Ok(());
+                }
+                Added::Known(_) => return Err(ElementRefusal::Known),
+                Added::Full => {
+                    drop(shard);
+                    if !self.make_room(hash, now) {
+                        return Err(ElementRefusal::Full);
+                    }
                 }
             }
         }

@@ -18,11 +18,12 @@ use flow::{Tallied, Tally, Timestamp};
 use serde_json::Value;
 
 use super::dynamic::{Joining, Meeting};
+use super::element_record::{ElementCursor, ElementRecord, ElementRefusal};
 use super::generate::Numbers;
-use super::groups::Interface;
+use super::interface::Interface;
 use super::limit::{QuotaLease, SharedQuota, SharedRate};
 use super::rewriting::Rewriting;
-use super::shared_set::{Changed, SharedSet, Wanted};
+use super::shared_set::{Changed, NamedElement, SharedSet};
 use super::view::Details;
 use super::wall::WallClock;
 use crate::compile::{PackedKey, Program};
@@ -151,6 +152,38 @@ impl SharedState {
         Some(changed.map_err(|bad| bad.into_iter().map(problem).collect()))
     }
 
+    /// Shows the records of some elements of sets that rules fill to `each`, those of one shard.
+    /// Returns the position to continue from, `None` at the end.
+    pub fn element_records(
+        &self,
+        program: &Program,
+        ElementCursor { set: at, shard }: ElementCursor,
+        now: Timestamp,
+        each: &mut dyn FnMut(ElementRecord),
+    ) -> Option<ElementCursor> {
+        let (id, shared) = program.dynamic.get(at).zip(self.sets.get(at))?;
+        let set = &program.ruleset().sets[id.index()];
+        let has_more = shared.records_in(set, shard, now, each);
+        let (set, shard) = if has_more { (at, shard + 1) } else { (at + 1, 0) };
+        (set < self.sets.len()).then_some(ElementCursor { set, shard })
+    }
+
+    /// Adds the element of a record to the set of its name.
+    ///
+    /// # Errors
+    /// [`ElementRefusal`]; nothing has changed.
+    pub fn import_element(
+        &self,
+        program: &Program,
+        record: &ElementRecord,
+        now: Timestamp,
+    ) -> Result<(), ElementRefusal> {
+        let sets = &program.ruleset().sets;
+        let at = program.dynamic.iter().position(|id| record.is_of(&sets[id.index()]));
+        let at = at.ok_or(ElementRefusal::NoSet)?;
+        self.sets[at].import(&sets[program.dynamic[at].index()], record, now)
+    }
+
     /// The number of elements of a set that rules fill; `None` for a set that does not change.
     pub fn element_count(&self, program: &Program, set: SetId, now: Timestamp) -> Option<usize> {
         let at = program.dynamic.iter().position(|dynamic| *dynamic == set)?;
@@ -197,7 +230,7 @@ impl CounterMoves {
 #[derive(Debug)]
 pub struct NamedElements {
     change: ElementChange,
-    wanted: Vec<Wanted>,
+    wanted: Vec<NamedElement>,
     /// Their texts.
     texts: Vec<String>,
 }
@@ -225,7 +258,7 @@ impl NamedElements {
 }
 
 /// An element of a set that rules fill, or the reason why the set can not hold it.
-fn named_element(value: &Value, set: &Set) -> Result<Wanted, String> {
+fn named_element(value: &Value, set: &Set) -> Result<NamedElement, String> {
     let inside = value.get("elem").unwrap_or(&Value::Null);
     let key = inside.get("val").unwrap_or(value);
     let intervals = sets::intervals(key, &set.key, &Path::root("elem")).map_err(|it| it.what)?;
@@ -239,7 +272,7 @@ fn named_element(value: &Value, set: &Set) -> Result<Wanted, String> {
     let seconds = |name| inside.get(name).and_then(Value::as_u64).map(Duration::from_secs);
     let timeout = seconds("timeout").map(|timeout| timeout.as_nanos() as u64);
     let comment = inside.get("comment").and_then(Value::as_str).map(str::to_owned);
-    Ok(Wanted { key, timeout, left: seconds("expires"), comment })
+    Ok(NamedElement { key, timeout, left: seconds("expires"), comment })
 }
 
 /// Packets and bytes.
@@ -267,6 +300,8 @@ pub struct RuleState {
     pub(super) rewriting: Rewriting,
     pub(super) wall: Arc<WallClock>,
     pub(super) interfaces: Arc<[Interface]>,
+    /// The CPU on which the worker runs.
+    pub(super) cpu: Option<u32>,
     loaded_at: Timestamp,
 }
 
@@ -287,8 +322,16 @@ impl RuleState {
             sets: shared.sets.clone(),
             refused: 0,
             interfaces: Arc::default(),
+            cpu: None,
             loaded_at: now,
         }
+    }
+
+    /// Sets the CPU that judges packets from now on. Without one, rules that ask for it match no
+    /// packet.
+    #[inline]
+    pub const fn set_cpu(&mut self, cpu: u32) {
+        self.cpu = Some(cpu);
     }
 
     /// Goes on with a program that differs only in the elements of sets that packets do not change.
@@ -365,10 +408,10 @@ impl RuleState {
         at: usize,
         update: &Update,
         key: &PackedKey,
-        met: Met<'_>,
+        facts: PacketFacts<'_>,
     ) -> bool {
         let Self { sets, joined, .. } = self;
-        let changed = sets[at].update(update, key, &mut met.meeting(joined));
+        let changed = sets[at].update(update, key, &mut facts.meeting(joined));
         self.refused += u64::from(changed == Changed::Full);
         changed == Changed::GoesOn
     }
@@ -379,23 +422,34 @@ impl RuleState {
         at: usize,
         update: &Update,
         key: &PackedKey,
-        met: Met<'_>,
+        facts: PacketFacts<'_>,
     ) -> bool {
         let Self { sets, joined, .. } = self;
-        sets[at].would_update(update, key, &met.meeting(joined))
+        sets[at].would_update(update, key, &facts.meeting(joined))
     }
 
     /// Looks for an element; true if the rule goes on with it.
-    pub(super) fn meet(&mut self, at: usize, key: &PackedKey, met: Met<'_>, uses: bool) -> bool {
+    pub(super) fn meet(
+        &mut self,
+        at: usize,
+        key: &PackedKey,
+        facts: PacketFacts<'_>,
+        uses: bool,
+    ) -> bool {
         let Self { sets, joined, .. } = self;
-        sets[at].meet(key, &mut met.meeting(joined), uses)
+        sets[at].meet(key, &mut facts.meeting(joined), uses)
     }
 
     /// Counts the connection of a packet; true if the rule goes on.
-    pub(super) fn within_bound(&mut self, bound: usize, met: Met<'_>, uses: bool) -> bool {
+    pub(super) fn within_bound(
+        &mut self,
+        bound: usize,
+        facts: PacketFacts<'_>,
+        uses: bool,
+    ) -> bool {
         let Self { bounds, joined, .. } = self;
         let (bound, tally) = &bounds[bound];
-        let mut connection = met.meeting(joined).connection;
+        let mut connection = facts.meeting(joined).connection;
         let count = if uses { connection.join(tally) } else { connection.would_join(tally) };
         bound.lets_on(count)
     }
@@ -421,13 +475,13 @@ impl RuleState {
 
 /// A packet that statements with a state meet.
 #[derive(Clone, Copy)]
-pub(super) struct Met<'m> {
+pub(super) struct PacketFacts<'m> {
     pub bytes: u64,
     pub now: Timestamp,
     pub details: Option<&'m dyn Details>,
 }
 
-impl<'m> Met<'m> {
+impl<'m> PacketFacts<'m> {
     fn meeting(self, joined: &'m mut Vec<Tallied>) -> Meeting<'m> {
         let Self { bytes, now, details } = self;
         Meeting { bytes, now, connection: Joining { details, joined } }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::document::{self, Document};
 use crate::kind::outline;
 use crate::limits::MAX_NAME_BYTES;
-use crate::problem::{Place, Problem, Problems, Severity};
+use crate::problem::{Location, Problem, Problems, Severity};
 
 /// The field of a set that may be as long as the document.
 const ELEMENTS: &str = "elem";
@@ -21,7 +21,7 @@ pub(crate) struct Object<'a> {
     /// Its place in the document's list.
     pub position: usize,
     /// Its place without the handle, so that the rules of a chain share one.
-    pub place: Rc<Place>,
+    pub place: Rc<Location>,
     pub handle: Option<u64>,
     /// The text of its fields.
     text: &'a [u8],
@@ -58,8 +58,8 @@ impl<'a> Object<'a> {
     }
 
     pub fn problem(&self, severity: Severity, path: &str, what: impl Into<String>) -> Problem {
-        let (place, path) = (Place::clone(&self.place), path.to_owned());
-        let place = Place { handle: self.handle, ..place };
+        let (place, path) = (Location::clone(&self.place), path.to_owned());
+        let place = Location { handle: self.handle, ..place };
         Problem { severity, place, path, what: what.into(), effect: None }
     }
 }
@@ -116,7 +116,7 @@ pub(crate) fn read<'a>(
     let mut sorted = Sorted::default();
     let invalid = |path: String, what: String| Problem {
         severity: Severity::Invalid,
-        place: Place::default(),
+        place: Location::default(),
         path,
         what,
         effect: None,
@@ -126,7 +126,7 @@ pub(crate) fn read<'a>(
         problems.push(invalid(String::new(), what.to_owned()));
         return sorted;
     }
-    let mut before = Rc::new(Place::default());
+    let mut before = Rc::new(Location::default());
     for (at, text) in document.objects().enumerate() {
         let path = || format!("nftables[{at}]");
         let Some((kind, text)) = document::only(text) else {
@@ -161,7 +161,7 @@ pub(crate) fn read<'a>(
 }
 
 /// The place of an object, without its handle; `None` if it says nothing of the ruleset.
-fn place(kind: &str, fields: &Map<String, Value>) -> Result<Option<Place>, String> {
+fn place(kind: &str, fields: &Map<String, Value>) -> Result<Option<Location>, String> {
     const KINDS: [&str; 14] = [
         "table",
         "chain",
@@ -194,7 +194,7 @@ fn place(kind: &str, fields: &Map<String, Value>) -> Result<Option<Place>, Strin
         "rule" => (text("table")?, text("chain")?),
         _ => (text("table")?, text("name")?),
     };
-    Ok(Some(Place { family, table, object, name, handle: None }))
+    Ok(Some(Location { family, table, object, name, handle: None }))
 }
 
 fn cut(text: &str) -> String {

@@ -2,12 +2,13 @@
 
 use serde_json::Value;
 
+use super::refusals;
 use crate::field::{self, Field};
 use crate::generator::{Generator, Hashed, Source};
 use crate::kind::{Kind, only, outline};
 use crate::limits::{MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS};
 use crate::model::{GeneratorId, Key, Load, TypedKey, plain};
-use crate::problem::{Parsed, Path};
+use crate::problem::{Fault, Parsed, Path};
 
 /// A field of an object that has to be a text.
 fn text<'v>(value: &'v Value, key: &str, path: &Path<'_>) -> Parsed<&'v str> {
@@ -36,8 +37,7 @@ pub(crate) fn load(
                 let (source, modulus, offset) = (Source::Random, u32::MAX, 0);
                 return Ok(made(Generator { source, modulus, offset }, generators));
             }
-            let known = field::meta(key).map(plain);
-            known.ok_or_else(|| path.unsupported(format!("`meta {}`", shown(key))))
+            field::meta(key).map(plain).ok_or_else(|| refused(&format!("meta {key}"), &path))
         }
         "ct" => connection(inside, &path),
         "tcp option" if inside.get("base").is_some() => {
@@ -57,6 +57,11 @@ pub(crate) fn load(
                 path.unsupported(format!("`fib {} {}`", shown(&flags.join(" . ")), shown(result)))
             })
         }
+        "rt" => {
+            let (key, family) = (text(inside, "key", &path)?, inside.get("family"));
+            let known = field::of_route(key, family.and_then(Value::as_str)).map(plain);
+            known.ok_or_else(|| refused(&format!("rt {key}"), &path))
+        }
         "exthdr" | "ip option" | "tcp option" | "sctp chunk" => {
             let name = text(inside, "name", &path)?;
             let field = inside.get("field").and_then(Value::as_str);
@@ -75,8 +80,13 @@ pub(crate) fn load(
         "&" | "|" | "^" => combined(form, inside, generators, &path),
         "<<" | ">>" => Err(path.unsupported("shifts")),
         "concat" => Err(path.invalid("a concatenation where one value is read")),
-        other => Err(path.unsupported(format!("`{}`", shown(other)))),
+        other => Err(refused(other, &path)),
     }
+}
+
+/// A word that is not supported, with the reason.
+fn refused(word: &str, path: &Path<'_>) -> Fault {
+    path.unsupported(refusals::told(format!("`{}`", shown(word)), word))
 }
 
 fn shown(text: &str) -> String {
@@ -109,7 +119,7 @@ fn connection(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
         Some(other) => return Err(path.invalid(format!("direction `{}`", shown(other)))),
     };
     let known = field::ct(key, reply).map(plain);
-    known.ok_or_else(|| path.unsupported(format!("`ct {}`", shown(key))))
+    known.ok_or_else(|| refused(&format!("ct {key}"), path))
 }
 
 /// `numgen`, `jhash`, `symhash`: a number that the rule makes.
@@ -186,7 +196,8 @@ fn combined(
     let (mut combined, kind) = load(first, generators, &path.index(0))?;
     for (at, constant) in constants.iter().enumerate() {
         let path = path.index(at + 1);
-        if let Some(("payload" | "meta" | "ct" | "&" | "|" | "^" | "<<" | ">>", _)) = only(constant)
+        if let Some(("payload" | "meta" | "ct" | "rt" | "&" | "|" | "^" | "<<" | ">>", _)) =
+            only(constant)
             && !kind.is_bits()
         {
             return Err(path.unsupported("two values of a packet combined bit by bit"));

@@ -10,6 +10,7 @@ mod graph;
 mod nat;
 mod objects;
 mod reach;
+mod refusals;
 mod rule;
 mod scope;
 pub(crate) mod sets;
@@ -20,8 +21,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
+pub use self::refusals::reason_for_refusal;
+
 use self::document::{Object, Opened, Sorted};
-use self::reach::Reached;
+use self::reach::{Reached, Without};
 use self::rule::Reader;
 use self::scope::{Names, Scope};
 use crate::document::{Document, DocumentError};
@@ -30,7 +33,7 @@ use crate::hook::{Hook, TableFamily};
 use crate::kind::{Kind, outline};
 use crate::limits::{MAX_CHAINS, MAX_DOCUMENT_BYTES, MAX_ELEMENTS, MAX_RULES, MAX_SETS};
 use crate::model::{Base, Chain, ChainId, HostChain, Parts, Rule, SetId, ValidRuleset};
-use crate::problem::{Fault, Path, Place, Problem, Problems, Severity};
+use crate::problem::{Fault, Location, Path, Problem, Problems, Severity};
 
 /// Prefix of the tables that a running gateway makes in the kernel; its process number and the
 /// table's number follow. Such tables are no part of the operator's rules.
@@ -77,7 +80,7 @@ fn is_own(table: &str) -> bool {
     numbers.is_some_and(|mut numbers| numbers.all(is_number))
 }
 
-fn table_key(place: &Place) -> TableKey {
+fn table_key(place: &Location) -> TableKey {
     (place.family.clone(), place.table.clone())
 }
 
@@ -88,7 +91,7 @@ fn table_key(place: &Place) -> TableKey {
 pub fn import(document: &[u8], options: Options) -> Result<Imported, Refused> {
     let refused = |what: String| {
         let mut problems = Problems::default();
-        let (severity, place) = (Severity::Invalid, Place::default());
+        let (severity, place) = (Severity::Invalid, Location::default());
         problems.push(Problem { severity, place, path: String::new(), what, effect: None });
         Refused { problems }
     };
@@ -117,27 +120,34 @@ pub fn import_document(
     document: &Document<impl AsRef<[u8]>>,
     options: Options,
 ) -> Result<Imported, Refused> {
-    let mut import = Import {
-        problems: Problems::default(),
-        tables: HashMap::new(),
-        parts: Parts::default(),
-        left_out: HashSet::new(),
-    };
-    let document = document::read(document, &mut import.problems);
-    import.declare_tables(&document);
-    let reached = import.declare_chains(&document);
-    import.declare_objects(&document, &reached);
-    import.fill_sets(&document, &reached);
-    import.read_rules(&document);
-    import.check_graph();
-    import.order_bases();
-    let Import { problems, parts, .. } = import;
+    let mut problems = Problems::default();
+    let document = document::read(document, &mut problems);
+    let Import { problems, parts, .. } = read(&document, &problems);
     let refused = problems.count(Severity::Invalid) > 0
         || (problems.count(Severity::Unsupported) > 0 && !options.allow_unsupported);
     if refused {
         return Err(Refused { problems });
     }
     Ok(Imported { ruleset: ValidRuleset::new(parts), problems })
+}
+
+/// Reads the objects of a document, which has these problems already.
+///
+/// Chains that only elements to come can lead to are read if they are understood. Those that are
+/// not must not refuse a ruleset that does not need them.
+fn read(document: &Sorted<'_>, before: &Problems) -> Import {
+    let mut without = Without::default();
+    loop {
+        let (import, reached) = Import::of(document, before.clone(), &without);
+        let (chains, others) = reached.faults_of_waiting(&import.problems);
+        without = match without {
+            _ if chains.is_empty() && !others => return import,
+            Without::Chains(known) if known.is_empty() && !others => Without::Chains(chains),
+            Without::Chains(_) => Without::All,
+            // Without them there is nothing of theirs that could be wrong.
+            Without::All => return import,
+        };
+    }
 }
 
 /// A table whose chains the gateway evaluates.
@@ -155,6 +165,19 @@ struct Import {
 }
 
 impl Import {
+    fn of(document: &Sorted<'_>, problems: Problems, without: &Without) -> (Self, Reached) {
+        let (tables, parts, left_out) = (HashMap::new(), Parts::default(), HashSet::new());
+        let mut import = Self { problems, tables, parts, left_out };
+        import.declare_tables(document);
+        let reached = import.declare_chains(document, without);
+        import.declare_objects(document, &reached);
+        import.fill_sets(document, &reached);
+        import.read_rules(document);
+        import.check_graph();
+        import.order_bases();
+        (import, reached)
+    }
+
     fn fault(&mut self, object: &Object<'_>, fault: Fault) {
         let Fault { severity, path, what } = fault;
         self.problems.push(object.problem(severity, &path, what));
@@ -189,8 +212,9 @@ impl Import {
         }
     }
 
-    /// Declares the chains that forwarded packets can reach, and leaves out the others.
-    fn declare_chains(&mut self, document: &Sorted<'_>) -> Reached {
+    /// Declares the chains that forwarded packets can reach, now or when elements lead there, and
+    /// leaves out the others.
+    fn declare_chains(&mut self, document: &Sorted<'_>, without: &Without) -> Reached {
         let mut bases = HashMap::new();
         for object in &document.chains {
             let key = table_key(&object.place);
@@ -219,7 +243,7 @@ impl Import {
                 }
             }
         }
-        let reached = reach::find(document, bases.keys());
+        let reached = reach::find(document, bases.keys(), without);
         for object in &document.chains {
             let key = table_key(&object.place);
             let Some(table) = self.tables.get_mut(&key) else { continue };
@@ -434,7 +458,7 @@ impl Import {
         for graph::Flaw { chain, rule, what } in graph::check(&self.parts) {
             let chain = &self.parts.chains[chain.index()];
             let rule = rule.map(|rule| &self.parts.rules[rule.index()]);
-            let place = Place {
+            let place = Location {
                 family: chain.family.name().to_owned(),
                 table: chain.table.clone(),
                 object: if rule.is_some() { "rule" } else { "chain" },
@@ -464,7 +488,7 @@ impl Import {
 
 /// A base chain that we leave to the kernel.
 fn host_chain(object: &Opened<'_, '_>) -> HostChain {
-    let Place { family, table, name, .. } = Place::clone(&object.place);
+    let Location { family, table, name, .. } = Location::clone(&object.place);
     let text = |key: &str| object.text(key).map(str::to_owned);
     let policy = text("policy").unwrap_or_else(|| "accept".to_owned());
     HostChain { family, table, name, hook: text("hook").unwrap_or_default(), policy }

@@ -4,6 +4,7 @@ use serde_json::Value;
 use wire::Family;
 
 use super::expression::{self, bare, kinds};
+use super::refusals;
 use super::scope::{Scope, resolve};
 use super::sets;
 use super::statement;
@@ -105,9 +106,6 @@ impl Reader<'_, '_> {
             return Err(path.invalid(format!("{} is no statement", outline(statement))));
         };
         let here = path.key(name);
-        if name == "match" && asks_for_ethernet(value) {
-            return Ok(None);
-        }
         Ok(Some(match name {
             "match" => self.matching(value, &here)?,
             "counter" | "limit" | "quota" => self.measure(name, value, &here)?,
@@ -166,8 +164,9 @@ impl Reader<'_, '_> {
                 return Err(path.unsupported(what));
             }
             other => {
-                let other: String = other.chars().take(40).collect();
-                return Err(path.unsupported(format!("`{other}`")));
+                let word = if other == "ct expectation" { "ct expectation set" } else { other };
+                let shown: String = other.chars().take(40).collect();
+                return Err(path.unsupported(refusals::told(format!("`{shown}`"), word)));
             }
         }))
     }
@@ -353,7 +352,9 @@ impl Reader<'_, '_> {
             field => field.written().map(Target::Header),
         };
         let target = target.ok_or_else(|| {
-            target_path.unsupported(format!("setting `{}`", expression_text(inner)))
+            let text = expression_text(inner);
+            let word = format!("{text} set");
+            target_path.unsupported(refusals::told(format!("setting `{text}`"), &word))
         })?;
         let value = self.operand(wanted, kind, target, &path.key("value"))?;
         if matches!((target, &value), (Target::CtZone(_), Operand::Computed(_))) {
@@ -493,14 +494,6 @@ fn element_key(
         }
         _ => Ok((expression::key(value, generators, path)?, None)),
     }
-}
-
-/// True for the condition that the link is Ethernet. nft puts it in front of a hardware address,
-/// and prints it if other conditions follow. All links of the gateway are Ethernet.
-fn asks_for_ethernet(value: &Value) -> bool {
-    let key = value.get("left").and_then(|left| left.get("meta")?.get("key")?.as_str());
-    let is = |field, text| value.get(field).and_then(Value::as_str) == Some(text);
-    key == Some("iiftype") && is("op", "==") && is("right", "ether")
 }
 
 /// `exists` and `missing`, as nft writes them of a look-up in the routes.

@@ -9,7 +9,7 @@ use crate::limits::MAX_RULES_MET;
 use crate::model::{ChainId, Item, Parts, Verdict};
 
 /// The rules that packets meet from each chain on; `None` where nobody has looked yet.
-struct Met<'r> {
+struct RuleCounts<'r> {
     ruleset: &'r Parts,
     of_chains: Vec<Option<u64>>,
 }
@@ -17,11 +17,11 @@ struct Met<'r> {
 /// The chain from which on a packet may meet too many rules. The chains have to lead back to none
 /// of them, and to be few inside one another.
 pub(crate) fn check(ruleset: &Parts) -> Option<Flaw> {
-    let mut met = Met { ruleset, of_chains: vec![None; ruleset.chains.len()] };
+    let mut counts = RuleCounts { ruleset, of_chains: vec![None; ruleset.chains.len()] };
     let mut of_hooks = [0_u64; Hook::ALL.len()];
     for (id, chain) in (0..).zip(&ruleset.chains) {
         let Some(base) = chain.base else { continue };
-        let here = met.from(ChainId(id)).map(|here| {
+        let here = counts.from(ChainId(id)).map(|here| {
             let of_hook = &mut of_hooks[base.hook as usize];
             *of_hook += here;
             *of_hook <= MAX_RULES_MET
@@ -40,7 +40,7 @@ pub(crate) fn check(ruleset: &Parts) -> Option<Flaw> {
     None
 }
 
-impl Met<'_> {
+impl RuleCounts<'_> {
     /// The most rules that a packet meets from a chain on, or the innermost chain of which there
     /// are too many.
     fn from(&mut self, chain: ChainId) -> Result<u64, ChainId> {

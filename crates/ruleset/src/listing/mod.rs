@@ -13,6 +13,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use self::expression::{Style, element, quoted, time};
+pub(crate) use self::value::json_of;
 use self::value::shown;
 use crate::hook::TableFamily;
 

@@ -38,7 +38,7 @@ fn escaped(value: &Value) -> Value {
 }
 
 /// A value of a type.
-pub(super) fn json_of(kind: Kind, value: u128) -> Value {
+pub(crate) fn json_of(kind: Kind, value: u128) -> Value {
     match kind {
         Kind::Ipv4 => Value::from(Ipv4Addr::from(value as u32).to_string()),
         Kind::Ipv6 => Value::from(Ipv6Addr::from(value).to_string()),

@@ -6,7 +6,7 @@ use control::schema::{RecentDrops, Status};
 use serde::Serialize;
 
 use super::remote::{Json, Remote, Watch};
-use crate::print::{Align, Output, Place, Table, count, duration};
+use crate::print::{Align, Output, Table, ZoneAndVlan, count, duration};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -80,7 +80,7 @@ fn recent(recent: &RecentDrops, args: &Args, out: &mut Output) -> anyhow::Result
     }
     for dropped in &recent.packets {
         let age = duration(Duration::from_millis(dropped.age_ms));
-        let place = Place { zone: dropped.zone, vlan: dropped.vlan };
+        let place = ZoneAndVlan { zone: dropped.zone, vlan: dropped.vlan };
         out.line(format_args!("{} from {}{place}, {age} ago", dropped.reason, dropped.interface))?;
         out.line(format_args!("  {}", dropped.packet))?;
         out.line(format_args!("  {}", dropped.why))?;

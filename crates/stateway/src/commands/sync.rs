@@ -57,7 +57,8 @@ fn show(sync: &Sync, out: &mut Output) -> anyhow::Result<()> {
     }
     out.line(format_args!("to the peer  {}", flow(&sync.outflow)))?;
     out.line(format_args!("from it      {}", flow(&sync.inflow)))?;
-    out.line(format_args!("staleness    {:.1} ms", sync.staleness_ms))?;
+    let staleness = sync.staleness_ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
+    out.line(format_args!("staleness    {staleness}"))?;
     out.line(format_args!("not acknowledged  {}", count(sync.unacknowledged)))?;
     out.line(format_args!("copies here  {}", count(sync.copies)))?;
     for (name, value) in sync.counters.iter().filter(|(_, value)| **value > 0) {

@@ -152,6 +152,7 @@ impl Configuration {
     ) -> Result<(Self, Option<RuleBook>), Problems> {
         let (mut config, mut problems) = Self::load_anyway(file, &online())?;
         let are_keys_right = problems.is_empty();
+        problems.extend(config.sync_key().err().into_iter().flat_map(|Problems(found)| found));
         problems.extend(host::problems(&mut config, cpus, are_keys_right));
         let mode = are_keys_right.then_some(config.mode);
         config.with_rules(problems, mode, seed)
@@ -306,6 +307,10 @@ mod testing;
 #[cfg(test)]
 #[path = "config_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "sync_tests.rs"]
+mod sync_tests;
 
 #[cfg(test)]
 #[path = "zones_tests.rs"]

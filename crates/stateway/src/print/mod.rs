@@ -26,14 +26,14 @@ macro_rules! tell {
 
 /// Zone and VLAN of a packet. Prints nothing if both are 0.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct ZoneAndVlan {
     /// Zone.
     pub zone: u16,
     /// Outermost VLAN, 0 for none.
     pub vlan: u16,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ZoneAndVlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.zone != 0 {
             write!(f, ", zone {}", self.zone)?;

@@ -1,6 +1,8 @@
 //! A session with one peer.
 
+mod offer;
 mod receive;
+mod settings;
 mod status;
 mod transmit;
 
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use flow::Timestamp;
 
-use crate::bulk::{Inflow, InflowInput, Outflow, OutflowInput, Pace, Progress};
+use crate::bulk::{Inflow, InflowInput, Outflow, OutflowInput, Pace};
 use crate::epoch::{Epoch, SEALED_OVERHEAD_BYTES};
 use crate::fault::Faults;
 use crate::greeting::{Agreed, Greeter, Host};
@@ -17,16 +19,19 @@ use crate::handshake::Handshake;
 use crate::inbox::Inbox;
 use crate::keys::{HashSecret, PreSharedKey, Seed};
 use crate::likeness::{Aspect, Consequence, Likeness, Mismatch, Proof};
-use crate::message::{BulkId, Message, RECORDS_HEADER_BYTES_MAX};
+use crate::message::BulkId;
 use crate::node::{NodeId, NodeName};
 use crate::outbox::Outbox;
 use crate::packet::{Ack, Place};
-use crate::record::{Batch, Part, RECORD_BYTES_MAX, RECORD_HEADER_BYTES_MAX, Record};
+use crate::record::{Batch, Mark};
 use crate::refusal::Refusals;
 
+pub use offer::RECORD_COST_BYTES;
+pub use settings::{SettingOutOfBounds, Settings};
 pub use status::{Agreement, Counters, PeerStatus, Presence, Status};
 
-/// A peer that has been silent for so long is away.
+/// A peer that has been silent for so long is away, and a full queue of which nothing was
+/// acknowledged for so long is given up.
 pub const AWAY_AFTER: Duration = Duration::from_secs(1);
 /// A node that has nothing to say says so after this time.
 const KEEPALIVE: Duration = Duration::from_millis(250);
@@ -34,47 +39,6 @@ const KEEPALIVE: Duration = Duration::from_millis(250);
 const OLD_KEYS_KEPT: Duration = Duration::from_secs(5);
 /// Bytes of a datagram besides its message: keys, an acknowledgment without ranges, and place.
 const AROUND_MESSAGE_BYTES: usize = SEALED_OVERHEAD_BYTES + Ack::BYTES_LEAST + Place::BYTES;
-
-/// The numbers that an owner may tune.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Longest datagram, bytes: from [`Settings::DATAGRAM_BYTES_MIN`] to 65,000.
-    pub datagram_bytes: usize,
-    /// Most bytes of frames that wait for the peer's acknowledgment.
-    pub queue_bytes: usize,
-    /// Rate of a bulk transfer, records a second.
-    pub bulk_records_per_s: u32,
-    /// Frames after which new keys are agreed, up to half of
-    /// [`KEY_FRAMES_MAX`](crate::KEY_FRAMES_MAX).
-    pub rekey_after_frames: u64,
-}
-
-impl Settings {
-    /// The shortest datagrams in which each message fits.
-    pub const DATAGRAM_BYTES_MIN: usize = AROUND_MESSAGE_BYTES
-        + RECORDS_HEADER_BYTES_MAX
-        + RECORD_HEADER_BYTES_MAX
-        + RECORD_BYTES_MAX;
-    const DATAGRAM_BYTES_MAX: usize = 65_000;
-
-    /// The longest message.
-    fn message_bytes(&self) -> usize {
-        let datagram =
-            self.datagram_bytes.clamp(Self::DATAGRAM_BYTES_MIN, Self::DATAGRAM_BYTES_MAX);
-        datagram - AROUND_MESSAGE_BYTES
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            datagram_bytes: 1400,
-            queue_bytes: 8 << 20,
-            bulk_records_per_s: 500_000,
-            rekey_after_frames: 1 << 22,
-        }
-    }
-}
 
 /// The fate of the hash secret if the peers have different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +81,10 @@ pub enum Event {
         node: NodeId,
         /// Its name.
         name: NodeName,
+        /// True if another process was the peer before. The connections of that one which this
+        /// node holds have no owner any more. An owner of this session that does not take them
+        /// over now sees them end with the bulk transfer that follows.
+        is_other_process: bool,
     },
     /// The comparison with the peer has another result; the status shows it.
     Compared,
@@ -132,7 +100,8 @@ pub enum Event {
     /// Records to apply.
     Records(Batch),
     /// The peer has sent all connections. Those of this peer for which
-    /// [`Applied::is_left_over`](crate::Applied::is_left_over) is true have ended.
+    /// [`Applied::is_left_over`](crate::Applied::is_left_over) is true have ended. The owner may
+    /// look at them one by one meanwhile: what a later transfer names is not left over.
     BulkEnded(BulkId),
 }
 
@@ -143,9 +112,10 @@ pub enum NotTaken {
     NotFollowed,
     /// The queue is full. The owner keeps the change, as a flag of the connection, and offers the
     /// connection again later, in the state that it has then. Until then it offers no later change
-    /// of the same connection, above all not its end.
+    /// of the same connection, above all not its end. It calls [`Session::lost_change`] for a
+    /// change that it can not keep.
     Full,
-    /// The body is longer than [`RECORD_BYTES_MAX`].
+    /// The body is longer than [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX).
     TooLong,
 }
 
@@ -188,6 +158,13 @@ pub struct Session {
     outflow: Outflow,
     inflow: Inflow,
     pace: Pace,
+    /// Number of the frame behind the end of the last bulk transfer that was sent.
+    bulk_end: u64,
+    /// True if the peer lacks a change that no frame carries.
+    has_hole: bool,
+    awaits_applied: bool,
+    /// The last bulk transfer of the peer that has ended, until the owner has applied that.
+    ended_bulk: Option<(BulkId, Mark)>,
     /// Number of the last bulk transfer that this node has asked for.
     bulks: u32,
     owed: Owed,
@@ -201,6 +178,7 @@ impl Session {
     /// A session that looks for its peer. `seed` is drawn anew for each.
     pub fn new(now: Timestamp, config: Config, secret: PreSharedKey, seed: Seed) -> Self {
         let Config { node, name, peer, follows, secret_role, likeness, settings, faults } = config;
+        let settings = settings.bounded();
         let mut greeter = Greeter::new((node, name), peer, secret, seed);
         let bulks = greeter.jitter(u32::MAX.into()) as u32;
         Self {
@@ -223,6 +201,10 @@ impl Session {
             outflow: Outflow::default(),
             inflow: if follows { Inflow::Apart } else { Inflow::Off },
             pace: Pace::new(now, settings.bulk_records_per_s),
+            bulk_end: 0,
+            has_hole: false,
+            awaits_applied: false,
+            ended_bulk: None,
             bulks,
             owed: Owed::default(),
             events: VecDeque::new(),
@@ -237,11 +219,17 @@ impl Session {
         self.heard.is_none_or(|heard| now.since(heard) >= AWAY_AFTER)
     }
 
-    /// New keys are in force. A peer that has restarted has lost all frames.
-    fn install(&mut self, now: Timestamp, Agreed { peer, epoch }: Agreed) {
+    /// New keys are in force. Unless both ends had the same bond before, both begin anew: one of
+    /// them has restarted, or has been in session with another process of the other's node.
+    fn install(&mut self, now: Timestamp, agreed: Agreed) {
+        let is_kept = self.keeps_bond(&agreed);
+        let Agreed { peer, epoch, bond, .. } = agreed;
         self.counters.keys_agreed += 1;
+        if !self.faults.keeps_answers() {
+            self.greeter.renew(bond);
+        }
         let replaced = self.current.replace(epoch);
-        if self.peer.as_ref() == Some(&peer) {
+        if is_kept {
             self.previous = replaced.map(|epoch| (epoch, now.after(OLD_KEYS_KEPT)));
             return;
         }
@@ -251,10 +239,26 @@ impl Session {
         self.outflow(OutflowInput::Apart);
         self.inflow(InflowInput::Apart);
         self.restart_stream();
-        // An earlier news of this kind that nobody has read is of no use.
-        self.events.retain(|event| !matches!(event, Event::Joined { .. }));
-        self.events.push_back(Event::Joined { node: peer.node, name: peer.name.clone() });
+        let (node, name) = (peer.node, peer.name.clone());
+        let mut is_other_process = self.peer.as_ref().is_some_and(|before| *before != peer);
+        // News of this kind that nobody has read are one.
+        self.events.retain(|event| match event {
+            Event::Joined { is_other_process: unread, .. } => {
+                is_other_process |= unread;
+                false
+            }
+            _ => true,
+        });
+        self.events.push_back(Event::Joined { node, name, is_other_process });
         self.peer = Some(peer);
+    }
+
+    /// True if the streams of both ends go on under keys that come into force.
+    fn keeps_bond(&self, agreed: &Agreed) -> bool {
+        match self.faults.restarts_alone() {
+            true => self.peer.as_ref() == Some(&agreed.peer),
+            false => agreed.is_kept,
+        }
     }
 
     /// Begins another stream, in which the peer is told all anew.
@@ -269,14 +273,6 @@ impl Session {
         let mut found = self.compared.iter().flat_map(|(_, found)| found);
         let is_other = found.any(|it| it.aspect == Aspect::HashSecret);
         is_other && self.secret_role == SecretRole::Takes
-    }
-
-    /// Gives up the frames that a peer does not take, because it is away and no more fit.
-    fn forget_queue(&mut self) {
-        self.counters.forgotten_queues += 1;
-        self.counters.forgotten_records += self.outbox.records();
-        self.outflow(OutflowInput::Apart);
-        self.restart_stream();
     }
 
     fn outflow(&mut self, input: OutflowInput) -> bool {
@@ -337,6 +333,32 @@ impl Session {
         self.compare_again();
     }
 
+    /// Whether records and ends of bulk transfers are acknowledged only when the owner calls
+    /// [`Session::applied`] and [`Session::bulk_applied`], rather than when it has taken them. So
+    /// the peer's staleness counts the time in the owner's own queues, and the peer does not count
+    /// as safe what is lost with these.
+    pub fn set_acknowledges_applied(&mut self, now: Timestamp, is_awaited: bool) {
+        self.awaits_applied = is_awaited;
+        if !is_awaited {
+            self.inbox.all_applied(now);
+        }
+    }
+
+    /// The owner has applied a batch and all that it took before.
+    pub fn applied(&mut self, now: Timestamp, mark: Mark) {
+        if mark.bond == self.greeter.bond() {
+            self.inbox.applied(now, mark.place);
+        }
+    }
+
+    /// The owner has ended all that a bulk transfer has left over, and has applied all that it took
+    /// before.
+    pub fn bulk_applied(&mut self, now: Timestamp, bulk: BulkId) {
+        if let Some((_, mark)) = self.ended_bulk.take_if(|(ended, _)| *ended == bulk) {
+            self.applied(now, mark);
+        }
+    }
+
     /// Another role in giving the hash secret.
     pub fn set_secret_role(&mut self, role: SecretRole) {
         self.secret_role = role;
@@ -378,115 +400,14 @@ impl Session {
             self.ask_bulk();
         }
     }
-
-    /// Gives up what waits for the peer, because the owner has lost changes. The peer asks for all
-    /// connections once more, and until then the owner's records are [`NotTaken::NotFollowed`].
-    pub fn begin_again(&mut self) {
-        self.forget_queue();
-    }
-
-    /// Bytes that records may still take. While it is 0 the owner keeps its flags.
-    pub fn room(&self) -> usize {
-        match self.outflow {
-            Outflow::Unfollowed | Outflow::Asked(_) => 0,
-            _ => self.settings.queue_bytes.saturating_sub(self.outbox.bytes()),
-        }
-    }
-
-    /// Takes in a change of a connection, to be sent with the next datagrams.
-    ///
-    /// # Errors
-    /// [`NotTaken`] says what becomes of the change. The call never waits.
-    pub fn offer(&mut self, now: Timestamp, record: &Record<'_>) -> Result<(), NotTaken> {
-        if record.body.len() > RECORD_BYTES_MAX {
-            return Err(NotTaken::TooLong);
-        }
-        if matches!(self.outflow, Outflow::Unfollowed | Outflow::Asked(_)) {
-            return Err(NotTaken::NotFollowed);
-        }
-        if self.room() < RECORD_HEADER_BYTES_MAX + record.body.len() {
-            if self.is_away(now) {
-                self.forget_queue();
-                return Err(NotTaken::NotFollowed);
-            }
-            return Err(NotTaken::Full);
-        }
-        self.push(now, Part::Live, record);
-        Ok(())
-    }
-
-    fn push(&mut self, now: Timestamp, part: Part, record: &Record<'_>) {
-        self.outbox.push_record(now, part, record, self.settings.message_bytes());
-        self.counters.sent_records += 1;
-    }
-
-    /// Begins the bulk transfer that the peer has asked for, or begins it anew. `total` is about
-    /// how many connections there are.
-    ///
-    /// # Errors
-    /// [`NotTaken::NotFollowed`] if nobody has asked, [`NotTaken::Full`] if it has to be tried
-    /// again later.
-    pub fn begin_bulk(&mut self, now: Timestamp, total: u64) -> Result<(), NotTaken> {
-        let (Outflow::Asked(bulk) | Outflow::Bulk(Progress { bulk, .. })) = self.outflow else {
-            return Err(NotTaken::NotFollowed);
-        };
-        self.flush_owed(now);
-        if !self.outbox.takes_control() {
-            return Err(NotTaken::Full);
-        }
-        self.outbox.push_control(now, &Message::BeginBulk(bulk, total));
-        self.outflow(OutflowInput::Begin(total));
-        self.pace = Pace::new(now, self.settings.bulk_records_per_s);
-        Ok(())
-    }
-
-    /// Records that the owner may offer to a bulk transfer now. Half of the queue is kept for
-    /// changes.
-    pub fn bulk_room(&self, now: Timestamp) -> u64 {
-        match self.outflow {
-            Outflow::Bulk(_) if self.outbox.bytes() < self.settings.queue_bytes / 2 => {
-                self.pace.allowed(now)
-            }
-            _ => 0,
-        }
-    }
-
-    /// Takes in a connection for the bulk transfer.
-    ///
-    /// # Errors
-    /// [`NotTaken`]; the owner offers the connection again if it is [`NotTaken::Full`].
-    pub fn offer_bulk(&mut self, now: Timestamp, record: &Record<'_>) -> Result<(), NotTaken> {
-        if record.body.len() > RECORD_BYTES_MAX {
-            return Err(NotTaken::TooLong);
-        }
-        let Outflow::Bulk(Progress { bulk, .. }) = self.outflow else {
-            return Err(NotTaken::NotFollowed);
-        };
-        if self.bulk_room(now) == 0 {
-            return Err(NotTaken::Full);
-        }
-        self.pace.spend(now);
-        self.outflow(OutflowInput::Sent(1));
-        self.push(now, Part::Bulk(bulk), record);
-        Ok(())
-    }
-
-    /// Ends the bulk transfer: the owner has offered all its connections. There is always room for
-    /// that, since there is one end for each beginning.
-    ///
-    /// # Errors
-    /// [`NotTaken::NotFollowed`] if there is no transfer.
-    pub fn end_bulk(&mut self, now: Timestamp) -> Result<(), NotTaken> {
-        let Outflow::Bulk(progress) = self.outflow else { return Err(NotTaken::NotFollowed) };
-        if !self.faults.loses_bulk_end() {
-            self.outbox.push_control(now, &Message::EndBulk(progress.bulk, progress.done));
-        }
-        self.counters.bulks_sent += 1;
-        self.outflow(OutflowInput::End);
-        Ok(())
-    }
 }
 
+#[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
+mod offer_tests;
+#[cfg(test)]
+mod pair;
 #[cfg(test)]
 #[path = "session_tests.rs"]
 mod tests;

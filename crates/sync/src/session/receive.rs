@@ -3,14 +3,14 @@
 use flow::Timestamp;
 
 use super::{Event, SecretRole, Session};
-use crate::bulk::{InflowInput, OutflowInput};
+use crate::bulk::{Inflow, InflowInput, OutflowInput};
 use crate::cursor::Reader;
 use crate::epoch::Epoch;
 use crate::handshake::Outcome;
 use crate::inbox::{Arrival, Inbox};
 use crate::message::Message;
 use crate::packet::{Ack, Kind, Place, SealedHeader};
-use crate::record::{Batch, Part};
+use crate::record::{Batch, Mark, Part};
 use crate::refusal::Refusal;
 
 /// Which keys a datagram names.
@@ -83,8 +83,8 @@ impl Session {
         let content = opened.and_then(|()| Content::decode(&bytes).ok_or(Refusal::Malformed));
         self.content = bytes;
         let Content { ack, frame } = content?;
-        let is_new_peer = matches!(keys, Keys::Candidate) && self.is_new_peer();
-        if !is_new_peer {
+        let begins_anew = matches!(keys, Keys::Candidate) && self.begins_anew();
+        if !begins_anew {
             self.outbox.check(&ack)?;
             if let Some((place, (bytes, _))) = &frame {
                 self.inbox.check(*place, *bytes)?;
@@ -95,7 +95,7 @@ impl Session {
 
         // All is right, so from here on it is applied.
         self.accept(now, keys, header.number);
-        if !is_new_peer {
+        if !begins_anew {
             self.outbox.acknowledge(now, &ack);
         }
         if let Some((place, message)) = frame
@@ -107,9 +107,9 @@ impl Session {
         Ok(())
     }
 
-    /// True if the keys that wait to come into force are those of another process.
-    fn is_new_peer(&self) -> bool {
-        self.handshake.agreed().map(|agreed| &agreed.peer) != self.peer.as_ref()
+    /// True if the streams of both ends begin anew with the keys that wait to come into force.
+    fn begins_anew(&self) -> bool {
+        self.handshake.agreed().is_some_and(|agreed| !self.keeps_bond(agreed))
     }
 
     fn keys(&self, index: u32) -> Result<(Keys, &Epoch), Refusal> {
@@ -150,13 +150,13 @@ impl Session {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
-            let message = self.inbox.take(now)?;
-            self.follow(message);
+            let (place, message) = self.inbox.take(now)?;
+            self.follow(place, message);
         }
     }
 
     /// Follows a message. One that is out of place changes nothing.
-    fn follow(&mut self, message: Message) {
+    fn follow(&mut self, place: Place, message: Message) {
         let is_in_place = match message {
             Message::Likeness(proof) => {
                 self.compare(*proof);
@@ -189,31 +189,52 @@ impl Session {
                 }
                 is_wanted
             }
-            Message::EndBulk(bulk, _) => {
-                let is_wanted = self.inflow(InflowInput::End(bulk));
-                if is_wanted {
-                    self.counters.bulks_received += 1;
-                    self.events.push_back(Event::BulkEnded(bulk));
+            Message::EndBulk(bulk, records) => {
+                let is_wanted = self.inflow(InflowInput::End(bulk, records));
+                match self.inflow {
+                    Inflow::Level(_) if is_wanted => {
+                        self.counters.bulks_received += 1;
+                        self.ended_bulk = Some((bulk, self.await_applied(place)));
+                        self.events.push_back(Event::BulkEnded(bulk));
+                    }
+                    _ if is_wanted => {
+                        self.counters.bulks_incomplete += 1;
+                        self.ask_bulk();
+                    }
+                    _ => {}
                 }
                 is_wanted
             }
             Message::Records(batch) => {
-                self.receive_records(batch);
+                self.receive_records(place, batch);
                 true
             }
         };
         self.counters.out_of_place += u64::from(!is_in_place);
     }
 
-    fn receive_records(&mut self, batch: Batch) {
+    /// The frame that was taken last is one that the owner applies.
+    fn await_applied(&mut self, place: Place) -> Mark {
+        if self.awaits_applied && !self.faults.takes_taken_for_applied() {
+            self.inbox.await_applied();
+        }
+        Mark { bond: self.greeter.bond(), place }
+    }
+
+    fn receive_records(&mut self, place: Place, mut batch: Batch) {
         let records = u64::from(batch.count());
         let is_wanted = match batch.part() {
-            Part::Live => self.inflow.takes_changes(),
-            Part::Bulk(bulk) => self.inflow(InflowInput::Received(bulk, records)),
+            Part::Live => self.inflow.takes_changes(self.faults),
+            // Records of an earlier transfer are states of connections as well.
+            Part::Bulk(bulk) => {
+                self.inflow(InflowInput::Received(bulk, records))
+                    || self.inflow.takes_changes(self.faults)
+            }
         };
         match is_wanted {
             true => {
                 self.counters.received_records += records;
+                batch.mark = self.await_applied(place);
                 self.events.push_back(Event::Records(batch));
             }
             false => self.counters.unwanted_records += records,

@@ -1,124 +1,6 @@
+use super::pair::*;
 use super::*;
-use crate::record::{Identity, RecordKind};
 use crate::refusal::Refusal;
-
-const SECRET: &[u8] = b"the same secret!";
-
-fn likeness() -> Likeness {
-    Likeness {
-        hash_kind: "sip".into(),
-        hash_secret: HashSecret::new([1; 16]),
-        buckets: 256,
-        translating_links: Default::default(),
-        fragment_mode: "reassemble".into(),
-        tunnel_mode: "inside".into(),
-        zones: Vec::new(),
-        rules: Vec::new(),
-    }
-}
-
-fn config(node: u16) -> Config {
-    Config {
-        node: NodeId(node.try_into().unwrap()),
-        name: NodeName::new(&format!("node{node}")).unwrap(),
-        peer: None,
-        follows: true,
-        secret_role: SecretRole::Keeps,
-        likeness: likeness(),
-        settings: Settings { queue_bytes: 16 * 1024, ..Settings::default() },
-        faults: Faults::default(),
-    }
-}
-
-fn session_with(config: Config, secret: &[u8]) -> Session {
-    let seed = Seed::new([config.node.0.get() as u8; 32]);
-    Session::new(Timestamp::ZERO, config, PreSharedKey::new(secret).unwrap(), seed)
-}
-
-fn session(config: Config) -> Session {
-    session_with(config, SECRET)
-}
-
-/// Two sessions on a perfect link without delay.
-struct Pair {
-    now: Timestamp,
-    ends: [Session; 2],
-    events: [Vec<Event>; 2],
-    /// All datagrams, with their receivers.
-    seen: Vec<(usize, Vec<u8>)>,
-}
-
-impl Pair {
-    fn new(configs: [Config; 2]) -> Self {
-        let ends = configs.map(session);
-        Self { now: Timestamp::ZERO, ends, events: Default::default(), seen: Vec::new() }
-    }
-
-    /// Exchanges datagrams until both have nothing more to say now.
-    fn settle(&mut self) {
-        let mut is_busy = true;
-        let mut datagram = Vec::new();
-        while is_busy {
-            is_busy = false;
-            for at in [0, 1] {
-                while self.ends[at].poll_transmit(self.now, &mut datagram) {
-                    is_busy = true;
-                    self.seen.push((1 - at, datagram.clone()));
-                    let _ = self.ends[1 - at].handle(self.now, &datagram);
-                }
-                while let Some(event) = self.ends[1 - at].poll_event(self.now) {
-                    self.events[1 - at].push(event);
-                }
-            }
-        }
-    }
-
-    fn wait(&mut self, time: Duration) {
-        let end = self.now.after(time);
-        while self.now < end {
-            self.now = self.now.after(Duration::from_millis(1)).min(end);
-            self.settle();
-        }
-    }
-
-    fn status(&self, at: usize) -> Status {
-        self.ends[at].status(self.now)
-    }
-}
-
-fn joined(configs: [Config; 2]) -> Pair {
-    let mut pair = Pair::new(configs);
-    pair.wait(Duration::from_millis(300));
-    pair
-}
-
-/// A pair in which the first node sends changes to the second.
-fn following() -> Pair {
-    let mut pair = joined([config(1), config(2)]);
-    pair.ends[0].begin_bulk(pair.now, 0).unwrap();
-    pair.ends[0].end_bulk(pair.now).unwrap();
-    pair.wait(Duration::from_millis(10));
-    assert!(matches!(pair.status(1).inflow, Inflow::Level(_)));
-    pair.events = Default::default();
-    pair
-}
-
-fn record(version: u32) -> Record<'static> {
-    let identity = Identity { key: 1, incarnation: 1, version };
-    Record { identity, kind: RecordKind::Change, body: &[7; 100] }
-}
-
-#[test]
-fn an_owner_that_has_lost_changes_begins_again() {
-    let mut pair = following();
-    pair.ends[0].offer(pair.now, &record(1)).unwrap();
-    pair.ends[0].begin_again();
-    assert_eq!(pair.ends[0].offer(pair.now, &record(2)), Err(NotTaken::NotFollowed));
-    pair.wait(Duration::from_millis(10));
-    assert!(matches!(pair.status(0).outflow, Outflow::Asked(_)));
-    assert!(pair.events[0].contains(&Event::BulkAsked));
-    assert_eq!(pair.status(0).counters.forgotten_records, 1);
-}
 
 #[test]
 fn both_ends_join_compare_and_ask() {
@@ -131,7 +13,8 @@ fn both_ends_join_compare_and_ask() {
         assert_eq!(pair.status(1 - at).inflow, Inflow::Asked(bulk));
         let node = pair.ends[1 - at].greeter.host.node;
         let name = NodeName::new(&format!("node{node}")).unwrap();
-        let expected = [Event::Joined { node, name }, Event::Compared, Event::BulkAsked];
+        let joined = Event::Joined { node, name, is_other_process: false };
+        let expected = [joined, Event::Compared, Event::BulkAsked];
         assert_eq!(pair.events[at], expected);
     }
 }
@@ -196,154 +79,6 @@ fn a_secret_that_nobody_takes_or_gives_stays_where_it_is() {
 }
 
 #[test]
-fn changes_arrive_and_the_status_tells_how_stale_the_peer_is() {
-    let mut pair = following();
-    let offered = pair.now;
-    pair.ends[0].offer(pair.now, &record(1)).unwrap();
-    pair.now = pair.now.after(Duration::from_micros(300));
-    let status = pair.status(0);
-    assert_eq!((status.staleness, status.unacknowledged_records), (Duration::from_micros(300), 1));
-    pair.wait(Duration::from_millis(2));
-    let status = pair.status(0);
-    assert_eq!((status.staleness, status.unacknowledged_records), (Duration::ZERO, 0));
-    let [Event::Records(batch)] = &pair.events[1][..] else { panic!("{:?}", pair.events[1]) };
-    assert_eq!(batch.records().collect::<Vec<_>>(), [record(1)]);
-    assert_eq!(batch.time(), offered, "the sender's clock");
-}
-
-#[test]
-fn a_full_queue_is_told_and_given_up_only_when_the_peer_is_away() {
-    let mut pair = following();
-    let mut version = 0;
-    let refused = loop {
-        version += 1;
-        if let Err(refused) = pair.ends[0].offer(pair.now, &record(version)) {
-            break refused;
-        }
-    };
-    assert_eq!(refused, NotTaken::Full);
-    assert!(pair.ends[0].room() < 200);
-    assert!(pair.status(0).queue_bytes <= 16 * 1024);
-    // Nothing reaches the peer, which counts as away only later.
-    pair.now = pair.now.after(AWAY_AFTER - Duration::from_millis(50));
-    assert_eq!(pair.ends[0].offer(pair.now, &record(version)), Err(NotTaken::Full));
-    pair.now = pair.now.after(AWAY_AFTER);
-    assert!(matches!(pair.status(0).presence, Presence::Away(_)));
-    assert_eq!(pair.ends[0].offer(pair.now, &record(version)), Err(NotTaken::NotFollowed));
-    let status = pair.status(0);
-    assert_eq!((status.outflow, status.queue_bytes), (Outflow::Unfollowed, 0));
-    assert_eq!(status.counters.forgotten_queues, 1);
-    assert_eq!(status.counters.forgotten_records, u64::from(version - 1));
-    // It comes back, and asks for all.
-    pair.events = Default::default();
-    pair.wait(Duration::from_secs(1));
-    let Outflow::Asked(bulk) = pair.status(0).outflow else { panic!("asked again") };
-    assert_eq!(pair.status(1).inflow, Inflow::Asked(bulk));
-    assert!(pair.events[0].contains(&Event::BulkAsked));
-    assert!(!pair.events[1].iter().any(|it| matches!(it, Event::Joined { .. })));
-}
-
-#[test]
-fn nothing_of_another_key_or_of_this_node_is_taken() {
-    let mut pair = following();
-    let mut stranger = session_with(config(3), b"another secret!!");
-    let mut datagram = Vec::new();
-    assert!(stranger.poll_transmit(pair.now, &mut datagram));
-    let before = pair.status(0);
-    let end = &mut pair.ends[0];
-    assert_eq!(end.handle(pair.now, &datagram), Err(Refusal::Forged));
-    for (to, datagram) in &pair.seen {
-        let again = end.handle(pair.now, datagram);
-        match (to, datagram[1]) {
-            // An old hello is answered: that changes nothing here.
-            (0, 1) => assert_eq!(again, Ok(())),
-            (0, _) => assert!(again.is_err()),
-            (_, 1..4) => assert!(matches!(again, Err(Refusal::OwnNode | Refusal::StaleGreeting))),
-            (_, _) => assert_eq!(again, Err(Refusal::OwnNode)),
-        }
-    }
-    assert_eq!(end.handle(pair.now, &[]), Err(Refusal::Malformed));
-    assert_eq!(end.handle(pair.now, &[2, 4]), Err(Refusal::WrongVersion));
-    assert_eq!(end.handle(pair.now, &[1, 4, 0]), Err(Refusal::Malformed));
-    let mut after = pair.status(0);
-    assert!(after.refusals.of(Refusal::OwnNode) > 0);
-    after.refusals = before.refusals.clone();
-    after.counters.received_datagrams = before.counters.received_datagrams;
-    assert_eq!(after, before);
-}
-
-#[test]
-fn a_datagram_that_is_cut_or_changed_anywhere_changes_nothing() {
-    let mut pair = following();
-    pair.ends[0].offer(pair.now, &record(1)).unwrap();
-    let mut datagram = Vec::new();
-    assert!(pair.ends[0].poll_transmit(pair.now, &mut datagram));
-    let before = pair.status(1);
-    for length in 0..datagram.len() {
-        assert!(pair.ends[1].handle(pair.now, &datagram[..length]).is_err(), "{length} bytes");
-    }
-    for bit in 0..datagram.len() * 8 {
-        let mut changed = datagram.clone();
-        changed[bit / 8] ^= 1 << (bit % 8);
-        assert!(pair.ends[1].handle(pair.now, &changed).is_err(), "bit {bit}");
-    }
-    let after = pair.status(1);
-    let refused = datagram.len() as u64 * 9;
-    assert_eq!(after.refusals.total(), before.refusals.total() + refused, "each is counted once");
-    assert_eq!(Status { refusals: before.refusals.clone(), ..after }, before);
-    assert_eq!(pair.ends[1].poll_event(pair.now), None);
-    assert_eq!(pair.ends[1].handle(pair.now, &datagram), Ok(()));
-    assert!(matches!(pair.ends[1].poll_event(pair.now), Some(Event::Records(_))));
-}
-
-/// Seals a frame of the first node as if it said anything at all.
-fn say(pair: &mut Pair, number: u64, message: &[u8]) -> Result<(), Refusal> {
-    let mut datagram = Vec::new();
-    let epoch = pair.ends[0].current.as_mut().unwrap();
-    epoch.begin(&mut datagram);
-    crate::packet::Ack::default().encode(&mut datagram);
-    Place { stream: 100, number }.encode(&mut datagram);
-    datagram.extend_from_slice(message);
-    epoch.seal(&mut datagram);
-    pair.ends[1].handle(pair.now, &datagram)
-}
-
-#[test]
-fn a_peer_that_has_the_key_can_say_nothing_that_harms() {
-    let mut pair = following();
-    assert_eq!(say(&mut pair, 0, b"\xff?"), Err(Refusal::Malformed));
-    assert_eq!(say(&mut pair, 5_000, &[3]), Err(Refusal::BeyondWindow));
-    assert!(matches!(pair.status(1).inflow, Inflow::Level(_)), "nothing of that was applied");
-    // Messages that are right and out of place.
-    let messages = [
-        Message::Follow(Some(BulkId(9))),
-        Message::Secret(HashSecret::new([3; 16])),
-        Message::AskSecret,
-        Message::BeginBulk(BulkId(77), u64::MAX),
-        Message::EndBulk(BulkId(77), 0),
-    ];
-    for (number, message) in (0..).zip(&messages) {
-        let mut bytes = Vec::new();
-        message.encode(&mut bytes);
-        assert_eq!(say(&mut pair, number, &bytes), Ok(()));
-    }
-    assert_eq!(pair.ends[1].poll_event(pair.now), None);
-    assert_eq!(pair.status(1).counters.out_of_place, messages.len() as u64);
-    // Questions without end, of which no answer is ever acknowledged.
-    let proof = likeness().prove(&pair.ends[0].greeter.likeness_key(&pair.ends[1].greeter.host));
-    let questions = [Message::Likeness(Box::new(proof)), Message::Follow(Some(BulkId(1)))];
-    for number in 5..3_000 {
-        let mut bytes = Vec::new();
-        questions[number as usize % 2].encode(&mut bytes);
-        assert_eq!(say(&mut pair, number, &bytes), Ok(()));
-        while pair.ends[1].poll_event(pair.now).is_some() {}
-        let mut datagram = Vec::new();
-        while pair.ends[1].poll_transmit(pair.now, &mut datagram) {}
-    }
-    assert!(pair.status(1).queue_bytes < 16 * 1024, "{:?}", pair.status(1));
-}
-
-#[test]
 fn keys_are_replaced_while_records_flow() {
     let settings = Settings { rekey_after_frames: 50, ..config(1).settings };
     let mut pair = joined([1, 2].map(|node| Config { settings, ..config(node) }));
@@ -388,16 +123,57 @@ fn no_key_seals_more_than_its_limit() {
 }
 
 #[test]
-fn a_record_that_is_too_long_is_told() {
+fn a_process_that_comes_back_after_another_one_of_its_node_is_followed_again() {
     let mut pair = following();
-    let long = vec![0; RECORD_BYTES_MAX + 1];
-    let record = |body| Record { body, ..record(1) };
-    assert_eq!(pair.ends[0].offer(pair.now, &record(&long)), Err(NotTaken::TooLong));
-    let settings = Settings { datagram_bytes: 0, ..pair.ends[0].settings };
-    pair.ends[0].settings = settings;
-    pair.ends[0].offer(pair.now, &record(&long[1..])).unwrap();
-    pair.wait(Duration::from_millis(2));
-    assert_eq!(pair.events[1].len(), 1);
-    let longest = pair.seen.iter().map(|(_, datagram)| datagram.len()).max();
-    assert!(longest <= Some(Settings::DATAGRAM_BYTES_MIN));
+    let mut twin = session_with(config(2), 77, SECRET);
+    std::mem::swap(&mut pair.ends[1], &mut twin);
+    pair.wait(Duration::from_secs(2));
+    assert!(matches!(pair.status(1).inflow, Inflow::Asked(_)));
+    let is_told = |event: &Event| matches!(event, Event::Joined { is_other_process: true, .. });
+    assert!(pair.events[0].iter().any(is_told));
+    assert!(!pair.events[1].iter().any(is_told));
+    std::mem::swap(&mut pair.ends[1], &mut twin);
+    pair.wait(Duration::from_secs(4));
+    for at in [0, 1] {
+        pair.ends[at].begin_bulk(pair.now, 0).unwrap();
+        pair.ends[at].end_bulk(pair.now).unwrap();
+    }
+    pair.wait(Duration::from_millis(10));
+    for at in [0, 1] {
+        assert!(matches!(pair.status(at).inflow, Inflow::Level(_)), "{:?}", pair.status(at));
+    }
+}
+
+#[test]
+fn a_confirm_is_void_when_keys_came_into_force_in_another_way() {
+    let mut pair = Pair::new([config(1), config(2)]);
+    // The second node says hello, and its confirm is late.
+    pair.carry(1).unwrap();
+    pair.carry(0).unwrap();
+    let late = pair.sent(1);
+    // Meanwhile the first node says hello, is answered and confirms, and hears the keys used.
+    (0..2).for_each(|_| [0, 1].iter().for_each(|from| pair.carry(*from).unwrap()));
+    assert_eq!(pair.status(0).counters.keys_agreed, 1);
+    assert_eq!(pair.ends[0].handle(pair.now, &late), Err(Refusal::StaleGreeting));
+}
+
+#[test]
+fn confirms_that_cross_lead_to_the_same_keys() {
+    let mut pair = Pair::new([config(1), config(2)]);
+    // Each node has answered the other, and confirms.
+    pair.carry(1).unwrap();
+    pair.carry(0).unwrap();
+    let second = pair.sent(1);
+    pair.carry(0).unwrap();
+    pair.carry(1).unwrap();
+    let late = [pair.sent(0), second];
+    assert_eq!(late.each_ref().map(|datagram| datagram[1]), [3, 3], "two confirms");
+    assert_eq!(pair.ends[1].handle(pair.now, &late[0]), Ok(()));
+    assert_eq!(pair.ends[0].handle(pair.now, &late[1]), Err(Refusal::Crossed));
+    pair.settle();
+    for at in [0, 1] {
+        let status = pair.status(at);
+        assert_eq!(status.agreement, Agreement::Together(vec![]));
+        assert_eq!((status.counters.keys_agreed, status.refusals.of(Refusal::UnknownKey)), (1, 0));
+    }
 }

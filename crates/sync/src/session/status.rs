@@ -31,14 +31,19 @@ pub struct Counters {
     pub unwanted_records: u64,
     /// Messages that were out of place, and changed nothing.
     pub out_of_place: u64,
-    /// How often a queue was given up because the peer was away.
+    /// How often a full queue was given up because the peer was away or acknowledged nothing.
     pub forgotten_queues: u64,
-    /// Records in such queues.
+    /// Records in queues that were given up, or left behind for a bulk transfer.
     pub forgotten_records: u64,
+    /// Changes that the owner could not keep.
+    pub lost_changes: u64,
     /// Bulk transfers that were sent whole.
     pub bulks_sent: u64,
     /// Bulk transfers that were received whole.
     pub bulks_received: u64,
+    /// Bulk transfers that ended with another number of records than their sender counts. Each is
+    /// asked for again.
+    pub bulks_incomplete: u64,
     /// Keys that came into force.
     pub keys_agreed: u64,
 }
@@ -88,8 +93,9 @@ pub struct Status {
     /// The way from it.
     pub inflow: Inflow,
     /// Age of the oldest change that this session has taken in and the peer's owner has not, as far
-    /// as this node knows. Zero if there is none.
-    pub staleness: Duration,
+    /// as this node knows. Zero if there is none. `None` if the peer lacks more than such changes:
+    /// nobody follows, a bulk transfer has not arrived whole, or the owner has lost a change.
+    pub staleness: Option<Duration>,
     /// The number of such changes: a connection may have several.
     pub unacknowledged_records: u64,
     /// Memory of frames that wait to be acknowledged, bytes.
@@ -122,7 +128,9 @@ impl Session {
             agreement,
             outflow: self.outflow,
             inflow: self.inflow,
-            staleness: self.outbox.oldest().map_or(Duration::ZERO, |since| now.since(since)),
+            staleness: self
+                .is_level()
+                .then(|| self.outbox.oldest().map_or(Duration::ZERO, |since| now.since(since))),
             unacknowledged_records: self.outbox.records(),
             queue_bytes: self.outbox.bytes(),
             held_bytes: self.inbox.bytes(),

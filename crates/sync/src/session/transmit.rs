@@ -4,7 +4,7 @@ use flow::Timestamp;
 
 use super::{AWAY_AFTER, KEEPALIVE, Session};
 use crate::bulk::{Inflow, Outflow};
-use crate::epoch::{Epoch, KEY_FRAMES_MAX};
+use crate::epoch::Epoch;
 use crate::message::Message;
 
 impl Session {
@@ -33,6 +33,10 @@ impl Session {
     /// Does what is due.
     fn tick(&mut self, now: Timestamp) {
         self.outbox.expire(now);
+        if now >= self.gives_up_at() {
+            self.forget_queue();
+        }
+        self.mend_hole();
         if self.previous.as_ref().is_some_and(|(_, until)| now >= *until) {
             self.previous = None;
         }
@@ -42,8 +46,7 @@ impl Session {
     }
 
     fn wants_keys(&self, now: Timestamp) -> bool {
-        // Long before no more frames can be sealed.
-        let limit = self.settings.rekey_after_frames.min(KEY_FRAMES_MAX / 2);
+        let limit = self.settings.rekey_after_frames;
         let is_worn = |epoch: &Epoch| epoch.sealed >= limit || epoch.opened >= limit;
         self.is_away(now) || self.current.as_ref().is_none_or(is_worn)
     }
@@ -121,7 +124,7 @@ impl Session {
             Timestamp::NEVER => self.heard.map_or(Timestamp::ZERO, |it| it.after(AWAY_AFTER)),
             at => at,
         };
-        let mut next = keys;
+        let mut next = keys.min(self.gives_up_at());
         if self.current.as_ref().is_some_and(Epoch::can_seal) {
             next = next.min(self.outbox.deadline()).min(self.inbox.acks_at());
             next = next.min(self.spoke.after(KEEPALIVE));

@@ -1,18 +1,28 @@
 //! A gateway with connections of its own and copies of the peer's, as an owner of a session.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
 
 use flow::Timestamp;
 
 use super::random::Random;
 use crate::{
-    Applied, Batch, Config, Event, Fault, Faults, HashSecret, Identity, Inflow, Likeness, Lineage,
-    NodeId, NodeName, NotTaken, Outflow, PreSharedKey, Record, RecordKind, SecretRole, Seed,
-    Session, Settings, Verdict,
+    Applied, Batch, BulkId, Config, Event, Fault, Faults, HashSecret, Identity, Inflow, Likeness,
+    Lineage, NodeId, NodeName, NotTaken, Outflow, PreSharedKey, Record, RecordKind, SecretRole,
+    Seed, Session, Settings, Status, Verdict,
 };
 
 /// Keys of connections. They are few, so that each is used again and again.
 const KEYS: u64 = 60;
+const COMMON_BUCKETS: u32 = 256;
+
+/// Kinds of greetings, and where their fields are.
+const HELLO: u8 = 1;
+const ANSWER: u8 = 2;
+const CONFIRM: u8 = 3;
+const INDEX: Range<usize> = 12..16;
+const ECHO: Range<usize> = 16..20;
 
 /// A record in a worker's ring.
 #[derive(Clone, Debug)]
@@ -36,13 +46,17 @@ pub struct Connection {
 
 pub struct Gateway {
     pub session: Session,
+    /// Which end of the link it is at.
+    pub side: usize,
+    /// When its process ends, if that is known.
+    pub ends_at: u64,
     /// Added to the virtual time: clocks differ by years.
     clock: u64,
     /// Connections of this gateway.
     pub own: BTreeMap<u64, Connection>,
     /// The peer's connections, as it has got them.
     pub copies: BTreeMap<u64, (Lineage, Vec<u8>)>,
-    /// The newest state of each key that the copies ever had.
+    /// The newest state of each key that the copies ever had of the peer's process.
     newest: BTreeMap<u64, (u64, u32)>,
     incarnation: u64,
     /// Which worker each key belongs to, and the workers' records.
@@ -52,12 +66,21 @@ pub struct Gateway {
     waiting: BTreeMap<u64, Queued>,
     /// The states that the session has taken in last, with the time.
     taken: BTreeMap<u64, (Identity, Timestamp)>,
+    /// Ends that the session has taken in, of the last connection of each key.
+    ended: BTreeMap<u64, (Identity, Timestamp)>,
+    /// The last bulk transfer that this gateway has got whole, if it has missed nothing since.
+    level: Option<BulkId>,
     /// Keys that a bulk transfer has still to read.
     scan: Option<VecDeque<u64>>,
     is_asked: bool,
     applied: Applied,
-    /// Datagrams that the session has accepted.
-    accepted: BTreeSet<Vec<u8>>,
+    /// News of the peer's connections that are still to be applied.
+    news: VecDeque<Event>,
+    /// True if news are applied only now and then, and acknowledged then.
+    is_slow: bool,
+    faults: Faults,
+    /// How many keys had been agreed when an answer of this index was given.
+    answers: BTreeMap<[u8; 4], u64>,
     queue_bytes: usize,
     likeness: Likeness,
     /// How often there was no room for a change.
@@ -72,13 +95,14 @@ pub struct Plan {
     pub fault: Option<Fault>,
     pub likeness: Likeness,
     pub secret_role: SecretRole,
+    pub is_slow: bool,
 }
 
 pub fn likeness() -> Likeness {
     Likeness {
         hash_kind: "sip".into(),
         hash_secret: HashSecret::new([1; 16]),
-        buckets: 256,
+        buckets: COMMON_BUCKETS,
         translating_links: ["wan0".to_owned()].into(),
         fragment_mode: "reassemble".into(),
         tunnel_mode: "inside".into(),
@@ -104,8 +128,12 @@ impl Gateway {
         let clock = random.between(0, 40 * 365 * 24 * 3600) * 1_000_000;
         let secret = PreSharedKey::new(b"a secret of both").unwrap();
         let at = Timestamp::from_nanos((clock + now) * 1000);
+        let mut session = Session::new(at, config, secret, Seed::new(random.seed()));
+        session.set_acknowledges_applied(at, plan.is_slow);
         Self {
-            session: Session::new(at, config, secret, Seed::new(random.seed())),
+            session,
+            side: usize::from(plan.node - 1),
+            ends_at: u64::MAX,
             clock,
             own: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -115,10 +143,15 @@ impl Gateway {
             rings: Default::default(),
             waiting: BTreeMap::new(),
             taken: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            level: None,
             scan: None,
             is_asked: false,
             applied: Applied::new(faults),
-            accepted: BTreeSet::new(),
+            news: VecDeque::new(),
+            is_slow: plan.is_slow,
+            faults,
+            answers: BTreeMap::new(),
             queue_bytes: plan.settings.queue_bytes,
             likeness: plan.likeness.clone(),
             found_full: 0,
@@ -187,8 +220,12 @@ impl Gateway {
     }
 
     /// Reads the rings, which may be in another order than that in which they were written.
-    pub fn drain(&mut self, now: u64, random: &mut Random) {
+    pub fn drain(&mut self, now: u64, random: &mut Random) -> Result<(), String> {
         let now = self.time(now);
+        self.apply_news(now)?;
+        if self.faults.is(Fault::EarlyExpiry) && random.percent(1) {
+            self.copies.pop_first();
+        }
         let first = usize::from(random.percent(50));
         // A change that has waited is a flag of its connection, so the state of now is read. A
         // connection that has ended since has no flag.
@@ -211,17 +248,35 @@ impl Gateway {
                 let offered = self.session.offer(now, &queued.record());
                 is_full = offered == Err(NotTaken::Full);
                 if offered == Ok(()) {
-                    self.taken.insert(queued.identity.key, (queued.identity, now));
+                    let is_end = queued.kind == RecordKind::End;
+                    let taken = if is_end { &mut self.ended } else { &mut self.taken };
+                    taken.insert(queued.identity.key, (queued.identity, now));
                 }
             }
             if is_full {
                 self.found_full += 1;
+                // An end has no connection that could keep a flag.
+                if queued.kind == RecordKind::End && random.percent(30) {
+                    let is_flagged = |waits: &Queued| waits.identity < queued.identity;
+                    if self.waiting.get(&queued.identity.key).is_some_and(is_flagged) {
+                        self.waiting.remove(&queued.identity.key);
+                    }
+                    self.session.lost_change();
+                    continue;
+                }
                 let waits = self.waiting.entry(queued.identity.key).or_insert(queued.clone());
                 if queued.identity > waits.identity {
                     *waits = queued;
                 }
             }
         }
+        Ok(())
+    }
+
+    /// A worker's ring was too short for its changes.
+    pub fn lose_ring(&mut self, random: &mut Random) {
+        self.rings[usize::from(random.percent(50))].clear();
+        self.session.lost_change();
     }
 
     /// Goes on with a bulk transfer.
@@ -266,49 +321,86 @@ impl Gateway {
         }
     }
 
+    /// True if its number of buckets is that of all gateways.
+    pub fn has_common_buckets(&self) -> bool {
+        self.likeness.buckets == COMMON_BUCKETS
+    }
+
     /// Its number of buckets changes; true for that of all gateways.
     pub fn set_buckets(&mut self, is_common: bool) {
-        self.likeness.buckets = if is_common { 256 } else { 512 };
+        self.likeness.buckets = if is_common { COMMON_BUCKETS } else { 2 * COMMON_BUCKETS };
         self.session.set_likeness(self.likeness.clone());
     }
 
-    /// A datagram arrives.
-    pub fn handle(&mut self, now: u64, datagram: &[u8], is_honest: bool) -> Result<(), String> {
+    /// A datagram arrives. `accepted` holds those that processes of this node have accepted.
+    /// Returns whether this one is accepted.
+    pub fn handle(
+        &mut self,
+        now: u64,
+        datagram: &[u8],
+        is_honest: bool,
+        accepted: &mut BTreeSet<Vec<u8>>,
+    ) -> Result<bool, String> {
         let now = self.time(now);
-        let before = (!is_honest).then(|| self.session.status(now));
+        let before = self.session.status(now);
         match self.session.handle(now, datagram) {
-            Ok(()) => {
-                // Any number of nodes may say hello, which leads to an answer and nothing else.
-                let is_hello = datagram[1] == 1;
-                if !is_hello && !self.accepted.insert(datagram.to_vec()) {
-                    return Err("a datagram was accepted twice".into());
-                }
-            }
+            Ok(()) => self.check_accepted(&before, datagram, accepted).map(|()| true),
+            Err(_) if is_honest => Ok(false),
             Err(_) => {
-                let mut after = before.is_some().then(|| self.session.status(now));
-                if let (Some(before), Some(after)) = (&before, &mut after) {
-                    after.refusals = before.refusals.clone();
-                }
-                if before != after {
-                    return Err(format!("a bad frame has changed {before:?} to {after:?}"));
+                let mut after = self.session.status(now);
+                after.refusals = before.refusals.clone();
+                match before == after {
+                    true => Ok(false),
+                    false => Err(format!("a bad frame has changed {before:?} to {after:?}")),
                 }
             }
         }
-        Ok(())
+    }
+
+    fn check_accepted(
+        &self,
+        before: &Status,
+        datagram: &[u8],
+        accepted: &mut BTreeSet<Vec<u8>>,
+    ) -> Result<(), String> {
+        let kind = datagram[1];
+        // Any number of nodes may say hello, which leads to an answer and nothing else.
+        if kind != HELLO && !accepted.insert(datagram.to_vec()) {
+            return Err("a datagram was accepted twice".into());
+        }
+        let answered = self.answers.get(&datagram[ECHO]);
+        match kind == CONFIRM && answered != Some(&before.counters.keys_agreed) {
+            true => Err("a confirm from before the keys in force was accepted".into()),
+            false => Ok(()),
+        }
     }
 
     /// Does all that can be done now; `send` gets the datagrams.
     pub fn turn(&mut self, now: u64, mut send: impl FnMut(&[u8])) -> Result<(), String> {
         let at = self.time(now);
         while let Some(event) = self.session.poll_event(at) {
-            self.follow(event)?;
+            self.follow(event);
+        }
+        if !self.is_slow {
+            self.apply_news(at)?;
         }
         self.scan(at)?;
         let mut datagram = Vec::new();
         while self.session.poll_transmit(at, &mut datagram) {
+            if datagram[1] == ANSWER {
+                let index = std::array::from_fn(|at| datagram[INDEX.start + at]);
+                let agreed = self.session.status(at).counters.keys_agreed;
+                self.answers.insert(index, agreed);
+            }
             send(&datagram);
         }
         let status = self.session.status(at);
+        match status.inflow {
+            Inflow::Level(bulk) => self.level = Some(bulk),
+            // Changes of a peer that has not heard of the question yet are not lost.
+            Inflow::Asked(_) | Inflow::Filling(_) => {}
+            Inflow::Off | Inflow::Apart => self.level = None,
+        }
         // One record may lie beyond the limit, and messages that are no records.
         let is_bounded = status.queue_bytes <= self.queue_bytes + 16 * 1024;
         match is_bounded && status.held_bytes <= crate::inbox::HELD_BYTES_MAX + 1400 {
@@ -317,18 +409,37 @@ impl Gateway {
         }
     }
 
-    fn follow(&mut self, event: Event) -> Result<(), String> {
+    fn follow(&mut self, event: Event) {
         match event {
-            Event::Joined { .. } | Event::Compared => {}
+            Event::Compared => {}
             Event::Secret(secret) => {
                 self.likeness.hash_secret = secret;
                 self.session.set_likeness(self.likeness.clone());
             }
             Event::BulkAsked => (self.is_asked, self.scan) = (true, None),
-            Event::BulkBegan(bulk) => self.applied.begin_bulk(bulk),
-            Event::Records(batch) => return self.apply(&batch),
-            Event::BulkEnded(bulk) => {
-                self.copies.retain(|_, (lineage, _)| !Applied::is_left_over(lineage, bulk));
+            Event::Joined { .. }
+            | Event::BulkBegan(_)
+            | Event::Records(_)
+            | Event::BulkEnded(_) => self.news.push_back(event),
+        }
+    }
+
+    fn apply_news(&mut self, now: Timestamp) -> Result<(), String> {
+        while let Some(event) = self.news.pop_front() {
+            match event {
+                // Another process of the peer's node has a history of its own.
+                Event::Joined { .. } => self.newest.clear(),
+                Event::BulkBegan(bulk) => self.applied.begin_bulk(bulk),
+                Event::Records(batch) => {
+                    self.apply(&batch)?;
+                    self.session.applied(now, batch.mark());
+                }
+                Event::BulkEnded(bulk) => {
+                    let applied = &self.applied;
+                    self.copies.retain(|_, (lineage, _)| !applied.is_left_over(lineage, bulk));
+                    self.session.bulk_applied(now, bulk);
+                }
+                other => return Err(format!("no news of connections: {other:?}")),
             }
         }
         Ok(())
@@ -364,18 +475,26 @@ impl Gateway {
         Ok(())
     }
 
-    /// A connection that this gateway has and the peer lacks, although its last change was taken in
-    /// longer ago than the announced staleness.
+    /// A connection that this gateway has and the peer lacks, or the other way round, although its
+    /// last change was taken in longer ago than the announced staleness.
     pub fn lost_at(&self, now: u64, peer: &Self) -> Option<String> {
         let at = self.time(now);
         let status = self.session.status(at);
-        let Inflow::Level(bulk) = peer.session.status(peer.time(now)).inflow else { return None };
-        if status.outflow != Outflow::Live(bulk) {
+        let staleness = status.staleness?;
+        // The peer follows another process of this node, or has not heard of an end yet.
+        if peer.level.map(Outflow::Live) != Some(status.outflow) {
             return None;
+        }
+        let is_kept = |(key, (end, taken)): &(&u64, &(Identity, Timestamp))| {
+            let held = peer.copies.get(key).map(|(lineage, _)| lineage.incarnation);
+            at.since(*taken) > staleness && held == Some(end.incarnation)
+        };
+        if let Some(kept) = self.ended.iter().find(is_kept) {
+            return Some(format!("kept although ended long ago: {kept:?}, {status:?}"));
         }
         let lost = self.own.iter().find(|(key, own)| {
             let taken = self.taken.get(key).filter(|(identity, _)| *identity == own.identity);
-            let is_due = taken.is_some_and(|(_, taken)| at.since(*taken) > status.staleness);
+            let is_due = taken.is_some_and(|(_, taken)| at.since(*taken) > staleness);
             let has_it = |(lineage, body): &(Lineage, Vec<u8>)| {
                 let identity = own.identity;
                 (lineage.incarnation, lineage.version) == (identity.incarnation, identity.version)
@@ -390,7 +509,9 @@ impl Gateway {
     pub fn differs_from(&self, now: u64, peer: &Self) -> Option<String> {
         let status = self.session.status(self.time(now));
         let is_level = matches!(status.inflow, Inflow::Level(_));
-        if !is_level || status.unacknowledged_records > 0 || status.queue_bytes > 0 {
+        let is_followed = status.staleness == Some(Duration::ZERO);
+        if !is_level || !is_followed || status.unacknowledged_records > 0 || status.queue_bytes > 0
+        {
             return Some(format!("not level: {status:?}"));
         }
         let copied = self.copies.iter().map(|(key, (lineage, body))| {

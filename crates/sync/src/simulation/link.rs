@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use super::random::Random;
 
-/// Old datagrams that an attacker may bring back.
+/// Old datagrams that an attacker may bring back, besides greetings, which are never forgotten.
 const KEPT: usize = 64;
+/// The kind of datagrams that are no greetings.
+const SEALED: u8 = 4;
 
 /// How bad the link is.
 #[derive(Clone, Copy, Debug)]
@@ -46,15 +48,19 @@ pub struct Link {
     flying: BTreeMap<(u64, u64), Flying>,
     sent: u64,
     old: Vec<(usize, Vec<u8>)>,
+    greetings: Vec<(usize, Vec<u8>)>,
 }
 
 impl Link {
     pub fn new(weather: Weather) -> Self {
-        Self { weather, cut_until: [0; 2], flying: BTreeMap::new(), sent: 0, old: Vec::new() }
+        let (flying, old, greetings) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { weather, cut_until: [0; 2], flying, sent: 0, old, greetings }
     }
 
     pub fn send(&mut self, now: u64, random: &mut Random, to: usize, datagram: &[u8]) {
-        if self.old.len() < KEPT {
+        if datagram[1] != SEALED {
+            self.greetings.push((to, datagram.to_vec()));
+        } else if self.old.len() < KEPT {
             self.old.push((to, datagram.to_vec()));
         } else {
             let at = random.between(0, KEPT as u64 - 1) as usize;
@@ -80,8 +86,10 @@ impl Link {
 
     /// An old datagram comes back, whole, cut or changed, perhaps to its own sender.
     fn attack(&mut self, now: u64, random: &mut Random) {
-        let at = random.between(0, self.old.len() as u64 - 1) as usize;
-        let (mut to, mut datagram) = self.old[at].clone();
+        let is_greeting = self.old.is_empty() || random.percent(30);
+        let old = if is_greeting { &self.greetings } else { &self.old };
+        let Some(last) = old.len().checked_sub(1) else { return };
+        let (mut to, mut datagram) = old[random.between(0, last as u64) as usize].clone();
         match random.between(0, 3) {
             0 => {}
             1 => to = 1 - to,

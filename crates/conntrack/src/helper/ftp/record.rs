@@ -1,7 +1,7 @@
 //! The state of a control connection in a record.
 
 use super::{Ftp, HEAD, Line, Session, Side};
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// In the order of their numbers in a record.
 const SESSIONS: [Session; 5] =

@@ -46,10 +46,10 @@ use self::elements::Target;
 use self::h245::Channel;
 use self::per::Per;
 use self::ras::RasMessage;
-use super::record::Place;
+use super::record::HelperStore;
 use super::stream::{Framing, Streams};
 use super::{Announced, Class, Facts, HelperPacket, Inspect, Inspected, Kind, Request, TCP, UDP};
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// Room for RTP and RTCP, for both channels of four sessions, and for calls, H.245 and T.120.
 pub(super) const Q931: Facts = Facts {
@@ -118,14 +118,14 @@ struct Origin<'a> {
 }
 
 impl CallSignalling {
-    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
-        Streams::read_record(from, place).map(Self)
+    pub fn read(from: &mut Reader<'_>, store: &HelperStore<'_>) -> Result<Self, DecodeError> {
+        Streams::read_record(from, store).map(Self)
     }
 }
 
 impl MediaControl {
-    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
-        Streams::read_record(from, place).map(Self)
+    pub fn read(from: &mut Reader<'_>, store: &HelperStore<'_>) -> Result<Self, DecodeError> {
+        Streams::read_record(from, store).map(Self)
     }
 }
 

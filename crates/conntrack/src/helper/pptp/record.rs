@@ -2,7 +2,7 @@
 
 use super::{CALLS, Call, Control, Ids, Session, Stage};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// In the order of their numbers in a record.
 const SESSIONS: [Session; 5] =

@@ -33,14 +33,14 @@ use wire::protocol;
 
 use self::message::{Host, Message, Start, Via, framing};
 use self::sdp::MediaKind;
-use super::record::Place;
+use super::record::HelperStore;
 use super::stream::Streams;
 use super::{
     Announced, Class, Facts, Form, HelperPacket, Inspect, Inspected, Kind, Mention, Request,
     TCP_AND_UDP,
 };
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 pub(super) const FACTS: Facts = Facts {
     name: "sip",
@@ -90,7 +90,7 @@ struct Registration {
 }
 
 impl Sip {
-    pub fn read(from: &mut Reader<'_>, place: &Place<'_>) -> Result<Self, DecodeError> {
+    pub fn read(from: &mut Reader<'_>, store: &HelperStore<'_>) -> Result<Self, DecodeError> {
         let count = from.varint()?;
         if count > CALLS as u64 {
             return Err(DecodeError::Impossible("the number of calls"));
@@ -107,7 +107,7 @@ impl Sip {
             })
         })?;
         let dialogue = Dialogue { invites, registration };
-        Ok(Self { dialogue, streams: Streams::read_record(from, place)? })
+        Ok(Self { dialogue, streams: Streams::read_record(from, store)? })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Dccp, DccpState};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// Sequence numbers have 48 bits (RFC 4340 section 7.1).
 const LAST_SEQUENCE: u64 = (1 << 48) - 1;

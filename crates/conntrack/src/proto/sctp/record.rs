@@ -3,7 +3,7 @@
 use super::tags::{Asked, Tag, Tags};
 use super::{Sctp, SctpState};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 /// In the order of their numbers in a record.
 const ASKED: [Asked; 4] =

@@ -258,7 +258,7 @@ impl World {
         // of the method; the network of this test does not delay so long.
         let acknowledged = travelling.segment.acknowledgment;
         let newest = self.acknowledged[at].max(acknowledged);
-        let patience = self.conversation.tracker.halves[at].max_window.max(MIN_ACK_WINDOW);
+        let patience = self.conversation.tracker.windows[at].max_window.max(MIN_ACK_WINDOW);
         let sent = self.ends[direction.reversed().index()].next;
         if newest != acknowledged && sent.since(acknowledged) > patience {
             return;
@@ -326,16 +326,16 @@ proptest! {
         for _ in 0..100 {
             world.step();
         }
-        let halves = world.conversation.tracker.halves;
+        let windows = world.conversation.tracker.windows;
         let forged = if forge_ack {
-            segment(flags, halves[0].end.0, halves[1].end.plus(beyond).0)
+            segment(flags, windows[0].end.0, windows[1].end.plus(beyond).0)
         } else {
-            let tolerated = halves[1].max_window;
-            segment(flags, halves[0].max_end.plus(tolerated).plus(beyond).0, halves[1].end.0)
+            let tolerated = windows[1].max_window;
+            segment(flags, windows[0].max_end.plus(tolerated).plus(beyond).0, windows[1].end.0)
         };
         let step = world.conversation.sees(Original, &forged);
         prop_assert!(matches!(step, Step::Invalid { .. }), "{step:?} for {forged:?}");
-        prop_assert_eq!(world.conversation.tracker.halves, halves);
+        prop_assert_eq!(world.conversation.tracker.windows, windows);
     }
 
     #[test]

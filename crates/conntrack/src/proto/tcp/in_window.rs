@@ -24,7 +24,7 @@ impl TcpTracker {
         let (from, to) = (direction.index(), direction.reversed().index());
         let is_ordinary = segment.class == FlagClass::Ack
             && self.state() == TcpState::Established
-            && self.halves[from].max_window != 0;
+            && self.windows[from].max_window != 0;
         if !is_ordinary {
             return None;
         }

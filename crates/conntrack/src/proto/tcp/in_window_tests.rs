@@ -8,7 +8,7 @@ use crate::proto::tcp::testing::*;
 use crate::proto::tcp::window::Mode;
 use crate::proto::tcp::{Accepted, Seq, Step};
 
-/// A segment near the expected numbers of a half of the connection.
+/// A segment near the expected numbers of a window of the connection.
 #[derive(Clone, Debug)]
 struct Near {
     reply: bool,
@@ -47,7 +47,7 @@ fn is_lenient(tracker: &TcpTracker, from: Direction, settings: &TcpSettings) -> 
     let from = from.index();
     settings.be_liberal
         || tracker.modes[from].has(Mode::LIBERAL)
-        || tracker.halves[from].max_window == 0
+        || tracker.windows[from].max_window == 0
 }
 
 proptest! {
@@ -68,7 +68,7 @@ proptest! {
         for Near { reply, flags, ahead, acknowledges, length, window, options } in talk {
             let direction = if reply { Reply } else { Original };
             let [own, other] = [direction, direction.reversed()]
-                .map(|direction| conversation.tracker.halves[direction.index()].end);
+                .map(|direction| conversation.tracker.windows[direction.index()].end);
             let sequence = Seq(own.0.wrapping_add_signed(ahead));
             let acknowledgment = Seq(other.0.wrapping_add_signed(acknowledges));
             let segment = segment(flags, sequence.0, acknowledgment.0)

@@ -2,14 +2,14 @@
 
 use super::segment::MAX_SCALE;
 use super::tracker::TcpTracker;
-use super::window::{Half, Mode};
+use super::window::{Mode, WindowState};
 use super::{FlagClass, Seq, TcpState};
 use crate::Direction;
-use crate::codec::{DecodeError, Reader, Write};
+use flow::codec::{DecodeError, Reader, Write};
 
 impl TcpTracker {
     pub(crate) fn write(&self, to: &mut Vec<u8>) {
-        for Half { end, max_end, max_window, max_ack } in self.halves {
+        for WindowState { end, max_end, max_window, max_ack } in self.windows {
             for number in [end.0, max_end.0, max_window, max_ack.0] {
                 to.u32(number);
             }
@@ -30,9 +30,10 @@ impl TcpTracker {
 
     pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut seq = || from.u32().map(Seq);
-        let mut halves = [Half::default(); 2];
-        for half in &mut halves {
-            *half = Half { end: seq()?, max_end: seq()?, max_window: seq()?.0, max_ack: seq()? };
+        let mut windows = [WindowState::default(); 2];
+        for sender in &mut windows {
+            *sender =
+                WindowState { end: seq()?, max_end: seq()?, max_window: seq()?.0, max_ack: seq()? };
         }
         let (last_sequence, last_acknowledgment, last_end) = (seq()?, seq()?, seq()?);
         let last_window = from.u16()?;
@@ -58,7 +59,7 @@ impl TcpTracker {
         let repetitions = from.u8()?;
         let state = from.one_of(&TcpState::ALL)?;
         Ok(Self {
-            halves,
+            windows,
             last_sequence,
             last_acknowledgment,
             last_end,

@@ -1,7 +1,7 @@
 //! A tracked connection.
 
 use super::segment::Segment;
-use super::window::{Fit, Half, MIN_ACK_WINDOW, Mode};
+use super::window::{Fit, MIN_ACK_WINDOW, Mode, WindowState};
 use super::{FlagClass, Invalid, Seq, TcpSettings, TcpState, Transition, opening, transition};
 use crate::Direction;
 
@@ -13,7 +13,7 @@ pub struct Timeout(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTracker {
     /// The numbers that were sent and allowed, by direction.
-    pub(super) halves: [Half; 2],
+    pub(super) windows: [WindowState; 2],
     /// The numbers of the last ACK that fitted, to count its repetitions, or of the last
     /// ignored segment, to recognise its answer.
     pub(super) last_sequence: Seq,
@@ -108,7 +108,7 @@ impl TcpTracker {
             _ => return Err(Invalid::NotOpening { class }),
         };
         let mut tracker = Self {
-            halves: [Half::heard(segment.end, segment.window), Half::default()],
+            windows: [WindowState::heard(segment.end, segment.window), WindowState::default()],
             last_sequence: Seq(0),
             last_acknowledgment: Seq(0),
             last_end: Seq(0),
@@ -121,11 +121,11 @@ impl TcpTracker {
         };
         let mut longest = u32::MAX;
         if class == FlagClass::Syn {
-            tracker.halves[0].max_end = segment.end;
+            tracker.windows[0].max_end = segment.end;
             tracker.modes[0].learn(segment.syn_options());
             // All that a SYN tells of the other end, whose numbers are not known yet, is its
             // window. A closed one may still be probed with one byte.
-            tracker.halves[1].max_end = Seq(u32::from(segment.window).max(1));
+            tracker.windows[1].max_end = Seq(u32::from(segment.window).max(1));
         } else {
             tracker.modes = [Mode::with(Mode::SACK | Mode::LIBERAL); 2];
             longest = settings.timeouts.unacknowledged;
@@ -152,7 +152,7 @@ impl TcpTracker {
         let Opened { tracker, timeout } = Self::open(segment, settings).ok()?;
         *self = tracker;
         if direction == Direction::Reply {
-            self.halves.swap(0, 1);
+            self.windows.swap(0, 1);
             self.modes.swap(0, 1);
             self.last = Some((direction, segment.class));
         }
@@ -323,11 +323,11 @@ impl TcpTracker {
     /// ends agree, so the tracker had lost track.
     fn restart(&mut self, direction: Direction) {
         let (from, to) = (direction.index(), direction.reversed().index());
-        self.halves[to] = Half::heard(self.last_end, self.last_window);
-        self.halves[to].max_end = self.last_end;
+        self.windows[to] = WindowState::heard(self.last_end, self.last_window);
+        self.windows[to].max_end = self.last_end;
         self.ignored_syn.clear(Mode::CHALLENGED);
         self.modes[to] = self.ignored_syn;
-        self.halves[from] = Half::default();
+        self.windows[from] = WindowState::default();
         self.modes[from].forget();
     }
 
@@ -335,7 +335,7 @@ impl TcpTracker {
     /// see the connection can only guess that number. It may be one higher in the answer to a
     /// keep-alive.
     pub(super) fn answers_syn(&self, segment: &Segment<'_>) -> bool {
-        let sent = self.halves[Direction::Original.index()].end;
+        let sent = self.windows[Direction::Original.index()].end;
         let ack = segment.acknowledgment;
         segment.has_ack && !ack.is_after(sent.plus(1)) && ack.is_after(sent.minus(MIN_ACK_WINDOW))
     }
@@ -350,7 +350,7 @@ impl TcpTracker {
     /// other segments.
     fn acknowledges_too_much(&self, direction: Direction, segment: &Segment<'_>) -> Option<Step> {
         let peer = direction.reversed().index();
-        let highest = self.halves[peer].end;
+        let highest = self.windows[peer].end;
         let acknowledged = match self.modes[peer].has(Mode::SACK) {
             true => segment.highest_ack(),
             false => segment.acknowledgment,
@@ -364,8 +364,8 @@ impl TcpTracker {
     /// It applies where the windows can not tell, because one end has sent nothing yet or has
     /// closed. The receiver of the RST knows better, so the RST passes and closes nothing here.
     fn guessed(&self, direction: Direction, segment: &Segment<'_>) -> Option<Step> {
-        let (half, sequence) = (&self.halves[direction.index()], segment.sequence);
-        let (peer, highest) = (direction.reversed().index(), half.max_end);
+        let (sender, sequence) = (&self.windows[direction.index()], segment.sequence);
+        let (peer, highest) = (direction.reversed().index(), sender.max_end);
         match (self.state, direction) {
             (TcpState::SynSent, Direction::Reply) if !self.answers_syn(segment) => {
                 Some(self.not_an_answer(segment))
@@ -374,12 +374,12 @@ impl TcpTracker {
                 let why = Invalid::SequenceOver { sequence, highest };
                 let over = sequence.is_after(highest).then_some(Step::Invalid { why, cap: None });
                 over.or_else(|| self.acknowledges_too_much(direction, segment))
-                    .or((sequence != half.end).then_some(Step::Pass))
+                    .or((sequence != sender.end).then_some(Step::Pass))
             }
             (state, _) if state.is_closing() && self.modes[peer].has(Mode::ACKED) => {
                 // A FIN may follow a window that is full.
-                let highest = highest.max(half.end);
-                let expected = self.halves[peer].max_ack;
+                let highest = highest.max(sender.end);
+                let expected = self.windows[peer].max_ack;
                 let fits = !sequence.is_before(expected) && !sequence.is_after(highest);
                 (!fits).then_some(Step::Pass)
             }
@@ -410,7 +410,7 @@ impl TcpTracker {
         let mut next = Close;
         let after_syn = matches!(self.last, Some((_, FlagClass::Syn)));
         if self.modes[peer.index()].has(Mode::ACKED) && !after_syn {
-            let expected = self.halves[peer.index()].max_ack;
+            let expected = self.windows[peer.index()].max_ack;
             if !established && sequence == Seq(0) {
                 return Plan::Check(Close);
             }

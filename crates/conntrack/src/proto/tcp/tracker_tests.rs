@@ -63,7 +63,7 @@ proptest! {
         let syn = segment(SYN, sequence, acknowledgment).window(window).data(data).options(options);
         let opened = TcpTracker::open(&syn, &settings).unwrap().tracker;
         let mut fitted = opened;
-        fitted.halves[1] = Half::default();
+        fitted.windows[1] = WindowState::default();
         prop_assert!(fitted.fit(Original, &syn, &settings) == Fit::Inside);
         prop_assert_eq!(fitted, opened);
     }
@@ -171,7 +171,7 @@ fn be_liberal_accepts_outside_the_windows() {
     conversation.settings = with("nf_conntrack_tcp_be_liberal", 1);
     conversation.accepts(Original, &segment(ACK, 1_000_000, 501));
     conversation.accepts(Original, &segment(ACK, 101, 1_000_000));
-    assert_eq!(conversation.tracker.halves, Conversation::established().tracker.halves);
+    assert_eq!(conversation.tracker.windows, Conversation::established().tracker.windows);
     conversation.accepts(Reply, &segment(ACK, 501, 101));
     conversation.refuses(Original, &segment(RST, 50, 0));
 }

@@ -1,7 +1,7 @@
 //! The window rules.
 //!
 //! For each direction the tracker keeps the numbers that its sender has shown and those that
-//! its receiver has allowed. A segment has to obey these rules, where `other` is the half of
+//! its receiver has allowed. A segment has to obey these rules, where `other` is the window of
 //! the opposite direction:
 //!
 //! 1. `sequence <= max_end`: it starts inside the receiver's window;
@@ -24,7 +24,7 @@ pub(super) const MIN_ACK_WINDOW: u32 = 66_000;
 
 /// One direction: the numbers of its sender and the windows of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Half {
+pub(super) struct WindowState {
     /// One past the highest sequence number sent.
     pub end: Seq,
     /// Highest sequence number inside the receiver's windows.
@@ -35,8 +35,8 @@ pub(super) struct Half {
     pub max_ack: Seq,
 }
 
-impl Half {
-    /// The half of a sender whose first segment ends at `end`; it is assumed that its
+impl WindowState {
+    /// The window of a sender whose first segment ends at `end`; it is assumed that its
     /// receiver's window is as large as its own.
     pub fn heard(end: Seq, window: u16) -> Self {
         let max_window = u32::from(window).max(1);
@@ -165,7 +165,7 @@ impl TcpTracker {
         let (from, to) = (direction.index(), direction.reversed().index());
         let mut numbers = Numbers::of(segment, self.modes[to]);
 
-        let plain = segment.class == FlagClass::Ack && self.halves[from].max_window != 0;
+        let plain = segment.class == FlagClass::Ack && self.windows[from].max_window != 0;
         if !plain && self.prepare(direction, segment, &mut numbers) {
             return Fit::Inside;
         }
@@ -191,19 +191,19 @@ impl TcpTracker {
         numbers: &mut Numbers,
     ) -> bool {
         let (from, to) = (direction.index(), direction.reversed().index());
-        let unheard = self.halves[from].max_window == 0;
+        let unheard = self.windows[from].max_window == 0;
         let syn = segment.class.is_syn();
         // A SYN with a higher number replaces one that may never have arrived.
         let anew = syn
             && matches!(self.state(), TcpState::SynSent | TcpState::SynRecv)
-            && numbers.end.is_after(self.halves[from].end);
+            && numbers.end.is_after(self.windows[from].end);
         // Only the receiver of the opener's SYN can acknowledge it, so the other SYN was
         // forged.
         let anew = anew
             || segment.class == FlagClass::SynAck
                 && direction == Direction::Reply
                 && self.state() == TcpState::SynSent2
-                && numbers.end != self.halves[from].end
+                && numbers.end != self.windows[from].end
                 && self.answers_syn(segment);
 
         if syn && (unheard || anew) {
@@ -218,12 +218,12 @@ impl TcpTracker {
         // Some stacks set ACK in a RST without a number to go with it.
         let reset = segment.class == FlagClass::Rst;
         if !segment.has_ack || (reset && numbers.ack == Seq(0)) {
-            numbers.ack = self.halves[to].end;
+            numbers.ack = self.windows[to].end;
             numbers.highest_ack = numbers.ack;
         }
         // A RST that refuses a SYN has no sequence number of its own (RFC 9293 section 3.5.2).
         if reset && numbers.sequence == Seq(0) && self.state() == TcpState::SynSent {
-            numbers.sequence = self.halves[from].end;
+            numbers.sequence = self.windows[from].end;
             numbers.end = numbers.sequence;
         }
         false
@@ -232,10 +232,10 @@ impl TcpTracker {
     /// Takes the numbers and options of a SYN.
     fn begin(&mut self, direction: Direction, segment: &Segment<'_>) {
         let from = direction.index();
-        let half = &mut self.halves[from];
-        half.end = segment.end;
-        half.max_end = segment.end;
-        half.max_window = u32::from(segment.window).max(1);
+        let sender = &mut self.windows[from];
+        sender.end = segment.end;
+        sender.max_end = segment.end;
+        sender.max_window = u32::from(segment.window).max(1);
         self.modes[from].learn(segment.syn_options());
         // Both ends must offer scaling (RFC 7323 section 2.2).
         let both = self.modes.iter().all(|mode| mode.has(Mode::SCALING));
@@ -246,14 +246,14 @@ impl TcpTracker {
         }
     }
 
-    /// Guesses the half of a sender whose first segment comes in the middle of a connection.
+    /// Guesses the window of a sender whose first segment comes in the middle of a connection.
     fn pick_up(&mut self, from: usize, to: usize, segment: &Segment<'_>, numbers: &Numbers) {
         let window = (u32::from(segment.window) << self.modes[from].scale).max(1);
-        let half = &mut self.halves[from];
-        half.end = numbers.end;
-        half.max_window = window;
-        half.max_end = numbers.end.plus(window);
-        let other = &mut self.halves[to];
+        let sender = &mut self.windows[from];
+        sender.end = numbers.end;
+        sender.max_window = window;
+        sender.max_end = numbers.end.plus(window);
+        let other = &mut self.windows[to];
         // A keep-alive repeats a number, and its answer acknowledges one more.
         if numbers.highest_ack == other.end.plus(1) {
             other.end = numbers.highest_ack;
@@ -263,18 +263,18 @@ impl TcpTracker {
     /// True for a segment that obeys the four rules.
     #[inline(always)]
     pub(super) fn is_inside(&self, from: usize, to: usize, numbers: &Numbers) -> bool {
-        let half = &self.halves[from];
-        !numbers.sequence.is_after(half.max_end) && self.broken(from, to, numbers) == Broken::NONE
+        let sender = &self.windows[from];
+        !numbers.sequence.is_after(sender.max_end) && self.broken(from, to, numbers) == Broken::NONE
     }
 
     /// The rules 2 to 4 that a segment breaks.
     #[inline(always)]
     fn broken(&self, from: usize, to: usize, numbers: &Numbers) -> Broken {
-        let (half, other) = (&self.halves[from], &self.halves[to]);
-        let oldest_ack = other.end.minus(half.max_window.max(MIN_ACK_WINDOW));
+        let (sender, other) = (&self.windows[from], &self.windows[to]);
+        let oldest_ack = other.end.minus(sender.max_window.max(MIN_ACK_WINDOW));
         let heard = other.max_window != 0;
         Broken {
-            stale_data: heard && numbers.end.is_before(half.end.minus(other.max_window)),
+            stale_data: heard && numbers.end.is_before(sender.end.minus(other.max_window)),
             ack_over: numbers.highest_ack.is_after(other.end),
             stale_ack: numbers.highest_ack.is_before(oldest_ack),
         }
@@ -283,20 +283,20 @@ impl TcpTracker {
     /// Applies the four rules.
     fn judge(&mut self, from: usize, to: usize, numbers: &Numbers) -> Fit {
         let Numbers { sequence, end, highest_ack, .. } = *numbers;
-        let (half, other) = (self.halves[from], self.halves[to]);
+        let (sender, other) = (self.windows[from], self.windows[to]);
         let broken = self.broken(from, to, numbers);
 
-        if sequence.is_after(half.max_end) {
+        if sequence.is_after(sender.max_end) {
             // Some receivers accept more than they announced. If only this rule fails, and by
             // less than a window, the answer will tell.
-            let excess = end.since(half.max_end).wrapping_add(1);
+            let excess = end.since(sender.max_end).wrapping_add(1);
             let heard = other.max_window != 0;
             if heard && broken == Broken::NONE && excess <= other.max_window {
-                self.halves[from].end = end;
+                self.windows[from].end = end;
                 self.modes[from].set(Mode::UNACKNOWLEDGED);
                 return Fit::Stale;
             }
-            return Fit::Over(Invalid::SequenceOver { sequence, highest: half.max_end });
+            return Fit::Over(Invalid::SequenceOver { sequence, highest: sender.max_end });
         }
         if broken.ack_over {
             return Fit::Over(Invalid::AckOver { acknowledged: highest_ack, highest: other.end });
@@ -304,7 +304,7 @@ impl TcpTracker {
         if broken == Broken::NONE { Fit::Inside } else { Fit::Stale }
     }
 
-    /// Moves both halves along with a segment that fits.
+    /// Moves both windows along with a segment that fits.
     #[inline(always)]
     pub(super) fn learn(
         &mut self,
@@ -318,21 +318,21 @@ impl TcpTracker {
         let scale = if segment.class.is_syn() { 0 } else { self.modes[from].scale };
         let window = u32::from(segment.window) << scale.min(MAX_SCALE);
 
-        let half = &mut self.halves[from];
-        let previous_max_end = half.max_end;
+        let sender = &mut self.windows[from];
+        let previous_max_end = sender.max_end;
         // Data above a gap occupies room that the announced window does not count.
-        half.max_window = half.max_window.max(window.wrapping_add(highest_ack.since(ack)));
-        if end.is_after(half.end) {
-            half.end = end;
+        sender.max_window = sender.max_window.max(window.wrapping_add(highest_ack.since(ack)));
+        if end.is_after(sender.end) {
+            sender.end = end;
             self.modes[from].set(Mode::UNACKNOWLEDGED);
         }
         if segment.has_ack {
             let known = self.modes[from].has(Mode::ACKED);
-            half.max_ack = if known { half.max_ack.max(ack) } else { ack };
+            sender.max_ack = if known { sender.max_ack.max(ack) } else { ack };
             self.modes[from].set(Mode::ACKED);
         }
 
-        let other = &mut self.halves[to];
+        let other = &mut self.windows[to];
         if other.max_window != 0 && end.is_after(previous_max_end) {
             other.max_window = other.max_window.wrapping_add(end.since(previous_max_end));
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use conntrack::{ConnectionRecord, ImportRefusal};
 use flow::{HashKey, KeyedPacket};
-use sync::{Applied, Batch, BulkId, Lineage, NameMap, Record, RecordKind, Verdict};
+use sync::{Applied, Batch, BulkId, Lineage, Mark, NameMap, Record, RecordKind, Verdict};
 
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::CopyChange;
@@ -43,6 +43,8 @@ pub(super) struct Copies {
     applied: Applied,
     held: NameMap<Copy>,
     changes: Vec<CopyChange>,
+    /// The last batch whose records are among the changes.
+    mark: Option<Mark>,
     counters: CopyCounters,
 }
 
@@ -54,6 +56,7 @@ impl Copies {
             applied: Applied::default(),
             held: NameMap::default(),
             changes: Vec::new(),
+            mark: None,
             counters: CopyCounters::default(),
         }
     }
@@ -76,15 +79,24 @@ impl Copies {
         self.changes.len() >= CHANGES_AT_ONCE
     }
 
+    /// Another process is the peer now, whose stamps may be lower than those of the one before. Its
+    /// bulk transfer tells which of the connections it has.
+    pub fn forget_stamps(&mut self) {
+        self.applied = Applied::default();
+        for Copy { lineage, .. } in self.held.values_mut() {
+            (lineage.incarnation, lineage.version) = (0, 0);
+        }
+    }
+
     pub fn begin_bulk(&mut self, bulk: BulkId) {
         self.applied.begin_bulk(bulk);
     }
 
     /// Connections that the peer no longer has end.
     pub fn end_bulk(&mut self, bulk: BulkId) {
-        let Self { held, changes, .. } = self;
+        let Self { held, changes, applied, .. } = self;
         held.retain(|_, Copy { lineage, original }| {
-            let is_left = Applied::is_left_over(lineage, bulk);
+            let is_left = applied.is_left_over(lineage, bulk);
             if is_left {
                 changes.push(CopyChange::End(*original));
             }
@@ -97,6 +109,7 @@ impl Copies {
         for record in batch.records() {
             self.judge_one(batch, &record);
         }
+        self.mark = Some(batch.mark());
     }
 
     fn judge_one(&mut self, batch: &Batch, record: &Record<'_>) {
@@ -135,10 +148,10 @@ impl Copies {
         }
     }
 
-    /// Gives the changes to the workers.
-    pub fn apply(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
+    /// Gives the changes to the workers. Returns the last batch that is applied now.
+    pub fn apply(&mut self, gateway: &dyn Connections) -> Result<Option<Mark>, Unresponsive> {
         if self.changes.is_empty() {
-            return Ok(());
+            return Ok(self.mark.take());
         }
         let report = gateway.change_copies(std::mem::take(&mut self.changes))?;
         self.counters.made += report.made;
@@ -149,6 +162,6 @@ impl Copies {
             // The next record of it is another try.
             self.held.remove(&name_of(self.names, &original));
         }
-        Ok(())
+        Ok(self.mark.take())
     }
 }

@@ -56,10 +56,13 @@ impl Peer {
     /// [`Unresponsive`].
     pub fn new(
         gateway: &dyn Connections,
-        session: Session,
+        mut session: Session,
         role: Role,
         names: HashKey,
+        now: Timestamp,
     ) -> Result<Self, Unresponsive> {
+        // The peer's staleness counts until the workers have a change.
+        session.set_acknowledges_applied(now, true);
         let mut peer =
             Self { session, role, supply: Supply::new(names), copies: Copies::new(names) };
         peer.set_role(gateway, role)?;
@@ -86,8 +89,11 @@ impl Peer {
         mut send: impl FnMut(&[u8]),
     ) -> Result<bool, Unresponsive> {
         let mut has_more = self.follow_events(gateway, now)?;
-        has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
-        has_more |= self.supply.go_on_with_bulk(gateway, &mut self.session, now)?;
+        // A gateway on standby would tell of connections that are not its own.
+        if self.role == Role::Active {
+            has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
+            has_more |= self.supply.go_on_with_bulk(gateway, &mut self.session, now)?;
+        }
         let mut datagram = Vec::new();
         while self.session.poll_transmit(now, &mut datagram) {
             send(&datagram);
@@ -102,24 +108,37 @@ impl Peer {
     ) -> Result<bool, Unresponsive> {
         while let Some(event) = self.session.poll_event(now) {
             match event {
-                // The names of bulk transfers tell copies of another process apart.
-                Event::Joined { .. } | Event::Compared => {}
+                Event::Joined { is_other_process, .. } if is_other_process => {
+                    self.copies.forget_stamps();
+                }
                 // Both peers derive the secret from the pre-shared key.
-                Event::Secret(_) => {}
+                Event::Joined { .. } | Event::Compared | Event::Secret(_) => {}
                 Event::BulkAsked => self.supply.ask_bulk(),
                 Event::BulkBegan(bulk) => self.copies.begin_bulk(bulk),
                 Event::Records(batch) => {
                     self.copies.judge(&batch);
                     if self.copies.has_many() {
-                        self.copies.apply(gateway)?;
+                        self.apply(gateway, now)?;
                         return Ok(true);
                     }
                 }
-                Event::BulkEnded(bulk) => self.copies.end_bulk(bulk),
+                Event::BulkEnded(bulk) => {
+                    self.copies.end_bulk(bulk);
+                    self.apply(gateway, now)?;
+                    self.session.bulk_applied(now, bulk);
+                }
             }
         }
-        self.copies.apply(gateway)?;
+        self.apply(gateway, now)?;
         Ok(false)
+    }
+
+    /// Gives changes of copies to the workers, and acknowledges them.
+    fn apply(&mut self, gateway: &dyn Connections, now: Timestamp) -> Result<(), Unresponsive> {
+        if let Some(mark) = self.copies.apply(gateway)? {
+            self.session.applied(now, mark);
+        }
+        Ok(())
     }
 
     /// The part of this gateway.
@@ -135,7 +154,9 @@ impl Peer {
         let stands_by = role == Role::Standby;
         gateway.set_stands_by(stands_by)?;
         self.session.set_follows(stands_by);
-        if !stands_by {
+        if stands_by {
+            self.supply.pause(gateway, &mut self.session)?;
+        } else {
             self.copies.give_up();
         }
         self.role = role;

@@ -192,6 +192,114 @@ fn a_connection_goes_on_through_the_standby() {
 }
 
 #[test]
+fn a_bridge_on_standby_forwards_nothing() {
+    let mut pair = level();
+    pair.udp(0, 2001, false);
+    pair.udp(1, 2002, false);
+    assert_eq!((pair.forwarded(0), pair.forwarded(1)), (1, 0));
+    let status = pair.nodes[1].gateway.status().unwrap();
+    assert_eq!(status.totals().dropped(flow::DropReason::Standby), 1);
+    let Pair { nodes: [_, node], .. } = &mut pair;
+    node.peer.set_role(&node.gateway, Role::Active).unwrap();
+    pair.udp(1, 2002, false);
+    assert_eq!(pair.forwarded(1), 1);
+}
+
+#[test]
+fn a_gateway_that_starts_anew_is_followed_although_its_clock_is_behind() {
+    let mut pair = level();
+    pair.open(0, 2001);
+    pair.udp(0, 2002, false);
+    pair.pass(5 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 2);
+    pair.restart(0, Role::Active);
+    pair.udp(0, 2002, false);
+    pair.pass(3000 * MILLISECOND);
+    pair.udp(0, 2003, false);
+    pair.pass(5 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 2, "that of before has ended");
+    assert_alike(&pair);
+}
+
+#[test]
+fn a_gateway_that_starts_anew_on_standby_ends_no_copies() {
+    let mut pair = level();
+    pair.open(0, 2001);
+    pair.pass(5 * MILLISECOND);
+    pair.restart(0, Role::Standby);
+    pair.pass(5000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 1);
+    // The other one takes over, and the connection goes on.
+    let Pair { nodes: [_, node], .. } = &mut pair;
+    node.peer.set_role(&node.gateway, Role::Active).unwrap();
+    pair.pass(1000 * MILLISECOND);
+    assert_eq!(pair.nodes[0].connections().len(), 1);
+    assert_alike(&pair);
+}
+
+#[test]
+fn a_peer_that_follows_two_standbys_misses_nothing_when_one_is_active_again() {
+    let mut pair = level();
+    pair.udp(0, 2001, false);
+    pair.pass(5 * MILLISECOND);
+    let role = |pair: &mut Pair, role| {
+        let node = &mut pair.nodes[0];
+        node.peer.set_role(&node.gateway, role).unwrap();
+    };
+    role(&mut pair, Role::Standby);
+    pair.pass(100 * MILLISECOND);
+    role(&mut pair, Role::Active);
+    pair.udp(0, 2002, false);
+    pair.pass(1000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 2);
+    assert_alike(&pair);
+}
+
+#[test]
+fn a_standby_gets_more_connections_than_a_window_holds() {
+    let mut pair = level();
+    for flow in 1..=40_000 {
+        pair.udp(0, flow, false);
+    }
+    pair.pass(1000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 40_000);
+    pair.restart(1, Role::Standby);
+    pair.pass(3000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 40_000);
+    let status = pair.nodes[0].peer.status(Timestamp::ZERO);
+    assert_eq!((status.unacknowledged_records, status.counters.resent_frames), (0, 0));
+}
+
+#[test]
+fn a_standby_that_starts_anew_gets_all() {
+    let mut pair = level();
+    pair.open(0, 2001);
+    pair.restart(1, Role::Standby);
+    pair.pass(3000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 1);
+    assert_alike(&pair);
+}
+
+#[test]
+fn roles_change_and_change_back() {
+    let mut pair = level();
+    for round in 0..4_u16 {
+        let (active, standby) = (usize::from(round % 2), usize::from(1 - round % 2));
+        pair.open(active, 3000 + round);
+        pair.udp(active, 4000, false);
+        pair.pass(1000 * MILLISECOND);
+        assert_eq!(pair.nodes[1].connections(), pair.nodes[0].connections());
+        for (at, role) in [(standby, Role::Active), (active, Role::Standby)] {
+            let node = &mut pair.nodes[at];
+            node.peer.set_role(&node.gateway, role).unwrap();
+        }
+        pair.pass(1000 * MILLISECOND);
+    }
+    assert_eq!(pair.nodes[0].connections().len(), 5);
+    assert_eq!(pair.nodes[1].connections(), pair.nodes[0].connections());
+}
+
+#[test]
 fn nobody_collects_changes_for_a_peer_that_is_gone() {
     let mut pair = Pair::with(Settings { queue_bytes: 1 << 18, ..Settings::default() });
     pair.pass(100 * MILLISECOND);

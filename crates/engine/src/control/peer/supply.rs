@@ -33,7 +33,7 @@ struct Scan {
     read: VecDeque<Change>,
 }
 
-/// What this gateway gives to the peer.
+/// The connections for the peer.
 pub(super) struct Supply {
     names: HashKey,
     stream: Option<ChangeStream>,
@@ -109,7 +109,7 @@ impl Supply {
             });
             if has_lost {
                 counters.lost_ends += 1;
-                session.begin_again();
+                session.lost_change();
             }
             if !has_taken {
                 return Ok(false);
@@ -124,6 +124,22 @@ impl Supply {
         self.scan = None;
         if self.stream.take().is_some() {
             gateway.unfollow_changes()?;
+        }
+        Ok(())
+    }
+
+    /// Collects no more changes, because this gateway is on standby now. If the peer still follows when
+    /// it is active again, it gets all connections once more.
+    pub fn pause(
+        &mut self,
+        gateway: &dyn Connections,
+        session: &mut Session,
+    ) -> Result<(), Unresponsive> {
+        self.waiting.clear();
+        if self.stream.take().is_some() {
+            gateway.unfollow_changes()?;
+            // A bulk transfer that has begun goes on later, so that another one can follow it.
+            session.lost_change();
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ impl PacketPath {
         packet.per_packet = scratch.per_packet;
         // As with a packet that another worker has asked the rules about.
         scratch.priority = 0;
-        if asked.is_break() && self.is_untracked_for_host(packet, scratch.now) {
+        if asked.is_break() && self.is_untracked_local(packet, scratch.now) {
             return ControlFlow::Break(End::Host);
         }
         let wanted = asked?;
@@ -85,7 +85,7 @@ impl PacketPath {
             }
         }
         if scratch.ends_at_host && scratch.address_changes.destination.is_none() {
-            scratch.is_hosts_own = true;
+            scratch.host_may_refuse = true;
             return ControlFlow::Break(End::Host);
         }
         scratch.ends_at_host = false;
@@ -114,7 +114,7 @@ impl PacketPath {
                 }
             }
             Some(route) => {
-                scratch.exit.route = Some(route);
+                (scratch.exit.route, scratch.exit.mark) = (Some(route), scratch.mark);
                 match route {
                     RouteDecision::Host if original_ends(&packet.frame).destination.is_some() => {
                         if !scratch.is_determined {
@@ -332,6 +332,8 @@ impl PacketPath {
             routing: router.routing(),
             input: packet.frame.port,
             output: scratch.output_port,
+            route: scratch.exit.route.as_ref(),
+            outputs: self.forwarder.outputs(),
         });
         let view = PacketView {
             frame: bytes,

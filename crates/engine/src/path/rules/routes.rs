@@ -1,11 +1,14 @@
 //! The routes, as rules look them up.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fib::{LinkId, Query, RouteResult};
 use netio::PortId;
 use ruleset::{RouteQuestion, Routes, Side};
+use wire::Network;
 
+use crate::egress::outputs::Outputs;
+use crate::egress::route_decision::RouteDecision;
 use crate::egress::routing::Routing;
 
 /// Kinds of addresses (`linux/rtnetlink.h`).
@@ -25,6 +28,10 @@ pub struct RuleRoutes<'a> {
     pub input: PortId,
     /// The port by which it goes out, if the route is known.
     pub output: Option<PortId>,
+    /// The route of the packet, if it is known.
+    pub route: Option<&'a RouteDecision>,
+    /// The ports, which know their MTUs.
+    pub outputs: &'a Outputs,
 }
 
 impl RuleRoutes<'_> {
@@ -88,6 +95,29 @@ impl Routes for RuleRoutes<'_> {
         let by = asked.on.and_then(|side| self.link(side));
         let link = self.routing.fib.way_out(&self.query(asked), by);
         link.map_or(0, |link| self.routing.name(link))
+    }
+
+    fn next_hop(&self) -> Option<IpAddr> {
+        match self.route? {
+            RouteDecision::Forward { next: (_, address), .. } => Some(*address),
+            RouteDecision::Host | RouteDecision::Refuse { .. } => None,
+        }
+    }
+
+    /// The kernel knows the way back by the address alone.
+    fn path_mtu(&self, network: &Network) -> Option<u32> {
+        let RouteDecision::Forward { next: (link, _), mtu } = *self.route? else { return None };
+        let of_link = |link| self.outputs.mtu(self.routing.port_of(link)?);
+        let unspecified = match network.source_ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let back = Query::new(unspecified, network.source_ip(), LinkId::LOOPBACK);
+        let back = match self.routing.fib.look_up(&back) {
+            RouteResult::Forward(hop) => [of_link(hop.link), hop.mtu],
+            _ => [None; 2],
+        };
+        [of_link(link), mtu].into_iter().chain(back).flatten().min()
     }
 }
 

@@ -1,10 +1,14 @@
 use std::net::IpAddr;
 
 use fib::{Action, Hops, NextHop, Route, TableId};
+use flow::HashKey;
 use netlink::{Link, Picture};
+use wire::build::PacketBuilder;
+use wire::{dissect, mapped};
 
 use super::*;
 use crate::egress::Mode;
+use crate::egress::stations::StationLimits;
 use crate::path::rules::ruleset::check_rules;
 use crate::testing::rules::one_chain;
 
@@ -51,7 +55,14 @@ fn asked(to: &str, on: Option<Side>) -> RouteQuestion {
 #[test]
 fn an_address_is_of_the_host_on_its_link_and_of_no_other() {
     let routing = routing();
-    let of_port = |input| RuleRoutes { routing: &routing, input: PortId(input), output: None };
+    let outputs = Outputs::default();
+    let of_port = |input| RuleRoutes {
+        routing: &routing,
+        input: PortId(input),
+        output: None,
+        route: None,
+        outputs: &outputs,
+    };
     let tests = [
         ("192.0.2.254", [LOCAL, LOCAL, UNICAST]),
         ("192.0.2.255", [BROADCAST, BROADCAST, UNICAST]),
@@ -79,7 +90,13 @@ fn an_address_is_of_the_host_on_its_link_and_of_no_other() {
 #[test]
 fn a_way_out_is_the_name_of_an_interface() {
     let routing = routing();
-    let routes = RuleRoutes { routing: &routing, input: PortId(0), output: Some(PortId(1)) };
+    let routes = RuleRoutes {
+        routing: &routing,
+        input: PortId(0),
+        output: Some(PortId(1)),
+        route: None,
+        outputs: &Outputs::default(),
+    };
     let name = |name| ruleset::name_bits(name).unwrap();
     let way = |to, on| routes.way_out(&asked(to, on));
     assert_eq!(way("192.0.2.1", None), name("lan0"));
@@ -91,7 +108,41 @@ fn a_way_out_is_the_name_of_an_interface() {
 }
 
 #[test]
+fn a_path_takes_what_the_routes_there_and_back_take() {
+    let routing = routing();
+    let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
+    outputs.set_mtus(&[Some(1400), Some(1500)]);
+    let mut frame = Vec::new();
+    PacketBuilder::v4([192, 0, 2, 9], [198, 51, 100, 9]).udp(1000, 53, b"x", &mut frame);
+    let to_wan = dissect(&frame).unwrap().network.unwrap();
+    let gateway: IpAddr = "198.51.100.7".parse().unwrap();
+    let forward = |mtu| RouteDecision::Forward { next: (WAN, gateway), mtu };
+    let ask = |route: Option<&RouteDecision>, network: &Network| {
+        let (input, output, outputs) = (PortId(0), Some(PortId(1)), &outputs);
+        let routes = RuleRoutes { routing: &routing, input, output, route, outputs };
+        (routes.next_hop(), routes.path_mtu(network))
+    };
+    assert_eq!(ask(Some(&forward(None)), &to_wan), (Some(gateway), Some(1400)));
+    assert_eq!(ask(Some(&forward(Some(1300))), &to_wan), (Some(gateway), Some(1300)));
+    // The way back is by wan0 too.
+    let mut away = to_wan;
+    away.source = mapped("203.0.114.1".parse().unwrap());
+    assert_eq!(ask(Some(&forward(None)), &away), (Some(gateway), Some(1500)));
+    for ends_here in [None, Some(&RouteDecision::Host)] {
+        assert_eq!(ask(ends_here, &to_wan), (None, None));
+    }
+}
+
+#[test]
 fn a_bridge_refuses_rules_that_look_routes_up() {
+    for rule in [
+        r#"{"match":{"op":"==","left":{"rt":{"key":"nexthop","family":"ip"}},"right":"192.0.2.1"}}"#,
+        r#"{"mangle":{"key":{"meta":{"key":"mark"}},"value":{"rt":{"key":"mtu"}}}}"#,
+    ] {
+        let ruleset = one_chain("forward", 0, "accept", &[rule]);
+        assert_eq!(check_rules(&ruleset, Mode::Routed), []);
+        assert_eq!(check_rules(&ruleset, Mode::Bridge).len(), 1, "{rule}");
+    }
     let fib = r#"{"match":{"op":"==","left":{"fib":{"flags":["saddr","iif"],"result":"oif"}},
         "right":false}},{"drop":null}"#;
     let ruleset = one_chain("prerouting", 0, "accept", &[fib]);

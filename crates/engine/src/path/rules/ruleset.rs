@@ -55,7 +55,7 @@ pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
         }
         Need::Translation(_) => None,
         Need::Routes if mode == Mode::Bridge => {
-            Some("a bridge has no routes to look addresses up in (`fib`)".to_owned())
+            Some("a bridge has no routes that rules could ask for (`fib`, `rt`)".to_owned())
         }
         Need::Routes => None,
         Need::Helper(helper) => {
@@ -287,6 +287,11 @@ impl Rules {
         self.shared.change_elements(&self.program, set, named, now)
     }
 
+    /// The part of the state that all workers share.
+    pub const fn shared(&self) -> &SharedState {
+        &self.shared
+    }
+
     /// Makes the state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
         let interfaces = self.interfaces();
@@ -304,9 +309,9 @@ impl Rules {
     }
 }
 
-/// Interfaces of these names, of no group but `default`, as rules compare them.
+/// Ethernet interfaces of these names, of no group but `default`, as rules ask for them.
 fn as_compared(names: &[String]) -> Arc<[Interface]> {
-    let interface = |name: &String| Interface { name: name_bits(name).unwrap_or(0), group: 0 };
+    let interface = |name: &String| Interface::ethernet(name_bits(name).unwrap_or(0));
     names.iter().map(interface).collect()
 }
 

@@ -1,12 +1,12 @@
 //! Routers with a link whose packets have no Ethernet header: WireGuard and OpenVPN in userspace, and
 //! what the kernel of this machine has of tunnels.
 
-use lab::{Background, Error, Lab, Namespace, Result, Tracking, ping};
+use lab::{Background, Error, Family, Lab, Namespace, Result, Tracking, ping};
 
 use crate::scenario::{
     BELOW, FAMILIES, WIREGUARD_MTU, WireguardKeys, agree_on_wireguard, beside_others, carries,
-    every_request, fragments_arrive, kernel_router, lay_below, load_of, nat_rules, outside,
-    router_spec, soon, start_in, stop, tells_mtu, wireguard_keys,
+    counted, every_request, fragments_arrive, kernel_router, lay_below, load_of, nat_rules,
+    outside, router_spec, soon, start_in, stop, tells_mtu, wireguard_keys,
 };
 
 /// Starts WireGuard in userspace as interface `name`. Its command socket is in a directory of the
@@ -103,6 +103,74 @@ fn clients_are_masqueraded_behind_wireguard() {
         tells_mtu(&lab, WIREGUARD_MTU)?;
         every_request(&lab)?;
         fragments_arrive(&lab)?;
+        stop(stateway)
+    });
+}
+
+/// Counts echo requests and their replies by the types of links, in all forms that nft has for it.
+const BY_TYPE: &str = "
+table inet t {
+    set bare {
+        type iface_type
+        elements = { ppp, 65534 }
+    }
+    chain early {
+        type filter hook prerouting priority filter; policy accept;
+        icmp type { echo-request, echo-reply } jump count
+    }
+    chain f {
+        type filter hook forward priority filter; policy accept;
+        icmp type { echo-request, echo-reply } jump count
+    }
+    chain p {
+        type filter hook postrouting priority filter; policy accept;
+        icmp type { echo-request, echo-reply } jump count
+    }
+    chain count {
+        iiftype ether counter
+        iiftype 65534 counter
+        iiftype != ether counter
+        iiftype @bare counter
+        oiftype ether counter
+        oiftype 65534 counter
+        oiftype != 65534 counter
+        iiftype . oiftype { ether . 65534, 65534 . ether } counter
+        jhash iiftype mod 1000 seed 0x1 < 500 counter
+        ether saddr != 00:00:5e:00:53:99 counter
+        ether type ip counter
+        @ll,96,16 0x0800 counter
+        ip saddr 192.0.2.1 ether saddr != 00:00:5e:00:53:99 counter
+        ip saddr 198.51.100.1 ether daddr != 00:00:5e:00:53:99 counter
+        counter
+    }
+}
+";
+
+#[test]
+fn rules_know_the_types_of_links_as_the_kernels_do() {
+    beside_others(|| {
+        let lab = kernel_router(Tracking::Off)?;
+        let _tunnel = Tunnel::new(&lab)?;
+        let pings = || {
+            let server = lab.server_address(Family::V4);
+            assert_eq!(ping(lab.on_client("ping"), server, 2)?.received, 2);
+            Ok::<_, Error>(())
+        };
+        soon("the tunnel carries", || {
+            let server = lab.server_address(Family::V4);
+            Ok(ping(lab.on_client("ping"), server, 1)?.received == 1)
+        })?;
+        lab.gateway().load_rules(BY_TYPE)?;
+        pings()?;
+        let theirs = lab.gateway().listed_rules()?;
+        let theirs = counted(&serde_json::from_str(&theirs).expect("JSON"));
+        lab.gateway().flush_rules()?;
+        let stateway = start_in(lab.gateway(), &router_spec(2)?)?;
+        load_of(&lab, &stateway, BY_TYPE)?;
+        pings()?;
+        let ours = counted(&stateway.query(&["rules", "list"])?);
+        assert!(theirs.last().is_some_and(|all| *all == 12), "{theirs:?}");
+        assert_eq!(ours, theirs);
         stop(stateway)
     });
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lab::{Arrival, Capture, END, Family, Piece, Random, udp};
 
 use super::model::Expected;
-use super::sequence::{IDS, PORT, Place, Sequence};
+use super::sequence::{IDS, PORT, Sequence, SequenceEnds};
 use crate::scenario::FAMILIES;
 
 /// The number of sequences of each family in a batch. Each has its own source address.
@@ -39,7 +39,7 @@ impl Batch {
                 // Identification 0 is left out: with it some senders let the kernel choose.
                 let first_id = 1 + number * IDS;
                 let destination = destination(family);
-                let place = Place { source, destination, port: 1024 + host, first_id };
+                let place = SequenceEnds { source, destination, port: 1024 + host, first_id };
                 sequences.push(Sequence::generate(seed, place));
             }
         }

@@ -23,7 +23,7 @@ const PAUSES: [usize; 3] = [5, 20, 400];
 /// The addresses of a sequence, and the port and first identification that distinguish it from
 /// others.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct SequenceEnds {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub port: u16,
@@ -34,7 +34,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 pub struct Sequence {
     pub seed: u64,
-    pub place: Place,
+    pub place: SequenceEnds,
     pub pieces: Vec<Piece>,
 }
 
@@ -84,7 +84,7 @@ const DEFECTS: [Defect; 13] = [
 
 impl Sequence {
     /// The sequence that this seed determines.
-    pub fn generate(seed: u64, place: Place) -> Self {
+    pub fn generate(seed: u64, place: SequenceEnds) -> Self {
         let mut maker = Maker { random: Random::new(seed), place, datagram: Vec::new() };
         let mut pieces = maker.datagram_in_pieces();
         maker.reorder(&mut pieces);
@@ -99,7 +99,7 @@ impl Sequence {
 
 struct Maker {
     random: Random,
-    place: Place,
+    place: SequenceEnds,
     /// The last datagram that was cut.
     datagram: Vec<u8>,
 }
@@ -128,7 +128,7 @@ impl Maker {
         let length = if self.random.once_in(4) { length.next_multiple_of(8) } else { length };
         let payload = self.random.bytes(length.min(LONGEST) - 8);
         let checksum = !self.is_v4() || self.random.once_in(2);
-        let Place { source, destination, port, .. } = self.place;
+        let SequenceEnds { source, destination, port, .. } = self.place;
         self.datagram = udp((source, destination), (port, PORT), &payload, checksum);
         self.cut()
     }
@@ -261,7 +261,7 @@ impl Maker {
                 piece.bytes = self.random.bytes(length);
             }
             Defect::Whole => {
-                let Place { source, destination, port, .. } = self.place;
+                let SequenceEnds { source, destination, port, .. } = self.place;
                 let payload = self.random.bytes(100);
                 piece.bytes = udp((source, destination), (port, PORT), &payload, true);
                 (piece.offset, piece.more) = (0, false);
@@ -287,7 +287,7 @@ impl Maker {
     /// First fragments of other datagrams.
     fn pause(&mut self) -> Vec<Piece> {
         let count = self.random.one_of(&PAUSES);
-        let Place { source, destination, port, .. } = self.place;
+        let SequenceEnds { source, destination, port, .. } = self.place;
         let header = udp((source, destination), (port, PORT), &[0; 100], false);
         let filler = |id| Piece {
             source,

@@ -41,6 +41,13 @@ table inet filter {
     chain sub {
         counter drop
     }
+    chain alone {
+        limit rate 100/second counter
+        goto behind
+    }
+    chain behind {
+        counter accept
+    }
     chain forward {
         type filter hook forward priority filter; policy accept;
         icmp type { echo-request, echo-reply } counter
@@ -58,7 +65,7 @@ table inet filter {
 ";
 
 /// Changes of sets, one after the other. Some are refused.
-const CHANGES: [(&str, &str, &str); 27] = [
+const CHANGES: [(&str, &str, &str); 30] = [
     ("add", "banned", "192.0.2.77 timeout 5m comment \"too many logins\", 192.0.2.78"),
     ("add", "banned", "192.0.2.78"),
     ("add", "banned", "192.0.2.79 timeout 1h expires 10m"),
@@ -86,6 +93,10 @@ const CHANGES: [(&str, &str, &str); 27] = [
     ("add", "ways", "192.0.2.50 : drop, 192.0.2.51 : jump sub, 192.0.2.52 : accept"),
     ("add", "ways", "192.0.2.53 : jump nowhere"),
     ("delete", "ways", "192.0.2.50 : drop"),
+    // Nothing led there before.
+    ("add", "ways", "192.0.2.55 : goto alone, 192.0.2.56 : jump behind"),
+    ("delete", "ways", "192.0.2.55 : goto alone, 192.0.2.56 : jump behind"),
+    ("add", "ways", "192.0.2.57 : jump alone"),
 ];
 
 fn element(lab: &Lab, args: &[&str]) -> Result<Output> {
@@ -156,6 +167,151 @@ fn elements_change_as_those_of_the_kernel() {
             assert_eq!(ours.code, Some(0), "{ours:?}");
             assert!(of_ours(&lab, set)?.is_empty(), "{set}");
         }
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Sets that join their ranges. nft 1.0.6 says so in its own syntax alone.
+const MERGING: &str = "
+table inet filter {
+    set ports {
+        type inet_service
+        flags interval
+        auto-merge
+        elements = { 10-12 }
+    }
+    set nets {
+        type ipv4_addr
+        flags interval
+        auto-merge
+    }
+    set ends {
+        type inet_service
+        flags interval,timeout
+        auto-merge
+    }
+    set apart {
+        type inet_service
+        flags interval
+    }
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        tcp dport @ports counter
+        ip saddr @nets counter
+        tcp dport @ends counter
+        tcp dport @apart counter
+    }
+}
+";
+
+/// Changes of these sets, one after the other.
+const MERGES: [(&str, &str, &str); 19] = [
+    ("add", "ports", "13-20, 30"),
+    ("add", "ports", "21"),
+    ("add", "ports", "15"),
+    ("add", "ports", "14-60"),
+    ("add", "ports", "100 comment \"x\""),
+    ("add", "ports", "101 comment \"y\""),
+    ("delete", "ports", "70"),
+    ("delete", "ports", "10-60"),
+    ("add", "nets", "192.0.2.0/25"),
+    ("add", "nets", "192.0.2.128/25"),
+    ("add", "nets", "192.0.2.0-192.0.4.5"),
+    ("add", "nets", "192.0.4.6, 192.0.4.8"),
+    ("add", "nets", "192.0.4.7"),
+    ("delete", "nets", "192.0.2.0-192.0.4.8"),
+    ("add", "ends", "100 timeout 5m"),
+    ("add", "ends", "101 timeout 50m"),
+    ("add", "ends", "90-120"),
+    ("add", "apart", "10-20"),
+    ("add", "apart", "15-25"),
+];
+
+#[test]
+fn ranges_join_as_those_of_the_kernel_and_can_be_cut() {
+    beside_others(|| {
+        let kernel = Namespace::new("kernel")?;
+        kernel.load_rules(MERGING)?;
+        let mut lab = bridge(2)?;
+        let file = lab.gateway().write_file("merging.nft", MERGING.as_bytes())?;
+        stateway(&lab).command(&["rules", "load", &file]).check()?;
+        let mut wrong = String::new();
+        for (change, set, elements) in MERGES {
+            let listed = format!("{{ {elements} }}");
+            let args = [change, "element", "inet", "filter", set, &listed];
+            let theirs = kernel.program("nft").args(args).run()?;
+            let ours = element(&lab, &[change, "inet", "filter", set, elements])?;
+            let lists = (of_kernel(&kernel, set)?, of_ours(&lab, set)?);
+            if (theirs.code == Some(0)) != (ours.code == Some(0)) || lists.0 != lists.1 {
+                wrong += &format!("{change} {set} {elements}\n  {theirs:?} {:?}\n", lists.0);
+                wrong += &format!("  {ours:?} {:?}\n", lists.1);
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong}");
+        // Not every version of nft can delete a part of a range.
+        let done = |change, elements| element(&lab, &[change, "inet", "filter", "ends", elements]);
+        assert_eq!(done("delete", "95, 100-119")?.code, Some(0));
+        assert_eq!(of_ours(&lab, "ends")?, ["120", r#"{"range":[90,94]}"#, r#"{"range":[96,99]}"#]);
+        let bad = done("delete", "96, 95-97, 200")?;
+        assert!(bad.stderr.contains("95-97: is not in the set, or not all of it"), "{bad:?}");
+        assert!(bad.stderr.contains("200: is not in the set, or not all of it"), "{bad:?}");
+        assert_eq!(of_ours(&lab, "ends")?.len(), 3, "nothing has changed");
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// A map of verdicts with chains that a bridge can not run, or that nobody understands.
+const WAYS: &str = "
+table inet filter {
+    map ways {
+        type ipv4_addr : verdict
+    }
+    chain sent {
+        socket transparent 1 drop
+    }
+    chain routed {
+        fib daddr type local drop
+        rt mtu 1460 drop
+    }
+    chain kept {
+        limit rate 5/second burst 5 packets drop
+        counter
+    }
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        ip daddr vmap @ways
+        icmp type echo-request counter
+    }
+}
+";
+
+#[test]
+fn an_element_that_leads_to_rules_that_can_not_run_is_refused_with_all_of_them() {
+    beside_others(|| {
+        let mut lab = bridge(2)?;
+        load(&lab, WAYS)?;
+        let server = lab.server_address(Family::V4).to_string();
+        let add = |to: &str| {
+            element(&lab, &["add", "inet", "filter", "ways", &format!("{server} : jump {to}")])
+        };
+        let refused = add("sent")?;
+        assert!(refused.stderr.contains("chain sent rule"), "{refused:?}");
+        let refused = add("routed")?;
+        let told = refused.stderr.matches("a bridge has no routes").count();
+        assert_eq!(told, 2, "each rule is named: {refused:?}");
+        assert!(of_ours(&lab, "ways")?.is_empty());
+        // The rules from before go on, and rules that can run do.
+        let pings = |count| {
+            Ok::<_, lab::Error>(
+                ping(lab.on_client("ping"), lab.server_address(Family::V4), count)?.received,
+            )
+        };
+        assert_eq!(pings(3)?, 3);
+        assert_eq!(add("kept")?.code, Some(0));
+        assert_eq!(pings(3)?, 0);
+        let deleted = element(&lab, &["delete", "inet", "filter", "ways", &server])?;
+        assert_eq!(deleted.code, Some(0), "{deleted:?}");
+        assert_eq!(pings(3)?, 3);
         stop_cleanly(&mut lab)
     });
 }

@@ -1,12 +1,10 @@
 //! Rules that ask for the groups of interfaces, in a gateway that runs.
 
-use lab::{Family, Lab, Namespace, Result, Tracking, ping};
-use serde_json::Value;
-
 use crate::scenario::{
-    alone, bridge, echo, kernel_router, load, router_spec, soon, start, stateway, stateway_binary,
-    stop_cleanly,
+    alone, bridge, counted, echo, kernel_router, load, router_spec, soon, start, stateway,
+    stateway_binary, stop_cleanly,
 };
+use lab::{Family, Lab, Namespace, Result, Tracking, ping};
 
 /// Counts echo requests by the groups of interfaces, in all forms that nft has for it.
 const BY_GROUP: &str = "
@@ -67,13 +65,6 @@ for number in range(int(sys.argv[2])):
         pass
 print(answered)
 ";
-
-/// The packets that each counter has counted, in the order of the rules.
-fn counted(listed: &Value) -> Vec<u64> {
-    let rules = listed["nftables"].as_array().into_iter().flatten();
-    let statements = rules.filter_map(|object| object["rule"]["expr"].as_array()).flatten();
-    statements.filter_map(|statement| statement["counter"]["packets"].as_u64()).collect()
-}
 
 fn groups(gateway: &Namespace, lan: u32, wan: u32) -> Result<()> {
     gateway.ip(&[&format!("link set lan0 group {lan}"), &format!("link set wan0 group {wan}")])

@@ -295,9 +295,9 @@ fn a_wrong_ruleset_leaves_the_one_that_runs() {
         done(&lab, &["rules", "load", &refusing])?;
         let right = lab.gateway().printed_rules(COUNTING)?;
         let cut = lab.gateway().write_file("cut.json", &right.as_bytes()[..right.len() / 2])?;
-        let cpu = "table inet t {\n chain f {\n type filter hook forward priority 0;\n \
-                   meta cpu 1 drop\n }\n}\n";
-        let unsupported = ruleset_file(&lab, "unsupported.json", cpu)?;
+        let socket = "table inet t {\n chain f {\n type filter hook forward priority 0;\n \
+                      meta skgid 1 drop\n }\n}\n";
+        let unsupported = ruleset_file(&lab, "unsupported.json", socket)?;
         let bridged = "table ip t {\n chain n {\n type nat hook postrouting priority 100;\n \
                        masquerade\n }\n}\n";
         let translating = ruleset_file(&lab, "translating.json", bridged)?;
@@ -312,7 +312,7 @@ fn a_wrong_ruleset_leaves_the_one_that_runs() {
             (deep, "inet t chain c0 handle 100: invalid: jumps more than 16 chains deep"),
             (huge, "inet t chain c65536 handle 65636: invalid: too many chains"),
             (cut, "it ends in the middle"),
-            (unsupported, "meta cpu 1 drop"),
+            (unsupported, "meta skgid 1 drop"),
             (translating, "ip t chain n rule handle"),
         ] {
             let output = command(&lab, &["rules", "load", &file])?;

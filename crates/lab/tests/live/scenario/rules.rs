@@ -58,6 +58,13 @@ pub fn load_of(lab: &Lab, stateway: &Stateway, rules: &str) -> Result<()> {
     stateway.command(&["rules", "load", &file]).check().map(drop)
 }
 
+/// The packets that each counter of a listing has counted, in the order of the rules.
+pub fn counted(listed: &Value) -> Vec<u64> {
+    let rules = listed["nftables"].as_array().into_iter().flatten();
+    let statements = rules.filter_map(|object| object["rule"]["expr"].as_array()).flatten();
+    statements.filter_map(|statement| statement["counter"]["packets"].as_u64()).collect()
+}
+
 /// The differences between two listings, object by object, without the parts that depend on time.
 pub fn different_objects(ours: &Value, theirs: &Value) -> String {
     let mut found = String::new();

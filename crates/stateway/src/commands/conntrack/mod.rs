@@ -178,8 +178,8 @@ Examples:
   stateway conntrack save - | ssh standby stateway conntrack load -
 
 The file has the state of each connection at the moment in which it was read: addresses and ports,
-translation, sequence numbers, marks, helpers. Connections that helpers expect, and elements that
-rules have put into sets, are not in it.")]
+translation, sequence numbers, marks, helpers. It also has the connections that helpers expect, and
+the elements of sets that packets change.")]
     Save(records::SaveArgs),
     /// Take over the connections of a file.
     #[command(after_long_help = "\
@@ -187,8 +187,9 @@ Examples:
   stateway conntrack load connections.records
   stateway conntrack load - < connections.records
 
-A connection that the gateway has already stays as it is. Exit code 1 means that others were not
-taken over, and 2 that the file is damaged or no file of connections; then nothing has changed.")]
+Load the rules before, because elements need the sets that they were in. What the gateway has already
+stays as it is. Exit code 1 means that other records were not taken over, and 2 that the file is
+damaged or no file of connections; then nothing has changed.")]
     Load(records::LoadArgs),
     /// Delete all connections, or those that match a filter.
     #[command(short_flag = 'F', long_flag = "flush")]

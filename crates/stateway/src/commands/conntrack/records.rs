@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use conntrack::{
-    ImportRefusal, RecordFileWriter, end_of_export, push_to_batch, records_in_file, whole_records,
+    RecordFileError, RecordFileReader, RecordFileWriter, end_of_export, push_to_batch,
+    whole_records,
 };
 use control::ClientError;
 use control::schema::{Count, ImportedRecords};
+use engine::RecordRefusal;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -20,8 +22,10 @@ use crate::errors::{OutputError, UsageError};
 use crate::print::{Output, things};
 
 const PATH: &str = "/v1/connections/records";
-/// Bytes of records that one request brings to the gateway.
+/// Bytes of records above which a request brings them to the gateway.
 const BATCH: usize = 256 * 1024;
+/// Bytes of a file that are read at once.
+const PIECE: usize = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
 pub struct SaveArgs {
@@ -156,52 +160,120 @@ pub fn save(args: SaveArgs, out: &mut Output) -> anyhow::Result<()> {
             out.json(&Saved { schema: control::SCHEMA, saved, bytes: written as u64 })
         }
         _ => {
-            tell!("{} saved", things(saved, "connection"));
+            tell!("{} saved", things(saved, "record"));
             Ok(())
         }
     }
 }
 
 pub fn load(args: &LoadArgs, out: &mut Output) -> anyhow::Result<()> {
-    let file = read(&args.file)?;
-    let name = || match args.file.as_os_str() {
-        name if name == "-" => "standard input".to_owned(),
-        _ => args.file.display().to_string(),
+    let mut file = open(&args.file)?;
+    let is_wrong = |error: ReadError| match error {
+        ReadError::Content(error) => UsageError(format!("{}: {error}", name_of(&args.file))),
+        ReadError::Read(error) => unreadable(&args.file, &error),
     };
     // All of it is checked before anything of it is loaded.
-    let records =
-        records_in_file(&file).map_err(|error| UsageError(format!("{}: {error}", name())))?;
+    let count = read(&mut file, &mut |_| Ok(()))?.map_err(is_wrong)?;
     let client = args.remote.client()?;
-    let bar = bar(records.len() as u64);
+    let bar = bar(count);
     let mut total = ImportedRecords { schema: control::SCHEMA, ..ImportedRecords::default() };
-    let mut rest = &records[..];
-    while !rest.is_empty() {
-        let mut batch = Vec::new();
-        let mut count = 0;
-        for record in rest.iter().take_while(|record| record.len() < BATCH) {
-            if batch.len() + record.len() > BATCH {
-                break;
-            }
-            push_to_batch(record, &mut batch);
-            count += 1;
+    let mut batch = Vec::new();
+    let mut send = |batch: &mut Vec<u8>, most: usize| {
+        if batch.len() <= most {
+            return anyhow::Ok(());
         }
-        if count == 0 {
-            // No connection is so large.
-            *total.unreadable.entry("the record is too long".to_owned()).or_default() += 1;
-            count = 1;
-        } else {
-            let answer: Result<ImportedRecords, ClientError> = client.post_bytes(PATH, batch);
-            add(&mut total, answer?);
-        }
-        rest = &rest[count..];
-        bar.inc(count as u64);
-    }
+        let records = whole_records(batch).1;
+        let sent: Result<ImportedRecords, ClientError> =
+            client.post_bytes(PATH, std::mem::take(batch));
+        add(&mut total, sent?);
+        bar.inc(records);
+        Ok(())
+    };
+    let read = read(&mut file, &mut |records| {
+        batch.extend_from_slice(records);
+        send(&mut batch, BATCH)
+    });
+    let sent = match read {
+        Ok(read) => read.map_err(|error| is_wrong(error).into()).and_then(|_| send(&mut batch, 0)),
+        Err(error) => Err(error),
+    };
     bar.finish_and_clear();
-    report(&total, &args.json, out)
+    // A failure leaves the records that were taken over before it, so they are told of.
+    let complete = report(&total, &args.json, out)?;
+    sent?;
+    complete
+}
+
+/// Why a file could not be read.
+enum ReadError {
+    Content(RecordFileError),
+    Read(io::Error),
+}
+
+/// Reads a file from its beginning, and shows its records to `each`, some at a time, in the form of a
+/// batch. The outer error is that of `each`.
+fn read(
+    file: &mut File,
+    each: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<Result<u64, ReadError>> {
+    let mut reader = RecordFileReader::default();
+    let mut bytes = vec![0; PIECE];
+    let mut records = Vec::new();
+    if let Err(error) = file.rewind() {
+        return Ok(Err(ReadError::Read(error)));
+    }
+    loop {
+        let piece = match file.read(&mut bytes) {
+            Ok(0) => return Ok(reader.end().map_err(ReadError::Content)),
+            Ok(length) => &bytes[..length],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Ok(Err(ReadError::Read(error))),
+        };
+        if let Err(error) = reader.push(piece, &mut |record| push_to_batch(record, &mut records)) {
+            return Ok(Err(ReadError::Content(error)));
+        }
+        each(&records)?;
+        records.clear();
+    }
+}
+
+/// Opens a file that can be read twice. Bytes from a pipe go to one without a name first.
+fn open(name: &Path) -> anyhow::Result<File> {
+    let from_input = name == Path::new("-");
+    let opened = match from_input {
+        true => spooled(&mut io::stdin().lock()),
+        false => File::open(name).and_then(|mut file| {
+            let is_file = file.metadata()?.is_file();
+            if is_file { Ok(file) } else { spooled(&mut file) }
+        }),
+    };
+    opened.map_err(|error| unreadable(name, &error).into())
+}
+
+fn spooled(from: &mut dyn Read) -> io::Result<File> {
+    let name = std::env::temp_dir().join(format!("stateway-load.{}", std::process::id()));
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).write(true).create_new(true).mode(0o600).open(&name)?;
+    std::fs::remove_file(&name)?;
+    io::copy(from, &mut file)?;
+    Ok(file)
+}
+
+fn unreadable(name: &Path, error: &io::Error) -> UsageError {
+    UsageError(format!("can not read {}: {error}", name_of(name)))
+}
+
+fn name_of(file: &Path) -> String {
+    match file == Path::new("-") {
+        true => "standard input".to_owned(),
+        false => file.display().to_string(),
+    }
 }
 
 fn add(total: &mut ImportedRecords, one: ImportedRecords) {
     total.imported += one.imported;
+    total.announced += one.announced;
+    total.elements += one.elements;
     for (sum, counts) in
         [(&mut total.refused, one.refused), (&mut total.unreadable, one.unreadable)]
     {
@@ -211,23 +283,32 @@ fn add(total: &mut ImportedRecords, one: ImportedRecords) {
     }
 }
 
-fn report(total: &ImportedRecords, json: &Json, out: &mut Output) -> anyhow::Result<()> {
+/// Tells what was taken over. The inner error says that something was not.
+fn report(
+    total: &ImportedRecords,
+    json: &Json,
+    out: &mut Output,
+) -> anyhow::Result<anyhow::Result<()>> {
     if json.json {
         out.json(total)?;
         out.flush()?;
     } else {
-        tell!("{} taken over", things(total.imported, "connection"));
-        told(&total.refused, |name| {
-            let known = ImportRefusal::ALL.into_iter().find(|refusal| refusal.name() == name);
-            known.map_or_else(|| name.to_owned(), |refusal| refusal.text().to_owned())
-        });
+        tell!(
+            "{}, {} and {} taken over",
+            things(total.imported, "connection"),
+            things(total.announced, "announcement"),
+            things(total.elements, "element"),
+        );
+        told(&total.refused, |name| RecordRefusal::text_of(name).unwrap_or(name).to_owned());
         told(&total.unreadable, str::to_owned);
     }
-    let known = total.refused.get(ImportRefusal::Known.name()).copied().unwrap_or_default();
+    let known = total.refused.get(RecordRefusal::KNOWN).copied().unwrap_or_default();
     let sum = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
     let missing = sum(&total.refused) + sum(&total.unreadable) - known;
-    anyhow::ensure!(missing == 0, "{} not taken over", things(missing, "connection"));
-    Ok(())
+    Ok(match missing {
+        0 => Ok(()),
+        _ => Err(anyhow::anyhow!("{} not taken over", things(missing, "record"))),
+    })
 }
 
 fn told(counts: &BTreeMap<String, u64>, text: impl Fn(&str) -> String) {
@@ -236,21 +317,9 @@ fn told(counts: &BTreeMap<String, u64>, text: impl Fn(&str) -> String) {
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let read = match file == Path::new("-") {
-        true => std::io::stdin().lock().read_to_end(&mut bytes),
-        false => File::open(file).and_then(|mut file| file.read_to_end(&mut bytes)),
-    };
-    match read {
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(UsageError(format!("can not read {}: {error}", file.display())).into()),
-    }
-}
-
 fn bar(length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length);
-    if let Ok(style) = ProgressStyle::with_template("  {bar:32} {pos} of {len} connections") {
+    if let Ok(style) = ProgressStyle::with_template("  {bar:32} {pos} of {len} records") {
         bar.set_style(style);
     }
     bar

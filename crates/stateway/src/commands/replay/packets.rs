@@ -3,7 +3,7 @@
 use engine::{Fate, Seen};
 use serde::Serialize;
 
-use crate::print::{Output, Place};
+use crate::print::{Output, ZoneAndVlan};
 
 /// A packet.
 #[derive(Debug, Serialize)]
@@ -60,7 +60,7 @@ pub fn tell(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<()> 
             vlan,
         });
     }
-    let place = Place { zone, vlan };
+    let place = ZoneAndVlan { zone, vlan };
     match drop {
         Some((reason, why)) => {
             out.line(format_args!("{number}: dropped{place}: {fate}; {reason}: {why}"))?;

@@ -9,7 +9,7 @@ use engine::{ReplayReport, Seen};
 use flow::DropReason;
 use serde::Serialize;
 
-use crate::print::{Align, Output, Place, Table, bytes, count, duration};
+use crate::print::{Align, Output, Table, ZoneAndVlan, bytes, count, duration};
 
 /// The report.
 #[derive(Debug, Serialize)]
@@ -72,7 +72,7 @@ pub fn explain(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<(
         let packet = summary;
         return out.json(&Dropped { schema, number, reason, why, packet, length, zone, vlan });
     }
-    let place = Place { zone, vlan };
+    let place = ZoneAndVlan { zone, vlan };
     out.line(format_args!("{number}: {reason}{place}: {why}"))?;
     out.line(format_args!("    {summary}"))
 }

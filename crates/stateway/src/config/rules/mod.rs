@@ -1,5 +1,6 @@
 //! `[rules]`: the ruleset that the gateway runs.
 
+mod auto_merge;
 mod iptables;
 mod nft;
 

@@ -9,10 +9,13 @@ use netio::isolate_network;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 
 use super::super::{Problem, Problems};
+use super::auto_merge;
 
-/// Loads the ruleset from standard input, then prints it as JSON. `$1` is the directory of the
-/// ruleset. nft looks there, too, for included files whose names begin with neither `/` nor `.`.
-const SCRIPT: &str = "nft -I \"$1\" -f /dev/stdin && exec nft -j list ruleset";
+/// Loads the ruleset from standard input, then prints it as JSON, and behind a new line the
+/// declarations of its sets. `$1` is the directory of the ruleset. nft looks there, too, for
+/// included files whose names begin with neither `/` nor `.`.
+const SCRIPT: &str =
+    "nft -I \"$1\" -f /dev/stdin && nft -j list ruleset && echo && exec nft -t list sets";
 /// Bytes of messages that are kept of a program.
 const MOST_MESSAGES: u64 = 64 << 10;
 /// Exit code of a shell that does not find a program.
@@ -49,13 +52,18 @@ impl NftText<'_> {
             shell.current_dir(directory);
         }
         let whole = |what| Problems(vec![problem(file, 0, what, None)]);
-        let Ran { status, output, messages } = run(shell, text).map_err(whole)?;
+        let Ran { status, mut output, messages } = run(shell, text).map_err(whole)?;
         match status.code() {
             _ if output.len() > MAX_DOCUMENT_BYTES => Err(whole(format!(
                 "is longer than {} MiB as JSON, the limit for a ruleset",
                 MAX_DOCUMENT_BYTES >> 20
             ))),
-            Some(0) => Ok(output),
+            // The JSON is one line.
+            Some(0) => {
+                let end = output.iter().position(|byte| *byte == b'\n').unwrap_or(output.len());
+                let declared = output.split_off(end);
+                Ok(auto_merge::marked(output, &String::from_utf8_lossy(&declared)))
+            }
             Some(NOT_FOUND) => Err(whole(
                 "is in nft's own syntax, and nft is not there to read it: install nftables, or name \
                  a ruleset in JSON (nft -j list ruleset > ruleset.json)"

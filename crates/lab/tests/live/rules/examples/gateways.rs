@@ -23,7 +23,7 @@ pub struct Frame {
 }
 
 /// The outcome of all talks through a gateway.
-pub struct Told {
+pub struct Outcome {
     pub talks: Vec<Steps>,
     /// The listing of the ruleset before and after.
     pub before: String,
@@ -108,7 +108,7 @@ fn frame(told: &Value) -> Frame {
 }
 
 /// Runs the talks with the kernel as the gateway.
-pub fn kernel(site: &Site, rules: &str, talks: &[Value]) -> Result<Told> {
+pub fn kernel(site: &Site, rules: &str, talks: &[Value]) -> Result<Outcome> {
     kernel_with(site, |namespace| namespace.load_rules(rules), talks)
 }
 
@@ -117,13 +117,13 @@ pub fn kernel_with(
     site: &Site,
     load: impl Fn(&Namespace) -> Result<()>,
     talks: &[Value],
-) -> Result<Told> {
+) -> Result<Outcome> {
     let namespace = world(site)?;
     load(&namespace)?;
     let before = namespace.listed_rules()?;
     let talks = play(&namespace, site, talks, None)?;
     let after = serde_json::from_str(&namespace.listed_rules()?).expect("nft prints JSON");
-    Ok(Told { talks, before, after })
+    Ok(Outcome { talks, before, after })
 }
 
 /// Runs the talks with Stateway as the gateway. It has the rules as nft prints them, and its host's
@@ -134,7 +134,7 @@ pub fn ours(
     printed: &str,
     talks: &[Value],
     elsewhere: &[Steps],
-) -> Result<Told> {
+) -> Result<Outcome> {
     ours_with(site, |namespace| namespace.load_rules(rules), printed, talks, elsewhere)
 }
 
@@ -145,7 +145,7 @@ pub fn ours_with(
     ruleset: &str,
     talks: &[Value],
     elsewhere: &[Steps],
-) -> Result<Told> {
+) -> Result<Outcome> {
     let namespace = world(site)?;
     // A host that forwarded by itself before has these rules. They also judge the packets that the
     // gateway leaves to the host.
@@ -163,5 +163,5 @@ pub fn ours_with(
     let after = gateway.query(&["rules", "list"])?;
     let output = gateway.stop()?;
     assert_eq!(output.code, Some(0), "log of stateway:\n{}", output.stdout);
-    Ok(Told { talks, before: ruleset.to_owned(), after })
+    Ok(Outcome { talks, before: ruleset.to_owned(), after })
 }

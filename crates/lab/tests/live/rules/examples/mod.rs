@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use lab::Result;
 use serde_json::{Value, json};
 
-use self::gateways::{Frame, Told, kernel, ours};
+use self::gateways::{Frame, Outcome, kernel, ours};
 use self::sites::{CONTAINERS, Choice, HOME_ROUTER, NAT_GATEWAY, SERVER, Site, Source};
 use self::talks::talks;
 use crate::scenario::{beside_others, different_objects, stateway_binary};
@@ -68,7 +68,7 @@ fn counting(rules: &str) -> String {
 }
 
 /// The differences between the kernel's results and ours.
-fn differences(site: &Site, talks: &[Value], theirs: &Told, ours: &Told) -> Vec<String> {
+fn differences(site: &Site, talks: &[Value], theirs: &Outcome, ours: &Outcome) -> Vec<String> {
     let mut found = Vec::new();
     assert_eq!((theirs.talks.len(), ours.talks.len()), (talks.len(), talks.len()));
     for ((talk, theirs), ours) in talks.iter().zip(&theirs.talks).zip(&ours.talks) {
@@ -129,7 +129,7 @@ fn are_chosen(choice: &Choice, theirs: &(String, u16), ours: &(String, u16)) -> 
 }
 
 /// Checks that the translated ends of an exchange stay the same.
-fn moved(talks: &[Value], told: &Told) -> Vec<String> {
+fn moved(talks: &[Value], told: &Outcome) -> Vec<String> {
     let mut found = Vec::new();
     for (talk, steps) in talks.iter().zip(&told.talks) {
         let asked: Vec<_> = steps.iter().flatten().filter(|it| it.ends.len() == 2).collect();
@@ -148,7 +148,7 @@ fn moved(talks: &[Value], told: &Told) -> Vec<String> {
 }
 
 /// The kernel's results for a ruleset at this site, and the differences from ours.
-fn compare(site: &Site, rules: &str, talks: &[Value]) -> Result<(Told, Vec<String>)> {
+fn compare(site: &Site, rules: &str, talks: &[Value]) -> Result<(Outcome, Vec<String>)> {
     stateway_binary()?;
     let theirs = kernel(site, rules, talks)?;
     let ours = ours(site, rules, &theirs.before, talks, &theirs.talks)?;

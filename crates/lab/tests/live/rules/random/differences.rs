@@ -19,8 +19,8 @@ pub fn differences(case: &Case, judged: &Judged, traffic: Traffic) -> Option<Str
         Err(refused) => return Some(refused),
     };
     let begin = Timestamp::ZERO.after(judged.answers[0].at);
-    let mut indexed = Ours::new(ruleset.clone(), traffic, true, judged.wall, begin);
-    let mut linear = Ours::new(ruleset, traffic, false, judged.wall, begin);
+    let mut indexed = Ours::new(ruleset.clone(), traffic, true, (judged.wall, judged.cpu), begin);
+    let mut linear = Ours::new(ruleset, traffic, false, (judged.wall, judged.cpu), begin);
     assert_eq!(judged.answers.len(), case.packets.len());
     let mut end = Timestamp::ZERO;
     for (number, (packet, answer)) in case.packets.iter().zip(&judged.answers).enumerate() {

@@ -38,6 +38,8 @@ pub struct Judged {
     /// Nanoseconds from the times of sending to the time since 1970, and seconds that the local
     /// time is ahead of UTC.
     pub wall: (i64, i32),
+    /// The CPU that judged all packets.
+    pub cpu: u32,
 }
 
 impl Kernel {
@@ -98,6 +100,7 @@ fn read(line: &str) -> Judged {
         rules: text(&told["rules"]).expect("rules"),
         listed: text(&told["before"]).zip(text(&told["after"])).map(Into::into),
         answers: answers.collect(),
+        cpu: told["cpu"].as_u64().and_then(|cpu| cpu.try_into().ok()).expect("a number"),
         wall: (
             told["ahead"].as_i64().expect("a number"),
             told["zone"].as_i64().and_then(|zone| zone.try_into().ok()).expect("seconds"),

@@ -267,6 +267,7 @@ def main():
             sys.exit("the kernel loses frames in its queues")
         after = listed(nft)
         case = {"rules": rules, "before": before, "packets": told, "after": after}
+        case["cpu"], = os.sched_getaffinity(0)
         case["ahead"] = time.time_ns() - time.monotonic_ns()
         case["zone"] = time.localtime().tm_gmtoff
         print(json.dumps(case))

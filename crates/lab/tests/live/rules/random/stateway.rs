@@ -76,14 +76,18 @@ impl Ours {
         ruleset: ValidRuleset,
         traffic: Traffic,
         index: bool,
-        (ahead, zone): (i64, i32),
+        ((ahead, zone), cpu): ((i64, i32), u32),
         now: Timestamp,
     ) -> Self {
         let program = Program::compile(ruleset, CompileOptions { index, seed: 5 }).unwrap();
         let shared = SharedState::new(&program, now);
         shared.set_wall_clock(ahead, zone);
         let mut state = RuleState::new(&program, &shared, now);
-        let interface = |(name, group)| Interface { name: name_bits(name).unwrap(), group };
+        let interface = |(name, group)| {
+            let name = name_bits(name).unwrap();
+            Interface { group, ..Interface::ethernet(name) }
+        };
+        state.set_cpu(cpu);
         state.set_interfaces([("client0", 5), ("server0", 7)].map(interface).into());
         Self { program, shared, state, connections: Connections::new(traffic) }
     }

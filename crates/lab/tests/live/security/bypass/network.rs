@@ -194,7 +194,7 @@ impl Maker<'_> {
         let mut packet = match family {
             Family::V4 => {
                 let options = self.options(ends);
-                v4(ends, payload.protocol, Place::WHOLE, &options, &payload.bytes)
+                v4(ends, payload.protocol, FragmentPosition::WHOLE, &options, &payload.bytes)
             }
             Family::V6 => {
                 let (first, mut chain) = self.chain(ends, payload.protocol);
@@ -211,7 +211,7 @@ impl Maker<'_> {
     /// A packet without options or extension headers, never damaged.
     fn plain(&mut self, family: Family, ends: (IpAddr, IpAddr), payload: &Payload) -> Packet {
         match family {
-            Family::V4 => v4(ends, payload.protocol, Place::WHOLE, &[], &payload.bytes),
+            Family::V4 => v4(ends, payload.protocol, FragmentPosition::WHOLE, &[], &payload.bytes),
             Family::V6 => v6(ends, payload.protocol, &payload.bytes),
         }
     }
@@ -355,7 +355,7 @@ impl Maker<'_> {
             self.random.shuffle(&mut pieces);
         }
         let written = pieces.into_iter().map(|(offset, more, part)| {
-            let place = Place { id, offset: offset as u16, more };
+            let place = FragmentPosition { id, offset: offset as u16, more };
             match family {
                 Family::V4 => v4(ends, payload.protocol, place, &[], &part),
                 Family::V6 => {
@@ -373,20 +373,20 @@ impl Maker<'_> {
 
 /// The position of a fragment in its datagram.
 #[derive(Clone, Copy)]
-struct Place {
+struct FragmentPosition {
     id: u32,
     offset: u16,
     more: bool,
 }
 
-impl Place {
+impl FragmentPosition {
     const WHOLE: Self = Self { id: 7, offset: 0, more: false };
 }
 
 fn v4(
     ends: (IpAddr, IpAddr),
     protocol: u8,
-    place: Place,
+    place: FragmentPosition,
     options: &[u8],
     payload: &[u8],
 ) -> Packet {

@@ -2,7 +2,7 @@
 
 use lab::Random;
 
-use super::statements::Place;
+use super::statements::RulePosition;
 use super::{PORTS, host};
 
 fn net(random: &mut Random) -> &'static str {
@@ -44,7 +44,7 @@ fn port(random: &mut Random) -> String {
 }
 
 /// An expression about a packet, without tracking.
-pub fn stateless(random: &mut Random, place: Place) -> String {
+pub fn stateless(random: &mut Random, place: RulePosition) -> String {
     match random.between(0, 12) {
         0..=5 => network(random),
         6..=8 => transport(random),
@@ -254,7 +254,7 @@ fn inside_transport(random: &mut Random) -> String {
         .into()
 }
 
-fn surroundings(random: &mut Random, place: Place) -> String {
+fn surroundings(random: &mut Random, place: RulePosition) -> String {
     let not = not(random);
     match random.between(0, 12) {
         8 | 9 => random
@@ -324,14 +324,19 @@ fn surroundings(random: &mut Random, place: Place) -> String {
                 "protocol != ip6",
                 "protocol { ip, ip6 }",
                 "iiftype != loopback",
-                "iiftype { ether, ppp }"
+                "iiftype { ether, ppp }",
+                "iiftype { ppp, 65534 }",
+                "cpu 0",
+                "cpu != 0",
+                "cpu { 1, 3-8 }",
+                "cpu > 0"
             ])
         ),
     }
 }
 
 /// An expression with concatenations.
-fn combined(random: &mut Random, place: Place) -> String {
+fn combined(random: &mut Random, place: RulePosition) -> String {
     let not = not(random);
     match random.between(0, 7) {
         0 => "ip saddr . tcp dport { 192.0.2.1 . 22, 192.0.2.2-192.0.2.6 . 80-90, 198.51.100.0/29 . 443 }".into(),

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use lab::{Random, Side};
 
-use self::statements::Place;
+use self::statements::RulePosition;
 
 /// The kind of traffic, and with it the kind of expressions in rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn other(side: Side) -> Side {
 
 /// A chain of rules. Rules of long chains decide less often, because otherwise hardly any packet
 /// would reach the end.
-fn chain(random: &mut Random, rules: &mut String, place: Place) {
+fn chain(random: &mut Random, rules: &mut String, place: RulePosition) {
     // Some chains are long enough for an index.
     let is_long = place.depth.is_some() && random.once_in(3);
     let count = if is_long { random.between(20, 60) } else { random.between(0, 8) };
@@ -172,8 +172,14 @@ pub fn case(seed: u64, traffic: Traffic) -> Case {
     let mut rules = format!("table inet t {{\n{}", objects(random));
     // The kernel's answers pass its postrouting chains because its host sends them; ours do not.
     let refuses = random.once_in(2);
-    let place =
-        Place { traffic, depth: None, is_tracked: true, has_output: true, refuses, drops: false };
+    let place = RulePosition {
+        traffic,
+        depth: None,
+        is_tracked: true,
+        has_output: true,
+        refuses,
+        drops: false,
+    };
     for depth in (0..3).rev() {
         writeln!(rules, "\tchain c{depth} {{").unwrap();
         if depth == 0 {
@@ -181,7 +187,7 @@ pub fn case(seed: u64, traffic: Traffic) -> Case {
             let policy = if traffic == Traffic::Translated { "accept" } else { policy };
             writeln!(rules, "\t\ttype filter hook forward priority 0; policy {policy};").unwrap();
         }
-        chain(random, &mut rules, Place { depth: Some(depth), ..place });
+        chain(random, &mut rules, RulePosition { depth: Some(depth), ..place });
         rules.push_str("\t}\n");
     }
     for (name, hook, priorities, often) in [
@@ -203,7 +209,8 @@ pub fn case(seed: u64, traffic: Traffic) -> Case {
             "\tchain {name} {{\n\t\ttype filter hook {hook} priority {priority}; policy {policy};"
         )
         .unwrap();
-        let place = Place { is_tracked: name != "raw", has_output: hook != "prerouting", ..place };
+        let place =
+            RulePosition { is_tracked: name != "raw", has_output: hook != "prerouting", ..place };
         chain(random, &mut rules, place);
         rules.push_str("\t}\n");
     }

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use lab::Random;
 
-use super::statements::Place;
+use super::statements::RulePosition;
 use super::{line, matches};
 
-pub fn chains(random: &mut Random, rules: &mut String, place: Place) {
+pub fn chains(random: &mut Random, rules: &mut String, place: RulePosition) {
     for (name, hook, priority) in
         [("target", "prerouting", "dstnat"), ("source", "postrouting", "srcnat")]
     {
@@ -19,7 +19,7 @@ pub fn chains(random: &mut Random, rules: &mut String, place: Place) {
                 "\tchain {name}{part} {{\n\t\ttype nat hook {hook} priority {priority} {sign} {nudge}; policy accept;"
             )
             .unwrap();
-            let place = Place { has_output: hook == "postrouting", ..place };
+            let place = RulePosition { has_output: hook == "postrouting", ..place };
             for _ in 0..random.between(1, 10) {
                 rule(random, rules, place);
             }
@@ -28,7 +28,7 @@ pub fn chains(random: &mut Random, rules: &mut String, place: Place) {
     }
 }
 
-fn rule(random: &mut Random, rules: &mut String, place: Place) {
+fn rule(random: &mut Random, rules: &mut String, place: RulePosition) {
     let mut parts = Vec::new();
     for _ in 0..random.between(0, 2) {
         let tracked = random.once_in(4);

@@ -6,7 +6,7 @@ use super::Traffic;
 
 /// The position of a rule.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct RulePosition {
     pub traffic: Traffic,
     /// The depth among the chains that jump to each other.
     pub depth: Option<usize>,
@@ -20,7 +20,7 @@ pub struct Place {
     pub drops: bool,
 }
 
-pub fn statement(random: &mut Random, place: Place) -> String {
+pub fn statement(random: &mut Random, place: RulePosition) -> String {
     let is_tracked = place.traffic == Traffic::Tracked && place.is_tracked;
     match random.between(0, 41) {
         0 => format!("meta mark set {}", random.between(0, 32)),
@@ -109,7 +109,7 @@ fn by_map(random: &mut Random) -> String {
 }
 
 /// A statement that sets a field of a header.
-fn writes(random: &mut Random, place: Place) -> String {
+fn writes(random: &mut Random, place: RulePosition) -> String {
     // A reset is known by the ends of the packet that it answers. The kernel's translation gives a
     // packet the ends that its connection has, not those that it had before.
     let ends = !place.refuses && place.traffic != Traffic::Translated;
@@ -191,7 +191,7 @@ fn fills(random: &mut Random, number: usize) -> String {
     }
 }
 
-pub fn verdict(random: &mut Random, place: Place) -> String {
+pub fn verdict(random: &mut Random, place: RulePosition) -> String {
     if place.traffic == Traffic::Translated {
         // Few packets are dropped, because a dropped packet does not show its translation.
         let drops = place.drops && random.once_in(6);
@@ -237,7 +237,7 @@ fn jump(random: &mut Random, below: usize) -> String {
     }
 }
 
-fn refusal(random: &mut Random, place: Place) -> String {
+fn refusal(random: &mut Random, place: RulePosition) -> String {
     // The kernel also closes a connection that it resets. In our gateway the rules do not do that,
     // so tracked traffic gets no resets here.
     if place.traffic == Traffic::Stateless && random.once_in(4) {

@@ -1,6 +1,8 @@
 //! Interfaces by name, because another machine gives them other numbers.
 
-use crate::codec::DecodeError;
+use std::net::IpAddr;
+
+use flow::codec::DecodeError;
 
 /// The name of an interface, as Linux allows it: 1 to 15 bytes, none of them blank, `/` or `:`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +26,8 @@ impl InterfaceName {
         &self.0
     }
 
-    pub(super) fn of_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+    /// The name of these bytes.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let name = std::str::from_utf8(bytes).ok().and_then(Self::new);
         name.ok_or(DecodeError::Impossible("the name of an interface"))
     }
@@ -43,6 +46,9 @@ pub trait Interfaces {
 
     /// The number of an interface.
     fn number_of(&self, name: &InterfaceName) -> Option<u32>;
+
+    /// True if an interface has this address now.
+    fn has_address(&self, number: u32, address: IpAddr) -> bool;
 }
 
 /// A machine without interfaces that records name, such as a bridge.
@@ -56,5 +62,9 @@ impl Interfaces for NoInterfaces {
 
     fn number_of(&self, _: &InterfaceName) -> Option<u32> {
         None
+    }
+
+    fn has_address(&self, _: u32, _: IpAddr) -> bool {
+        false
     }
 }

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use flow::Timestamp;
+use crate::Timestamp;
 
 /// Why bytes are no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,20 +35,25 @@ pub enum DecodeError {
     Impossible(&'static str),
 }
 
-/// Bytes that are being read.
+/// Bytes that are being read. After an error, the bytes that were read before stay read.
 #[derive(Clone, Debug)]
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// Reads these bytes from the first one on.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
+    /// True if nothing is left.
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next bytes.
+    /// The next bytes, so many.
+    ///
+    /// # Errors
+    /// There are fewer.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let (bytes, rest) = self.0.split_at_checked(count).ok_or(DecodeError::Cut)?;
         self.0 = rest;
@@ -60,6 +65,10 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0)
     }
 
+    /// The next bytes, as many as the type says.
+    ///
+    /// # Errors
+    /// There are fewer.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (bytes, rest) = self.0.split_first_chunk().ok_or(DecodeError::Cut)?;
         self.0 = rest;
@@ -71,27 +80,50 @@ impl<'a> Reader<'a> {
         self.0.get(..self.0.len() - later.0.len()).unwrap_or_default()
     }
 
+    /// A number of 8 bits.
+    ///
+    /// # Errors
+    /// The bytes end.
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
         self.array().map(|[byte]| byte)
     }
 
+    /// A number of 16 bits.
+    ///
+    /// # Errors
+    /// The bytes end.
     pub fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_be_bytes)
     }
 
+    /// A number of 32 bits.
+    ///
+    /// # Errors
+    /// The bytes end.
     pub fn u32(&mut self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_be_bytes)
     }
 
+    /// A number of 64 bits.
+    ///
+    /// # Errors
+    /// The bytes end.
     pub fn u64(&mut self) -> Result<u64, DecodeError> {
         self.array().map(u64::from_be_bytes)
     }
 
+    /// A number of 128 bits.
+    ///
+    /// # Errors
+    /// The bytes end.
     pub fn u128(&mut self) -> Result<u128, DecodeError> {
         self.array().map(u128::from_be_bytes)
     }
 
     /// A number in the shortest form that it has.
+    ///
+    /// # Errors
+    /// The bytes end, the number has a longer form, or it does not fit into 64 bits.
     pub fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
@@ -109,10 +141,26 @@ impl<'a> Reader<'a> {
     }
 
     /// A varint that fits into 32 bits.
+    ///
+    /// # Errors
+    /// As [`Reader::varint`], or it does not fit.
     pub fn varint32(&mut self) -> Result<u32, DecodeError> {
         u32::try_from(self.varint()?).map_err(|_| DecodeError::Impossible("a number above 2^32"))
     }
 
+    /// Bytes with their length, a varint, in front.
+    ///
+    /// # Errors
+    /// The bytes end.
+    pub fn prefixed(&mut self) -> Result<&'a [u8], DecodeError> {
+        let length = usize::try_from(self.varint()?).map_err(|_| DecodeError::Cut)?;
+        self.bytes(length)
+    }
+
+    /// A byte that is 0 or 1.
+    ///
+    /// # Errors
+    /// The bytes end, or it is another one.
     pub fn flag(&mut self) -> Result<bool, DecodeError> {
         match self.u8()? {
             0 => Ok(false),
@@ -122,6 +170,9 @@ impl<'a> Reader<'a> {
     }
 
     /// A value that may be missing.
+    ///
+    /// # Errors
+    /// As [`Reader::flag`] and `read`.
     pub fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
@@ -130,11 +181,18 @@ impl<'a> Reader<'a> {
     }
 
     /// One of a list of values, by its place.
+    ///
+    /// # Errors
+    /// The bytes end, or the list does.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> Result<T, DecodeError> {
         let at = usize::from(self.u8()?);
         all.get(at).copied().ok_or(DecodeError::Impossible("a state"))
     }
 
+    /// An address, with its family.
+    ///
+    /// # Errors
+    /// The bytes end, or there is no such family.
     pub fn address(&mut self) -> Result<IpAddr, DecodeError> {
         match self.u8()? {
             4 => self.array::<4>().map(IpAddr::from),
@@ -144,26 +202,32 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes that are being written.
-pub(crate) trait Write {
+/// Bytes that are being written. Each function is the reverse of the one of [`Reader`] with its name.
+pub trait Write {
+    /// Appends bytes as they are.
     fn bytes(&mut self, bytes: &[u8]);
 
+    /// Appends a number of 8 bits.
     fn u8(&mut self, number: u8) {
         self.bytes(&[number]);
     }
 
+    /// Appends a number of 16 bits.
     fn u16(&mut self, number: u16) {
         self.bytes(&number.to_be_bytes());
     }
 
+    /// Appends a number of 32 bits.
     fn u32(&mut self, number: u32) {
         self.bytes(&number.to_be_bytes());
     }
 
+    /// Appends a number of 64 bits.
     fn u64(&mut self, number: u64) {
         self.bytes(&number.to_be_bytes());
     }
 
+    /// Appends a number in the shortest form that it has.
     fn varint(&mut self, mut number: u64) {
         while number > 0x7f {
             self.u8(number as u8 | 0x80);
@@ -172,10 +236,12 @@ pub(crate) trait Write {
         self.u8(number as u8);
     }
 
+    /// Appends 0 or 1.
     fn flag(&mut self, flag: bool) {
         self.u8(flag.into());
     }
 
+    /// Appends a value that may be missing.
     fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.flag(value.is_some());
         if let Some(value) = value {
@@ -183,6 +249,7 @@ pub(crate) trait Write {
         }
     }
 
+    /// Appends an address, with its family.
     fn address(&mut self, address: IpAddr) {
         match address {
             IpAddr::V4(address) => {
@@ -205,7 +272,7 @@ impl Write for Vec<u8> {
 
 /// Appends bytes with their length, a varint, in front. Most are short, so the length takes one byte.
 /// Longer ones move up.
-pub(crate) fn prefixed(to: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+pub fn prefixed(to: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = to.len();
     to.u8(0);
     write(to);
@@ -243,12 +310,12 @@ impl Millis {
     }
 
     /// The time from `now` until `then`, rounded up: nothing ends early by being recorded.
-    pub(crate) fn until(then: Timestamp, now: Timestamp) -> Self {
+    pub fn until(then: Timestamp, now: Timestamp) -> Self {
         Self::new(then.as_nanos().saturating_sub(now.as_nanos()).div_ceil(1_000_000))
     }
 
     /// A duration, rounded down.
-    pub(crate) fn of(duration: Duration) -> Self {
+    pub fn of(duration: Duration) -> Self {
         Self::new(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 
@@ -257,7 +324,11 @@ impl Millis {
         Duration::from_millis(self.0)
     }
 
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    /// Reads a span, a varint.
+    ///
+    /// # Errors
+    /// As [`Reader::varint`], or it is longer than [`Millis::LONGEST`].
+    pub fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let millis = from.varint()?;
         if millis > Self::LONGEST.0 {
             return Err(DecodeError::Impossible("a span of more than 136 years"));

@@ -13,7 +13,7 @@ use crate::queue::{Queue, State};
 /// Why a fragment was given up: the reason that is counted, with the numbers that prove it to
 /// an operator. All fragments of a datagram share the explanation for one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum DiscardCause {
     /// The reason needs no numbers.
     Reason(DropReason),
     /// The fragment is wrong by itself.
@@ -114,7 +114,7 @@ pub struct Progress {
     pub total: u16,
 }
 
-impl Why {
+impl DiscardCause {
     /// The reason under which the drop is counted.
     pub const fn reason(self) -> DropReason {
         match self {
@@ -206,13 +206,13 @@ impl Why {
     }
 }
 
-impl From<DropReason> for Why {
+impl From<DropReason> for DiscardCause {
     fn from(reason: DropReason) -> Self {
         Self::Reason(reason)
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for DiscardCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Reason(reason) => f.write_str(reason.meaning()),
@@ -310,5 +310,5 @@ fn unfinished(
 }
 
 #[cfg(test)]
-#[path = "why_tests.rs"]
+#[path = "discard_cause_tests.rs"]
 mod tests;

@@ -17,7 +17,7 @@ fn told(pieces: &[Piece], settings: &Settings, wait_ms: u64) -> Vec<String> {
     let mut counters = DefragCounters::default();
     let mut reassembler = Reassembler::new(HashKey(1, 2));
     let mut told = Vec::new();
-    let mut discard = |_: Frame, why: Why| told.push(format!("{}: {why}", why.reason()));
+    let mut discard = |_: Frame, why: DiscardCause| told.push(format!("{}: {why}", why.reason()));
     let mut context = Context {
         now: Timestamp::from_secs(1),
         settings,
@@ -108,7 +108,7 @@ fn a_later_fragment_is_explained_by_the_end_of_its_datagram() {
 #[test]
 fn an_unfinished_datagram_is_incomplete_at_the_end() {
     let progress = Progress { pieces: 2, received: 16, total: 48 };
-    let why = Why::Unfinished { reason: DropReason::FragTimeout, progress, waited_ms: 7 };
+    let why = DiscardCause::Unfinished { reason: DropReason::FragTimeout, progress, waited_ms: 7 };
     assert_eq!(why.at_the_end().reason(), DropReason::FragIncomplete);
     assert_eq!(why.at_the_end().to_string(), "2 fragments with 16 of 48 bytes had come at the end");
 }
