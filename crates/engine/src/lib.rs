@@ -18,7 +18,7 @@ pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
 pub use control::host_chains::host_chains;
 pub use control::host_guard::{FromHost, HostGuard};
-pub use control::peer::{CopyCounters, Peer, Role, SupplyCounters};
+pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::record::{Record, RecordRefusal};
@@ -49,7 +49,7 @@ pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
-pub use path::replication::{ChangeStream, CopyChange, Lot, ToldPiece};
+pub use path::replication::{ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, ToldPiece};
 pub use path::rules::ruleset::{PrepareRulesError, RuleCounts, check_rules};
 pub use path::settings::Settings;
 pub use path::zone_config::{
@@ -58,6 +58,7 @@ pub use path::zone_config::{
 pub use path::zones::{MOST_ZONES, Zones, ZonesError};
 pub use replay::fates::Fate;
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
+pub use rings::link::Wakeup;
 pub use worker::queue::Received;
 pub use worker::report::BucketStatus;
 

@@ -1,13 +1,14 @@
 //! The rule by which a receiver applies records: the end of an old connection never hits a new one
 //! with the same key, and no record rolls a connection back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use flow::Timestamp;
 
 use crate::fault::Faults;
 use crate::message::BulkId;
+use crate::names::NameMap;
 use crate::record::{Record, RecordKind};
 
 /// How long the end of a connection is remembered, by the sender's clock. Two workers' records of one
@@ -50,7 +51,7 @@ pub enum Verdict {
 pub struct Applied {
     bulk: BulkId,
     /// The highest incarnation of each key that has ended.
-    graves: BTreeMap<u64, u64>,
+    graves: NameMap<u64>,
     /// The same, with the time until which it is remembered, the oldest first.
     order: VecDeque<(Timestamp, u64, u64)>,
     forgotten: u64,

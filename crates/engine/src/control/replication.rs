@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Default)]
 pub struct ReplicationRole {
     /// The reader of changes.
-    tap: Option<ChangeTap>,
+    pub(super) tap: Option<ChangeTap>,
     /// Copies of a peer's connections stay when their time is over.
     stands_by: bool,
 }

@@ -42,6 +42,47 @@ pub struct ChangeSender {
     spare: Consumer<Vec<Change>>,
 }
 
+impl ChangeSender {
+    /// The time since which changes are wanted.
+    pub fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// True if nobody reads any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.lots.is_abandoned()
+    }
+
+    /// True while the ring has no room.
+    pub fn is_full(&self) -> bool {
+        self.lots.is_full()
+    }
+
+    /// Sends changes, as many as there is room and time for. `next` shows up to so many changes of
+    /// one more table and says whether some of its ends were lost; `None`: no table has changes.
+    pub fn send_from(&mut self, mut next: impl FnMut(usize, &mut Vec<Change>) -> Option<bool>) {
+        let (mut left, mut is_over) = (CHANGES_A_TURN, false);
+        while left > 0 && !is_over && !self.is_full() {
+            let changes = self.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
+            let mut lot = Lot { changes, has_lost: false };
+            // Most tables have one change or two, so a lot has those of several.
+            while left > 0 && lot.changes.len() < LOT {
+                let before = lot.changes.len();
+                let Some(has_lost) = next(LOT - before, &mut lot.changes) else {
+                    is_over = true;
+                    break;
+                };
+                lot.has_lost |= has_lost;
+                left = left.saturating_sub((lot.changes.len() - before).max(1));
+            }
+            if !lot.changes.is_empty() || lot.has_lost {
+                // The ring has room, and nobody else writes to it.
+                let _ = self.lots.push(lot);
+            }
+        }
+    }
+}
+
 /// The other end.
 struct Source {
     lots: Consumer<Lot>,
@@ -182,27 +223,28 @@ impl PacketPath {
             return false;
         }
         let Some(sender) = &mut self.change_sender else { return false };
-        if sender.lots.is_abandoned() {
+        if sender.is_abandoned() {
             self.set_change_sender(None, now);
             return false;
         }
-        let mut left = CHANGES_A_TURN;
-        while left > 0 && !sender.lots.is_full() {
-            let Some(place) = self.tracking.replication.next_table() else { return false };
-            let Some(bucket) = self.buckets.get_mut(BucketId(place)) else { continue };
-            let changes = sender.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
-            let mut lot = Lot { changes, has_lost: false };
-            let interfaces = interfaces_of(&self.forwarder);
-            let mut context = self.tracking.context(now, &mut self.counters);
-            let push = |change| lot.changes.push(change);
-            lot.has_lost = bucket.connections.take_changes(LOT, interfaces, &mut context, push);
-            left = left.saturating_sub(lot.changes.len().max(1));
-            if !lot.changes.is_empty() || lot.has_lost {
-                // The ring has room, and nobody else writes to it.
-                let _ = sender.lots.push(lot);
+        let Self { buckets, tracking, forwarder, counters, .. } = self;
+        sender.send_from(|budget, changes| {
+            loop {
+                let place = tracking.replication.next_table()?;
+                // The bucket may have left.
+                let Some(bucket) = buckets.get_mut(BucketId(place)) else { continue };
+                let interfaces = interfaces_of(forwarder);
+                let mut context = tracking.context(now, counters);
+                let push = |change| changes.push(change);
+                return Some(bucket.connections.take_changes(
+                    budget,
+                    interfaces,
+                    &mut context,
+                    push,
+                ));
             }
-        }
-        !sender.lots.is_full() && self.tracking.replication.has_tables()
+        });
+        !sender.is_full() && self.tracking.replication.has_tables()
     }
 
     /// All connections of a piece of a bucket, of which a peer hears now; `None` if the bucket is

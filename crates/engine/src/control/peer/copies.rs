@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use conntrack::{ConnectionRecord, ImportRefusal};
 use flow::{HashKey, KeyedPacket};
-use sync::{Applied, Batch, BulkId, Lineage, Mark, Record, RecordKind, Verdict};
+use sync::{Applied, Batch, BulkId, Lineage, Mark, NameMap, Record, RecordKind, Verdict};
 
-use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::CopyChange;
 
-use super::name_of;
+use super::{Connections, name_of};
 
 /// Changes that are given to the workers in one go, so that datagrams are acknowledged meanwhile.
 const CHANGES_AT_ONCE: usize = 1024;
@@ -42,8 +41,7 @@ struct Copy {
 pub(super) struct Copies {
     names: HashKey,
     applied: Applied,
-    /// In the order of their names, so that what is done is the same in each run.
-    held: BTreeMap<u64, Copy>,
+    held: NameMap<Copy>,
     changes: Vec<CopyChange>,
     /// The last batch whose records are among the changes.
     mark: Option<Mark>,
@@ -56,7 +54,7 @@ impl Copies {
         Self {
             names,
             applied: Applied::default(),
-            held: BTreeMap::new(),
+            held: NameMap::default(),
             changes: Vec::new(),
             mark: None,
             counters: CopyCounters::default(),
@@ -151,7 +149,7 @@ impl Copies {
     }
 
     /// Gives the changes to the workers. Returns the last batch that is applied now.
-    pub fn apply(&mut self, gateway: &Gateway) -> Result<Option<Mark>, Unresponsive> {
+    pub fn apply(&mut self, gateway: &dyn Connections) -> Result<Option<Mark>, Unresponsive> {
         if self.changes.is_empty() {
             return Ok(self.mark.take());
         }

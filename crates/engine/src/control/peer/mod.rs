@@ -4,18 +4,19 @@
 //! the peer to the workers. It has no socket, clock or thread: its owner passes in datagrams and the
 //! time, so a simulation can be the owner as well. docs/internals/replication.md explains the rules.
 
+mod connections;
 mod copies;
 mod supply;
 
 use flow::{HashKey, KeyedPacket, Timestamp};
 use sync::{Event, Refusal, Session};
 
-use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
 
 use self::copies::Copies;
 use self::supply::Supply;
 
+pub use self::connections::Connections;
 pub use self::copies::CopyCounters;
 pub use self::supply::SupplyCounters;
 
@@ -54,7 +55,7 @@ impl Peer {
     /// # Errors
     /// [`Unresponsive`].
     pub fn new(
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         mut session: Session,
         role: Role,
         names: HashKey,
@@ -83,7 +84,7 @@ impl Peer {
     /// [`Unresponsive`]; nothing is lost, so another try may succeed.
     pub fn turn(
         &mut self,
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         now: Timestamp,
         mut send: impl FnMut(&[u8]),
     ) -> Result<bool, Unresponsive> {
@@ -100,7 +101,11 @@ impl Peer {
         Ok(has_more)
     }
 
-    fn follow_events(&mut self, gateway: &Gateway, now: Timestamp) -> Result<bool, Unresponsive> {
+    fn follow_events(
+        &mut self,
+        gateway: &dyn Connections,
+        now: Timestamp,
+    ) -> Result<bool, Unresponsive> {
         while let Some(event) = self.session.poll_event(now) {
             match event {
                 Event::Joined { is_other_process, .. } if is_other_process => {
@@ -129,7 +134,7 @@ impl Peer {
     }
 
     /// Gives changes of copies to the workers, and acknowledges them.
-    fn apply(&mut self, gateway: &Gateway, now: Timestamp) -> Result<(), Unresponsive> {
+    fn apply(&mut self, gateway: &dyn Connections, now: Timestamp) -> Result<(), Unresponsive> {
         if let Some(mark) = self.copies.apply(gateway)? {
             self.session.applied(now, mark);
         }
@@ -145,7 +150,7 @@ impl Peer {
     ///
     /// # Errors
     /// [`Unresponsive`].
-    pub fn set_role(&mut self, gateway: &Gateway, role: Role) -> Result<(), Unresponsive> {
+    pub fn set_role(&mut self, gateway: &dyn Connections, role: Role) -> Result<(), Unresponsive> {
         let stands_by = role == Role::Standby;
         gateway.set_stands_by(stands_by)?;
         self.session.set_follows(stands_by);

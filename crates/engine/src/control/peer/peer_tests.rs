@@ -5,6 +5,7 @@ use steer::{BucketId, WorkerId};
 use sync::{Inflow, Outflow, Settings};
 
 use super::*;
+use crate::rings::link::Wakeup;
 use crate::testing::pair::Pair;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -44,6 +45,39 @@ fn a_standby_gets_what_was_there_before_it_came_and_what_comes_later() {
         status.workers.iter().map(|it| count(&it.counters.conntrack)).sum::<u64>()
     };
     assert_eq!((counted(|it| it.insert), counted(|it| it.imported)), (0, 3));
+}
+
+#[test]
+fn a_connection_that_speaks_during_a_bulk_transfer_is_told_once() {
+    const FLOWS: u16 = 50;
+    let mut pair = Pair::with(Settings { bulk_records_per_s: 100, ..Settings::default() });
+    (0..FLOWS).for_each(|flow| pair.open(0, 2000 + flow));
+    for _ in 0..20 {
+        (0..FLOWS).for_each(|flow| pair.data(0, 2000 + flow, false));
+        pair.pass(50 * MILLISECOND);
+    }
+    assert!(matches!(inflow(&pair), Inflow::Level(_)), "{:?}", inflow(&pair));
+    let status = pair.nodes[0].peer.status(Timestamp::ZERO);
+    assert_eq!(status.counters.sent_records, u64::from(FLOWS));
+}
+
+#[test]
+fn a_peer_gets_all_connections_once_more_when_ends_were_lost() {
+    let mut pair = level();
+    pair.open(0, 2001);
+    let bulks = |pair: &Pair| pair.nodes[1].peer.status(Timestamp::ZERO).counters.bulks_received;
+    let before = bulks(&pair);
+    let mut worker = {
+        let coordinator = pair.nodes[0].gateway.shared.lock();
+        let wakeup = Wakeup::new(netio::Waker::new().unwrap());
+        coordinator.replication.tap.as_ref().unwrap().connect(&wakeup).unwrap()
+    };
+    let mut lost = Some(true);
+    worker.send_from(|_, _| lost.take());
+    pair.pass(100 * MILLISECOND);
+    assert_eq!(bulks(&pair), before + 1);
+    assert_eq!(pair.nodes[0].peer.supply_counters().lost_ends, 1);
+    assert_alike(&pair);
 }
 
 #[test]

@@ -7,11 +7,10 @@ use flow::{HashKey, Timestamp};
 use steer::BucketId;
 use sync::{Identity, NotTaken, Outflow, Record, RecordKind, Session};
 
-use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::ChangeStream;
 
-use super::name_of;
+use super::{Connections, name_of};
 
 /// Lots of changes that one turn takes in at most, so that datagrams leave meanwhile.
 const LOTS_A_TURN: usize = 64;
@@ -75,7 +74,7 @@ impl Supply {
     /// Takes in changes of connections. True if there are more, for which there is room.
     pub fn take_changes(
         &mut self,
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         session: &mut Session,
         now: Timestamp,
     ) -> Result<bool, Unresponsive> {
@@ -90,11 +89,23 @@ impl Supply {
                 self.waiting.pop_front();
             }
             let Some(stream) = &mut self.stream else { return Ok(false) };
-            let Self { waiting, counters, .. } = self;
+            let Self { waiting, counters, bytes, names, .. } = self;
             let mut has_lost = false;
             let has_taken = stream.take(|lot| {
-                waiting.extend(lot.changes.drain(..));
                 has_lost |= lot.has_lost;
+                let mut changes = lot.changes.drain(..);
+                // Changes that wait come first.
+                while waiting.is_empty()
+                    && let Some(change) = changes.next()
+                {
+                    match offer(bytes, *names, &change, |it| session.offer(now, it)) {
+                        Ok(()) => {}
+                        Err(NotTaken::TooLong) => counters.too_long += 1,
+                        // The next round of the loop finds out which of them it is.
+                        Err(NotTaken::Full | NotTaken::NotFollowed) => waiting.push_back(change),
+                    }
+                }
+                waiting.extend(changes);
             });
             if has_lost {
                 counters.lost_ends += 1;
@@ -108,7 +119,7 @@ impl Supply {
     }
 
     /// Nobody follows, so changes cost nothing from now on.
-    fn end(&mut self, gateway: &Gateway) -> Result<(), Unresponsive> {
+    fn end(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
         self.waiting.clear();
         self.scan = None;
         if self.stream.take().is_some() {
@@ -119,7 +130,11 @@ impl Supply {
 
     /// Collects no more changes, because this gateway is on standby now. If the peer still follows when
     /// it is active again, it gets all connections once more.
-    pub fn pause(&mut self, gateway: &Gateway, session: &mut Session) -> Result<(), Unresponsive> {
+    pub fn pause(
+        &mut self,
+        gateway: &dyn Connections,
+        session: &mut Session,
+    ) -> Result<(), Unresponsive> {
         self.waiting.clear();
         if self.stream.take().is_some() {
             gateway.unfollow_changes()?;
@@ -132,7 +147,7 @@ impl Supply {
     /// Goes on with a bulk transfer. True if more of it can be done at once.
     pub fn go_on_with_bulk(
         &mut self,
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         session: &mut Session,
         now: Timestamp,
     ) -> Result<bool, Unresponsive> {

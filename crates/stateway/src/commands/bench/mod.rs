@@ -22,6 +22,7 @@ Examples:
   stateway bench defrag               reassembly, beside the designs of 2012 and under attack
   stateway bench rules                rules, sets, maps and masquerade, beside older designs
   stateway bench steer --json         700 conversations over one queue, with and without steering
+  stateway bench sync                 state sync on against off, beside the queues of pfsync
   stateway bench io                   real traffic beside the kernel's gateways (needs root)
   stateway bench attacks              honest requests under attack, beside the kernel (needs root)
   stateway bench replay               captures, beside tcpdump")]
