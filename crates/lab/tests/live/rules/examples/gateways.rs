@@ -79,11 +79,14 @@ fn play(
 ) -> Result<Vec<Steps>> {
     let interfaces: Vec<_> = site.cables.iter().map(|cable| cable.name).collect();
     let expected = elsewhere.map(|talks| {
-        let count = |frames: &Vec<Frame>| {
-            frames.iter().filter(|frame| !is_left_silent(site, frame)).count()
+        let step = |frames: &Vec<Frame>| {
+            let (optional, due): (Vec<_>, Vec<_>) =
+                frames.iter().partition(|frame| is_left_silent(site, frame));
+            let optional: Vec<_> = optional.into_iter().map(as_told).collect();
+            json!({"count": due.len(), "optional": optional})
         };
-        let counts = |steps: &Steps| steps.iter().map(count).collect::<Vec<_>>();
-        talks.iter().map(counts).collect::<Vec<_>>()
+        let expected = |steps: &Steps| steps.iter().map(step).collect::<Vec<_>>();
+        talks.iter().map(expected).collect::<Vec<_>>()
     });
     let order = json!({"interfaces": interfaces, "talks": talks, "expected": expected});
     let order = namespace.write_file("order.json", order.to_string().as_bytes())?;
@@ -105,6 +108,12 @@ fn frame(told: &Value) -> Frame {
         what: text(&told["what"]),
         ends: ends.chunks(2).map(end).collect(),
     }
+}
+
+/// A frame as the player prints it.
+fn as_told(frame: &Frame) -> Value {
+    let ends = frame.ends.iter().flat_map(|(address, port)| [json!(address), json!(port)]);
+    json!({"at": frame.at, "what": frame.what, "ends": ends.collect::<Vec<_>>()})
 }
 
 /// Runs the talks with the kernel as the gateway.
