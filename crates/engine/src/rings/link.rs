@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use doorbell::Doorbell;
 use flow::DropReason;
 use netio::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER, Waker};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{Backlog, BacklogLimits, WorkerId};
 
 use crate::BATCH;
-use crate::rings::doorbell::Doorbell;
 
 /// Slots of a ring beyond the backlog limit, for fences, buckets and markers,
 /// which must never be refused.

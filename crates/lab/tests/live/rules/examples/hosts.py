@@ -289,7 +289,8 @@ class Cables:
 
 
 def identity(told):
-    return told["at"], told["what"], tuple(told["ends"])
+    """The frame without its ports, since the two runs may choose others."""
+    return told["at"], told["what"], tuple(told["ends"][::2])
 
 
 class Talk:
