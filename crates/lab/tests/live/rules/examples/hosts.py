@@ -56,6 +56,10 @@ class Packet:
         self.source, self.destination = map(ipaddress.ip_address, (source, destination))
         self.protocol, self.body, self.hops, self.cut = protocol, body, hops, cut
 
+    def end(self):
+        """The sender's end."""
+        return str(self.source), struct.unpack_from("!H", self.body)[0]
+
     def pseudo(self, length):
         ends = self.source.packed + self.destination.packed
         return ends + struct.pack("!II", length, self.protocol)
@@ -261,7 +265,9 @@ class Cables:
                 self.mark(name, self.near[name], self.far[name], came)
             return came
         count = expected["count"]
-        optional = Counter(identity(frame) for frame in expected["optional"])
+        # The two runs may choose other ends, but both refuse the packet that was sent.
+        end = packets[0].end()
+        optional = Counter((it["at"], it["what"], end) for it in expected["optional"])
         patience = PATIENCE if self.in_vain < TIMES else LESS_PATIENCE
         until = time.monotonic() + (patience if count else GRACE)
         while len(came) < count or count == 0:
@@ -278,7 +284,8 @@ class Cables:
 
     def is_late(self, frame, optional):
         """True for an optional frame of a former step."""
-        it = identity(frame.told())
+        told = frame.told()
+        it = told["at"], told["what"], refused_end(told)
         if optional[it]:
             optional[it] -= 1
             return False
@@ -288,9 +295,10 @@ class Cables:
         return True
 
 
-def identity(told):
-    """The frame without its ports, since the two runs may choose others."""
-    return told["at"], told["what"], tuple(told["ends"][::2])
+def refused_end(told):
+    """The end whose packet this reset or error refuses."""
+    ends = told["ends"]
+    return tuple(ends[4:6] or ends[2:4])
 
 
 class Talk:
