@@ -36,7 +36,7 @@ pub fn check(metadata: &Metadata) -> anyhow::Result<Vec<Problem>> {
     Ok(problems)
 }
 
-/// Whether an SPDX expression can be met with accepted licences alone.
+/// Says why an SPDX expression can not be met with accepted licences alone.
 fn judge(license: Option<&str>) -> Result<(), String> {
     let license = license.ok_or("names no licence")?;
     // Old packages write "MIT/Apache-2.0".

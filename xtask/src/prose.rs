@@ -1,6 +1,6 @@
 //! The rule for sentences in comments and Markdown: none begins with a clause that is its
-//! subject (`What waits is told ...`), or with such a clause and nothing else (`What was said
-//! last.`). A reader has to solve the clause before the sentence makes sense, so the one who
+//! subject (`What waits is told ...`, `Whether it waits is open.`), or with such a clause and
+//! nothing else (`What was said last.`, `Whether it waits.`). A reader has to solve the clause before the sentence makes sense, so the one who
 //! acts goes first, and a thing is called by its name. The same holds behind a semicolon or a
 //! colon, and in the cell of a table.
 
@@ -12,6 +12,15 @@ use crate::source;
 /// Words that join a clause to a noun, and words that begin another noun.
 const RELATIVES: [&str; 4] = ["that", "which", "who", "whose"];
 const ARTICLES: [&str; 3] = ["a", "an", "the"];
+/// Words that link a sentence to the one before it.
+const LINKS: [&str; 4] = ["and", "but", "so", "or"];
+/// Words that begin a clause behind `that`, or behind `which` and its noun.
+const CLAUSE_SUBJECTS: [&str; 13] = [
+    "it", "they", "he", "a", "an", "the", "no", "nobody", "nothing", "there", "these", "each",
+    "another",
+];
+/// Words that ask for one of several things, whose noun may follow them.
+const NOUN_QUESTIONS: [&str; 3] = ["which", "whichever", "whatever"];
 /// Most words of the noun in `Of the packets that wait, ...`.
 const NOUN_WORDS: usize = 5;
 /// Verbs that stand for themselves or in front of another one.
@@ -206,22 +215,26 @@ fn is_found(part: &str, behind: Option<char>, is_cell: bool) -> bool {
 fn opens_with_clause(text: &str, any_case: bool) -> bool {
     let head = &text[..text.find([',', ';', ':', '.']).unwrap_or(text.len())];
     let is_in_front = text[head.len()..].starts_with(',');
-    let mut words = head.split_whitespace();
-    let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let is_lower = first.starts_with(|it: char| it.is_lowercase());
+    let mut words = head.split_whitespace().peekable();
+    let is_lower = head.starts_with(|it: char| it.is_lowercase());
     if is_lower && !any_case {
         return false;
     }
+    words.next_if(|word| LINKS.contains(&word.to_lowercase().as_str()));
+    let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     match first.to_lowercase().as_str() {
-        "what" | "who" | "whose" | "whom" => second != "to",
+        "what" | "who" | "whose" | "whom" | "which" => second != "to",
         // In front of a comma they mean "no matter what", which is no subject.
-        "whatever" | "whoever" => !is_in_front,
+        "whatever" | "whoever" | "whichever" => !is_in_front || has_main_verb(head),
+        "whether" => !is_in_front || !words.any(|word| word == "or"),
         "of" if second == "course" => false,
-        "of" if matches!(second, "what" | "whom") => true,
+        "of" if matches!(second, "what" | "whom" | "which" | "whose") => true,
         "of" if is_in_front && !is_lower => {
             let mut noun = words.take(NOUN_WORDS).take_while(|word| !ARTICLES.contains(word));
             noun.any(|word| RELATIVES.contains(&word))
         }
+        // The other meaning, as in `That packet waits.`, has a noun behind it.
+        "that" => !is_lower && CLAUSE_SUBJECTS.contains(&second),
         _ => false,
     }
 }
@@ -239,7 +252,10 @@ fn has_main_verb(text: &str) -> bool {
         VERBS.contains(&word)
             || ends_so && !NO_VERBS.contains(&word) && !BEFORE_NOUNS.contains(&before)
     };
-    words.len() > 3 && is_verb(1) && (3..words.len()).any(is_verb)
+    // In `which packets it takes` the second word is a noun.
+    let has_noun = words.first().is_some_and(|it| NOUN_QUESTIONS.contains(&&*it.to_lowercase()))
+        && words.get(2).is_some_and(|word| CLAUSE_SUBJECTS.contains(word));
+    words.len() > 3 && !has_noun && is_verb(1) && (3..words.len()).any(is_verb)
 }
 
 #[cfg(test)]

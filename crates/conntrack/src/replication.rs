@@ -60,7 +60,7 @@ impl Replication {
         self.refresh = ticks(refresh).max(1);
     }
 
-    /// Whether this gateway is on standby. Then the copies of a peer's connections stay when their
+    /// Sets whether this gateway is on standby. Then the copies of a peer's connections stay when their
     /// time is over.
     pub fn set_stands_by(&mut self, stands_by: bool) {
         self.stands_by = stands_by;
@@ -141,14 +141,15 @@ impl Note {
         self.0 |= Self::COPY;
     }
 
-    /// Takes the slot off a list. True if its connection has not been told since it was put there.
+    /// Takes the slot off a list. True if its connection has to be sent to the peer now: it was not
+    /// sent since the slot was put on the list.
     pub const fn take_off(&mut self, was_listed: bool) -> bool {
         self.0 &= !(if was_listed { Self::LISTED } else { Self::URGENT });
-        // It is told with the urgent ones if it is on both lists.
+        // A connection on both lists is sent with the urgent ones.
         self.due() == LAST_TICK && !self.has(Self::URGENT)
     }
 
-    /// The connection, which has so much time left, is told now.
+    /// Notes that the connection is sent to the peer now, with so much time left.
     pub fn note_told(&mut self, left: Duration, replication: &Replication) {
         self.0 |= Self::TOLD;
         self.set_due(replication.due_after(left));

@@ -76,7 +76,7 @@ impl Places {
     }
 }
 
-/// Whether consecutive identifications have different places in the nursery with this
+/// True if consecutive identifications have different places in the nursery with this
 /// multiplier. VLAN and zone are added before the multiplication; up to zone 4095 that sum has
 /// 24 bits. With a higher zone some identifications may share a place.
 ///

@@ -270,7 +270,7 @@ impl<F: Buffer> Reassembler<F> {
         self.near[place as usize % NEAR] = slot;
     }
 
-    /// Whether a fragment may still join a datagram; ends the datagram if not.
+    /// True if a fragment may still join a datagram; ends the datagram if not.
     #[inline]
     fn goes_on(&mut self, slot: u32, source_count: u32, context: &mut Context<'_, F>) -> bool {
         let Queue { identity, state } = &self.queues[slot];

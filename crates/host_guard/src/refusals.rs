@@ -1,4 +1,4 @@
-//! Whether the host would refuse a packet that the table keeps from it.
+//! Finds out whether the host would refuse a packet that the table keeps from it.
 //!
 //! The kernel refuses a packet for an address of its own if it has no socket for it, and none of its
 //! chains drops the packet before. So both are asked. No chain is evaluated here: one that may drop

@@ -60,7 +60,7 @@ pub enum Field {
     },
     /// The date or the time of day.
     Clock(ClockField),
-    /// Whether the packet has an extension header or an option.
+    /// 1 if the packet has an extension header or an option.
     Has(Layer),
     /// Maximum segment size that a TCP header announces.
     SegmentSize,

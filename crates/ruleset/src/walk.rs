@@ -215,7 +215,7 @@ struct Walker<'a> {
     known: Known<'a>,
     mark: u32,
     priority: u32,
-    /// Whether the way leads to an interface that the gateway does not have.
+    /// True if the way leads to an interface that the gateway does not have.
     leads_elsewhere: bool,
     walk: Walk,
 }

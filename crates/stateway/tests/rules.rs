@@ -83,7 +83,7 @@ fn a_ruleset_in_order_is_summed_up() {
     let output = file.run(&["rules", "check"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let told = file.said(&output.stdout);
-    // Whether the kernel of this host may be asked is another matter.
+    // This part depends on whether the kernel of this host may be asked.
     let (begin, rest) = told.split_once("only the kernel runs these chains").unwrap();
     let (of_kernel, end) = rest.split_at(rest.find("left to the kernel:").unwrap());
     insta::assert_snapshot!("check", begin.to_owned() + end);

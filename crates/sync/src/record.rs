@@ -39,7 +39,7 @@ pub enum RecordKind {
 /// receiver that has not seen the connection before makes it from either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Which state of which connection.
+    /// Name of the state and its connection.
     pub identity: Identity,
     /// Its fate.
     pub kind: RecordKind,
@@ -86,7 +86,7 @@ pub enum Part {
 /// Names a batch that a session has given out, for [`Session::applied`](crate::Session::applied).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Mark {
-    /// Of whose stream it is. Streams have numbers only within a bond.
+    /// The bond whose stream it is from. Streams have numbers only within a bond.
     pub(crate) bond: Option<Bond>,
     pub(crate) place: Place,
 }

@@ -1,4 +1,4 @@
-//! Which announcements are possible.
+//! Tells possible announcements from impossible ones.
 
 use std::net::IpAddr;
 

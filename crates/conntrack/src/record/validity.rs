@@ -1,4 +1,4 @@
-//! Which records are possible.
+//! Tells possible records from impossible ones.
 
 use flow::{Endpoint, FlowKey, KeyedPacket, Side};
 use wire::{Family, QueryKind, protocol};

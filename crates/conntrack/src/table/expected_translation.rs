@@ -92,7 +92,7 @@ impl Table {
     }
 
     /// The edits of the payload of the packet that was the last argument of
-    /// [`pass`](Table::accept), in the order of their places. The packet leaves with the sequence
+    /// [`accept`](Table::accept), in the order of their places. The packet leaves with the sequence
     /// number of the [adjustment](Table::adjustment) before or after this; both give the same.
     pub fn take_edits(&mut self) -> Vec<Edit> {
         std::mem::take(&mut self.edits)

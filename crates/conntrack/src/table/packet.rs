@@ -13,7 +13,7 @@ use crate::{
     Replication, Settings,
 };
 
-/// Whether the transport checksum has been verified already.
+/// State of the check of a transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// It has not: verify it if `nf_conntrack_checksum` is set.

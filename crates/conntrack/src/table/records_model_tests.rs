@@ -102,7 +102,7 @@ fn whoever_takes_connections_over_goes_on_as_before() {
         let mut ours = Twin::new(1 << 20, Table::track);
         for action in &before {
             match action {
-                // Whether a connection may have continued elsewhere is for the importer to say.
+                // The importer says whether a connection may have continued elsewhere.
                 Action::NextMap => None,
                 // A lifetime that an operator has given is not carried beyond the timeouts.
                 Action::Update(which, changes) => {

@@ -146,7 +146,7 @@ fn open(
     Some(judged.map(|()| id.0))
 }
 
-/// Whether a request allows a pair of ends, by its address and port.
+/// True if a request allows a pair of ends, by its address and port.
 fn allows(request: &Request, before: Endpoint, after: Endpoint, key: &FlowKey) -> bool {
     let address = request.addresses.filter(|range| range.family() == key.family);
     let address = match address {

@@ -37,7 +37,7 @@ pub struct Post<'a> {
     pub routes: Vec<WorkerId>,
     /// The zones, before any settings are applied to them.
     pub zones: &'a Zones,
-    /// Which ports accept no new connections; as many as there are ports.
+    /// For each port, true if it accepts no new connections.
     pub refuses_new: Vec<bool>,
     /// The number of workers that share the memory for fragments.
     pub workers: u32,

@@ -222,7 +222,7 @@ impl Gateway {
         Ok(report)
     }
 
-    /// Makes connections of records. A record that does not become one changes nothing.
+    /// Imports records as connections. A record that is refused changes nothing.
     ///
     /// # Errors
     /// [`Unresponsive`]; records that were imported before stay.

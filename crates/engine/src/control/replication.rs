@@ -80,7 +80,7 @@ impl Gateway {
         coordinator.tell_all(|| Command::SendChanges(None))
     }
 
-    /// Whether copies of a peer's connections stay when their time is over, until the peer ends
+    /// Sets whether copies of a peer's connections stay when their time is over, until the peer ends
     /// them.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ impl PacketPath {
             || tracked.connection.is_none()
             || tracked.has_helper()
         {
-            // The sender of the packet that was recorded was the same.
+            // The record was made by a packet of the same sender, and that sender was checked.
             packet.set_checked(&mut self.forwarder);
             return FastPath::Tracked(tracked);
         }

@@ -166,7 +166,7 @@ fn flows_inside_and_outside_are_never_one() {
     assert_eq!(gateway.offer(0, &out(&answer)), None);
     let data = tcp(&PacketBuilder::v4(CLIENT, PEER), (2000, 23), ACK, (2, 2));
     assert_eq!(gateway.offer(0, &out(&data)), None);
-    // And what is known inside is not outside.
+    // A flow that is known inside is not known outside.
     let [syn, _] = opening((3000, 80));
     assert!(gateway.offer(0, &out(&syn)).is_some());
     let answer = tcp(&from_inside(FAR, NEAR), (80, 3000), SYN | ACK, (1, 2));
@@ -411,8 +411,8 @@ fn sample() -> impl Strategy<Value = Sample> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Of the same packets a gateway that judges what tunnels carry lets out those that one which
-    /// does not lets out, byte for byte, or fewer; and of plain packets exactly as many.
+    /// Two gateways get the same packets, and one of them inspects the inside of tunnels. That one
+    /// lets out a subset of the packets of the other, byte for byte, and all of its plain packets.
     #[test]
     fn judging_what_tunnels_carry_can_only_refuse(
         samples in prop::collection::vec(sample(), 20..150),

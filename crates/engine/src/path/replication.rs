@@ -204,7 +204,7 @@ impl PacketPath {
         self.begin_replication(now);
     }
 
-    /// Whether copies of a peer's connections stay when their time is over, and a bridge forwards
+    /// Sets whether copies of a peer's connections stay when their time is over, and a bridge forwards
     /// nothing.
     pub(crate) fn set_stands_by(&mut self, stands_by: bool) {
         self.tracking.replication.set_stands_by(stands_by);

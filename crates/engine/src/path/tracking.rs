@@ -44,7 +44,7 @@ pub struct Tracking {
     pub(super) tunnels: KnownTunnels,
     /// For what is inside tunnels, where that is judged.
     pub(super) inside: Option<Box<InsideTracking>>,
-    /// Which ports accept no new connections.
+    /// For each port, true if it accepts no new connections.
     refuses_new: Vec<bool>,
     /// Until when somebody may come back for what the SYN proxy has promised in any zone,
     /// also where it was switched off meanwhile.
@@ -60,7 +60,7 @@ pub struct Tracking {
     /// Names what recorded decisions were made from: no other worker has the same number, and
     /// this one another after each change.
     generation: u64,
-    /// Which bucket was asked last to make room for another.
+    /// The bucket that was asked last to make room for another.
     evict_at: u16,
 }
 
@@ -418,7 +418,7 @@ impl PacketPath {
     }
 }
 
-/// Whether the table has to verify the checksum of a packet's transport.
+/// Says whether the table has to verify the checksum of a packet's transport.
 #[inline]
 pub(super) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
     match frame.offload.checksum {

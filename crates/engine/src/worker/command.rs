@@ -86,7 +86,7 @@ pub enum Command {
     SubscribeExpectations(EventSender<ExpectationEvent>),
     /// Send changes of connections to this reader, or to none.
     SendChanges(Option<Box<ChangeSender>>),
-    /// Whether copies of a peer's connections stay when their time is over.
+    /// Keep copies of a peer's connections when their time is over, or no longer.
     StandBy(bool),
     /// Answer a question.
     Ask(Question),
@@ -144,8 +144,8 @@ pub enum Question {
     /// Make connections of these records, each in its bucket. Masqueraded ones need their address
     /// if it is true.
     Import(Filed<ConnectionRecord>, bool, SyncSender<ImportedLot<ConnectionRecord>>),
-    /// Which imported connections have found out since the last question whether their replies
-    /// find them.
+    /// The imported connections that have found out since the last question whether their
+    /// replies find them.
     SettledImports(SyncSender<SettledImports>),
     /// A piece of what connections of the gateway have announced, and the start of the next piece.
     ExportAnnouncements(AnnouncementCursor, SyncSender<ExportedAnnouncements>),
@@ -164,7 +164,7 @@ pub enum Question {
     Rules(usize, SyncSender<Option<RuleCounts>>),
     /// A piece of the stations that the bridge of the worker knows, and the start of the next piece.
     Stations(usize, SyncSender<(Vec<StationUpdate>, Option<usize>)>),
-    /// Whether a packet like this one would belong to a flow of this bucket that was left to the
+    /// True if a packet like this one would belong to a flow of this bucket that was left to the
     /// host.
     IsLeftToHost(BucketId, KeyedPacket, Sign, SyncSender<bool>),
     /// The packets that it dropped last, each with the time since the drop.

@@ -2,8 +2,8 @@
 //! packets.
 //!
 //! The stages above see one kind of frame. So a packet gets an Ethernet header when it is received,
-//! and loses it when it is sent. Both ends have the same made-up station address there: whatever
-//! comes in by a bare link was sent to this end, and whatever leaves by it goes to the other end.
+//! and loses it when it is sent. Both ends have the same made-up station address there: a frame
+//! that comes in by a bare link was sent to this end, and one that leaves goes to the other end.
 
 use std::mem::zeroed;
 

@@ -30,7 +30,7 @@ pub(crate) struct Reached {
 struct Waiting {
     chains: HashSet<Name>,
     sets: HashSet<Name>,
-    /// Which chains lead to which, from the second to the first.
+    /// For each chain, the chains that lead to it.
     origins: HashMap<Name, Vec<Name>>,
 }
 

@@ -212,7 +212,7 @@ impl Reader<'_, '_> {
             self.notes.push((right_path.to_string(), "the interface does not exist"));
         }
         match operator {
-            // Whether there is a way to an address. nft writes the number 0 for none, too.
+            // The question whether there is a way to an address. nft writes the number 0 for none, too.
             "==" | "!=" if matches!(load.field, Field::Route(_)) && presence(right).is_some() => {
                 let negated = presence(right) == Some(operator == "==");
                 return Ok(Item::Within { load, interval: Interval::one(0), negated });

@@ -54,7 +54,7 @@ pub struct Configuration {
     pub tunnels: TunnelSteering,
     /// The hash that chooses the bucket.
     pub hash: HashKind,
-    /// Whether fragments are spread over workers or datagrams kept in order.
+    /// Spreads fragments over workers, or keeps datagrams in order.
     pub fragments: FragmentSteering,
     /// Source check of a router, for interfaces that do not name one.
     pub rp_filter: ReversePath,

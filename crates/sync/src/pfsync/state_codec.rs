@@ -299,7 +299,7 @@ impl Prefix {
     }
 }
 
-/// Whether there is the next hop of a route, and its family.
+/// The family of the next hop of a route, if there is one.
 enum RouteFamily {
     None,
     Of(Family),

@@ -333,7 +333,7 @@ impl Session {
         self.compare_again();
     }
 
-    /// Whether records and ends of bulk transfers are acknowledged only when the owner calls
+    /// Sets whether records and ends of bulk transfers are acknowledged only when the owner calls
     /// [`Session::applied`] and [`Session::bulk_applied`], rather than when it has taken them. So
     /// the peer's staleness counts the time in the owner's own queues, and the peer does not count
     /// as safe what is lost with these.
@@ -374,7 +374,7 @@ impl Session {
         }
     }
 
-    /// Whether this node wants the peer's connections. Wanting them again begins with a bulk
+    /// Sets whether this node wants the peer's connections. Wanting them again begins with a bulk
     /// transfer.
     pub fn set_follows(&mut self, follows: bool) {
         if self.follows == follows {

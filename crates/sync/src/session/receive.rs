@@ -13,7 +13,7 @@ use crate::packet::{Ack, Kind, Place, SealedHeader};
 use crate::record::{Batch, Mark, Part};
 use crate::refusal::Refusal;
 
-/// Which keys a datagram names.
+/// The keys that a datagram names.
 #[derive(Clone, Copy)]
 enum Keys {
     Candidate,

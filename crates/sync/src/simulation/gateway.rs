@@ -46,7 +46,7 @@ pub struct Connection {
 
 pub struct Gateway {
     pub session: Session,
-    /// Which end of the link it is at.
+    /// The end of the link that it is at.
     pub side: usize,
     /// When its process ends, if that is known.
     pub ends_at: u64,
@@ -59,8 +59,9 @@ pub struct Gateway {
     /// The newest state of each key that the copies ever had of the peer's process.
     newest: BTreeMap<u64, (u64, u32)>,
     incarnation: u64,
-    /// Which worker each key belongs to, and the workers' records.
+    /// The worker that each key belongs to.
     worker: BTreeMap<u64, usize>,
+    /// The records of the workers.
     rings: [VecDeque<Queued>; 2],
     /// Changes for which there was no room: the newest of each key.
     waiting: BTreeMap<u64, Queued>,

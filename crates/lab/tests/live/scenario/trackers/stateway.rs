@@ -284,8 +284,8 @@ impl Ours {
     }
 }
 
-/// The bucket of a tunnel's packet. Its content chooses the bucket; which bits decide does not
-/// matter here.
+/// The bucket of a tunnel's packet. Its content chooses the bucket, by
+/// any of its bits.
 fn bucket_of(frame: &[u8], packet: &KeyedPacket, network: &Network) -> usize {
     let is_error = matches!(network.transport, Transport::IcmpError(_));
     let inside = frame.iter().skip(network.transport_offset.into());
