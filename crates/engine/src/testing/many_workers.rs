@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{self, Receiver};
 
-use flow::{DropReason, Timestamp};
+use flow::{DropReason, Timestamp, Zone};
 use netio::{Frame, FramePool, PortId};
 use steer::{BucketId, SteeringHasher, WorkerId};
 
@@ -153,6 +153,19 @@ impl TestGateway {
     /// The frames that a port has sent.
     pub fn sent(&self, port: usize) -> Vec<Frame> {
         self.outputs[port].take_all()
+    }
+
+    /// The bucket of a frame that is in no zone.
+    pub fn bucket_of(&self, frame: &[u8]) -> BucketId {
+        let network = wire::dissect(frame).unwrap().network.unwrap();
+        self.hasher.steer(&network, Zone::default(), None).bucket()
+    }
+
+    /// The first of these frames whose bucket this worker owns.
+    pub fn owned_by(&self, owner: usize, frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+        let is_owned =
+            |frame: &Vec<u8>| self.owners[self.bucket_of(frame).index()].index() == owner;
+        frames.into_iter().find(is_owned).unwrap()
     }
 
     /// A bucket, from its owner. No bucket may be on its way.
