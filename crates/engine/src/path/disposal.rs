@@ -311,3 +311,7 @@ impl PacketPath {
 #[cfg(test)]
 #[path = "disposal_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "standby_tests.rs"]
+mod standby_tests;
