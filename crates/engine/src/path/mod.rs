@@ -57,7 +57,7 @@ use crate::path::host_questions::HostQuestions;
 use crate::path::nat::translation::Translator;
 use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
-use crate::path::reassembly::Reassembly;
+use crate::path::reassembly::{Discarded, Reassembly};
 use crate::path::recent_drops::RecentDrops;
 use crate::path::records::LateImports;
 use crate::path::replication::ChangeSender;
@@ -96,6 +96,9 @@ pub struct PacketPath {
     /// The frames of a datagram that is sent or dropped as the fragments it came in; empty between
     /// packets, and kept for its memory.
     apart: Vec<Frame>,
+    /// The fragments that reassembly has given up, until the driver drops them; empty between
+    /// packets, and kept for its memory.
+    discarded: Vec<Discarded>,
     tracking: Tracking,
     syn_proxy: SynProxy,
     /// The rules that judge packets.

@@ -54,7 +54,8 @@ pub struct Scratch {
     pub exit: Exit,
     /// The changes that the translation of its connection makes to it.
     pub address_changes: AddressChanges,
-    /// It is for the host, and no rule translates it.
+    /// It is for an address of the host and belongs to no connection. It ends at the host unless a
+    /// rule in front of routing translates its destination.
     pub ends_at_host: bool,
     /// It is the host's own, and the gateway answers it if the host has no part of it.
     pub host_may_refuse: bool,

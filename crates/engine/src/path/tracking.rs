@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use conntrack::nat::Edit;
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
     ConnectionId, Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels,
@@ -56,7 +57,7 @@ pub struct Tracking {
     /// The collection of changes for a peer.
     pub(super) replication: Replication,
     /// Translated connections that have ended, until their aliases are removed.
-    pub(super) ended: Vec<Ended>,
+    ended: Vec<Ended>,
     /// Names what recorded decisions were made from: no other worker has the same number, and
     /// this one another after each change.
     generation: u64,
@@ -221,6 +222,23 @@ impl Tracking {
         }
     }
 
+    /// True if translated connections have ended whose aliases are not removed yet.
+    #[inline]
+    pub const fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Takes these connections out, in the order in which they have ended.
+    pub fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Gives back the memory of the connections that were taken out.
+    pub fn reuse(&mut self, mut memory: Vec<Ended>) {
+        memory.clear();
+        self.ended = memory;
+    }
+
     /// The SYN proxy has answered in the name of a server, here or elsewhere.
     pub fn has_promised(&mut self, at: Timestamp) {
         self.promised_until = self.promised_until.max(at.after(Pressure::PROMISED));
@@ -353,19 +371,21 @@ impl Tracking {
         bucket.connections.confirm(connection, &mut context)
     }
 
-    /// A packet goes on, as far as anybody but a helper is concerned.
+    /// A packet goes on, as far as anybody but a helper is concerned. The changes that the helper
+    /// wants in its payload go to `edits`.
     pub fn accept(
         &mut self,
         bucket: &mut Bucket,
         packet: &Packet,
         tracked: Tracked,
+        edits: &mut Vec<Edit>,
         now: Timestamp,
         counters: &mut Counters,
     ) -> Tracked {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else { return tracked };
         let mut context = self.context_of(Some(keyed.key.zone), now, counters);
         let offered = offered(packet, keyed, *hash, true, Screening::Off);
-        bucket.connections.accept(tracked, &offered, &mut context)
+        bucket.connections.accept_with_edits(tracked, &offered, edits, &mut context)
     }
 }
 

@@ -430,14 +430,14 @@ impl PacketPath {
     /// Removes the aliases of connections that have ended.
     #[inline]
     pub(in crate::path) fn remove_aliases(&mut self) {
-        if !self.tracking.ended.is_empty() {
+        if self.tracking.has_ended() {
             self.remove_aliases_slowly();
         }
     }
 
     #[cold]
     fn remove_aliases_slowly(&mut self) {
-        let mut ended = std::mem::take(&mut self.tracking.ended);
+        let mut ended = self.tracking.take_ended();
         for conntrack::Ended { flows: [original, reply], resteered_in } in ended.drain(..) {
             let owner = match resteered_in {
                 Some(owner) => BucketId(owner),
@@ -451,7 +451,7 @@ impl PacketPath {
                 }
             }
         }
-        self.tracking.ended = ended;
+        self.tracking.reuse(ended);
     }
 }
 

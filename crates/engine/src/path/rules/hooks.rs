@@ -67,9 +67,20 @@ impl PacketPath {
         if scratch.tracked.is_translated() {
             scratch.set_address_changes(self.address_changes(packet, &scratch.tracked));
         }
-        if scratch.proxy.skips_early_chains {
-            return ControlFlow::Continue(());
+        let found = if scratch.proxy.skips_early_chains {
+            ControlFlow::Continue(())
+        } else {
+            self.ask_prerouting(packet, scratch)
+        };
+        if scratch.ends_at_host {
+            // The host's kernel judges its own copy, and nobody else answers for it.
+            return ControlFlow::Break(End::Host);
         }
+        found
+    }
+
+    /// Asks the rules before routing. It finds out whether the packet ends at the host.
+    fn ask_prerouting(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         self.pass(Hook::Prerouting, packet, scratch)?;
         if scratch.tracked.fresh {
             scratch.is_announced = self.translate_announced(packet, scratch)?;
@@ -86,7 +97,7 @@ impl PacketPath {
         }
         if scratch.ends_at_host && scratch.address_changes.destination.is_none() {
             scratch.host_may_refuse = true;
-            return ControlFlow::Break(End::Host);
+            return ControlFlow::Continue(());
         }
         scratch.ends_at_host = false;
         if scratch.address_changes.destination.is_some() {
@@ -154,7 +165,7 @@ impl PacketPath {
         self.ask_behind_routing(packet, scratch)?;
         // No rule looks at it any more.
         scratch.give_hop(&mut packet.frame);
-        if scratch.ends_at_host { ControlFlow::Break(End::Host) } else { ControlFlow::Continue(()) }
+        ControlFlow::Continue(())
     }
 
     fn ask_behind_routing(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
@@ -396,12 +407,15 @@ impl PacketPath {
             let zone = packet.flow.as_ref().map(|flow| flow.keyed.key.zone);
             return tracking.confirm(bucket, id, zone, scratch.now, counters).or_drop();
         }
-        let tracked = *tracked;
-        let passed = tracking.accept(bucket, packet, tracked, scratch.now, counters);
+        let mut edits = Vec::new();
+        let passed = tracking.accept(bucket, packet, *tracked, &mut edits, scratch.now, counters);
         if let Some(why) = passed.refusal() {
             return dropped(why);
         }
-        if tracked.has_helper() { self.edit_payload(packet) } else { ControlFlow::Continue(()) }
+        if edits.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.edit_payload(packet, &edits)
     }
 
     /// Withdraws the connection that a packet has opened.
