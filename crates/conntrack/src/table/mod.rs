@@ -50,7 +50,7 @@ pub use self::packet::{
 };
 pub use self::port_eviction::Claimant;
 pub use self::records::{Imported, Importing};
-pub use self::translation::{Again, Reached};
+pub use self::translation::{Again, NextSource, Reached};
 
 /// The connections of one bucket. It belongs to one worker at a time and can be given to
 /// another as a whole.

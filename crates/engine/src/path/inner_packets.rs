@@ -9,7 +9,7 @@ use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
     Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Replication,
-    Settings, Shortage, Tracked, TrackedPacket, class_without_flow,
+    Settings, Shortage, Tracked, TrackedPacket, Verdict, class_without_flow,
 };
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
@@ -86,6 +86,16 @@ impl InsideTracking {
 /// anybody may have written, are not counted.
 fn inside(settings: &Settings) -> Settings {
     Settings { half_open_per_source: 0, helpers: Helpers::default(), ..settings.clone() }
+}
+
+/// The answer of the connections inside a tunnel to a packet.
+enum InsideAnswer {
+    /// It was tracked.
+    Tracked(Tracked),
+    /// The limit of the gateway or of the tunnel leaves no room for its connection.
+    NoRoom,
+    /// It is refused.
+    Refused(DropCause),
 }
 
 /// A packet that a tunnel carries.
@@ -219,18 +229,22 @@ impl PacketPath {
                 class => Tracked::alone(class),
             });
         };
-        let mut tracked = self.offer_inside(packet, inner, &keyed, now);
-        if tracked.is_err_and(|why| why.reason() == DropReason::TableFull)
+        let mut answer = self.offer_inside(packet, inner, &keyed, now);
+        if matches!(answer, InsideAnswer::NoRoom)
             && self.time == TimeSource::Turn
             && self.evict_inside(now)
         {
-            tracked = self.offer_inside(packet, inner, &keyed, now);
+            answer = self.offer_inside(packet, inner, &keyed, now);
         }
-        if tracked.is_err_and(|why| why.reason() == DropReason::TableFull) {
-            self.counters.conntrack.insert_failed += 1;
-            self.counters.conntrack.drop += 1;
+        match answer {
+            InsideAnswer::Tracked(tracked) => Ok(tracked),
+            InsideAnswer::Refused(why) => Err(why),
+            InsideAnswer::NoRoom => {
+                self.counters.conntrack.insert_failed += 1;
+                self.counters.conntrack.drop += 1;
+                Err(DropReason::TableFull.into())
+            }
         }
-        tracked
     }
 
     fn offer_inside(
@@ -239,12 +253,13 @@ impl PacketPath {
         inner: &Inner,
         keyed: &KeyedPacket,
         now: Timestamp,
-    ) -> Result<Tracked, DropCause> {
+    ) -> InsideAnswer {
         let may_open = self.tracking.may_open(packet.frame.port);
         let hash = self.hasher.packet_hash(&keyed.key);
-        let found = self.inside_of(packet.bucket, now);
-        let (inside, mut context) = found.ok_or(DropReason::InsideRefused)?;
-        let number = inside.number(inner.passage).ok_or(DropReason::TableFull)?;
+        let Some((inside, mut context)) = self.inside_of(packet.bucket, now) else {
+            return InsideAnswer::Refused(DropReason::InsideRefused.into());
+        };
+        let Some(number) = inside.number(inner.passage) else { return InsideAnswer::NoRoom };
         let (keyed, hash) = keyed.moved(hash, number);
         let offered = TrackedPacket {
             network: &inner.network,
@@ -260,7 +275,11 @@ impl PacketPath {
             zones: None,
         };
         let tracked = inside.connections.track(&offered, &mut context);
-        tracked.refusal().map_or(Ok(tracked), |why| Err(why.into()))
+        match (tracked.verdict, tracked.refusal()) {
+            (Verdict::NoRoom(Shortage::Table | Shortage::Reserve), _) => InsideAnswer::NoRoom,
+            (_, Some(why)) => InsideAnswer::Refused(why.into()),
+            (_, None) => InsideAnswer::Tracked(tracked),
+        }
     }
 
     /// Has a connection inside some tunnel give way; false if none does.

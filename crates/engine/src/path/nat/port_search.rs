@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use conntrack::nat::{BucketPorts, Request, Supply, TranslatedEnd};
-use conntrack::{Again, Reached};
+use conntrack::{Again, NextSource, Reached};
 use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
 use wire::{Readdress, TransportAddress};
 
@@ -162,9 +162,9 @@ impl PacketPath {
                 &mut context,
             );
             let again = match again {
-                Ok(again) => again,
-                Err(DropReason::PortPoolFull) => break,
-                Err(_) => return Some(Filing::Taken),
+                NextSource::Found(again) => again,
+                NextSource::UsedUp => break,
+                NextSource::Refused => return Some(Filing::Taken),
             };
             if again.reached.may_evict && !search.reached.may_evict {
                 search.asked = 0;
