@@ -193,6 +193,7 @@ impl PacketPath {
         self.stage(Stage::Track, packet, scratch, Self::track_packet)?;
         self.stage(Stage::Destination, packet, scratch, Self::find_destination)?;
         self.stage(Stage::Route, packet, scratch, Self::find_route)?;
+        self.stage(Stage::ForwardRules, packet, scratch, Self::ask_forward_rules)?;
         self.stage(Stage::Source, packet, scratch, Self::find_source)?;
         self.stage(Stage::Promise, packet, scratch, Self::promise_if_accepted)?;
         self.stage(Stage::Inner, packet, scratch, Self::judge_inner)?;

@@ -142,7 +142,10 @@ pub enum Stage {
     Destination,
     /// Routes; a bridge: the ports.
     Route,
-    /// Rules behind routing, and the new source.
+    /// Forward rules, for a packet that leaves by one port.
+    ForwardRules,
+    /// Postrouting rules, and the new source. A packet that leaves by several ports meets the
+    /// forward rules here, for each port.
     Source,
     /// The SYN proxy answers a SYN that the rules have accepted.
     Promise,

@@ -155,8 +155,24 @@ impl PacketPath {
         ControlFlow::Continue(())
     }
 
-    /// Asks the rules behind routing, and gives the packet its new source: once, or for each port
-    /// that a bridge copies it to.
+    /// Asks the forward rules about a packet that leaves by one port. If a bridge copies it to
+    /// several ports, [`Self::find_source`] asks them for each.
+    pub(in crate::path) fn ask_forward_rules(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
+        match (&scratch.exit.route, scratch.exit.ports) {
+            (Some(RouteDecision::Host), _) | (_, Some(OutputPorts::Many(_))) => {
+                ControlFlow::Continue(())
+            }
+            _ if scratch.proxy.skips_early_chains => ControlFlow::Continue(()),
+            _ => self.pass(Hook::Forward, packet, scratch),
+        }
+    }
+
+    /// Asks the postrouting rules, and gives the packet its new source. If a bridge copies the packet
+    /// to several ports, it asks the forward rules too, as often as there are ports.
     pub(in crate::path) fn find_source(
         &mut self,
         packet: &mut Packet,
@@ -174,17 +190,12 @@ impl PacketPath {
             (_, Some(OutputPorts::Many(ports))) if self.rules.is_some() => {
                 self.ask_for_each_port(packet, scratch, ports)
             }
-            _ => {
-                if !scratch.proxy.skips_early_chains {
-                    self.pass(Hook::Forward, packet, scratch)?;
-                }
-                self.ask_postrouting(packet, scratch)
-            }
+            _ => self.ask_postrouting(packet, scratch),
         }
     }
 
-    /// Asks the last hooks for each of some ports, as the kernel does for the copies that its
-    /// bridge sends. The packet leaves by those that accept it. The rules see for each the marks
+    /// Asks the forward and postrouting rules for each of some ports, as the kernel does for the
+    /// copies that its bridge sends. The packet leaves by those that accept it. The rules see for each the marks
     /// that it came with.
     #[cold]
     #[inline(never)]
