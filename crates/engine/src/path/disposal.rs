@@ -3,7 +3,7 @@
 //! wait for their datagram.
 //!
 //! Other files have parts of the driver too: [`super::alias_messages`] releases packets that have
-//! waited for an alias, and [`super::syn_proxy`] sends the segments of an [`Answer`].
+//! waited for an alias, and [`super::segments`] makes segments and sends those of an [`Answer`].
 
 use conntrack::syn_proxy::Screening;
 use flow::{Class, DropReason, Timestamp};
@@ -55,6 +55,10 @@ impl PacketPath {
 
     #[inline(never)]
     fn dispose_of_one(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
+        let end = match end {
+            End::Retrack => self.take_place(packet, scratch),
+            end => end,
+        };
         self.finish_tracking(&end, packet, scratch);
         match end {
             // It is sent where its end is taken.
@@ -121,6 +125,7 @@ impl PacketPath {
         match scratch.tracking {
             Progress::Untracked | Progress::InFastPath(_) => return,
             Progress::Accepted => self.withdraw(packet, &scratch.tracked, scratch.now),
+            Progress::Unreachable => self.end_opened(packet, scratch.now),
             Progress::Confirmed | Progress::Withdrawn => {}
         }
         if let End::SynProxy(_) = end {

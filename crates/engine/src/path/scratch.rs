@@ -95,6 +95,8 @@ pub enum Progress {
     Accepted,
     /// A connection that it has opened is there for all to see.
     Confirmed,
+    /// Replies would not find the connection that it has opened. The connection ends with it.
+    Unreachable,
     /// A connection that it has opened was withdrawn, and the SYN proxy of a rule decides about it.
     Withdrawn,
 }
@@ -113,6 +115,8 @@ pub struct ProxyScratch {
     pub finish: Option<Finish>,
     /// The packet is a segment that the proxy has made.
     pub is_made: bool,
+    /// The segment that is to take the packet's place before it is tracked anew.
+    pub instead: Option<ControlSegment>,
     /// The segment that answers the packet.
     pub back: Option<ControlSegment>,
     /// The segment that goes on in the packet's place.

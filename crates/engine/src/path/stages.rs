@@ -206,6 +206,14 @@ impl PacketPath {
         self.stage(Stage::Replies, packet, scratch, Self::direct_replies)
     }
 
+    /// The stages of a segment that the gateway has made towards the sender of a packet. It is the
+    /// gateway's own, so no rule is asked, and it leaves by the port that the packet came in by.
+    pub(super) fn walk_back(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        self.stage(Stage::Track, packet, scratch, Self::track_made)?;
+        self.stage(Stage::Confirm, packet, scratch, Self::confirm)?;
+        self.stage(Stage::Translate, packet, scratch, Self::translate_made)
+    }
+
     /// Takes one stage.
     #[inline(always)]
     fn stage(

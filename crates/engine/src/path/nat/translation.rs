@@ -30,7 +30,7 @@ use crate::path::bucket::Bucket;
 use crate::path::nat::identifications::Identifications;
 use crate::path::nat::port_search::UsedUp;
 use crate::path::packet::{Packet, TrackedFlow};
-use crate::path::scratch::Scratch;
+use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{End, OrDrop, Step, Wait, dropped};
 use crate::path::tracking::Tracking;
 
@@ -354,13 +354,17 @@ impl PacketPath {
             return ControlFlow::Break(End::Wait(Wait::Alias));
         };
         match filing.refusal(search.refusal()) {
-            Some(why) => self.refuse_opened(packet, why, now),
+            Some(why) => {
+                scratch.tracking = Progress::Unreachable;
+                dropped(why)
+            }
             None => ControlFlow::Continue(()),
         }
     }
 
-    /// Ends the connection that a packet has opened, and drops the packet.
-    fn refuse_opened(&mut self, packet: &Packet, why: DropReason, now: Timestamp) -> Step {
+    /// Ends the connection that a packet has opened, because replies would not find it.
+    #[cold]
+    pub(in crate::path) fn end_opened(&mut self, packet: &Packet, now: Timestamp) {
         let Self { buckets, tracking, counters, .. } = self;
         if let (Some((name, hash)), Some(bucket)) =
             (packet.looked_up(), buckets.get_mut(packet.bucket))
@@ -369,7 +373,6 @@ impl PacketPath {
             let mut context = Context { ended: None, ..tracking.context(now, counters) };
             bucket.connections.end(&name, hash, &mut context);
         }
-        dropped(why)
     }
 
     /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets
