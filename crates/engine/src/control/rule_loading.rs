@@ -18,7 +18,8 @@ use crate::control::worker_handle::Unresponsive;
 use crate::path::drop_cause::DropCause;
 use crate::path::host_flows::Sign;
 use crate::path::recent_drops::RecentDrop;
-use crate::path::rules::ruleset::{PrepareRulesError, RuleCounts, Rules, WorkerRules};
+use crate::path::rules::ruleset::{PrepareRulesError, Rules};
+use crate::path::rules::worker_rules::{RuleCounts, WorkerRules};
 use crate::worker::command::{Command, Notice, Question};
 
 /// The reason why a ruleset was not loaded. The rules before stay.

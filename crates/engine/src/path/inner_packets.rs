@@ -207,7 +207,7 @@ impl PacketPath {
     ) -> Option<(&mut Inside, Context<'_>)> {
         let Self { buckets, tracking, counters, .. } = self;
         let content = buckets.get_mut(bucket)?;
-        let tracking = tracking.inside.as_mut()?;
+        let tracking = tracking.inside_mut()?;
         let inside = content.inside.get_or_insert_with(|| {
             let mut inside = Box::new(Inside::new(now));
             inside.connections.count_in(&mut tracking.limits, bucket.0);
@@ -292,7 +292,7 @@ impl PacketPath {
     /// If nothing is left of the limit of the gateway, connections inside tunnels give way, at most
     /// so many. Connections outside must not give way to them.
     pub(super) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
-        if !self.tracking.inside.as_ref().is_some_and(|inside| inside.limits.is_used_up()) {
+        if !self.tracking.inside_mut().is_some_and(|inside| inside.limits.is_used_up()) {
             return;
         }
         for _ in 0..most {
@@ -300,7 +300,7 @@ impl PacketPath {
                 break;
             }
         }
-        if let Some(inside) = &mut self.tracking.inside {
+        if let Some(inside) = self.tracking.inside_mut() {
             inside.limits.give_back();
         }
     }

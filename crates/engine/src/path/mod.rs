@@ -63,7 +63,7 @@ use crate::path::reassembly::{Discarded, Reassembly};
 use crate::path::recent_drops::RecentDrops;
 use crate::path::records::LateImports;
 use crate::path::replication::ChangeSender;
-use crate::path::rules::ruleset::WorkerRules;
+use crate::path::rules::worker_rules::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
 use crate::path::upkeep::Upkeep;

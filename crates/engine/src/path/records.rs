@@ -117,7 +117,7 @@ impl PacketPath {
         now: Timestamp,
     ) -> ExportedAnnouncements {
         let (mut records, interfaces) = (Vec::new(), interfaces_of(&self.forwarder));
-        let expectations = &self.tracking.expectations;
+        let expectations = self.tracking.expectations();
         let each = |record| records.push(record);
         let rest = expectations.records_from(from, ANNOUNCEMENTS, interfaces, now, each);
         (records, rest)

@@ -178,19 +178,19 @@ impl PacketPath {
     /// Whether copies of a peer's connections stay when their time is over, and a bridge forwards
     /// nothing.
     pub(crate) fn set_stands_by(&mut self, stands_by: bool) {
-        self.tracking.replication.set_stands_by(stands_by);
+        self.tracking.replication_mut().set_stands_by(stands_by);
         self.forwarder.set_stands_by(stands_by);
     }
 
     /// Begins a turn in which changes are collected, if anybody wants them.
     pub(super) fn begin_replication(&mut self, now: Timestamp) {
         let followed = self.change_sender.as_ref().map(|sender| now.since(sender.since));
-        self.tracking.replication.begin_turn(followed);
+        self.tracking.replication_mut().begin_turn(followed);
     }
 
     /// Sends what the peer has to hear of. True if there is more, for which the ring has room.
     pub(super) fn send_changes(&mut self, now: Timestamp) -> bool {
-        if !self.tracking.replication.has_tables() {
+        if !self.tracking.replication().has_tables() {
             return false;
         }
         let Some(sender) = &mut self.change_sender else { return false };
@@ -200,7 +200,7 @@ impl PacketPath {
         }
         let mut left = CHANGES_A_TURN;
         while left > 0 && !sender.lots.is_full() {
-            let Some(place) = self.tracking.replication.next_table() else { return false };
+            let Some(place) = self.tracking.replication_mut().next_table() else { return false };
             let Some(bucket) = self.buckets.get_mut(BucketId(place)) else { continue };
             let changes = sender.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
             let mut lot = Lot { changes, has_lost: false };
@@ -214,7 +214,7 @@ impl PacketPath {
                 let _ = sender.lots.push(lot);
             }
         }
-        !sender.lots.is_full() && self.tracking.replication.has_tables()
+        !sender.lots.is_full() && self.tracking.replication().has_tables()
     }
 
     /// All connections of a piece of a bucket, of which a peer hears now; `None` if the bucket is

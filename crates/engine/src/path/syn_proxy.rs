@@ -213,7 +213,7 @@ impl PacketPath {
         // A share of 1 means "always", so only a threshold of 1 may have it.
         let least = threshold.min(2);
         let share = threshold.div_ceil(self.syn_proxy.workers).max(least);
-        let half_open = self.tracking.limits.half_open.get(zone);
+        let half_open = self.tracking.limits().half_open.get(zone);
         self.syn_proxy.pressure(zone).answers(half_open, share.into(), now)
     }
 

@@ -28,23 +28,19 @@ const NO_GENERATION: u64 = 0;
 const GENERATION_BITS: u32 = 48;
 
 /// The part of tracking that is not in the bucket, one for each worker.
-///
-/// Five fields can be seen in the room `path`, whose files use them side by side with a bucket: the
-/// limits, the two tables that all workers share, the part inside tunnels, and the connections that
-/// have ended.
 pub struct Tracking {
     /// Tunables.
     settings: Settings,
     /// The settings of each zone.
     zones: Zones,
     /// How many connections there may be.
-    pub(super) limits: Limits,
+    limits: Limits,
     /// Connections that others have announced; shared by all workers.
-    pub(super) expectations: Expectations,
+    expectations: Expectations,
     /// Tunnels whose packets come to many buckets; shared by all workers.
-    pub(super) tunnels: KnownTunnels,
+    tunnels: KnownTunnels,
     /// For what is inside tunnels, where that is judged.
-    pub(super) inside: Option<Box<InsideTracking>>,
+    inside: Option<Box<InsideTracking>>,
     /// Which ports accept no new connections.
     refuses_new: Vec<bool>,
     /// Until when somebody may come back for what the SYN proxy has promised in any zone,
@@ -55,7 +51,7 @@ pub struct Tracking {
     /// The listeners to events of expectations.
     expectation_subscribers: Subscribers<ExpectationEvent>,
     /// The collection of changes for a peer.
-    pub(super) replication: Replication,
+    replication: Replication,
     /// Translated connections that have ended, until their aliases are removed.
     ended: Vec<Ended>,
     /// Names what recorded decisions were made from: no other worker has the same number, and
@@ -99,6 +95,44 @@ impl Tracking {
     pub fn look_inside(&mut self, secret: HashKey) {
         let inside = InsideTracking::new(&self.settings.conntrack, &self.limits, secret);
         self.inside = Some(Box::new(inside));
+    }
+
+    /// How many connections there may be.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The same, to be changed.
+    pub const fn limits_mut(&mut self) -> &mut Limits {
+        &mut self.limits
+    }
+
+    /// Connections that others have announced.
+    #[inline]
+    pub const fn expectations(&self) -> &Expectations {
+        &self.expectations
+    }
+
+    /// Tunnels whose packets come to many buckets.
+    pub const fn tunnels(&self) -> &KnownTunnels {
+        &self.tunnels
+    }
+
+    /// The part inside tunnels, where that is judged.
+    pub fn inside_mut(&mut self) -> Option<&mut InsideTracking> {
+        self.inside.as_deref_mut()
+    }
+
+    /// The collection of changes for a peer.
+    #[inline]
+    pub const fn replication(&self) -> &Replication {
+        &self.replication
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub const fn replication_mut(&mut self) -> &mut Replication {
+        &mut self.replication
     }
 
     /// Sets which ports accept no new connections.

@@ -60,11 +60,13 @@ impl TestGateway {
                 routes: owners.clone(),
                 zones: &zones,
                 refuses_new: vec![false; ports],
+                outputs: ports,
                 workers: 1,
+                resolver: routed.then(|| Resolver::for_test().0),
+                host_questions: None,
             };
-            let mut equipment = blueprint.equipment(config, post, (inbox, &handle.wakeup));
-            equipment.path.resolver = routed.then(|| Resolver::for_test().0);
-            let mut worker = Worker::new(equipment);
+            let tools = (inbox, &handle.wakeup);
+            let mut worker = Worker::new(blueprint.equipment(config, post, tools));
             for bucket in config.buckets.iter().filter(|bucket| owners[bucket.index()] == id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));
             }

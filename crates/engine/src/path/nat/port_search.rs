@@ -118,7 +118,7 @@ impl PacketPath {
         let is_own = own.contains(source.port);
         scratch.replies_come_here =
             is_own && self.hasher.inside().contains(&source.address, reply.key.family);
-        if !is_own && self.translator.used_up.has(self.pool_of(request, &reply), scratch.now) {
+        if !is_own && self.translator.used_up().has(self.pool_of(request, &reply), scratch.now) {
             return Err(DropReason::PortPoolFull);
         }
         scratch.request = Some(*request);
@@ -180,7 +180,8 @@ impl PacketPath {
             }
         }
         if let Some(reply) = last.filter(|_| search.request.is_some()) {
-            self.translator.used_up.note(self.pool_of(&request, &reply), now);
+            let pool = self.pool_of(&request, &reply);
+            self.translator.used_up_mut().note(pool, now);
         }
         Some(Filing::Taken)
     }

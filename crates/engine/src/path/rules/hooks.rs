@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use conntrack::Tracked;
 use flow::{DropReason, ZonePair};
 use netio::PortId;
-use ruleset::{Decision, Hook, NatKind, NatRequest, Outcome, PacketView, evaluate_into};
+use ruleset::{Decision, Hook, NatKind, NatRequest, Outcome, PacketView};
 
 use crate::egress::bridge::OutputPorts;
 use crate::egress::original_ends::original_ends;
@@ -34,7 +34,7 @@ impl PacketPath {
         let Some(rules) = self.rules.as_ref().filter(|_| !packet.passed_raw) else {
             return ControlFlow::Continue(());
         };
-        if rules.shared.program.is_empty(Hook::Untracked) {
+        if !rules.has_chains(Hook::Untracked) {
             return ControlFlow::Continue(());
         }
         let asked = self.ask(Hook::Untracked, packet, scratch);
@@ -336,8 +336,7 @@ impl PacketPath {
         let Some(rules) = &mut self.rules else {
             return ControlFlow::Continue(RuleRequests::default());
         };
-        let program = &rules.shared.program;
-        if program.touches_headers() {
+        if rules.touches_headers() {
             scratch.take_hop(&mut packet.frame);
         }
         let table = self.buckets.get(packet.bucket).map(|bucket| &bucket.connections);
@@ -370,7 +369,7 @@ impl PacketPath {
             routes: routes.as_ref().map(|routes| routes as _),
         };
         let mut outcome = Outcome::NOTHING;
-        evaluate_into(&mut outcome, program, hook, &view, &mut rules.state, now);
+        rules.evaluate(&mut outcome, hook, &view, now);
         // Behind this packet rules see another mark, and may decide otherwise.
         let marks_anew = outcome.ct_mark.is_some_and(|mark| mark != scratch.tracked.mark);
         scratch.per_packet |= outcome.per_packet || marks_anew;
@@ -383,7 +382,7 @@ impl PacketPath {
             || outcome.segment_size.is_some()
             || outcome.is_rewritten
             || outcome.logs.asked() > 0
-            || rules.state.has_joined();
+            || rules.has_joined();
         if has_effects {
             scratch.take_hop(&mut packet.frame);
             self.apply_outcome(&outcome, packet, scratch);
