@@ -451,7 +451,7 @@ impl Coordinator {
                 Notice::Released(queue) => self.ports.take_back(queue),
                 Notice::Freed => netio::return_free_memory(),
                 Notice::Logged(log, line) => self.write_log_line(log, &line),
-                Notice::Rules(worker, before) => self.rule_exchange.has_taken(worker, before),
+                Notice::Rules(worker, before) => self.rule_exchange.note_taken(worker, before),
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }

@@ -14,7 +14,7 @@ use conntrack::{
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
 };
-use ruleset::{Decider, Decision, Hook, Outcome, PacketView};
+use ruleset::{Decider, Decision, Hook, Outcome};
 use steer::BucketId;
 use wire::{Carried, IcmpError, Network, Transport, carried};
 
@@ -25,7 +25,7 @@ use crate::egress::route_decision::RouteDecision;
 use crate::path::drop_cause::DropCause;
 use crate::path::packet::Packet;
 use crate::path::rules::connection::ConnectionDetails;
-use crate::path::rules::hooks::packet_type;
+use crate::path::rules::hooks::view;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{OrDrop, Step};
 use crate::path::tracking::checksum_of;
@@ -320,25 +320,15 @@ impl PacketPath {
         if rules.accepts_at_once(Hook::Forward, scratch.state) {
             return Ok(());
         }
-        (scratch.output, scratch.mark) = (outer.output, outer.mark);
+        (scratch.output, scratch.mark, scratch.priority) =
+            (outer.output, outer.mark, outer.priority);
         let inside = self.buckets.get(packet.bucket).and_then(|it| it.inside.as_ref());
         let asked = inside.and_then(|inside| {
             ConnectionDetails::of(&inside.connections, inner.keyed.as_ref(), tracked, now)
         });
-        let bytes = packet.frame.bytes();
         let zones = ZonePair::both(packet.origin.zone);
-        let view = PacketView {
-            frame: bytes,
-            network: &inner.network,
-            vlan: packet.origin.vlan,
-            packet_type: packet_type(bytes),
-            input: scratch.input,
-            output: scratch.output,
-            mark: scratch.mark,
-            priority: outer.priority,
-            routes: None,
-            connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
-        };
+        let connection = scratch.connection(zones, asked.as_ref().map(|asked| asked as _));
+        let view = view(packet, &inner.network, &scratch, connection, None);
         let outcome = rules.consult(Hook::Forward, &view, now);
         self.mark_inside(packet, &outcome, tracked, now);
         if outcome.logs.asked() > 0 {

@@ -132,12 +132,9 @@ impl PacketPath {
     ) -> ImportedLot<AnnouncementRecord> {
         let mut lot = ImportedLot::default();
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
-        let importing = Importing {
-            hash: &|key: &FlowKey| hasher.table_hash(key),
-            interfaces: interfaces_of(forwarder),
-            map_epoch: 0,
-            needs_addresses: false,
-        };
+        // No announcement asks for the epoch of a zone.
+        let hash_of = |key: &FlowKey| hasher.table_hash(key);
+        let importing = importing(&hash_of, forwarder, 0, false);
         for (id, record) in records {
             let Some(bucket) = buckets.get(id) else {
                 lot.back.push((id, record));
@@ -163,7 +160,7 @@ impl PacketPath {
         let mut epoch = (Zone::default(), self.tracking.zones().map_epoch(Zone::default()));
         for (bucket, record) in records {
             // Aliases are told to other workers. Their rings have to have room.
-            if self.buckets.get(bucket).is_none() || !self.buckets.take_news() {
+            if self.buckets.get(bucket).is_none() || !self.buckets.have_room_for_news() {
                 lot.back.push((bucket, record));
                 continue;
             }

@@ -244,7 +244,7 @@ impl PacketPath {
         let mut lot = AppliedLot::default();
         for (bucket, change) in changes {
             // Aliases are told to other workers. Their rings have to have room.
-            if self.buckets.get(bucket).is_none() || !self.buckets.take_news() {
+            if self.buckets.get(bucket).is_none() || !self.buckets.have_room_for_news() {
                 lot.back.push((bucket, change));
                 continue;
             }

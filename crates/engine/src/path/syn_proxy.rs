@@ -69,7 +69,7 @@ impl PacketPath {
     pub(super) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
         for (zone, promised) in promises {
             self.syn_proxy.pressure(zone).learn(promised);
-            self.tracking.has_promised(promised);
+            self.tracking.note_promise(promised);
         }
     }
 
@@ -240,7 +240,7 @@ impl PacketPath {
         self.counters.syn_proxy.syn_received += 1;
         if !promise.by_rule {
             self.syn_proxy.pressure(keyed.key.zone).promised(now);
-            self.tracking.has_promised(now);
+            self.tracking.note_promise(now);
         }
         Some(End::Answer(Answer::Promise))
     }

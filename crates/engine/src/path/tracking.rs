@@ -273,8 +273,8 @@ impl Tracking {
         self.ended = memory;
     }
 
-    /// The SYN proxy has answered in the name of a server, here or elsewhere.
-    pub fn has_promised(&mut self, at: Timestamp) {
+    /// Notes that the SYN proxy has answered in the name of a server, here or elsewhere.
+    pub fn note_promise(&mut self, at: Timestamp) {
         self.promised_until = self.promised_until.max(at.after(Pressure::PROMISED));
     }
 

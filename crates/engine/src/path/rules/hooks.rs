@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 use conntrack::Tracked;
 use flow::{DropReason, ZonePair};
 use netio::PortId;
-use ruleset::{Decision, Hook, NatKind, NatRequest, Outcome, PacketView};
+use ruleset::{Connection, Decision, Hook, NatKind, NatRequest, Outcome, PacketView, Routes};
+use wire::Network;
 
 use crate::egress::bridge::OutputPorts;
 use crate::egress::original_ends::original_ends;
@@ -348,7 +349,6 @@ impl PacketPath {
             Some(table) if scratch.tracked.is_translated() => table.zones(&scratch.tracked),
             _ => ZonePair::both(packet.origin.zone),
         };
-        let bytes = packet.frame.bytes();
         let routes = self.forwarder.router().map(|router| RuleRoutes {
             routing: router.routing(),
             input: packet.frame.port,
@@ -356,18 +356,9 @@ impl PacketPath {
             route: scratch.exit.route.as_ref(),
             outputs: self.forwarder.outputs(),
         });
-        let view = PacketView {
-            frame: bytes,
-            network: &packet.network,
-            vlan: packet.origin.vlan,
-            packet_type: packet_type(bytes),
-            input: scratch.input,
-            output: scratch.output,
-            mark: scratch.mark,
-            priority: scratch.priority,
-            connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
-            routes: routes.as_ref().map(|routes| routes as _),
-        };
+        let connection = scratch.connection(zones, asked.as_ref().map(|asked| asked as _));
+        let routes = routes.as_ref().map(|routes| routes as _);
+        let view = view(packet, &packet.network, scratch, connection, routes);
         let mut outcome = Outcome::NOTHING;
         rules.evaluate(&mut outcome, hook, &view, now);
         // Behind this packet rules see another mark, and may decide otherwise.
@@ -477,8 +468,33 @@ impl RuleRequests {
     }
 }
 
+/// A packet as rules see it: the packet itself, or one inside it, which `network` describes. In line,
+/// because a view is copied when it is handed on.
+#[inline(always)]
+pub(in crate::path) fn view<'a>(
+    packet: &'a Packet,
+    network: &'a Network,
+    scratch: &Scratch,
+    connection: Connection<'a>,
+    routes: Option<&'a dyn Routes>,
+) -> PacketView<'a> {
+    let frame = packet.frame.bytes();
+    PacketView {
+        frame,
+        network,
+        vlan: packet.origin.vlan,
+        packet_type: packet_type(frame),
+        input: scratch.input,
+        output: scratch.output,
+        mark: scratch.mark,
+        priority: scratch.priority,
+        connection,
+        routes,
+    }
+}
+
 /// To whom the link carried a frame, as rules number it.
-pub(in crate::path) fn packet_type(frame: &[u8]) -> u8 {
+fn packet_type(frame: &[u8]) -> u8 {
     const TO_US: u8 = 0;
     const BROADCAST: u8 = 1;
     const MULTICAST: u8 = 2;
