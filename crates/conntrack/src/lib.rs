@@ -44,8 +44,8 @@ pub use replication::{COPY_KEPT, Change, ENDS_MAX, Replication};
 pub use settings::Settings;
 pub use table::{
     Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Checksum, Claimant, ConnectionId,
-    Context, Cursor, Ended, Guess, Imported, Importing, Inside, Passage, Reached, Table, Tracked,
-    TrackedPacket, Verdict, class_without_flow,
+    Context, Cursor, Ended, Guess, Imported, Importing, Inside, NextSource, Passage, Reached,
+    Table, Tracked, TrackedPacket, Verdict, class_without_flow,
 };
 pub use tunnels::KnownTunnels;
 pub use view::{

@@ -50,7 +50,8 @@ pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
 pub use path::replication::{ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, ToldPiece};
-pub use path::rules::ruleset::{PrepareRulesError, RuleCounts, check_rules};
+pub use path::rules::ruleset::{PrepareRulesError, check_rules};
+pub use path::rules::worker_rules::RuleCounts;
 pub use path::settings::Settings;
 pub use path::zone_config::{
     LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, TimeoutPolicy, ZoneConfig, ZoneError,

@@ -96,7 +96,7 @@ impl Table {
         }
         let is_changed = is_marked_anew || changes.timeout_s.is_some() || wanted != labels;
         if is_changed {
-            self.has_changed(slot, context);
+            self.report_change(slot, context);
         }
         is_changed
     }

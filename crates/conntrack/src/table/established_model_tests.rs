@@ -157,6 +157,7 @@ impl Twin {
         let mut frame = [0; PAYLOAD + COMMAND.len()];
         frame[PAYLOAD..].copy_from_slice(COMMAND);
         let track = self.track;
+        let mut edits = Vec::new();
         let tracked = self.lab.offer(network, |table, packet, context| {
             let keyed = packet.keyed.in_zone(zones.unwrap_or_default().original);
             let hash = hash(&keyed.key);
@@ -168,9 +169,9 @@ impl Twin {
                 table.withdraw(id, context);
                 return tracked;
             }
-            table.accept(tracked, &packet, context)
+            table.accept_with_edits(tracked, &packet, &mut edits, context)
         });
-        (tracked, self.lab.table.take_edits())
+        (tracked, edits)
     }
 
     /// All connections as they are in memory.

@@ -91,13 +91,6 @@ impl Table {
         }
     }
 
-    /// The edits of the payload of the packet that was the last argument of
-    /// [`accept`](Table::accept), in the order of their places. The packet leaves with the sequence
-    /// number of the [adjustment](Table::adjustment) before or after this; both give the same.
-    pub fn take_edits(&mut self) -> Vec<Edit> {
-        std::mem::take(&mut self.edits)
-    }
-
     /// True if a connection of the table has shifted sequence numbers.
     #[inline]
     pub const fn has_adjustments(&self) -> bool {
@@ -127,14 +120,13 @@ impl Table {
         Some((hit.direction, Adjustment { sequences, ..Adjustment::default() }))
     }
 
-    /// Keeps the edits of a packet for the caller, and records their effect on the following
-    /// sequence numbers.
-    pub(super) fn keep_edits(
+    /// Records the effect of edits of a packet on the following sequence numbers.
+    pub(super) fn shift_by_edits(
         &mut self,
         slot: u32,
         direction: Direction,
         sequence: Option<u32>,
-        edits: Vec<Edit>,
+        edits: &[Edit],
     ) {
         let longer = edits.iter().fold(0u32, |sum, edit| {
             sum.wrapping_add(edit.text.len() as u32).wrapping_sub(edit.place.len() as u32)
@@ -144,7 +136,6 @@ impl Table {
                 |shifts: &mut [Shift; 2]| shifts[direction.index()].lengthen(sequence, longer);
             self.slab.shift(slot, lengthen);
         }
-        self.edits = edits;
     }
 }
 

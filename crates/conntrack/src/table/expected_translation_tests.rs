@@ -108,6 +108,7 @@ impl Lab {
         }
         let packet =
             TrackedPacket { hash: hash(&keyed.key), ..usual_packet(&network, &frame, &keyed) };
+        let mut edits = Vec::new();
         let (tracked, address_changes) = self.run(|table, context| {
             let tracked = table.track(&packet, context);
             if let (true, Some(id)) = (tracked.fresh, tracked.connection)
@@ -118,9 +119,9 @@ impl Lab {
                 }
                 table.make_reply_unique(id, supply(), context).unwrap();
             }
-            (table.accept(tracked, &packet, context), table.translation(&tracked))
+            let accepted = table.accept_with_edits(tracked, &packet, &mut edits, context);
+            (accepted, table.translation(&tracked))
         });
-        let edits = self.table.take_edits();
         let original = Ends::of(&keyed.key, keyed.sender);
         let end = |old, new: Option<wire::TransportAddress>| {
             new.map_or(old, |new| flow::Endpoint { address: new.address, port: new.port })

@@ -37,7 +37,6 @@ use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
-use crate::nat::Edit;
 use crate::proto::{Before, Input, State, Step};
 use crate::replication::COPY_KEPT;
 use crate::{Connection, Direction, DropCause, Event, EventKind, Settings, TimeoutPolicy};
@@ -51,7 +50,7 @@ pub use self::packet::{
 };
 pub use self::port_eviction::Claimant;
 pub use self::records::{Imported, Importing};
-pub use self::translation::{Again, Reached};
+pub use self::translation::{Again, NextSource, Reached};
 
 /// The connections of one bucket. It belongs to one worker at a time and can be given to
 /// another as a whole.
@@ -67,8 +66,6 @@ pub struct Table {
     occupancy: Occupancy,
     /// The slot of the connection that was opened last, with the hash of its key.
     opened: (u32, u64),
-    /// The changes that helpers want in the payload of the last packet that passed.
-    edits: Vec<Edit>,
 }
 
 impl Table {
@@ -80,7 +77,6 @@ impl Table {
             wheel: TimerWheel::new(now),
             occupancy: Occupancy::default(),
             opened: (u32::MAX, 0),
-            edits: Vec::new(),
         }
     }
 
@@ -288,7 +284,7 @@ impl Table {
                 if news {
                     self.count_no_more(slot);
                     self.rank(slot, context);
-                    self.has_changed(slot, context);
+                    self.report_change(slot, context);
                 } else {
                     self.note_refresh(slot, context);
                 }
@@ -298,7 +294,7 @@ impl Table {
                 if replied && !before.seen_reply {
                     head.status.set(Status::SEEN_REPLY);
                     self.rank(slot, context);
-                    self.has_changed(slot, context);
+                    self.report_change(slot, context);
                 }
                 tracked.at(slot, &self.slab[slot].head)
             }

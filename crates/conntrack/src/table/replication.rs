@@ -93,7 +93,7 @@ impl Table {
     }
 
     /// Reports a connection whose state has changed, and puts it on the dirty list.
-    pub(super) fn has_changed(&mut self, slot: u32, context: &mut Context<'_>) {
+    pub(super) fn report_change(&mut self, slot: u32, context: &mut Context<'_>) {
         self.note_change(slot, context);
         report(&self.slab, slot, EventKind::Update, context);
     }

@@ -36,7 +36,8 @@ use crate::path::TimeSource;
 use crate::path::events::{EventSender, EventStream, Subscription};
 use crate::path::host_questions::HostAsker;
 use crate::path::recent_drops::Inherited;
-use crate::path::rules::ruleset::{RuleCounts, Rules};
+use crate::path::rules::ruleset::Rules;
+use crate::path::rules::worker_rules::RuleCounts;
 use crate::path::zones::Zones;
 use crate::rings::ownership::Move;
 use crate::worker::command::{Command, Notice, Question};
@@ -450,7 +451,7 @@ impl Coordinator {
                 Notice::Released(queue) => self.ports.take_back(queue),
                 Notice::Freed => netio::return_free_memory(),
                 Notice::Logged(log, line) => self.write_log_line(log, &line),
-                Notice::Rules(worker, before) => self.rule_exchange.has_taken(worker, before),
+                Notice::Rules(worker, before) => self.rule_exchange.note_taken(worker, before),
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }

@@ -11,6 +11,7 @@ pub mod gateway;
 pub mod host_answers;
 pub mod host_chains;
 pub mod host_guard;
+pub mod offers;
 pub mod peer;
 pub mod port_book;
 pub mod ports;

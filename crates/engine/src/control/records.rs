@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::ControlFlow;
-use std::time::Duration;
 
 use conntrack::{AnnouncementCursor, AnnouncementRecord, ConnectionRecord, Cursor, ImportRefusal};
 use flow::FlowKey;
@@ -13,19 +12,14 @@ use steer::{BucketId, WorkerId};
 
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
+use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::record::{Record, RecordRefusal};
 use crate::control::worker_handle::Unresponsive;
 use crate::path::records::{Exported, Filed, ImportedLot};
 use crate::worker::command::Question;
 
-/// Most records that one question brings to a worker: packets wait no longer than for two batches.
-const LOT: usize = 128;
-/// How often records are offered again to workers that have no room in their rings.
-const TRIES: usize = 1000;
 /// How often records are offered again in whose place packets open connections.
 const UNSETTLED_TRIES: usize = 100;
-/// The time between two tries.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -348,18 +342,8 @@ impl Coordinator {
         &mut self,
         records: Vec<R>,
     ) -> Result<Vec<ImportedLot<R>>, Unresponsive> {
-        let mut by_owner: BTreeMap<WorkerId, Filed<R>> = BTreeMap::new();
-        for record in records {
-            let bucket = self.bucket_for(&record);
-            by_owner.entry(self.table.owner(bucket)).or_default().push((bucket, record));
-        }
-        let mut pending = Vec::new();
-        for (owner, records) in by_owner {
-            pending.push((owner, self.ask_later(owner, |reply| R::question(records, reply))?));
-        }
-        let answers = pending.into_iter();
-        answers
-            .map(|(owner, answer)| self.execution.receive(&answer).ok_or(Unresponsive(owner)))
-            .collect()
+        let filed: Filed<R> =
+            records.into_iter().map(|record| (self.bucket_for(&record), record)).collect();
+        self.offer(filed, R::question)
     }
 }

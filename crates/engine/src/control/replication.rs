@@ -1,25 +1,16 @@
 //! Changes of connections for a peer, and copies of a peer's connections, over all workers.
 //! [`crate::path::replication`] says what a worker does.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
 use conntrack::{Cursor, ImportRefusal};
 use flow::KeyedPacket;
 use steer::{BucketId, WorkerId};
 
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
+use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
 use crate::path::replication::{AppliedLot, ChangeStream, ChangeTap, CopyChange, ToldPiece};
 use crate::worker::command::{Command, Question};
-
-/// Most changes that one question brings to a worker: packets wait no longer than for two batches.
-const LOT: usize = 128;
-/// How often changes are offered again to workers that have no room in their rings.
-const TRIES: usize = 1000;
-/// The time between two tries.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// The part that workers have in replication.
 #[derive(Default)]
@@ -167,18 +158,8 @@ impl Gateway {
 impl Coordinator {
     /// Gives changes to the owners of their buckets, all at the same time.
     fn change_lot(&mut self, changes: Vec<CopyChange>) -> Result<Vec<AppliedLot>, Unresponsive> {
-        let mut by_owner: BTreeMap<WorkerId, Vec<(BucketId, CopyChange)>> = BTreeMap::new();
-        for change in changes {
-            let bucket = self.bucket_of(&change.original().key);
-            by_owner.entry(self.table.owner(bucket)).or_default().push((bucket, change));
-        }
-        let mut pending = Vec::new();
-        for (owner, changes) in by_owner {
-            pending.push((owner, self.ask_later(owner, |reply| Question::Apply(changes, reply))?));
-        }
-        let answers = pending.into_iter();
-        answers
-            .map(|(owner, answer)| self.execution.receive(&answer).ok_or(Unresponsive(owner)))
-            .collect()
+        let of_bucket = |change: CopyChange| (self.bucket_of(&change.original().key), change);
+        let filed: Vec<_> = changes.into_iter().map(of_bucket).collect();
+        self.offer(filed, Question::Apply)
     }
 }

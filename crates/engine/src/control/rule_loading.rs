@@ -18,7 +18,8 @@ use crate::control::worker_handle::Unresponsive;
 use crate::path::drop_cause::DropCause;
 use crate::path::host_flows::Sign;
 use crate::path::recent_drops::RecentDrop;
-use crate::path::rules::ruleset::{PrepareRulesError, RuleCounts, Rules, WorkerRules};
+use crate::path::rules::ruleset::{PrepareRulesError, Rules};
+use crate::path::rules::worker_rules::{RuleCounts, WorkerRules};
 use crate::worker::command::{Command, Notice, Question};
 
 /// The reason why a ruleset was not loaded. The rules before stay.
@@ -208,7 +209,7 @@ pub struct RuleExchange {
 impl RuleExchange {
     /// Notes that a worker judges by the rules that it was sent. The rules `before` are freed
     /// here, because no packet waits for this thread.
-    pub fn has_taken(&mut self, worker: WorkerId, before: Option<Box<WorkerRules>>) {
+    pub fn note_taken(&mut self, worker: WorkerId, before: Option<Box<WorkerRules>>) {
         drop(before);
         if let Some(at) = self.awaited.iter().position(|awaited| *awaited == worker) {
             self.awaited.swap_remove(at);
@@ -361,7 +362,7 @@ impl Coordinator {
             let Ok(Notice::Rules(taker, before)) = notice else {
                 return Err(Unresponsive(worker));
             };
-            self.rule_exchange.has_taken(taker, before);
+            self.rule_exchange.note_taken(taker, before);
         }
         Ok(())
     }

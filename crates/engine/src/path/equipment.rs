@@ -104,6 +104,7 @@ impl PacketPath {
             },
             batch: Vec::with_capacity(2 * BATCH),
             apart: Vec::new(),
+            discarded: Vec::new(),
             upkeep: Upkeep::default(),
             late_imports: LateImports::default(),
             change_sender: None,

@@ -9,12 +9,12 @@ use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
     Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Replication,
-    Settings, Shortage, Tracked, TrackedPacket, class_without_flow,
+    Settings, Shortage, Tracked, TrackedPacket, Verdict, class_without_flow,
 };
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
 };
-use ruleset::{Decider, Decision, Hook, Outcome, PacketView};
+use ruleset::{Decider, Decision, Hook, Outcome};
 use steer::BucketId;
 use wire::{Carried, IcmpError, Network, Transport, carried};
 
@@ -25,7 +25,7 @@ use crate::egress::route_decision::RouteDecision;
 use crate::path::drop_cause::DropCause;
 use crate::path::packet::Packet;
 use crate::path::rules::connection::ConnectionDetails;
-use crate::path::rules::hooks::packet_type;
+use crate::path::rules::hooks::view;
 use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{OrDrop, Step};
 use crate::path::tracking::checksum_of;
@@ -86,6 +86,16 @@ impl InsideTracking {
 /// anybody may have written, are not counted.
 fn inside(settings: &Settings) -> Settings {
     Settings { half_open_per_source: 0, helpers: Helpers::default(), ..settings.clone() }
+}
+
+/// The answer of the connections inside a tunnel to a packet.
+enum InsideAnswer {
+    /// It was tracked.
+    Tracked(Tracked),
+    /// The limit of the gateway or of the tunnel leaves no room for its connection.
+    NoRoom,
+    /// It is refused.
+    Refused(DropCause),
 }
 
 /// A packet that a tunnel carries.
@@ -197,7 +207,7 @@ impl PacketPath {
     ) -> Option<(&mut Inside, Context<'_>)> {
         let Self { buckets, tracking, counters, .. } = self;
         let content = buckets.get_mut(bucket)?;
-        let tracking = tracking.inside.as_mut()?;
+        let tracking = tracking.inside_mut()?;
         let inside = content.inside.get_or_insert_with(|| {
             let mut inside = Box::new(Inside::new(now));
             inside.connections.count_in(&mut tracking.limits, bucket.0);
@@ -219,18 +229,22 @@ impl PacketPath {
                 class => Tracked::alone(class),
             });
         };
-        let mut tracked = self.offer_inside(packet, inner, &keyed, now);
-        if tracked.is_err_and(|why| why.reason() == DropReason::TableFull)
+        let mut answer = self.offer_inside(packet, inner, &keyed, now);
+        if matches!(answer, InsideAnswer::NoRoom)
             && self.time == TimeSource::Turn
             && self.evict_inside(now)
         {
-            tracked = self.offer_inside(packet, inner, &keyed, now);
+            answer = self.offer_inside(packet, inner, &keyed, now);
         }
-        if tracked.is_err_and(|why| why.reason() == DropReason::TableFull) {
-            self.counters.conntrack.insert_failed += 1;
-            self.counters.conntrack.drop += 1;
+        match answer {
+            InsideAnswer::Tracked(tracked) => Ok(tracked),
+            InsideAnswer::Refused(why) => Err(why),
+            InsideAnswer::NoRoom => {
+                self.counters.conntrack.insert_failed += 1;
+                self.counters.conntrack.drop += 1;
+                Err(DropReason::TableFull.into())
+            }
         }
-        tracked
     }
 
     fn offer_inside(
@@ -239,12 +253,13 @@ impl PacketPath {
         inner: &Inner,
         keyed: &KeyedPacket,
         now: Timestamp,
-    ) -> Result<Tracked, DropCause> {
+    ) -> InsideAnswer {
         let may_open = self.tracking.may_open(packet.frame.port);
         let hash = self.hasher.packet_hash(&keyed.key);
-        let found = self.inside_of(packet.bucket, now);
-        let (inside, mut context) = found.ok_or(DropReason::InsideRefused)?;
-        let number = inside.number(inner.passage).ok_or(DropReason::TableFull)?;
+        let Some((inside, mut context)) = self.inside_of(packet.bucket, now) else {
+            return InsideAnswer::Refused(DropReason::InsideRefused.into());
+        };
+        let Some(number) = inside.number(inner.passage) else { return InsideAnswer::NoRoom };
         let (keyed, hash) = keyed.moved(hash, number);
         let offered = TrackedPacket {
             network: &inner.network,
@@ -260,7 +275,11 @@ impl PacketPath {
             zones: None,
         };
         let tracked = inside.connections.track(&offered, &mut context);
-        tracked.refusal().map_or(Ok(tracked), |why| Err(why.into()))
+        match (tracked.verdict, tracked.refusal()) {
+            (Verdict::NoRoom(Shortage::Table | Shortage::Reserve), _) => InsideAnswer::NoRoom,
+            (_, Some(why)) => InsideAnswer::Refused(why.into()),
+            (_, None) => InsideAnswer::Tracked(tracked),
+        }
     }
 
     /// Has a connection inside some tunnel give way; false if none does.
@@ -273,7 +292,7 @@ impl PacketPath {
     /// If nothing is left of the limit of the gateway, connections inside tunnels give way, at most
     /// so many. Connections outside must not give way to them.
     pub(super) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
-        if !self.tracking.inside.as_ref().is_some_and(|inside| inside.limits.is_used_up()) {
+        if !self.tracking.inside_mut().is_some_and(|inside| inside.limits.is_used_up()) {
             return;
         }
         for _ in 0..most {
@@ -281,7 +300,7 @@ impl PacketPath {
                 break;
             }
         }
-        if let Some(inside) = &mut self.tracking.inside {
+        if let Some(inside) = self.tracking.inside_mut() {
             inside.limits.give_back();
         }
     }
@@ -301,25 +320,15 @@ impl PacketPath {
         if rules.accepts_at_once(Hook::Forward, scratch.state) {
             return Ok(());
         }
-        (scratch.output, scratch.mark) = (outer.output, outer.mark);
+        (scratch.output, scratch.mark, scratch.priority) =
+            (outer.output, outer.mark, outer.priority);
         let inside = self.buckets.get(packet.bucket).and_then(|it| it.inside.as_ref());
         let asked = inside.and_then(|inside| {
             ConnectionDetails::of(&inside.connections, inner.keyed.as_ref(), tracked, now)
         });
-        let bytes = packet.frame.bytes();
         let zones = ZonePair::both(packet.origin.zone);
-        let view = PacketView {
-            frame: bytes,
-            network: &inner.network,
-            vlan: packet.origin.vlan,
-            packet_type: packet_type(bytes),
-            input: scratch.input,
-            output: scratch.output,
-            mark: scratch.mark,
-            priority: outer.priority,
-            routes: None,
-            connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
-        };
+        let connection = scratch.connection(zones, asked.as_ref().map(|asked| asked as _));
+        let view = view(packet, &inner.network, &scratch, connection, None);
         let outcome = rules.consult(Hook::Forward, &view, now);
         self.mark_inside(packet, &outcome, tracked, now);
         if outcome.logs.asked() > 0 {

@@ -12,7 +12,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use steer::BucketId;
 
 use crate::path::PacketPath;
-use crate::path::records::{importing, interfaces_of};
+use crate::path::records::{RecordImport, importing, interfaces_of};
 use crate::rings::link::Wakeup;
 
 /// Changes that go through the ring in one piece at most.
@@ -188,6 +188,18 @@ pub struct AppliedLot {
     pub back: Vec<(BucketId, CopyChange)>,
 }
 
+/// The result of a state of a copy.
+enum SetCopy {
+    /// The copy was made.
+    Made,
+    /// The copy has this state now.
+    Changed,
+    /// There is no copy.
+    Refused(ImportRefusal),
+    /// The worker can not make it now. Another try may succeed.
+    Later,
+}
+
 /// All connections of a piece of a bucket.
 #[derive(Debug, Default)]
 pub struct ToldPiece {
@@ -207,19 +219,19 @@ impl PacketPath {
     /// Sets whether copies of a peer's connections stay when their time is over, and a bridge forwards
     /// nothing.
     pub(crate) fn set_stands_by(&mut self, stands_by: bool) {
-        self.tracking.replication.set_stands_by(stands_by);
+        self.tracking.replication_mut().set_stands_by(stands_by);
         self.forwarder.set_stands_by(stands_by);
     }
 
     /// Begins a turn in which changes are collected, if anybody wants them.
     pub(super) fn begin_replication(&mut self, now: Timestamp) {
         let followed = self.change_sender.as_ref().map(|sender| now.since(sender.since));
-        self.tracking.replication.begin_turn(followed);
+        self.tracking.replication_mut().begin_turn(followed);
     }
 
     /// Sends what the peer has to hear of. True if there is more, for which the ring has room.
     pub(super) fn send_changes(&mut self, now: Timestamp) -> bool {
-        if !self.tracking.replication.has_tables() {
+        if !self.tracking.replication().has_tables() {
             return false;
         }
         let Some(sender) = &mut self.change_sender else { return false };
@@ -230,7 +242,7 @@ impl PacketPath {
         let Self { buckets, tracking, forwarder, counters, .. } = self;
         sender.send_from(|budget, changes| {
             loop {
-                let place = tracking.replication.next_table()?;
+                let place = tracking.replication_mut().next_table()?;
                 // The bucket may have left.
                 let Some(bucket) = buckets.get_mut(BucketId(place)) else { continue };
                 let interfaces = interfaces_of(forwarder);
@@ -244,7 +256,7 @@ impl PacketPath {
                 ));
             }
         });
-        !sender.is_full() && self.tracking.replication.has_tables()
+        !sender.is_full() && self.tracking.replication().has_tables()
     }
 
     /// All connections of a piece of a bucket, of which a peer hears now; `None` if the bucket is
@@ -274,7 +286,7 @@ impl PacketPath {
         let mut lot = AppliedLot::default();
         for (bucket, change) in changes {
             // Aliases are told to other workers. Their rings have to have room.
-            if self.buckets.get(bucket).is_none() || !self.buckets.take_news() {
+            if self.buckets.get(bucket).is_none() || !self.buckets.have_room_for_news() {
                 lot.back.push((bucket, change));
                 continue;
             }
@@ -283,10 +295,10 @@ impl PacketPath {
                     lot.ended += u64::from(self.end_copy(bucket, &original, now))
                 }
                 CopyChange::State(record) => match self.set_copy(bucket, &record, now) {
-                    Ok(true) => lot.made += 1,
-                    Ok(false) => lot.changed += 1,
-                    Err(Some(refusal)) => lot.refused.push((record.original(), refusal)),
-                    Err(None) => lot.back.push((bucket, CopyChange::State(record))),
+                    SetCopy::Made => lot.made += 1,
+                    SetCopy::Changed => lot.changed += 1,
+                    SetCopy::Refused(refusal) => lot.refused.push((record.original(), refusal)),
+                    SetCopy::Later => lot.back.push((bucket, CopyChange::State(record))),
                 },
             }
             // It may have taken the place of others that have aliases.
@@ -304,30 +316,29 @@ impl PacketPath {
         bucket.connections.end_original(original, hash, &mut context)
     }
 
-    /// True for a connection that was made, false for one that has another state now.
-    fn set_copy(
-        &mut self,
-        bucket: BucketId,
-        record: &ConnectionRecord,
-        now: Timestamp,
-    ) -> Result<bool, Option<ImportRefusal>> {
+    /// Gives a copy this state, or makes it.
+    fn set_copy(&mut self, bucket: BucketId, record: &ConnectionRecord, now: Timestamp) -> SetCopy {
         let hash = self.hasher.table_hash(&record.original().key);
         let epoch = self.tracking.zones().map_epoch(record.zones().named());
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
-        let Some(content) = buckets.get_mut(bucket) else { return Err(None) };
+        let Some(content) = buckets.get_mut(bucket) else { return SetCopy::Later };
         let key_hash = |key: &flow::FlowKey| hasher.table_hash(key);
         let importing = importing(&key_hash, forwarder, epoch, false);
         let mut context = tracking.context_of(Some(record.zones().named()), now, counters);
         if let Ok(id) = content.connections.amend(record, importing, &mut context) {
             content.connections.set_copy(id);
-            return Ok(false);
+            return SetCopy::Changed;
         }
         // It may have other replies now, because it was translated anew.
         content.connections.end_original(&record.original(), hash, &mut context);
-        let id = self.import_one(bucket, record, (epoch, false), now)?;
+        let id = match self.import_one(bucket, record, (epoch, false), now) {
+            RecordImport::Made(id) => id,
+            RecordImport::Refused(refusal) => return SetCopy::Refused(refusal),
+            RecordImport::Later => return SetCopy::Later,
+        };
         if let Some(content) = self.buckets.get_mut(bucket) {
             content.connections.set_copy(id);
         }
-        Ok(true)
+        SetCopy::Made
     }
 }

@@ -54,7 +54,8 @@ pub struct Scratch {
     pub exit: Exit,
     /// The changes that the translation of its connection makes to it.
     pub address_changes: AddressChanges,
-    /// It is for the host, and no rule translates it.
+    /// It is for an address of the host and belongs to no connection. It ends at the host unless a
+    /// rule in front of routing translates its destination.
     pub ends_at_host: bool,
     /// It is the host's own, and the gateway answers it if the host has no part of it.
     pub host_may_refuse: bool,
@@ -94,6 +95,8 @@ pub enum Progress {
     Accepted,
     /// A connection that it has opened is there for all to see.
     Confirmed,
+    /// Replies would not find the connection that it has opened. The connection ends with it.
+    Unreachable,
     /// A connection that it has opened was withdrawn, and the SYN proxy of a rule decides about it.
     Withdrawn,
 }
@@ -112,6 +115,8 @@ pub struct ProxyScratch {
     pub finish: Option<Finish>,
     /// The packet is a segment that the proxy has made.
     pub is_made: bool,
+    /// The segment that is to take the packet's place before it is tracked anew.
+    pub instead: Option<ControlSegment>,
     /// The segment that answers the packet.
     pub back: Option<ControlSegment>,
     /// The segment that goes on in the packet's place.

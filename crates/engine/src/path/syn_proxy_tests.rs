@@ -2,7 +2,7 @@
 //! 7323.
 
 use flow::SynProxyCounters;
-use netio::{Frame, FramePool, Segmentation};
+use netio::{Checksum, Frame, FramePool, Segmentation};
 use ruleset::{Options, import};
 use wire::build::{PacketBuilder, Tcp};
 use wire::tcp_option::{TcpOption, TcpOptions, of_segment};
@@ -11,6 +11,8 @@ use wire::{Network, checksum};
 use super::*;
 use crate::egress::Mode;
 use crate::path::rules::ruleset::Rules;
+use crate::path::stages::observer::take;
+use crate::path::step::Stage;
 use crate::testing::one_worker::Rig;
 use crate::worker::command::Command;
 use crate::{Config, REPLAY_SECRET};
@@ -284,6 +286,28 @@ fn a_client_reaches_a_server_with_all_that_it_offers() {
         let counts = scene.counts();
         assert_eq!((counts.syn_received, counts.cookie_valid, scene.dropped()), (1, 1, 0));
     }
+}
+
+/// The stages of what the server and the client send, up to the segments that the proxy makes.
+#[test]
+fn the_observer_hears_of_the_segments_that_the_proxy_makes() {
+    let mut scene = Scene::new(false, 1);
+    let answer = scene.knock(&[]);
+    take();
+    scene.come_back(&answer, &[]);
+    let seen = take();
+    let at = seen.iter().position(|it| *it == (Stage::Track, Some(End::Retrack))).unwrap();
+    assert_eq!(seen[at + 1..at + 3], [(Stage::NumbersIn, None), (Stage::Track, None)]);
+    assert_eq!(seen.last(), Some(&(Stage::Replies, None)), "the SYN goes on to the server");
+    let syn_ack =
+        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 1000, ..Tcp::default() };
+    let [update, ack] = scene.send(INSIDE, &syn_ack);
+    assert_eq!((update.len(), ack.len()), (1, 1));
+    let seen = take();
+    let end = (Stage::ProxiedOut, Some(End::Answer(Answer::BothWays)));
+    let at = seen.iter().position(|it| *it == end).unwrap();
+    let made = [Stage::Track, Stage::Confirm, Stage::Translate].map(|stage| (stage, None));
+    assert_eq!(seen[at + 1..], made);
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl<I: Freight> Link<I> {
 
     /// True if there is room for news that may be told later: they leave half of
     /// [`CONTROL_RESERVE`] to what must not wait.
-    pub fn takes_news(&self) -> bool {
+    pub fn has_room_for_news(&self) -> bool {
         self.to.slots() > self.staged.len() + CONTROL_RESERVE / 2
     }
 

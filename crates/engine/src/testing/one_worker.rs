@@ -26,7 +26,10 @@ pub fn alone(config: &Config, inbox: Consumer<Command>, owner: WorkerId) -> Work
         routes: vec![owner; config.buckets.get()],
         zones: &Zones::new(&config.zones, 2).unwrap(),
         refuses_new: vec![false; 2],
+        outputs: 2,
         workers: 1,
+        resolver: None,
+        host_questions: None,
     };
     let wakeup = Wakeup::new(Waker::new().unwrap());
     Worker::new(blueprint.equipment(config, post, (inbox, &wakeup)))

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use conntrack::nat::{BucketPorts, Request, Supply, TranslatedEnd};
-use conntrack::{Again, Reached};
+use conntrack::{Again, NextSource, Reached};
 use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
 use wire::{Readdress, TransportAddress};
 
@@ -118,7 +118,7 @@ impl PacketPath {
         let is_own = own.contains(source.port);
         scratch.replies_come_here =
             is_own && self.hasher.inside().contains(&source.address, reply.key.family);
-        if !is_own && self.translator.used_up.has(self.pool_of(request, &reply), scratch.now) {
+        if !is_own && self.translator.used_up().has(self.pool_of(request, &reply), scratch.now) {
             return Err(DropReason::PortPoolFull);
         }
         scratch.request = Some(*request);
@@ -162,9 +162,9 @@ impl PacketPath {
                 &mut context,
             );
             let again = match again {
-                Ok(again) => again,
-                Err(DropReason::PortPoolFull) => break,
-                Err(_) => return Some(Filing::Taken),
+                NextSource::Found(again) => again,
+                NextSource::UsedUp => break,
+                NextSource::Refused => return Some(Filing::Taken),
             };
             if again.reached.may_evict && !search.reached.may_evict {
                 search.asked = 0;
@@ -180,7 +180,8 @@ impl PacketPath {
             }
         }
         if let Some(reply) = last.filter(|_| search.request.is_some()) {
-            self.translator.used_up.note(self.pool_of(&request, &reply), now);
+            let pool = self.pool_of(&request, &reply);
+            self.translator.used_up_mut().note(pool, now);
         }
         Some(Filing::Taken)
     }

@@ -164,7 +164,7 @@ fn a_packet_is_changed_twice_at_most_whatever_was_tried() {
     for workers in 1..3 {
         let mut gateway = gateway_with(workers, 200);
         let total = |gateway: &TestGateway| {
-            let of_worker = |worker: &Worker| worker.path.translator.identifications.total();
+            let of_worker = |worker: &Worker| worker.path.translator.identified();
             gateway.workers.iter().map(of_worker).fold(0, u32::wrapping_add)
         };
         let before = total(&gateway);

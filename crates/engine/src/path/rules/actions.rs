@@ -31,7 +31,7 @@ impl PacketPath {
         if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             let table = &mut bucket.connections;
             if let Some(rules) = &mut self.rules {
-                rules.state.take_joined().for_each(|tallied| table.tally(tracked, tallied));
+                rules.take_joined().for_each(|tallied| table.tally(tracked, tallied));
             }
             let mut context =
                 self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);

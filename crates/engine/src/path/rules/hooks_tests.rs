@@ -90,7 +90,7 @@ impl Rig {
 
     fn counted(&self) -> Vec<u64> {
         let rules = self.worker.path.rules.as_ref().unwrap();
-        rules.state.all_counted().iter().map(|counted| counted.packets).collect()
+        rules.all_counted().iter().map(|counted| counted.packets).collect()
     }
 }
 
@@ -121,7 +121,7 @@ fn a_rejected_packet_is_answered_and_leaves_no_connection() {
     assert_eq!(rig.worker.path.counters.output.tcp_resets, 2);
     let recent = rig.worker.path.recent_drops.kept();
     assert_eq!(recent[0].why, DropCause::Rule { rule: 0, revision: 3, invalid: None });
-    let told = rig.worker.path.rules.as_ref().unwrap().shared.tell(&recent[0].why);
+    let told = rig.worker.path.rules.as_ref().unwrap().shared().tell(&recent[0].why);
     assert_eq!(told.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
     assert_eq!(rig.listed().len(), 1);
@@ -197,7 +197,7 @@ fn rules_decide_whether_invalid_packets_are_dropped() {
     }
     let why = strict.worker.path.recent_drops.kept()[0].why;
     assert!(why.invalid().is_some_and(|check| check.reason() == DropReason::TcpSequence), "{why}");
-    let told = strict.worker.path.rules.as_ref().unwrap().shared.tell(&why).unwrap();
+    let told = strict.worker.path.rules.as_ref().unwrap().shared().tell(&why).unwrap();
     assert!(told.contains("; it is INVALID: sequence"), "{told}");
 }
 

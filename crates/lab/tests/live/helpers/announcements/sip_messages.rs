@@ -274,16 +274,17 @@ fn ours(call: &Call) -> Vec<Option<String>> {
     let outside = Addresses::one(OUTSIDE.parse().unwrap());
     let masquerade = Request { addresses: Some(outside), ..Request::of(TranslatedEnd::Source) };
     let each = call.messages.iter().map(|Message { frame, .. }| {
+        let mut edits = Vec::new();
         let passed = own.offer(frame, |table, tracked, packet, context| {
             if let Some(id) = tracked.connection.filter(|_| tracked.fresh) {
                 let supply = Supply { own: BucketPorts::ALL, seed: 1, hash: &hash };
                 table.translate(id, &masquerade, supply, context).unwrap();
                 table.make_reply_unique(id, supply, context).unwrap();
             }
-            table.accept(tracked, packet, context)
+            table.accept_with_edits(tracked, packet, &mut edits, context)
         });
         let mut text = payload(frame);
-        for edit in own.table.take_edits().into_iter().rev() {
+        for edit in edits.into_iter().rev() {
             text.splice(edit.place, edit.text);
         }
         let is_lost = matches!(passed.verdict, Verdict::Drop(_));
