@@ -41,7 +41,7 @@ pub struct Tracking {
     tunnels: KnownTunnels,
     /// For what is inside tunnels, where that is judged.
     inside: Option<Box<InsideTracking>>,
-    /// Which ports accept no new connections.
+    /// For each port, true if it accepts no new connections.
     refuses_new: Vec<bool>,
     /// Until when somebody may come back for what the SYN proxy has promised in any zone,
     /// also where it was switched off meanwhile.
