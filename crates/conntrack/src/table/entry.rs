@@ -20,8 +20,8 @@ pub(crate) struct Entry {
 #[repr(C, align(64))]
 pub(crate) struct Body {
     pub state: State,
-    /// [`TrackedPacket::map_epoch`](crate::TrackedPacket::map_epoch) of the last packet that
-    /// was accepted.
+    /// [`TrackedPacket::map_epoch`](crate::TrackedPacket::map_epoch) of the last packet with which
+    /// the tracker knew where the connection was.
     pub map_epoch: u16,
     /// The knowledge of a peer.
     pub note: Note,
@@ -50,8 +50,9 @@ impl Entry {
 }
 
 impl Body {
-    /// True if the zone has received packets of other zones since the last accepted packet of
-    /// this connection: the connection may have continued at another gateway.
+    /// True if the connection may have continued at another gateway, and the tracker has not
+    /// caught up with it: the zone has received packets of other zones, or the connection has come
+    /// from a peer.
     pub fn is_behind(&self, map_epoch: u16) -> bool {
         // The numbers wrap round.
         map_epoch.wrapping_sub(self.map_epoch).cast_signed() > 0

@@ -4,6 +4,7 @@ mod admin;
 mod admission;
 mod announcement_records;
 mod calls;
+mod catching_up;
 mod confirmation;
 mod entry;
 mod established;
@@ -29,7 +30,7 @@ use flow::{Class, DropReason, KeyedPacket, Prefetch, SlotIndex, TimerWheel, Time
 use wire::Transport;
 use wire::checksum::verify_transport;
 
-use self::entry::{Body, Entry};
+use self::entry::Entry;
 use self::inspection::release;
 use self::packet::{Detached, is_fragment};
 use self::replication::{is_kept_copy, is_over, note_end};
@@ -40,7 +41,7 @@ use crate::connection::Status;
 use crate::nat::Edit;
 use crate::proto::{Before, Input, State, Step};
 use crate::replication::COPY_KEPT;
-use crate::{Connection, Direction, DropCause, Event, EventKind, Settings, TimeoutPolicy};
+use crate::{Connection, Direction, DropCause, Event, EventKind, Settings};
 
 pub use self::admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use self::calls::CALLS_OF_A_PAIR;
@@ -253,7 +254,7 @@ impl Table {
             return self.open_in_place_of(slot, packet, context);
         }
         let policy = self.slab.policy(slot).copied();
-        let Entry { head, body } = &mut self.slab[slot];
+        let head = &self.slab[slot].head;
         let before = Before {
             direction,
             seen_reply: head.status.has(Status::SEEN_REPLY),
@@ -271,7 +272,9 @@ impl Table {
         if class == Class::New && !packet.may_open {
             return tracked.dropped(DropReason::NewRefused);
         }
-        match advance_or_start_over(body, policy.as_ref(), packet, before, context) {
+        let step = self.step(slot, policy.as_ref(), packet, before, context);
+        let Entry { head, body } = &mut self.slab[slot];
+        match step {
             Step::Accept { timeout, assure, changed } => {
                 let old = head.status;
                 head.status.set(Status::when(replied, Status::SEEN_REPLY));
@@ -299,6 +302,21 @@ impl Table {
                     head.status.set(Status::SEEN_REPLY);
                     self.rank(slot, context);
                     self.has_changed(slot, context);
+                }
+                tracked.at(slot, &self.slab[slot].head)
+            }
+            Step::Hold { at_least } => {
+                head.status.set(Status::when(replied, Status::SEEN_REPLY));
+                head.deadline = head.deadline.max(deadline(context.now, at_least));
+                if head.status.has(Status::ACCOUNTED) {
+                    self.account(slot, packet, before.direction);
+                }
+                match before.seen_reply == replied {
+                    true => self.note_refresh(slot, context),
+                    false => {
+                        self.rank(slot, context);
+                        self.has_changed(slot, context);
+                    }
                 }
                 tracked.at(slot, &self.slab[slot].head)
             }
@@ -399,29 +417,6 @@ fn input_of<'a>(packet: &'a TrackedPacket<'_>, context: &'a Context<'_>) -> Inpu
         dccp_loose: *dccp_loose,
         policy: None,
     }
-}
-
-/// Takes a packet of a connection. If it does not fit, but the connection may have continued in
-/// another zone, the tracker may start over with it.
-#[inline]
-fn advance_or_start_over(
-    body: &mut Body,
-    policy: Option<&TimeoutPolicy>,
-    packet: &TrackedPacket<'_>,
-    before: Before,
-    context: &Context<'_>,
-) -> Step {
-    let input = Input { policy, ..input_of(packet, context) };
-    let mut step = body.state.advance(&input, before);
-    if body.is_behind(packet.map_epoch) {
-        if matches!(step, Step::Invalid { .. }) {
-            step = body.state.start_over(&input, before.direction).unwrap_or(step);
-        }
-        if matches!(step, Step::Accept { .. }) {
-            body.map_epoch = packet.map_epoch;
-        }
-    }
-    step
 }
 
 /// Ends a connection that is no longer in the wheel.

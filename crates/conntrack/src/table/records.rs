@@ -34,7 +34,7 @@ pub struct Importing<'a> {
     pub interfaces: &'a dyn Interfaces,
     /// The [epoch](crate::TrackedPacket::map_epoch) of the last packet of the connection. If it
     /// is before that of its zone, the connection may have continued at another gateway, so its
-    /// tracker may start over with the next packet.
+    /// tracker catches up with the next packets.
     pub map_epoch: u16,
     /// True if a masqueraded connection is refused when the interface does not have its address. A
     /// gateway that gets the address only when another one fails takes it over all the same.
@@ -219,7 +219,7 @@ impl Table {
         let state = record.state.restore(&original.key, context.now);
         let paid = self.pay_for(record, &state, context)?;
         let slot = self.place(record, original_hash as u32, (state, paid), context)?;
-        self.slab[slot].body.map_epoch = importing.map_epoch;
+        self.set_behind(slot, importing.map_epoch);
         self.dress(slot, record, context);
         if self.file_record(slot, record, interface, importing, context).is_err() {
             self.close(slot, context);
@@ -425,7 +425,6 @@ impl Table {
         let deadline = Self::deadline_of(record, &state, context);
         let Entry { head, body } = &mut self.slab[slot];
         body.state = state;
-        body.map_epoch = importing.map_epoch;
         head.deadline = deadline;
         for (is_so, bit) in [
             (record.facts.seen_reply, Status::SEEN_REPLY),
@@ -436,6 +435,7 @@ impl Table {
             head.status.clear(bit);
             head.status.set(Status::when(is_so, bit));
         }
+        self.set_behind(slot, importing.map_epoch);
         self.refile(slot);
         self.slab.set_mark(slot, record.mark);
         self.slab.set_labels(slot, record.labels);
