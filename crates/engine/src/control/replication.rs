@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conntrack::{Cursor, ImportRefusal};
-use flow::KeyedPacket;
+use flow::{KeyedPacket, PortPart};
 use steer::{BucketId, WorkerId};
 
 use crate::Gateway;
@@ -28,12 +28,15 @@ pub struct ReplicationRole {
     tap: Option<ChangeTap>,
     /// Copies of a peer's connections stay when their time is over.
     stands_by: bool,
+    /// The part of all ports that this gateway gives away.
+    port_part: PortPart,
 }
 
 impl ReplicationRole {
     /// Tells a new worker.
     pub fn introduce(&self, handle: &mut WorkerHandle) -> Result<(), Unresponsive> {
         handle.tell(Command::StandBy(self.stands_by))?;
+        handle.tell(Command::DividePorts(self.port_part))?;
         match self.tap.as_ref().and_then(|tap| tap.connect(&handle.wakeup)) {
             Some(sender) => handle.tell(Command::SendChanges(Some(Box::new(sender)))),
             None => Ok(()),
@@ -89,6 +92,17 @@ impl Gateway {
         let mut coordinator = self.shared.lock();
         coordinator.replication.stands_by = stands_by;
         coordinator.tell_all(|| Command::StandBy(stands_by))
+    }
+
+    /// Gives only this part of all ports and IPv4 identifications to translated connections from now
+    /// on, because another gateway with the same addresses gives the rest.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive> {
+        let mut coordinator = self.shared.lock();
+        coordinator.replication.port_part = part;
+        coordinator.tell_all(|| Command::DividePorts(part))
     }
 
     /// The states of all connections in a piece of a bucket, which a peer hears of now. `None` if

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use conntrack::{Change, ConnectionRecord, Cursor, ImportRefusal};
-use flow::{KeyedPacket, Timestamp};
+use flow::{KeyedPacket, PortPart, Timestamp};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::BucketId;
 
@@ -168,6 +168,11 @@ impl PacketPath {
     pub(crate) fn set_stands_by(&mut self, stands_by: bool) {
         self.tracking.replication.set_stands_by(stands_by);
         self.forwarder.set_stands_by(stands_by);
+    }
+
+    /// Gives only this part of all ports and identifications away from now on.
+    pub(crate) fn divide_ports(&mut self, part: PortPart) {
+        self.translator.set_part(part);
     }
 
     /// Begins a turn in which changes are collected, if anybody wants them.

@@ -8,7 +8,7 @@ use conntrack::{
     AnnouncementCursor, AnnouncementRecord, ConnectionRecord, Event, ExpectationEvent, LimitPools,
 };
 use defrag::QueueView;
-use flow::KeyedPacket;
+use flow::{KeyedPacket, PortPart};
 use netio::{PortId, TxQueue};
 use ruleset::{CounterMoves, Interface, LogId};
 use steer::{AddressSet, BucketId, WorkerId};
@@ -88,6 +88,8 @@ pub enum Command {
     SendChanges(Option<Box<ChangeSender>>),
     /// Whether copies of a peer's connections stay when their time is over.
     StandBy(bool),
+    /// Give this part of all ports and identifications away.
+    DividePorts(PortPart),
     /// Answer a question.
     Ask(Question),
     /// End. All rings are empty.
@@ -123,6 +125,7 @@ impl Command {
             | Self::SubscribeExpectations(_)
             | Self::SendChanges(_)
             | Self::StandBy(_)
+            | Self::DividePorts(_)
             | Self::Ask(_)
             | Self::Stop => false,
         }

@@ -41,6 +41,7 @@ impl Worker {
             Command::SubscribeExpectations(sender) => self.path.subscribe_expectations(sender),
             Command::SendChanges(sender) => self.path.set_change_sender(sender, now),
             Command::StandBy(stands_by) => self.path.set_stands_by(stands_by),
+            Command::DividePorts(part) => self.path.divide_ports(part),
             Command::Ask(question) => self.answer(question, now),
             // `Worker::turn` ends before it comes to this.
             Command::Stop => {}
