@@ -49,7 +49,7 @@ pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
-pub use path::replication::{ChangeStream, CopyChange, Lot, ToldPiece};
+pub use path::replication::{ChangeStream, CopyChange, Lot, Passed, ToldPiece};
 pub use path::rules::ruleset::{PrepareRulesError, RuleCounts, check_rules};
 pub use path::settings::Settings;
 pub use path::zone_config::{

@@ -251,6 +251,14 @@ impl State {
         }
     }
 
+    /// True if the connection has come further than in another state, as far as its protocol tells.
+    pub fn is_further_than(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(own), Self::Tcp(other)) => own.state().progress() > other.state().progress(),
+            _ => false,
+        }
+    }
+
     /// True while the handshake of the protocol is not complete.
     pub fn is_opening(&self) -> bool {
         match self {

@@ -1,6 +1,6 @@
 //! One connection as it lies in memory: two cache lines.
 
-use flow::{FlowKey, Side};
+use flow::{FlowKey, Side, Timestamp};
 
 use crate::connection::Head;
 use crate::proto::State;
@@ -41,6 +41,13 @@ impl Entry {
     /// A slot that holds nothing and links to the free slot `next`.
     pub fn free(next: u32) -> Self {
         Self { head: Head::free(next), body: Body::new(State::Generic) }
+    }
+
+    /// True for a connection that is over because its time is. That of a peer ends when the peer says
+    /// so.
+    #[inline]
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.head.is_expired(now) && !self.body.note.is_copy()
     }
 
     /// A connection opened by `originator` of `key`. It has no deadline yet.

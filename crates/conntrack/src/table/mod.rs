@@ -33,7 +33,7 @@ use wire::checksum::verify_transport;
 use self::entry::Entry;
 use self::inspection::release;
 use self::packet::{Detached, is_fragment};
-use self::replication::{is_kept_copy, is_over, note_end};
+use self::replication::note_end;
 use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
@@ -52,6 +52,7 @@ pub use self::packet::{
 };
 pub use self::port_eviction::Claimant;
 pub use self::records::{Imported, Importing};
+pub use self::replication::Owner;
 pub use self::translation::{Again, Reached};
 
 /// The connections of one bucket. It belongs to one worker at a time and can be given to
@@ -180,15 +181,15 @@ impl Table {
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_>) -> usize {
         let Self { index, slab, wheel, occupancy, .. } = self;
         let looked_at = wheel.advance(context.now, budget, |slot| {
-            let head = &mut slab[slot].head;
-            if head.is_expired(context.now) {
-                if !is_kept_copy(&slab[slot], context) {
-                    retire(index, slab, occupancy, slot, context);
-                    return None;
-                }
-                slab[slot].head.deadline = context.now.after(COPY_KEPT);
+            let entry = &mut slab[slot];
+            if entry.is_over(context.now) {
+                retire(index, slab, occupancy, slot, context);
+                return None;
             }
-            let head = &mut slab[slot].head;
+            let head = &mut entry.head;
+            if head.is_expired(context.now) {
+                head.deadline = context.now.after(COPY_KEPT);
+            }
             head.note_filed(head.deadline);
             Some(head.deadline)
         });
@@ -221,7 +222,7 @@ impl Table {
 
     #[inline]
     fn if_live(&mut self, hit: Hit, context: &mut Context<'_>) -> Option<Hit> {
-        if is_over(&self.slab[hit.slot], context) {
+        if self.slab[hit.slot].is_over(context.now) {
             self.close(hit.slot, context);
             return None;
         }

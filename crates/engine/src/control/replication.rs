@@ -2,6 +2,7 @@
 //! [`crate::path::replication`] says what a worker does.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use conntrack::{Cursor, ImportRefusal};
@@ -11,7 +12,9 @@ use steer::{BucketId, WorkerId};
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
-use crate::path::replication::{AppliedLot, ChangeStream, ChangeTap, CopyChange, ToldPiece};
+use crate::path::replication::{
+    AppliedLot, ChangeStream, ChangeTap, CopyChange, Passed, ToldPiece,
+};
 use crate::worker::command::{Command, Question};
 
 /// Most changes that one question brings to a worker: packets wait no longer than for two batches.
@@ -26,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct ReplicationRole {
     /// The reader of changes.
     tap: Option<ChangeTap>,
-    /// Copies of a peer's connections stay when their time is over.
+    /// A bridge forwards nothing.
     stands_by: bool,
     /// The part of all ports that this gateway gives away.
     port_part: PortPart,
@@ -55,6 +58,10 @@ pub struct CopyReport {
     pub ended: u64,
     /// Connections that were not made, with the reasons.
     pub refused: Vec<(KeyedPacket, ImportRefusal)>,
+    /// Connections of the peer that those of this node prevail over.
+    pub kept: Vec<KeyedPacket>,
+    /// Connections of this node that those of the peer have prevailed over.
+    pub given_up: u64,
 }
 
 impl Gateway {
@@ -83,8 +90,7 @@ impl Gateway {
         coordinator.tell_all(|| Command::SendChanges(None))
     }
 
-    /// Whether copies of a peer's connections stay when their time is over, until the peer ends
-    /// them.
+    /// Whether a bridge forwards nothing, because this gateway is on standby.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -105,8 +111,8 @@ impl Gateway {
         coordinator.tell_all(|| Command::DividePorts(part))
     }
 
-    /// The states of all connections in a piece of a bucket, which a peer hears of now. `None` if
-    /// there is no such bucket.
+    /// The states of the connections in a piece of a bucket that this node owns, which a peer hears
+    /// of now. `None` if there is no such bucket.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -115,13 +121,48 @@ impl Gateway {
         bucket: BucketId,
         from: Cursor,
     ) -> Result<Option<ToldPiece>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::TellAll(bucket, from, reply))
+    }
+
+    /// This node owns the connections of the peer in a piece of a bucket from now on. `None` if there
+    /// is no such bucket.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn adopt_connections(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::Adopt(bucket, from, reply))
+    }
+
+    /// The peer owns the connections of this node in a piece of a bucket from now on. `None` if there
+    /// is no such bucket.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn give_connections_away(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::GiveAway(bucket, from, reply))
+    }
+
+    /// Asks the owner of a bucket, also if the bucket is on its way. `None` if there is no such
+    /// bucket.
+    fn ask_bucket<T>(
+        &self,
+        bucket: BucketId,
+        question: impl Fn(SyncSender<Option<T>>) -> Question,
+    ) -> Result<Option<T>, Unresponsive> {
         for _ in 0..TRIES {
             let mut coordinator = self.shared.lock();
             if bucket.index() >= coordinator.config.buckets.get() {
                 return Ok(None);
             }
-            let question = |reply| Question::TellAll(bucket, from, reply);
-            if let Some(told) = coordinator.ask_owner(bucket, question)? {
+            if let Some(told) = coordinator.ask_owner(bucket, &question)? {
                 return Ok(Some(told));
             }
             // The bucket is on its way, because a worker hung when it was to move.
@@ -172,6 +213,8 @@ impl Gateway {
                 report.changed += lot.changed;
                 report.ended += lot.ended;
                 report.refused.extend(lot.refused);
+                report.kept.extend(lot.kept);
+                report.given_up += lot.given_up;
                 again.extend(lot.back.into_iter().map(|(_, change)| change));
             }
         }

@@ -86,6 +86,12 @@ impl Worker {
             Question::TellAll(bucket, from, reply) => {
                 let _ = reply.try_send(self.path.tell_all(bucket, from, now));
             }
+            Question::Adopt(bucket, from, reply) => {
+                let _ = reply.try_send(self.path.adopt(bucket, from, now));
+            }
+            Question::GiveAway(bucket, from, reply) => {
+                let _ = reply.try_send(self.path.give_away(bucket, from, now));
+            }
             Question::Apply(changes, reply) => {
                 let _ = reply.try_send(self.path.apply(changes, now));
             }
