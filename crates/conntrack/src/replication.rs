@@ -21,7 +21,8 @@ const FLAG_BITS: u32 = 4;
 /// once more.
 pub const ENDS_MAX: usize = 4096;
 /// The time that the copy of a peer's connection is given whenever its time is over and its owner has
-/// not said that it has ended. It is also the time that it has left when this gateway takes over.
+/// not said that it has ended. It is also the least time that it has left when this node becomes its
+/// owner.
 pub const COPY_KEPT: Duration = Duration::from_secs(10);
 
 /// How changes of connections are collected by a worker.
@@ -33,14 +34,12 @@ pub struct Replication {
     refresh: u32,
     /// The tables with dirty lists, by the place that they have at the worker.
     tables: Vec<u16>,
-    /// The connections of a peer are copies here, and end only if the peer says so.
-    stands_by: bool,
 }
 
 impl Default for Replication {
     fn default() -> Self {
         let refresh = ticks(Self::REFRESH);
-        Self { tick: 0, refresh, tables: Vec::new(), stands_by: false }
+        Self { tick: 0, refresh, tables: Vec::new() }
     }
 }
 
@@ -60,12 +59,6 @@ impl Replication {
         self.refresh = ticks(refresh).max(1);
     }
 
-    /// Sets whether this gateway is on standby. Then the copies of a peer's connections stay when their
-    /// time is over.
-    pub fn set_stands_by(&mut self, stands_by: bool) {
-        self.stands_by = stands_by;
-    }
-
     /// A table with a dirty list, by its place; it is no longer listed here.
     pub fn next_table(&mut self) -> Option<u16> {
         self.tables.pop()
@@ -82,10 +75,6 @@ impl Replication {
     pub(crate) const fn is_due(&self, note: &Note) -> bool {
         // The facts are below the tick, so they decide nothing.
         self.tick << FLAG_BITS > note.0
-    }
-
-    pub(crate) const fn stands_by(&self) -> bool {
-        self.stands_by
     }
 
     /// When a connection is due again that has been told now.
@@ -109,9 +98,9 @@ impl Note {
     const URGENT: u32 = 1;
     /// The slot is on the list of those that are told when the others have been.
     const LISTED: u32 = 1 << 1;
-    /// The peer has heard of the connection.
+    /// The peer has heard of the connection; if the peer owns it, of packets that came here.
     const TOLD: u32 = 1 << 2;
-    /// The connection is the copy of a peer's.
+    /// The peer owns the connection.
     const COPY: u32 = 1 << 3;
 
     const fn has(self, bit: u32) -> bool {
@@ -131,14 +120,31 @@ impl Note {
         Self(self.0 & (Self::URGENT | Self::LISTED))
     }
 
-    /// True for the copy of a peer's connection.
+    /// True for a connection that the peer owns.
     pub const fn is_copy(self) -> bool {
         self.has(Self::COPY)
     }
 
-    /// The connection is the copy of a peer's.
+    /// The peer owns the connection, and has just told its state. The next packet makes news for it.
     pub const fn set_copy(&mut self) {
+        self.0 = self.0 & !Self::TOLD | Self::COPY;
+        self.set_due(0);
+    }
+
+    /// The peer owns the connection, which was this node's. What it has not heard is news for it.
+    pub const fn give(&mut self) {
         self.0 |= Self::COPY;
+    }
+
+    /// This node owns the connection, of which the peer has not heard.
+    pub const fn set_own(&mut self) {
+        self.0 &= !(Self::COPY | Self::TOLD);
+    }
+
+    /// True for a connection of which the state here may be newer than the last one of the peer: this
+    /// node owns it, or packets of it have come here.
+    pub const fn may_be_ahead(self) -> bool {
+        !self.is_copy() || self.has(Self::TOLD) || self.due() == LAST_TICK
     }
 
     /// Takes the slot off a list. True if its connection has to be sent to the peer now: it was not
@@ -165,6 +171,8 @@ impl Note {
 pub enum Change {
     /// It is new, or its state has changed.
     State {
+        /// The peer owns it.
+        is_copy: bool,
         /// A later change of a connection with the same key has a higher stamp.
         stamp: u64,
         /// Its state.
@@ -172,6 +180,8 @@ pub enum Change {
     },
     /// It has ended.
     End {
+        /// The peer owns it.
+        is_copy: bool,
         /// As above.
         stamp: u64,
         /// Key and sender of its originator's packets.
@@ -184,7 +194,7 @@ pub enum Change {
 pub(crate) struct DirtyList {
     urgent: VecDeque<u32>,
     listed: VecDeque<u32>,
-    ended: VecDeque<(u64, KeyedPacket)>,
+    ended: VecDeque<(u64, KeyedPacket, bool)>,
     /// Ends were lost, because there were too many.
     has_lost: bool,
     stamp: u64,
@@ -248,8 +258,8 @@ impl DirtyList {
         }
     }
 
-    /// A connection has ended. The peer hears of it if it has heard of the connection, or if
-    /// another part of the same tunnel may have been told.
+    /// A connection has ended. The peer hears of it if it has heard of the connection or owns it, or
+    /// if another part of the same tunnel may have been told.
     pub fn note_end(
         &mut self,
         note: Note,
@@ -257,12 +267,14 @@ impl DirtyList {
         now: Timestamp,
         replication: &mut Replication,
     ) {
-        if replication.tick == 0 || !(note.has(Note::TOLD) || original.key.is_tunnel()) {
+        if replication.tick == 0
+            || !(note.has(Note::TOLD) || note.is_copy() || original.key.is_tunnel())
+        {
             return;
         }
         if self.ended.len() < ENDS_MAX {
             let stamp = self.next_stamp(now);
-            self.ended.push_back((stamp, original));
+            self.ended.push_back((stamp, original, note.is_copy()));
         } else {
             self.has_lost = true;
         }
@@ -277,7 +289,7 @@ impl DirtyList {
     }
 
     /// The next end of a connection that was not told.
-    pub fn next_end(&mut self) -> Option<(u64, KeyedPacket)> {
+    pub fn next_end(&mut self) -> Option<(u64, KeyedPacket, bool)> {
         self.ended.pop_front()
     }
 
@@ -313,6 +325,6 @@ impl DirtyList {
 
     pub fn memory_bytes(&self) -> usize {
         (self.urgent.capacity() + self.listed.capacity()) * size_of::<u32>()
-            + self.ended.capacity() * size_of::<(u64, KeyedPacket)>()
+            + self.ended.capacity() * size_of::<(u64, KeyedPacket, bool)>()
     }
 }

@@ -44,8 +44,8 @@ pub struct Opened {
 
 /// The result for a segment and the entry of its connection.
 ///
-/// An entry has seen a reply as soon as a segment in reply direction has led to `Accept` or
-/// `Pass`.
+/// An entry has seen a reply as soon as a segment in reply direction has led to `Accept`, `Pass` or
+/// `Hold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
@@ -54,6 +54,12 @@ pub enum Step {
     /// It passes without a change of the connection's timer or counters: a late duplicate, a
     /// repeated SYN that has no answer so far, or a segment that its receiver has to judge.
     Pass,
+    /// It passes while the numbers of the connection are learnt anew. Only
+    /// [`TcpTracker::relearn`] says so.
+    Hold {
+        /// Raise the timer to this if less is left.
+        at_least: Timeout,
+    },
     /// It can not belong to the connection.
     Invalid {
         /// The reason.
@@ -135,28 +141,6 @@ impl TcpTracker {
         tracker.last = Some((Direction::Original, class));
         let timeout = Timeout(tracker.timeout(class, settings).min(longest));
         Ok(Opened { tracker, timeout })
-    }
-
-    /// Starts over in the middle of a connection, as if this segment was its first, and returns
-    /// its timer. `None`, with nothing changed, if the segment can not open a connection or
-    /// opens a new one.
-    pub fn start_over(
-        &mut self,
-        direction: Direction,
-        segment: &Segment<'_>,
-        settings: &TcpSettings,
-    ) -> Option<Timeout> {
-        if segment.class == FlagClass::Syn {
-            return None;
-        }
-        let Opened { tracker, timeout } = Self::open(segment, settings).ok()?;
-        *self = tracker;
-        if direction == Direction::Reply {
-            self.windows.swap(0, 1);
-            self.modes.swap(0, 1);
-            self.last = Some((direction, segment.class));
-        }
-        Some(timeout)
     }
 
     /// Follows the connection with its next segment.
