@@ -213,6 +213,28 @@ fn what_nobody_acknowledges_is_forgotten() {
     assert!(taken.is_strict);
 }
 
+#[test]
+fn of_two_gateways_that_see_one_direction_each_both_follow_the_end() {
+    let mut taken = TakenOver::behind_by(FAR);
+    // Only one end is heard here, and the other gateway tells what it sees.
+    for _ in 0..100 {
+        assert!(matches!(taken.says(Original, 1000), Step::Hold { .. }));
+        taken.next[1] = taken.next[1].wrapping_add(1400);
+        taken.heard = taken.heard.after_news();
+    }
+    assert_eq!(taken.tracker.state(), TcpState::Established);
+    let fin = taken.segment(Original, FIN);
+    let Step::Accept(accepted) = taken.sees(Original, &fin) else { panic!() };
+    assert_eq!((accepted.timeout, accepted.state_changed), (Timeout(120), true));
+    // The other one has seen the FIN of the other end.
+    taken.tracker.state = TcpState::LastAck;
+    let Step::Accept(accepted) = taken.says(Original, 0) else { panic!() };
+    assert_eq!((accepted.timeout, taken.tracker.state()), (Timeout(120), TcpState::TimeWait));
+    // A reset still ends nothing on a guess.
+    taken.tracker.state = TcpState::Established;
+    assert_eq!(taken.sees(Reply, &segment(RST, 5, 0)), Step::Pass);
+}
+
 /// Something that happens while a connection is learnt anew.
 #[derive(Clone, Debug)]
 enum Event {
