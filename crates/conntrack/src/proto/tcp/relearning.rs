@@ -60,12 +60,25 @@ struct Heard {
     is_closed: bool,
 }
 
+/// The effect of a segment on the entry of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Effect {
+    /// As that of any segment.
+    Step(Step),
+    /// It passes while the numbers of the connection are learnt anew.
+    Hold {
+        /// Raise the timer to this if less is left.
+        at_least: Timeout,
+    },
+}
+
 /// The result for a segment of a connection that is learnt anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Relearnt {
     /// The effect on the entry.
-    pub step: Step,
+    pub effect: Effect,
     /// `None` if the tracker knows the numbers and is strict from now on.
     pub rest: Option<Relearning>,
 }
@@ -95,18 +108,19 @@ impl TcpTracker {
             // Its receiver knows the numbers. Only one that fits ends the connection here.
             if matches!(step, Step::Invalid { .. }) {
                 *self = before;
-                return Relearnt { step: Step::Pass, rest: Some(heard) };
+                return Relearnt { effect: Effect::Step(Step::Pass), rest: Some(heard) };
             }
-            return Relearnt { step, rest: Some(heard) };
+            return Relearnt { effect: Effect::Step(step), rest: Some(heard) };
         }
         if !fits && !is_ordinary {
-            return Relearnt { step, rest: Some(heard) };
+            return Relearnt { effect: Effect::Step(step), rest: Some(heard) };
         }
         if !fits && heard.is_shared {
             // The other gateway sees what is acknowledged, so nobody waits for that here.
             *self = before;
             if let Some(accepted) = self.follow_closing(direction, segment, assured, settings) {
-                return Relearnt { step: Step::Accept(accepted), rest: Some(heard) };
+                let effect = Effect::Step(Step::Accept(accepted));
+                return Relearnt { effect, rest: Some(heard) };
             }
         }
         if !fits {
@@ -118,17 +132,18 @@ impl TcpTracker {
         heard.until.get_or_insert(now.after(FORGOTTEN_AFTER));
         let Some(ends) = heard.both() else {
             let most = settings.timeouts.unacknowledged.min(settings.timeouts.of(self.state));
-            let step = if fits { step } else { Step::Hold { at_least: Timeout(most) } };
-            return Relearnt { step, rest: Some(heard) };
+            let held = Effect::Hold { at_least: Timeout(most) };
+            let effect = if fits { Effect::Step(step) } else { held };
+            return Relearnt { effect, rest: Some(heard) };
         };
         if !fits {
             let accepted = self.take_over(ends, direction, segment, assured, settings);
-            return Relearnt { step: Step::Accept(accepted), rest: None };
+            return Relearnt { effect: Effect::Step(Step::Accept(accepted)), rest: None };
         }
         if (0..2).any(|end| self.windows[end].end != ends[end].end) {
             self.learn_windows(ends);
         }
-        Relearnt { step, rest: None }
+        Relearnt { effect: Effect::Step(step), rest: None }
     }
 
     /// Follows the end of a connection by its states alone. `None` while it is not closing.
