@@ -17,7 +17,7 @@ use wire::{Network, TcpInfo, Transport, protocol};
 
 use self::dccp::{Dccp, DccpState};
 use self::sctp::{Sctp, SctpState};
-use self::tcp::{Relearning, Relearnt, Segment, TcpSettings, TcpState, TcpTracker};
+use self::tcp::{Effect, Relearning, Relearnt, Segment, TcpSettings, TcpState, TcpTracker};
 use crate::Direction;
 use crate::tunnels::Part;
 
@@ -213,9 +213,9 @@ impl State {
                 let now = input.now;
                 let relearnt =
                     tracker.relearn(heard, direction, segment, seen_reply, assured, settings, now);
-                let Relearnt { step, rest: left } = relearnt;
+                let Relearnt { effect, rest: left } = relearnt;
                 rest = left;
-                step
+                effect
             });
             return (step, rest);
         }
@@ -309,7 +309,7 @@ fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> S
     let Transport::Tcp(tcp) = &input.network.transport else { return Step::Pass };
     let Before { direction, seen_reply, assured } = before;
     with_segment(tracker, tcp, input, before, |tracker, segment, settings| {
-        tracker.advance(direction, segment, seen_reply, assured, settings)
+        Effect::Step(tracker.advance(direction, segment, seen_reply, assured, settings))
     })
 }
 
@@ -320,7 +320,7 @@ fn with_segment(
     tcp: &TcpInfo,
     input: &Input<'_>,
     before: Before,
-    take: impl FnOnce(&mut TcpTracker, &Segment<'_>, &TcpSettings) -> tcp::Step,
+    take: impl FnOnce(&mut TcpTracker, &Segment<'_>, &TcpSettings) -> Effect,
 ) -> Step {
     let connection = Some((tracker.state(), before.direction));
     let segment = match Segment::parse(tcp, input.network, input.frame) {
@@ -331,14 +331,17 @@ fn with_segment(
     };
     let own = input.policy.and_then(|policy| policy.of_tcp(input.tcp));
     let settings = own.as_ref().unwrap_or(input.tcp);
-    match take(tracker, &segment, settings) {
+    let step = match take(tracker, &segment, settings) {
+        Effect::Step(step) => step,
+        Effect::Hold { at_least } => return Step::Hold { at_least: at_least.0 },
+    };
+    match step {
         tcp::Step::Accept(accepted) => Step::Accept {
             timeout: accepted.timeout.0,
             assure: accepted.assured,
             changed: accepted.state_changed,
         },
         tcp::Step::Pass => Step::Pass,
-        tcp::Step::Hold { at_least } => Step::Hold { at_least: at_least.0 },
         tcp::Step::Invalid { why: check, cap } => Step::Invalid {
             why: DropCause::Tcp { check, connection },
             cap: cap.map(|timeout| timeout.0),

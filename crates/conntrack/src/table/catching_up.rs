@@ -41,9 +41,11 @@ impl Table {
     }
 
     /// The connection in a slot may have continued at another gateway until the last packet with
-    /// this [epoch](TrackedPacket::map_epoch), and nothing was heard of it here since.
+    /// this [epoch](TrackedPacket::map_epoch).
     pub(super) fn set_behind(&mut self, slot: u32, map_epoch: u16) {
         self.slab[slot].body.map_epoch = map_epoch;
+        let heard = self.slab.relearning(slot).after_news();
         self.slab.forget_relearning(slot);
+        self.slab.set_relearning(slot, heard);
     }
 }

@@ -198,6 +198,11 @@ impl Pair {
         self.tcp(through, flow, false, TcpFlags::ACK, b"");
     }
 
+    /// Sends a segment without data in a TCP connection.
+    pub fn segment(&mut self, through: usize, flow: u16, is_reply: bool, flags: TcpFlags) {
+        self.tcp(through, flow, is_reply, flags, b"");
+    }
+
     /// Sends data in a TCP connection.
     pub fn data(&mut self, through: usize, flow: u16, is_reply: bool) {
         self.tcp(through, flow, is_reply, TcpFlags::ACK.with(TcpFlags::PSH), &[7; 1000]);
@@ -227,7 +232,8 @@ impl Pair {
             window: 60_000,
             options: &[],
         };
-        let length = data.len() as u32 + u32::from(flags.contains(TcpFlags::SYN));
+        let counted = [TcpFlags::SYN, TcpFlags::FIN].map(|flag| u32::from(flags.contains(flag)));
+        let length = data.len() as u32 + counted.iter().sum::<u32>();
         ends.sent[from] = ends.sent[from].wrapping_add(length);
         let (source, destination) = if is_reply { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
         let mut bytes = Vec::new();

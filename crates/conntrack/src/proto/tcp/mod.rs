@@ -34,7 +34,7 @@ mod endpoints_tests;
 mod testing;
 
 pub use invalid::Invalid;
-pub use relearning::{Relearning, Relearnt};
+pub use relearning::{Effect, Relearning, Relearnt};
 pub use segment::{Segment, SynOptions};
 pub use sequence::Seq;
 pub use settings::{TUNABLES, TcpSettings, TcpTimeouts};

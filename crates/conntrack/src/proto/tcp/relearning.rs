@@ -13,7 +13,7 @@ use flow::Timestamp;
 use super::segment::{MAX_SCALE, Segment};
 use super::tracker::{Accepted, Step, TcpTracker, Timeout};
 use super::window::{MIN_ACK_WINDOW, Mode, WindowState};
-use super::{FlagClass, Seq, TcpSettings, TcpState};
+use super::{FlagClass, Seq, TcpSettings, TcpState, Transition, transition};
 use crate::Direction;
 
 /// The time in which both ends have to acknowledge each other's numbers. Then all that was heard is
@@ -28,6 +28,8 @@ pub struct Relearning {
     ends: [Numbers; 2],
     /// When that is forgotten, if anything was heard.
     until: Option<Timestamp>,
+    /// Another gateway sees packets of the connection too: each may see one direction alone.
+    is_shared: bool,
 }
 
 /// What is known of the numbers of one end.
@@ -58,12 +60,25 @@ struct Heard {
     is_closed: bool,
 }
 
+/// The effect of a segment on the entry of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Effect {
+    /// As that of any segment.
+    Step(Step),
+    /// It passes while the numbers of the connection are learnt anew.
+    Hold {
+        /// Raise the timer to this if less is left.
+        at_least: Timeout,
+    },
+}
+
 /// The result for a segment of a connection that is learnt anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Relearnt {
     /// The effect on the entry.
-    pub step: Step,
+    pub effect: Effect,
     /// `None` if the tracker knows the numbers and is strict from now on.
     pub rest: Option<Relearning>,
 }
@@ -93,12 +108,20 @@ impl TcpTracker {
             // Its receiver knows the numbers. Only one that fits ends the connection here.
             if matches!(step, Step::Invalid { .. }) {
                 *self = before;
-                return Relearnt { step: Step::Pass, rest: Some(heard) };
+                return Relearnt { effect: Effect::Step(Step::Pass), rest: Some(heard) };
             }
-            return Relearnt { step, rest: Some(heard) };
+            return Relearnt { effect: Effect::Step(step), rest: Some(heard) };
         }
         if !fits && !is_ordinary {
-            return Relearnt { step, rest: Some(heard) };
+            return Relearnt { effect: Effect::Step(step), rest: Some(heard) };
+        }
+        if !fits && heard.is_shared {
+            // The other gateway sees what is acknowledged, so nobody waits for that here.
+            *self = before;
+            if let Some(accepted) = self.follow_closing(direction, segment, assured, settings) {
+                let effect = Effect::Step(Step::Accept(accepted));
+                return Relearnt { effect, rest: Some(heard) };
+            }
         }
         if !fits {
             // Windows that are far behind take what is new for old.
@@ -109,17 +132,41 @@ impl TcpTracker {
         heard.until.get_or_insert(now.after(FORGOTTEN_AFTER));
         let Some(ends) = heard.both() else {
             let most = settings.timeouts.unacknowledged.min(settings.timeouts.of(self.state));
-            let step = if fits { step } else { Step::Hold { at_least: Timeout(most) } };
-            return Relearnt { step, rest: Some(heard) };
+            let held = Effect::Hold { at_least: Timeout(most) };
+            let effect = if fits { Effect::Step(step) } else { held };
+            return Relearnt { effect, rest: Some(heard) };
         };
         if !fits {
             let accepted = self.take_over(ends, direction, segment, assured, settings);
-            return Relearnt { step: Step::Accept(accepted), rest: None };
+            return Relearnt { effect: Effect::Step(Step::Accept(accepted)), rest: None };
         }
         if (0..2).any(|end| self.windows[end].end != ends[end].end) {
             self.learn_windows(ends);
         }
-        Relearnt { step, rest: None }
+        Relearnt { effect: Effect::Step(step), rest: None }
+    }
+
+    /// Follows the end of a connection by its states alone. `None` while it is not closing.
+    fn follow_closing(
+        &mut self,
+        direction: Direction,
+        segment: &Segment<'_>,
+        assured: bool,
+        settings: &TcpSettings,
+    ) -> Option<Accepted> {
+        let before = self.state;
+        if segment.class != FlagClass::Fin && !before.is_closing() {
+            return None;
+        }
+        let Transition::To(next) = transition(before, direction, segment.class) else {
+            return None;
+        };
+        self.state = next;
+        if before != next && next == TcpState::FinWait {
+            self.modes[direction.index()].set(Mode::CLOSED_FIRST);
+        }
+        let timeout = self.note_last(direction, segment.class, settings);
+        Some(Accepted { timeout, assured, state_changed: before != next })
     }
 
     /// Goes on with the numbers that both ends have acknowledged.
@@ -180,12 +227,21 @@ impl TcpTracker {
 impl Relearning {
     /// What is not yet forgotten.
     fn at(self, now: Timestamp) -> Self {
-        if self.until.is_some_and(|until| until <= now) { Self::default() } else { self }
+        match self.until.is_some_and(|until| until <= now) {
+            true => Self { is_shared: self.is_shared, ..Self::default() },
+            false => self,
+        }
     }
 
-    /// True if nothing was heard.
+    /// True if nothing is known.
     pub fn is_empty(&self) -> bool {
-        self.until.is_none()
+        self.until.is_none() && !self.is_shared
+    }
+
+    /// Another gateway has told of the connection. If packets have come here too, both see some.
+    #[must_use]
+    pub fn after_news(self) -> Self {
+        Self { is_shared: !self.is_empty(), ..Self::default() }
     }
 
     /// The numbers of both ends, if each has acknowledged those of the other.

@@ -36,19 +36,19 @@ impl TakenOver {
         }
     }
 
-    fn sees(&mut self, direction: Direction, segment: &Segment<'_>) -> Step {
+    fn sees(&mut self, direction: Direction, segment: &Segment<'_>) -> Effect {
         let Self { tracker, heard, now, settings, .. } = self;
         if self.is_strict {
-            return tracker.advance(direction, segment, true, true, settings);
+            return Effect::Step(tracker.advance(direction, segment, true, true, settings));
         }
         let relearnt = tracker.relearn(*heard, direction, segment, true, true, settings, *now);
         self.is_strict = relearnt.rest.is_none();
         self.heard = relearnt.rest.unwrap_or_default();
-        relearnt.step
+        relearnt.effect
     }
 
     /// The next segment of an end, with so much data.
-    fn says(&mut self, direction: Direction, data: u32) -> Step {
+    fn says(&mut self, direction: Direction, data: u32) -> Effect {
         let said = self.segment(direction, ACK).data(data);
         self.next[direction.index()] = self.next[direction.index()].wrapping_add(data);
         self.sees(direction, &said)
@@ -62,12 +62,12 @@ impl TakenOver {
     fn is_refused(&mut self, direction: Direction, ahead: u32) -> bool {
         let next = self.next[direction.index()].wrapping_add(ahead);
         let far = segment(ACK, next, self.next[direction.reversed().index()]);
-        matches!(self.sees(direction, &far.data(10)), Step::Invalid { .. })
+        matches!(self.sees(direction, &far.data(10)), Effect::Step(Step::Invalid { .. }))
     }
 }
 
-fn passes(step: Step) -> bool {
-    matches!(step, Step::Hold { .. } | Step::Accept(_) | Step::Pass)
+fn passes(effect: Effect) -> bool {
+    matches!(effect, Effect::Hold { .. } | Effect::Step(Step::Accept(_) | Step::Pass))
 }
 
 #[test]
@@ -75,9 +75,11 @@ fn after_a_round_trip_the_numbers_are_known_and_checked() {
     for sent in [FAR, 1 << 31, PAST_HALF, u32::MAX - 200_000] {
         for (first, second) in [(Original, Reply), (Reply, Original)] {
             let mut taken = TakenOver::behind_by(sent);
-            assert_eq!(taken.says(first, 1000), Step::Hold { at_least: Timeout(300) });
-            assert_eq!(taken.says(second, 0), Step::Hold { at_least: Timeout(300) });
-            let Step::Accept(accepted) = taken.says(first, 1000) else { panic!("{sent}") };
+            assert_eq!(taken.says(first, 1000), Effect::Hold { at_least: Timeout(300) });
+            assert_eq!(taken.says(second, 0), Effect::Hold { at_least: Timeout(300) });
+            let Effect::Step(Step::Accept(accepted)) = taken.says(first, 1000) else {
+                panic!("{sent}")
+            };
             assert_eq!((accepted.assured, accepted.state_changed), (true, false));
             assert!(taken.is_strict);
             for direction in [first, second] {
@@ -101,7 +103,7 @@ fn scale_and_sack_are_those_of_before() {
     // A window of 1000 allows 128,000 bytes.
     assert!(passes(taken.says(Reply, 0)));
     for _ in 0..127 {
-        assert!(matches!(taken.says(Original, 1000), Step::Accept(_)));
+        assert!(matches!(taken.says(Original, 1000), Effect::Step(Step::Accept(_))));
     }
     assert!(taken.is_refused(Original, 129_000));
 }
@@ -111,7 +113,7 @@ fn a_connection_that_was_idle_goes_on_and_is_strict_after_a_round_trip() {
     let mut taken = TakenOver::behind_by(0);
     for direction in [Original, Reply, Original] {
         assert!(!taken.is_strict);
-        assert!(matches!(taken.says(direction, 100), Step::Accept(_)));
+        assert!(matches!(taken.says(direction, 100), Effect::Step(Step::Accept(_))));
     }
     assert!(taken.is_strict);
     assert!(taken.is_refused(Original, FAR) && taken.is_refused(Reply, FAR));
@@ -136,9 +138,9 @@ fn what_was_lost_on_the_old_path_is_sent_again_and_acknowledged_late() {
     assert!(passes(taken.sees(Original, &lost)));
     assert!(taken.is_strict, "the sender has acknowledged the duplicate's number");
     for data in [1000, 1000] {
-        assert!(matches!(taken.says(Original, data), Step::Accept(_)));
+        assert!(matches!(taken.says(Original, data), Effect::Step(Step::Accept(_))));
     }
-    assert!(matches!(taken.says(Reply, 0), Step::Accept(_)));
+    assert!(matches!(taken.says(Reply, 0), Effect::Step(Step::Accept(_))));
 }
 
 #[test]
@@ -151,7 +153,11 @@ fn a_reset_ends_nothing_unless_its_number_is_known() {
                     for flags in [RST, RST_ACK] {
                         let Seq(own) = taken.segment(direction, flags).sequence;
                         let forged = segment(flags, own.wrapping_add(number ^ 1 << 20), number);
-                        assert_eq!(taken.sees(direction, &forged), Step::Pass, "{forged:?}");
+                        assert_eq!(
+                            taken.sees(direction, &forged),
+                            Effect::Step(Step::Pass),
+                            "{forged:?}"
+                        );
                     }
                 }
                 assert_eq!(taken.tracker.state(), TcpState::Established);
@@ -159,7 +165,7 @@ fn a_reset_ends_nothing_unless_its_number_is_known() {
             // It does not matter what somebody has sent in the name of one end before.
             let forged = segment(ACK, 7, 9).data(100);
             assert!(passes(taken.sees(Original, &forged)), "{round}");
-            assert_eq!(taken.sees(Reply, &segment(RST, 9, 0)), Step::Pass);
+            assert_eq!(taken.sees(Reply, &segment(RST, 9, 0)), Effect::Step(Step::Pass));
             assert_eq!(taken.tracker.state(), TcpState::Established);
         }
         for direction in [Original, Reply, Original] {
@@ -177,11 +183,11 @@ fn a_reset_ends_nothing_unless_its_number_is_known() {
 fn a_fin_counts_when_it_is_acknowledged() {
     let mut taken = TakenOver::behind_by(FAR);
     let fin = taken.segment(Original, FIN);
-    assert_eq!(taken.sees(Original, &fin), Step::Hold { at_least: Timeout(300) });
+    assert_eq!(taken.sees(Original, &fin), Effect::Hold { at_least: Timeout(300) });
     assert_eq!(taken.tracker.state(), TcpState::Established);
     taken.next[0] += 1;
     assert!(passes(taken.says(Reply, 100)));
-    let Step::Accept(accepted) = taken.says(Original, 0) else { panic!() };
+    let Effect::Step(Step::Accept(accepted)) = taken.says(Original, 0) else { panic!() };
     assert!(accepted.state_changed);
     assert_eq!(taken.tracker.state(), TcpState::CloseWait);
     let fin = taken.segment(Reply, FIN);
@@ -211,6 +217,28 @@ fn what_nobody_acknowledges_is_forgotten() {
     assert!(!taken.is_strict, "the acknowledgment of what was forgotten tells nothing");
     assert!(passes(taken.says(Reply, 0)));
     assert!(taken.is_strict);
+}
+
+#[test]
+fn of_two_gateways_that_see_one_direction_each_both_follow_the_end() {
+    let mut taken = TakenOver::behind_by(FAR);
+    // Only one end is heard here, and the other gateway tells what it sees.
+    for _ in 0..100 {
+        assert!(matches!(taken.says(Original, 1000), Effect::Hold { .. }));
+        taken.next[1] = taken.next[1].wrapping_add(1400);
+        taken.heard = taken.heard.after_news();
+    }
+    assert_eq!(taken.tracker.state(), TcpState::Established);
+    let fin = taken.segment(Original, FIN);
+    let Effect::Step(Step::Accept(accepted)) = taken.sees(Original, &fin) else { panic!() };
+    assert_eq!((accepted.timeout, accepted.state_changed), (Timeout(120), true));
+    // The other one has seen the FIN of the other end.
+    taken.tracker.state = TcpState::LastAck;
+    let Effect::Step(Step::Accept(accepted)) = taken.says(Original, 0) else { panic!() };
+    assert_eq!((accepted.timeout, taken.tracker.state()), (Timeout(120), TcpState::TimeWait));
+    // A reset still ends nothing on a guess.
+    taken.tracker.state = TcpState::Established;
+    assert_eq!(taken.sees(Reply, &segment(RST, 5, 0)), Effect::Step(Step::Pass));
 }
 
 /// Something that happens while a connection is learnt anew.

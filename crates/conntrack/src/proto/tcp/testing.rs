@@ -82,7 +82,6 @@ impl Conversation {
                 self.timer = accepted.timeout.0;
             }
             Step::Invalid { cap: Some(cap), .. } => self.timer = self.timer.min(cap.0),
-            Step::Hold { at_least } => self.timer = self.timer.max(at_least.0),
             Step::Invalid { cap: None, .. } | Step::Pass | Step::Delete | Step::Reopen => {}
         }
         if matches!(step, Step::Accept(_) | Step::Pass) {

@@ -44,8 +44,8 @@ pub struct Opened {
 
 /// The result for a segment and the entry of its connection.
 ///
-/// An entry has seen a reply as soon as a segment in reply direction has led to `Accept`, `Pass` or
-/// `Hold`.
+/// An entry has seen a reply as soon as a segment in reply direction has led to `Accept` or
+/// `Pass`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
@@ -54,12 +54,6 @@ pub enum Step {
     /// It passes without a change of the connection's timer or counters: a late duplicate, a
     /// repeated SYN that has no answer so far, or a segment that its receiver has to judge.
     Pass,
-    /// It passes while the numbers of the connection are learnt anew. Only
-    /// [`TcpTracker::relearn`] says so.
-    Hold {
-        /// Raise the timer to this if less is left.
-        at_least: Timeout,
-    },
     /// It can not belong to the connection.
     Invalid {
         /// The reason.

@@ -211,6 +211,38 @@ fn a_connection_that_goes_on_at_a_new_owner_is_strict_after_a_round_trip() {
     assert_eq!(invalid(&pair), 1);
 }
 
+#[test]
+fn traffic_of_which_each_node_sees_one_direction_goes_on_and_ends() {
+    use wire::TcpFlags;
+
+    const ACK: TcpFlags = TcpFlags::ACK;
+    let mut pair = both_active();
+    let say = |pair: &mut Pair, is_reply: bool, flags| {
+        pair.segment(usize::from(is_reply), 2001, is_reply, flags);
+        pair.pass(3 * MILLISECOND);
+    };
+    say(&mut pair, false, TcpFlags::SYN);
+    say(&mut pair, true, TcpFlags::SYN.with(ACK));
+    say(&mut pair, false, ACK);
+    for round in 0..2000 {
+        pair.data(0, 2001, false);
+        pair.data(1, 2001, true);
+        if round % 100 == 0 {
+            pair.pass(SECOND);
+        }
+    }
+    assert_eq!((pair.forwarded(0), pair.forwarded(1)), (2002, 2001));
+    assert_eq!(state(&pair, 0), Some("ESTABLISHED"));
+    say(&mut pair, false, TcpFlags::FIN.with(ACK));
+    say(&mut pair, true, ACK);
+    say(&mut pair, true, TcpFlags::FIN.with(ACK));
+    say(&mut pair, false, ACK);
+    assert_eq!((pair.forwarded(0), pair.forwarded(1)), (2, 2));
+    assert_eq!((state(&pair, 0), state(&pair, 1)), (Some("TIME_WAIT"), Some("TIME_WAIT")));
+    pair.pass(125 * SECOND);
+    assert_eq!((count(&pair, 0), count(&pair, 1)), (0, 0));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Open(usize, u16),
