@@ -131,7 +131,7 @@ impl Note {
         self.set_due(0);
     }
 
-    /// The peer owns the connection, which was this node's. What it has not heard is news for it.
+    /// The peer owns the connection, which was this node's. Changes that it has not got are news for it.
     pub const fn give(&mut self) {
         self.0 |= Self::COPY;
     }

@@ -392,7 +392,7 @@ impl Map {
             Step::Delete => {
                 self.connections.remove(&key);
             }
-            Step::Pass | Step::Hold { .. } => {}
+            Step::Pass => {}
             Step::Invalid { .. } | Step::Reopen => return None,
         }
         Some(())

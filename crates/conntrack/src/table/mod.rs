@@ -303,29 +303,14 @@ impl Table {
                 tracked.at(slot, &self.slab[slot].head)
             }
             Step::Hold { at_least } => {
-                head.status.set(Status::when(replied, Status::SEEN_REPLY));
                 head.deadline = head.deadline.max(deadline(context.now, at_least));
-                if head.status.has(Status::ACCOUNTED) {
-                    self.account(slot, packet, before.direction);
-                }
-                match before.seen_reply == replied {
-                    true => self.note_refresh(slot, context),
-                    false => {
-                        self.rank(slot, context);
-                        self.report_change(slot, context);
-                    }
-                }
+                self.hold(slot, packet, before, context);
                 tracked.at(slot, &self.slab[slot].head)
             }
-            Step::End => {
-                if head.status.has(Status::ACCOUNTED) {
-                    self.account(slot, packet, before.direction);
-                }
-                let address_changes = self.address_changes(slot, direction);
-                let detached = Some(Detached { address_changes, zones: self.zones_of(slot) });
-                self.close(slot, context);
-                Tracked { detached, ..tracked }
-            }
+            Step::End => Tracked {
+                detached: Some(self.end_with(slot, packet, direction, context)),
+                ..tracked
+            },
             Step::Reopen => self.open_in_place_of(slot, packet, context),
             Step::Invalid { why, cap } => {
                 if let Some(cap) = cap {
@@ -336,6 +321,45 @@ impl Table {
                 invalid(why, context)
             }
         }
+    }
+
+    /// Counts a packet that passes while the numbers of its connection are learnt.
+    fn hold(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        before: Before,
+        context: &mut Context<'_>,
+    ) {
+        let status = &mut self.slab[slot].head.status;
+        let is_first_reply = before.direction == Direction::Reply && !before.seen_reply;
+        status.set(Status::when(is_first_reply, Status::SEEN_REPLY));
+        if status.has(Status::ACCOUNTED) {
+            self.account(slot, packet, before.direction);
+        }
+        if is_first_reply {
+            self.rank(slot, context);
+            self.report_change(slot, context);
+        } else {
+            self.note_refresh(slot, context);
+        }
+    }
+
+    /// Ends a connection with its last packet.
+    fn end_with(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        direction: Direction,
+        context: &mut Context<'_>,
+    ) -> Detached {
+        if self.slab[slot].head.status.has(Status::ACCOUNTED) {
+            self.account(slot, packet, direction);
+        }
+        let address_changes = self.address_changes(slot, direction);
+        let detached = Detached { address_changes, zones: self.zones_of(slot) };
+        self.close(slot, context);
+        detached
     }
 
     /// Finds the connection of an ICMP error: it belongs to the flow that it quotes, and goes

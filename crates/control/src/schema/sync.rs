@@ -18,8 +18,8 @@ pub struct Sync {
     pub role: String,
     /// The part of the peer, as it has told it.
     pub peer_role: Option<String>,
-    /// The term of this node. Of two connections that clash, that of the node with the higher term
-    /// remains, or else that of the node with the higher number.
+    /// The term of this node. If two connections clash, the one of the node with the higher
+    /// term remains, or else the one of the node with the higher number.
     pub term: u32,
     /// The peer's number; `null` if it was never there.
     pub peer_node: Option<u16>,

@@ -186,11 +186,11 @@ impl CopyChange {
     }
 }
 
-/// What was done with a change.
+/// The result of a change.
 enum Done {
     Made,
     Changed,
-    /// Whether there was such a connection.
+    /// True if there was such a connection.
     Ended(bool),
     /// The connection of this node prevails.
     Kept,

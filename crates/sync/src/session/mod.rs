@@ -420,7 +420,7 @@ impl Session {
     /// [`WORDS_BYTES_MAX`] bytes.
     pub fn say(&mut self, now: Timestamp, words: &[u8]) -> bool {
         let is_possible = (1..=WORDS_BYTES_MAX).contains(&words.len()) && self.is_together();
-        // What is owed comes first: the likeness begins the stream.
+        // Messages that are owed come first: the likeness begins the stream.
         self.flush_owed(now);
         if !is_possible || self.owed.likeness || !self.outbox.takes_control() {
             return false;

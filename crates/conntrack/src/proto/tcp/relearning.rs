@@ -21,7 +21,7 @@ use crate::Direction;
 /// between two retransmissions of a connection that has just lost its path (RFC 6298 section 2.4).
 pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// What was heard of a connection since it came from another gateway.
+/// The knowledge of a connection since it came from another gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relearning {
     /// By the direction of the sender.
@@ -32,7 +32,7 @@ pub struct Relearning {
     is_shared: bool,
 }
 
-/// What is known of the numbers of one end.
+/// The knowledge of the numbers of one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Numbers {
     /// It has sent nothing here.
@@ -225,7 +225,7 @@ impl TcpTracker {
 }
 
 impl Relearning {
-    /// What is not yet forgotten.
+    /// The part that is not yet forgotten.
     fn at(self, now: Timestamp) -> Self {
         match self.until.is_some_and(|until| until <= now) {
             true => Self { is_shared: self.is_shared, ..Self::default() },

@@ -56,7 +56,7 @@ pub(crate) struct Slab {
     shifts: SideArray<[Shift; 2]>,
     /// The timeouts of connections that have their own.
     policies: SideArray<TimeoutPolicy>,
-    /// What was heard of connections that may have continued at another gateway.
+    /// The numbers learnt of connections that may have continued at another gateway.
     relearning: SideArray<Box<Relearning>>,
     /// The counts of connections that connections have a place in.
     tallied: SideArray<Vec<Tallied>>,
@@ -451,7 +451,7 @@ impl Slab {
         self.policies.insert(slot, policy);
     }
 
-    /// What was heard of a connection that may have continued at another gateway.
+    /// The numbers learnt of a connection that may have continued at another gateway.
     pub fn relearning(&self, slot: u32) -> Relearning {
         self.relearning.get(slot).map_or_else(Relearning::default, |heard| **heard)
     }

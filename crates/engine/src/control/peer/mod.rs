@@ -229,7 +229,7 @@ impl Peer {
         {
             self.owes_yield = false;
             self.given = self.session.stream();
-            // What the peer does not have ends here.
+            // Copies that the peer does not have end here.
             self.session.ask_again();
         }
     }

@@ -1,4 +1,4 @@
-//! Which of two nodes owns a connection.
+//! The owner of a connection among two nodes.
 //!
 //! A node owns the connections that it has opened, until it gives them away or is silent. Each node
 //! has a *term*, which rises above the terms of both when it takes connections from a silent owner.
@@ -21,7 +21,7 @@ const PIECES_A_TURN: usize = 64;
 const ROLE: u8 = 1;
 const YIELD: u8 = 2;
 
-/// What the owners of two sessions say to each other.
+/// A message between the owners of two sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
     /// The part of the sender and its term.

@@ -1,4 +1,4 @@
-//! Who owns a connection while both nodes forward, when one is silent, and after both were apart.
+//! The owner of a connection while both nodes forward, when one is silent, and after both were apart.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ fn a_node_on_standby_gives_its_connections_to_an_active_one() {
     pair.pass(100 * MILLISECOND);
     assert_eq!(copies(&pair), [0, 1001]);
     set_role(&mut pair, 0, Role::Standby);
-    // What it has not told yet is not lost.
+    // A change that has not been sent yet is not lost.
     pair.data(1, 2001, true);
     pair.pass(500 * MILLISECOND);
     assert_eq!(copies(&pair), [1001, 0]);
