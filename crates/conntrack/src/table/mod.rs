@@ -252,12 +252,10 @@ impl Table {
         }
         let policy = self.slab.policy(slot).copied();
         let head = &self.slab[slot].head;
-        let before = Before {
-            direction,
-            seen_reply: head.status.has(Status::SEEN_REPLY),
-            assured: head.status.has(Status::ASSURED),
-        };
-        let replied = before.seen_reply || before.direction == Direction::Reply;
+        let status = head.status;
+        let (seen_reply, assured) = (status.has(Status::SEEN_REPLY), status.has(Status::ASSURED));
+        let before = Before { direction, seen_reply, assured };
+        let replied = before.seen_reply || direction == Direction::Reply;
         let class = if replied {
             Class::Established
         } else if head.status.has(Status::EXPECTED) {
