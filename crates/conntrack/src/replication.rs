@@ -246,10 +246,6 @@ impl DirtyList {
     #[cold]
     #[inline(never)]
     pub fn note_refresh(&mut self, slot: u32, note: &mut Note, replication: &mut Replication) {
-        if !note.has(Note::TOLD) && !note.is_copy() {
-            // It was here before the peer began to follow, so the bulk transfer tells of it.
-            return note.set_due(replication.tick);
-        }
         note.set_due(LAST_TICK);
         if !note.has(Note::LISTED) {
             note.0 |= Note::LISTED;
