@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::kind::only;
 use crate::limits::MAX_JUMP_DEPTH;
 use crate::model::Item;
 use crate::{Effect, Interval, Verdict};
@@ -343,6 +344,65 @@ fn the_document_of_every_expression_has_a_ruleset_and_its_problems() {
     assert!(
         jumps.clone().any(|item| matches!(item, crate::model::Item::Verdict(Verdict::Jump(_))))
     );
+}
+
+/// A newer nft may have keys that change what a rule says.
+#[test]
+fn a_key_that_nobody_knows_is_refused_wherever_it_stands() {
+    const FORMS_WITH_ELEMENTS: [&str; 2] = ["set", "meter"];
+    let everything: Value = serde_json::from_str(EVERYTHING).unwrap();
+    let (rules, others): (Vec<_>, Vec<_>) =
+        everything["nftables"].as_array().unwrap().iter().partition(|it| it.get("rule").is_some());
+    let is_loaded = |rule: &Value| {
+        let all = others.iter().copied().chain([rule]).cloned().collect::<Vec<_>>();
+        import_value(&json!({ "nftables": all }), Options::default()).is_ok()
+    };
+    // Rules of other chains are only read if one leads there.
+    let judges = |chain: &Value| {
+        chain.get("hook").is_some_and(|hook| !["input", "output"].iter().any(|own| hook == own))
+    };
+    let bases = others.iter().filter(|it| judges(&it["chain"]));
+    let bases: Vec<&Value> = bases.map(|it| &it["chain"]["name"]).collect();
+    let mut changed = 0;
+    for rule in rules.into_iter().filter(|it| bases.contains(&&it["rule"]["chain"])) {
+        let statements = rule["rule"]["expr"].as_array().unwrap();
+        for at in (0..statements.len()).filter(|_| is_loaded(rule)) {
+            let (form, inside) = statements[at].as_object().unwrap().iter().next().unwrap();
+            let place = format!("/rule/expr/{at}/{form}");
+            let mut places = vec![place.clone()];
+            for part in ["left", "key", "value", "elem"] {
+                let mut value = &inside[part];
+                let mut place = format!("{place}/{part}");
+                // A list of two is a value with a mask.
+                while let Some((name, inside)) = only(value) {
+                    place = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+                    if inside.get(0).is_some() {
+                        place += "/0";
+                    }
+                    value = inside.get(0).unwrap_or(inside);
+                }
+                if value.is_object() && !FORMS_WITH_ELEMENTS.contains(&form.as_str()) {
+                    places.push(place);
+                }
+            }
+            for place in places {
+                let mut with_key = rule.clone();
+                let Some(Value::Object(form)) = with_key.pointer_mut(&place) else { continue };
+                form.insert("unheard-of".to_owned(), json!(1));
+                assert!(!is_loaded(&with_key), "{place}: {with_key}");
+                changed += 1;
+            }
+        }
+    }
+    assert!(changed > 300, "{changed}");
+}
+
+#[test]
+fn a_field_inside_a_tunnel_is_not_taken_for_that_of_the_tunnel() {
+    let source = json!({"payload": {"tunnel": "vxlan", "protocol": "ip", "field": "saddr"}});
+    let inside = json!({"match": {"op": "==", "left": source, "right": "192.0.2.1"}});
+    let told = problems(&document(&[forward(), rule("f", &json!([inside, {"accept": null}]))]));
+    assert!(told.contains("unsupported: `vxlan ip saddr`: about the inside of a tunnel"), "{told}");
 }
 
 #[test]

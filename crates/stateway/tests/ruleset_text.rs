@@ -188,7 +188,81 @@ fn the_messages_of_nft_are_told_with_file_and_line() {
     let links = files.stateway(&["rules", "check", "links.nft"]);
     let told = text(&links.stderr);
     assert!(told.starts_with("links.nft:3: Interface does not exist"), "{told}");
-    assert!(told.contains("write iifname and oifname in place of iif and oif"), "{told}");
+    assert!(told.contains("write iifname and oifname in their place"), "{told}");
+}
+
+/// Rules that name interfaces by their number, in all places where nft takes one.
+const BY_NUMBER: &str = "table inet t {
+    set inner {
+        type iface_index
+        elements = { \"lan0\", \"lan1\" }
+    }
+    chain c {
+        type filter hook forward priority 0
+        iif \"lan0\" oif \"wan0\" accept
+        iif @inner accept
+        iif . oif { \"lan1\" . \"wan0\", \"lo\" . \"lan0\" } accept
+        meta mark set iif map { \"lan0\" : 5 }
+        fib daddr oif \"wan0\" accept
+    }
+}
+";
+
+#[test]
+fn rules_may_name_the_interfaces_of_this_host_by_number() {
+    if !has_nft() {
+        return;
+    }
+    let elsewhere = BY_NUMBER.replace("\"lan1\"", "\"lan7\"");
+    let flowtable = "table inet t {
+    flowtable fast {
+        hook ingress priority 0
+        devices = { lan0, wan0 }
+    }
+    chain c {
+        type filter hook forward priority 0
+        flow add @fast
+    }
+}
+";
+    let files = Files::new(&[
+        ("rules.nft", "include \"./part.nft\"\n"),
+        ("part.nft", BY_NUMBER),
+        ("elsewhere.nft", &elsewhere),
+        ("flowtable.nft", flowtable),
+    ]);
+    let program = files.path("stateway");
+    fs::copy(BINARY, &program).unwrap();
+    // An odd number of them, where the kernel has bridges, and one with a name that the kernel
+    // gives as well.
+    let host = "ip link add lan0 type veth peer name wan0 && \
+                ip link add veth0 type veth peer name lan1; ip link add br-a.7 type bridge";
+    let within = |what: &str| {
+        let all = format!("{host} && ip -o link > before; {what}");
+        let output = files.run(&["unshare", "--net", "sh", "-c", &all]);
+        assert!(output.status.success(), "{what}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let json = within("nft -f rules.nft && nft -j list ruleset");
+    fs::write(files.path("rules.json"), json).unwrap();
+    let wanted = text(&files.stateway(&["rules", "check", "--json", "rules.json"]).stdout);
+    let check = "./stateway rules check --json rules.nft && ip -o link | diff before - >&2";
+    assert_eq!(within(check), wanted);
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    if has(&[&nobody.split(' ').collect::<Vec<_>>()[..], &["unshare", "--user", "--net", "true"]]
+        .concat())
+    {
+        assert_eq!(within(&format!("{nobody} {check}")), wanted);
+    }
+    let told = within("./stateway rules check elsewhere.nft 2>&1; [ $? = 2 ]");
+    assert!(told.starts_with("elsewhere.nft:4: Interface does not exist"), "{told}");
+    assert!(told.contains("\nelsewhere.nft:10: Interface does not exist"), "{told}");
+    // The kernel may have no flowtables.
+    let told = within(
+        "if nft -f flowtable.nft 2>&1; then ./stateway rules check flowtable.nft; else \
+         ./stateway rules check flowtable.nft 2>&1 | grep 'its kernel has no flowtables'; fi",
+    );
+    println!("{told}");
 }
 
 #[test]

@@ -35,7 +35,7 @@ const MOST_PARTS: u64 = 16;
 /// In the order of their numbers in a record.
 const FAMILIES: [TableFamily; 3] = [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6];
 /// In the order of their numbers in a record.
-const KINDS: [Kind; 33] = [
+const KINDS: [Kind; 34] = [
     Kind::Ipv4,
     Kind::Ipv6,
     Kind::Ether,
@@ -69,6 +69,7 @@ const KINDS: [Kind; 33] = [
     Kind::Group,
     Kind::Time,
     Kind::Boolean,
+    Kind::IgmpType,
 ];
 /// The number of a plain number, which has its width behind it.
 const INTEGER: u8 = 255;

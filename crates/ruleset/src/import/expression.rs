@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::refusals;
+use super::{keys, refusals};
 use crate::field::{self, Field};
 use crate::generator::{Generator, Hashed, Source};
 use crate::kind::{Kind, only, outline};
@@ -29,6 +29,13 @@ pub(crate) fn load(
         return Err(path.invalid(format!("{} in place of an expression", outline(value))));
     };
     let path = path.key(form);
+    if form == "payload" && inside.get("tunnel").is_some() {
+        let part = |key| inside.get(key).and_then(Value::as_str).unwrap_or_default();
+        let [tunnel, header, field] = ["tunnel", "protocol", "field"].map(part).map(shown);
+        let message = format!("`{tunnel} {header} {field}`");
+        return Err(path.unsupported(refusals::told(message, INSIDE)));
+    }
+    keys::check(form, inside, &path)?;
     match form {
         "payload" => payload(inside, &path),
         "meta" => {
@@ -73,7 +80,8 @@ pub(crate) fn load(
             };
             known.map(plain).ok_or_else(|| {
                 let field = field.unwrap_or_default();
-                path.unsupported(format!("`{form} {} {}`", shown(name), shown(field)))
+                let message = format!("`{form} {} {}`", shown(name), shown(field));
+                path.unsupported(refusals::told(message, &format!("{form} {name}")))
             })
         }
         "numgen" | "jhash" | "symhash" => generated(form, inside, generators, &path),
@@ -83,6 +91,9 @@ pub(crate) fn load(
         other => Err(refused(other, &path)),
     }
 }
+
+/// A field of a packet inside a tunnel, as `docs/nft.md` lists it.
+const INSIDE: &str = "TUNNEL HEADER FIELD";
 
 /// A word that is not supported, with the reason.
 fn refused(word: &str, path: &Path<'_>) -> Fault {
@@ -107,7 +118,7 @@ fn payload(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
     }
     let (header, name) = (text(value, "protocol", path)?, text(value, "field", path)?);
     let known = field::payload(header, name).map(plain);
-    known.ok_or_else(|| path.unsupported(format!("`{} {}`", shown(header), shown(name))))
+    known.ok_or_else(|| refused(&format!("{} {}", shown(header), shown(name)), path))
 }
 
 fn connection(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {

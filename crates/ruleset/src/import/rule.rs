@@ -4,10 +4,10 @@ use serde_json::Value;
 use wire::Family;
 
 use super::expression::{self, bare, kinds};
-use super::refusals;
 use super::scope::{Scope, resolve};
 use super::sets;
 use super::statement;
+use super::{keys, refusals};
 use crate::elements::Elements;
 use crate::field::{CtField, Field, nfproto};
 use crate::generator::Generator;
@@ -106,6 +106,7 @@ impl Reader<'_, '_> {
             return Err(path.invalid(format!("{} is no statement", outline(statement))));
         };
         let here = path.key(name);
+        keys::check(name, value, &here)?;
         Ok(Some(match name {
             "match" => self.matching(value, &here)?,
             "counter" | "limit" | "quota" => self.measure(name, value, &here)?,
@@ -319,6 +320,7 @@ impl Reader<'_, '_> {
 
     /// A counter, limit or quota that a map holds.
     fn measure_by_map(&mut self, name: &str, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        keys::check("map", value, path)?;
         let part =
             |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
         let what = Measure::named(name).ok_or_else(|| path.unsupported("objects by map"))?;
@@ -374,6 +376,7 @@ impl Reader<'_, '_> {
         match only(value) {
             Some(("map", map)) => {
                 let path = path.key("map");
+                keys::check("map", map, &path)?;
                 let part = |key: &'static str| {
                     map.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")))
                 };

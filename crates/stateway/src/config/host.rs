@@ -168,7 +168,7 @@ fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) 
 
 /// The interfaces of this network namespace. This file belongs to the process, unlike
 /// `/sys/class/net`, which shows the namespace of the process that mounted it.
-fn present() -> std::io::Result<Vec<String>> {
+pub(super) fn present() -> std::io::Result<Vec<String>> {
     let table = std::fs::read_to_string("/proc/self/net/dev")?;
     let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
     // The first two lines are headings without a colon.
