@@ -1,8 +1,7 @@
 //! Changes of connections for a peer, and copies of a peer's connections, over all workers.
 //! [`crate::path::replication`] says what a worker does.
 
-use conntrack::{Cursor, ImportRefusal};
-use flow::KeyedPacket;
+use conntrack::{ConnectionRecord, Cursor, ImportRefusal};
 use steer::{BucketId, WorkerId};
 
 use crate::Gateway;
@@ -41,8 +40,8 @@ pub struct CopyReport {
     pub changed: u64,
     /// Connections that were ended.
     pub ended: u64,
-    /// Connections that were not made, with the reasons.
-    pub refused: Vec<(KeyedPacket, ImportRefusal)>,
+    /// Records of connections that were not made, with the reasons.
+    pub refused: Vec<(Box<ConnectionRecord>, ImportRefusal)>,
 }
 
 impl Gateway {

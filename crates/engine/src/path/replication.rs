@@ -182,8 +182,8 @@ pub struct AppliedLot {
     pub changed: u64,
     /// Connections that were ended.
     pub ended: u64,
-    /// Connections that were not made, with the reasons.
-    pub refused: Vec<(KeyedPacket, ImportRefusal)>,
+    /// Records of connections that were not made, with the reasons.
+    pub refused: Vec<(Box<ConnectionRecord>, ImportRefusal)>,
     /// Changes that this worker could not make now. They come back, for another try.
     pub back: Vec<(BucketId, CopyChange)>,
 }
@@ -297,7 +297,7 @@ impl PacketPath {
                 CopyChange::State(record) => match self.set_copy(bucket, &record, now) {
                     SetCopy::Made => lot.made += 1,
                     SetCopy::Changed => lot.changed += 1,
-                    SetCopy::Refused(refusal) => lot.refused.push((record.original(), refusal)),
+                    SetCopy::Refused(refusal) => lot.refused.push((record, refusal)),
                     SetCopy::Later => lot.back.push((bucket, CopyChange::State(record))),
                 },
             }

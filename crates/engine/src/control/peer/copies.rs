@@ -31,6 +31,9 @@ pub struct CopyCounters {
     pub refused: BTreeMap<ImportRefusal, u64>,
 }
 
+/// Records that wait for the end of the connection that they clash with, at most.
+const CLASHING_MAX: usize = 1024;
+
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     lineage: Lineage,
@@ -43,6 +46,11 @@ pub(super) struct Copies {
     applied: Applied,
     held: NameMap<Copy>,
     changes: Vec<CopyChange>,
+    /// Records of connections that clash with others, by name. If a bucket moves between two workers of
+    /// the peer, the end of a connection may come behind the start of one that takes its ports.
+    clashing: NameMap<Box<ConnectionRecord>>,
+    /// A connection ends by the changes that wait.
+    ends: bool,
     /// The last batch whose records are among the changes.
     mark: Option<Mark>,
     counters: CopyCounters,
@@ -56,6 +64,8 @@ impl Copies {
             applied: Applied::default(),
             held: NameMap::default(),
             changes: Vec::new(),
+            clashing: NameMap::default(),
+            ends: false,
             mark: None,
             counters: CopyCounters::default(),
         }
@@ -94,10 +104,11 @@ impl Copies {
 
     /// Connections that the peer no longer has end.
     pub fn end_bulk(&mut self, bulk: BulkId) {
-        let Self { held, changes, applied, .. } = self;
+        let Self { held, changes, applied, ends, .. } = self;
         held.retain(|_, Copy { lineage, original }| {
             let is_left = applied.is_left_over(lineage, bulk);
             if is_left {
+                *ends = true;
                 changes.push(CopyChange::End(*original));
             }
             !is_left
@@ -134,10 +145,12 @@ impl Copies {
             ) => {
                 let original = state.original();
                 self.held.insert(name, Copy { lineage, original });
+                self.clashing.remove(&name);
                 self.changes.push(CopyChange::State(Box::new(state)));
             }
             (Verdict::End, _, Some(Copy { original, .. })) => {
                 self.held.remove(&name);
+                self.ends = true;
                 self.changes.push(CopyChange::End(original));
             }
             (Verdict::Keep(lineage), _, Some(copy)) => {
@@ -153,14 +166,24 @@ impl Copies {
         if self.changes.is_empty() {
             return Ok(self.mark.take());
         }
+        if std::mem::take(&mut self.ends) {
+            let Self { clashing, held, changes, .. } = self;
+            let again = clashing.drain().filter(|(name, _)| held.contains_key(name));
+            changes.extend(again.map(|(_, record)| CopyChange::State(record)));
+        }
         let report = gateway.change_copies(std::mem::take(&mut self.changes))?;
         self.counters.made += report.made;
         self.counters.changed += report.changed;
         self.counters.ended += report.ended;
-        for (original, refusal) in report.refused {
+        for (record, refusal) in report.refused {
             *self.counters.refused.entry(refusal).or_default() += 1;
-            // The next record of it is another try.
-            self.held.remove(&name_of(self.names, &original));
+            let name = name_of(self.names, &record.original());
+            if refusal == ImportRefusal::Clash && self.clashing.len() < CLASHING_MAX {
+                self.clashing.insert(name, record);
+            } else {
+                // The next record of it is another try.
+                self.held.remove(&name);
+            }
         }
         Ok(self.mark.take())
     }
