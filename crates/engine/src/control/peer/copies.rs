@@ -49,8 +49,6 @@ pub(super) struct Copies {
     /// Records of connections that clash with others, by name. If a bucket moves between two workers of
     /// the peer, the end of a connection may come behind the start of one that takes its ports.
     clashing: NameMap<Box<ConnectionRecord>>,
-    /// A connection ends by the changes that wait.
-    ends: bool,
     /// The last batch whose records are among the changes.
     mark: Option<Mark>,
     counters: CopyCounters,
@@ -65,7 +63,6 @@ impl Copies {
             held: NameMap::default(),
             changes: Vec::new(),
             clashing: NameMap::default(),
-            ends: false,
             mark: None,
             counters: CopyCounters::default(),
         }
@@ -104,11 +101,10 @@ impl Copies {
 
     /// Connections that the peer no longer has end.
     pub fn end_bulk(&mut self, bulk: BulkId) {
-        let Self { held, changes, applied, ends, .. } = self;
+        let Self { held, changes, applied, .. } = self;
         held.retain(|_, Copy { lineage, original }| {
             let is_left = applied.is_left_over(lineage, bulk);
             if is_left {
-                *ends = true;
                 changes.push(CopyChange::End(*original));
             }
             !is_left
@@ -150,7 +146,6 @@ impl Copies {
             }
             (Verdict::End, _, Some(Copy { original, .. })) => {
                 self.held.remove(&name);
-                self.ends = true;
                 self.changes.push(CopyChange::End(original));
             }
             (Verdict::Keep(lineage), _, Some(copy)) => {
@@ -166,7 +161,8 @@ impl Copies {
         if self.changes.is_empty() {
             return Ok(self.mark.take());
         }
-        if std::mem::take(&mut self.ends) {
+        let is_end = |change: &CopyChange| matches!(change, CopyChange::End(_));
+        if !self.clashing.is_empty() && self.changes.iter().any(is_end) {
             let Self { clashing, held, changes, .. } = self;
             let again = clashing.drain().filter(|(name, _)| held.contains_key(name));
             changes.extend(again.map(|(_, record)| CopyChange::State(record)));
