@@ -93,10 +93,7 @@ impl AnnouncementRecord {
     /// contains.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
-        match from.u8()? {
-            VERSION => {}
-            version => return Err(DecodeError::Version(version)),
-        }
+        from.version(VERSION)?;
         let announcement = match from.u8()? {
             EXPECTATION => Announcement::Expectation(Box::new(read_expectation(from)?)),
             CALL => {
@@ -217,10 +214,7 @@ fn write_expectation(record: &ExpectationRecord, to: &mut Vec<u8>) {
         });
         to.option(follow.source, |to, address| to.address(address));
         to.option(follow.source_port, |to, port| to.u16(port));
-        to.option(interface.as_ref(), |to, name| {
-            to.u8(name.as_str().len() as u8);
-            to.bytes(name.as_str().as_bytes());
-        });
+        to.option(interface.as_ref(), |to, name| to.short(name.as_str().as_bytes()));
     });
 }
 
@@ -254,10 +248,7 @@ fn read_expectation(from: &mut Reader<'_>) -> Result<ExpectationRecord, DecodeEr
             source_port: from.option(Reader::u16)?,
             interface: None,
         };
-        interface = from.option(|from| {
-            let length = from.u8()?.into();
-            InterfaceName::of_bytes(from.bytes(length)?)
-        })?;
+        interface = from.option(|from| InterfaceName::of_bytes(from.short()?))?;
         Ok(follow)
     })?;
     Ok(ExpectationRecord { master, announced, interface, left })

@@ -32,8 +32,7 @@ impl ConnectionRecord {
 
 /// Appends the bytes of a record to a batch.
 pub fn push_to_batch(record: &[u8], to: &mut Vec<u8>) {
-    to.varint(record.len() as u64);
-    to.bytes(record);
+    prefixed(to, |to| to.bytes(record));
 }
 
 /// The length of the whole records at the start of a batch that may be cut off, and how many they
@@ -66,11 +65,8 @@ impl<'a> Batch<'a> {
     }
 
     fn take(&mut self) -> Result<&'a [u8], DecodeError> {
-        let length = usize::try_from(self.0.varint()?).map_err(|_| DecodeError::Cut)?;
-        if length == 0 {
-            return Err(DecodeError::Impossible("an empty record"));
-        }
-        self.0.bytes(length)
+        let record = self.0.prefixed()?;
+        if record.is_empty() { Err(DecodeError::Impossible("an empty record")) } else { Ok(record) }
     }
 }
 

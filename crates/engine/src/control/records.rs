@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use conntrack::{AnnouncementCursor, AnnouncementRecord, ConnectionRecord, Cursor, ImportRefusal};
-use flow::FlowKey;
+use flow::{FlowKey, Timestamp};
 use ruleset::{ElementCursor, ElementRecord, ElementRefusal};
 use steer::{BucketId, WorkerId};
 
@@ -16,6 +18,7 @@ use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::record::{Record, RecordRefusal};
 use crate::control::worker_handle::Unresponsive;
 use crate::path::records::{Exported, Filed, ImportedLot};
+use crate::path::rules::ruleset::Rules;
 use crate::worker::command::Question;
 
 /// How often records are offered again in whose place packets open connections.
@@ -49,10 +52,7 @@ trait OfWorker: Sized {
     fn bucket_key(&self) -> Option<&FlowKey>;
 
     /// The question that brings records to a worker.
-    fn question(
-        records: Filed<Self>,
-        reply: std::sync::mpsc::SyncSender<ImportedLot<Self>>,
-    ) -> Question;
+    fn question(records: Filed<Self>, reply: SyncSender<ImportedLot<Self>>) -> Question;
 }
 
 impl OfWorker for ConnectionRecord {
@@ -60,10 +60,7 @@ impl OfWorker for ConnectionRecord {
         Some(self.key())
     }
 
-    fn question(
-        records: Filed<Self>,
-        reply: std::sync::mpsc::SyncSender<ImportedLot<Self>>,
-    ) -> Question {
+    fn question(records: Filed<Self>, reply: SyncSender<ImportedLot<Self>>) -> Question {
         Question::Import(records, true, reply)
     }
 }
@@ -73,10 +70,7 @@ impl OfWorker for AnnouncementRecord {
         self.key()
     }
 
-    fn question(
-        records: Filed<Self>,
-        reply: std::sync::mpsc::SyncSender<ImportedLot<Self>>,
-    ) -> Question {
+    fn question(records: Filed<Self>, reply: SyncSender<ImportedLot<Self>>) -> Question {
         Question::ImportAnnouncements(records, reply)
     }
 }
@@ -127,10 +121,7 @@ impl Gateway {
     /// Calls `each` with a record of every element of the sets that packets change, until it breaks
     /// off. Elements that count connections have none: they end with the last of these.
     pub fn export_elements(&self, each: &mut dyn FnMut(ElementRecord) -> ControlFlow<()>) {
-        let (rules, now) = {
-            let coordinator = self.shared.lock();
-            (coordinator.rules.clone(), coordinator.execution.now())
-        };
+        let (rules, now) = self.rules_now();
         let Some(rules) = rules else { return };
         let mut next = Some(ElementCursor::default());
         while let Some(from) = next {
@@ -260,11 +251,14 @@ impl Gateway {
         Err(Unresponsive(slow))
     }
 
+    /// The rules that are in force, and the time.
+    fn rules_now(&self) -> (Option<Arc<Rules>>, Timestamp) {
+        let coordinator = self.shared.lock();
+        (coordinator.rules.clone(), coordinator.execution.now())
+    }
+
     fn import_elements(&self, records: &[ElementRecord], report: &mut ImportReport) {
-        let (rules, now) = {
-            let coordinator = self.shared.lock();
-            (coordinator.rules.clone(), coordinator.execution.now())
-        };
+        let (rules, now) = self.rules_now();
         for record in records {
             let imported = match &rules {
                 Some(rules) => rules.shared().import_element(&rules.program, record, now),

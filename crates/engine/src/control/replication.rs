@@ -48,8 +48,8 @@ pub struct CopyReport {
     pub changed: u64,
     /// Connections that were ended.
     pub ended: u64,
-    /// Connections that were not made, with the reasons.
-    pub refused: Vec<(KeyedPacket, ImportRefusal)>,
+    /// Changes that were not made, with the reasons.
+    pub refused: Vec<(CopyChange, ImportRefusal)>,
     /// Connections of the peer that those of this node prevail over.
     pub kept: Vec<KeyedPacket>,
     /// Connections of this node that those of the peer have prevailed over.

@@ -42,8 +42,8 @@ impl Forwarder {
         self.router.as_deref()
     }
 
-    /// True on standby. A bridge sends nothing then, because two that forward
-    /// would make a loop. A router forwards what reaches it.
+    /// Sets whether the gateway is on standby. A bridge sends nothing then, because two that
+    /// forward would make a loop. A router forwards what reaches it.
     pub const fn set_stands_by(&mut self, stands_by: bool) {
         self.is_silent = stands_by && self.router.is_none();
     }

@@ -224,8 +224,8 @@ pub struct AppliedLot {
     pub changed: u64,
     /// Connections that were ended.
     pub ended: u64,
-    /// Connections that were not made, with the reasons.
-    pub refused: Vec<(KeyedPacket, ImportRefusal)>,
+    /// Changes that were not made, with the reasons.
+    pub refused: Vec<(CopyChange, ImportRefusal)>,
     /// Connections of the peer that those of this node prevail over.
     pub kept: Vec<KeyedPacket>,
     /// Connections of this node that those of the peer have prevailed over.
@@ -336,7 +336,7 @@ impl PacketPath {
                     lot.changed += 1;
                     lot.given_up += count;
                 }
-                Err(NotDone::Refused(refusal)) => lot.refused.push((change.original(), refusal)),
+                Err(NotDone::Refused(refusal)) => lot.refused.push((change, refusal)),
                 Err(NotDone::Later) => lot.back.push((bucket, change)),
             }
             // It may have taken the place of others that have aliases.

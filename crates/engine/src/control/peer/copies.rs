@@ -37,6 +37,9 @@ pub struct CopyCounters {
     pub refused: BTreeMap<ImportRefusal, u64>,
 }
 
+/// Records that wait for the end of the connection that they clash with, at most.
+const CLASHING_MAX: usize = 1024;
+
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     lineage: Lineage,
@@ -49,6 +52,9 @@ pub(super) struct Copies {
     applied: Applied,
     held: NameMap<Copy>,
     changes: Vec<CopyChange>,
+    /// Records of connections that clash with others, by name. If a bucket moves between two workers of
+    /// the peer, the end of a connection may come behind the start of one that takes its ports.
+    clashing: NameMap<CopyChange>,
     /// The last batch whose records are among the changes.
     mark: Option<Mark>,
     counters: CopyCounters,
@@ -62,6 +68,7 @@ impl Copies {
             applied: Applied::default(),
             held: NameMap::default(),
             changes: Vec::new(),
+            clashing: NameMap::default(),
             mark: None,
             counters: CopyCounters::default(),
         }
@@ -155,6 +162,7 @@ impl Copies {
             ) => {
                 let original = state.original();
                 self.held.insert(name, Copy { lineage, original });
+                self.clashing.remove(&name);
                 let record = Box::new(state);
                 self.changes.push(CopyChange::State { record, prevails });
             }
@@ -175,6 +183,12 @@ impl Copies {
         if self.changes.is_empty() {
             return Ok(self.mark.take());
         }
+        let is_end = |change: &CopyChange| matches!(change, CopyChange::End(_));
+        if !self.clashing.is_empty() && self.changes.iter().any(is_end) {
+            let Self { clashing, held, changes, .. } = self;
+            let again = clashing.drain().filter(|(name, _)| held.contains_key(name));
+            changes.extend(again.map(|(_, change)| change));
+        }
         let report = gateway.change_copies(std::mem::take(&mut self.changes))?;
         self.counters.made += report.made;
         self.counters.changed += report.changed;
@@ -184,10 +198,15 @@ impl Copies {
         for original in report.kept {
             self.held.remove(&name_of(self.names, &original));
         }
-        for (original, refusal) in report.refused {
+        for (change, refusal) in report.refused {
             *self.counters.refused.entry(refusal).or_default() += 1;
-            // The next record of it is another try.
-            self.held.remove(&name_of(self.names, &original));
+            let name = name_of(self.names, &change.original());
+            if refusal == ImportRefusal::Clash && self.clashing.len() < CLASHING_MAX {
+                self.clashing.insert(name, change);
+            } else {
+                // The next record of it is another try.
+                self.held.remove(&name);
+            }
         }
         Ok(self.mark.take())
     }

@@ -75,9 +75,7 @@ impl RuleCounts {
         self.refused_elements += other.refused_elements;
         self.unwritten_lines += other.unwritten_lines;
     }
-}
 
-impl RuleCounts {
     /// The counts since `before`.
     #[must_use]
     pub fn since(mut self, before: &Self) -> Self {
