@@ -126,12 +126,26 @@ impl Note {
     }
 
     /// The peer owns the connection, and has just told its state. The next packet makes news for it.
+    /// If this node has told the peer that it owns it, the peer may still hear of its end.
     pub const fn set_copy(&mut self) {
-        self.0 = self.0 & !Self::TOLD | Self::COPY;
+        if self.is_copy() {
+            self.0 &= !Self::TOLD;
+        }
+        self.0 |= Self::COPY;
         self.set_due(0);
     }
 
+<<<<<<< HEAD
     /// The peer owns the connection, which was this node's. Changes that it has not got are news for it.
+=======
+    /// The peer has ended the connection that it owned. It hears of that only if it may have a copy
+    /// from this node.
+    pub const fn end_copy(&mut self) {
+        self.0 &= !Self::COPY;
+    }
+
+    /// The peer owns the connection, which was this node's. What it has not heard is news for it.
+>>>>>>> 5238a4f3
     pub const fn give(&mut self) {
         self.0 |= Self::COPY;
     }

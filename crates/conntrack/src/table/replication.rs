@@ -128,7 +128,7 @@ impl Table {
         let Some(slot) = slot.filter(|slot| self.slab[*slot].body.note.is_copy()) else {
             return false;
         };
-        self.slab[slot].body.note.set_own();
+        self.slab[slot].body.note.end_copy();
         self.end_whole(slot, context);
         true
     }

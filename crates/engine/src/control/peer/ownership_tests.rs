@@ -183,6 +183,21 @@ fn two_connections_with_the_same_packets_become_one_on_both_sides() {
 }
 
 #[test]
+fn what_gave_way_to_a_connection_that_has_ended_has_ended_on_both_sides() {
+    let mut pair = both_active();
+    let filter = conntrack::Filter::default();
+    pair.udp(1, 2001, false);
+    pair.nodes[1].gateway.delete_connections(&filter).unwrap();
+    pair.udp(0, 2001, false);
+    pair.pass(5 * MILLISECOND);
+    assert_alike(&pair);
+    assert_eq!(copies(&pair).iter().sum::<usize>(), count(&pair, 0));
+    pair.nodes[0].gateway.delete_connections(&filter).unwrap();
+    pair.pass(5 * MILLISECOND);
+    assert_eq!((count(&pair, 0), count(&pair, 1)), (0, 0));
+}
+
+#[test]
 fn a_connection_that_goes_on_at_a_new_owner_is_strict_after_a_round_trip() {
     let mut pair = both_active();
     pair.open(0, 2001);
