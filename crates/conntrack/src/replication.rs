@@ -13,10 +13,10 @@ use crate::ConnectionRecord;
 
 /// log2 of the unit of coarse time in nanoseconds: about half a second.
 const TICK_SHIFT: u32 = 29;
-/// The last tick, after 4.5 years. Nothing is due after it.
+/// The last tick, after 2.2 years. Nothing is due after it.
 const LAST_TICK: u32 = u32::MAX >> FLAG_BITS;
 /// Bits of a note that are facts, below those of its tick.
-const FLAG_BITS: u32 = 4;
+const FLAG_BITS: u32 = 5;
 /// Ends of connections that wait in a table at most. If more end, the peer needs all connections
 /// once more.
 pub const ENDS_MAX: usize = 4096;
@@ -102,6 +102,9 @@ impl Note {
     const TOLD: u32 = 1 << 2;
     /// The peer owns the connection.
     const COPY: u32 = 1 << 3;
+    /// This node has owned the connection and said so to the peer, which owns it now. If the peer's
+    /// had ended by then, the peer has a copy of this node's.
+    const YIELDED: u32 = 1 << 4;
 
     const fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
@@ -126,19 +129,22 @@ impl Note {
     }
 
     /// The peer owns the connection, and has just told its state. The next packet makes news for it.
-    /// If this node has told the peer that it owns it, the peer may still hear of its end.
     pub const fn set_copy(&mut self) {
-        if self.is_copy() {
-            self.0 &= !Self::TOLD;
+        if !self.is_copy() && self.has(Self::TOLD) {
+            self.0 |= Self::YIELDED;
         }
-        self.0 |= Self::COPY;
+        self.0 = self.0 & !Self::TOLD | Self::COPY;
         self.set_due(0);
     }
 
     /// The peer has ended the connection that it owned. It hears of that only if it may have a copy
     /// from this node.
     pub const fn end_copy(&mut self) {
-        self.0 &= !Self::COPY;
+        let may_have_copy = self.has(Self::YIELDED);
+        self.0 &= !(Self::COPY | Self::TOLD);
+        if may_have_copy {
+            self.0 |= Self::TOLD;
+        }
     }
 
     /// The peer owns the connection, which was this node's. Changes that it has not got are news for it.
@@ -148,7 +154,7 @@ impl Note {
 
     /// This node owns the connection, of which the peer has not heard.
     pub const fn set_own(&mut self) {
-        self.0 &= !(Self::COPY | Self::TOLD);
+        self.0 &= !(Self::COPY | Self::TOLD | Self::YIELDED);
     }
 
     /// True for a connection of which the state here may be newer than the last one of the peer: this

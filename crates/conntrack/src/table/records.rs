@@ -77,6 +77,15 @@ impl Imported {
     }
 }
 
+/// What a record has changed.
+struct Amended {
+    id: ConnectionId,
+    /// The record says less than was known.
+    says_less: bool,
+    /// The record says more than was known.
+    says_more: bool,
+}
+
 impl Table {
     /// The record of the connection to which such packets belong; `None` if there is none, or if
     /// its first packet is still being judged.
@@ -397,7 +406,7 @@ impl Table {
     }
 
     /// Changes a connection to what a newer record of it says, and keeps its slot. It is not
-    /// reported.
+    /// reported. If it is further than was known, the peer hears of the connection once more.
     ///
     /// If packets of it may have come here that the sender of the record has not seen, the state
     /// of the protocol does not go back, nor does its end come earlier. If the sender owns it, what
@@ -411,7 +420,12 @@ impl Table {
         importing: Importing<'_>,
         context: &mut Context<'_>,
     ) -> Result<ConnectionId, ImportRefusal> {
-        self.amended(record, importing, context).map(|(id, _)| id)
+        let Amended { id, says_more, .. } = self.amended(record, importing, context)?;
+        // The sender may have given its copy up meanwhile for an older state than this one.
+        if says_more {
+            self.note_change(id.0, context);
+        }
+        Ok(id)
     }
 
     /// Changes a connection to what its owner, the peer, says. If packets of it have come here that
@@ -425,21 +439,20 @@ impl Table {
         importing: Importing<'_>,
         context: &mut Context<'_>,
     ) -> Result<ConnectionId, ImportRefusal> {
-        let (id, is_ahead) = self.amended(record, importing, context)?;
+        let Amended { id, says_less, .. } = self.amended(record, importing, context)?;
         self.set_copy(id, context);
-        if is_ahead {
+        if says_less {
             self.note_change(id.0, context);
         }
         Ok(id)
     }
 
-    /// The second value is true if the record says less than was known.
     fn amended(
         &mut self,
         record: &ConnectionRecord,
         importing: Importing<'_>,
         context: &mut Context<'_>,
-    ) -> Result<(ConnectionId, bool), ImportRefusal> {
+    ) -> Result<Amended, ImportRefusal> {
         let original = record.original;
         let hash = (importing.hash)(&original.key);
         let slot = self.live_owner(&original, hash, record, context);
@@ -450,7 +463,9 @@ impl Table {
         let slot = slot.filter(is_it).ok_or(ImportRefusal::Clash)?;
         if record.state == RecordedState::Tunnel {
             return match self.join_record(slot, record, context) {
-                Ok(_) | Err(ImportRefusal::Known) => Ok((ConnectionId(slot), false)),
+                Ok(_) | Err(ImportRefusal::Known) => {
+                    Ok(Amended { id: ConnectionId(slot), says_less: false, says_more: false })
+                }
                 Err(refusal) => Err(refusal),
             };
         }
@@ -463,6 +478,9 @@ impl Table {
         let says_less = head.status.has(Status::SEEN_REPLY) && !facts.seen_reply
             || head.status.has(Status::ASSURED) && !facts.assured;
         let goes_back = is_ahead && body.state.is_further_than(&state);
+        let says_more = !head.status.has(Status::SEEN_REPLY) && facts.seen_reply
+            || !head.status.has(Status::ASSURED) && facts.assured
+            || state.is_further_than(&body.state);
         head.deadline = match (goes_back, is_ahead && !state.is_closing()) {
             (true, _) => head.deadline,
             (_, true) => head.deadline.max(deadline),
@@ -495,7 +513,8 @@ impl Table {
         }
         self.count_no_more(slot);
         self.rank(slot, context);
-        Ok((ConnectionId(slot), goes_back || is_ahead && says_less))
+        let says_less = goes_back || is_ahead && says_less;
+        Ok(Amended { id: ConnectionId(slot), says_less, says_more })
     }
 
     /// Ends the connections that have the packets of a record, in either direction, and that are not

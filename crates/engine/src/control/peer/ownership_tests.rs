@@ -198,6 +198,35 @@ fn what_gave_way_to_a_connection_that_has_ended_has_ended_on_both_sides() {
 }
 
 #[test]
+fn it_has_ended_on_both_sides_also_if_its_state_had_changed() {
+    let mut pair = both_active();
+    pair.udp(1, 2001, false);
+    pair.pass(MILLISECOND);
+    pair.loses = 1;
+    pair.pass(SECOND);
+    pair.open(0, 5);
+    pair.nodes[0].gateway.delete_connections(&conntrack::Filter::default()).unwrap();
+    pair.data(1, 5, false);
+    pair.loses = 0;
+    pair.pass(SECOND);
+    assert_alike(&pair);
+    assert_eq!(copies(&pair).iter().sum::<usize>(), count(&pair, 0));
+}
+
+#[test]
+fn news_of_an_older_connection_with_the_same_packets_counts_on_both_sides() {
+    let mut pair = both_active();
+    pair.data(1, 2001, false);
+    pair.pass(MILLISECOND);
+    pair.nodes[1].gateway.delete_connections(&conntrack::Filter::default()).unwrap();
+    pair.data(1, 2001, false);
+    pair.open(0, 2001);
+    pair.pass(5 * MILLISECOND);
+    assert_alike(&pair);
+    assert_eq!(copies(&pair), [1, 0]);
+}
+
+#[test]
 fn a_connection_that_goes_on_at_a_new_owner_is_strict_after_a_round_trip() {
     let mut pair = both_active();
     pair.open(0, 2001);
@@ -291,7 +320,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(1500))]
 
     /// Packets come to either node, and parts, links and processes change. After quiet both have
     /// the same connections, and each of these has one owner.
