@@ -160,7 +160,12 @@ impl Note {
     /// True for a connection of which the state here may be newer than the last one of the peer: this
     /// node owns it, or packets of it have come here.
     pub const fn may_be_ahead(self) -> bool {
-        !self.is_copy() || self.has(Self::TOLD) || self.due() == LAST_TICK
+        !self.is_copy() || self.has(Self::TOLD) || self.is_dirty()
+    }
+
+    /// True if the connection has changed since the peer heard of it last.
+    pub const fn is_dirty(self) -> bool {
+        self.due() == LAST_TICK
     }
 
     /// Takes the slot off a list. True if its connection has to be sent to the peer now: it was not
@@ -168,7 +173,7 @@ impl Note {
     pub const fn take_off(&mut self, was_listed: bool) -> bool {
         self.0 &= !(if was_listed { Self::LISTED } else { Self::URGENT });
         // A connection on both lists is sent with the urgent ones.
-        self.due() == LAST_TICK && !self.has(Self::URGENT)
+        self.is_dirty() && !self.has(Self::URGENT)
     }
 
     /// Notes that the connection is sent to the peer now, with so much time left.
@@ -246,6 +251,10 @@ impl DirtyList {
     #[inline]
     pub fn note_change(&mut self, slot: u32, note: &mut Note, replication: &mut Replication) {
         if replication.tick == 0 {
+            // News for the owner waits until somebody wants all that is known here.
+            if note.is_copy() {
+                note.set_due(LAST_TICK);
+            }
             return;
         }
         // The slot may be on the list because of a connection that it had before.

@@ -52,9 +52,9 @@ impl Table {
         has_lost
     }
 
-    /// Shows the states of live connections that this node owns to `each`, and notes that the peer
-    /// has heard of them;
-    /// looks at most at `budget` slots. Returns the position to continue from, `None` at the end.
+    /// Shows the states of live connections that this node owns, and news of others, to `each`, and
+    /// notes that the peer has heard of them; looks at most at `budget` slots. Returns the position to
+    /// continue from, `None` at the end.
     pub fn tell_all_from(
         &mut self,
         from: Cursor,
@@ -65,7 +65,8 @@ impl Table {
     ) -> Option<Cursor> {
         let end = from.0.saturating_add(budget).min(self.slab.slots());
         for slot in from.0..end {
-            if !self.slab[slot].body.note.is_copy()
+            let note = self.slab[slot].body.note;
+            if (!note.is_copy() || note.is_dirty())
                 && let Some(change) = self.tell(slot, interfaces, context)
             {
                 each(change);
