@@ -49,7 +49,9 @@ pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
-pub use path::replication::{ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, ToldPiece};
+pub use path::replication::{
+    ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, Passed, ToldPiece,
+};
 pub use path::rules::ruleset::{PrepareRulesError, check_rules};
 pub use path::rules::worker_rules::RuleCounts;
 pub use path::settings::Settings;

@@ -92,6 +92,8 @@ impl Applied {
         match record.kind {
             RecordKind::End => self.judge_end(now, held, record),
             RecordKind::Insert | RecordKind::Change => self.judge_state(held, record),
+            // They are about connections of this node.
+            RecordKind::News | RecordKind::EndNews => Verdict::Ignore,
         }
     }
 

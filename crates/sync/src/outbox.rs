@@ -122,6 +122,11 @@ impl Outbox {
         };
     }
 
+    /// The number of the stream.
+    pub fn stream(&self) -> u32 {
+        self.stream
+    }
+
     /// Bytes of memory that the frames take.
     pub fn bytes(&self) -> usize {
         self.bytes

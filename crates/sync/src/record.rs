@@ -33,6 +33,18 @@ pub enum RecordKind {
     Change = 1,
     /// It has ended.
     End = 2,
+    /// News for its owner, which is the receiver: packets of it have come to the sender, and this is
+    /// what they have made of it.
+    News = 3,
+    /// News for its owner, which is the receiver: a packet or an operator has ended it.
+    EndNews = 4,
+}
+
+impl RecordKind {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Insert, Self::Change, Self::End, Self::News, Self::EndNews];
+    /// Bits of a kind.
+    const BITS: u32 = 3;
 }
 
 /// One state of a connection. The record of an insert or of a change holds all of the state, so a
@@ -51,7 +63,7 @@ impl<'a> Record<'a> {
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
         let Identity { key, incarnation, version } = self.identity;
         bytes.extend_from_slice(&key.to_be_bytes());
-        put_varint((self.body.len() as u64) << 2 | self.kind as u64, bytes);
+        put_varint((self.body.len() as u64) << RecordKind::BITS | self.kind as u64, bytes);
         put_varint(incarnation, bytes);
         put_varint(version.into(), bytes);
         bytes.extend_from_slice(self.body);
@@ -60,13 +72,9 @@ impl<'a> Record<'a> {
     fn decode(reader: &mut Reader<'a>) -> Option<Self> {
         let key = reader.u64()?;
         let head = reader.varint()?;
-        let kind = match head & 3 {
-            0 => RecordKind::Insert,
-            1 => RecordKind::Change,
-            2 => RecordKind::End,
-            _ => return None,
-        };
-        let length = usize::try_from(head >> 2).ok().filter(|it| *it <= RECORD_BYTES_MAX)?;
+        let kind = *RecordKind::ALL.get((head & ((1 << RecordKind::BITS) - 1)) as usize)?;
+        let length =
+            usize::try_from(head >> RecordKind::BITS).ok().filter(|it| *it <= RECORD_BYTES_MAX)?;
         let incarnation = reader.varint()?;
         let version = reader.varint()?.try_into().ok()?;
         let identity = Identity { key, incarnation, version };

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use conntrack::Cursor;
 use engine::{
-    ChangeStream, Config, Connections, CopyChange, CopyReport, Gateway, OpenPort, Peer, PortOpener,
-    PortSetup, Role, Stepper, ToldPiece, Unresponsive, WorkerCount,
+    ChangeStream, Config, Connections, CopyChange, CopyReport, Gateway, OpenPort, Passed, Peer,
+    PortOpener, PortSetup, Role, Stepper, ToldPiece, Unresponsive, WorkerCount,
 };
-use flow::{HashKey, KeyedPacket, Timestamp};
+use flow::{HashKey, KeyedPacket, PortPart, Timestamp};
 use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, Waiter, clock, cpu};
 use netlink::Picture;
 use socket2::SockRef;
@@ -286,6 +286,26 @@ impl Connections for Copies {
         let at = clock::monotonic_nanoseconds();
         log.extend(originals.into_iter().map(|original| Applied { original, at }));
         Ok(report)
+    }
+
+    fn adopt_connections(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        self.gateway.adopt_connections(bucket, from)
+    }
+
+    fn give_connections_away(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        self.gateway.give_connections_away(bucket, from)
+    }
+
+    fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive> {
+        self.gateway.divide_ports(part)
     }
 }
 

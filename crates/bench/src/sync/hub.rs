@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use conntrack::Cursor;
 use engine::{
-    ChangeSender, ChangeStream, ChangeTap, Connections, CopyChange, CopyReport, ToldPiece,
+    ChangeSender, ChangeStream, ChangeTap, Connections, CopyChange, CopyReport, Passed, ToldPiece,
     Unresponsive, Wakeup,
 };
+use flow::PortPart;
 use steer::{BucketCount, BucketId, WorkerId};
 
 use super::clock::NodeClock;
@@ -141,5 +142,21 @@ impl Connections for Hub {
 
     fn change_copies(&self, _: Vec<CopyChange>) -> Result<CopyReport, Unresponsive> {
         Ok(CopyReport::default())
+    }
+
+    fn adopt_connections(&self, _: BucketId, _: Cursor) -> Result<Option<Passed>, Unresponsive> {
+        Ok(None)
+    }
+
+    fn give_connections_away(
+        &self,
+        _: BucketId,
+        _: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        Ok(None)
+    }
+
+    fn divide_ports(&self, _: PortPart) -> Result<(), Unresponsive> {
+        Ok(())
     }
 }

@@ -229,7 +229,7 @@ impl Lane {
                 told.due[flow as usize] = tick + REFRESH_TICKS;
                 told.stamp = (told.stamp + 1).max(now.as_nanos() / 1000);
                 let record = tables.record_of(&packet.network, now)?;
-                Some(Change::State { stamp: told.stamp, record })
+                Some(Change::State { stamp: told.stamp, record, is_copy: false })
             });
             told.entrance.note(flow, change.flatten());
         }

@@ -21,6 +21,7 @@ use flow::{FlowKey, KeyedPacket, Side, Zone};
 use wire::Family;
 
 use super::encoding::{FROM_HIGH, IS_V6, VERSION, bits_of, read_ends, write_ends};
+use super::validity::is_canonical;
 use crate::expect::{
     Announcement, AnnouncementRecord, CallId, ExpectationRecord, Master, Name, OpenCall,
 };
@@ -126,6 +127,24 @@ const DIRECTIONS: [Direction; 2] = [Direction::Original, Direction::Reply];
 /// A key that has no sender.
 const fn of(key: &FlowKey) -> KeyedPacket {
     KeyedPacket { key: *key, sender: Side::Low }
+}
+
+/// Appends the bytes by which peers name the packets of a flow from one end.
+pub fn encode_flow(flow: &KeyedPacket, to: &mut Vec<u8>) {
+    write_key(flow, to);
+}
+
+/// Reads what [`encode_flow`] has written.
+///
+/// # Errors
+/// [`DecodeError`] for anything that it does not write, such as a key that no packet has.
+pub fn decode_flow(bytes: &[u8]) -> Result<KeyedPacket, DecodeError> {
+    let mut from = Reader::new(bytes);
+    let flow = read_key(&mut from)?;
+    match from.is_empty() && is_canonical(&flow) {
+        true => Ok(flow),
+        false => Err(DecodeError::Impossible("a key that no packet has")),
+    }
 }
 
 fn write_key(KeyedPacket { key, sender }: &KeyedPacket, to: &mut Vec<u8>) {

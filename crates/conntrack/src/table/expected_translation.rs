@@ -113,7 +113,7 @@ impl Table {
             return None;
         }
         let hit = self.look_up(packet, hash)?;
-        if self.slab[hit.slot].head.is_expired(now) {
+        if self.slab[hit.slot].is_over(now) {
             return None;
         }
         let sequences = *self.slab.shifts(hit.slot)?;

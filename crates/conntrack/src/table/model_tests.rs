@@ -83,7 +83,7 @@ impl Model {
                 known.deadline = deadline(now, timeout);
                 class
             }
-            Step::Pass => {
+            Step::Pass | Step::Hold { .. } => {
                 known.seen_reply = replied;
                 class
             }

@@ -279,6 +279,8 @@ impl Table {
                 let is_it = |address| key.endpoint(sender).address == address;
                 it.interface == Some(interface) && address.is_none_or(is_it)
             });
+            // The peer may have the address.
+            let is_doomed = is_doomed && !self.slab[slot].body.note.is_copy();
             if is_doomed {
                 self.end_whole(slot, context);
             }
@@ -396,7 +398,7 @@ impl Table {
             return false;
         }
         while let Some(other) = self.owner(&reply, hash, slot) {
-            if !self.slab[other].head.is_expired(context.now) {
+            if !self.slab[other].is_over(context.now) {
                 return false;
             }
             self.close(other, context);

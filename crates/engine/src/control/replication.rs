@@ -1,14 +1,19 @@
 //! Changes of connections for a peer, and copies of a peer's connections, over all workers.
 //! [`crate::path::replication`] says what a worker does.
 
-use conntrack::{ConnectionRecord, Cursor, ImportRefusal};
+use std::sync::mpsc::SyncSender;
+
+use conntrack::{Cursor, ImportRefusal};
+use flow::{KeyedPacket, PortPart};
 use steer::{BucketId, WorkerId};
 
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
-use crate::path::replication::{AppliedLot, ChangeStream, ChangeTap, CopyChange, ToldPiece};
+use crate::path::replication::{
+    AppliedLot, ChangeStream, ChangeTap, CopyChange, Passed, ToldPiece,
+};
 use crate::worker::command::{Command, Question};
 
 /// The part that workers have in replication.
@@ -16,14 +21,17 @@ use crate::worker::command::{Command, Question};
 pub struct ReplicationRole {
     /// The reader of changes.
     pub(super) tap: Option<ChangeTap>,
-    /// Copies of a peer's connections stay when their time is over.
+    /// A bridge forwards nothing.
     stands_by: bool,
+    /// The part of all ports that this gateway gives away.
+    port_part: PortPart,
 }
 
 impl ReplicationRole {
     /// Tells a new worker.
     pub fn introduce(&self, handle: &mut WorkerHandle) -> Result<(), Unresponsive> {
         handle.tell(Command::StandBy(self.stands_by))?;
+        handle.tell(Command::DividePorts(self.port_part))?;
         match self.tap.as_ref().and_then(|tap| tap.connect(&handle.wakeup)) {
             Some(sender) => handle.tell(Command::SendChanges(Some(Box::new(sender)))),
             None => Ok(()),
@@ -40,8 +48,12 @@ pub struct CopyReport {
     pub changed: u64,
     /// Connections that were ended.
     pub ended: u64,
-    /// Records of connections that were not made, with the reasons.
-    pub refused: Vec<(Box<ConnectionRecord>, ImportRefusal)>,
+    /// Changes that were not made, with the reasons.
+    pub refused: Vec<(CopyChange, ImportRefusal)>,
+    /// Connections of the peer that those of this node prevail over.
+    pub kept: Vec<KeyedPacket>,
+    /// Connections of this node that those of the peer have prevailed over.
+    pub given_up: u64,
 }
 
 impl Gateway {
@@ -70,8 +82,7 @@ impl Gateway {
         coordinator.tell_all(|| Command::SendChanges(None))
     }
 
-    /// Sets whether copies of a peer's connections stay when their time is over, until the peer ends
-    /// them.
+    /// Sets whether a bridge forwards nothing, because this gateway is on standby.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -81,8 +92,19 @@ impl Gateway {
         coordinator.tell_all(|| Command::StandBy(stands_by))
     }
 
-    /// The states of all connections in a piece of a bucket, which a peer hears of now. `None` if
-    /// there is no such bucket.
+    /// Gives only this part of all ports and IPv4 identifications to translated connections from now
+    /// on, because another gateway with the same addresses gives the rest.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive> {
+        let mut coordinator = self.shared.lock();
+        coordinator.replication.port_part = part;
+        coordinator.tell_all(|| Command::DividePorts(part))
+    }
+
+    /// The states of the connections in a piece of a bucket that this node owns, which a peer hears
+    /// of now. `None` if there is no such bucket.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -91,13 +113,48 @@ impl Gateway {
         bucket: BucketId,
         from: Cursor,
     ) -> Result<Option<ToldPiece>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::TellAll(bucket, from, reply))
+    }
+
+    /// This node owns the connections of the peer in a piece of a bucket from now on. `None` if there
+    /// is no such bucket.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn adopt_connections(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::Adopt(bucket, from, reply))
+    }
+
+    /// The peer owns the connections of this node in a piece of a bucket from now on. `None` if there
+    /// is no such bucket.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn give_connections_away(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::GiveAway(bucket, from, reply))
+    }
+
+    /// Asks the owner of a bucket, also if the bucket is on its way. `None` if there is no such
+    /// bucket.
+    fn ask_bucket<T>(
+        &self,
+        bucket: BucketId,
+        question: impl Fn(SyncSender<Option<T>>) -> Question,
+    ) -> Result<Option<T>, Unresponsive> {
         for _ in 0..TRIES {
             let mut coordinator = self.shared.lock();
             if bucket.index() >= coordinator.config.buckets.get() {
                 return Ok(None);
             }
-            let question = |reply| Question::TellAll(bucket, from, reply);
-            if let Some(told) = coordinator.ask_owner(bucket, question)? {
+            if let Some(told) = coordinator.ask_owner(bucket, &question)? {
                 return Ok(Some(told));
             }
             // The bucket is on its way, because a worker hung when it was to move.
@@ -148,6 +205,8 @@ impl Gateway {
                 report.changed += lot.changed;
                 report.ended += lot.ended;
                 report.refused.extend(lot.refused);
+                report.kept.extend(lot.kept);
+                report.given_up += lot.given_up;
                 again.extend(lot.back.into_iter().map(|(_, change)| change));
             }
         }

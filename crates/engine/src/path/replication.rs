@@ -6,12 +6,15 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use conntrack::{Change, ConnectionRecord, Cursor, ImportRefusal};
-use flow::{KeyedPacket, Timestamp};
+use conntrack::{
+    Change, ConnectionId, ConnectionRecord, Context, Cursor, ImportRefusal, Importing, Owner, Table,
+};
+use flow::{FlowKey, KeyedPacket, PortPart, Timestamp};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::BucketId;
 
 use crate::path::PacketPath;
+use crate::path::bucket::Bucket;
 use crate::path::records::{RecordImport, importing, interfaces_of};
 use crate::rings::link::Wakeup;
 
@@ -155,22 +158,61 @@ impl ChangeStream {
 }
 
 /// A change of a copy of a peer's connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyChange {
-    /// It has this state.
-    State(Box<ConnectionRecord>),
-    /// It has ended.
+    /// The peer owns it, and it has this state.
+    State {
+        /// The state.
+        record: Box<ConnectionRecord>,
+        /// If this node owns such a connection, or one with the same packets, that of the peer
+        /// remains.
+        prevails: bool,
+    },
+    /// The peer owned it, and it has ended.
     End(KeyedPacket),
+    /// This node owns it, and packets that came to the peer have brought it into this state.
+    News(Box<ConnectionRecord>),
+    /// This node owns it, and a packet that came to the peer or the peer's operator has ended it.
+    EndNews(KeyedPacket),
 }
 
 impl CopyChange {
     /// Key and sender of the packets of the connection's originator.
     pub fn original(&self) -> KeyedPacket {
         match self {
-            Self::State(record) => record.original(),
-            Self::End(original) => *original,
+            Self::State { record, .. } | Self::News(record) => record.original(),
+            Self::End(original) | Self::EndNews(original) => *original,
         }
     }
+}
+
+/// The result of a change.
+enum Done {
+    Made,
+    Changed,
+    /// True if there was such a connection.
+    Ended(bool),
+    /// The connection of this node prevails.
+    Kept,
+    /// So many connections of this node were given up for it.
+    GivenUp(u64),
+}
+
+/// The reason why a change was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotDone {
+    Refused(ImportRefusal),
+    /// Another try may succeed.
+    Later,
+}
+
+/// Connections in a piece of a bucket that have another owner now.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// Key and sender of their originators' packets, if this node owned them.
+    pub flows: Vec<KeyedPacket>,
+    /// The start of the next piece; `None` if this was the last.
+    pub rest: Option<Cursor>,
 }
 
 /// The results for some changes of copies.
@@ -182,22 +224,14 @@ pub struct AppliedLot {
     pub changed: u64,
     /// Connections that were ended.
     pub ended: u64,
-    /// Records of connections that were not made, with the reasons.
-    pub refused: Vec<(Box<ConnectionRecord>, ImportRefusal)>,
+    /// Changes that were not made, with the reasons.
+    pub refused: Vec<(CopyChange, ImportRefusal)>,
+    /// Connections of the peer that those of this node prevail over.
+    pub kept: Vec<KeyedPacket>,
+    /// Connections of this node that those of the peer have prevailed over.
+    pub given_up: u64,
     /// Changes that this worker could not make now. They come back, for another try.
     pub back: Vec<(BucketId, CopyChange)>,
-}
-
-/// The result of a state of a copy.
-enum SetCopy {
-    /// The copy was made.
-    Made,
-    /// The copy has this state now.
-    Changed,
-    /// There is no copy.
-    Refused(ImportRefusal),
-    /// The worker can not make it now. Another try may succeed.
-    Later,
 }
 
 /// All connections of a piece of a bucket.
@@ -216,11 +250,14 @@ impl PacketPath {
         self.begin_replication(now);
     }
 
-    /// Sets whether copies of a peer's connections stay when their time is over, and a bridge forwards
-    /// nothing.
+    /// Sets whether a bridge forwards nothing.
     pub(crate) fn set_stands_by(&mut self, stands_by: bool) {
-        self.tracking.replication_mut().set_stands_by(stands_by);
         self.forwarder.set_stands_by(stands_by);
+    }
+
+    /// Gives only this part of all ports and identifications away from now on.
+    pub(crate) fn divide_ports(&mut self, part: PortPart) {
+        self.translator.set_part(part);
     }
 
     /// Begins a turn in which changes are collected, if anybody wants them.
@@ -259,7 +296,7 @@ impl PacketPath {
         !sender.is_full() && self.tracking.replication().has_tables()
     }
 
-    /// All connections of a piece of a bucket, of which a peer hears now; `None` if the bucket is
+    /// The connections of this node in a piece of a bucket, of which a peer hears now; `None` if the bucket is
     /// not here.
     pub(crate) fn tell_all(
         &mut self,
@@ -290,16 +327,17 @@ impl PacketPath {
                 lot.back.push((bucket, change));
                 continue;
             }
-            match change {
-                CopyChange::End(original) => {
-                    lot.ended += u64::from(self.end_copy(bucket, &original, now))
+            match self.apply_one(bucket, &change, now) {
+                Ok(Done::Made) => lot.made += 1,
+                Ok(Done::Changed) => lot.changed += 1,
+                Ok(Done::Ended(ended)) => lot.ended += u64::from(ended),
+                Ok(Done::Kept) => lot.kept.push(change.original()),
+                Ok(Done::GivenUp(count)) => {
+                    lot.changed += 1;
+                    lot.given_up += count;
                 }
-                CopyChange::State(record) => match self.set_copy(bucket, &record, now) {
-                    SetCopy::Made => lot.made += 1,
-                    SetCopy::Changed => lot.changed += 1,
-                    SetCopy::Refused(refusal) => lot.refused.push((record, refusal)),
-                    SetCopy::Later => lot.back.push((bucket, CopyChange::State(record))),
-                },
+                Err(NotDone::Refused(refusal)) => lot.refused.push((change, refusal)),
+                Err(NotDone::Later) => lot.back.push((bucket, change)),
             }
             // It may have taken the place of others that have aliases.
             self.remove_aliases();
@@ -307,38 +345,186 @@ impl PacketPath {
         lot
     }
 
-    /// True if there was such a connection.
-    fn end_copy(&mut self, bucket: BucketId, original: &KeyedPacket, now: Timestamp) -> bool {
+    fn apply_one(
+        &mut self,
+        id: BucketId,
+        change: &CopyChange,
+        now: Timestamp,
+    ) -> Result<Done, NotDone> {
+        let original = change.original();
         let hash = self.hasher.table_hash(&original.key);
         let Self { buckets, tracking, counters, .. } = self;
-        let Some(bucket) = buckets.get_mut(bucket) else { return false };
+        let Some(Bucket { connections, .. }) = buckets.get_mut(id) else {
+            return Err(NotDone::Later);
+        };
         let mut context = tracking.context(now, counters);
-        bucket.connections.end_original(original, hash, &mut context)
+        match change {
+            CopyChange::End(_) => {
+                Ok(Done::Ended(connections.end_copy(&original, hash, &mut context)))
+            }
+            CopyChange::EndNews(_) => {
+                Ok(Done::Ended(connections.end_original(&original, hash, &mut context)))
+            }
+            CopyChange::State { record, prevails: false }
+                if connections.owner_of(&record.original(), hash) == Some(Owner::This) =>
+            {
+                connections.repeat_to_peer(&original, hash, &mut context);
+                Ok(Done::Kept)
+            }
+            CopyChange::State { record, prevails } => self.set_copy(id, record, *prevails, now),
+            CopyChange::News(record) => self.take_news(id, record, now),
+        }
     }
 
-    /// Gives a copy this state, or makes it.
-    fn set_copy(&mut self, bucket: BucketId, record: &ConnectionRecord, now: Timestamp) -> SetCopy {
-        let hash = self.hasher.table_hash(&record.original().key);
-        let epoch = self.tracking.zones().map_epoch(record.zones().named());
-        let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
-        let Some(content) = buckets.get_mut(bucket) else { return SetCopy::Later };
-        let key_hash = |key: &flow::FlowKey| hasher.table_hash(key);
-        let importing = importing(&key_hash, forwarder, epoch, false);
-        let mut context = tracking.context_of(Some(record.zones().named()), now, counters);
-        if let Ok(id) = content.connections.amend(record, importing, &mut context) {
-            content.connections.set_copy(id);
-            return SetCopy::Changed;
-        }
-        // It may have other replies now, because it was translated anew.
-        content.connections.end_original(&record.original(), hash, &mut context);
-        let id = match self.import_one(bucket, record, (epoch, false), now) {
-            RecordImport::Made(id) => id,
-            RecordImport::Refused(refusal) => return SetCopy::Refused(refusal),
-            RecordImport::Later => return SetCopy::Later,
+    /// Gives the peer's connection this state, or makes it.
+    fn set_copy(
+        &mut self,
+        id: BucketId,
+        record: &ConnectionRecord,
+        prevails: bool,
+        now: Timestamp,
+    ) -> Result<Done, NotDone> {
+        let (original, epoch) = (record.original(), self.epoch_of(record));
+        let given_up =
+            self.with_importing(id, record, now, |connections, importing, context| {
+                let hash = (importing.hash)(&original.key);
+                let owner = connections.owner_of(&original, hash);
+                let own = u64::from(owner == Some(Owner::This));
+                if connections.amend_copy(record, importing, context).is_ok() {
+                    return Ok(own);
+                }
+                // It may have other replies now, because it was translated anew.
+                if !connections.end_copy(&original, hash, context) {
+                    connections.end_original(&original, hash, context);
+                }
+                Err(own)
+            })?;
+        let mut given_up = match given_up {
+            Ok(0) => return Ok(Done::Changed),
+            Ok(own) => return Ok(Done::GivenUp(own)),
+            Err(own) => own,
         };
-        if let Some(content) = self.buckets.get_mut(bucket) {
-            content.connections.set_copy(id);
+        let mut made = self.import_copy(id, record, epoch, now);
+        if made == Err(NotDone::Refused(ImportRefusal::Clash)) {
+            let ended =
+                self.with_importing(id, record, now, |connections, importing, context| {
+                    if !prevails {
+                        connections.tell_clashing(record, importing, context);
+                        return 0;
+                    }
+                    connections.end_clashing(record, importing, context)
+                })?;
+            given_up += ended;
+            self.remove_aliases();
+            if ended > 0 {
+                made = self.import_copy(id, record, epoch, now);
+            }
         }
-        SetCopy::Made
+        let made = made?;
+        self.with_importing(id, record, now, |connections, _, context| {
+            connections.set_copy(made, context);
+        })?;
+        Ok(if given_up == 0 { Done::Made } else { Done::GivenUp(given_up) })
+    }
+
+    fn import_copy(
+        &mut self,
+        id: BucketId,
+        record: &ConnectionRecord,
+        epoch: u16,
+        now: Timestamp,
+    ) -> Result<ConnectionId, NotDone> {
+        match self.import_one(id, record, (epoch, false), now) {
+            RecordImport::Made(made) => Ok(made),
+            RecordImport::Refused(refusal) => Err(NotDone::Refused(refusal)),
+            RecordImport::Later => Err(NotDone::Later),
+        }
+    }
+
+    /// Takes what the peer has seen of a connection that this node owns. If it is not here, this
+    /// node owns it from now on.
+    fn take_news(
+        &mut self,
+        id: BucketId,
+        record: &ConnectionRecord,
+        now: Timestamp,
+    ) -> Result<Done, NotDone> {
+        let (original, epoch) = (record.original(), self.epoch_of(record));
+        let known = self.with_importing(id, record, now, |connections, importing, context| {
+            let hash = (importing.hash)(&original.key);
+            let owner = connections.owner_of(&original, hash)?;
+            let amended = connections.amend(record, importing, context).map(|found| {
+                if owner == Owner::Peer {
+                    connections.set_own(found, context);
+                }
+            });
+            if amended.is_err() {
+                connections.repeat_to_peer(&original, hash, context);
+            }
+            Some(amended)
+        })?;
+        if let Some(amended) = known {
+            return amended.map(|()| Done::Changed).map_err(NotDone::Refused);
+        }
+        let made = self.import_copy(id, record, epoch, now)?;
+        self.with_importing(id, record, now, |connections, _, context| {
+            connections.set_own(made, context);
+        })?;
+        Ok(Done::Made)
+    }
+
+    fn epoch_of(&self, record: &ConnectionRecord) -> u16 {
+        self.tracking.zones().map_epoch(record.zones().named())
+    }
+
+    /// Runs `act` with the table of a bucket; the error says that the bucket is not here.
+    fn with_importing<T>(
+        &mut self,
+        id: BucketId,
+        record: &ConnectionRecord,
+        now: Timestamp,
+        act: impl FnOnce(&mut Table, Importing<'_>, &mut Context<'_>) -> T,
+    ) -> Result<T, NotDone> {
+        let epoch = self.epoch_of(record);
+        let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
+        let Some(Bucket { connections, .. }) = buckets.get_mut(id) else {
+            return Err(NotDone::Later);
+        };
+        let hash = |key: &FlowKey| hasher.table_hash(key);
+        let importing = importing(&hash, forwarder, epoch, false);
+        let mut context = tracking.context_of(Some(record.zones().named()), now, counters);
+        Ok(act(connections, importing, &mut context))
+    }
+
+    /// This node owns the peer's connections in a piece of a bucket from now on. Returns the start of
+    /// the next piece; `None` if the bucket is not here.
+    pub(crate) fn adopt(
+        &mut self,
+        bucket: BucketId,
+        from: Cursor,
+        now: Timestamp,
+    ) -> Option<Passed> {
+        let Self { buckets, tracking, counters, .. } = self;
+        let bucket = buckets.get_mut(bucket)?;
+        let mut context = tracking.context(now, counters);
+        let rest = bucket.connections.adopt_from(from, PIECE, &mut context);
+        Some(Passed { flows: Vec::new(), rest })
+    }
+
+    /// The peer owns the connections of this node in a piece of a bucket from now on; `None` if the
+    /// bucket is not here.
+    pub(crate) fn give_away(
+        &mut self,
+        bucket: BucketId,
+        from: Cursor,
+        now: Timestamp,
+    ) -> Option<Passed> {
+        let Self { buckets, tracking, counters, .. } = self;
+        let bucket = buckets.get_mut(bucket)?;
+        let mut context = tracking.context(now, counters);
+        let mut flows = Vec::new();
+        let each = |flow| flows.push(flow);
+        let rest = bucket.connections.give_away_from(from, PIECE, &mut context, each);
+        Some(Passed { flows, rest })
     }
 }

@@ -8,7 +8,7 @@ use conntrack::{
     AnnouncementCursor, AnnouncementRecord, ConnectionRecord, Event, ExpectationEvent, LimitPools,
 };
 use defrag::QueueView;
-use flow::KeyedPacket;
+use flow::{KeyedPacket, PortPart};
 use netio::{PortId, TxQueue};
 use ruleset::{CounterMoves, Interface, LogId};
 use steer::{AddressSet, BucketId, WorkerId};
@@ -20,7 +20,7 @@ use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::records::{Exported, ExportedAnnouncements, Filed, ImportedLot, SettledImports};
-use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, ToldPiece};
+use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, Passed, ToldPiece};
 use crate::path::rules::ruleset::Rules;
 use crate::path::rules::worker_rules::{RuleCounts, WorkerRules};
 use crate::path::selection::{Selected, Selection};
@@ -87,8 +87,10 @@ pub enum Command {
     SubscribeExpectations(EventSender<ExpectationEvent>),
     /// Send changes of connections to this reader, or to none.
     SendChanges(Option<Box<ChangeSender>>),
-    /// Keep copies of a peer's connections when their time is over, or no longer.
+    /// A bridge forwards nothing, or forwards again.
     StandBy(bool),
+    /// Give this part of all ports and identifications away.
+    DividePorts(PortPart),
     /// Answer a question.
     Ask(Question),
     /// End. All rings are empty.
@@ -124,6 +126,7 @@ impl Command {
             | Self::SubscribeExpectations(_)
             | Self::SendChanges(_)
             | Self::StandBy(_)
+            | Self::DividePorts(_)
             | Self::Ask(_)
             | Self::Stop => false,
         }
@@ -152,8 +155,13 @@ pub enum Question {
     ExportAnnouncements(AnnouncementCursor, SyncSender<ExportedAnnouncements>),
     /// File these announcements, each for a connection of its bucket.
     ImportAnnouncements(Filed<AnnouncementRecord>, SyncSender<ImportedLot<AnnouncementRecord>>),
-    /// All connections in a piece of a bucket, for a peer, and the start of the next piece.
+    /// The connections of this node in a piece of a bucket, for a peer, and the start of the next
+    /// piece.
     TellAll(BucketId, conntrack::Cursor, SyncSender<Option<ToldPiece>>),
+    /// Own the connections of the peer in a piece of a bucket from now on.
+    Adopt(BucketId, conntrack::Cursor, SyncSender<Option<Passed>>),
+    /// Let the peer own the connections of this node in a piece of a bucket from now on.
+    GiveAway(BucketId, conntrack::Cursor, SyncSender<Option<Passed>>),
     /// Make these changes of copies of a peer's connections, each in its bucket.
     Apply(Vec<(BucketId, CopyChange)>, SyncSender<AppliedLot>),
     /// Forget at most this many expectations of the gateway, and tell the subscribers of this

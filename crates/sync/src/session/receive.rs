@@ -205,6 +205,13 @@ impl Session {
                 }
                 is_wanted
             }
+            Message::Words(words) => {
+                let is_wanted = self.is_together();
+                if is_wanted {
+                    self.events.push_back(Event::Words(words));
+                }
+                is_wanted
+            }
             Message::Records(batch) => {
                 self.receive_records(place, batch);
                 true

@@ -412,7 +412,7 @@ impl Gateway {
 
     fn follow(&mut self, event: Event) {
         match event {
-            Event::Compared => {}
+            Event::Compared | Event::Words(_) => {}
             Event::Secret(secret) => {
                 self.likeness.hash_secret = secret;
                 self.session.set_likeness(self.likeness.clone());

@@ -1,12 +1,13 @@
 //! The connections that state sync reads and changes.
 
 use conntrack::Cursor;
+use flow::PortPart;
 use steer::BucketId;
 
 use crate::Gateway;
 use crate::control::replication::CopyReport;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::replication::{ChangeStream, CopyChange, ToldPiece};
+use crate::path::replication::{ChangeStream, CopyChange, Passed, ToldPiece};
 
 /// The connections of a gateway. [`Gateway`] has those of its workers; a benchmark has tables of its
 /// own.
@@ -50,6 +51,32 @@ pub trait Connections {
     /// # Errors
     /// [`Unresponsive`].
     fn change_copies(&self, changes: Vec<CopyChange>) -> Result<CopyReport, Unresponsive>;
+
+    /// As [`Gateway::adopt_connections`].
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    fn adopt_connections(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive>;
+
+    /// As [`Gateway::give_connections_away`].
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    fn give_connections_away(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive>;
+
+    /// As [`Gateway::divide_ports`].
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive>;
 }
 
 impl Connections for Gateway {
@@ -79,5 +106,25 @@ impl Connections for Gateway {
 
     fn change_copies(&self, changes: Vec<CopyChange>) -> Result<CopyReport, Unresponsive> {
         Gateway::change_copies(self, changes)
+    }
+
+    fn adopt_connections(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        Gateway::adopt_connections(self, bucket, from)
+    }
+
+    fn give_connections_away(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        Gateway::give_connections_away(self, bucket, from)
+    }
+
+    fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive> {
+        Gateway::divide_ports(self, part)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use conntrack::{ConnectionRecord, ImportRefusal};
+use conntrack::{ConnectionRecord, ImportRefusal, decode_flow};
 use flow::{HashKey, KeyedPacket};
 use sync::{Applied, Batch, BulkId, Lineage, Mark, NameMap, Record, RecordKind, Verdict};
 
@@ -25,6 +25,12 @@ pub struct CopyCounters {
     pub ended: u64,
     /// Records that were older than the copy.
     pub stale: u64,
+    /// News from the peer about connections of this node.
+    pub news: u64,
+    /// Connections of this node that ended or were given up, because those of the peer prevail.
+    pub clashes_lost: u64,
+    /// Connections of the peer that were refused, because those of this node prevail.
+    pub clashes_won: u64,
     /// Records that can not be read.
     pub malformed: u64,
     /// Connections that were not made, by reason.
@@ -48,7 +54,7 @@ pub(super) struct Copies {
     changes: Vec<CopyChange>,
     /// Records of connections that clash with others, by name. If a bucket moves between two workers of
     /// the peer, the end of a connection may come behind the start of one that takes its ports.
-    clashing: NameMap<Box<ConnectionRecord>>,
+    clashing: NameMap<CopyChange>,
     /// The last batch whose records are among the changes.
     mark: Option<Mark>,
     counters: CopyCounters,
@@ -86,13 +92,11 @@ impl Copies {
         self.changes.len() >= CHANGES_AT_ONCE
     }
 
-    /// Another process is the peer now, whose stamps may be lower than those of the one before. Its
-    /// bulk transfer tells which of the connections it has.
-    pub fn forget_stamps(&mut self) {
-        self.applied = Applied::default();
-        for Copy { lineage, .. } in self.held.values_mut() {
-            (lineage.incarnation, lineage.version) = (0, 0);
-        }
+    /// The peer owns a connection that was this node's. Its next bulk transfer tells whether it has
+    /// it.
+    pub fn take_in(&mut self, original: KeyedPacket) {
+        let lineage = Lineage { incarnation: 0, version: 0, seen: BulkId::default() };
+        self.held.insert(name_of(self.names, &original), Copy { lineage, original });
     }
 
     pub fn begin_bulk(&mut self, bulk: BulkId) {
@@ -111,26 +115,43 @@ impl Copies {
         });
     }
 
-    /// Decides about records, in their order.
-    pub fn judge(&mut self, batch: &Batch) {
+    /// Decides about records, in their order. `prevails` is true if a connection of the peer remains
+    /// where one of this node clashes with it.
+    pub fn judge(&mut self, batch: &Batch, prevails: bool) {
         for record in batch.records() {
-            self.judge_one(batch, &record);
+            self.judge_one(batch, &record, prevails);
         }
         self.mark = Some(batch.mark());
     }
 
-    fn judge_one(&mut self, batch: &Batch, record: &Record<'_>) {
+    fn judge_one(&mut self, batch: &Batch, record: &Record<'_>, prevails: bool) {
         let name = record.identity.key;
         // It is read first: a record that can not be read changes nothing.
         let state = match record.kind {
             RecordKind::End => None,
-            RecordKind::Insert | RecordKind::Change => {
+            RecordKind::EndNews => {
+                return match decode_flow(record.body) {
+                    Ok(original) if name_of(self.names, &original) == name => {
+                        self.counters.news += 1;
+                        self.held.remove(&name);
+                        self.changes.push(CopyChange::EndNews(original));
+                    }
+                    _ => self.counters.malformed += 1,
+                };
+            }
+            RecordKind::Insert | RecordKind::Change | RecordKind::News => {
                 match ConnectionRecord::decode(record.body) {
                     Ok(state) if name_of(self.names, &state.original()) == name => Some(state),
                     _ => return self.counters.malformed += 1,
                 }
             }
         };
+        if let (RecordKind::News, Some(state)) = (record.kind, &state) {
+            // Also if this node believes that the peer owns it: the peer does not.
+            self.counters.news += 1;
+            self.held.remove(&name);
+            return self.changes.push(CopyChange::News(Box::new(state.clone())));
+        }
         let held = self.held.get(&name).copied();
         let lineage = held.map(|it| it.lineage);
         match (self.applied.judge(batch.time(), lineage, record), state, held) {
@@ -142,7 +163,8 @@ impl Copies {
                 let original = state.original();
                 self.held.insert(name, Copy { lineage, original });
                 self.clashing.remove(&name);
-                self.changes.push(CopyChange::State(Box::new(state)));
+                let record = Box::new(state);
+                self.changes.push(CopyChange::State { record, prevails });
             }
             (Verdict::End, _, Some(Copy { original, .. })) => {
                 self.held.remove(&name);
@@ -165,17 +187,22 @@ impl Copies {
         if !self.clashing.is_empty() && self.changes.iter().any(is_end) {
             let Self { clashing, held, changes, .. } = self;
             let again = clashing.drain().filter(|(name, _)| held.contains_key(name));
-            changes.extend(again.map(|(_, record)| CopyChange::State(record)));
+            changes.extend(again.map(|(_, change)| change));
         }
         let report = gateway.change_copies(std::mem::take(&mut self.changes))?;
         self.counters.made += report.made;
         self.counters.changed += report.changed;
         self.counters.ended += report.ended;
-        for (record, refusal) in report.refused {
+        self.counters.clashes_lost += report.given_up;
+        self.counters.clashes_won += report.kept.len() as u64;
+        for original in report.kept {
+            self.held.remove(&name_of(self.names, &original));
+        }
+        for (change, refusal) in report.refused {
             *self.counters.refused.entry(refusal).or_default() += 1;
-            let name = name_of(self.names, &record.original());
+            let name = name_of(self.names, &change.original());
             if refusal == ImportRefusal::Clash && self.clashing.len() < CLASHING_MAX {
-                self.clashing.insert(name, record);
+                self.clashing.insert(name, change);
             } else {
                 // The next record of it is another try.
                 self.held.remove(&name);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use conntrack::{Change, Cursor};
+use conntrack::{Change, Cursor, encode_flow};
 use flow::{HashKey, Timestamp};
 use steer::BucketId;
 use sync::{Identity, NotTaken, Outflow, Record, RecordKind, Session};
@@ -42,6 +42,8 @@ pub(super) struct Supply {
     is_asked: bool,
     scan: Option<Scan>,
     counters: SupplyCounters,
+    /// All that the workers had sent was taken in.
+    is_drained: bool,
     bytes: Vec<u8>,
 }
 
@@ -54,6 +56,7 @@ impl Supply {
             is_asked: false,
             scan: None,
             counters: SupplyCounters::default(),
+            is_drained: false,
             bytes: Vec::new(),
         }
     }
@@ -64,6 +67,11 @@ impl Supply {
 
     pub fn is_followed(&self) -> bool {
         self.stream.is_some()
+    }
+
+    /// True if the session has taken in all that the workers had sent at the last look.
+    pub fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     /// The peer wants all connections.
@@ -78,6 +86,7 @@ impl Supply {
         session: &mut Session,
         now: Timestamp,
     ) -> Result<bool, Unresponsive> {
+        self.is_drained = false;
         for _ in 0..LOTS_A_TURN {
             while let Some(change) = self.waiting.front() {
                 match offer(&mut self.bytes, self.names, change, |it| session.offer(now, it)) {
@@ -88,7 +97,10 @@ impl Supply {
                 }
                 self.waiting.pop_front();
             }
-            let Some(stream) = &mut self.stream else { return Ok(false) };
+            let Some(stream) = &mut self.stream else {
+                self.is_drained = true;
+                return Ok(false);
+            };
             let Self { waiting, counters, bytes, names, .. } = self;
             let mut has_lost = false;
             let has_taken = stream.take(|lot| {
@@ -112,6 +124,7 @@ impl Supply {
                 session.lost_change();
             }
             if !has_taken {
+                self.is_drained = true;
                 return Ok(false);
             }
         }
@@ -124,22 +137,6 @@ impl Supply {
         self.scan = None;
         if self.stream.take().is_some() {
             gateway.unfollow_changes()?;
-        }
-        Ok(())
-    }
-
-    /// Collects no more changes, because this gateway is on standby now. If the peer still follows when
-    /// it is active again, it gets all connections once more.
-    pub fn pause(
-        &mut self,
-        gateway: &dyn Connections,
-        session: &mut Session,
-    ) -> Result<(), Unresponsive> {
-        self.waiting.clear();
-        if self.stream.take().is_some() {
-            gateway.unfollow_changes()?;
-            // A bulk transfer that has begun goes on later, so that another one can follow it.
-            session.lost_change();
         }
         Ok(())
     }
@@ -210,11 +207,17 @@ fn offer(
 ) -> Result<(), NotTaken> {
     bytes.clear();
     let (kind, stamp, original) = match change {
-        Change::State { stamp, record } => {
+        Change::State { is_copy, stamp, record } => {
             record.encode(bytes);
-            (RecordKind::Change, *stamp, record.original())
+            let kind = if *is_copy { RecordKind::News } else { RecordKind::Change };
+            (kind, *stamp, record.original())
         }
-        Change::End { stamp, original } => (RecordKind::End, *stamp, *original),
+        Change::End { is_copy: false, stamp, original } => (RecordKind::End, *stamp, *original),
+        Change::End { is_copy: true, stamp, original } => {
+            // The owner does not know connections of its own by their names.
+            encode_flow(original, bytes);
+            (RecordKind::EndNews, *stamp, *original)
+        }
     };
     let identity = Identity { key: name_of(names, &original), incarnation: stamp, version: 0 };
     take(&Record { identity, kind, body: bytes })

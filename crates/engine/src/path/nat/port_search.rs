@@ -146,11 +146,11 @@ impl PacketPath {
         let request = search.request.unwrap_or(Request::of(TranslatedEnd::Source));
         let mut last = None;
         while !search.ends_or_evicts() {
-            let Self { buckets, hasher, tracking, counters, .. } = self;
+            let Self { buckets, hasher, tracking, translator, counters, .. } = self;
             let Some(bucket) = buckets.get_mut(packet.bucket) else { break };
             let hash_of = |key: &FlowKey| hasher.table_hash(key);
             let Some(leaves) = bucket.connections.reply_of(&name, hash) else { break };
-            let own = bucket_ports(hasher, packet.bucket, &leaves);
+            let own = bucket_ports(hasher, packet.bucket, &leaves).in_part(translator.part);
             let supply = Supply { own, seed: search.seed, hash: &hash_of };
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
             search.is_told = true;

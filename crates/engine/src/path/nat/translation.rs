@@ -13,7 +13,7 @@ use conntrack::nat::{
 };
 use conntrack::{Claimant, Context, Table, Tracked};
 use fib::LinkId;
-use flow::{Counters, DropReason, HashKey, KeyedPacket, Timestamp};
+use flow::{Counters, DropReason, HashKey, KeyedPacket, PortPart, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use siphasher::sip::SipHasher13;
@@ -45,6 +45,8 @@ pub struct Translator {
     seeds: u64,
     /// Ranges of ports that need not be tried for a moment.
     used_up: UsedUp,
+    /// The part of all ports that this gateway gives away.
+    pub(super) part: PortPart,
 }
 
 impl Translator {
@@ -57,7 +59,19 @@ impl Translator {
             hasher,
             seeds: 0,
             used_up: UsedUp::new(),
+            part: PortPart::All,
         }
+    }
+
+    /// Sets the part of all ports and identifications that this gateway gives away.
+    pub fn set_part(&mut self, part: PortPart) {
+        if self.part == part {
+            return;
+        }
+        self.part = part;
+        self.identifications.set_part(part);
+        // Another gateway with the same secret draws other numbers.
+        self.hasher.write_u8(part as u8);
     }
 
     /// Sets the number of workers that share identifications.
@@ -193,12 +207,13 @@ impl PacketPath {
         ) -> Result<T, DropReason>,
     ) -> Step<(T, BucketPorts)> {
         let seed = self.translator.seed();
-        let Self { buckets, hasher, tracking, counters, .. } = self;
+        let Self { buckets, hasher, tracking, translator, counters, .. } = self;
         let (Some(bucket), Some(id)) = (buckets.get_mut(packet.bucket), scratch.tracked.connection)
         else {
             return ControlFlow::Continue((T::default(), BucketPorts::NONE));
         };
         let own = bucket_ports(hasher, packet.bucket, &bucket.connections.reply(id));
+        let own = own.in_part(translator.part);
         let hash = |key: &flow::FlowKey| hasher.table_hash(key);
         let mut context = tracking.context_of(Some(packet.origin.zone), scratch.now, counters);
         let supply = Supply { own, seed, hash: &hash };
