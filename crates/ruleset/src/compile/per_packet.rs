@@ -44,6 +44,8 @@ pub enum PerPacket {
     Differs(&'static str),
     /// It draws a number for each packet.
     Draws,
+    /// It sets the zone of packets, which are found in that zone only behind it.
+    Zone,
     /// It does something else with each packet.
     Acts,
 }
@@ -61,6 +63,7 @@ impl fmt::Display for PerPacket {
                 write!(f, "it matches {what}, which may differ between packets of one flow")
             }
             Self::Draws => f.write_str("it draws a number for each packet"),
+            Self::Zone => f.write_str("it sets the zone of packets"),
             Self::Acts => f.write_str("it does something with each packet"),
         }
     }
@@ -102,6 +105,7 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
             target: Target::SegmentSize,
             value: Operand::Constant(_) | Operand::PathMtu,
         } => None,
+        Item::Assign { target: Target::CtZone(_), .. } => Some(PerPacket::Zone),
         Item::Assign { .. } => Some(PerPacket::Acts),
         Item::Verdict(_) | Item::Reject(_) | Item::Nat(_) => None,
         Item::Helper(_) | Item::Timeout(_) | Item::Notrack | Item::SynProxy(_) => {
