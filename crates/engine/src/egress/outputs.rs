@@ -8,7 +8,7 @@ use wire::icmp_error::Message;
 
 use crate::egress::bridge::{Bridge, Egress, OutputPorts};
 use crate::egress::icmp_errors::{IcmpAnswers, Names, Speaker};
-use crate::egress::path_mtu::{self, Refused};
+use crate::egress::path_mtu::{self, Shortened};
 use crate::egress::port_set::PortSet;
 use crate::egress::stations::{StationLimits, StationUpdate};
 
@@ -345,9 +345,8 @@ impl Outputs {
         let Some(output) = self.ports.get_mut(usize::from(port.0)) else { return };
         let of_route = options.next_link.and_then(|next_link| next_link.mtu);
         let mtu = output.mtu.into_iter().chain(of_route).min().unwrap_or(u32::MAX);
-        let answers = options.answer_ns.map(|now_ns| (&mut self.answers, now_ns));
-        match path_mtu::shorten(&mut frame, mtu, answers, pool, &mut self.pieces) {
-            Ok(()) => {
+        match path_mtu::shorten(&mut frame, mtu, pool, &mut self.pieces) {
+            Shortened::Pieces => {
                 // A super-packet with shorter segments is still one.
                 if self.pieces.len() > 1 {
                     counters.output.frag_oks += 1;
@@ -357,13 +356,12 @@ impl Outputs {
                     output.push(piece, options.next_link, &mut self.refused, pool, counters);
                 }
             }
-            Err(Refused { reason, answer }) => {
-                self.refused.push((frame, reason));
-                counters.output.frag_fails += u64::from(reason == DropReason::FragNeeded);
-                if let Some(answer) = answer {
-                    self.answer(answer, pool, counters);
-                }
+            Shortened::MayNotBeCut { mtu } => {
+                counters.output.frag_fails += 1;
+                let told = options.answer_ns.map(|now_ns| (Message::TooBig { mtu }, now_ns));
+                self.refuse(frame, DropReason::FragNeeded, told, pool, counters);
             }
+            Shortened::CanNotBeCut => self.refused.push((frame, DropReason::OutputTooLong)),
         }
     }
 
