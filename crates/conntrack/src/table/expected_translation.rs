@@ -155,3 +155,7 @@ impl Shift {
 #[cfg(test)]
 #[path = "expected_translation_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "expected_translation_sip_tests.rs"]
+mod sip_tests;

@@ -1,7 +1,15 @@
 //! Calls by SIP through translated connections: the messages that phones and servers receive,
 //! and the way of the media.
 
+use std::net::Ipv4Addr;
+
+use flow::Class;
+use proptest::prelude::*;
+
 use super::*;
+use crate::Verdict;
+use crate::helper::Kind;
+use crate::testing::translated::*;
 
 const PHONE: End4 = (CLIENT, 5060);
 const REGISTRAR: End4 = (SERVER, 5060);

@@ -115,7 +115,7 @@ impl PacketPath {
     }
 
     /// Counts a packet that was tracked, tells the sender if it is refused, and withdraws the
-    /// connection that it has opened unless it goes on.
+    /// connections that it has opened unless it goes on.
     #[inline(always)]
     fn finish_tracking(&mut self, end: &End, packet: &mut Packet, scratch: &mut Scratch) {
         if let End::Drop(_, Some(reply)) = *end {
@@ -127,6 +127,10 @@ impl PacketPath {
             Progress::Accepted => self.withdraw(packet, &scratch.tracked, scratch.now),
             Progress::Unreachable => self.end_opened(packet, scratch.now),
             Progress::Confirmed | Progress::Withdrawn => {}
+        }
+        if let Some(id) = scratch.opened_inside.take() {
+            // A packet of a tunnel never waits for an alias.
+            self.settle_inside(id, *end == End::Forward, packet, scratch.now);
         }
         if let End::SynProxy(_) = end {
             scratch.tracking = Progress::Withdrawn;

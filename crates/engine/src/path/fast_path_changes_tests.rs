@@ -10,7 +10,7 @@ use ruleset::CounterMoves;
 use steer::{AddressSet, BucketId};
 use wire::protocol;
 
-use super::rulesets::{BY_MARK_OR_LABEL, BY_NAME, CHOSEN, WITH_CHOSEN, with_chosen};
+use super::rulesets::{BY_MARK_OR_LABEL, BY_NAME, CHOSEN, WITH_CHOSEN, WITH_ZONES, with_chosen};
 use super::{Event, FLOWS, Flow, Pair};
 use crate::path::selection::Operation;
 use crate::path::settings::Settings;
@@ -63,6 +63,7 @@ impl Change {
             Self::Elements(_) => Some(WITH_CHOSEN),
             Self::Mark(..) | Self::Labels(..) => Some(BY_MARK_OR_LABEL),
             Self::Names(_) => Some(BY_NAME),
+            Self::Zones(_) => Some(WITH_ZONES),
             _ => None,
         }
     }

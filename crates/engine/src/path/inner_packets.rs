@@ -8,8 +8,8 @@
 use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Replication,
-    Settings, Shortage, Tracked, TrackedPacket, Verdict, class_without_flow,
+    ConnectionId, Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage,
+    Replication, Settings, Shortage, Tracked, TrackedPacket, Verdict, class_without_flow,
 };
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
@@ -27,7 +27,7 @@ use crate::path::packet::Packet;
 use crate::path::rules::connection::ConnectionDetails;
 use crate::path::rules::hooks::view;
 use crate::path::scratch::{Progress, Scratch};
-use crate::path::step::{OrDrop, Step};
+use crate::path::step::{OrDrop, Step, dropped};
 use crate::path::tracking::checksum_of;
 use crate::path::{PacketPath, TimeSource};
 use std::ops::ControlFlow;
@@ -139,64 +139,71 @@ impl PacketPath {
         if scratch.exit.route == Some(RouteDecision::Host) {
             return ControlFlow::Continue(());
         }
-        self.judge_inside(packet, scratch).or_drop()
+        self.judge_inside(packet, scratch)
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn judge_inside(
-        &mut self,
-        packet: &Packet,
-        outer: &mut Scratch,
-    ) -> Result<(), DropCause> {
+    pub(super) fn judge_inside(&mut self, packet: &Packet, outer: &mut Scratch) -> Step {
         let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.buckets.get(packet.bucket);
         // A packet without a flow, or of a bucket that is elsewhere, can not be judged.
-        let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
+        let (bucket, flow) =
+            bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable).or_drop()?;
         // Of a translated tunnel both directions have the key of the first.
         let known = outer.tracked.connection.map(|id| bucket.connections.flow_of(id));
         let inner = match carried(bytes, &packet.network) {
             Some(Carried::Frame(start)) => {
                 let end = packet.network.end as usize;
                 let is_listed = self.pass.takes(&bytes[usize::from(start)..end]);
-                return is_listed.then_some(()).ok_or(DropReason::InsideUnreadable.into());
+                return is_listed.then_some(()).ok_or(DropReason::InsideUnreadable).or_drop();
             }
             Some(Carried::Packet { network, vlan }) => {
                 Inner::of((network, vlan), known.unwrap_or(flow.keyed.key))
             }
             None => None,
         };
-        let inner = inner.ok_or(DropReason::InsideUnreadable)?;
+        let inner = inner.ok_or(DropReason::InsideUnreadable).or_drop()?;
         let mut tracked = self.track_inside(packet, &inner, now)?;
-        let judged = match outer.exit.ports {
-            Some(OutputPorts::Many(ports)) => {
-                let mut judged = Err(DropReason::InsideRefused.into());
-                let mut accepted = PortSet::default();
-                for port in ports.iter() {
-                    self.go_out_by(port, outer);
-                    match self.consult_rules(packet, &inner, &mut tracked, outer, now) {
-                        Ok(()) => accepted.insert(port),
-                        refused => judged = refused,
-                    }
-                }
-                if !accepted.is_empty() {
-                    outer.exit.ports = Some(OutputPorts::Many(accepted));
-                    judged = Ok(());
-                }
-                judged
-            }
-            _ => self.consult_rules(packet, &inner, &mut tracked, outer, now),
+        outer.opened_inside = tracked.connection.filter(|_| tracked.fresh);
+        let Some(OutputPorts::Many(ports)) = outer.exit.ports else {
+            return self.consult_rules(packet, &inner, &mut tracked, outer);
         };
-        if let (Some(id), Some((bucket, mut context))) =
-            (tracked.connection, self.inside_of(packet.bucket, now))
-        {
-            match judged {
-                Ok(()) => bucket.connections.confirm(id, &mut context)?,
-                Err(_) => bucket.connections.withdraw(id, &mut context),
+        let mut refused = dropped(DropReason::InsideRefused);
+        let mut accepted = PortSet::default();
+        for port in ports.iter() {
+            self.go_out_by(port, outer);
+            match self.consult_rules(packet, &inner, &mut tracked, outer) {
+                ControlFlow::Continue(()) => accepted.insert(port),
+                ControlFlow::Break(end) => refused = ControlFlow::Break(end),
             }
         }
-        judged
+        if accepted.is_empty() {
+            return refused;
+        }
+        outer.exit.ports = Some(OutputPorts::Many(accepted));
+        ControlFlow::Continue(())
+    }
+
+    /// The driver's part: confirms the connection inside that a packet of a tunnel has opened if the
+    /// packet goes on, and withdraws it otherwise.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle_inside(
+        &mut self,
+        id: ConnectionId,
+        goes_on: bool,
+        packet: &Packet,
+        now: Timestamp,
+    ) {
+        let Some((inside, mut context)) = self.inside_of(packet.bucket, now) else { return };
+        if goes_on {
+            let confirmed = inside.connections.confirm(id, &mut context);
+            debug_assert_eq!(confirmed, Ok(()), "nothing inside is a tunnel, and only these clash");
+        } else {
+            inside.connections.withdraw(id, &mut context);
+        }
     }
 
     /// The connections inside tunnels of a bucket, made when there are none.
@@ -217,14 +224,9 @@ impl PacketPath {
     }
 
     /// Says how a packet inside relates to the connections inside the same tunnel.
-    fn track_inside(
-        &mut self,
-        packet: &Packet,
-        inner: &Inner,
-        now: Timestamp,
-    ) -> Result<Tracked, DropCause> {
+    fn track_inside(&mut self, packet: &Packet, inner: &Inner, now: Timestamp) -> Step<Tracked> {
         let Some(keyed) = inner.keyed else {
-            return Ok(match class_without_flow(&inner.network) {
+            return ControlFlow::Continue(match class_without_flow(&inner.network) {
                 Class::Invalid(reason) => Tracked::invalid(reason.into()),
                 class => Tracked::alone(class),
             });
@@ -237,12 +239,12 @@ impl PacketPath {
             answer = self.offer_inside(packet, inner, &keyed, now);
         }
         match answer {
-            InsideAnswer::Tracked(tracked) => Ok(tracked),
-            InsideAnswer::Refused(why) => Err(why),
+            InsideAnswer::Tracked(tracked) => ControlFlow::Continue(tracked),
+            InsideAnswer::Refused(why) => dropped(why),
             InsideAnswer::NoRoom => {
                 self.counters.conntrack.insert_failed += 1;
                 self.counters.conntrack.drop += 1;
-                Err(DropReason::TableFull.into())
+                dropped(DropReason::TableFull)
             }
         }
     }
@@ -311,14 +313,14 @@ impl PacketPath {
         inner: &Inner,
         tracked: &mut Tracked,
         outer: &Scratch,
-        now: Timestamp,
-    ) -> Result<(), DropCause> {
-        let Some(rules) = &mut self.rules else { return Ok(()) };
+    ) -> Step {
+        let now = outer.now;
+        let Some(rules) = &mut self.rules else { return ControlFlow::Continue(()) };
         let mut scratch =
             Scratch::new(packet, Progress::Untracked, Screening::Off, outer.input, now);
         scratch.set_tracked(*tracked);
         if rules.accepts_at_once(Hook::Forward, scratch.state) {
-            return Ok(());
+            return ControlFlow::Continue(());
         }
         (scratch.output, scratch.mark, scratch.priority) =
             (outer.output, outer.mark, outer.priority);
@@ -336,8 +338,8 @@ impl PacketPath {
         }
         match outcome.decision {
             // There is nobody inside to be answered.
-            Decision::Accept | Decision::SynProxy(_) => Ok(()),
-            Decision::Drop | Decision::Reject(_) => Err(self.refused_inside(&outcome)),
+            Decision::Accept | Decision::SynProxy(_) => ControlFlow::Continue(()),
+            Decision::Drop | Decision::Reject(_) => dropped(self.refused_inside(&outcome)),
         }
     }
 

@@ -11,7 +11,6 @@ use wire::protocol;
 use super::*;
 use crate::Config;
 use crate::egress::Mode;
-use crate::path::drop_cause::DropCause;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::many_workers::TestGateway;
 use crate::testing::router::*;
@@ -136,6 +135,26 @@ fn a_refused_inner_packet_leaves_no_tunnel() {
 }
 
 #[test]
+fn a_tunnel_packet_that_a_later_stage_refuses_leaves_nothing_inside() {
+    let outer = from_inside(CLIENT, PEER).dont_fragment();
+    let [syn, _] = opening((2000, 80));
+    for (mtu, stays) in [(1500, 1), (40, 0)] {
+        let mut gateway = judging(2);
+        for handle in &mut gateway.handles {
+            handle.tell(Command::SetMtus(vec![Some(1500), Some(mtu)])).unwrap();
+        }
+        for fragment in outer.fragments(protocol::IPIP, &syn[14..], 24) {
+            gateway.arrive(0, &fragment);
+        }
+        gateway.run_until_idle();
+        // The rules accept both packets. Only then the link ahead turns out to be too short.
+        let refused = if stays == 0 { vec![DropReason::FragNeeded] } else { vec![] };
+        assert_eq!(gateway.reasons(), refused);
+        assert_eq!((gateway.connections(), inside(&gateway)), (stays, stays));
+    }
+}
+
+#[test]
 fn an_answer_is_established_in_its_own_tunnel_and_nowhere_else() {
     let mut gateway = judging(3);
     for flow in 2000..2030 {
@@ -228,12 +247,12 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     let mut judge = |worker: usize, packet: &Packet| {
         let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
         scratch.set_tracked(Tracked::alone(flow::Class::Untracked));
-        gateway.workers[worker].path.judge_inside(packet, &mut scratch).map_err(DropCause::reason)
+        gateway.workers[worker].path.judge_inside(packet, &mut scratch)
     };
-    assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
+    assert_eq!(judge(own, &packet), dropped(DropReason::InsideUnreadable));
     packet.flow = Some(crate::path::packet::TrackedFlow { keyed, hash: None });
-    assert_eq!(judge(1 - own, &packet), Err(DropReason::InsideUnreadable));
-    assert_eq!(judge(own, &packet), Ok(()));
+    assert_eq!(judge(1 - own, &packet), dropped(DropReason::InsideUnreadable));
+    assert_eq!(judge(own, &packet), ControlFlow::Continue(()));
 }
 
 #[test]

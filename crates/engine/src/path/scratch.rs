@@ -3,7 +3,7 @@
 use conntrack::nat::{AddressChanges, Request};
 use conntrack::seqadj::Adjustment;
 use conntrack::syn_proxy::{Joined, Proxied, Screening};
-use conntrack::{Direction, Tracked};
+use conntrack::{ConnectionId, Direction, Tracked};
 use flow::{Class, Timestamp, ZonePair};
 use netio::{Frame, PortId};
 use ruleset::{Connection, CtState, Details, Known};
@@ -76,6 +76,9 @@ pub struct Scratch {
     /// The sequence numbers that an edited connection shifts.
     pub shift: Option<(Direction, Adjustment)>,
     pub proxy: ProxyScratch,
+    /// The connection that the packet has opened inside its tunnel. It is withdrawn unless the packet
+    /// goes on.
+    pub opened_inside: Option<ConnectionId>,
     /// Rules see the packet with a hop less, as a router sends it on.
     shows_next_hop: bool,
     /// The hop was taken off.
@@ -169,6 +172,7 @@ impl Scratch {
             search: None,
             shift: None,
             proxy: ProxyScratch::default(),
+            opened_inside: None,
             shows_next_hop: false,
             hop_taken: false,
             translated: 0,

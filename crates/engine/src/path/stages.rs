@@ -181,7 +181,8 @@ impl PacketPath {
             }
         }
         self.stage(Stage::RawRules, packet, scratch, Self::ask_raw_rules)?;
-        if sets_zones {
+        // A packet that the fast path has tracked is in the zone that it arrived in.
+        if sets_zones && scratch.tracking == Progress::Untracked {
             self.stage(Stage::Alias, packet, scratch, Self::follow_alias)?;
             self.stage(Stage::Host, packet, scratch, Self::leave_known_to_host)?;
         }

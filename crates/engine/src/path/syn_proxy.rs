@@ -328,3 +328,15 @@ pub(super) fn received<'a>(
 #[cfg(test)]
 #[path = "syn_proxy_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "syn_proxy_attacks_tests.rs"]
+mod attacks_tests;
+
+#[cfg(test)]
+#[path = "syn_proxy_rules_tests.rs"]
+mod rules_tests;
+
+#[cfg(test)]
+#[path = "syn_proxy_threshold_tests.rs"]
+mod threshold_tests;

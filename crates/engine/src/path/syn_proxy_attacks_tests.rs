@@ -1,6 +1,9 @@
 //! The proxy attacked by clients that come back, and by others that only pretend to.
 
+use wire::build::{PacketBuilder, Tcp};
+
 use super::*;
+use crate::testing::syn_proxy::*;
 
 /// Tries of an attacker that guesses, unless `STATEWAY_SEEDS` says otherwise.
 const GUESSES: u32 = 20_000;

@@ -1,6 +1,8 @@
 //! SYN proxies that rules ask for.
 
-use super::*;
+use wire::build::Tcp;
+
+use crate::testing::syn_proxy::*;
 
 /// The proxy gets untracked SYNs to port 80, and segments that tracking calls invalid. Beside that
 /// only replies may pass.

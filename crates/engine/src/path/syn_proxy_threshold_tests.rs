@@ -1,6 +1,9 @@
 //! The times when the proxy answers, and the cookies that it takes.
 
+use wire::build::{PacketBuilder, Tcp};
+
 use super::*;
+use crate::testing::syn_proxy::*;
 
 #[test]
 fn a_cookie_is_worth_nothing_where_none_was_given_lately() {

@@ -9,5 +9,6 @@ pub mod one_worker;
 pub mod pair;
 pub mod router;
 pub mod rules;
+pub mod syn_proxy;
 pub mod tunnels;
 pub mod twins;

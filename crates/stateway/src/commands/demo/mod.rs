@@ -74,8 +74,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         match live::run(phase) {
             Err(error) if live::is_unavailable(&error) => {
                 tell!(
-                    "No lab here, so the demo shows less: {error:#}. `sudo make demo` installs \
-                     what a lab needs and builds one."
+                    "The demo can not build its lab, and shows less: {error:#}. If a program is \
+                     missing, `sudo scripts/setup demo` installs it; then run `make demo` again."
                 );
                 tell!("The same pipeline in memory instead:");
                 memory::run(phase)?

@@ -189,10 +189,7 @@ fn print_per_packet(rules: &[RuleProblem], out: &mut Output) -> anyhow::Result<(
     if rules.is_empty() {
         return Ok(());
     }
-    out.title(
-        "rules that keep flows from the fast path, on which the decision about one packet of an \
-         answered TCP or UDP flow holds for the next",
-    )?;
+    out.title("packets that meet these rules take the slow path, because:")?;
     list(&rules[..rules.len().min(SHOWN)], out)?;
     match rules.len().saturating_sub(SHOWN) {
         0 => Ok(()),
