@@ -99,7 +99,7 @@ impl Note {
     /// The slot is on the list of those that are told when the others have been.
     const LISTED: u32 = 1 << 1;
     /// The peer has heard of the connection; if the peer owns it, of packets that came here.
-    const TOLD: u32 = 1 << 2;
+    const SENT: u32 = 1 << 2;
     /// The peer owns the connection.
     const COPY: u32 = 1 << 3;
 
@@ -129,7 +129,7 @@ impl Note {
     /// If this node has told the peer that it owns it, the peer may still hear of its end.
     pub const fn set_copy(&mut self) {
         if self.is_copy() {
-            self.0 &= !Self::TOLD;
+            self.0 &= !Self::SENT;
         }
         self.0 |= Self::COPY;
         self.set_due(0);
@@ -152,13 +152,13 @@ impl Note {
 
     /// This node owns the connection, of which the peer has not heard.
     pub const fn set_own(&mut self) {
-        self.0 &= !(Self::COPY | Self::TOLD);
+        self.0 &= !(Self::COPY | Self::SENT);
     }
 
     /// True for a connection of which the state here may be newer than the last one of the peer: this
     /// node owns it, or packets of it have come here.
     pub const fn may_be_ahead(self) -> bool {
-        !self.is_copy() || self.has(Self::TOLD) || self.due() == LAST_TICK
+        !self.is_copy() || self.has(Self::SENT) || self.due() == LAST_TICK
     }
 
     /// Takes the slot off a list. True if its connection has to be sent to the peer now: it was not
@@ -170,8 +170,8 @@ impl Note {
     }
 
     /// Notes that the connection is sent to the peer now, with so much time left.
-    pub fn note_told(&mut self, left: Duration, replication: &Replication) {
-        self.0 |= Self::TOLD;
+    pub fn note_sent(&mut self, left: Duration, replication: &Replication) {
+        self.0 |= Self::SENT;
         self.set_due(replication.due_after(left));
     }
 }
@@ -278,7 +278,7 @@ impl DirtyList {
         replication: &mut Replication,
     ) {
         if replication.tick == 0
-            || !(note.has(Note::TOLD) || note.is_copy() || original.key.is_tunnel())
+            || !(note.has(Note::SENT) || note.is_copy() || original.key.is_tunnel())
         {
             return;
         }

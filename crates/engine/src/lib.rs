@@ -50,7 +50,7 @@ pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
 pub use path::replication::{
-    ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, Passed, ToldPiece,
+    ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, Passed, ReplicationPiece,
 };
 pub use path::rules::ruleset::{PrepareRulesError, check_rules};
 pub use path::rules::worker_rules::RuleCounts;

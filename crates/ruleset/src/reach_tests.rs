@@ -86,8 +86,8 @@ fn a_chain_that_is_not_understood_does_not_wait_and_refuses_nothing() {
         let ruleset = read(&document(&json!([jump(22, "b")]), &more)).expect("c is not needed");
         assert_eq!(chains(&ruleset), ["f", "a", "b"], "{bad}");
         // It is another matter where packets are led there.
-        let told = read(&document(&json!([jump(22, "c")]), &more)).unwrap_err();
-        assert!(told.contains("inet t chain c"), "{told}");
+        let message = read(&document(&json!([jump(22, "c")]), &more)).unwrap_err();
+        assert!(message.contains("inet t chain c"), "{message}");
     }
     // Chains that lead to it do not wait either, and the others do.
     let more = [

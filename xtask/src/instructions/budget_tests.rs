@@ -67,8 +67,8 @@ fn a_rise_within_two_per_cent_passes() {
 fn an_improvement_passes_and_is_told() {
     let Verdict { problems, improvements } = verdict(figure(979, &[]));
     assert_eq!(problems, []);
-    let [told] = &improvements[..] else { panic!("{improvements:?}") };
-    assert!(told.contains("979") && told.contains("2.1 % less") && told.contains("--write"));
+    let [message] = &improvements[..] else { panic!("{improvements:?}") };
+    assert!(message.contains("979") && message.contains("2.1 % less") && message.contains("--write"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use conntrack::Cursor;
 use engine::{
     ChangeStream, Config, Connections, CopyChange, CopyReport, Gateway, OpenPort, Passed, Peer,
-    PortOpener, PortSetup, Role, Stepper, ToldPiece, Unresponsive, WorkerCount,
+    PortOpener, PortSetup, Role, Stepper, ReplicationPiece, Unresponsive, WorkerCount,
 };
 use flow::{HashKey, KeyedPacket, PortPart, Timestamp};
 use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, Waiter, clock, cpu};
@@ -274,7 +274,7 @@ impl Connections for Copies {
         &self,
         bucket: BucketId,
         from: Cursor,
-    ) -> Result<Option<ToldPiece>, Unresponsive> {
+    ) -> Result<Option<ReplicationPiece>, Unresponsive> {
         self.gateway.tell_connections(bucket, from)
     }
 

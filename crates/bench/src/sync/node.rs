@@ -11,7 +11,7 @@ use netio::cpu;
 use super::clock::NodeClock;
 use super::ends::{Sender, Standby, sockets};
 use super::hub::{Hub, Way};
-use super::lane::{Done, Lane, Part, Told, TurnGuard, split, stage};
+use super::lane::{Done, Lane, Part, RivalFeed, TurnGuard, split, stage};
 use super::load::Load;
 use super::rivals::{Locked, ring};
 use super::wrong;
@@ -323,12 +323,12 @@ fn parts(design: Design, lanes: usize, flows: u32) -> Parts {
         Design::CentralLock | Design::LockedBuckets => {
             let parts = if design == Design::CentralLock { 1 } else { PARTS_PER_LANE * lanes };
             let locked = Locked::new(parts);
-            let lane = |_| Part::Rival(Told::new(locked.clone(), flows));
+            let lane = |_| Part::Rival(RivalFeed::new(locked.clone(), flows));
             ((0..lanes).map(lane).collect(), Some(Box::new(locked.clone())))
         }
         Design::Ring => {
             let (entrance, exit) = ring(flows);
-            let lane = |_| Part::Rival(Told::new(entrance.clone(), flows));
+            let lane = |_| Part::Rival(RivalFeed::new(entrance.clone(), flows));
             ((0..lanes).map(lane).collect(), Some(Box::new(exit)))
         }
     }

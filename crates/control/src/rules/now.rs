@@ -81,8 +81,8 @@ pub(crate) fn explain_now(
         explanation.remarks.extend(missing);
         return Ok(explanation);
     };
-    let told = Probe { state: Some(found.state()), ..probe.clone() };
-    let question = Question { probe: &told, tracked: &found, exit };
+    let probe_with_state = Probe { state: Some(found.state()), ..probe.clone() };
+    let question = Question { probe: &probe_with_state, tracked: &found, exit };
     let mut explanation = book.explain_with(program, live, question, &mut state, now);
     let remark = "the explanation uses its tracked connection as it is now; sequence numbers are not \
                   looked at";

@@ -194,11 +194,11 @@ impl Outputs {
         &mut self,
         frame: Frame,
         reason: DropReason,
-        told: Option<(Message, u64)>,
+        answer: Option<(Message, u64)>,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        if let Some((message, now_ns)) = told {
+        if let Some((message, now_ns)) = answer {
             self.tell(&frame, message, Speaker::Gateway, now_ns, pool, counters);
         }
         self.refused.push((frame, reason));

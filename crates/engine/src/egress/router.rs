@@ -380,8 +380,8 @@ impl Router {
     fn refuse_unreachable(&self, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
         let is_v6 = frame.bytes().get(usize::from(ETHERNET_LEN)).is_some_and(|b| b >> 4 == 6);
         let code = if is_v6 { ADDRESS_UNREACHABLE } else { HOST };
-        let told = Some((Message::Unreachable { code }, now_ns));
-        exits.refuse(frame, DropReason::NoNeighbour, told);
+        let answer = Some((Message::Unreachable { code }, now_ns));
+        exits.refuse(frame, DropReason::NoNeighbour, answer);
     }
 
     /// Keeps a frame until the station of its next hop is known.

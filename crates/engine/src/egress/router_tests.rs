@@ -435,10 +435,10 @@ fn options_are_refused_and_their_faults_told() {
         arrival(&mut bench, server, &source_route),
         Arrival::Drop(DropReason::SourceRoute, None)
     );
-    let told = Message::ParameterProblem { pointer: 22 };
+    let problem = Message::ParameterProblem { pointer: 22 };
     assert_eq!(
         arrival(&mut bench, server, &[7, 3, 3, 0]),
-        Arrival::Drop(DropReason::IpOptions, Some(told))
+        Arrival::Drop(DropReason::IpOptions, Some(problem))
     );
     assert_eq!(arrival(&mut bench, own, &[7, 3, 3, 0]), Arrival::Host, "it sees to it");
     bench.router.take_own();

@@ -345,7 +345,7 @@ fn events(
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let mut rows = EventRows::new();
-    told(query, "/v1/events", format, remote, out, |line, out| {
+    print_events(query, "/v1/events", format, remote, out, |line, out| {
         let event: Event = serde_json::from_slice(line)?;
         say_lost(event.lost);
         rows.add(&event, out)
@@ -353,7 +353,7 @@ fn events(
 }
 
 /// Prints a stream of events; `row` prints one event for people.
-fn told(
+fn print_events(
     query: &ConnectionQuery,
     path: &str,
     format: Format,

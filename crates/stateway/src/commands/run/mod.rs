@@ -97,8 +97,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let (peer, sync) = match (&config.sync, key) {
         (Some(sync), Some(key)) => {
-            let told = rules.as_ref().map(|book| format!("{:?}", book.ruleset()));
-            let rules = told.unwrap_or_default().into_bytes();
+            let text = rules.as_ref().map(|book| format!("{:?}", book.ruleset()));
+            let rules = text.unwrap_or_default().into_bytes();
             let (peer, thread) = sync::start(&config, sync, key, rules, gateway.clone())?;
             (Some(peer), Some(thread))
         }
@@ -255,8 +255,8 @@ mod tests {
         config.interfaces[1].link = Some(link);
         for name in ["lan0", "lan-port"] {
             let error = PortError::NoInterface { interface: name.into() };
-            let told = format!("{:#}", at_its_line(&config, error));
-            assert!(told.starts_with("gateway.toml:4: "), "{told}");
+            let message = format!("{:#}", at_its_line(&config, error));
+            assert!(message.starts_with("gateway.toml:4: "), "{message}");
         }
     }
 }

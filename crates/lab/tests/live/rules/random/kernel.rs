@@ -80,15 +80,15 @@ impl Kernel {
         let orders = self.namespace.write_file("cases", orders.as_bytes())?;
         let player = player(&self.namespace, include_bytes!("player.py"))?;
         let player = player.args([&self.cpu.to_string(), &orders]);
-        let told = player.limit(LIMIT).check()?;
-        Ok(told.lines().map(read).collect())
+        let output = player.limit(LIMIT).check()?;
+        Ok(output.lines().map(read).collect())
     }
 }
 
 fn read(line: &str) -> Judged {
-    let told: Value = serde_json::from_str(line).expect("the player prints JSON");
+    let printed: Value = serde_json::from_str(line).expect("the player prints JSON");
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let answers = told["packets"].as_array().expect("a list").iter().map(|packet| Answer {
+    let answers = printed["packets"].as_array().expect("a list").iter().map(|packet| Answer {
         at: Duration::from_micros(packet["at"].as_u64().expect("a time")),
         out: packet["out"].as_str().map(|frame| {
             let side = if packet["side"] == "client" { Side::Client } else { Side::Server };
@@ -97,13 +97,13 @@ fn read(line: &str) -> Judged {
         refused: text(&packet["answer"]),
     });
     Judged {
-        rules: text(&told["rules"]).expect("rules"),
-        listed: text(&told["before"]).zip(text(&told["after"])).map(Into::into),
+        rules: text(&printed["rules"]).expect("rules"),
+        listed: text(&printed["before"]).zip(text(&printed["after"])).map(Into::into),
         answers: answers.collect(),
-        cpu: told["cpu"].as_u64().and_then(|cpu| cpu.try_into().ok()).expect("a number"),
+        cpu: printed["cpu"].as_u64().and_then(|cpu| cpu.try_into().ok()).expect("a number"),
         wall: (
-            told["ahead"].as_i64().expect("a number"),
-            told["zone"].as_i64().and_then(|zone| zone.try_into().ok()).expect("seconds"),
+            printed["ahead"].as_i64().expect("a number"),
+            printed["zone"].as_i64().and_then(|zone| zone.try_into().ok()).expect("seconds"),
         ),
     }
 }

@@ -222,14 +222,14 @@ impl Ours {
         passing.judgement.segment_size = segment_size(&passing.frame);
         passing.judgement.passes = outcome.decision == Decision::Accept;
         if let Decision::Reject(reject) = outcome.decision {
-            passing.judgement.refused = told(reject, &network);
+            passing.judgement.refused = answer_to_sender(reject, &network);
         }
         outcome.nat
     }
 }
 
 /// The answer to the sender of a refused packet.
-fn told(reject: Reject, network: &Network) -> Option<String> {
+fn answer_to_sender(reject: Reject, network: &Network) -> Option<String> {
     // The kernel expects a checksum in such a packet, which has none, and sends no answer.
     if network.protocol == NUMBERLESS {
         return None;
