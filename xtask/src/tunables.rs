@@ -50,7 +50,7 @@ Generated from the code by `cargo xtask tunables --write`.
 /// Compares the document with the code.
 pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let document = crate::read(root, DOCUMENT)?;
-    Ok(judge(&document, &in_code()).into_iter().collect())
+    Ok(compare(&document, &in_code()).into_iter().collect())
 }
 
 /// Writes the document anew.
@@ -83,7 +83,7 @@ fn section<'a>(text: &mut String, title: &str, tunables: impl Iterator<Item = &'
 }
 
 /// The first line that differs.
-fn judge(document: &str, code: &str) -> Option<Problem> {
+fn compare(document: &str, code: &str) -> Option<Problem> {
     Problem::of_generated(DOCUMENT, document, code, "run `cargo xtask tunables --write`")
 }
 

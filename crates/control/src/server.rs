@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::connections::{Admitted, Arriving, Connections, Watched};
+use crate::connections::{Admitted, Arriving, Connections, ClientStream};
 use crate::routes;
 use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};
@@ -204,7 +204,7 @@ async fn answer(stream: UnixStream, admitted: Admitted, router: Router, stop: Ar
         let connection = connection.clone();
         router.call(request.map(|body| Body::new(Arriving { body, connection })))
     });
-    let io = TokioIo::new(Watched { stream, connection: connection.clone() });
+    let io = TokioIo::new(ClientStream { stream, connection: connection.clone() });
     let answered = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_PATIENCE)

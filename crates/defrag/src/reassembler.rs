@@ -8,7 +8,7 @@ use crate::eviction::Shelf;
 use crate::memory::family_index;
 use crate::nursery::Nursery;
 use crate::places::Places;
-use crate::queue::{Judgement, Phase, Queue, State};
+use crate::queue::{PieceCheck, Phase, Queue, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::tally::Tally;
@@ -228,20 +228,20 @@ impl<F: Buffer> Reassembler<F> {
             let why = DiscardCause::unfinished(reason, &self.queues[slot], context.now);
             return discard(frame, why, context);
         }
-        match state.judge(piece, context.settings.pieces_per_4k) {
-            Judgement::Completes => {
+        match state.check(piece, context.settings.pieces_per_4k) {
+            PieceCheck::Completes => {
                 Outcome::Complete(self.finish(slot, piece, frame, complete, context))
             }
-            Judgement::Fits { needs_map } => {
+            PieceCheck::Fits { needs_map } => {
                 self.extend(slot, piece, frame, needs_map, source_count, context)
             }
-            Judgement::Duplicate => {
+            PieceCheck::Duplicate => {
                 let why =
-                    DiscardCause::judged(DropReason::FragDuplicate, piece, state, context.settings);
+                    DiscardCause::of_check(DropReason::FragDuplicate, piece, state, context.settings);
                 discard(frame, why, context)
             }
-            Judgement::Fatal(reason) => {
-                let why = DiscardCause::judged(reason, piece, state, context.settings);
+            PieceCheck::Fatal(reason) => {
+                let why = DiscardCause::of_check(reason, piece, state, context.settings);
                 self.kill(slot, why, context);
                 discard(frame, why, context)
             }
@@ -312,7 +312,7 @@ impl<F: Buffer> Reassembler<F> {
         Outcome::Held
     }
 
-    /// Adds a fragment that was judged to fit.
+    /// Adds a fragment that was found to fit.
     #[inline]
     fn extend(
         &mut self,

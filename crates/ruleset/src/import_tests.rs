@@ -358,10 +358,10 @@ fn a_key_that_nobody_knows_is_refused_wherever_it_stands() {
         import_value(&json!({ "nftables": all }), Options::default()).is_ok()
     };
     // Rules of other chains are only read if one leads there.
-    let judges = |chain: &Value| {
+    let is_forward = |chain: &Value| {
         chain.get("hook").is_some_and(|hook| !["input", "output"].iter().any(|own| hook == own))
     };
-    let bases = others.iter().filter(|it| judges(&it["chain"]));
+    let bases = others.iter().filter(|it| is_forward(&it["chain"]));
     let bases: Vec<&Value> = bases.map(|it| &it["chain"]["name"]).collect();
     let mut changed = 0;
     for rule in rules.into_iter().filter(|it| bases.contains(&&it["rule"]["chain"])) {

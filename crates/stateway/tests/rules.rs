@@ -409,7 +409,7 @@ fn inner_packets_of_tunnels_are_explained_too() {
         );
         frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    let judged = "with tunnels = \"judged\" the forward chains judge the inner packet too";
+    let remark = "with tunnels = \"judged\" the forward chains judge the inner packet too";
     for (length, way, expected) in [
         (40, "in lan0 out wan0", "they accept it"),
         (40, "in wan0 out lan0", "they drop it"),
@@ -418,6 +418,6 @@ fn inner_packets_of_tunnels_are_explained_too() {
         let question = wrap(length) + " " + way;
         let output = rules.run(&["rules", "explain", "--file"], &[&question]);
         let explanation = text(&output.stdout);
-        assert!(explanation.contains(judged) && explanation.contains(expected), "{expected}: {explanation}");
+        assert!(explanation.contains(remark) && explanation.contains(expected), "{expected}: {explanation}");
     }
 }

@@ -36,7 +36,7 @@ fn verdict(figure: Figure) -> Verdict {
         ("making", "datagrams"),
         ("packet", "masquerade"),
     ]);
-    judge(TEXT, &recorded(), &[figure], &known).unwrap()
+    compare(TEXT, &recorded(), &[figure], &known).unwrap()
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_figure_without_a_budget_fails() {
 #[test]
 fn a_budget_for_nothing_fails_also_when_only_some_figures_are_measured() {
     let known = BTreeSet::from([("packet", "masquerade"), ("making", "datagrams")]);
-    let Verdict { problems, .. } = judge(TEXT, &recorded(), &[], &known).unwrap();
+    let Verdict { problems, .. } = compare(TEXT, &recorded(), &[], &known).unwrap();
     let [problem] = &problems[..] else { panic!("{problems:?}") };
     assert_eq!(
         (problem.line, problem.what.as_str()),

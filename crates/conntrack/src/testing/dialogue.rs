@@ -92,7 +92,7 @@ impl Dialogue {
         self.take_over();
         let map_epoch = self.map_epoch;
         let packet = TrackedPacket { map_epoch, ..usual_packet(network, frame, keyed) };
-        self.run(|table, context| table.track_unjudged(&packet, context))
+        self.run(|table, context| table.track_and_accept(&packet, context))
     }
 
     pub fn connection(&self) -> Option<Connection> {

@@ -20,8 +20,8 @@ use crate::{
 pub const SECRET: HashKey = HashKey(3, 4);
 
 impl Table {
-    /// Tracks a packet that no rule judges: a connection that it opens is confirmed at once.
-    pub fn track_unjudged(
+    /// Tracks a packet and accepts it at once, so a connection that it opens is confirmed.
+    pub fn track_and_accept(
         &mut self,
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
@@ -186,7 +186,7 @@ impl Lab {
     }
 
     pub fn track(&mut self, network: &Network) -> Tracked {
-        self.offer(network, Table::track_unjudged)
+        self.offer(network, Table::track_and_accept)
     }
 
     /// Tracks a packet with one of the table's functions.

@@ -185,7 +185,7 @@ impl RuleBook {
     }
 
     /// True if no packet on its way through a gateway meets a chain of it.
-    pub fn judges_nothing(&self) -> bool {
+    pub fn passes_everything(&self) -> bool {
         self.ruleset.chains().iter().all(|chain| chain.base.is_none())
     }
 

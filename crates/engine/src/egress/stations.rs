@@ -26,7 +26,7 @@ const TELL_AGAIN_NS: u64 = STATION_AGE_NS / 5;
 /// How often a worker tells the others of stations of one port, each second and at once: a sender
 /// that makes stations up fills no ring, and takes nothing from other ports.
 const UPDATES_PER_SECOND: u64 = 500;
-/// See [`TOLD_PER_SECOND`].
+/// See [`UPDATES_PER_SECOND`].
 const UPDATES_AT_ONCE: u64 = 128;
 /// No place.
 const NONE: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! Judging what tunnels carry, where the operator wants that.
+//! The check of what tunnels carry, where the operator wants that.
 //!
 //! The tunnel's packet has been judged as any other and goes on. Now the rules of the forward stage
 //! judge the packet inside, and all they can do is refuse both: nothing inside is changed, nobody is
@@ -129,22 +129,22 @@ pub fn flow_inside(network: &Network) -> Option<Option<KeyedPacket>> {
 }
 
 impl PacketPath {
-    /// Has the rules judge the packet that a tunnel carries, after they have accepted the packet of
-    /// the tunnel. The kernel judges a packet for the host.
+    /// Evaluates the rules for the packet that a tunnel carries, after they have accepted the packet
+    /// of the tunnel. The kernel does so for a packet for the host.
     #[inline]
-    pub(super) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn check_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.carries || self.rules.is_none() {
             return ControlFlow::Continue(());
         }
         if scratch.exit.route == Some(RouteDecision::Host) {
             return ControlFlow::Continue(());
         }
-        self.judge_inside(packet, scratch).or_drop()
+        self.check_inside(packet, scratch).or_drop()
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn judge_inside(
+    pub(super) fn check_inside(
         &mut self,
         packet: &Packet,
         outer: &mut Scratch,
@@ -152,7 +152,7 @@ impl PacketPath {
         let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.buckets.get(packet.bucket);
-        // A packet without a flow, or of a bucket that is elsewhere, can not be judged.
+        // A packet without a flow, or of a bucket that is elsewhere, can not be checked.
         let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
         // Of a translated tunnel both directions have the key of the first.
         let known = outer.tracked.connection.map(|id| bucket.connections.flow_of(id));
@@ -169,34 +169,34 @@ impl PacketPath {
         };
         let inner = inner.ok_or(DropReason::InsideUnreadable)?;
         let mut tracked = self.track_inside(packet, &inner, now)?;
-        let judged = match outer.exit.ports {
+        let result = match outer.exit.ports {
             Some(OutputPorts::Many(ports)) => {
-                let mut judged = Err(DropReason::InsideRefused.into());
+                let mut result = Err(DropReason::InsideRefused.into());
                 let mut accepted = PortSet::default();
                 for port in ports.iter() {
                     self.go_out_by(port, outer);
                     match self.consult_rules(packet, &inner, &mut tracked, outer, now) {
                         Ok(()) => accepted.insert(port),
-                        refused => judged = refused,
+                        refused => result = refused,
                     }
                 }
                 if !accepted.is_empty() {
                     outer.exit.ports = Some(OutputPorts::Many(accepted));
-                    judged = Ok(());
+                    result = Ok(());
                 }
-                judged
+                result
             }
             _ => self.consult_rules(packet, &inner, &mut tracked, outer, now),
         };
         if let (Some(id), Some((bucket, mut context))) =
             (tracked.connection, self.inside_of(packet.bucket, now))
         {
-            match judged {
+            match result {
                 Ok(()) => bucket.connections.confirm(id, &mut context)?,
                 Err(_) => bucket.connections.withdraw(id, &mut context),
             }
         }
-        judged
+        result
     }
 
     /// The connections inside tunnels of a bucket, made when there are none.

@@ -26,7 +26,7 @@ use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::commands::rules::{NOTHING_JUDGES, host_rules};
+use crate::commands::rules::{EVERYTHING_PASSES, host_rules};
 use crate::config::{Configuration, Interface};
 use crate::errors::UsageError;
 use crate::log;
@@ -135,8 +135,8 @@ fn tell_of(book: &RuleBook) {
     for line in host_rules::lines(book) {
         tracing::info!("{line}");
     }
-    if book.judges_nothing() {
-        tracing::warn!("of the ruleset {NOTHING_JUDGES}");
+    if book.passes_everything() {
+        tracing::warn!("of the ruleset {EVERYTHING_PASSES}");
     }
     if let Some(warning) = book.host_warning() {
         tracing::warn!("{warning}");

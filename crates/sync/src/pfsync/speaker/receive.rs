@@ -38,7 +38,7 @@ impl Speaker {
         pfsync: &[u8],
     ) -> Result<(), Refusal> {
         let packet =
-            self.judge(arrival, pfsync).inspect_err(|reason| self.refusals.count(*reason))?;
+            self.check(arrival, pfsync).inspect_err(|reason| self.refusals.count(*reason))?;
         self.counters.packets_taken += 1;
         self.counters.skipped += u64::from(packet.skipped);
         self.counters.abandoned += u64::from(packet.is_abandoned);
@@ -50,7 +50,7 @@ impl Speaker {
         Ok(())
     }
 
-    fn judge(&self, arrival: &Arrival, pfsync: &[u8]) -> Result<Packet, Refusal> {
+    fn check(&self, arrival: &Arrival, pfsync: &[u8]) -> Result<Packet, Refusal> {
         if !arrival.is_by_sync_link {
             return Err(Refusal::WrongInterface);
         }
@@ -64,12 +64,12 @@ impl Speaker {
             return Err(Refusal::Busy);
         }
         let packet = Packet::decode(self.config.dialect, pfsync)?;
-        self.judge_ends(&packet)?;
+        self.check_ends(&packet)?;
         Ok(packet)
     }
 
     /// A compressed update does not tell the protocol of its state, which tells what its ends can be.
-    fn judge_ends(&self, packet: &Packet) -> Result<(), Refusal> {
+    fn check_ends(&self, packet: &Packet) -> Result<(), Refusal> {
         let mut protocols = BTreeMap::new();
         for message in &packet.messages {
             match message {

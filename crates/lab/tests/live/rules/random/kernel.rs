@@ -29,7 +29,7 @@ pub struct Answer {
 
 /// The outcome of a case.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct CaseOutcome {
     /// The rules that `nft` accepted. It refuses those whose parts exclude each other.
     pub rules: String,
     /// The rules as `nft` lists them before and after the packets; none if `nft` can not list them.
@@ -38,7 +38,7 @@ pub struct Judged {
     /// Nanoseconds from the times of sending to the time since 1970, and seconds that the local
     /// time is ahead of UTC.
     pub wall: (i64, i32),
-    /// The CPU that judged all packets.
+    /// The CPU that evaluated the rules for all packets.
     pub cpu: u32,
 }
 
@@ -65,7 +65,7 @@ impl Kernel {
     ///
     /// # Errors
     /// If `nft` does not accept a case.
-    pub fn judge(&self, cases: &[Case]) -> Result<Vec<Judged>> {
+    pub fn run(&self, cases: &[Case]) -> Result<Vec<CaseOutcome>> {
         const LIMIT: Duration = Duration::from_secs(120);
         let mut orders = String::new();
         for case in cases {
@@ -85,7 +85,7 @@ impl Kernel {
     }
 }
 
-fn read(line: &str) -> Judged {
+fn read(line: &str) -> CaseOutcome {
     let printed: Value = serde_json::from_str(line).expect("the player prints JSON");
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let answers = printed["packets"].as_array().expect("a list").iter().map(|packet| Answer {
@@ -96,7 +96,7 @@ fn read(line: &str) -> Judged {
         }),
         refused: text(&packet["answer"]),
     });
-    Judged {
+    CaseOutcome {
         rules: text(&printed["rules"]).expect("rules"),
         listed: text(&printed["before"]).zip(text(&printed["after"])).map(Into::into),
         answers: answers.collect(),

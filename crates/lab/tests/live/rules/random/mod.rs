@@ -64,16 +64,16 @@ impl Comparison {
                 break;
             }
             let cases: Vec<_> = batch.clone().map(|seed| case(seed, self.traffic)).collect();
-            let judged = kernel.judge(&cases)?;
-            assert_eq!(judged.len(), cases.len());
-            for ((seed, case), judged) in batch.zip(&cases).zip(&judged) {
-                let Some(differences) = differences(case, judged, self.traffic) else { continue };
-                let passed = judged.answers.iter().filter(|answer| answer.out.is_some()).count();
-                self.packets.fetch_add(judged.answers.len() as u64, Ordering::Relaxed);
+            let outcomes = kernel.run(&cases)?;
+            assert_eq!(outcomes.len(), cases.len());
+            for ((seed, case), outcome) in batch.zip(&cases).zip(&outcomes) {
+                let Some(differences) = differences(case, outcome, self.traffic) else { continue };
+                let passed = outcome.answers.iter().filter(|answer| answer.out.is_some()).count();
+                self.packets.fetch_add(outcome.answers.len() as u64, Ordering::Relaxed);
                 self.passed.fetch_add(passed as u64, Ordering::Relaxed);
                 if !differences.is_empty() {
                     let mut failures = self.failures.lock().expect("nobody panics");
-                    failures.push(format!("seed {seed}:\n{differences}\n{}", judged.rules));
+                    failures.push(format!("seed {seed}:\n{differences}\n{}", outcome.rules));
                     self.is_over.fetch_or(failures.len() >= MOST_LISTED, Ordering::Relaxed);
                 }
             }

@@ -57,13 +57,13 @@ pub struct Ours {
     now: Timestamp,
 }
 
-struct Judgement {
+struct Classification {
     class: Class,
     way: Option<Way>,
     why: Option<DropCause>,
 }
 
-impl Judgement {
+impl Classification {
     fn invalid(why: DropCause) -> Self {
         Self { class: Class::Invalid, way: None, why: Some(why) }
     }
@@ -112,16 +112,16 @@ impl Ours {
         answer: &Answer,
     ) -> (Outcome, Option<DropCause>) {
         self.now = Timestamp::ZERO.after(answer.at);
-        let Judgement { class, way, why } = self.judge(frame);
+        let Classification { class, way, why } = self.classify(frame);
         self.now = Timestamp::ZERO.after(answer.until);
         (Outcome { class, way, entry: self.entry(flow) }, why)
     }
 
     /// Follows the same steps as the engine.
-    fn judge(&mut self, frame: &[u8]) -> Judgement {
+    fn classify(&mut self, frame: &[u8]) -> Classification {
         let network = match dissect(frame) {
             Ok(dissected) => dissected.network.expect("a packet of IP"),
-            Err(malformed) => return Judgement::invalid(malformed.into()),
+            Err(malformed) => return Classification::invalid(malformed.into()),
         };
         let zone = Zone(0);
         let keyed = match network.transport {
@@ -132,8 +132,8 @@ impl Ours {
         };
         let Some(keyed) = keyed else {
             return match class_without_flow(&network) {
-                flow::Class::Invalid(reason) => Judgement::invalid(reason.into()),
-                class => Judgement { class: named(class), way: None, why: None },
+                flow::Class::Invalid(reason) => Classification::invalid(reason.into()),
+                class => Classification { class: named(class), way: None, why: None },
             };
         };
         let (keyed, zones) = self.zoned(keyed, &network);
@@ -167,13 +167,13 @@ impl Ours {
         }
         let tracked = table.accept(tracked, &packet, &mut context);
         if tracked.verdict != Verdict::Accept {
-            return Judgement { class: Class::Lost, way: None, why: tracked.why };
+            return Classification { class: Class::Lost, way: None, why: tracked.why };
         }
         let way = tracked.direction.map(|direction| match direction {
             Direction::Original => Way::Original,
             Direction::Reply => Way::Reply,
         });
-        Judgement { class: named(tracked.class), way, why: tracked.why }
+        Classification { class: named(tracked.class), way, why: tracked.why }
     }
 
     /// A packet with the zone in which rules have it looked up, and the pair of zones if there are
