@@ -51,12 +51,12 @@ mod kind;
 mod leaving;
 pub mod limits;
 pub mod listing;
-mod met;
 mod model;
 mod names;
 mod needs;
 pub mod probe;
 mod problem;
+mod reachable;
 mod translations;
 mod walk;
 

@@ -70,8 +70,8 @@ fn chains_wait_for_elements_that_lead_to_them_and_back() {
     }
     assert_eq!(chains(steps[0].ruleset()), ["f", "a", "b", "c"]);
     // Rules that no packet meets yet ask for nothing.
-    assert_eq!(steps[0].ruleset().met_rules().count(), 1);
-    assert_eq!(steps[1].ruleset().met_rules().count(), 2);
+    assert_eq!(steps[0].ruleset().reachable_rules().count(), 1);
+    assert_eq!(steps[1].ruleset().reachable_rules().count(), 2);
 }
 
 #[test]

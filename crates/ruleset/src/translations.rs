@@ -115,7 +115,7 @@ impl ValidRuleset {
     /// A summary of its translations.
     pub fn translations(&self) -> Translations {
         let mut all = Translations::default();
-        for (id, rule) in self.met_rules() {
+        for (id, rule) in self.reachable_rules() {
             let index = id.index();
             for item in &rule.items {
                 let Item::Nat(id) = item else { continue };
