@@ -60,7 +60,7 @@ mod reachable;
 mod translations;
 mod walk;
 
-pub use attached::{Helper, SynProxy, TimeoutPolicy, TimeoutState};
+pub use attached::{Helper, SynProxy, TimeoutObject, TimeoutState};
 pub use compile::{CompileError, CompileOptions, PerPacket, Program};
 pub use contents::{Contents, ElementChange, ElementProblem};
 pub use document::{Document, DocumentError};

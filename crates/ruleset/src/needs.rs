@@ -1,6 +1,6 @@
 //! The services that a ruleset needs of a gateway, and the places of its rules and chains.
 
-use crate::attached::{Helper, SynProxy, TimeoutPolicy};
+use crate::attached::{Helper, SynProxy, TimeoutObject};
 use crate::field::{Field, HeaderBits};
 use crate::model::{
     HelperId, Item, Load, Log, NatKind, NatOperand, Operand, RuleId, Target, ValidRuleset,
@@ -95,7 +95,7 @@ impl ValidRuleset {
     }
 
     /// Timeout policies for connections.
-    pub fn timeouts(&self) -> &[TimeoutPolicy] {
+    pub fn timeouts(&self) -> &[TimeoutObject] {
         &self.timeouts
     }
 

@@ -82,7 +82,7 @@ const fn promise(proxy: &SynProxy) -> Promise {
 }
 
 /// Converts a timeout policy of the ruleset to one of connection tracking.
-fn timeout_policy(policy: &ruleset::TimeoutPolicy) -> TimeoutPolicy {
+fn timeout_policy(policy: &ruleset::TimeoutObject) -> TimeoutPolicy {
     // nft prints no state that has its default, so the tunables do not count here.
     let Timeouts { udp: mut unreplied, udp_stream: mut replied, .. } = Settings::default().timeouts;
     let mut tcp = TcpTimeouts::default();
