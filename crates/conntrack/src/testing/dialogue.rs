@@ -7,7 +7,7 @@ use flow::{Class, FlowKey, KeyedPacket, Zone};
 use wire::{Network, build::PacketBuilder, dissect};
 
 use crate::testing::{Lab, SECRET, usual_packet};
-use crate::{Connection, Direction, DropCause, Tracked, TrackedPacket};
+use crate::{Connection, Direction, TrackingCause, Tracked, TrackedPacket};
 
 /// The client's port in the first dialogue.
 const FIRST_PORT: u16 = 5000;
@@ -19,7 +19,7 @@ pub struct Dialogue {
     lab: Lab,
     last: Option<FlowKey>,
     /// The reason why the last packet was refused.
-    pub why: Option<DropCause>,
+    pub why: Option<TrackingCause>,
 }
 
 impl Deref for Dialogue {

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use conntrack::DropCause;
+use conntrack::TrackingCause;
 use lab::Result;
 
 use self::dialogue::{Dialogue, Side, Step};
@@ -88,7 +88,7 @@ pub struct Observation<'a> {
     /// The kernel's log message.
     pub log: &'a str,
     pub ours: Outcome,
-    pub why: Option<DropCause>,
+    pub why: Option<TrackingCause>,
     at: Duration,
     took: Duration,
     /// A description of the change to the timer just before, for the transcript.

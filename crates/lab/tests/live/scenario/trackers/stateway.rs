@@ -8,7 +8,7 @@ use conntrack::helper::Kind;
 use conntrack::nat::{BucketPorts, Supply};
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Changes, Checksum, Connection, Context, Direction, DropCause, Expectations, Limits,
+    Changes, Checksum, Connection, Context, Direction, TrackingCause, Expectations, Limits,
     Replication, Settings, Table, TimeoutPolicy, TrackedPacket, class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair};
@@ -60,11 +60,11 @@ pub struct Ours {
 struct Classification {
     class: Class,
     way: Option<Way>,
-    why: Option<DropCause>,
+    why: Option<TrackingCause>,
 }
 
 impl Classification {
-    fn invalid(why: DropCause) -> Self {
+    fn invalid(why: TrackingCause) -> Self {
         Self { class: Class::Invalid, way: None, why: Some(why) }
     }
 }
@@ -110,7 +110,7 @@ impl Ours {
         frame: &[u8],
         flow: &FlowKey,
         answer: &Answer,
-    ) -> (Outcome, Option<DropCause>) {
+    ) -> (Outcome, Option<TrackingCause>) {
         self.now = Timestamp::ZERO.after(answer.at);
         let Classification { class, way, why } = self.classify(frame);
         self.now = Timestamp::ZERO.after(answer.until);
