@@ -14,7 +14,7 @@ use wire::icmp_error::Message;
 use wire::{ETHERNET_LEN, Family, Network};
 
 use crate::egress::adjacencies::{Adjacencies, Adjacency};
-use crate::egress::destinations::Destinations;
+use crate::egress::destination_cache::DestinationCache;
 use crate::egress::ip_options;
 use crate::egress::martian::is_no_source;
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
@@ -62,7 +62,7 @@ pub struct Router {
     route_cache: RouteCache,
     /// The sources, destinations and next hops of the last packets.
     sources: Sources,
-    destinations: Destinations,
+    destinations: DestinationCache,
     adjacencies: Adjacencies,
     /// Connections may be translated, so packets for the host may be for another host.
     translates: bool,
@@ -112,7 +112,7 @@ impl Router {
             routing: Arc::default(),
             route_cache: RouteCache::new(ROUTES),
             sources: Sources::default(),
-            destinations: Destinations::default(),
+            destinations: DestinationCache::default(),
             adjacencies: Adjacencies::default(),
             translates: false,
             resolver,
