@@ -35,7 +35,7 @@ mod memory;
 mod migration;
 mod nursery;
 mod piece;
-mod places;
+mod quick_hash;
 mod promotion;
 mod queue;
 mod reassembler;

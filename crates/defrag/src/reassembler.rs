@@ -7,7 +7,7 @@ use crate::coverage::Map;
 use crate::eviction::Shelf;
 use crate::memory::family_index;
 use crate::nursery::Nursery;
-use crate::places::Places;
+use crate::quick_hash::QuickHash;
 use crate::queue::{PieceCheck, Phase, Queue, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
@@ -81,7 +81,7 @@ pub struct Reassembler<F> {
     pub(crate) shelves: [Shelf; 2],
     pub(crate) sources: Sources,
     pub(crate) secret: HashKey,
-    pub(crate) places: Places,
+    pub(crate) quick_hash: QuickHash,
     #[expect(clippy::vec_box, reason = "they move between here and the queues")]
     spare_maps: Vec<Box<Map>>,
     /// The slots of recent datagrams, by place. Most fragments closely follow one of the same
@@ -112,7 +112,7 @@ impl<F: Buffer> Reassembler<F> {
             shelves: [Shelf::new(), Shelf::new()],
             sources: Sources::new(secret),
             secret,
-            places: Places::new(secret),
+            quick_hash: QuickHash::new(secret),
             spare_maps: Vec::new(),
             near: [NONE; NEAR],
             order: Vec::new(),
@@ -160,7 +160,7 @@ impl<F: Buffer> Reassembler<F> {
     ) -> Outcome {
         context.counters.reasm_reqds += 1;
         let source_count = self.sources.count(piece);
-        let place = self.places.of(&piece.key);
+        let place = self.quick_hash.of(&piece.key);
         let arrival = Arrival { piece, place, bucket, source_count };
         let Some(seat) = self.nursery.find(&piece.key, place) else {
             return match self.find(&piece.key, place) {
