@@ -14,7 +14,7 @@ use steer::BucketId;
 use super::clock::NodeClock;
 use super::hub::{Mailbox, Request};
 use super::load::Load;
-use super::rivals::Entrance;
+use super::rivals::ChangeSink;
 use super::{BATCH, PAYLOAD, REFRESH_TICKS, TICK};
 use crate::conntrack::designs::{Buckets, Flow, Lane as _, Packet, steering};
 use crate::traffic::{Pen, Random, Segment};
@@ -61,7 +61,7 @@ pub enum Part {
 
 /// The packets of a lane as a rival sees them.
 pub struct RivalFeed {
-    entrance: Box<dyn Entrance>,
+    sink: Box<dyn ChangeSink>,
     /// The tick after which a packet of each connection is worth a record, by number.
     due: Vec<u32>,
     stamp: u64,
@@ -69,10 +69,10 @@ pub struct RivalFeed {
 
 impl RivalFeed {
     /// Connections are due at different times, so that their number is about the same in each turn.
-    pub fn new(entrance: impl Entrance + 'static, flows: u32) -> Self {
+    pub fn new(sink: impl ChangeSink + 'static, flows: u32) -> Self {
         let mut random = Random(23);
         let due = (0..flows).map(|_| (random.next() % u64::from(REFRESH_TICKS)) as u32).collect();
-        Self { entrance: Box::new(entrance), due, stamp: 0 }
+        Self { sink: Box::new(sink), due, stamp: 0 }
     }
 }
 
@@ -231,7 +231,7 @@ impl Lane {
                 let record = tables.record_of(&packet.network, now)?;
                 Some(Change::State { stamp: feed.stamp, record, is_copy: false })
             });
-            feed.entrance.note(flow, change.flatten());
+            feed.sink.note(flow, change.flatten());
         }
     }
 

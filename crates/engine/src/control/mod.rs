@@ -6,7 +6,7 @@ pub mod blueprint;
 pub mod config;
 pub mod coordinator;
 pub mod execution;
-mod exits;
+mod output_interface;
 pub mod gateway;
 pub mod host_answers;
 pub mod host_chains;
