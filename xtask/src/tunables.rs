@@ -19,7 +19,7 @@ the configuration file sets them at the start. A value out of range is refused a
 changes nothing. Mode, interfaces and the number of buckets are no tunables: they
 are in the configuration file and need a restart.
 
-What a change does while packets flow:
+A change while packets flow:
 
 - Each worker takes the new value between two batches, so no packet sees half of a
   change. If a worker hangs, the others have the value already, and `set` says so;
