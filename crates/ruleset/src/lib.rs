@@ -57,6 +57,8 @@ mod needs;
 pub mod probe;
 mod problem;
 mod reachable;
+#[cfg(test)]
+mod testing;
 mod translations;
 mod walk;
 
