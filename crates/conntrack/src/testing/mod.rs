@@ -3,6 +3,7 @@
 pub mod conversation;
 pub mod dialogue;
 pub mod pptp;
+pub mod records;
 
 use std::net::IpAddr;
 use std::time::Duration;
