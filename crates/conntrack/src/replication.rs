@@ -135,17 +135,13 @@ impl Note {
         self.set_due(0);
     }
 
-<<<<<<< HEAD
-    /// The peer owns the connection, which was this node's. Changes that it has not got are news for it.
-=======
     /// The peer has ended the connection that it owned. It hears of that only if it may have a copy
     /// from this node.
     pub const fn end_copy(&mut self) {
         self.0 &= !Self::COPY;
     }
 
-    /// The peer owns the connection, which was this node's. What it has not heard is news for it.
->>>>>>> 5238a4f3
+    /// The peer owns the connection, which was this node's. Changes that it has not got are news for it.
     pub const fn give(&mut self) {
         self.0 |= Self::COPY;
     }
