@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::connections::{Admitted, Arriving, Connections, ClientStream};
+use crate::connections::{Admitted, Arriving, ClientStream, Connections};
 use crate::routes;
 use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};

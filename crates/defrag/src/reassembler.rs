@@ -7,8 +7,8 @@ use crate::coverage::Map;
 use crate::eviction::Shelf;
 use crate::memory::family_index;
 use crate::nursery::Nursery;
+use crate::queue::{Phase, PieceCheck, Queue, State};
 use crate::quick_hash::QuickHash;
-use crate::queue::{PieceCheck, Phase, Queue, State};
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::tally::Tally;
@@ -236,8 +236,12 @@ impl<F: Buffer> Reassembler<F> {
                 self.extend(slot, piece, frame, needs_map, source_count, context)
             }
             PieceCheck::Duplicate => {
-                let why =
-                    DiscardCause::of_check(DropReason::FragDuplicate, piece, state, context.settings);
+                let why = DiscardCause::of_check(
+                    DropReason::FragDuplicate,
+                    piece,
+                    state,
+                    context.settings,
+                );
                 discard(frame, why, context)
             }
             PieceCheck::Fatal(reason) => {

@@ -56,7 +56,7 @@ pub use path::rules::ruleset::{PrepareRulesError, check_rules};
 pub use path::rules::worker_rules::RuleCounts;
 pub use path::settings::Settings;
 pub use path::zone_config::{
-    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, ZoneTimeouts, ZoneConfig, ZoneError,
+    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, ZoneConfig, ZoneError, ZoneTimeouts,
 };
 pub use path::zones::{MOST_ZONES, Zones, ZonesError};
 pub use replay::fates::Fate;

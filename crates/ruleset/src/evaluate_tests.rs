@@ -361,8 +361,9 @@ fn a_rate_is_exact_over_workers() {
     let shared = SharedState::new(&program, Timestamp::ZERO);
     let now = Timestamp::from_secs(1);
     let mut workers = [(); 2].map(|()| RuleState::new(&program, &shared, now));
-    let passed = (0..500)
-        .filter(|at| tcp().evaluate(&program, &mut workers[at % 2], now).0.decision == Decision::Drop);
+    let passed = (0..500).filter(|at| {
+        tcp().evaluate(&program, &mut workers[at % 2], now).0.decision == Decision::Drop
+    });
     assert_eq!(passed.count(), 100);
 }
 
@@ -386,7 +387,8 @@ fn a_quota_stays_used_up_when_workers_leave_and_others_come() {
     let shared = SharedState::new(&program, Timestamp::ZERO);
     let now = Timestamp::ZERO;
     let passed = |worker: &mut RuleState| {
-        let is_dropped = |_: &i32| tcp().evaluate(&program, worker, now).0.decision == Decision::Drop;
+        let is_dropped =
+            |_: &i32| tcp().evaluate(&program, worker, now).0.decision == Decision::Drop;
         (0..100).filter(is_dropped).count()
     };
     let hire = || RuleState::new(&program, &shared, now);

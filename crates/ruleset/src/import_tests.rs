@@ -106,7 +106,10 @@ fn no_packet_meets_so_many_rules_that_a_worker_hangs() {
             let message = problems(&fan(chains, 8, statement));
             let place = format!("inet t chain c{} handle 7: invalid: ", chains - 7);
             let place = place.replace("chain c0 handle 7", "chain f handle 2");
-            assert!(message.starts_with(&place) && message.contains("rules from here on"), "{message}");
+            assert!(
+                message.starts_with(&place) && message.contains("rules from here on"),
+                "{message}"
+            );
             assert!(message.contains("verdict map"), "what to do: {message}");
         }
     }
@@ -249,7 +252,10 @@ fn leaving_out_an_extension_of_iptables_that_drops_filters_less() {
         for problem in problems.listed() {
             assert_eq!(problem.effect, Some(effect), "{statements}");
             let message = problem.to_string();
-            assert!(message.contains("save the rules by iptables-save and load that file"), "{message}");
+            assert!(
+                message.contains("save the rules by iptables-save and load that file"),
+                "{message}"
+            );
             assert_eq!(message.contains("PACKETS THAT IT DROPS GO ON"), effect == Effect::Open);
         }
         assert!(problems.count(Severity::Unsupported) > 0, "{statements}");
@@ -402,7 +408,10 @@ fn a_field_inside_a_tunnel_is_not_taken_for_that_of_the_tunnel() {
     let source = json!({"payload": {"tunnel": "vxlan", "protocol": "ip", "field": "saddr"}});
     let inside = json!({"match": {"op": "==", "left": source, "right": "192.0.2.1"}});
     let message = problems(&document(&[forward(), rule("f", &json!([inside, {"accept": null}]))]));
-    assert!(message.contains("unsupported: `vxlan ip saddr`: about the inside of a tunnel"), "{message}");
+    assert!(
+        message.contains("unsupported: `vxlan ip saddr`: about the inside of a tunnel"),
+        "{message}"
+    );
 }
 
 #[test]

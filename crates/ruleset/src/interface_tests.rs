@@ -40,9 +40,15 @@ fn a_packet_from_a_link_without_link_headers_has_no_hardware_address() {
         assert_eq!(matches_between(&not, (from, ETHER)), has_header, "{from}");
         let kind = compares(field("type"), "==", json!("ip"));
         assert_eq!(matches_between(&kind, (from, ETHER)), has_header, "{from}");
-        assert_eq!(matches_between(&compares(raw.clone(), "==", json!(0x800)), (from, ETHER)), has_header);
+        assert_eq!(
+            matches_between(&compares(raw.clone(), "==", json!(0x800)), (from, ETHER)),
+            has_header
+        );
         let set = json!({"set": [other.clone()]});
-        assert_eq!(matches_between(&compares(field("daddr"), "!=", set), (from, ETHER)), has_header);
+        assert_eq!(
+            matches_between(&compares(field("daddr"), "!=", set), (from, ETHER)),
+            has_header
+        );
     }
     // The link that it came in by counts.
     assert!(matches_between(&compares(field("type"), "==", json!("ip")), (ETHER, TUN)));
@@ -55,7 +61,9 @@ fn in_postrouting_a_packet_is_at_its_output_as_in_the_kernel() {
         matches(&condition, &Surroundings { hook, links, ..Surroundings::default() })
     };
     let input = |right: Value| compares(json!({"meta": {"key": "iiftype"}}), "==", right);
-    assert!(matches(input(json!(65534)), (ETHER, TUN)) && !matches(input(json!("ether")), (ETHER, TUN)));
+    assert!(
+        matches(input(json!(65534)), (ETHER, TUN)) && !matches(input(json!("ether")), (ETHER, TUN))
+    );
     assert!(matches(input(json!("ether")), (TUN, ETHER)));
     let named = json!({"payload": {"protocol": "ether", "field": "type"}});
     let named = || compares(named.clone(), "==", json!("ip"));

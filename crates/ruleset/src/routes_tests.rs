@@ -31,7 +31,13 @@ impl Routes for Route {
 }
 
 /// True if a packet to 198.51.100.2 with this route, on this CPU, matches the condition.
-fn matches_on(left: &Value, operator: &str, right: &Value, route: &Route, cpu: Option<u32>) -> bool {
+fn matches_on(
+    left: &Value,
+    operator: &str,
+    right: &Value,
+    route: &Route,
+    cpu: Option<u32>,
+) -> bool {
     let condition = json!({"match": {"op": operator, "left": left, "right": right}});
     matches(&condition, &Surroundings { routes: Some(route), cpu, ..Surroundings::default() })
 }

@@ -5,9 +5,7 @@ use serde_json::{Value, json};
 use wire::build::PacketBuilder;
 use wire::dissect;
 
-use crate::evaluate::{
-    Decision, Interface, PacketView, Routes, RuleState, SharedState, evaluate,
-};
+use crate::evaluate::{Decision, Interface, PacketView, Routes, RuleState, SharedState, evaluate};
 use crate::hook::Hook;
 use crate::import::import_value;
 use crate::{CompileOptions, Options, Program, name_bits};

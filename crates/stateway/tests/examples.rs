@@ -64,7 +64,10 @@ fn elsewhere_there_may_be_what_is_not_here_and_what_is_wrong_is_told() {
     };
     let here = check(&text("none1", ""), FILTER, &[]);
     let message = String::from_utf8(here.stderr).unwrap();
-    assert!(message.contains("there is no interface") && message.contains("no directory"), "{message}");
+    assert!(
+        message.contains("there is no interface") && message.contains("no directory"),
+        "{message}"
+    );
     right_elsewhere(&text("none1", "rps_cpus = \"1000\""), FILTER);
     for (name, key, wrong) in [("none0", "", "none0"), ("none1", "bogus = 1", "bogus")] {
         let output = check(&text(name, key), FILTER, &["--elsewhere"]);

@@ -418,6 +418,9 @@ fn inner_packets_of_tunnels_are_explained_too() {
         let question = wrap(length) + " " + way;
         let output = rules.run(&["rules", "explain", "--file"], &[&question]);
         let explanation = text(&output.stdout);
-        assert!(explanation.contains(remark) && explanation.contains(expected), "{expected}: {explanation}");
+        assert!(
+            explanation.contains(remark) && explanation.contains(expected),
+            "{expected}: {explanation}"
+        );
     }
 }

@@ -87,7 +87,12 @@ impl Applied {
 
     /// Decides on a record of a batch of this [`time`](crate::Batch::time). `held` is the lineage of the
     /// connection with its key, if there is one.
-    pub fn decide(&mut self, now: Timestamp, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
+    pub fn decide(
+        &mut self,
+        now: Timestamp,
+        held: Option<Lineage>,
+        record: &Record<'_>,
+    ) -> Verdict {
         self.forget(now);
         match record.kind {
             RecordKind::End => self.decide_on_end(now, held, record),
@@ -114,7 +119,12 @@ impl Applied {
         }
     }
 
-    fn decide_on_end(&mut self, now: Timestamp, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
+    fn decide_on_end(
+        &mut self,
+        now: Timestamp,
+        held: Option<Lineage>,
+        record: &Record<'_>,
+    ) -> Verdict {
         let incarnation = record.identity.incarnation;
         let is_newer = held.is_some_and(|held| held.incarnation > incarnation);
         if is_newer && !self.faults.takes_old_ends() {

@@ -68,7 +68,9 @@ fn an_improvement_passes_and_is_told() {
     let Verdict { problems, improvements } = verdict(figure(979, &[]));
     assert_eq!(problems, []);
     let [message] = &improvements[..] else { panic!("{improvements:?}") };
-    assert!(message.contains("979") && message.contains("2.1 % less") && message.contains("--write"));
+    assert!(
+        message.contains("979") && message.contains("2.1 % less") && message.contains("--write")
+    );
 }
 
 #[test]

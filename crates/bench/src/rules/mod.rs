@@ -164,7 +164,8 @@ fn check(workload: &Workload, designs: &mut [(Design, Evaluation<'_>)]) -> Resul
     const ASKED: usize = 512;
     for at in 0..ASKED.min(workload.packets.len()) {
         let mut first = None;
-        for (design, evaluation) in designs.iter_mut().filter(|(design, _)| *design != Design::Making)
+        for (design, evaluation) in
+            designs.iter_mut().filter(|(design, _)| *design != Design::Making)
         {
             let decision = evaluation.decide(at);
             if *first.get_or_insert(decision) != decision {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use conntrack::Cursor;
 use engine::{
     ChangeStream, Config, Connections, CopyChange, CopyReport, Gateway, OpenPort, Passed, Peer,
-    PortOpener, PortSetup, Role, Stepper, ReplicationPiece, Unresponsive, WorkerCount,
+    PortOpener, PortSetup, ReplicationPiece, Role, Stepper, Unresponsive, WorkerCount,
 };
 use flow::{HashKey, KeyedPacket, PortPart, Timestamp};
 use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, Waiter, clock, cpu};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use conntrack::Cursor;
 use engine::{
-    ChangeSender, ChangeStream, ChangeTap, Connections, CopyChange, CopyReport, Passed, ReplicationPiece,
-    Unresponsive, Wakeup,
+    ChangeSender, ChangeStream, ChangeTap, Connections, CopyChange, CopyReport, Passed,
+    ReplicationPiece, Unresponsive, Wakeup,
 };
 use flow::PortPart;
 use steer::{BucketCount, BucketId, WorkerId};

@@ -21,10 +21,10 @@ use self::tcp::{Effect, Relearning, Relearnt, Segment, TcpSettings, TcpState, Tc
 use crate::Direction;
 use crate::tunnels::Part;
 
-pub use self::tracking_cause::TrackingCause;
 pub(crate) use self::record::RecordedState;
 pub use self::timeout_policy::TimeoutPolicy;
 pub use self::timeouts::Timeouts;
+pub use self::tracking_cause::TrackingCause;
 
 /// The state of a connection by protocol.
 #[derive(Debug)]

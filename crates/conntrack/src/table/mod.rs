@@ -40,7 +40,7 @@ use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
 use crate::proto::{Before, Input, State, Step};
 use crate::replication::COPY_KEPT;
-use crate::{Connection, Direction, TrackingCause, Event, EventKind, Settings};
+use crate::{Connection, Direction, Event, EventKind, Settings, TrackingCause};
 
 pub use self::admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use self::calls::CALLS_OF_A_PAIR;

@@ -9,8 +9,8 @@ use crate::expect::Listener;
 use crate::nat::AddressChanges;
 use crate::syn_proxy::Screening;
 use crate::{
-    Direction, TrackingCause, EventSink, ExpectationSink, Expectations, KnownTunnels, Limits,
-    Replication, Settings,
+    Direction, EventSink, ExpectationSink, Expectations, KnownTunnels, Limits, Replication,
+    Settings, TrackingCause,
 };
 
 /// State of the check of a transport checksum.

@@ -246,8 +246,9 @@ fn what_is_given_away_has_another_owner_and_is_told_by_nobody() {
     assert_eq!(given.len(), 4);
     let mut count = 0;
     lab.run(|table, context| {
-        table
-            .tell_all_from(Cursor::default(), u32::MAX, &NumberedInterfaces, context, |_| count += 1)
+        table.tell_all_from(Cursor::default(), u32::MAX, &NumberedInterfaces, context, |_| {
+            count += 1
+        })
     });
     assert_eq!((count, take(&mut lab, 100).0.len()), (0, 0));
     // They come back, and the peer hears of all.

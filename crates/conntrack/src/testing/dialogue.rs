@@ -7,7 +7,7 @@ use flow::{Class, FlowKey, KeyedPacket, Zone};
 use wire::{Network, build::PacketBuilder, dissect};
 
 use crate::testing::{Lab, SECRET, usual_packet};
-use crate::{Connection, Direction, TrackingCause, Tracked, TrackedPacket};
+use crate::{Connection, Direction, Tracked, TrackedPacket, TrackingCause};
 
 /// The client's port in the first dialogue.
 const FIRST_PORT: u16 = 5000;

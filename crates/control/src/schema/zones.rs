@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{
-    MOST_TIMEOUT_POLICIES, MOST_ZONES, ZoneBook, ZoneConfig, ZoneTimeouts, ZonesError,
-};
+use engine::{MOST_TIMEOUT_POLICIES, MOST_ZONES, ZoneBook, ZoneConfig, ZoneTimeouts, ZonesError};
 use netio::PortId;
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! Zones of a running gateway.
 
-use control::schema::{SetZones, NamedTimeouts, Zone, Zones};
+use control::schema::{NamedTimeouts, SetZones, Zone, Zones};
 
 use super::*;
 

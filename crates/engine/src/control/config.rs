@@ -19,7 +19,7 @@ use crate::egress::Mode;
 use crate::egress::stations::StationLimits;
 use crate::path::pass_list::PassList;
 use crate::path::settings::Settings;
-use crate::path::zone_config::{ZoneTimeouts, ZoneConfig};
+use crate::path::zone_config::{ZoneConfig, ZoneTimeouts};
 use crate::path::zones::{self, ZonesError};
 
 /// Configuration of a gateway.

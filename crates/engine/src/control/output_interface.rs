@@ -12,7 +12,12 @@ use crate::egress::router::query;
 impl Gateway {
     /// The way out for a packet with these headers and this mark that came in by `input`. A bridge
     /// of more than two interfaces does not know it: each worker has its own stations.
-    pub fn output_interface(&self, network: &Network, input: Option<&str>, mark: u32) -> OutputInterface {
+    pub fn output_interface(
+        &self,
+        network: &Network,
+        input: Option<&str>,
+        mark: u32,
+    ) -> OutputInterface {
         let (routing, names) = {
             let coordinator = self.shared.lock();
             (coordinator.routing.clone(), coordinator.ports.names())

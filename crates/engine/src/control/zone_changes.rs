@@ -9,7 +9,7 @@ use steer::AddressSet;
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::zone_config::{ZoneTimeouts, ZoneConfig};
+use crate::path::zone_config::{ZoneConfig, ZoneTimeouts};
 use crate::path::zones::{self, Zones, ZonesError};
 use crate::worker::command::Command;
 use crate::worker::report::WorkerReport;

@@ -14,7 +14,7 @@ use crate::egress::icmp_errors::Speaker;
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::route_decision::RouteDecision;
-use crate::egress::router::{Arrival, OutputParts, NextStation, Router};
+use crate::egress::router::{Arrival, NextStation, OutputParts, Router};
 use crate::egress::routing::Routing;
 use crate::egress::stations::StationUpdate;
 use crate::egress::unsent::Unsent;

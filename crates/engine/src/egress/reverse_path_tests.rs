@@ -39,7 +39,8 @@ impl Bench {
         routing.set_checks(|_, _| self.check);
         let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
         let (mut pool, mut counters) = (FramePool::new(4, 1), flow::Counters::default());
-        let parts = &mut OutputParts { outputs: &mut outputs, pool: &mut pool, counters: &mut counters };
+        let parts =
+            &mut OutputParts { outputs: &mut outputs, pool: &mut pool, counters: &mut counters };
         self.router.take(Arc::new(routing), 0, parts);
     }
 

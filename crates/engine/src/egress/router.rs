@@ -309,7 +309,13 @@ impl Router {
     }
 
     #[cold]
-    fn refuse(&self, route: &RouteDecision, frame: Frame, now_ns: u64, parts: &mut OutputParts<'_>) {
+    fn refuse(
+        &self,
+        route: &RouteDecision,
+        frame: Frame,
+        now_ns: u64,
+        parts: &mut OutputParts<'_>,
+    ) {
         if let RouteDecision::Refuse { reason, icmp } = *route {
             parts.refuse(frame, reason, icmp.map(|message| (message, now_ns)));
         }
@@ -385,7 +391,13 @@ impl Router {
     }
 
     /// Keeps a frame until the station of its next hop is known.
-    fn keep(&mut self, next: NextStation, unsent: Unsent, now_ns: u64, parts: &mut OutputParts<'_>) {
+    fn keep(
+        &mut self,
+        next: NextStation,
+        unsent: Unsent,
+        now_ns: u64,
+        parts: &mut OutputParts<'_>,
+    ) {
         if !self.waiting.contains_key(&next) {
             if !self.make_place(now_ns, parts) {
                 return parts.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);

@@ -122,7 +122,9 @@ impl Stations {
             entries: Vec::new(),
             free: Vec::new(),
             ports: vec![Port::EMPTY; ports],
-            update_limits: (0..ports).map(|_| Allowance::new(UPDATES_PER_SECOND, UPDATES_AT_ONCE)).collect(),
+            update_limits: (0..ports)
+                .map(|_| Allowance::new(UPDATES_PER_SECOND, UPDATES_AT_ONCE))
+                .collect(),
             turn: 0,
         }
     }

@@ -281,9 +281,14 @@ fn an_inner_packet_without_readable_ports_is_refused() {
         let is_inspected = mode == TunnelSteering::Judged;
         let mut gateway = gateway_with_tunnels(2, mode, &RULES_INSIDE, 1 << 16);
         for (number, frame) in unreadable.iter().enumerate() {
-            assert_eq!(gateway.offer(0, frame).is_none(), is_inspected, "number {number}, {mode:?}");
+            assert_eq!(
+                gateway.offer(0, frame).is_none(),
+                is_inspected,
+                "number {number}, {mode:?}"
+            );
         }
-        let expected: &[DropReason] = if is_inspected { &[DropReason::InsideUnreadable] } else { &[] };
+        let expected: &[DropReason] =
+            if is_inspected { &[DropReason::InsideUnreadable] } else { &[] };
         assert_eq!(gateway.reasons(), expected);
         assert_eq!(gateway.offer(0, &closed).is_none(), is_inspected);
         assert!(gateway.offer(0, &bridged).is_some());

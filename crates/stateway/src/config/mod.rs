@@ -17,7 +17,7 @@ use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
 use control::RuleBook;
 use engine::{
-    Mode, PassList, ReversePath, Settings, StationLimits, ZoneTimeouts, WorkerCount, ZoneConfig,
+    Mode, PassList, ReversePath, Settings, StationLimits, WorkerCount, ZoneConfig, ZoneTimeouts,
 };
 use flow::HashKey;
 use netio::LinkState;

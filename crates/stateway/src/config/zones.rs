@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use conntrack::{Prefix, PrefixError, RESERVE_SHARE, Reserve};
 use engine::{
-    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, MOST_ZONES, ZoneTimeouts, ZoneConfig,
-    ZoneError,
+    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, MOST_ZONES, ZoneConfig, ZoneError,
+    ZoneTimeouts,
 };
 use flow::{SetTunableError, Zone};
 use netio::PortId;

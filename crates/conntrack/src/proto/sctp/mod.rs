@@ -130,7 +130,11 @@ impl Sctp {
         input.timeouts.sctp[self.state as usize]
     }
 
-    fn follow(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Course, TrackingCause> {
+    fn follow(
+        &mut self,
+        packet: &Packet<'_>,
+        direction: Direction,
+    ) -> Result<Course, TrackingCause> {
         let mut course = Course::Refresh;
         for chunk in packet.chunks.clone() {
             let chunk = chunk?;

@@ -114,7 +114,9 @@ fn a_port_that_nobody_has_announced_is_the_hosts() {
     let public = of_six(&control.say(&mut net, 0, &text));
     let before = net.gateway.connections();
     // The connection comes from another server, or goes to another port.
-    for (from, to) in [((ip("203.0.113.9"), 20), public), ((net.outside, 20), (public.0, public.1 ^ 1))] {
+    for (from, to) in
+        [((ip("203.0.113.9"), 20), public), ((net.outside, 20), (public.0, public.1 ^ 1))]
+    {
         let to_host = net.gateway.to_host();
         let syn = net.segment(1, (from, to), SYN, (1, 0), b"");
         net.gateway.arrive(1, &syn);

@@ -194,7 +194,9 @@ impl PacketPath {
         filing: Filing,
         now: Timestamp,
     ) {
-        let Some((name, hash)) = packet.looked_up().filter(|_| search.is_end_reported) else { return };
+        let Some((name, hash)) = packet.looked_up().filter(|_| search.is_end_reported) else {
+            return;
+        };
         if filing == Filing::Filed && search.source.is_some() {
             self.readdress_by(packet, &Readdress { source: search.source, destination: None });
         }

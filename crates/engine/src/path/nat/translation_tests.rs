@@ -210,7 +210,8 @@ fn the_router_itself_speaks_of_packets_as_they_came() {
     assert_eq!((errors.len(), gateway.sent(1).len()), (1, 0));
     let network = seen(&errors[0]);
     assert_eq!(network.destination_ip(), IpAddr::from(client));
-    let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = network.transport else {
+    let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = network.transport
+    else {
         panic!("{network:?}")
     };
     let ports = wire::QuotedTransport::Ports { source: 2000, destination: 53 };

@@ -487,7 +487,10 @@ fn packets_are_explained_with_what_the_gateway_knows() {
         let question = question.replace("id 7", &format!("id {}", id.expect("a ping is tracked")));
         let explanation = ask(&question)?;
         assert!(explanation.contains("state established"), "{explanation}");
-        assert!(explanation.contains("icmp type echo-reply counter packets 4 bytes 336"), "{explanation}");
+        assert!(
+            explanation.contains("icmp type echo-reply counter packets 4 bytes 336"),
+            "{explanation}"
+        );
         assert!(ask(&question)?.contains("packets 4 "), "a question counts nothing");
         let refused = ask(&format!("tcp {client} {server}:23 in lan0 out wan0"))?;
         assert!(refused.contains("verdict  dropped in forward by inet watch chain forward"));
@@ -538,7 +541,10 @@ fn a_packet_without_an_output_interface_is_explained_by_the_route_that_it_takes(
         let ask = |question: &str| done(&lab, &["rules", "explain", question]);
         let expect = |question: &str, way: &str, verdict: &str| -> Result<()> {
             let explanation = ask(question)?;
-            assert!(explanation.contains(way) && explanation.contains(verdict), "{question}: {explanation}");
+            assert!(
+                explanation.contains(way) && explanation.contains(verdict),
+                "{question}: {explanation}"
+            );
             assert!(!explanation.contains("without `out`, rules"), "{explanation}");
             Ok(())
         };

@@ -83,7 +83,10 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
         assert_eq!(asking.finish()?.stdout.trim(), "10");
         load(&forwards)?;
         let explanation = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
-        assert!(explanation.contains("destination translated to 192.0.2.1 port 7"), "{explanation}");
+        assert!(
+            explanation.contains("destination translated to 192.0.2.1 port 7"),
+            "{explanation}"
+        );
         // The command explains both directions of a masqueraded connection.
         let _outside = echo(lab.server(), 7)?;
         let asked = lab.on_client("python3").args(["-c", ASK, "198.51.100.2", "7", "1"]).check()?;
@@ -94,7 +97,10 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
         let port = &listed["reply"]["destination_port"];
         let explanation = explain(&format!("tcp 198.51.100.2:7 198.51.100.254:{port} flags ack"))?;
         assert!(explanation.contains("accepted: it goes on its way"), "{explanation}");
-        assert!(explanation.contains("is translated: destination 192.0.2.1 port "), "{explanation}");
+        assert!(
+            explanation.contains("is translated: destination 192.0.2.1 port "),
+            "{explanation}"
+        );
         stop_cleanly(&mut lab)
     });
 }

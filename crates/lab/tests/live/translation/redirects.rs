@@ -449,7 +449,10 @@ fn a_flow_that_was_left_to_the_host_is_explained_as_one() {
             stateway.command(&["rules", "explain", &question]).check()
         };
         let explanation = explain(port)?;
-        assert!(explanation.contains("rules have led its flow to this host"), "{end}: {explanation}");
+        assert!(
+            explanation.contains("rules have led its flow to this host"),
+            "{end}: {explanation}"
+        );
         let explanation = explain(port ^ 1)?;
         assert!(!explanation.contains("to this host"), "{explanation}");
         assert_eq!(client.said("tcp web")?, "host");

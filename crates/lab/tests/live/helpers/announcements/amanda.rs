@@ -128,7 +128,11 @@ fn expected(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Opt
 }
 
 /// The rule by which only we expect a connection at a port, or only the kernel does.
-fn announced_by_one(observations: &[Observation<'_>], more: bool, port: u16) -> Option<&'static str> {
+fn announced_by_one(
+    observations: &[Observation<'_>],
+    more: bool,
+    port: u16,
+) -> Option<&'static str> {
     if !more && (1..1024).contains(&port) {
         return Some(PRIVILEGED);
     }

@@ -124,7 +124,11 @@ fn expected(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Opt
 }
 
 /// The rule by which only we expect a connection at a port, or only the kernel does.
-fn announced_by_one(observations: &[Observation<'_>], ours: bool, port: u16) -> Option<&'static str> {
+fn announced_by_one(
+    observations: &[Observation<'_>],
+    ours: bool,
+    port: u16,
+) -> Option<&'static str> {
     let heard = observations.iter().map(|it| (it, payload(it.frame)));
     let said: Vec<_> = heard.filter(|(_, bytes)| bytes.len() > SOUND.len()).collect();
     let only_one: &[&str] = if ours { &ONLY_OURS } else { &ONLY_KERNEL };

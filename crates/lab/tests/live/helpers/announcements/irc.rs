@@ -149,7 +149,11 @@ fn expected(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Opt
 }
 
 /// The rule by which only we expect a connection at a port, or only the kernel does.
-fn announced_by_one(observations: &[Observation<'_>], ours: bool, port: u16) -> Option<&'static str> {
+fn announced_by_one(
+    observations: &[Observation<'_>],
+    ours: bool,
+    port: u16,
+) -> Option<&'static str> {
     let mut said: Vec<String> = observations
         .iter()
         .filter(|it| it.from == Client && opens(it.frame).is_none())

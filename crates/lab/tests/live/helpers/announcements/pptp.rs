@@ -20,7 +20,9 @@ pub const PPTP: Comparison = Comparison {
     rule,
     rules: &[SEGMENTS, ROLES, SEVERAL],
     // Some rules show only in the lists.
-    lists_alike: |observations| rule(observations).is_none() && ends_what_it_has_heard_of(observations),
+    lists_alike: |observations| {
+        rule(observations).is_none() && ends_what_it_has_heard_of(observations)
+    },
     expected: None,
 };
 

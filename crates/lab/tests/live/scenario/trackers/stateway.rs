@@ -8,8 +8,8 @@ use conntrack::helper::Kind;
 use conntrack::nat::{BucketPorts, Supply};
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Changes, Checksum, Connection, Context, Direction, TrackingCause, Expectations, Limits,
-    Replication, Settings, Table, TimeoutPolicy, TrackedPacket, class_without_flow, format,
+    Changes, Checksum, Connection, Context, Direction, Expectations, Limits, Replication, Settings,
+    Table, TimeoutPolicy, TrackedPacket, TrackingCause, class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair};
 use wire::{Network, Transport, dissect};

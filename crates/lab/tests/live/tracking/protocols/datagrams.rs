@@ -157,7 +157,9 @@ fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
         let header = &it.frame[start..];
         (header[0] & 0x20 != 0).then(|| header[4..8].to_vec())
     };
-    if protocol == protocol::GRE && observations.iter().any(|other| key(other) != key(&observations[0])) {
+    if protocol == protocol::GRE
+        && observations.iter().any(|other| key(other) != key(&observations[0]))
+    {
         return Some(KEYS);
     }
     match (kernel.class == Class::Invalid, ours.class == Class::Invalid) {

@@ -184,9 +184,8 @@ fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
     let Heard { kind, tag, .. } = Heard::of(last);
     // The kernel has forgotten one tag, as it does when heartbeats correct the other.
     let forgotten = last.log.contains(" vs 0 ") && had(&|heard| heard.kind == of::HEARTBEAT_ACK);
-    let out_of_the_blue = before
-        .iter()
-        .any(|it| it.ours.class == New && Heard::of(it).kind == of::SHUTDOWN_ACK);
+    let out_of_the_blue =
+        before.iter().any(|it| it.ours.class == New && Heard::of(it).kind == of::SHUTDOWN_ACK);
     match (kind, last.ours.class, last.kernel.class) {
         (of::INIT, New, _) => Some(ANEW),
         (kind, Invalid, _) if tag == 0 && kind != of::INIT => Some(ZERO),

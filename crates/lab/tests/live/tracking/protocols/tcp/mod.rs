@@ -122,7 +122,8 @@ fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
         return Some(guessed);
     }
     let closes = |it: &Observation<'_>| has(it, TcpFlags::FIN) || has(it, TcpFlags::RST);
-    let both_close = closes(last) && observations.iter().any(|it| it.from != last.from && closes(it));
+    let both_close =
+        closes(last) && observations.iter().any(|it| it.from != last.from && closes(it));
     let (kernel, ours) = (last.kernel, last.ours);
     let (kernels, own) = (kernel.entry?, ours.entry?);
     let lowered = own.timeout_s < kernels.timeout_s && kernels.timeout_s < TWO_MINUTES_S;
