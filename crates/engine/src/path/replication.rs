@@ -158,7 +158,7 @@ impl ChangeStream {
 }
 
 /// A change of a copy of a peer's connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyChange {
     /// The peer owns it, and it has this state.
     State {
