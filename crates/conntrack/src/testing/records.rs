@@ -28,6 +28,7 @@ pub fn flip(bytes: &mut [u8], flips: &[(Index, u8)]) {
 pub fn check_one_form(bytes: &[u8], read: &ConnectionRecord) -> Result<(), TestCaseError> {
     let again = bytes_of(read);
     prop_assert!(again == bytes || bytes.len() > again.len(), "{:?} {:?}", bytes, again);
-    prop_assert_eq!(ConnectionRecord::decode(&again).as_ref(), Ok(read));
+    let read_again = ConnectionRecord::decode(&again);
+    prop_assert_eq!(read_again.as_ref(), Ok(read));
     Ok(())
 }
