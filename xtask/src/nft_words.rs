@@ -87,8 +87,8 @@ fn in_code(root: &Path) -> anyhow::Result<String> {
     let _ = write!(text, "\n## Tables, chains and objects\n\n| what | here |\n| --- | --- |\n");
     for (what, objects) in surroundings() {
         let problems = problems_of(&json!({ "nftables": objects }));
-        let told = problems.listed().iter().find(|flaw| flaw.severity < Severity::Note);
-        let here = told.map_or("accepted".to_owned(), |flaw| match flaw.severity {
+        let flaw = problems.listed().iter().find(|flaw| flaw.severity < Severity::Note);
+        let here = flaw.map_or("accepted".to_owned(), |flaw| match flaw.severity {
             Severity::LeftToKernel => format!("left to the kernel: {}", cell(&flaw.what)),
             _ => format!("refused: {}", cell(&flaw.what)),
         });

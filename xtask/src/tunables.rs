@@ -19,7 +19,7 @@ the configuration file sets them at the start. A value out of range is refused a
 changes nothing. Mode, interfaces and the number of buckets are no tunables: they
 are in the configuration file and need a restart.
 
-What a change does while packets flow:
+A change while packets flow:
 
 - Each worker takes the new value between two batches, so no packet sees half of a
   change. If a worker hangs, the others have the value already, and `set` says so;
@@ -50,7 +50,7 @@ Generated from the code by `cargo xtask tunables --write`.
 /// Compares the document with the code.
 pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let document = crate::read(root, DOCUMENT)?;
-    Ok(judge(&document, &in_code()).into_iter().collect())
+    Ok(compare(&document, &in_code()).into_iter().collect())
 }
 
 /// Writes the document anew.
@@ -83,7 +83,7 @@ fn section<'a>(text: &mut String, title: &str, tunables: impl Iterator<Item = &'
 }
 
 /// The first line that differs.
-fn judge(document: &str, code: &str) -> Option<Problem> {
+fn compare(document: &str, code: &str) -> Option<Problem> {
     Problem::of_generated(DOCUMENT, document, code, "run `cargo xtask tunables --write`")
 }
 

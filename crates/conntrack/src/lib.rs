@@ -35,7 +35,7 @@ pub use connection::{
 };
 pub use expect::{AnnouncementCursor, AnnouncementRecord, ExpectationCursor, Expectations};
 pub use flow::codec::{DecodeError, Millis};
-pub use proto::{DropCause, TimeoutPolicy, Timeouts};
+pub use proto::{TimeoutPolicy, Timeouts, TrackingCause};
 pub use record::{
     Batch, ConnectionRecord, ImportRefusal, LONGEST_RECORD, RecordFileError, RecordFileReader,
     RecordFileWriter, decode_flow, encode_flow, end_of_export, push_to_batch, whole_records,

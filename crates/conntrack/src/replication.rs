@@ -99,7 +99,7 @@ impl Note {
     /// The slot is on the list of those that are told when the others have been.
     const LISTED: u32 = 1 << 1;
     /// The peer has heard of the connection; if the peer owns it, of packets that came here.
-    const TOLD: u32 = 1 << 2;
+    const SENT: u32 = 1 << 2;
     /// The peer owns the connection.
     const COPY: u32 = 1 << 3;
     /// This node has owned the connection and said so to the peer, which owns it now. If the peer's
@@ -130,10 +130,10 @@ impl Note {
 
     /// The peer owns the connection, and has just told its state. The next packet makes news for it.
     pub const fn set_copy(&mut self) {
-        if !self.is_copy() && self.has(Self::TOLD) {
+        if !self.is_copy() && self.has(Self::SENT) {
             self.0 |= Self::YIELDED;
         }
-        self.0 = self.0 & !Self::TOLD | Self::COPY;
+        self.0 = self.0 & !Self::SENT | Self::COPY;
         self.set_due(0);
     }
 
@@ -141,9 +141,9 @@ impl Note {
     /// from this node.
     pub const fn end_copy(&mut self) {
         let may_have_copy = self.has(Self::YIELDED);
-        self.0 &= !(Self::COPY | Self::TOLD);
+        self.0 &= !(Self::COPY | Self::SENT);
         if may_have_copy {
-            self.0 |= Self::TOLD;
+            self.0 |= Self::SENT;
         }
     }
 
@@ -154,13 +154,13 @@ impl Note {
 
     /// This node owns the connection, of which the peer has not heard.
     pub const fn set_own(&mut self) {
-        self.0 &= !(Self::COPY | Self::TOLD | Self::YIELDED);
+        self.0 &= !(Self::COPY | Self::SENT | Self::YIELDED);
     }
 
     /// True for a connection of which the state here may be newer than the last one of the peer: this
     /// node owns it, or packets of it have come here.
     pub const fn may_be_ahead(self) -> bool {
-        !self.is_copy() || self.has(Self::TOLD) || self.is_dirty()
+        !self.is_copy() || self.has(Self::SENT) || self.is_dirty()
     }
 
     /// True if the connection has changed since the peer heard of it last.
@@ -177,8 +177,8 @@ impl Note {
     }
 
     /// Notes that the connection is sent to the peer now, with so much time left.
-    pub fn note_told(&mut self, left: Duration, replication: &Replication) {
-        self.0 |= Self::TOLD;
+    pub fn note_sent(&mut self, left: Duration, replication: &Replication) {
+        self.0 |= Self::SENT;
         self.set_due(replication.due_after(left));
     }
 }
@@ -289,7 +289,7 @@ impl DirtyList {
         replication: &mut Replication,
     ) {
         if replication.tick == 0
-            || !(note.has(Note::TOLD) || note.is_copy() || original.key.is_tunnel())
+            || !(note.has(Note::SENT) || note.is_copy() || original.key.is_tunnel())
         {
             return;
         }

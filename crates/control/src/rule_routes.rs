@@ -98,8 +98,8 @@ fn try_document(
              back",
         ),
         TryError::Load(LoadRulesError::Prepare(PrepareRulesError::Unsupported(problems))) => {
-            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            refused(told.join("; "))
+            let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            refused(texts.join("; "))
         }
         TryError::Load(LoadRulesError::Prepare(PrepareRulesError::Compile(error))) => {
             refused(error.to_string())

@@ -59,7 +59,7 @@ pub(crate) struct Nursery<F> {
 pub(crate) struct Young<F> {
     pub key: DatagramKey,
     pub created: Timestamp,
-    /// The hash of its key by [`crate::places::Places`].
+    /// The hash of its key by [`crate::quick_hash::QuickHash`].
     pub place: u32,
     pub bucket: u16,
     /// Arrival of the last fragment; the tally gets it when the datagram leaves.

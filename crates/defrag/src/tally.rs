@@ -169,7 +169,7 @@ impl Tally {
             && self.ecn.is_only(piece.ecn)
     }
 
-    /// Adds a fragment that was judged to fit or to complete.
+    /// Adds a fragment that was found to fit or to complete.
     #[inline]
     pub fn note(&mut self, piece: &Piece) {
         self.pieces += 1;

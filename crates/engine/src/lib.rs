@@ -50,13 +50,13 @@ pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
 pub use path::replication::{
-    ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, Passed, ToldPiece,
+    ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, Passed, ReplicationPiece,
 };
 pub use path::rules::ruleset::{PrepareRulesError, check_rules};
 pub use path::rules::worker_rules::RuleCounts;
 pub use path::settings::Settings;
 pub use path::zone_config::{
-    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, TimeoutPolicy, ZoneConfig, ZoneError,
+    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, ZoneConfig, ZoneError, ZoneTimeouts,
 };
 pub use path::zones::{MOST_ZONES, Zones, ZonesError};
 pub use replay::fates::Fate;

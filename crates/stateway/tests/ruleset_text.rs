@@ -186,9 +186,9 @@ fn the_messages_of_nft_are_told_with_file_and_line() {
         );
     }
     let links = files.stateway(&["rules", "check", "links.nft"]);
-    let told = text(&links.stderr);
-    assert!(told.starts_with("links.nft:3: Interface does not exist"), "{told}");
-    assert!(told.contains("write iifname and oifname in their place"), "{told}");
+    let message = text(&links.stderr);
+    assert!(message.starts_with("links.nft:3: Interface does not exist"), "{message}");
+    assert!(message.contains("write iifname and oifname in their place"), "{message}");
 }
 
 /// Rules that name interfaces by their number, in all places where nft takes one.
@@ -254,15 +254,15 @@ fn rules_may_name_the_interfaces_of_this_host_by_number() {
     {
         assert_eq!(within(&format!("{nobody} {check}")), wanted);
     }
-    let told = within("./stateway rules check elsewhere.nft 2>&1; [ $? = 2 ]");
-    assert!(told.starts_with("elsewhere.nft:4: Interface does not exist"), "{told}");
-    assert!(told.contains("\nelsewhere.nft:10: Interface does not exist"), "{told}");
+    let message = within("./stateway rules check elsewhere.nft 2>&1; [ $? = 2 ]");
+    assert!(message.starts_with("elsewhere.nft:4: Interface does not exist"), "{message}");
+    assert!(message.contains("\nelsewhere.nft:10: Interface does not exist"), "{message}");
     // The kernel may have no flowtables.
-    let told = within(
+    let message = within(
         "if nft -f flowtable.nft 2>&1; then ./stateway rules check flowtable.nft; else \
          ./stateway rules check flowtable.nft 2>&1 | grep 'its kernel has no flowtables'; fi",
     );
-    println!("{told}");
+    println!("{message}");
 }
 
 #[test]
@@ -390,8 +390,8 @@ fn a_host_without_nft_is_told_what_to_do() {
     let output = files
         .run(&[&within[..], &["env", "PATH=bin", BINARY, "rules", "check", "rules.nft"]].concat());
     assert_eq!(output.status.code(), Some(2));
-    let told = text(&output.stderr);
-    assert!(told.contains("nft is not there to read it: install nftables"), "{told}");
+    let message = text(&output.stderr);
+    assert!(message.contains("nft is not there to read it: install nftables"), "{message}");
     // As on a host that lets nobody make namespaces.
     let closed = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
     let within = ["unshare", "--user", "--map-root-user", "sh", "-c", closed, "sh"];
@@ -400,9 +400,9 @@ fn a_host_without_nft_is_told_what_to_do() {
     }
     let output = files.run(&[&within[..], &[BINARY, "rules", "check", "rules.nft"]].concat());
     assert_eq!(output.status.code(), Some(2));
-    let told = text(&output.stderr);
+    let message = text(&output.stderr);
     assert!(
-        told.contains("network namespace") && told.contains("run the command as root"),
-        "{told}"
+        message.contains("network namespace") && message.contains("run the command as root"),
+        "{message}"
     );
 }

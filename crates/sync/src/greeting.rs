@@ -115,7 +115,7 @@ pub(crate) struct Agreed {
     pub is_kept: bool,
 }
 
-/// Makes greetings and judges those of others.
+/// Makes greetings and checks those of others.
 pub(crate) struct Greeter {
     /// This node.
     pub host: Host,

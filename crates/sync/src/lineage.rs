@@ -46,7 +46,7 @@ pub enum Verdict {
     Ignore,
 }
 
-/// Judges the records of one peer.
+/// Decides on the records of one peer.
 #[derive(Debug, Default)]
 pub struct Applied {
     bulk: BulkId,
@@ -85,19 +85,24 @@ impl Applied {
         self.forgotten
     }
 
-    /// Judges a record of a batch of this [`time`](crate::Batch::time). `held` is the lineage of the
+    /// Decides on a record of a batch of this [`time`](crate::Batch::time). `held` is the lineage of the
     /// connection with its key, if there is one.
-    pub fn judge(&mut self, now: Timestamp, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
+    pub fn decide(
+        &mut self,
+        now: Timestamp,
+        held: Option<Lineage>,
+        record: &Record<'_>,
+    ) -> Verdict {
         self.forget(now);
         match record.kind {
-            RecordKind::End => self.judge_end(now, held, record),
-            RecordKind::Insert | RecordKind::Change => self.judge_state(held, record),
+            RecordKind::End => self.decide_on_end(now, held, record),
+            RecordKind::Insert | RecordKind::Change => self.decide_on_state(held, record),
             // They are about connections of this node.
             RecordKind::News | RecordKind::EndNews => Verdict::Ignore,
         }
     }
 
-    fn judge_state(&self, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
+    fn decide_on_state(&self, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
         let identity = record.identity;
         let (incarnation, version) = (identity.incarnation, identity.version);
         let new = Lineage { incarnation, version, seen: self.bulk };
@@ -114,7 +119,12 @@ impl Applied {
         }
     }
 
-    fn judge_end(&mut self, now: Timestamp, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
+    fn decide_on_end(
+        &mut self,
+        now: Timestamp,
+        held: Option<Lineage>,
+        record: &Record<'_>,
+    ) -> Verdict {
         let incarnation = record.identity.incarnation;
         let is_newer = held.is_some_and(|held| held.incarnation > incarnation);
         if is_newer && !self.faults.takes_old_ends() {

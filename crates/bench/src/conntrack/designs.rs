@@ -361,7 +361,7 @@ impl Map {
     }
 
     /// `None` for a packet that does not belong to its connection.
-    fn judge(&mut self, packet: &Packet, pen: &Pen, now: Timestamp) -> Option<()> {
+    fn track_packet(&mut self, packet: &Packet, pen: &Pen, now: Timestamp) -> Option<()> {
         let Transport::Tcp(tcp) = &packet.network.transport else { return None };
         let KeyedPacket { key, sender } = FlowKey::of_packet(&packet.network, Zone::default())?;
         let frame = pen.template(packet.template);
@@ -406,7 +406,7 @@ fn after(now: Timestamp, seconds: u32) -> Timestamp {
 impl Lane for Map {
     fn track(&mut self, batch: &[Packet], pen: &Pen, now: Timestamp, _prefetch: bool) {
         for packet in batch {
-            let belongs = self.judge(packet, pen, now).is_some();
+            let belongs = self.track_packet(packet, pen, now).is_some();
             self.wrong += u64::from(!belongs);
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use conntrack::Cursor;
 use engine::{
     ChangeStream, Config, Connections, CopyChange, CopyReport, Gateway, OpenPort, Passed, Peer,
-    PortOpener, PortSetup, Role, Stepper, ToldPiece, Unresponsive, WorkerCount,
+    PortOpener, PortSetup, ReplicationPiece, Role, Stepper, Unresponsive, WorkerCount,
 };
 use flow::{HashKey, KeyedPacket, PortPart, Timestamp};
 use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, Waiter, clock, cpu};
@@ -26,7 +26,7 @@ use sync::{
 use super::clock::{Comparison, NodeClock};
 use super::hub::Hub;
 use super::lane::stage;
-use super::rivals::Exit;
+use super::rivals::ChangeSource;
 use super::wrong;
 use crate::Error;
 
@@ -112,7 +112,7 @@ pub struct Sender {
     pub peer: Peer,
     pub socket: UdpSocket,
     /// The other end of a rival's queue.
-    pub exit: Option<Box<dyn Exit>>,
+    pub source: Option<Box<dyn ChangeSource>>,
     buffer: Vec<u8>,
 }
 
@@ -122,21 +122,21 @@ impl Sender {
         hub: &Hub,
         clock: &NodeClock,
         socket: UdpSocket,
-        exit: Option<Box<dyn Exit>>,
+        source: Option<Box<dyn ChangeSource>>,
     ) -> Result<Self, Error> {
         let peer = Peer::new(hub, session(clock, 1, false)?, Role::Active, NAMES, clock.session())?;
-        Ok(Self { peer, socket, exit, buffer: vec![0; DATAGRAM_BYTES] })
+        Ok(Self { peer, socket, source, buffer: vec![0; DATAGRAM_BYTES] })
     }
 
     /// Moves what is in a rival's queue into the ring. True if there may be more.
     fn feed(&mut self, hub: &Hub) -> bool {
-        let Some(exit) = &mut self.exit else { return false };
+        let Some(source) = &mut self.source else { return false };
         let mut feed = hub.feed();
         let Some(ring) = feed.as_mut() else { return false };
         let mut has_more = true;
         ring.send_from(|budget, changes| {
             let before = changes.len();
-            has_more = exit.take(budget, &mut |change| changes.push(change));
+            has_more = source.take(budget, &mut |change| changes.push(change));
             (changes.len() > before || has_more).then_some(false)
         });
         has_more
@@ -274,7 +274,7 @@ impl Connections for Copies {
         &self,
         bucket: BucketId,
         from: Cursor,
-    ) -> Result<Option<ToldPiece>, Unresponsive> {
+    ) -> Result<Option<ReplicationPiece>, Unresponsive> {
         self.gateway.tell_connections(bucket, from)
     }
 

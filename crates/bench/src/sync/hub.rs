@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use conntrack::Cursor;
 use engine::{
-    ChangeSender, ChangeStream, ChangeTap, Connections, CopyChange, CopyReport, Passed, ToldPiece,
-    Unresponsive, Wakeup,
+    ChangeSender, ChangeStream, ChangeTap, Connections, CopyChange, CopyReport, Passed,
+    ReplicationPiece, Unresponsive, Wakeup,
 };
 use flow::PortPart;
 use steer::{BucketCount, BucketId, WorkerId};
@@ -23,7 +23,7 @@ pub enum Request {
     /// Send changes to this reader from now on, or to none.
     Send(Option<Box<ChangeSender>>),
     /// Tell all connections of a piece of a bucket.
-    Tell(BucketId, Cursor, Sender<ToldPiece>),
+    Tell(BucketId, Cursor, Sender<ReplicationPiece>),
 }
 
 /// The requests for one lane.
@@ -129,15 +129,15 @@ impl Connections for Hub {
         &self,
         bucket: BucketId,
         from: Cursor,
-    ) -> Result<Option<ToldPiece>, Unresponsive> {
+    ) -> Result<Option<ReplicationPiece>, Unresponsive> {
         let buckets = BucketCount::DEFAULT.get();
         if bucket.index() >= buckets {
             return Ok(None);
         }
         let lane = bucket.index() * self.mailboxes.len() / buckets;
-        let (answer, told) = mpsc::channel();
+        let (answer, pieces) = mpsc::channel();
         self.mailboxes[lane].put(Request::Tell(bucket, from, answer));
-        told.recv_timeout(PATIENCE).map(Some).map_err(|_| Unresponsive(WorkerId(lane as u16)))
+        pieces.recv_timeout(PATIENCE).map(Some).map_err(|_| Unresponsive(WorkerId(lane as u16)))
     }
 
     fn change_copies(&self, _: Vec<CopyChange>) -> Result<CopyReport, Unresponsive> {

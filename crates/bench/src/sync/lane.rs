@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use conntrack::{Change, Cursor};
-use engine::{ChangeSender, ToldPiece};
+use engine::{ChangeSender, ReplicationPiece};
 use flow::Timestamp;
 use netio::{clock, cpu};
 use steer::BucketId;
@@ -14,7 +14,7 @@ use steer::BucketId;
 use super::clock::NodeClock;
 use super::hub::{Mailbox, Request};
 use super::load::Load;
-use super::rivals::Entrance;
+use super::rivals::ChangeSink;
 use super::{BATCH, PAYLOAD, REFRESH_TICKS, TICK};
 use crate::conntrack::designs::{Buckets, Flow, Lane as _, Packet, steering};
 use crate::traffic::{Pen, Random, Segment};
@@ -56,23 +56,23 @@ pub enum Part {
     /// It tracks them and follows what the peer has to hear of.
     Replicate(Option<Box<ChangeSender>>),
     /// It tracks them and tells a rival of each.
-    Rival(Told),
+    Rival(RivalFeed),
 }
 
 /// The packets of a lane as a rival sees them.
-pub struct Told {
-    entrance: Box<dyn Entrance>,
+pub struct RivalFeed {
+    sink: Box<dyn ChangeSink>,
     /// The tick after which a packet of each connection is worth a record, by number.
     due: Vec<u32>,
     stamp: u64,
 }
 
-impl Told {
+impl RivalFeed {
     /// Connections are due at different times, so that their number is about the same in each turn.
-    pub fn new(entrance: impl Entrance + 'static, flows: u32) -> Self {
+    pub fn new(sink: impl ChangeSink + 'static, flows: u32) -> Self {
         let mut random = Random(23);
         let due = (0..flows).map(|_| (random.next() % u64::from(REFRESH_TICKS)) as u32).collect();
-        Self { entrance: Box::new(entrance), due, stamp: 0 }
+        Self { sink: Box::new(sink), due, stamp: 0 }
     }
 }
 
@@ -219,19 +219,19 @@ impl Lane {
     }
 
     fn tell_rival(&mut self, now: Timestamp) {
-        let Self { tables, part: Part::Rival(told), batch, flows, dues, .. } = self else { return };
+        let Self { tables, part: Part::Rival(feed), batch, flows, dues, .. } = self else { return };
         let tick = (now.as_nanos() / TICK.as_nanos() as u64) as u32;
         // One after the other, the memory of these is asked for at the same time.
         dues.clear();
-        dues.extend(flows.iter().map(|&flow| told.due[flow as usize]));
+        dues.extend(flows.iter().map(|&flow| feed.due[flow as usize]));
         for ((packet, &flow), &due) in batch.iter().zip(&*flows).zip(&*dues) {
             let change = (tick > due).then(|| {
-                told.due[flow as usize] = tick + REFRESH_TICKS;
-                told.stamp = (told.stamp + 1).max(now.as_nanos() / 1000);
+                feed.due[flow as usize] = tick + REFRESH_TICKS;
+                feed.stamp = (feed.stamp + 1).max(now.as_nanos() / 1000);
                 let record = tables.record_of(&packet.network, now)?;
-                Some(Change::State { stamp: told.stamp, record, is_copy: false })
+                Some(Change::State { stamp: feed.stamp, record, is_copy: false })
             });
-            told.entrance.note(flow, change.flatten());
+            feed.sink.note(flow, change.flatten());
         }
     }
 
@@ -253,10 +253,10 @@ impl Lane {
         }
     }
 
-    fn tell_all(&mut self, bucket: BucketId, from: Cursor, now: Timestamp) -> ToldPiece {
+    fn tell_all(&mut self, bucket: BucketId, from: Cursor, now: Timestamp) -> ReplicationPiece {
         let mut changes = Vec::new();
         let rest = self.tables.tell_all(bucket, from, PIECE, now, |change| changes.push(change));
-        ToldPiece { changes, rest }
+        ReplicationPiece { changes, rest }
     }
 
     /// Spreads the times at which connections are due over a whole period, as they are after a long

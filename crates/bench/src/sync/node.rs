@@ -11,7 +11,7 @@ use netio::cpu;
 use super::clock::NodeClock;
 use super::ends::{Sender, Standby, sockets};
 use super::hub::{Hub, Way};
-use super::lane::{Done, Lane, Part, Told, TurnGuard, split, stage};
+use super::lane::{Done, Lane, Part, RivalFeed, TurnGuard, split, stage};
 use super::load::Load;
 use super::rivals::{Locked, ring};
 use super::wrong;
@@ -123,7 +123,7 @@ impl Node {
             Population::Established(flows) => flows,
             Population::Changing(live) => 2 * live,
         };
-        let (parts, exit) = parts(design, lanes, flows);
+        let (parts, source) = parts(design, lanes, flows);
         let pools = split(0..flows, lanes);
         let lanes =
             parts.into_iter().zip(pools).zip(&hub.mailboxes).map(|((part, pool), mailbox)| {
@@ -149,7 +149,7 @@ impl Node {
             Design::ForwardOnly | Design::NoSync => None,
             _ => {
                 let [a, b] = sockets()?;
-                Some((Sender::new(&hub, &clock, a, exit)?, Standby::new(&clock, b)?))
+                Some((Sender::new(&hub, &clock, a, source)?, Standby::new(&clock, b)?))
             }
         };
         Ok(Self { design, lanes, clock, hub, ends })
@@ -310,7 +310,7 @@ impl Node {
     }
 }
 
-type Parts = (Vec<Part>, Option<Box<dyn super::rivals::Exit>>);
+type Parts = (Vec<Part>, Option<Box<dyn super::rivals::ChangeSource>>);
 
 fn parts(design: Design, lanes: usize, flows: u32) -> Parts {
     /// Parts of pfsync's states: two for each CPU by default.
@@ -323,13 +323,13 @@ fn parts(design: Design, lanes: usize, flows: u32) -> Parts {
         Design::CentralLock | Design::LockedBuckets => {
             let parts = if design == Design::CentralLock { 1 } else { PARTS_PER_LANE * lanes };
             let locked = Locked::new(parts);
-            let lane = |_| Part::Rival(Told::new(locked.clone(), flows));
+            let lane = |_| Part::Rival(RivalFeed::new(locked.clone(), flows));
             ((0..lanes).map(lane).collect(), Some(Box::new(locked.clone())))
         }
         Design::Ring => {
-            let (entrance, exit) = ring(flows);
-            let lane = |_| Part::Rival(Told::new(entrance.clone(), flows));
-            ((0..lanes).map(lane).collect(), Some(Box::new(exit)))
+            let (sink, source) = ring(flows);
+            let lane = |_| Part::Rival(RivalFeed::new(sink.clone(), flows));
+            ((0..lanes).map(lane).collect(), Some(Box::new(source)))
         }
     }
 }

@@ -15,14 +15,14 @@ use conntrack::Change;
 use crate::spin::Spin;
 
 /// The worker's end.
-pub trait Entrance: Send {
+pub trait ChangeSink: Send {
     /// A packet has changed the state of a connection; `change` is there if the peer has to hear of
     /// it.
     fn note(&mut self, flow: u32, change: Option<Change>);
 }
 
 /// The end of the sync thread.
-pub trait Exit: Send {
+pub trait ChangeSource: Send {
     /// Takes changes, at most so many. True if there may be more.
     fn take(&mut self, most: usize, each: &mut dyn FnMut(Change)) -> bool;
 }
@@ -45,7 +45,7 @@ impl Locked {
     }
 }
 
-impl Entrance for Locked {
+impl ChangeSink for Locked {
     fn note(&mut self, flow: u32, change: Option<Change>) {
         let mut part = self.0[flow as usize % self.0.len()].lock();
         part.updates += 1;
@@ -53,7 +53,7 @@ impl Entrance for Locked {
     }
 }
 
-impl Exit for Locked {
+impl ChangeSource for Locked {
     fn take(&mut self, most: usize, each: &mut dyn FnMut(Change)) -> bool {
         let mut left = most;
         for part in &*self.0 {
@@ -91,24 +91,24 @@ struct Alone(AtomicU64);
 
 /// A ring that all workers write to.
 #[derive(Clone)]
-pub struct RingEntrance(Arc<Ring>);
+pub struct RingSink(Arc<Ring>);
 
 /// Its other end.
-pub struct RingExit {
+pub struct RingSource {
     ring: Arc<Ring>,
     /// The number of updates of each state, which pfsync counts.
     updates: Vec<u32>,
 }
 
 /// A ring for the states of so many flows.
-pub fn ring(flows: u32) -> (RingEntrance, RingExit) {
+pub fn ring(flows: u32) -> (RingSink, RingSource) {
     let slots = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
     let (written, read) = (Alone::default(), Alone::default());
     let ring = Arc::new(Ring { written, read, slots, changes: Spin::new(VecDeque::new()) });
-    (RingEntrance(ring.clone()), RingExit { ring, updates: vec![0; flows as usize] })
+    (RingSink(ring.clone()), RingSource { ring, updates: vec![0; flows as usize] })
 }
 
-impl Entrance for RingEntrance {
+impl ChangeSink for RingSink {
     fn note(&mut self, flow: u32, change: Option<Change>) {
         let Ring { written, read, slots, changes } = &*self.0;
         if let Some(change) = change {
@@ -130,7 +130,7 @@ impl Entrance for RingEntrance {
     }
 }
 
-impl Exit for RingExit {
+impl ChangeSource for RingSource {
     fn take(&mut self, most: usize, each: &mut dyn FnMut(Change)) -> bool {
         let Ring { read, slots, changes, .. } = &*self.ring;
         let mut at = read.0.load(Ordering::Relaxed);

@@ -1,7 +1,6 @@
 //! The protocol trackers: the state of a connection, and the effect of a packet on it.
 
 pub mod dccp;
-mod drop_cause;
 mod gre;
 mod icmp;
 mod record;
@@ -9,6 +8,7 @@ pub mod sctp;
 pub mod tcp;
 mod timeout_policy;
 mod timeouts;
+mod tracking_cause;
 mod udp;
 mod udplite;
 
@@ -21,10 +21,10 @@ use self::tcp::{Effect, Relearning, Relearnt, Segment, TcpSettings, TcpState, Tc
 use crate::Direction;
 use crate::tunnels::Part;
 
-pub use self::drop_cause::DropCause;
 pub(crate) use self::record::RecordedState;
 pub use self::timeout_policy::TimeoutPolicy;
 pub use self::timeouts::Timeouts;
+pub use self::tracking_cause::TrackingCause;
 
 /// The state of a connection by protocol.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ pub(crate) enum Step {
     /// It does not belong to the connection.
     Invalid {
         /// The reason.
-        why: DropCause,
+        why: TrackingCause,
         /// Lower the lifetime to this if more is left, seconds.
         cap: Option<u32>,
     },
@@ -119,7 +119,7 @@ impl State {
     /// The state after a first packet and the lifetime in seconds, or the reason why the packet
     /// can not open a connection.
     #[inline]
-    pub fn open(input: &Input<'_>) -> Result<(Self, u32), DropCause> {
+    pub fn open(input: &Input<'_>) -> Result<(Self, u32), TrackingCause> {
         let timeouts = input.timeouts;
         match (&input.network.transport, input.network.protocol) {
             (Transport::Tcp(tcp), _) => {
@@ -326,7 +326,7 @@ fn with_segment(
     let segment = match Segment::parse(tcp, input.network, input.frame) {
         Ok(segment) => segment,
         Err(check) => {
-            return Step::Invalid { why: DropCause::Tcp { check, connection }, cap: None };
+            return Step::Invalid { why: TrackingCause::Tcp { check, connection }, cap: None };
         }
     };
     let own = input.policy.and_then(|policy| policy.of_tcp(input.tcp));
@@ -343,7 +343,7 @@ fn with_segment(
         },
         tcp::Step::Pass => Step::Pass,
         tcp::Step::Invalid { why: check, cap } => Step::Invalid {
-            why: DropCause::Tcp { check, connection },
+            why: TrackingCause::Tcp { check, connection },
             cap: cap.map(|timeout| timeout.0),
         },
         tcp::Step::Delete => Step::End,

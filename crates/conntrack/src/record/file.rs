@@ -138,10 +138,10 @@ pub enum RecordFileError {
     #[error("it is damaged")]
     Damaged,
     /// The records in it are not as many as it says.
-    #[error("it is damaged: it counts {told} records and has {found}")]
+    #[error("it is damaged: it counts {total} records and has {found}")]
     Count {
         /// As many as it says.
-        told: u64,
+        total: u64,
         /// As many as there are.
         found: u64,
     },
@@ -234,16 +234,16 @@ impl RecordFileReader {
                 }
             }
             Part::Trailer => {
-                let (Ok(told), Ok(checksum)) = (from.u64(), from.u64()) else {
+                let (Ok(total), Ok(checksum)) = (from.u64(), from.u64()) else {
                     *from = start;
                     return Ok(false);
                 };
-                self.checksum.write(&told.to_be_bytes());
+                self.checksum.write(&total.to_be_bytes());
                 if self.checksum.finish() != checksum {
                     return Err(RecordFileError::Damaged);
                 }
-                if told != self.count {
-                    return Err(RecordFileError::Count { told, found: self.count });
+                if total != self.count {
+                    return Err(RecordFileError::Count { total, found: self.count });
                 }
                 self.at = Part::Nothing;
                 return Ok(true);

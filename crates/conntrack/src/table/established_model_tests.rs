@@ -164,7 +164,7 @@ impl Twin {
             let packet = TrackedPacket { frame: &frame, keyed: &keyed, hash, zones, ..*packet };
             let tracked = track(table, &packet, context);
             if let (true, Some(id)) = (tracked.fresh, tracked.connection)
-                && judge(table, &tracked, opened, context).is_err()
+                && apply_rules(table, &tracked, opened, context).is_err()
             {
                 table.withdraw(id, context);
                 return tracked;
@@ -187,7 +187,7 @@ impl Twin {
 }
 
 /// Applies rules to a connection that a packet opens.
-fn judge(
+fn apply_rules(
     table: &mut Table,
     tracked: &Tracked,
     opened: Option<&Opened>,

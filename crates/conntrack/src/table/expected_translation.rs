@@ -43,7 +43,7 @@ impl Table {
         }
         match follow.source {
             None => self.make_reply_unique(id, supply, context)?,
-            Some(address) if self.keep_told_port(slot, address, supply, context)? => {}
+            Some(address) if self.keep_announced_port(slot, address, supply, context)? => {}
             Some(address) => {
                 let request = Request {
                     addresses: Some(Addresses::one(address)),
@@ -60,7 +60,7 @@ impl Table {
     /// master, if it sends from the port on which it listens: the host that learned that port
     /// expects answers from there (RFC 4961). False if there is no such port, or if another
     /// connection has it.
-    fn keep_told_port(
+    fn keep_announced_port(
         &mut self,
         slot: u32,
         address: IpAddr,
@@ -81,8 +81,8 @@ impl Table {
         self.take_back(slot, context);
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
-        let told = Ends { source: Endpoint { address: mapped(address), port }, ..ends };
-        let leaves_as = told.keyed(&self.outside(slot));
+        let new_ends = Ends { source: Endpoint { address: mapped(address), port }, ..ends };
+        let leaves_as = new_ends.keyed(&self.outside(slot));
         match self.free(slot, &leaves_as, supply, context) {
             Some(hash) => {
                 self.file(slot, (leaves_as, hash), (interface, None), context).map(|()| true)

@@ -29,9 +29,9 @@ fn an_active_client_behind_a_masquerade_gets_its_data_connection() {
     assert!(before.edits.is_empty());
     let sent = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
     assert_eq!(sent.tracked.verdict, Verdict::Accept);
-    let told = String::from_utf8(edited(command, &sent.edits)).unwrap();
-    assert!(told.starts_with("PORT 203,0,113,9,") && told.ends_with("\r\n"), "{told:?}");
-    let port = port_of(&told);
+    let message = String::from_utf8(edited(command, &sent.edits)).unwrap();
+    assert!(message.starts_with("PORT 203,0,113,9,") && message.ends_with("\r\n"), "{message:?}");
+    let port = port_of(&message);
     assert_eq!(port, 40000, "its own");
     // Repeated, it says the same.
     let again = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
@@ -79,17 +79,17 @@ fn a_server_behind_a_forwarded_port_is_reached_at_the_address_that_clients_know(
         assert_eq!((seen, server), (client, (SERVER, 21)));
         lab.send((client, named), Some(ACK), (9, 8), b"PASV\r\n", &[]);
         let sent = lab.send((server, seen), Some(ACK), (8, 1), text, &[]);
-        let told = String::from_utf8(edited(text, &sent.edits)).unwrap();
-        let port = match told.split_once("|||") {
+        let message = String::from_utf8(edited(text, &sent.edits)).unwrap();
+        let port = match message.split_once("|||") {
             Some((_, rest)) => rest.split('|').next().unwrap().parse().unwrap(),
             None => {
-                assert!(told.contains("(203,0,113,9,"), "{told:?}");
-                port_of(&told)
+                assert!(message.contains("(203,0,113,9,"), "{message:?}");
+                port_of(&message)
             }
         };
-        assert_eq!(port, 2000, "{told:?}");
+        assert_eq!(port, 2000, "{message:?}");
         let data = lab.send(((CLIENT, 50000), (OUTSIDE, port)), Some(SYN), (5, 0), b"", &[]);
-        assert_eq!(data.tracked.class, Class::Related, "{told:?}");
+        assert_eq!(data.tracked.class, Class::Related, "{message:?}");
         assert_eq!(end4(data.leaves.destination), (SERVER, 2000));
         assert_eq!(end4(data.leaves.source), (CLIENT, 50000));
     }
@@ -104,8 +104,8 @@ fn clients_that_announce_one_port_get_different_ones() {
         lab.ftp(client, server, &masquerade());
         let command = format!("PORT 192,0,2,{},156,64\r\n", 10 + number);
         let sent = lab.send((client, server), Some(ACK), (9, 8), command.as_bytes(), &[]);
-        let told = String::from_utf8(edited(command.as_bytes(), &sent.edits)).unwrap();
-        ports.push(port_of(&told));
+        let message = String::from_utf8(edited(command.as_bytes(), &sent.edits)).unwrap();
+        ports.push(port_of(&message));
     }
     assert_eq!(ports[0], 40000, "its own");
     ports.sort_unstable();

@@ -40,7 +40,7 @@ use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
 use crate::proto::{Before, Input, State, Step};
 use crate::replication::COPY_KEPT;
-use crate::{Connection, Direction, DropCause, Event, EventKind, Settings};
+use crate::{Connection, Direction, Event, EventKind, Settings, TrackingCause};
 
 pub use self::admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use self::calls::CALLS_OF_A_PAIR;
@@ -501,7 +501,7 @@ fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
     }
 }
 
-fn invalid(why: DropCause, context: &mut Context<'_>) -> Tracked {
+fn invalid(why: TrackingCause, context: &mut Context<'_>) -> Tracked {
     context.counters.invalid += 1;
     Tracked::invalid(why)
 }

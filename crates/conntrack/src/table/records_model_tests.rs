@@ -63,7 +63,7 @@ fn depends_on_memory(twin: &Twin, action: &Action) -> bool {
 }
 
 /// The results for a packet, without the place of its connection in memory.
-fn told(said: Option<(Tracked, Vec<Edit>)>) -> Option<(Tracked, Vec<Edit>)> {
+fn without_place(said: Option<(Tracked, Vec<Edit>)>) -> Option<(Tracked, Vec<Edit>)> {
     said.map(|(tracked, edits)| (Tracked { connection: None, ..tracked }, edits))
 }
 
@@ -128,7 +128,7 @@ fn whoever_takes_connections_over_goes_on_as_before() {
             if [&ours, &theirs].into_iter().any(|twin| depends_on_memory(twin, action)) {
                 continue;
             }
-            prop_assert_eq!(told(ours.act(action)), told(theirs.act(action)), "{:?}", action);
+            prop_assert_eq!(without_place(ours.act(action)), without_place(theirs.act(action)), "{:?}", action);
             prop_assert_eq!(ours.lab.records(), theirs.lab.records(), "{:?}", action);
         }
         tally.borrow_mut().later += after.len() as u64;

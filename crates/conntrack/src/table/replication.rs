@@ -86,7 +86,7 @@ impl Table {
         let record = self.recorded(slot, interfaces, context.now)?;
         let stamp = self.slab.dirty.next_stamp(context.now);
         let left = record.left.duration();
-        self.slab[slot].body.note.note_told(left, context.replication);
+        self.slab[slot].body.note.note_sent(left, context.replication);
         let is_copy = self.slab[slot].body.note.is_copy();
         Some(Change::State { is_copy, stamp, record })
     }

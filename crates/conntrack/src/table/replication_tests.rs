@@ -244,12 +244,13 @@ fn what_is_given_away_has_another_owner_and_is_told_by_nobody() {
         table.give_away_from(Cursor::default(), u32::MAX, context, |it| given.push(it))
     });
     assert_eq!(given.len(), 4);
-    let mut told = 0;
+    let mut count = 0;
     lab.run(|table, context| {
-        table
-            .tell_all_from(Cursor::default(), u32::MAX, &NumberedInterfaces, context, |_| told += 1)
+        table.tell_all_from(Cursor::default(), u32::MAX, &NumberedInterfaces, context, |_| {
+            count += 1
+        })
     });
-    assert_eq!((told, take(&mut lab, 100).0.len()), (0, 0));
+    assert_eq!((count, take(&mut lab, 100).0.len()), (0, 0));
     // They come back, and the peer hears of all.
     lab.run(|table, context| table.adopt_from(Cursor::default(), u32::MAX, context));
     let (changes, _) = take(&mut lab, 100);

@@ -314,7 +314,7 @@ fn a_wrong_checksum_is_invalid_unless_told_otherwise() {
             map_epoch: 0,
             zones: None,
         };
-        lab.run(|table, context| table.track_unjudged(&packet, context)).class
+        lab.run(|table, context| table.track_and_accept(&packet, context)).class
     };
     let mut lab = Lab::new();
     let wrong = Class::Invalid(DropReason::BadChecksum);

@@ -41,13 +41,13 @@ impl RuleBook {
             EndsAt::OwnAddress => false,
         };
         let ends = ruleset.translations().ends;
-        let told = ends.iter().filter(|ending| is_local(&ending.at)).filter_map(|ending| {
+        let rules = ends.iter().filter(|ending| is_local(&ending.at)).filter_map(|ending| {
             let place = ruleset.place_of_rule(ending.rule)?.to_string();
             let own = self.object(ruleset.rules()[ending.rule].position)?;
             let is_there = kernel.map(|kernel| holds(kernel, &own));
             Some(HostRule { place, text: listing::rule_text(&own), is_there })
         });
-        told.collect()
+        rules.collect()
     }
 
     /// Family and name of each table that has rules of which [`host_rules`](Self::host_rules) tells.
@@ -73,7 +73,7 @@ impl RuleBook {
 
     /// The same chains; `kernel` are those that it has.
     pub(super) fn host_chains(&self, kernel: Option<&[HostChain]>) -> Vec<HostRule> {
-        let told = self.ruleset.host_chains().iter().map(|chain| {
+        let rules = self.ruleset.host_chains().iter().map(|chain| {
             let HostChain { family, table, name, hook, policy } = chain;
             HostRule {
                 place: format!("{family} {table} chain {name}"),
@@ -81,7 +81,7 @@ impl RuleBook {
                 is_there: kernel.map(|kernel| kernel.contains(chain)),
             }
         });
-        told.collect()
+        rules.collect()
     }
 
     /// A warning, as long as the kernel lacks chains of the ruleset.
@@ -179,8 +179,8 @@ mod tests {
         let host = [IpAddr::from([192, 0, 2, 254])];
         let kernels =
             document(&[(14, json!([port(80), counter(70), redirect])), (15, json!([port(81)]))]);
-        let told = book.host_rules(&host, Some(&kernels));
-        let texts: Vec<_> = told.iter().map(|it| (it.text.as_str(), it.is_there)).collect();
+        let rules = book.host_rules(&host, Some(&kernels));
+        let texts: Vec<_> = rules.iter().map(|it| (it.text.as_str(), it.is_there)).collect();
         assert_eq!(
             texts,
             [
@@ -190,8 +190,8 @@ mod tests {
                 ("tcp dport 85 dnat ip to 192.0.2.0/24", Some(false)),
             ]
         );
-        assert_eq!(told[0].place, "inet t chain in rule handle 4");
-        let told = book.host_rules(&[], None);
-        assert_eq!((told.len(), told[0].is_there), (2, None));
+        assert_eq!(rules[0].place, "inet t chain in rule handle 4");
+        let rules = book.host_rules(&[], None);
+        assert_eq!((rules.len(), rules[0].is_there), (2, None));
     }
 }

@@ -108,7 +108,7 @@ impl RuleBook {
         let Imported { ruleset, problems } =
             import_document(&document, options).map_err(|error| {
                 let (invalid, unsupported) = counts(&error.problems);
-                let listed = told(&document, error.problems.listed());
+                let listed = problems_of(&document, error.problems.listed());
                 RulesRefused { report: RulesReport::refusing(listed, invalid, unsupported).into() }
             })?;
         // A program without an index judges alike, in less memory. It judges no traffic here.
@@ -155,7 +155,7 @@ impl RuleBook {
             loadable: true,
             invalid,
             unsupported,
-            problems: told(&self.document, self.problems.listed()),
+            problems: problems_of(&self.document, self.problems.listed()),
             summary: Some(summary(&self.ruleset)),
             kernels_rules: Vec::new(),
             per_packet_rules: self.per_packet_rules(),
@@ -175,17 +175,17 @@ impl RuleBook {
             })
         };
         let notes: Vec<_> = rules.into_iter().take(MOST_PER_PACKET).filter_map(note).collect();
-        told(&self.document, &notes)
+        problems_of(&self.document, &notes)
     }
 
     /// The parts of it that a gateway in this mode does not support; empty if it can load the
     /// ruleset.
     pub fn obstacles(&self, mode: Mode) -> Vec<RuleProblem> {
-        told(&self.document, &check_rules(&self.ruleset, mode))
+        problems_of(&self.document, &check_rules(&self.ruleset, mode))
     }
 
     /// True if no packet on its way through a gateway meets a chain of it.
-    pub fn judges_nothing(&self) -> bool {
+    pub fn passes_everything(&self) -> bool {
         self.ruleset.chains().iter().all(|chain| chain.base.is_none())
     }
 
@@ -233,7 +233,7 @@ fn is_text(document: &[u8]) -> bool {
 }
 
 /// Problems with the texts of their rules.
-fn told(document: &Document<Bytes>, problems: &[Problem]) -> Vec<RuleProblem> {
+fn problems_of(document: &Document<Bytes>, problems: &[Problem]) -> Vec<RuleProblem> {
     type Key = ([String; 3], u64);
     let key = |problem: &Problem| -> Option<Key> {
         let Location { family, table, object, name, handle } = problem.place.clone();

@@ -184,8 +184,8 @@ impl PortBook {
 
     /// The interfaces that something else has taken over, in words for people.
     pub fn taken_over(&self) -> Vec<String> {
-        let told = |entry: &Entry| Some(taken_over(&entry.name, entry.look.master.as_ref()?));
-        self.ports.iter().filter_map(told).collect()
+        let text = |entry: &Entry| Some(taken_over(&entry.name, entry.look.master.as_ref()?));
+        self.ports.iter().filter_map(text).collect()
     }
 
     /// Notes that all changes were passed on.

@@ -12,7 +12,7 @@ use crate::control::coordinator::Coordinator;
 use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
 use crate::path::replication::{
-    AppliedLot, ChangeStream, ChangeTap, CopyChange, Passed, ToldPiece,
+    AppliedLot, ChangeStream, ChangeTap, CopyChange, Passed, ReplicationPiece,
 };
 use crate::worker::command::{Command, Question};
 
@@ -112,7 +112,7 @@ impl Gateway {
         &self,
         bucket: BucketId,
         from: Cursor,
-    ) -> Result<Option<ToldPiece>, Unresponsive> {
+    ) -> Result<Option<ReplicationPiece>, Unresponsive> {
         self.ask_bucket(bucket, |reply| Question::TellAll(bucket, from, reply))
     }
 
@@ -154,8 +154,8 @@ impl Gateway {
             if bucket.index() >= coordinator.config.buckets.get() {
                 return Ok(None);
             }
-            if let Some(told) = coordinator.ask_owner(bucket, &question)? {
-                return Ok(Some(told));
+            if let Some(piece) = coordinator.ask_owner(bucket, &question)? {
+                return Ok(Some(piece));
             }
             // The bucket is on its way, because a worker hung when it was to move.
             let execution = coordinator.execution.clone();

@@ -146,13 +146,13 @@ impl Gateway {
     /// Tells why not everything is as the rules say, in words for people: workers that still judge
     /// by the rules before, and a host that gets fewer or more packets than the rules leave to it.
     pub fn rule_troubles(&self) -> Vec<String> {
-        let (exchange, untold, guard, taken_over) = {
+        let (exchange, guard_failure, guard, taken_over) = {
             let coordinator = self.shared.lock();
             let (exchange, guard) = (&coordinator.rule_exchange, &coordinator.config.host_guard);
             let taken_over = coordinator.ports.taken_over();
-            (exchange.trouble(), coordinator.untold_guard.clone(), guard.clone(), taken_over)
+            (exchange.trouble(), coordinator.guard_failure.clone(), guard.clone(), taken_over)
         };
-        let of_host = untold.or_else(|| guard?.trouble());
+        let of_host = guard_failure.or_else(|| guard?.trouble());
         exchange.into_iter().chain(of_host).chain(taken_over).collect()
     }
 
@@ -198,7 +198,7 @@ pub struct RuleExchange {
     /// twice is here twice.
     awaited: Vec<WorkerId>,
     /// Workers whose inbox had no room for the rules.
-    untold: Vec<WorkerId>,
+    full_inboxes: Vec<WorkerId>,
     /// The log has told of workers that hang.
     hangs: bool,
     /// The host guard still has to be told what the rules leave to the host. It is told when all
@@ -218,7 +218,7 @@ impl RuleExchange {
 
     /// The lowest worker that may still judge by other rules.
     fn lags(&self) -> Option<WorkerId> {
-        self.untold.iter().chain(&self.awaited).min().copied()
+        self.full_inboxes.iter().chain(&self.awaited).min().copied()
     }
 
     fn trouble(&self) -> Option<String> {
@@ -297,13 +297,13 @@ impl Coordinator {
         let before = std::mem::replace(&mut self.rules, rules);
         self.retired_rules = RuleCounts::default();
         self.rules_reset_at = None;
-        self.untold_guard = None;
+        self.guard_failure = None;
         let all = [before.as_ref(), self.rules.as_ref()];
         self.rule_exchange.owes_host |= all.into_iter().flatten().any(|rules| rules.translates());
-        self.rule_exchange.untold.clear();
+        self.rule_exchange.full_inboxes.clear();
         for (worker, state) in (0..).map(WorkerId).zip(states) {
             if self.send_rules(worker, state).is_err() {
-                self.rule_exchange.untold.push(worker);
+                self.rule_exchange.full_inboxes.push(worker);
             }
         }
         while let Some(&worker) = self.rule_exchange.awaited.first() {
@@ -341,8 +341,8 @@ impl Coordinator {
 
     /// True if a worker may still judge by rules before the present ones.
     pub fn lags_behind_rules(&self, worker: WorkerId) -> bool {
-        let RuleExchange { awaited, untold, .. } = &self.rule_exchange;
-        awaited.contains(&worker) || untold.contains(&worker)
+        let RuleExchange { awaited, full_inboxes, .. } = &self.rule_exchange;
+        awaited.contains(&worker) || full_inboxes.contains(&worker)
     }
 
     fn send_rules(
@@ -370,13 +370,13 @@ impl Coordinator {
     /// Sends the rules to workers whose inbox had no room before. After success, any answer of a
     /// worker is about these rules.
     fn send_rules_again(&mut self) -> Result<(), Unresponsive> {
-        while let Some(&worker) = self.rule_exchange.untold.first() {
+        while let Some(&worker) = self.rule_exchange.full_inboxes.first() {
             if !self.has_room(worker) {
                 return Err(Unresponsive(worker));
             }
             let state = self.rules.as_ref().map(Rules::for_worker);
             self.send_rules(worker, state)?;
-            self.rule_exchange.untold.remove(0);
+            self.rule_exchange.full_inboxes.remove(0);
         }
         Ok(())
     }
@@ -409,7 +409,7 @@ impl Coordinator {
              they lead to it, so these get no answer: {error}; load the rules again"
         );
         tracing::error!("{what}");
-        self.untold_guard = Some(what);
+        self.guard_failure = Some(what);
     }
 
     /// Gives the rules to a worker that was just hired, before it gets packets.

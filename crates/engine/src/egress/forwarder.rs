@@ -14,7 +14,7 @@ use crate::egress::icmp_errors::Speaker;
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::route_decision::RouteDecision;
-use crate::egress::router::{Arrival, Exits, NextStation, Router};
+use crate::egress::router::{Arrival, NextStation, OutputParts, Router};
 use crate::egress::routing::Routing;
 use crate::egress::stations::StationUpdate;
 use crate::egress::unsent::Unsent;
@@ -117,8 +117,8 @@ impl Forwarder {
         let Self { router, outputs, is_silent } = self;
         match (router, route, ports) {
             (Some(router), Some((bucket, route)), _) => {
-                let exits = &mut Exits { outputs, pool, counters };
-                router.forward(bucket, frame, route, now_ns, exits);
+                let parts = &mut OutputParts { outputs, pool, counters };
+                router.forward(bucket, frame, route, now_ns, parts);
             }
             _ if *is_silent => outputs.refuse(frame, DropReason::Standby, None, pool, counters),
             (_, _, Some(ports)) => outputs.send(frame, ports, now_ns, pool, counters),
@@ -202,12 +202,12 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        self.with_router(pool, counters, |router, exits| router.take(routing, now_ns, exits));
+        self.with_router(pool, counters, |router, parts| router.take(routing, now_ns, parts));
     }
 
     /// Refuses frames that have waited too long, and has the kernel asked again for the others.
     pub fn expire(&mut self, now_ns: u64, pool: &mut FramePool, counters: &mut Counters) {
-        self.with_router(pool, counters, |router, exits| router.expire(now_ns, exits));
+        self.with_router(pool, counters, |router, parts| router.expire(now_ns, parts));
     }
 
     /// Refuses all frames that wait, because the gateway ends.
@@ -228,9 +228,9 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        self.with_router(pool, counters, |router, exits| {
+        self.with_router(pool, counters, |router, parts| {
             for (next, frame) in unsent {
-                router.send_to(next, frame, now_ns, exits);
+                router.send_to(next, frame, now_ns, parts);
             }
         });
     }
@@ -239,10 +239,10 @@ impl Forwarder {
         &mut self,
         pool: &mut FramePool,
         counters: &mut Counters,
-        act: impl FnOnce(&mut Router, &mut Exits<'_>),
+        act: impl FnOnce(&mut Router, &mut OutputParts<'_>),
     ) {
         let Self { router: Some(router), outputs, .. } = self else { return };
-        act(router, &mut Exits { outputs, pool, counters });
+        act(router, &mut OutputParts { outputs, pool, counters });
     }
 }
 

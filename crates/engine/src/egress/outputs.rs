@@ -6,7 +6,7 @@ use flow::{Counters, DropReason, HashKey};
 use netio::{Frame, FramePool, PortId, TxQueue, TxRefusal, TxReport};
 use wire::icmp_error::Message;
 
-use crate::egress::bridge::{Bridge, Egress, OutputPorts};
+use crate::egress::bridge::{Bridge, BridgeDecision, OutputPorts};
 use crate::egress::icmp_errors::{IcmpAnswers, Names, Speaker};
 use crate::egress::path_mtu::{self, Shortened};
 use crate::egress::port_set::PortSet;
@@ -196,11 +196,11 @@ impl Outputs {
         &mut self,
         frame: Frame,
         reason: DropReason,
-        told: Option<(Message, u64)>,
+        answer: Option<(Message, u64)>,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        if let Some((message, now_ns)) = told {
+        if let Some((message, now_ns)) = answer {
             self.tell(&frame, message, Speaker::Gateway, now_ns, pool, counters);
         }
         self.refused.push((frame, reason));
@@ -232,9 +232,9 @@ impl Outputs {
     /// Why it goes nowhere.
     #[inline]
     pub fn output_ports(&self, frame: &Frame, now_ns: u64) -> Result<OutputPorts, DropReason> {
-        match self.bridge.egress(frame, now_ns) {
-            Egress::Port(port) => Ok(OutputPorts::One(port)),
-            Egress::Flood => {
+        match self.bridge.decide(frame, now_ns) {
+            BridgeDecision::Port(port) => Ok(OutputPorts::One(port)),
+            BridgeDecision::Flood => {
                 let ports = (0..).map(PortId).zip(&self.ports);
                 let is_meant = |(port, output): &(PortId, &Output)| {
                     *port != frame.port && output.queue.is_some()
@@ -246,7 +246,7 @@ impl Outputs {
                     Ok(OutputPorts::Many(ports))
                 }
             }
-            Egress::Drop(reason) => Err(reason),
+            BridgeDecision::Drop(reason) => Err(reason),
         }
     }
 

@@ -106,11 +106,11 @@ impl PacketPath {
         };
         let Self { forwarder, buckets, .. } = self;
         forwarder.learn(frame, now_ns, |heard| {
-            let is_told = buckets.have_room_for_news();
-            if is_told {
+            let has_room = buckets.have_room_for_news();
+            if has_room {
                 buckets.tell_all(|| Item::Station(heard));
             }
-            is_told
+            has_room
         });
     }
 

@@ -17,7 +17,7 @@ use crate::path::stages::observer;
 use crate::path::step::{End, Stage};
 use crate::path::zones::Zones;
 use crate::testing::many_workers::TestGateway;
-use crate::testing::twins::{Twin, same};
+use crate::testing::twins::{Twin, same, zones};
 use crate::worker::command::Command;
 
 #[path = "fast_path_changes_tests.rs"]
@@ -164,7 +164,7 @@ fn twin(is_slow: bool) -> Twin {
     config.mode = Mode::Routed;
     // Flows share buckets, so one may take the slot of another.
     config.buckets = BucketCount::new(4).unwrap();
-    config.zones = changes::zones(0);
+    config.zones = zones(0);
     let mut gateway = TestGateway::new(&config, 2, true);
     let inside = changes::inside(0);
     gateway.hasher.set_inside(inside.clone());
@@ -197,7 +197,7 @@ impl Pair {
             numbers: [[1000, 50_000]; FLOWS.len()],
             rulesets: rulesets(),
             revision: 0,
-            zones: Zones::new(&changes::zones(0), 2).unwrap(),
+            zones: Zones::new(&zones(0), 2).unwrap(),
         };
         pair.change(&Change::Zones(1));
         pair.play(&Event::Network(0));

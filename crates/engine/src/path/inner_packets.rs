@@ -1,4 +1,4 @@
-//! Judging what tunnels carry, where the operator wants that.
+//! The check of what tunnels carry, where the operator wants that.
 //!
 //! The tunnel's packet has been judged as any other and goes on. Now the rules of the forward stage
 //! judge the packet inside, and all they can do is refuse both: nothing inside is changed, nobody is
@@ -129,26 +129,26 @@ pub fn flow_inside(network: &Network) -> Option<Option<KeyedPacket>> {
 }
 
 impl PacketPath {
-    /// Has the rules judge the packet that a tunnel carries, after they have accepted the packet of
-    /// the tunnel. The kernel judges a packet for the host.
+    /// Evaluates the rules for the packet that a tunnel carries, after they have accepted the packet
+    /// of the tunnel. The kernel does so for a packet for the host.
     #[inline]
-    pub(super) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn check_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.carries || self.rules.is_none() {
             return ControlFlow::Continue(());
         }
         if scratch.exit.route == Some(RouteDecision::Host) {
             return ControlFlow::Continue(());
         }
-        self.judge_inside(packet, scratch)
+        self.check_inside(packet, scratch)
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn judge_inside(&mut self, packet: &Packet, outer: &mut Scratch) -> Step {
+    pub(super) fn check_inside(&mut self, packet: &Packet, outer: &mut Scratch) -> Step {
         let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.buckets.get(packet.bucket);
-        // A packet without a flow, or of a bucket that is elsewhere, can not be judged.
+        // A packet without a flow, or of a bucket that is elsewhere, can not be checked.
         let (bucket, flow) =
             bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable).or_drop()?;
         // Of a translated tunnel both directions have the key of the first.

@@ -236,7 +236,7 @@ pub struct AppliedLot {
 
 /// All connections of a piece of a bucket.
 #[derive(Debug, Default)]
-pub struct ToldPiece {
+pub struct ReplicationPiece {
     /// Their states.
     pub changes: Vec<Change>,
     /// The start of the next piece; `None` if this was the last.
@@ -303,7 +303,7 @@ impl PacketPath {
         bucket: BucketId,
         from: Cursor,
         now: Timestamp,
-    ) -> Option<ToldPiece> {
+    ) -> Option<ReplicationPiece> {
         let Self { buckets, tracking, forwarder, counters, .. } = self;
         let bucket = buckets.get_mut(bucket)?;
         let interfaces = interfaces_of(forwarder);
@@ -311,7 +311,7 @@ impl PacketPath {
         let context = tracking.context(now, counters);
         let push = |change| changes.push(change);
         let rest = bucket.connections.tell_all_from(from, PIECE, interfaces, &context, push);
-        Some(ToldPiece { changes, rest })
+        Some(ReplicationPiece { changes, rest })
     }
 
     /// Makes changes of a peer's connections here, in their order.

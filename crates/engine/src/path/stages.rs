@@ -197,7 +197,7 @@ impl PacketPath {
         self.stage(Stage::ForwardRules, packet, scratch, Self::ask_forward_rules)?;
         self.stage(Stage::Source, packet, scratch, Self::find_source)?;
         self.stage(Stage::Promise, packet, scratch, Self::promise_if_accepted)?;
-        self.stage(Stage::Inner, packet, scratch, Self::judge_inner)?;
+        self.stage(Stage::Inner, packet, scratch, Self::check_inner)?;
         self.stage(Stage::Fit, packet, scratch, Self::fit)?;
         self.stage(Stage::Confirm, packet, scratch, Self::confirm)?;
         self.stage(Stage::Record, packet, scratch, Self::record)?;

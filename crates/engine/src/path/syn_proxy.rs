@@ -305,7 +305,7 @@ impl PacketPath {
 
 /// The end of a packet that the proxy refuses.
 pub(super) const REFUSED: End =
-    End::Drop(DropCause::Tracking(conntrack::DropCause::Reason(DropReason::SynCookie)), None);
+    End::Drop(DropCause::Tracking(conntrack::TrackingCause::Reason(DropReason::SynCookie)), None);
 
 /// Has a segment take the place of the packet from which it is made. It is tracked then.
 pub(super) const fn retrack_as(scratch: &mut Scratch, segment: ControlSegment) -> End {

@@ -20,7 +20,7 @@ use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::records::{Exported, ExportedAnnouncements, Filed, ImportedLot, SettledImports};
-use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, Passed, ToldPiece};
+use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, Passed, ReplicationPiece};
 use crate::path::rules::ruleset::Rules;
 use crate::path::rules::worker_rules::{RuleCounts, WorkerRules};
 use crate::path::selection::{Selected, Selection};
@@ -157,7 +157,7 @@ pub enum Question {
     ImportAnnouncements(Filed<AnnouncementRecord>, SyncSender<ImportedLot<AnnouncementRecord>>),
     /// The connections of this node in a piece of a bucket, for a peer, and the start of the next
     /// piece.
-    TellAll(BucketId, conntrack::Cursor, SyncSender<Option<ToldPiece>>),
+    TellAll(BucketId, conntrack::Cursor, SyncSender<Option<ReplicationPiece>>),
     /// Own the connections of the peer in a piece of a bucket from now on.
     Adopt(BucketId, conntrack::Cursor, SyncSender<Option<Passed>>),
     /// Let the peer own the connections of this node in a piece of a bucket from now on.

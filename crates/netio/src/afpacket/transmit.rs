@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use super::bare::{self, Destinations};
+use super::bare::{self, LinkAddresses};
 use super::socket::PacketSocket;
 use super::transmit_ring::TransmitRing;
 use super::vnet::VnetHeader;
@@ -28,7 +28,7 @@ pub struct AfPacketTx {
     ring: Option<TransmitRing>,
     interface: String,
     /// Set for a bare link, by which frames go without their link header.
-    bare: Option<Destinations>,
+    bare: Option<LinkAddresses>,
     /// Every frame has a virtio header in front.
     offload: bool,
     /// Segments on their way out; empty between two calls.
@@ -45,7 +45,7 @@ impl AfPacketTx {
         offload: bool,
     ) -> Self {
         let segments = Vec::with_capacity(BATCH);
-        let bare = link.is_bare().then(|| Destinations::new(link.index));
+        let bare = link.is_bare().then(|| LinkAddresses::new(link.index));
         let (interface, refused) = (link.name.clone(), Vec::new());
         Self { socket, ring, interface, bare, offload, segments, refused }
     }
@@ -79,11 +79,11 @@ impl AfPacketTx {
         {
             *header = VnetHeader::new(frame.offload);
             let mut bytes = frame.bytes_mut();
-            if let Some(destinations) = &self.bare {
+            if let Some(addresses) = &self.bare {
                 *header = header.behind(bare::HEADER as u16);
-                let destination = destinations.of(bytes);
-                message.msg_hdr.msg_name = std::ptr::from_ref(destination).cast_mut().cast();
-                message.msg_hdr.msg_namelen = size_of_val(destination) as libc::socklen_t;
+                let address = addresses.of(bytes);
+                message.msg_hdr.msg_name = std::ptr::from_ref(address).cast_mut().cast();
+                message.msg_hdr.msg_namelen = size_of_val(address) as libc::socklen_t;
                 bytes = bytes.get_mut(bare::HEADER..).unwrap_or_default();
             }
             let header = std::ptr::from_mut(header).cast();

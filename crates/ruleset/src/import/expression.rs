@@ -33,7 +33,7 @@ pub(crate) fn load(
         let part = |key| inside.get(key).and_then(Value::as_str).unwrap_or_default();
         let [tunnel, header, field] = ["tunnel", "protocol", "field"].map(part).map(shown);
         let message = format!("`{tunnel} {header} {field}`");
-        return Err(path.unsupported(refusals::told(message, INSIDE)));
+        return Err(path.unsupported(refusals::with_reason(message, INSIDE)));
     }
     keys::check(form, inside, &path)?;
     match form {
@@ -81,7 +81,7 @@ pub(crate) fn load(
             known.map(plain).ok_or_else(|| {
                 let field = field.unwrap_or_default();
                 let message = format!("`{form} {} {}`", shown(name), shown(field));
-                path.unsupported(refusals::told(message, &format!("{form} {name}")))
+                path.unsupported(refusals::with_reason(message, &format!("{form} {name}")))
             })
         }
         "numgen" | "jhash" | "symhash" => generated(form, inside, generators, &path),
@@ -97,7 +97,7 @@ const INSIDE: &str = "TUNNEL HEADER FIELD";
 
 /// A word that is not supported, with the reason.
 fn refused(word: &str, path: &Path<'_>) -> Fault {
-    path.unsupported(refusals::told(format!("`{}`", shown(word)), word))
+    path.unsupported(refusals::with_reason(format!("`{}`", shown(word)), word))
 }
 
 fn shown(text: &str) -> String {

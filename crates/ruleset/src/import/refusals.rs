@@ -79,7 +79,7 @@ pub fn reason_for_refusal(word: &str) -> Option<&'static str> {
 }
 
 /// A message about a word, with the reason if there is one.
-pub(super) fn told(message: String, word: &str) -> String {
+pub(super) fn with_reason(message: String, word: &str) -> String {
     match reason_for_refusal(word) {
         Some(reason) => format!("{message}: {reason}"),
         None => message,

@@ -167,7 +167,7 @@ impl Reader<'_, '_> {
             other => {
                 let word = if other == "ct expectation" { "ct expectation set" } else { other };
                 let shown: String = other.chars().take(40).collect();
-                return Err(path.unsupported(refusals::told(format!("`{shown}`"), word)));
+                return Err(path.unsupported(refusals::with_reason(format!("`{shown}`"), word)));
             }
         }))
     }
@@ -356,7 +356,7 @@ impl Reader<'_, '_> {
         let target = target.ok_or_else(|| {
             let text = expression_text(inner);
             let word = format!("{text} set");
-            target_path.unsupported(refusals::told(format!("setting `{text}`"), &word))
+            target_path.unsupported(refusals::with_reason(format!("setting `{text}`"), &word))
         })?;
         let value = self.operand(wanted, kind, target, &path.key("value"))?;
         if matches!((target, &value), (Target::CtZone(_), Operand::Computed(_))) {

@@ -7,7 +7,7 @@ use control::RuleBook;
 use control::schema::Tunable;
 use steer::FragmentSteering;
 
-use crate::commands::rules::{NOTHING_JUDGES, host_rules};
+use crate::commands::rules::{EVERYTHING_PASSES, host_rules};
 use crate::config::{Configuration, RulesFile};
 use crate::print::{Output, things};
 
@@ -92,8 +92,8 @@ fn print_rules(
     for problem in report.problems {
         out.line(format_args!("             {}", problem.message))?;
     }
-    if book.judges_nothing() {
-        out.line(format_args!("             {NOTHING_JUDGES}"))?;
+    if book.passes_everything() {
+        out.line(format_args!("             {EVERYTHING_PASSES}"))?;
     }
     let present: Vec<String> =
         config.interfaces.iter().map(|it| it.own_name().to_owned()).collect();

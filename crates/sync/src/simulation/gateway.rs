@@ -450,7 +450,7 @@ impl Gateway {
         for record in batch.records() {
             let Identity { key, incarnation, version } = record.identity;
             let held = self.copies.get(&key).map(|(lineage, _)| *lineage);
-            let state = match self.applied.judge(batch.time(), held, &record) {
+            let state = match self.applied.decide(batch.time(), held, &record) {
                 Verdict::Insert(state) | Verdict::Replace(state) | Verdict::Update(state) => state,
                 Verdict::End => {
                     if held.is_some_and(|held| held.incarnation > incarnation) {

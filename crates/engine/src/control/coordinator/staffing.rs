@@ -170,9 +170,9 @@ impl Coordinator {
         self.inherit_drops(id)?;
         let Some(mut handle) = self.workers.pop() else { return Ok(()) };
         self.retired_rules.add(&counts);
-        let told = self.tell_all(|| Command::Disconnect(id));
+        let outcome = self.tell_all(|| Command::Disconnect(id));
         self.retire(&handle.stop()?);
-        told?;
+        outcome?;
         Ok(self.share_limits()?)
     }
 

@@ -7,7 +7,7 @@ use steer::BucketId;
 use crate::Gateway;
 use crate::control::replication::CopyReport;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::replication::{ChangeStream, CopyChange, Passed, ToldPiece};
+use crate::path::replication::{ChangeStream, CopyChange, Passed, ReplicationPiece};
 
 /// The connections of a gateway. [`Gateway`] has those of its workers; a benchmark has tables of its
 /// own.
@@ -44,7 +44,7 @@ pub trait Connections {
         &self,
         bucket: BucketId,
         from: Cursor,
-    ) -> Result<Option<ToldPiece>, Unresponsive>;
+    ) -> Result<Option<ReplicationPiece>, Unresponsive>;
 
     /// As [`Gateway::change_copies`].
     ///
@@ -100,7 +100,7 @@ impl Connections for Gateway {
         &self,
         bucket: BucketId,
         from: Cursor,
-    ) -> Result<Option<ToldPiece>, Unresponsive> {
+    ) -> Result<Option<ReplicationPiece>, Unresponsive> {
         Gateway::tell_connections(self, bucket, from)
     }
 

@@ -117,14 +117,14 @@ impl Copies {
 
     /// Decides about records, in their order. `prevails` is true if a connection of the peer remains
     /// where one of this node clashes with it.
-    pub fn judge(&mut self, batch: &Batch, prevails: bool) {
+    pub fn decide_on_all(&mut self, batch: &Batch, prevails: bool) {
         for record in batch.records() {
-            self.judge_one(batch, &record, prevails);
+            self.decide_on(batch, &record, prevails);
         }
         self.mark = Some(batch.mark());
     }
 
-    fn judge_one(&mut self, batch: &Batch, record: &Record<'_>, prevails: bool) {
+    fn decide_on(&mut self, batch: &Batch, record: &Record<'_>, prevails: bool) {
         let name = record.identity.key;
         // It is read first: a record that can not be read changes nothing.
         let state = match record.kind {
@@ -154,7 +154,7 @@ impl Copies {
         }
         let held = self.held.get(&name).copied();
         let lineage = held.map(|it| it.lineage);
-        match (self.applied.judge(batch.time(), lineage, record), state, held) {
+        match (self.applied.decide(batch.time(), lineage, record), state, held) {
             (
                 Verdict::Insert(lineage) | Verdict::Replace(lineage) | Verdict::Update(lineage),
                 Some(state),

@@ -265,7 +265,7 @@ impl Peer {
                 },
                 Event::Records(batch) => {
                     let prevails = self.peer.is_some_and(|(claim, _)| claim > self.claim);
-                    self.copies.judge(&batch, prevails);
+                    self.copies.decide_on_all(&batch, prevails);
                     if self.copies.has_many() {
                         self.apply(gateway, now)?;
                         return Ok(true);

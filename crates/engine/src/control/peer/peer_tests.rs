@@ -118,8 +118,8 @@ fn windows_and_timers_are_told_every_ten_seconds_or_a_third_of_the_timeout() {
         pair.data(0, 2001, true);
         pair.pass(500 * MILLISECOND);
     }
-    let told = records(&pair) - before;
-    assert!((2..=4).contains(&told), "told {told} times in 30 seconds");
+    let count = records(&pair) - before;
+    assert!((2..=4).contains(&count), "told {count} times in 30 seconds");
     // An unanswered UDP flow lives 30 seconds.
     pair.udp(0, 2002, false);
     pair.pass(5 * MILLISECOND);
@@ -128,8 +128,8 @@ fn windows_and_timers_are_told_every_ten_seconds_or_a_third_of_the_timeout() {
         pair.udp(0, 2002, false);
         pair.pass(1000 * MILLISECOND);
     }
-    let told = records(&pair) - before;
-    assert!((1..=3).contains(&told), "told {told} times in 20 seconds");
+    let count = records(&pair) - before;
+    assert!((1..=3).contains(&count), "told {count} times in 20 seconds");
 }
 
 #[test]

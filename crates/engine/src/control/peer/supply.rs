@@ -180,9 +180,9 @@ impl Supply {
         }
         let (bucket, from) = (BucketId(scan.bucket), scan.from);
         match gateway.tell_connections(bucket, from)? {
-            Some(told) => {
-                scan.read.extend(told.changes);
-                match told.rest {
+            Some(piece) => {
+                scan.read.extend(piece.changes);
+                match piece.rest {
                     Some(rest) => scan.from = rest,
                     None => (scan.bucket, scan.from) = (scan.bucket + 1, Cursor::default()),
                 }

@@ -44,14 +44,14 @@ pub struct Search {
     /// The last source that was tried.
     source: Option<TransportAddress>,
     /// The subscribers were told that the connection has ended, because it was translated anew.
-    is_told: bool,
+    is_end_reported: bool,
 }
 
 impl Search {
     /// Begins a search.
     pub const fn new(request: Option<Request>, seed: u64) -> Self {
         let reached = Reached { tried: 0, may_evict: false };
-        Self { request, seed, reached, asked: 0, source: None, is_told: false }
+        Self { request, seed, reached, asked: 0, source: None, is_end_reported: false }
     }
 
     /// A search that has ended.
@@ -153,7 +153,7 @@ impl PacketPath {
             let own = bucket_ports(hasher, packet.bucket, &leaves).in_part(translator.part);
             let supply = Supply { own, seed: search.seed, hash: &hash_of };
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
-            search.is_told = true;
+            search.is_end_reported = true;
             let again = bucket.connections.translate_again(
                 (&name, hash),
                 &request,
@@ -194,7 +194,9 @@ impl PacketPath {
         filing: Filing,
         now: Timestamp,
     ) {
-        let Some((name, hash)) = packet.looked_up().filter(|_| search.is_told) else { return };
+        let Some((name, hash)) = packet.looked_up().filter(|_| search.is_end_reported) else {
+            return;
+        };
         if filing == Filing::Filed && search.source.is_some() {
             self.readdress_by(packet, &Readdress { source: search.source, destination: None });
         }

@@ -222,8 +222,8 @@ impl PacketPath {
             };
             match asked {
                 ControlFlow::Continue(()) => accepted.insert(port),
-                ControlFlow::Break(End::Drop(refused, told)) => {
-                    (why, reply) = (refused, told.or(reply));
+                ControlFlow::Break(End::Drop(refused, answer)) => {
+                    (why, reply) = (refused, answer.or(reply));
                 }
                 ControlFlow::Break(end) => return ControlFlow::Break(end),
             }

@@ -121,8 +121,8 @@ fn a_rejected_packet_is_answered_and_leaves_no_connection() {
     assert_eq!(rig.worker.path.counters.output.tcp_resets, 2);
     let recent = rig.worker.path.recent_drops.kept();
     assert_eq!(recent[0].why, DropCause::Rule { rule: 0, revision: 3, invalid: None });
-    let told = rig.worker.path.rules.as_ref().unwrap().shared().tell(&recent[0].why);
-    assert_eq!(told.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
+    let text = rig.worker.path.rules.as_ref().unwrap().shared().tell(&recent[0].why);
+    assert_eq!(text.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
     assert_eq!(rig.listed().len(), 1);
 }
@@ -197,8 +197,8 @@ fn rules_decide_whether_invalid_packets_are_dropped() {
     }
     let why = strict.worker.path.recent_drops.kept()[0].why;
     assert!(why.invalid().is_some_and(|check| check.reason() == DropReason::TcpSequence), "{why}");
-    let told = strict.worker.path.rules.as_ref().unwrap().shared().tell(&why).unwrap();
-    assert!(told.contains("; it is INVALID: sequence"), "{told}");
+    let text = strict.worker.path.rules.as_ref().unwrap().shared().tell(&why).unwrap();
+    assert!(text.contains("; it is INVALID: sequence"), "{text}");
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn rules_of_a_router_and_senders_that_they_refuse_see_a_packet_with_a_hop_less()
     let mut gateway = router_with(r#"{"reject":{"type":"icmp","expr":"admin-prohibited"}}"#);
     gateway.arrive(0, &packet);
     gateway.run_until_idle();
-    let told = gateway.sent(0);
+    let errors = gateway.sent(0);
     // The quote lies behind the headers of Ethernet, IP and ICMP.
-    assert_eq!(told[0].bytes()[14 + 20 + 8 + 8], 63);
+    assert_eq!(errors[0].bytes()[14 + 20 + 8 + 8], 63);
 }

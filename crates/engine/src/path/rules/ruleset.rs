@@ -82,7 +82,7 @@ const fn promise(proxy: &SynProxy) -> Promise {
 }
 
 /// Converts a timeout policy of the ruleset to one of connection tracking.
-fn timeout_policy(policy: &ruleset::TimeoutPolicy) -> TimeoutPolicy {
+fn timeout_policy(policy: &ruleset::TimeoutObject) -> TimeoutPolicy {
     // nft prints no state that has its default, so the tunables do not count here.
     let Timeouts { udp: mut unreplied, udp_stream: mut replied, .. } = Settings::default().timeouts;
     let mut tcp = TcpTimeouts::default();
@@ -342,11 +342,11 @@ impl Rules {
     /// The rule or policy that decided, by its place in the ruleset, and the check that an INVALID
     /// packet failed. `None` if it is not of these rules.
     pub fn tell(&self, why: &DropCause) -> Option<String> {
-        let mut told = self.tell_decider(why)?;
+        let mut text = self.tell_decider(why)?;
         if let Some(invalid) = why.invalid() {
-            told = format!("{told}; it is INVALID: {invalid}");
+            text = format!("{text}; it is INVALID: {invalid}");
         }
-        Some(told)
+        Some(text)
     }
 
     fn tell_decider(&self, why: &DropCause) -> Option<String> {

@@ -448,10 +448,13 @@ fn a_flow_that_was_left_to_the_host_is_explained_as_one() {
             let stateway = stateway(&all.lab);
             stateway.command(&["rules", "explain", &question]).check()
         };
-        let told = explain(port)?;
-        assert!(told.contains("rules have led its flow to this host"), "{end}: {told}");
-        let told = explain(port ^ 1)?;
-        assert!(!told.contains("to this host"), "{told}");
+        let explanation = explain(port)?;
+        assert!(
+            explanation.contains("rules have led its flow to this host"),
+            "{end}: {explanation}"
+        );
+        let explanation = explain(port ^ 1)?;
+        assert!(!explanation.contains("to this host"), "{explanation}");
         assert_eq!(client.said("tcp web")?, "host");
         stop_cleanly(&mut all.lab)
     });

@@ -187,9 +187,9 @@ Examples:
   stateway conntrack load connections.records
   stateway conntrack load - < connections.records
 
-Load the rules before, because elements need the sets that they were in. What the gateway has already
-stays as it is. Exit code 1 means that other records were not taken over, and 2 that the file is
-damaged or no file of connections; then nothing has changed.")]
+Load the rules before, because elements need the sets that they were in. The gateway keeps the
+connections and elements that it has already. Exit code 1 means that other records were not taken
+over, and 2 that the file is damaged or no file of connections; then nothing has changed.")]
     Load(records::LoadArgs),
     /// Delete all connections, or those that match a filter.
     #[command(short_flag = 'F', long_flag = "flush")]
@@ -345,7 +345,7 @@ fn events(
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let mut rows = EventRows::new();
-    told(query, "/v1/events", format, remote, out, |line, out| {
+    print_events(query, "/v1/events", format, remote, out, |line, out| {
         let event: Event = serde_json::from_slice(line)?;
         say_lost(event.lost);
         rows.add(&event, out)
@@ -353,7 +353,7 @@ fn events(
 }
 
 /// Prints a stream of events; `row` prints one event for people.
-fn told(
+fn print_events(
     query: &ConnectionQuery,
     path: &str,
     format: Format,

@@ -114,21 +114,21 @@ pub(super) fn at(file: &Path, what: &str) -> String {
     format!("{name}: {what}")
 }
 
-/// The warning about a ruleset whose chains judge no forwarded packets, such as that of a host that
+/// The warning about a ruleset whose chains see no forwarded packets, such as that of a host that
 /// forwards nothing: it opens a gateway wide.
-pub const NOTHING_JUDGES: &str = "none of its chains judges packets that are forwarded: ALL OF THEM \
+pub const EVERYTHING_PASSES: &str = "none of its chains judges packets that are forwarded: ALL OF THEM \
                                   PASS, also those that are invalid to tracking";
 
 /// Warns if no forwarded packet meets a rule: the ruleset of a host that forwards nothing lets
 /// every packet through a gateway.
-pub(super) fn warn_if_nothing_judges(
+pub(super) fn warn_if_everything_passes(
     summary: &RulesSummary,
     out: &mut Output,
 ) -> anyhow::Result<()> {
     if !summary.base_chains.is_empty() {
         return Ok(());
     }
-    out.line(format_args!("            {NOTHING_JUDGES}"))
+    out.line(format_args!("            {EVERYTHING_PASSES}"))
 }
 
 /// Prints problems, each with its rule below.
@@ -159,7 +159,7 @@ fn print(
             format!("can be loaded without {}", things(*left_out as u64, "unsupported part"))
         }
     };
-    let is_open = if book.judges_nothing() { ", but it LETS EVERYTHING PASS" } else { "" };
+    let is_open = if book.passes_everything() { ", but it LETS EVERYTHING PASS" } else { "" };
     out.line(at(file, &format!("{in_order}{is_open}")))?;
     if let Some(summary) = summary {
         print_summary(summary, routed_only, out)?;
@@ -212,7 +212,7 @@ fn print_summary(
         0 => format!("rules       {rules}"),
         some => format!("rules       {rules}, {some} of them only with mode = \"routed\""),
     })?;
-    warn_if_nothing_judges(summary, out)?;
+    warn_if_everything_passes(summary, out)?;
     out.line(format_args!("sets        {sets}, {}", things(*elements as u64, "element")))?;
     if interfaces.is_empty() {
         return Ok(());

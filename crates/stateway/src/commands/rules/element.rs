@@ -262,8 +262,8 @@ impl Declaration {
         document += &format!("add element {family} {table} {name} {{ {text} }}\n");
         let printed = in_json(document.into_bytes(), Path::new("elements"), None);
         let printed = printed.map_err(|problems| {
-            let told: Vec<&str> = problems.0.iter().map(|problem| problem.what.as_str()).collect();
-            told.join("; ")
+            let texts: Vec<&str> = problems.0.iter().map(|problem| problem.what.as_str()).collect();
+            texts.join("; ")
         })?;
         let mut printed: Value =
             serde_json::from_slice(&printed).map_err(|error| error.to_string())?;

@@ -7,7 +7,7 @@ use control::{ClientError, RuleBook, RulesRefused};
 use engine::Mode;
 use ruleset::Options;
 
-use super::check::{document, list, obstruction, refusal, warn_if_nothing_judges};
+use super::check::{document, list, obstruction, refusal, warn_if_everything_passes};
 use super::host_rules;
 use crate::commands::remote::Remote;
 use crate::print::{Output, things};
@@ -101,7 +101,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         tell!("warning: {warning}");
     }
     if let Some(summary) = &loaded.summary {
-        warn_if_nothing_judges(summary, out)?;
+        warn_if_everything_passes(summary, out)?;
     }
     let rules = loaded.summary.map_or(0, |RulesSummary { rules, .. }| rules) as u64;
     match loaded.confirm_s {

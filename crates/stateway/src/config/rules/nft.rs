@@ -92,7 +92,7 @@ impl NftText<'_> {
                  a ruleset in JSON (nft -j list ruleset > ruleset.json)"
                     .to_owned(),
             )),
-            _ => Err(Problems(told(&messages, file))),
+            _ => Err(Problems(problems_in(&messages, file))),
         }
     }
 }
@@ -169,7 +169,7 @@ pub(super) fn problem(file: &Path, line: usize, what: String, rule: Option<Strin
 
 /// The messages of nft, each with the file and line that it names. nft writes the line of the file
 /// below its message, and marks under it.
-fn told(messages: &str, file: &Path) -> Vec<Problem> {
+fn problems_in(messages: &str, file: &Path) -> Vec<Problem> {
     let mut problems: Vec<Problem> = Vec::new();
     for line in messages.lines() {
         let is_marks = line.chars().all(|mark| " \t^~".contains(mark));

@@ -261,9 +261,9 @@ fn kernels(calls: &[Call]) -> Result<Vec<Option<String>>> {
         orders += &(hex(&message.frame) + "\n");
     }
     let player = player(&namespace, PLAYER.as_bytes())?.input(orders);
-    let told = player.limit(std::time::Duration::from_secs(120)).check()?;
+    let output = player.limit(std::time::Duration::from_secs(120)).check()?;
     let read = |line: &str| String::from_utf8(payload(&bytes(line))).unwrap();
-    Ok(told.lines().map(|line| (line != "lost").then(|| read(line))).collect())
+    Ok(output.lines().map(|line| (line != "lost").then(|| read(line))).collect())
 }
 
 /// The messages that come out of our table.
