@@ -13,7 +13,7 @@ Examples:
   stateway ha active               this gateway takes over
   stateway ha standby              the peer takes over
 
-The notify script of keepalived calls these. A standby has copies of the peer's connections, which
+The notify script of keepalived calls these. A standby has copies of the peer's connections, which \
 go on at once when their packets come. docs/high-availability.md has a whole example.")]
 pub struct Args {
     #[command(subcommand)]
