@@ -113,6 +113,41 @@ fn of_code_only_comments_are_read() {
 }
 
 #[test]
+fn an_item_of_a_list_in_the_middle_of_a_line_is_found() {
+    for text in [
+        "- One.\n- Two is long\n  and ends. - Three.",
+        "- one;\n- two, which is long,\n  and ends; - three.",
+    ] {
+        assert_eq!(found(text), [3], "{text}");
+    }
+    let comment = "//! - One.\n//! - Two. - Three.\n";
+    assert_eq!(found_in_code(comment), [2]);
+    for text in [
+        "- One.\n- Two.",
+        "It is - so.",
+        "Run `a. - b`.",
+        "| one. - two |",
+        "- One.\n\n  More.\n- Two.",
+    ] {
+        assert_eq!(found(text), [0; 0], "{text}");
+    }
+}
+
+#[test]
+fn help_texts_are_read_as_comments_are() {
+    let found = |text: &str| -> Vec<usize> {
+        let texts = help_texts(text);
+        let problems = check_text("crates/a/src/lib.rs", texts.iter().map(String::as_str));
+        problems.into_iter().map(|problem| problem.line).collect()
+    };
+    let text = "#[command(\n    short_flag = 'L',\n    after_long_help = \"\\\nIt says \\\"so\\\". \\\n\
+        What waits \\\nis told.\n\n  stateway What is code. Who waits is told.\")]\nstruct A;\n";
+    assert_eq!(found(text), [5]);
+    assert_eq!(found("#[arg(help = \"What waits is told.\")]\nstruct A;\n"), [1]);
+    assert_eq!(found("const A: &str = \"What waits is told.\";\n"), [0; 0]);
+}
+
+#[test]
 fn marks_that_a_merge_has_left_are_found() {
     let text = "Title\n=======\n\n<<<<<<< HEAD\nOne.\n=======\nTwo.\n>>>>>>> other\n";
     let lines: Vec<_> = merge_marks("a.md", text).iter().map(|problem| problem.line).collect();

@@ -13,7 +13,7 @@ use crate::{CompileOptions, Options, Program, name_bits};
 /// Type of an Ethernet link (`linux/if_arp.h`).
 pub const ETHER: u16 = 1;
 
-/// What rules see besides a packet.
+/// The surroundings of a packet that rules see.
 pub struct Surroundings<'a> {
     pub hook: Hook,
     /// The types of the links that the packet comes from and goes to.

@@ -77,7 +77,7 @@ impl Imported {
     }
 }
 
-/// What a record has changed.
+/// The effect of a record on a connection.
 struct Amended {
     id: ConnectionId,
     /// The record says less than was known.

@@ -61,7 +61,7 @@ fn frames_that_a_queue_does_not_send_are_handed_on_to_be_dropped() {
             outputs.forward(pool.copy_of(&[0x02; 60]).unwrap(), 0, &mut pool, &mut counters);
         }
         outputs.flush(&mut pool, &mut counters);
-        // Whoever drops a frame counts it.
+        // The driver drops these frames and counts them.
         assert_eq!((counters.dropped_total(), counters.transmitted), (0, 3));
         let refused: Vec<_> = std::iter::from_fn(|| outputs.take_refused()).collect();
         assert!(refused.iter().all(|(frame, _)| frame.bytes() == [0x02; 60]));

@@ -17,7 +17,7 @@ Examples:
   stateway check -c gateway.toml && systemctl restart stateway
   stateway check -c gateway.toml --elsewhere
 
-All problems are shown at once, with file, line and key, including those of the ruleset and of
+All problems are shown at once, with file, line and key, including those of the ruleset and of \
 this machine. The exit code is 2 if there is one.")]
 pub struct Args {
     /// The configuration.

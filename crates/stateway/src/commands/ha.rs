@@ -13,8 +13,9 @@ Examples:
   stateway ha active               this gateway takes over
   stateway ha standby              the peer takes over
 
-The notify script of keepalived calls these. Each gateway has copies of the other one's connections,
-which go on at once when their packets come. docs/high-availability.md has a whole example.")]
+The notify script of keepalived calls these. Each gateway has copies of the other one's \
+connections, which go on at once when their packets come. docs/high-availability.md has a whole \
+example.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,

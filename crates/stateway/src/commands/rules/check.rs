@@ -16,12 +16,12 @@ use crate::print::{Output, things};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Every problem is shown with table, chain and handle, and with the effect of leaving the rule out.
-The exit code is 2 if the ruleset can not be loaded. It is 0 for a ruleset that lets everything
-pass, because none of its chains judges forwarded packets. The first line says so then, and with
+Every problem is shown with table, chain and handle, and with the effect of leaving the rule out. \
+The exit code is 2 if the ruleset can not be loaded. It is 0 for a ruleset that lets everything \
+pass, because none of its chains judges forwarded packets. The first line says so then, and with \
 --json the list summary.base_chains is empty.
 
-Messages of nft and of iptables-restore-translate about the file are shown as they are, with its
+Messages of nft and of iptables-restore-translate about the file are shown as they are, with its \
 lines.")]
 pub struct Args {
     /// The ruleset in nft's syntax or JSON, or of iptables-save; `-` for standard input.

@@ -26,14 +26,14 @@ Examples:
   stateway rules element flush inet filter banned
   zcat list.gz | stateway rules element add inet filter banned -
 
-A set is named by the family of its table, the table and its name. Elements are written as for
-`nft add element`, separated by commas, with or without braces around them, and nft itself reads
-them; `-` reads them from standard input. They change for all workers at once, between two batches
-of packets, and all of them or none: the message names each element that is wrong. Connections,
-counters, rates and quotas stay. In a set with auto-merge, ranges that overlap or lie side by side
+A set is named by the family of its table, the table and its name. Elements are written as for \
+`nft add element`, separated by commas, with or without braces around them, and nft itself reads \
+them; `-` reads them from standard input. They change for all workers at once, between two batches \
+of packets, and all of them or none: the message names each element that is wrong. Connections, \
+counters, rates and quotas stay. In a set with auto-merge, ranges that overlap or lie side by side \
 become one, with the timeout and comment of the last, and a part of a range can be deleted.
 
-Elements that are added hold until they time out, are deleted, or the ruleset is exchanged;
+Elements that are added hold until they time out, are deleted, or the ruleset is exchanged; \
 `stateway rules load --keep-elements` keeps them in sets of the same name and type.")]
 pub struct Args {
     #[command(subcommand)]

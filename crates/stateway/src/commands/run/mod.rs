@@ -42,9 +42,10 @@ Examples:
   stateway run -c gateway.toml --log debug
   stateway run -c gateway.toml --socket /tmp/gw.sock
 
-It runs in the foreground until SIGTERM, SIGINT or SIGHUP, then sends the packets that it holds, and
-exits. It reads its configuration only at the start. If it does not end within 15 s, it is ended with
-exit code 1.
+It runs in the foreground until SIGTERM, SIGINT or SIGHUP, then sends the packets that it holds, \
+and exits. It reads its configuration only at the start. If it does not end within 15 s, it is \
+ended with exit code 1.
+
 A configuration to begin with:
   [[interface]]
   name = \"lan0\"
