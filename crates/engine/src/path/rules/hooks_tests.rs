@@ -101,6 +101,33 @@ fn tcp_of(frame: &Frame) -> wire::TcpInfo {
     tcp
 }
 
+/// A rule refuses packets of connections that have had more than two.
+const MORE_THAN_TWO: &str =
+    r#"{"match":{"op":">","left":{"ct":{"key":"packets"}},"right":2}},{"drop":null}"#;
+
+#[test]
+fn rules_that_ask_for_counts_have_connections_counted() {
+    let mut rig = rig(one_chain("forward", 0, "accept", &[MORE_THAN_TWO]));
+    assert!(rig.passes(false, 22, SYN, (100, 0)));
+    assert!(rig.passes(true, 22, SYN | ACK, (500, 101)));
+    assert!(!rig.passes(false, 22, ACK, (101, 501)), "the third packet");
+    // A change of tunables does not end it, and neither does the switch itself.
+    let mut settings = crate::Settings::default();
+    for tunable in [0, 1, 0] {
+        settings.set("nf_conntrack_acct", tunable).unwrap();
+        assert!(rig.commands.push(Command::Settings(Box::new(settings.clone()))).is_ok());
+        rig.exchange(0, []);
+        assert!(rig.worker.path.tracking.settings().conntrack.accounting);
+    }
+    // Other rules that do not ask end it, and the tunable holds again.
+    let names = ["lan0".to_owned(), "wan0".to_owned()];
+    let other = one_chain("forward", 0, "accept", &[PORT_22]);
+    let other = Rules::prepare(other, Mode::Bridge, 7, &names).unwrap().load(4, rig.now);
+    assert!(rig.commands.push(Command::Rules(Some(other.for_worker()))).is_ok());
+    rig.exchange(0, []);
+    assert!(!rig.worker.path.tracking.settings().conntrack.accounting);
+}
+
 #[test]
 fn a_rejected_packet_is_answered_and_leaves_no_connection() {
     let reject = format!(
