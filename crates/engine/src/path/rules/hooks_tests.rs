@@ -14,8 +14,8 @@ use crate::testing::many_workers::TestGateway;
 use crate::testing::one_worker::Rig;
 use crate::testing::router;
 use crate::testing::rules::{one_chain, one_chain_with};
-use crate::worker::command::Command;
-use netio::Frame;
+use crate::worker::command::{Command, Notice};
+use netio::{Frame, PortId};
 use wire::Transport;
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -126,6 +126,20 @@ fn rules_that_ask_for_counts_have_connections_counted() {
     assert!(rig.commands.push(Command::Rules(Some(other.for_worker()))).is_ok());
     rig.exchange(0, []);
     assert!(!rig.worker.path.tracking.settings().conntrack.accounting);
+}
+
+#[test]
+fn a_logged_packet_has_the_port_that_it_leaves_by_where_that_is_known() {
+    for (hook, output) in [("prerouting", None), ("forward", Some(PortId(1)))] {
+        let mut rig = rig(one_chain(hook, 0, "accept", &[r#"{"log":{"prefix":"seen "}}"#]));
+        assert!(rig.passes(false, 22, SYN, (100, 0)));
+        let logged = rig.notices.try_iter().find_map(|notice| match notice {
+            Notice::Logged(_, line) => Some(line),
+            _ => None,
+        });
+        let logged = logged.unwrap();
+        assert_eq!((logged.port, logged.output), (PortId(0), output), "{hook}");
+    }
 }
 
 #[test]
