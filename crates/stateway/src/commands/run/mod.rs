@@ -138,7 +138,7 @@ fn tell_of(book: &RuleBook) {
     if book.judges_nothing() {
         tracing::warn!("of the ruleset {NOTHING_JUDGES}");
     }
-    if let Some(warning) = book.host_warning() {
+    for warning in book.host_warning().into_iter().chain(book.source_warning()) {
         tracing::warn!("{warning}");
     }
 }
