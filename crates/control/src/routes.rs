@@ -82,13 +82,15 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
         let (status, (book, left)) =
             keeper.active_and(|| gateway.status()).map_err(unresponsive)?;
         let chains = book.as_ref().map(|book| book.kernels_chains()).unwrap_or_default();
-        let host_warning = warning(&chains);
+        let of_kernel = warning(&chains);
+        let of_sources = book.as_ref().and_then(|book| book.source_warning());
+        let of_kernel = of_kernel.into_iter().chain(of_sources);
         let rules = status.rules.as_ref().zip(book);
         let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left, chains));
         let log_lines_lost = log_lines_lost();
         let of_log = (log_lines_lost > 0).then(|| lost_lines(log_lines_lost));
         let warnings = gateway.rule_troubles().into_iter();
-        let warnings = warnings.chain(host_warning).chain(of_log).collect();
+        let warnings = warnings.chain(of_kernel).chain(of_log).collect();
         Ok(Status { rules, warnings, log_lines_lost, ..Status::new(&status, limit) })
     })
     .await

@@ -89,6 +89,7 @@ fn try_document(
     };
     let missing_interfaces = book.missing_interfaces(&shared.gateway.interfaces());
     let (report, kernels_chains) = (book.report(), book.kernels_chains());
+    let of_sources = book.source_warning();
     let trial = shared.rules.load(&*shared.gateway, book, confirm, Instant::now());
     let trial = trial.map_err(|error| match error {
         TryError::Waits(_) => Refused::conflict(
@@ -112,8 +113,8 @@ fn try_document(
     })?;
     let (problems, summary) = (report.problems, report.summary);
     let confirm_s = confirm.map(|confirm| confirm.as_secs());
-    let warnings =
-        shared.gateway.rule_troubles().into_iter().chain(warning(&kernels_chains)).collect();
+    let of_kernel = warning(&kernels_chains).into_iter().chain(of_sources);
+    let warnings = shared.gateway.rule_troubles().into_iter().chain(of_kernel).collect();
     let schema = SCHEMA;
     let loaded = LoadedRules {
         schema,

@@ -157,14 +157,17 @@ pub enum PortError {
     /// The interface carries no Ethernet frames, and the caller can not do without.
     #[error(
         "{interface} is {what}; a bridge has Ethernet interfaces only, and a router also tun, \
-         WireGuard, PPP and tunnels of IP packets: set `mode = \"routed\"`, name the interface that \
-         it runs over, or give a tunnel a device that carries frames (tap, gretap, vxlan)"
+         WireGuard, PPP and tunnels of IP packets: {}name the interface that it runs over, or give a \
+         tunnel a device that carries frames (tap, gretap, vxlan)",
+        if *.is_bridge { "set `mode = \"routed\"`, " } else { "" }
     )]
     NotEthernet {
         /// Name of the interface.
         interface: String,
         /// The kind of interface.
         what: &'static str,
+        /// True if a bridge was to use it, and a router might.
+        is_bridge: bool,
     },
     /// Another gateway forwards the packets of this interface.
     #[error(

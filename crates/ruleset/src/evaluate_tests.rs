@@ -503,6 +503,20 @@ fn an_element_that_a_worker_adds_is_there_for_all_workers() {
     assert_eq!(shared.element_count(&program, SetId(0), later), Some(0));
 }
 
+#[test]
+fn a_constant_is_a_part_of_an_element_that_a_rule_adds() {
+    let pairs = json!({"set": {"family": "inet", "table": "t", "name": "pairs",
+        "type": ["ipv4_addr", "inet_service"], "size": 4, "flags": ["timeout"]}});
+    let knock = json!({"set": {"op": "add", "set": "@pairs", "elem": {"elem": {"timeout": 10,
+        "val": {"concat": [payload("ip", "saddr"), 2345]}}}}});
+    let rule = json!({"rule": {"family": "inet", "table": "t", "chain": "c0", "expr": [knock]}});
+    let program = program(&document(vec![vec![pairs, rule]], true), true);
+    let (shared, now) = (SharedState::new(&program, Timestamp::ZERO), Timestamp::from_secs(1));
+    tcp().evaluate(&program, &mut RuleState::new(&program, &shared, now), now);
+    let keys: Vec<_> = shared.elements(&program, now).into_iter().map(|it| it.key).collect();
+    assert_eq!(keys, [[0xc000_0201, 2345]]);
+}
+
 /// The same packets, dealt out to more and more workers, some of which leave.
 #[test]
 fn more_workers_let_no_more_and_no_less_pass() {

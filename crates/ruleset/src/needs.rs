@@ -1,7 +1,7 @@
 //! The services that a ruleset needs of a gateway, and the places of its rules and chains.
 
 use crate::attached::{Helper, SynProxy, TimeoutObject};
-use crate::field::{Field, HeaderBits};
+use crate::field::{CtField, Field, HeaderBits};
 use crate::model::{
     HelperId, Item, Load, Log, NatKind, NatOperand, Operand, RuleId, Target, ValidRuleset,
 };
@@ -65,6 +65,17 @@ impl ValidRuleset {
     /// True if a rule asks which CPU judges the packet.
     pub fn asks_for_cpu(&self) -> bool {
         self.reads(|field| field == Field::Cpu)
+    }
+
+    /// True if a rule asks how many packets or bytes a connection has had (`ct packets`, `ct bytes`,
+    /// `ct avgpkt`).
+    pub fn asks_for_counts(&self) -> bool {
+        self.reads(|field| {
+            matches!(
+                field,
+                Field::Connection(CtField::Packets(_) | CtField::Bytes(_) | CtField::Average(_))
+            )
+        })
     }
 
     /// True if a rule looks at bytes of headers beside addresses, ports and the options of TCP, or

@@ -90,6 +90,31 @@ impl RuleBook {
     }
 }
 
+impl RuleBook {
+    /// A warning, as long as the kernel translates sources as well as this ruleset. The kernel gets
+    /// no replies to connections that it has translated to an address of the gateway's rules.
+    pub fn source_warning(&self) -> Option<String> {
+        let translations = self.ruleset.translations();
+        // Nobody is asked for nothing.
+        if translations.sources.is_empty() && !translations.masquerades {
+            return None;
+        }
+        told_of_sources(&engine::host_source_translations().unwrap_or_default())
+    }
+}
+
+fn told_of_sources(chains: &[String]) -> Option<String> {
+    (!chains.is_empty()).then(|| {
+        format!(
+            "THE KERNEL TRANSLATES SOURCES TOO, in {}: the gateway takes the replies of TCP and UDP \
+             connections that the kernel has translated to one of its own translation addresses, so \
+             these connections of this host, its containers and its virtual machines break: have \
+             the kernel translate nothing that leaves by an interface of the gateway",
+            chains.join(", ")
+        )
+    })
+}
+
 /// A warning about the chains that the kernel lacks.
 pub(crate) fn warning(chains: &[HostRule]) -> Option<String> {
     let lacks = chains.iter().filter(|chain| chain.is_there == Some(false));
@@ -193,5 +218,13 @@ mod tests {
         assert_eq!(rules[0].place, "inet t chain in rule handle 4");
         let rules = book.host_rules(&[], None);
         assert_eq!((rules.len(), rules[0].is_there), (2, None));
+    }
+
+    #[test]
+    fn a_kernel_that_translates_sources_is_warned_of() {
+        assert_eq!(told_of_sources(&[]), None);
+        let chains = ["ip nat chain postrouting", "ip6 nat chain out"].map(str::to_owned);
+        let told = told_of_sources(&chains).unwrap();
+        assert!(told.contains("in ip nat chain postrouting, ip6 nat chain out: "), "{told}");
     }
 }

@@ -36,6 +36,25 @@ const MOST_PER_PACKET: usize = 1000;
 const FROM_TEXT: &str = "this is a ruleset in nft's own syntax, where JSON is needed: `stateway rules \
      load RULES.nft` has nft read it, and `nft -j list ruleset` prints the one of a host";
 
+/// The reason why bytes are no ruleset in any form; `None` if they may be one with a mistake in it.
+fn no_ruleset(text: &[u8]) -> Option<&'static str> {
+    match text {
+        [0xef, 0xbb, 0xbf, ..] => Some(
+            "it begins with a byte order mark, which is no part of a ruleset: save it as UTF-8 \
+             without one",
+        ),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Some("it is UTF-16 or no text: save it as UTF-8"),
+        _ if text.iter().all(u8::is_ascii_whitespace) => Some(
+            "it is empty: write a ruleset as nft(8) describes it, or print the one of a host with \
+             `nft list ruleset`",
+        ),
+        _ if text.contains(&0) || std::str::from_utf8(text).is_err() => {
+            Some("it is no text: a ruleset is text in nft's syntax or JSON, as UTF-8")
+        }
+        _ => None,
+    }
+}
+
 /// A ruleset that may be loaded.
 #[derive(Clone, Debug)]
 pub struct RuleBook {
@@ -93,8 +112,7 @@ impl RuleBook {
                 DocumentError::Json(error) => error,
                 error @ DocumentError::TooLong => return refused(error.to_string()),
             };
-            if text.iter().all(u8::is_ascii_whitespace) {
-                let what = "it is empty; `nft -j list ruleset > ruleset.json` prints a ruleset";
+            if let Some(what) = no_ruleset(&text) {
                 return refused(what.to_owned());
             }
             refused(if is_text(&text) {

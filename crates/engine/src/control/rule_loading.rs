@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conntrack::TooManyZones;
 use flow::{Timestamp, Zone};
-use netio::clock;
+use netio::{PortId, clock};
 use ruleset::listing::LiveElement;
 use ruleset::{Counted, CounterId, LogId, Program, QuotaId, RuleState, SetId, ValidRuleset};
 use steer::{Steered, WorkerId};
@@ -498,11 +498,14 @@ impl Coordinator {
         if revision != rules.revision {
             return;
         }
-        let interface = self.ports.names().into_iter().nth(usize::from(line.port.0));
-        let interface = interface.unwrap_or_default();
+        let names = self.ports.names();
+        let name = |port: PortId| names.get(usize::from(port.0)).map(String::as_str);
+        let input = name(line.port).unwrap_or_default();
+        let output = line.output.and_then(name).map(|name| format!("out={name} "));
+        let output = output.unwrap_or_default();
         let frame = line.bytes();
         let summary = Summary { frame: &frame };
-        tracing::info!(target: "rules", "{}in={interface} {summary} ({place})", log.prefix);
+        tracing::info!(target: "rules", "{}in={input} {output}{summary} ({place})", log.prefix);
     }
 }
 

@@ -96,6 +96,7 @@ impl PacketPath {
         if rules.as_ref().is_some_and(|rules| rules.translates()) {
             self.forwarder.take_own();
         }
+        self.tracking.count_for_rules(rules.as_ref().is_some_and(|rules| rules.asks_for_counts()));
         std::mem::replace(&mut self.rules, rules)
     }
 
@@ -103,11 +104,13 @@ impl PacketPath {
     pub(crate) fn change_elements(&mut self, rules: &Arc<Rules>, moves: &CounterMoves) {
         if let Some(before) = &mut self.rules {
             before.go_on_with(rules, moves);
+            self.tracking.count_for_rules(before.asks_for_counts());
         }
     }
 
     /// Judges by these rules from now on. This is for workers without a coordinator.
     pub(crate) fn set_rules(&mut self, rules: &Arc<Rules>) {
+        self.tracking.count_for_rules(rules.asks_for_counts());
         self.rules = Some(rules.for_worker());
     }
 

@@ -334,7 +334,7 @@ impl PacketPath {
         let outcome = rules.consult(Hook::Forward, &view, now);
         self.mark_inside(packet, &outcome, tracked, now);
         if outcome.logs.asked() > 0 {
-            self.log(&outcome, packet, now);
+            self.log(&outcome, packet, outer.output_port, now);
         }
         match outcome.decision {
             // There is nobody inside to be answered.

@@ -29,8 +29,12 @@ const GENERATION_BITS: u32 = 48;
 
 /// The part of tracking that is not in the bucket, one for each worker.
 pub struct Tracking {
-    /// Tunables.
+    /// Tunables. Connections are also counted here if only rules ask for it.
     settings: Settings,
+    /// True if the tunable has connections counted (`nf_conntrack_acct`).
+    counts_by_tunable: bool,
+    /// True if rules ask for the packets or bytes of connections.
+    counts_for_rules: bool,
     /// The settings of each zone.
     zones: Zones,
     /// How many connections there may be.
@@ -74,6 +78,8 @@ impl Tracking {
     ) -> Self {
         zones.apply(&settings.conntrack);
         Self {
+            counts_by_tunable: settings.conntrack.accounting,
+            counts_for_rules: false,
             settings,
             zones,
             limits,
@@ -204,12 +210,28 @@ impl Tracking {
     }
 
     /// Takes over changed tunables.
-    pub fn apply(&mut self, settings: Settings) {
+    pub fn apply(&mut self, mut settings: Settings) {
+        self.counts_by_tunable = settings.conntrack.accounting;
+        settings.conntrack.accounting |= self.counts_for_rules;
         self.zones.apply(&settings.conntrack);
         if let Some(inside) = &mut self.inside {
             inside.apply(&settings.conntrack);
         }
         self.settings = settings;
+    }
+
+    /// Counts packets and bytes of connections that open from now on, whatever the tunable says, if
+    /// rules ask for them.
+    pub fn count_for_rules(&mut self, asked: bool) {
+        self.counts_for_rules = asked;
+        let settings = Settings {
+            conntrack: conntrack::Settings {
+                accounting: self.counts_by_tunable,
+                ..self.settings.conntrack.clone()
+            },
+            ..self.settings.clone()
+        };
+        self.apply(settings);
     }
 
     /// Takes the share of one of this many workers of the limits.

@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::{keys, refusals};
 use crate::field::{self, Field};
 use crate::generator::{Generator, Hashed, Source};
-use crate::kind::{Kind, only, outline};
+use crate::hook::TableFamily;
+use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS};
 use crate::model::{GeneratorId, Key, Load, TypedKey, plain};
 use crate::problem::{Fault, Parsed, Path};
@@ -16,10 +17,18 @@ fn text<'v>(value: &'v Value, key: &str, path: &Path<'_>) -> Parsed<&'v str> {
     found.ok_or_else(|| path.invalid(format!("no `{key}`")))
 }
 
+/// Reads the expressions of a table.
+pub(crate) struct ExpressionReader<'a> {
+    /// The family of the table.
+    pub family: TableFamily,
+    /// The generators of the ruleset so far.
+    pub generators: &'a mut Vec<Generator>,
+}
+
 /// One value of a packet with its type.
 pub(crate) fn load(
     value: &Value,
-    generators: &mut Vec<Generator>,
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<(Load, Kind)> {
     if path.depth() > MAX_EXPRESSION_DEPTH {
@@ -42,11 +51,11 @@ pub(crate) fn load(
             let key = text(inside, "key", &path)?;
             if key == "random" {
                 let (source, modulus, offset) = (Source::Random, u32::MAX, 0);
-                return Ok(made(Generator { source, modulus, offset }, generators));
+                return Ok(made(Generator { source, modulus, offset }, reader));
             }
             field::meta(key).map(plain).ok_or_else(|| refused(&format!("meta {key}"), &path))
         }
-        "ct" => connection(inside, &path),
+        "ct" => connection(inside, reader.family, &path),
         "tcp option" if inside.get("base").is_some() => {
             let number = |key| inside.get(key).and_then(Value::as_u64).unwrap_or_default();
             let known = field::raw_tcp_option(number("base"), number("offset"), number("len"));
@@ -84,8 +93,8 @@ pub(crate) fn load(
                 path.unsupported(refusals::with_reason(message, &format!("{form} {name}")))
             })
         }
-        "numgen" | "jhash" | "symhash" => generated(form, inside, generators, &path),
-        "&" | "|" | "^" => combined(form, inside, generators, &path),
+        "numgen" | "jhash" | "symhash" => generated(form, inside, reader, &path),
+        "&" | "|" | "^" => combined(form, inside, reader, &path),
         "<<" | ">>" => Err(path.unsupported("shifts")),
         "concat" => Err(path.invalid("a concatenation where one value is read")),
         other => Err(refused(other, &path)),
@@ -121,8 +130,16 @@ fn payload(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
     known.ok_or_else(|| refused(&format!("{} {}", shown(header), shown(name)), path))
 }
 
-fn connection(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
+fn connection(value: &Value, family: TableFamily, path: &Path<'_>) -> Parsed<(Load, Kind)> {
     let key = text(value, "key", path)?;
+    // In a table of one family the address may stand without it.
+    let key = match (key, family) {
+        ("saddr", TableFamily::Ip) => "ip saddr",
+        ("daddr", TableFamily::Ip) => "ip daddr",
+        ("saddr", TableFamily::Ip6) => "ip6 saddr",
+        ("daddr", TableFamily::Ip6) => "ip6 daddr",
+        _ => key,
+    };
     let reply = match value.get("dir").and_then(Value::as_str) {
         None => None,
         Some("original") => Some(false),
@@ -133,11 +150,19 @@ fn connection(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
     known.ok_or_else(|| refused(&format!("ct {key}"), path))
 }
 
+/// True if nft may have printed this constant for a prefix. It shifts a prefix of whole bytes behind
+/// `ct saddr` and `ct daddr` without a family: `192.0.2.0/24` becomes `0.192.0.2` (seen in 1.0.6).
+pub(crate) fn may_be_cut_prefix(value: &Value, kind: Kind, interval: Interval) -> bool {
+    let key = value.get("ct").and_then(|ct| ct.get("key")?.as_str());
+    let first_byte = kind.greatest() ^ (kind.greatest() >> 8);
+    matches!(key, Some("saddr" | "daddr")) && interval.is_one() && interval.low & first_byte == 0
+}
+
 /// `numgen`, `jhash`, `symhash`: a number that the rule makes.
 fn generated(
     form: &str,
     value: &Value,
-    generators: &mut Vec<Generator>,
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<(Load, Kind)> {
     let number = |key: &str| match value.get(key) {
@@ -163,7 +188,7 @@ fn generated(
             if reads_index(hashed) {
                 return Err(path.unsupported("a hash over an interface's number: use its name"));
             }
-            let parts = key(hashed, generators, &path)?.into_iter().map(|(load, kind)| {
+            let parts = key(hashed, reader, &path)?.into_iter().map(|(load, kind)| {
                 let whole = Hashed::new(load, kind);
                 whole.ok_or_else(|| path.unsupported("a hash over a part of a byte"))
             });
@@ -172,13 +197,13 @@ fn generated(
         }
         _ => Source::Symmetric,
     };
-    Ok(made(Generator { source, modulus, offset }, generators))
+    Ok(made(Generator { source, modulus, offset }, reader))
 }
 
 /// The number of one more generator.
-fn made(generator: Generator, generators: &mut Vec<Generator>) -> (Load, Kind) {
-    generators.push(generator);
-    let id = GeneratorId(generators.len() as u32 - 1);
+fn made(generator: Generator, reader: &mut ExpressionReader<'_>) -> (Load, Kind) {
+    reader.generators.push(generator);
+    let id = GeneratorId(reader.generators.len() as u32 - 1);
     plain((Field::Generated(id), Kind::Integer(32)))
 }
 
@@ -198,13 +223,13 @@ fn reads_index(value: &Value) -> bool {
 fn combined(
     operator: &str,
     value: &Value,
-    generators: &mut Vec<Generator>,
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<(Load, Kind)> {
     let Some([first, constants @ ..]) = value.as_array().map(Vec::as_slice) else {
         return Err(path.invalid("no operands"));
     };
-    let (mut combined, kind) = load(first, generators, &path.index(0))?;
+    let (mut combined, kind) = load(first, reader, &path.index(0))?;
     for (at, constant) in constants.iter().enumerate() {
         let path = path.index(at + 1);
         if let Some(("payload" | "meta" | "ct" | "rt" | "&" | "|" | "^" | "<<" | ">>", _)) =
@@ -232,11 +257,28 @@ fn combined(
 /// One value, or a concatenation of them.
 pub(crate) fn key(
     value: &Value,
-    generators: &mut Vec<Generator>,
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<TypedKey> {
+    element(value, &[], reader, path)
+}
+
+/// The same for an element that a rule adds to a set with keys of these types. Constants may stand
+/// in it.
+pub(crate) fn element(
+    value: &Value,
+    declared: &[Kind],
+    reader: &mut ExpressionReader<'_>,
+    path: &Path<'_>,
+) -> Parsed<TypedKey> {
+    let mut part = |at: usize, value: &Value, path: &Path<'_>| match declared.get(at) {
+        Some(kind) if value.is_string() || value.is_number() => {
+            Ok((Load::constant(kind.constant(value, path)?), *kind))
+        }
+        _ => load(value, reader, path),
+    };
     let Some(("concat", parts)) = only(value) else {
-        return Ok(vec![load(value, generators, path)?]);
+        return Ok(vec![part(0, value, path)?]);
     };
     let path = path.key("concat");
     let parts = parts.as_array().ok_or_else(|| path.invalid("no list"))?;
@@ -245,7 +287,7 @@ pub(crate) fn key(
     }
     let parts = parts.iter().enumerate();
     let key: TypedKey =
-        parts.map(|(at, part)| load(part, generators, &path.index(at))).collect::<Parsed<_>>()?;
+        parts.map(|(at, value)| part(at, value, &path.index(at))).collect::<Parsed<_>>()?;
     if key.iter().map(|(_, kind)| 4 * kind.words()).sum::<usize>() > MAX_KEY_BYTES {
         return Err(path.invalid(format!("a key of more than {MAX_KEY_BYTES} bytes")));
     }

@@ -83,7 +83,7 @@ impl Reader<'_, '_> {
         let path = path.key("map");
         keys::check("map", map, &path)?;
         let key_value = map.get("key").ok_or_else(|| path.invalid("no `key`"))?;
-        let key = expression::key(key_value, &mut self.parts.generators, &path.key("key"))?;
+        let key = expression::key(key_value, &mut self.expressions(), &path.key("key"))?;
         let data = map.get("data").ok_or_else(|| path.invalid("no `data`"))?;
         let with_port = kind != Kind::Port && holds_pairs(data);
         let wanted = if with_port { vec![kind, Kind::Port] } else { vec![kind] };

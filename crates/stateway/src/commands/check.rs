@@ -108,6 +108,7 @@ fn print_rules(
 fn print_host_rules(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
     let mut lines = host_rules::lines(book);
     lines.extend(host_rules::lines_of_chains(&book.kernels_chains()));
+    lines.extend(book.source_warning());
     lines.iter().try_for_each(|line| out.line(format_args!("             {line}")))
 }
 

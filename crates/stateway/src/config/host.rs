@@ -153,7 +153,8 @@ fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) 
     let unfit = found.as_ref().ok().and_then(|it| it.as_ref()?.unfit(takes_bare));
     if let Some(what) = unfit {
         let interface = name.to_owned();
-        return Some(PortError::NotEthernet { interface, what }.to_string());
+        let is_bridge = mode == Mode::Bridge;
+        return Some(PortError::NotEthernet { interface, what, is_bridge }.to_string());
     }
     match found {
         Ok(Some(state)) if state.up => None,

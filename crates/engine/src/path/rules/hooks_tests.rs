@@ -14,8 +14,8 @@ use crate::testing::many_workers::TestGateway;
 use crate::testing::one_worker::Rig;
 use crate::testing::router;
 use crate::testing::rules::{one_chain, one_chain_with};
-use crate::worker::command::Command;
-use netio::Frame;
+use crate::worker::command::{Command, Notice};
+use netio::{Frame, PortId};
 use wire::Transport;
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -99,6 +99,47 @@ fn tcp_of(frame: &Frame) -> wire::TcpInfo {
     assert!(wire::checksum::verify_transport(frame.bytes(), &network));
     let Transport::Tcp(tcp) = network.transport else { panic!("no TCP") };
     tcp
+}
+
+/// A rule refuses packets of connections that have had more than two.
+const MORE_THAN_TWO: &str =
+    r#"{"match":{"op":">","left":{"ct":{"key":"packets"}},"right":2}},{"drop":null}"#;
+
+#[test]
+fn rules_that_ask_for_counts_have_connections_counted() {
+    let mut rig = rig(one_chain("forward", 0, "accept", &[MORE_THAN_TWO]));
+    assert!(rig.passes(false, 22, SYN, (100, 0)));
+    assert!(rig.passes(true, 22, SYN | ACK, (500, 101)));
+    assert!(!rig.passes(false, 22, ACK, (101, 501)), "the third packet");
+    // A change of tunables does not end it, and neither does the switch itself.
+    let mut settings = crate::Settings::default();
+    for tunable in [0, 1, 0] {
+        settings.set("nf_conntrack_acct", tunable).unwrap();
+        assert!(rig.commands.push(Command::Settings(Box::new(settings.clone()))).is_ok());
+        rig.exchange(0, []);
+        assert!(rig.worker.path.tracking.settings().conntrack.accounting);
+    }
+    // Other rules that do not ask end it, and the tunable holds again.
+    let names = ["lan0".to_owned(), "wan0".to_owned()];
+    let other = one_chain("forward", 0, "accept", &[PORT_22]);
+    let other = Rules::prepare(other, Mode::Bridge, 7, &names).unwrap().load(4, rig.now);
+    assert!(rig.commands.push(Command::Rules(Some(other.for_worker()))).is_ok());
+    rig.exchange(0, []);
+    assert!(!rig.worker.path.tracking.settings().conntrack.accounting);
+}
+
+#[test]
+fn a_logged_packet_has_the_port_that_it_leaves_by_where_that_is_known() {
+    for (hook, output) in [("prerouting", None), ("forward", Some(PortId(1)))] {
+        let mut rig = rig(one_chain(hook, 0, "accept", &[r#"{"log":{"prefix":"seen "}}"#]));
+        assert!(rig.passes(false, 22, SYN, (100, 0)));
+        let logged = rig.notices.try_iter().find_map(|notice| match notice {
+            Notice::Logged(_, line) => Some(line),
+            _ => None,
+        });
+        let logged = logged.unwrap();
+        assert_eq!((logged.port, logged.output), (PortId(0), output), "{hook}");
+    }
 }
 
 #[test]

@@ -143,6 +143,8 @@ pub struct Rules {
     syn_proxies: Vec<Promise>,
     /// The zones that rules put packets in.
     zones: Vec<Zone>,
+    /// True if the rules ask for the packets or bytes of connections.
+    asks_for_counts: bool,
     translations: Translations,
 }
 
@@ -162,10 +164,20 @@ impl Rules {
         let timeouts = ruleset.timeouts().iter().map(timeout_policy).collect();
         let syn_proxies = ruleset.syn_proxies().iter().map(promise).collect();
         let zones = ruleset.zones_set().into_iter().map(Zone).collect();
+        let asks_for_counts = ruleset.asks_for_counts();
         let translations = ruleset.translations();
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
         let interfaces = as_compared(interfaces);
-        Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, zones, translations })
+        Ok(Unloaded {
+            program,
+            interfaces,
+            helpers,
+            timeouts,
+            syn_proxies,
+            zones,
+            asks_for_counts,
+            translations,
+        })
     }
 
     /// Sets the interfaces of the ports, for workers that begin to judge by these rules from now
@@ -229,6 +241,11 @@ impl Rules {
     /// The timeouts that a rule names.
     pub fn timeouts(&self, id: TimeoutId) -> Option<&TimeoutPolicy> {
         self.timeouts.get(id.index())
+    }
+
+    /// True if the rules ask for the packets or bytes of connections.
+    pub const fn asks_for_counts(&self) -> bool {
+        self.asks_for_counts
     }
 
     /// True if the rules have SYN proxies.
@@ -301,6 +318,7 @@ pub struct Unloaded {
     timeouts: Vec<TimeoutPolicy>,
     syn_proxies: Vec<Promise>,
     zones: Vec<Zone>,
+    asks_for_counts: bool,
     translations: Translations,
 }
 
@@ -321,8 +339,16 @@ impl Unloaded {
     }
 
     fn into_rules(self, revision: u32, loaded_at: Timestamp, shared: SharedState) -> Arc<Rules> {
-        let Self { program, interfaces, helpers, timeouts, syn_proxies, zones, translations } =
-            self;
+        let Self {
+            program,
+            interfaces,
+            helpers,
+            timeouts,
+            syn_proxies,
+            zones,
+            asks_for_counts,
+            translations,
+        } = self;
         Arc::new(Rules {
             program,
             revision,
@@ -333,6 +359,7 @@ impl Unloaded {
             timeouts,
             syn_proxies,
             zones,
+            asks_for_counts,
             translations,
         })
     }

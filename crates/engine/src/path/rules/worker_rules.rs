@@ -137,6 +137,11 @@ impl WorkerRules {
         self.shared.sets_zones()
     }
 
+    /// True if the rules ask for the packets or bytes of connections.
+    pub fn asks_for_counts(&self) -> bool {
+        self.shared.asks_for_counts()
+    }
+
     /// True if the rules translate anything.
     pub fn translates(&self) -> bool {
         self.shared.translates()

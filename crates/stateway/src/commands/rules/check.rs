@@ -169,6 +169,9 @@ fn print(
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;
     }
+    if let Some(warning) = book.source_warning() {
+        tell!("warning: {warning}");
+    }
     for (severity, title) in [
         ("unsupported", "left out:"),
         ("left_to_kernel", "left to the kernel:"),

@@ -81,6 +81,9 @@ impl NftText<'_> {
                 "is longer than {} MiB as JSON, the limit for a ruleset",
                 MAX_DOCUMENT_BYTES >> 20
             ))),
+            Some(0) if !output.starts_with(b"{") => Err(whole(
+                "has nft print something, as `list ruleset` does: take such orders out".to_owned(),
+            )),
             // The JSON is one line.
             Some(0) => {
                 let end = output.iter().position(|byte| *byte == b'\n').unwrap_or(output.len());
@@ -92,9 +95,19 @@ impl NftText<'_> {
                  a ruleset in JSON (nft -j list ruleset > ruleset.json)"
                     .to_owned(),
             )),
+            _ if has_returns(text) => Err(whole(
+                "has lines that end in CR LF, as on Windows, and nft reads only those that end in \
+                 LF: convert it, for example with sed -i 's/\\r$//' FILE"
+                    .to_owned(),
+            )),
             _ => Err(Problems(problems_in(&messages, file))),
         }
     }
+}
+
+/// True if a line ends with a carriage return.
+fn has_returns(text: &[u8]) -> bool {
+    text.windows(2).any(|pair| pair == b"\r\n")
 }
 
 /// Orders for ip(8) that make interfaces of these names. All of them are ends of cables, because
