@@ -286,12 +286,6 @@ impl Load {
         Self { field, and: u128::MAX, xor: 0 }
     }
 
-    /// This value for every packet.
-    pub const fn constant(value: u128) -> Self {
-        // Every packet has this field, and nothing of it is left.
-        Self { field: Field::Nfproto, and: 0, xor: value }
-    }
-
     pub const fn is_plain(&self) -> bool {
         self.and == u128::MAX && self.xor == 0
     }

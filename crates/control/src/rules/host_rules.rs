@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ruleset::{EndsAt, HostChain, listing};
+use ruleset::{EndsAt, HostChain, NatKind, Need, listing};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::Family;
@@ -94,9 +94,10 @@ impl RuleBook {
     /// A warning, as long as the kernel translates sources as well as this ruleset. The kernel gets
     /// no replies to connections that it has translated to an address of the gateway's rules.
     pub fn source_warning(&self) -> Option<String> {
-        let translations = self.ruleset.translations();
+        let of_source =
+            |need| matches!(need, Need::Translation(NatKind::Source | NatKind::Masquerade));
         // Nobody is asked for nothing.
-        if translations.sources.is_empty() && !translations.masquerades {
+        if !self.ruleset.needs().any(|(_, need)| of_source(need)) {
             return None;
         }
         told_of_sources(&engine::host_source_translations().unwrap_or_default())

@@ -223,14 +223,12 @@ impl Tracking {
     /// Counts packets and bytes of connections that open from now on, whatever the tunable says, if
     /// rules ask for them.
     pub fn count_for_rules(&mut self, asked: bool) {
+        if asked == self.counts_for_rules {
+            return;
+        }
         self.counts_for_rules = asked;
-        let settings = Settings {
-            conntrack: conntrack::Settings {
-                accounting: self.counts_by_tunable,
-                ..self.settings.conntrack.clone()
-            },
-            ..self.settings.clone()
-        };
+        let mut settings = self.settings.clone();
+        settings.conntrack.accounting = self.counts_by_tunable;
         self.apply(settings);
     }
 

@@ -50,7 +50,7 @@ pub struct Rig {
     pub worker: Worker,
     pub commands: Producer<Command>,
     pub now: Timestamp,
-    /// What the worker tells its coordinator.
+    /// The notices of the worker to its coordinator.
     pub notices: mpsc::Receiver<Notice>,
     /// The frames that each port receives, and those that it has sent.
     ports: [(Line, Line); 2],

@@ -273,7 +273,7 @@ pub(crate) fn element(
 ) -> Parsed<TypedKey> {
     let mut part = |at: usize, value: &Value, path: &Path<'_>| match declared.get(at) {
         Some(kind) if value.is_string() || value.is_number() => {
-            Ok((Load::constant(kind.constant(value, path)?), *kind))
+            Ok((constant(kind.constant(value, path)?), *kind))
         }
         _ => load(value, reader, path),
     };
@@ -294,6 +294,11 @@ pub(crate) fn element(
     Ok(key)
 }
 
+/// The same value for every packet. Every packet has the field, and nothing of it is left.
+const fn constant(value: u128) -> Load {
+    Load { field: Field::Nfproto, and: 0, xor: value }
+}
+
 /// The types of a key.
 pub(crate) fn kinds(key: &TypedKey) -> Vec<Kind> {
     key.iter().map(|(_, kind)| *kind).collect()
@@ -303,3 +308,7 @@ pub(crate) fn kinds(key: &TypedKey) -> Vec<Kind> {
 pub(crate) fn bare(key: &TypedKey) -> Key {
     Key { loads: key.iter().map(|(load, _)| *load).collect() }
 }
+
+#[cfg(test)]
+#[path = "expression_tests.rs"]
+mod tests;

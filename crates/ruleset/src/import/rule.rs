@@ -490,7 +490,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// What is said of an address that nft may have printed in place of another.
+/// The refusal of an address that nft may have printed in place of a prefix.
 const CUT_PREFIX: &str = "an address of a connection that begins with 0: nft prints some prefixes \
                           in this wrong way; write the family, as in `ct original ip saddr`";
 
