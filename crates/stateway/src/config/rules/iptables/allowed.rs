@@ -1,5 +1,5 @@
 //! The matches and targets of iptables whose translation means the same as they do, with the
-//! options and values for which this holds. Each was compared with iptables 1.8.9.
+//! options and values for which this holds. They rest on the output of iptables 1.8.9 for each.
 //!
 //! A rule with anything else is refused. The translation of what is not listed is often wrong
 //! without a word about it.

@@ -1,5 +1,7 @@
 //! One rule of iptables-save: read into options, judged, and written for the translation.
 
+use std::collections::HashSet;
+
 use super::allowed::{CORE, Kind, ends, of_match, of_target, parsed};
 
 /// What a rule of a table has around it.
@@ -8,7 +10,7 @@ pub(super) struct Place<'a> {
     /// True for a rule of ip6tables.
     pub is_v6: bool,
     /// The chains of the table so far.
-    pub chains: &'a [String],
+    pub chains: &'a HashSet<String>,
     /// The line of the rule, from 1.
     pub line: usize,
 }
@@ -106,10 +108,9 @@ pub(super) fn ready(chain: &str, words: &[String], place: Place<'_>) -> Result<R
         judge(part, place)?;
         take_text(part, &mut ready, place);
         drop_whole(part)?;
-        if let Some(module) = implied(&part.name).filter(|_| part.by == "-m") {
-            if protocol.as_deref().and_then(implied) != Some(module) {
-                return Err(format!("`-m {}` needs the same protocol with `-p`", part.name));
-            }
+        let module = implied(&part.name).filter(|_| part.by == "-m");
+        if module.is_some() && protocol.as_deref().and_then(implied) != module {
+            return Err(format!("`-m {}` needs the same protocol with `-p`", part.name));
         }
     }
     // The translation of a match without options loses its protocol, and a comment is added below.
@@ -232,7 +233,7 @@ fn label(parts: &[Part]) -> String {
 }
 
 fn part(by: &str, name: &str, place: Place<'_>) -> Result<Part, String> {
-    let is_chain = place.chains.iter().any(|chain| chain == name);
+    let is_chain = place.chains.contains(name);
     let (by, kinds) = match by {
         "-m" => ("-m", of_match(name)),
         "-g" => ("-g", is_chain.then_some(&[][..])),

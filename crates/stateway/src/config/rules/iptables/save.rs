@@ -1,5 +1,7 @@
 //! The file of iptables-save: tables, chains and rules, each with its line.
 
+use std::collections::HashSet;
+
 use super::allowed::{builtin_chains, of_target};
 use super::rule::{Place, Ready, ready, words};
 
@@ -18,13 +20,14 @@ pub(super) struct Save {
 struct Table<'a> {
     name: &'a str,
     line: usize,
-    chains: Vec<String>,
+    chains: HashSet<String>,
 }
 
 /// Reads the lines, of which those of another program are empty.
 pub(super) fn read(lines: &[&str], is_v6: bool) -> Save {
     let mut save = Save::default();
-    let mut reader = Reader { is_v6, table: None, finished: Vec::new(), hash_tables: Vec::new() };
+    let mut reader =
+        Reader { is_v6, table: None, finished: Vec::new(), hash_tables: HashSet::new() };
     for (line, number) in lines.iter().zip(1..) {
         match reader.line(line.trim(), number) {
             Ok(Read::Rule(ready)) => {
@@ -58,7 +61,7 @@ struct Reader<'a> {
     is_v6: bool,
     table: Option<Table<'a>>,
     finished: Vec<&'a str>,
-    hash_tables: Vec<String>,
+    hash_tables: HashSet<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -102,13 +105,13 @@ impl<'a> Reader<'a> {
                      translated rightly by iptables-restore-translate; give it another name"
                 ));
             }
-            self.hash_tables.push(name.clone());
+            self.hash_tables.insert(name.clone());
         }
         Ok(Read::Rule(ready))
     }
 
     fn begin(&mut self, name: &'a str, number: usize) -> Result<Read, String> {
-        let before = self.table.replace(Table { name, line: number, chains: Vec::new() });
+        let before = self.table.replace(Table { name, line: number, chains: HashSet::new() });
         if let Some(before) = before {
             let why = format!("line {}: {}", before.line, cut_off(before.name));
             return Err(format!("begins a table within another; {why}"));
@@ -133,7 +136,7 @@ fn declare(table: &mut Table<'_>, declaration: &str) -> Result<Read, String> {
     let mut words = declaration.split_whitespace();
     let (name, policy) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     // Known even if it is refused, so that its rules are not refused for it again.
-    table.chains.push(name.to_owned());
+    table.chains.insert(name.to_owned());
     let builtin = builtin_chains(table.name).unwrap_or_default();
     let is_name = name.starts_with(|it: char| it.is_ascii_alphabetic())
         && name.chars().all(|it| it.is_ascii_alphanumeric() || "_-.".contains(it));

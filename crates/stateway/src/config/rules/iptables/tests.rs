@@ -6,7 +6,7 @@ use super::{is_of_iptables_nft, with_texts};
 
 fn one(rule: &str, is_v6: bool) -> Result<String, String> {
     let words = words(rule).ok_or("a quotation without its end")?;
-    let place = Place { is_v6, chains: &["X".to_owned()], line: 5 };
+    let place = Place { is_v6, chains: &["X".to_owned()].into(), line: 5 };
     let text = ready("X", &words, place)?.text;
     Ok(text.replace(" -m comment --comment \"stateway comment 5\"", ""))
 }
