@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::allowed::{CORE, Kind, ends, of_match, of_target, parsed};
 
-/// What a rule of a table has around it.
+/// The surroundings of a rule in its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     /// True for a rule of ip6tables.
