@@ -95,7 +95,7 @@ pub(super) fn to_json(
     Ok(with_texts(&json, &texts))
 }
 
-/// What is known of the file.
+/// The file with its problems and free texts so far.
 struct Known<'a> {
     file: &'a Path,
     all: Vec<&'a str>,
