@@ -345,10 +345,8 @@ fn rules_that_iptables_can_not_say_for_nft_are_listed_with_their_lines() {
     if !has_nft() || !has_iptables() {
         return;
     }
-    let more = "-A FORWARD -m set --match-set no-such-set src -j DROP\n\
-                [7:9] -A FORWARD -m u32 --u32 \"0x0=0x1\" -j DROP\n\
-                -A FORWARD -p udp -m string --string \"a \\\"b\" --algo bm -j DROP\n\
-                -A FORWARD -m u32 --u32 \"0x0=0x1\" -j DROP\n\
+    let more = "-A FORWARD -p icmp -m icmp -j DROP\n\
+                [7:9] -A FORWARD -p icmp -m icmp --icmp-type 3/4 -j DROP\n\
                 COMMIT\n# Completed";
     let save = SAVE.replacen("COMMIT\n# Completed", more, 1);
     let files = Files::new(&[("old.save", &save)]);
@@ -358,22 +356,84 @@ fn rules_that_iptables_can_not_say_for_nft_are_listed_with_their_lines() {
     ] {
         let output = files.stateway(words);
         assert_eq!(output.status.code(), Some(2));
+        let told = text(&output.stderr);
         let what = "iptables-restore-translate can not say this rule in nft's syntax";
-        assert_eq!(
-            text(&output.stderr),
-            format!(
-                "old.save:9: iptables-restore-translate does not take it: Set no-such-set doesn't \
-                 exist.\n    -A FORWARD -m set --match-set no-such-set src -j DROP\n\
-                 old.save:10: {what}\n    [7:9] -A FORWARD -m u32 --u32 \"0x0=0x1\" -j DROP\n\
-                 old.save:11: {what}\n    \
-                 -A FORWARD -p udp -m string --string \"a \\\"b\" --algo bm -j DROP\n\
-                 old.save:12: {what}\n    -A FORWARD -m u32 --u32 \"0x0=0x1\" -j DROP\n\
-                 old.save: nothing of it is applied: write the rules above in nft's syntax, or take \
-                 them out\n"
-            )
+        assert!(
+            told.starts_with("old.save:9: iptables-restore-translate does not take it"),
+            "{told}"
         );
+        let second = format!(
+            "old.save:10: {what}\n    [7:9] -A FORWARD -p icmp -m icmp --icmp-type 3/4 -j DROP\n\
+             old.save: nothing of it is applied: write the rules above in nft's syntax, or take \
+             them out\n"
+        );
+        assert!(told.ends_with(&second), "{told}");
         assert_eq!(text(&output.stdout), "");
     }
+}
+
+/// A ruleset of iptables-save with this rule in line 3.
+fn save_with(rule: &str) -> String {
+    format!("*filter\n:FORWARD DROP [0:0]\n-A FORWARD {rule}\nCOMMIT\n")
+}
+
+#[test]
+fn rules_that_iptables_translates_wrongly_keep_their_meaning_or_are_refused() {
+    if !has_nft() || !has_iptables() {
+        return;
+    }
+    for (rule, nft) in [
+        ("-p tcp -m tcp -j ACCEPT", "ip protocol tcp counter accept"),
+        ("-p udp -m udp -j ACCEPT", "ip protocol udp counter accept"),
+        ("-p esp -m esp -j ACCEPT", "ip protocol esp counter accept"),
+        ("-p tcp -m tcp --dport 0:65535 -j ACCEPT", "ip protocol tcp counter accept"),
+        (
+            "-m addrtype ! --dst-type LOCAL --src-type UNICAST -j ACCEPT",
+            "fib saddr type unicast fib daddr type != local counter accept",
+        ),
+    ] {
+        let chain = "type filter hook forward priority 0; policy drop;";
+        let wanted = format!("table ip filter {{ chain FORWARD {{ {chain} {nft}; }}; }}\n");
+        let files = Files::new(&[("a.save", &save_with(rule)), ("a.nft", &wanted)]);
+        let check = |file| {
+            let output = files.stateway(&["rules", "check", "--json", file]);
+            assert!(output.status.success(), "{rule}: {}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        assert_eq!(check("a.save"), check("a.nft"), "{rule}");
+    }
+    let texts = "-m comment --comment \"bob's \\\"laptop\\\"\" -j LOG --log-prefix \"cost $5: \"";
+    let files = Files::new(&[("a.save", &save_with(texts))]);
+    let output = files.stateway(&["rules", "check", "a.save"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn rules_without_a_right_translation_and_files_that_are_cut_off_are_refused() {
+    let refused = [
+        save_with("-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT"),
+        save_with("-m conntrack --ctstate NEW,DNAT -j ACCEPT"),
+        save_with("-p tcp -m multiport ! --ports 22,80 -j ACCEPT"),
+        save_with("-j CONNMARK --restore-mark --nfmask 0x3f00 --ctmask 0x3f00"),
+        save_with("-j CONNMARK --set-xmark 0x5/0xff"),
+        save_with("! -i + -j ACCEPT"),
+        save_with("-m conntrack --ctorigdstport 8080 -j ACCEPT"),
+        save_with("-p tcp -m tcp --dport "),
+        format!("\n\n{}", save_with("-j ACCEPT").replace("COMMIT\n", "")),
+    ];
+    for save in refused {
+        let files = Files::new(&[("a.save", &save)]);
+        let output = files.stateway(&["rules", "check", "a.save"]);
+        assert_eq!(output.status.code(), Some(2), "{save}");
+        let told = text(&output.stderr);
+        assert!(told.starts_with("a.save:3: "), "{save}: {told}");
+    }
+    let warning = "# Warning: table ip filter is managed by iptables-nft, do not touch!\n\
+                   table ip filter { }\n";
+    let files = Files::new(&[("a.nft", warning)]);
+    let output = files.stateway(&["rules", "check", "a.nft"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("load the output of iptables-save"));
 }
 
 #[test]
