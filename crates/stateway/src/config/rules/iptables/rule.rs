@@ -356,7 +356,7 @@ fn judge(part: &Part, place: Place<'_>) -> Result<(), String> {
         ("-j", "SNAT") => !has("--to-source"),
         ("-j", "DNAT") => !has("--to-destination"),
         ("-j", "TCPMSS") => part.options.len() != 1,
-        ("-m", "rpfilter" | "comment" | "tcp" | "udp" | "sctp" | "dccp" | "esp" | "ah") => false,
+        ("-m", "rpfilter" | "comment" | "udp" | "sctp" | "dccp" | "esp" | "ah") => false,
         ("-m", _) => part.options.is_empty(),
         _ => false,
     };
