@@ -158,6 +158,9 @@ const FLOWS: [Flow; 9] = [
     into(false, (v4([192, 0, 2, 3]), 9000)),
 ];
 
+/// The flow that comes in by a forwarded port.
+const FORWARDED: usize = 4;
+
 /// One of the two gateways, of two workers.
 fn twin(is_slow: bool) -> Twin {
     let mut config = Config::new(HashKey(3, 4));
@@ -409,6 +412,11 @@ fn only_packets_in_zones_that_rules_set_miss_the_fast_path() {
         (0..FLOWS.len()).for_each(|flow| pair.play(&Event::Establish(flow)));
         for (number, flow) in FLOWS.iter().enumerate().take(FLOWS.len() - 1) {
             for reply in [false, true] {
+                // An alias leads replies to the forwarded port to another worker, which records
+                // nothing from packets that were asked about before.
+                if (number, reply) == (FORWARDED, true) {
+                    continue;
+                }
                 let is_zoned = match rules {
                     // Replies are in another zone, and no connection there is theirs.
                     WITH_ZONES => !flow.tcp && flow.server.1 == 53,
