@@ -21,6 +21,34 @@ pub const ACK: u8 = 16;
 
 pub type End4 = ([u8; 4], u16);
 
+/// A segment with these flags, or a datagram without flags. The numbers are its sequence number and
+/// what it acknowledges.
+pub fn frame4(
+    (from, to): (End4, End4),
+    flags: Option<u8>,
+    (sequence, acknowledgment): (u32, u32),
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::v4(from.0, to.0);
+    match flags {
+        None => builder.udp(from.1, to.1, payload, &mut frame),
+        Some(flags) => {
+            let tcp = Tcp {
+                source_port: from.1,
+                destination_port: to.1,
+                sequence,
+                acknowledgment,
+                window: 60000,
+                flags: TcpFlags(flags),
+                ..Tcp::default()
+            };
+            builder.tcp(&tcp, payload, &mut frame);
+        }
+    }
+    frame
+}
+
 pub fn hash(key: &FlowKey) -> u64 {
     key.hash(SECRET)
 }
@@ -75,23 +103,7 @@ impl Lab {
         payload: &[u8],
         rules: &[Request],
     ) -> Sent {
-        let mut frame = Vec::new();
-        let builder = PacketBuilder::v4(from.0, to.0);
-        match flags {
-            None => builder.udp(from.1, to.1, payload, &mut frame),
-            Some(flags) => {
-                let tcp = Tcp {
-                    source_port: from.1,
-                    destination_port: to.1,
-                    sequence: numbers.0,
-                    acknowledgment: numbers.1,
-                    window: 60000,
-                    flags: TcpFlags(flags),
-                    ..Tcp::default()
-                };
-                builder.tcp(&tcp, payload, &mut frame);
-            }
-        }
+        let mut frame = frame4((from, to), flags, numbers, payload);
         // It comes to a gateway that has just taken over connections and announcements.
         self.take_over();
         let mut network = dissect(&frame).unwrap().network.unwrap();

@@ -96,9 +96,7 @@ fn the_observer_hears_of_the_segments_that_the_proxy_makes() {
     let at = seen.iter().position(|it| *it == (Stage::Track, Some(End::Retrack))).unwrap();
     assert_eq!(seen[at + 1..at + 3], [(Stage::NumbersIn, None), (Stage::Track, None)]);
     assert_eq!(seen.last(), Some(&(Stage::Replies, None)), "the SYN goes on to the server");
-    let syn_ack =
-        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 1000, ..Tcp::default() };
-    let [update, ack] = scene.send(INSIDE, &syn_ack);
+    let [update, ack] = scene.accept(7, 1000);
     assert_eq!((update.len(), ack.len()), (1, 1));
     let seen = take();
     let end = (Stage::ProxiedOut, Some(End::Answer(Answer::BothWays)));
@@ -113,9 +111,7 @@ fn a_server_that_offers_nothing_is_translated_for() {
     let answer = scene.knock(&OFFER);
     let [promised, _] = answer.stamps();
     scene.come_back(&answer, &stamped(5001, promised));
-    let syn_ack =
-        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 60_000, ..Tcp::default() };
-    let [update, ack] = scene.send(INSIDE, &syn_ack);
+    let [update, ack] = scene.accept(7, 60_000);
     assert_eq!((ack[0].tcp.window, ack[0].option(8)), (500 << 3, None));
     assert_eq!(update[0].tcp.window, 60_000 >> 7);
     let server =
@@ -236,9 +232,7 @@ fn a_server_that_remembers_an_older_connection_is_reset_and_asked_again() {
     assert_eq!((on[0].tcp.flags, on[0].tcp.sequence), (RST, 3000));
     let [_, on] = scene.come_back(&answer, &[]);
     assert_eq!(on[0].tcp.flags, SYN);
-    let syn_ack =
-        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
-    let [update, ack] = scene.send(INSIDE, &syn_ack);
+    let [update, ack] = scene.accept(7, 9);
     assert_eq!((update.len(), ack[0].tcp.flags), (1, ACK));
 }
 

@@ -139,6 +139,20 @@ impl Pair {
         self.nodes[at] = Node::new(number, role, Duration::ZERO, self.now, settings);
     }
 
+    /// Deletes all connections of a node. Returns how many there were.
+    pub fn delete_all(&self, at: usize) -> u64 {
+        self.nodes[at].gateway.delete_connections(&Filter::default()).unwrap()
+    }
+
+    /// True if both nodes have the same connections within four seconds. One whose time is over just
+    /// now is not listed any more, and ends within a second.
+    pub fn becomes_alike(&mut self) -> bool {
+        (0..4).any(|_| {
+            self.pass(Duration::from_secs(1));
+            self.nodes[1].connections() == self.nodes[0].connections()
+        })
+    }
+
     /// Lets time pass.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now.after(time);

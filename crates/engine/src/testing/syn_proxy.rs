@@ -156,20 +156,19 @@ impl Scene {
         )
     }
 
+    /// The server accepts the connection, with a sequence number and a window.
+    pub fn accept(&mut self, sequence: u32, window: u16) -> [Vec<Seen>; 2] {
+        let (acknowledgment, flags) = (101, SYN_ACK);
+        self.send(INSIDE, &Tcp { sequence, acknowledgment, flags, window, ..Tcp::default() })
+    }
+
     /// Opens a connection without options. Returns the server's sequence number as the client
     /// knows it.
     pub fn open(&mut self, server: u32) -> u32 {
         let answer = self.knock(&[]);
         let [_, syn] = self.come_back(&answer, &[]);
         assert_eq!(syn[0].tcp.flags, SYN);
-        let syn_ack = Tcp {
-            sequence: server,
-            acknowledgment: 101,
-            flags: SYN_ACK,
-            window: 1000,
-            ..Tcp::default()
-        };
-        let [update, ack] = self.send(INSIDE, &syn_ack);
+        let [update, ack] = self.accept(server, 1000);
         assert_eq!((update.len(), ack.len()), (1, 1));
         answer.tcp.sequence
     }
