@@ -21,7 +21,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::SCHEMA;
 use crate::query::{ConnectionQuery, CountQuery, EventQuery, FormatQuery, LineFormat};
 use crate::refusal::Refused;
-use crate::rules::warning;
 use crate::schema::{
     Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation,
     ExpectationEvent, Moves, RecentDrops, RulesStatus, SetBalancer, SetTunable, SetWorkers,
@@ -81,12 +80,10 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
         let limit = limit.map_or(0, |(_, value)| value);
         let (status, (book, left)) =
             keeper.active_and(|| gateway.status()).map_err(unresponsive)?;
-        let chains = book.as_ref().map(|book| book.kernels_chains()).unwrap_or_default();
-        let of_kernel = warning(&chains);
-        let of_sources = book.as_ref().and_then(|book| book.source_warning());
-        let of_kernel = of_kernel.into_iter().chain(of_sources);
+        let kernel = book.as_ref().map(|book| book.look_at_kernel()).unwrap_or_default();
+        let of_kernel = kernel.warnings();
         let rules = status.rules.as_ref().zip(book);
-        let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left, chains));
+        let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left, kernel.chains));
         let log_lines_lost = log_lines_lost();
         let of_log = (log_lines_lost > 0).then(|| lost_lines(log_lines_lost));
         let warnings = gateway.rule_troubles().into_iter();

@@ -16,7 +16,7 @@ mod worker;
 pub use control::config::{Config, StartError, SteerError, WorkerCount};
 pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
-pub use control::host_chains::{host_chains, host_source_translations};
+pub use control::host_chains::{KernelChains, kernel_chains};
 pub use control::host_guard::{FromHost, HostGuard};
 pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters};
 pub use control::port_book::{place, taken_over};

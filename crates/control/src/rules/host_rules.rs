@@ -23,6 +23,17 @@ pub struct HostRule {
     pub is_there: Option<bool>,
 }
 
+/// The kernel's chains as a ruleset sees them.
+#[derive(Clone, Debug, Default)]
+pub struct KernelLook {
+    /// The chains about the host's own traffic, which only the kernel can run, and whether it has
+    /// them now. Chains that accept everything are left out.
+    pub chains: Vec<HostRule>,
+    /// A warning, as long as the kernel translates sources as well as the ruleset. The kernel gets no
+    /// replies to connections that it has translated to an address of the gateway's rules.
+    pub source_warning: Option<String>,
+}
+
 impl RuleBook {
     /// The rules that the kernel has to apply: redirects, and translations to one of the host's
     /// `own` addresses. `kernel` is the output of `nft -j list ruleset` for the kernel's own rules.
@@ -61,17 +72,24 @@ impl RuleBook {
         ends.iter().map(|ending| table(ending.rule)).collect()
     }
 
-    /// The chains about the host's own traffic, which only the kernel can run, and whether it has
-    /// them now. Chains that accept everything are left out.
-    pub fn kernels_chains(&self) -> Vec<HostRule> {
+    /// Asks the kernel, once, for what this ruleset needs to know of its chains.
+    pub fn look_at_kernel(&self) -> KernelLook {
+        let of_source =
+            |need| matches!(need, Need::Translation(NatKind::Source | NatKind::Masquerade));
+        let translates_sources = self.ruleset.needs().any(|(_, need)| of_source(need));
         // Nobody is asked for nothing.
-        if self.ruleset.host_chains().is_empty() {
-            return Vec::new();
+        if self.ruleset.host_chains().is_empty() && !translates_sources {
+            return KernelLook::default();
         }
-        self.host_chains(engine::host_chains().ok().as_deref())
+        let kernel = engine::kernel_chains().ok();
+        let chains = self.host_chains(kernel.as_ref().map(|kernel| &*kernel.all));
+        let kernel = kernel.filter(|_| translates_sources).unwrap_or_default();
+        let source_warning = source_warning(&kernel.source_translations);
+        KernelLook { chains, source_warning }
     }
 
-    /// The same chains; `kernel` are those that it has.
+    /// The chains about the host's own traffic, which only the kernel can run; `kernel` are those that
+    /// it has. Chains that accept everything are left out.
     pub(super) fn host_chains(&self, kernel: Option<&[HostChain]>) -> Vec<HostRule> {
         let rules = self.ruleset.host_chains().iter().map(|chain| {
             let HostChain { family, table, name, hook, policy } = chain;
@@ -83,28 +101,17 @@ impl RuleBook {
         });
         rules.collect()
     }
+}
 
-    /// A warning, as long as the kernel lacks chains of the ruleset.
-    pub fn host_warning(&self) -> Option<String> {
-        warning(&self.kernels_chains())
+impl KernelLook {
+    /// Warnings about chains that the kernel lacks, and about those that it has.
+    pub fn warnings(&self) -> Vec<String> {
+        warning(&self.chains).into_iter().chain(self.source_warning.clone()).collect()
     }
 }
 
-impl RuleBook {
-    /// A warning, as long as the kernel translates sources as well as this ruleset. The kernel gets
-    /// no replies to connections that it has translated to an address of the gateway's rules.
-    pub fn source_warning(&self) -> Option<String> {
-        let of_source =
-            |need| matches!(need, Need::Translation(NatKind::Source | NatKind::Masquerade));
-        // Nobody is asked for nothing.
-        if !self.ruleset.needs().any(|(_, need)| of_source(need)) {
-            return None;
-        }
-        told_of_sources(&engine::host_source_translations().unwrap_or_default())
-    }
-}
-
-fn told_of_sources(chains: &[String]) -> Option<String> {
+/// A warning about chains of the kernel that translate sources.
+fn source_warning(chains: &[String]) -> Option<String> {
     (!chains.is_empty()).then(|| {
         format!(
             "THE KERNEL TRANSLATES SOURCES TOO, in {}: the gateway takes the replies of TCP and UDP \
@@ -117,7 +124,7 @@ fn told_of_sources(chains: &[String]) -> Option<String> {
 }
 
 /// A warning about the chains that the kernel lacks.
-pub(crate) fn warning(chains: &[HostRule]) -> Option<String> {
+fn warning(chains: &[HostRule]) -> Option<String> {
     let lacks = chains.iter().filter(|chain| chain.is_there == Some(false));
     let lacks: Vec<_> = lacks.map(|it| format!("{} ({})", it.place, it.text)).collect();
     (!lacks.is_empty()).then(|| {
@@ -223,9 +230,9 @@ mod tests {
 
     #[test]
     fn a_kernel_that_translates_sources_is_warned_of() {
-        assert_eq!(told_of_sources(&[]), None);
+        assert_eq!(source_warning(&[]), None);
         let chains = ["ip nat chain postrouting", "ip6 nat chain out"].map(str::to_owned);
-        let told = told_of_sources(&chains).unwrap();
-        assert!(told.contains("in ip nat chain postrouting, ip6 nat chain out: "), "{told}");
+        let warning = source_warning(&chains).unwrap();
+        assert!(warning.contains("in ip nat chain postrouting, ip6 nat chain out: "), "{warning}");
     }
 }

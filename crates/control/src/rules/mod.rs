@@ -21,8 +21,7 @@ use serde_json::Value;
 use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
 
-pub use self::host_rules::HostRule;
-pub(crate) use self::host_rules::warning;
+pub use self::host_rules::{HostRule, KernelLook};
 pub use self::memory::check_memory;
 
 pub(crate) use self::elements::{change_elements, with_kept};

@@ -107,8 +107,9 @@ fn print_rules(
 /// Prints the rules that the kernel of this machine has to carry out.
 fn print_host_rules(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
     let mut lines = host_rules::lines(book);
-    lines.extend(host_rules::lines_of_chains(&book.kernels_chains()));
-    lines.extend(book.source_warning());
+    let kernel = book.look_at_kernel();
+    lines.extend(host_rules::lines_of_chains(&kernel.chains));
+    lines.extend(kernel.source_warning);
     lines.iter().try_for_each(|line| out.line(format_args!("             {line}")))
 }
 

@@ -47,7 +47,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 let routed_only = book.obstacles(Mode::Bridge).len();
                 return if json.json {
                     report.kernels_rules = host_rules::rules(&book);
-                    report.kernels_rules.extend(book.kernels_chains());
+                    report.kernels_rules.extend(book.look_at_kernel().chains);
                     out.json(&report)
                 } else {
                     print(file, &book, &report, routed_only, out)
@@ -164,12 +164,13 @@ fn print(
     if let Some(summary) = summary {
         print_summary(summary, routed_only, out)?;
     }
-    for kernels in [host_rules::lines(book), host_rules::lines_of_chains(&book.kernels_chains())] {
+    let kernel = book.look_at_kernel();
+    for kernels in [host_rules::lines(book), host_rules::lines_of_chains(&kernel.chains)] {
         let Some((title, lines)) = kernels.split_first() else { continue };
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;
     }
-    if let Some(warning) = book.source_warning() {
+    if let Some(warning) = &kernel.source_warning {
         tell!("warning: {warning}");
     }
     for (severity, title) in [

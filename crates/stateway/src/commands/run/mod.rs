@@ -139,7 +139,7 @@ fn tell_of(book: &RuleBook) {
     if book.passes_everything() {
         tracing::warn!("of the ruleset {EVERYTHING_PASSES}");
     }
-    for warning in book.host_warning().into_iter().chain(book.source_warning()) {
+    for warning in book.look_at_kernel().warnings() {
         tracing::warn!("{warning}");
     }
 }
