@@ -23,7 +23,6 @@ pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::record::{Record, RecordRefusal};
 pub use control::records::ImportReport;
-pub use control::replication::CopyReport;
 pub use control::route_keeper::host_addresses;
 pub use control::rule_elements::ChangeElementsError;
 pub use control::rule_loading::{LoadRulesError, RulesView, wall_clock};
@@ -50,7 +49,7 @@ pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
 pub use path::replication::{
-    ChangeSender, ChangeStream, ChangeTap, CopyChange, Lot, Passed, ReplicationPiece,
+    ChangeSender, ChangeStream, ChangeTap, CopyChange, CopyReport, Lot, Passed, ReplicationPiece,
 };
 pub use path::rules::ruleset::{PrepareRulesError, check_rules};
 pub use path::rules::worker_rules::RuleCounts;

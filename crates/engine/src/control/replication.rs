@@ -3,8 +3,8 @@
 
 use std::sync::mpsc::SyncSender;
 
-use conntrack::{Cursor, ImportRefusal};
-use flow::{KeyedPacket, PortPart};
+use conntrack::Cursor;
+use flow::PortPart;
 use steer::{BucketId, WorkerId};
 
 use crate::Gateway;
@@ -12,7 +12,7 @@ use crate::control::coordinator::Coordinator;
 use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
 use crate::path::replication::{
-    AppliedLot, ChangeStream, ChangeTap, CopyChange, Passed, ReplicationPiece,
+    AppliedLot, ChangeStream, ChangeTap, CopyChange, CopyReport, Passed, ReplicationPiece,
 };
 use crate::worker::command::{Command, Question};
 
@@ -37,23 +37,6 @@ impl ReplicationRole {
             None => Ok(()),
         }
     }
-}
-
-/// The results of changes of copies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CopyReport {
-    /// Connections that were made.
-    pub made: u64,
-    /// Connections that got another state.
-    pub changed: u64,
-    /// Connections that were ended.
-    pub ended: u64,
-    /// Changes that were not made, with the reasons.
-    pub refused: Vec<(CopyChange, ImportRefusal)>,
-    /// Connections of the peer that those of this node prevail over.
-    pub kept: Vec<KeyedPacket>,
-    /// Connections of this node that those of the peer have prevailed over.
-    pub given_up: u64,
 }
 
 impl Gateway {
@@ -201,12 +184,7 @@ impl Gateway {
             }
             // Buckets stay where they are while the lock is held.
             for lot in self.shared.lock().change_lot(some)? {
-                report.made += lot.made;
-                report.changed += lot.changed;
-                report.ended += lot.ended;
-                report.refused.extend(lot.refused);
-                report.kept.extend(lot.kept);
-                report.given_up += lot.given_up;
+                report.add(lot.report);
                 again.extend(lot.back.into_iter().map(|(_, change)| change));
             }
         }

@@ -215,9 +215,9 @@ pub struct Passed {
     pub rest: Option<Cursor>,
 }
 
-/// The results for some changes of copies.
-#[derive(Debug, Default)]
-pub struct AppliedLot {
+/// The results of changes of copies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopyReport {
     /// Connections that were made.
     pub made: u64,
     /// Connections that got another state.
@@ -230,6 +230,25 @@ pub struct AppliedLot {
     pub kept: Vec<KeyedPacket>,
     /// Connections of this node that those of the peer have prevailed over.
     pub given_up: u64,
+}
+
+impl CopyReport {
+    /// Adds the results of other changes.
+    pub fn add(&mut self, other: Self) {
+        self.made += other.made;
+        self.changed += other.changed;
+        self.ended += other.ended;
+        self.refused.extend(other.refused);
+        self.kept.extend(other.kept);
+        self.given_up += other.given_up;
+    }
+}
+
+/// The results for some changes of copies at one worker.
+#[derive(Debug, Default)]
+pub struct AppliedLot {
+    /// The results of those that were made or refused.
+    pub report: CopyReport,
     /// Changes that this worker could not make now. They come back, for another try.
     pub back: Vec<(BucketId, CopyChange)>,
 }
@@ -321,6 +340,7 @@ impl PacketPath {
         now: Timestamp,
     ) -> AppliedLot {
         let mut lot = AppliedLot::default();
+        let report = &mut lot.report;
         for (bucket, change) in changes {
             // Aliases are told to other workers. Their rings have to have room.
             if self.buckets.get(bucket).is_none() || !self.buckets.have_room_for_news() {
@@ -328,15 +348,15 @@ impl PacketPath {
                 continue;
             }
             match self.apply_one(bucket, &change, now) {
-                Ok(Done::Made) => lot.made += 1,
-                Ok(Done::Changed) => lot.changed += 1,
-                Ok(Done::Ended(ended)) => lot.ended += u64::from(ended),
-                Ok(Done::Kept) => lot.kept.push(change.original()),
+                Ok(Done::Made) => report.made += 1,
+                Ok(Done::Changed) => report.changed += 1,
+                Ok(Done::Ended(ended)) => report.ended += u64::from(ended),
+                Ok(Done::Kept) => report.kept.push(change.original()),
                 Ok(Done::GivenUp(count)) => {
-                    lot.changed += 1;
-                    lot.given_up += count;
+                    report.changed += 1;
+                    report.given_up += count;
                 }
-                Err(NotDone::Refused(refusal)) => lot.refused.push((change, refusal)),
+                Err(NotDone::Refused(refusal)) => report.refused.push((change, refusal)),
                 Err(NotDone::Later) => lot.back.push((bucket, change)),
             }
             // It may have taken the place of others that have aliases.
@@ -384,7 +404,7 @@ impl PacketPath {
         prevails: bool,
         now: Timestamp,
     ) -> Result<Done, NotDone> {
-        let (original, epoch) = (record.original(), self.epoch_of(record));
+        let original = record.original();
         let given_up =
             self.with_importing(id, record, now, |connections, importing, context| {
                 let hash = (importing.hash)(&original.key);
@@ -404,7 +424,7 @@ impl PacketPath {
             Ok(own) => return Ok(Done::GivenUp(own)),
             Err(own) => own,
         };
-        let mut made = self.import_copy(id, record, epoch, now);
+        let mut made = self.import_copy(id, record, now);
         if made == Err(NotDone::Refused(ImportRefusal::Clash)) {
             let ended =
                 self.with_importing(id, record, now, |connections, importing, context| {
@@ -417,7 +437,7 @@ impl PacketPath {
             given_up += ended;
             self.remove_aliases();
             if ended > 0 {
-                made = self.import_copy(id, record, epoch, now);
+                made = self.import_copy(id, record, now);
             }
         }
         let made = made?;
@@ -431,9 +451,9 @@ impl PacketPath {
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
-        epoch: u16,
         now: Timestamp,
     ) -> Result<ConnectionId, NotDone> {
+        let epoch = self.epoch_of(record);
         match self.import_one(id, record, (epoch, false), now) {
             RecordImport::Made(made) => Ok(made),
             RecordImport::Refused(refusal) => Err(NotDone::Refused(refusal)),
@@ -449,7 +469,7 @@ impl PacketPath {
         record: &ConnectionRecord,
         now: Timestamp,
     ) -> Result<Done, NotDone> {
-        let (original, epoch) = (record.original(), self.epoch_of(record));
+        let original = record.original();
         let known = self.with_importing(id, record, now, |connections, importing, context| {
             let hash = (importing.hash)(&original.key);
             let owner = connections.owner_of(&original, hash)?;
@@ -466,7 +486,7 @@ impl PacketPath {
         if let Some(amended) = known {
             return amended.map(|()| Done::Changed).map_err(NotDone::Refused);
         }
-        let made = self.import_copy(id, record, epoch, now)?;
+        let made = self.import_copy(id, record, now)?;
         self.with_importing(id, record, now, |connections, _, context| {
             connections.set_own(made, context);
         })?;
@@ -504,10 +524,9 @@ impl PacketPath {
         from: Cursor,
         now: Timestamp,
     ) -> Option<Passed> {
-        let Self { buckets, tracking, counters, .. } = self;
-        let bucket = buckets.get_mut(bucket)?;
-        let mut context = tracking.context(now, counters);
-        let rest = bucket.connections.adopt_from(from, PIECE, &mut context);
+        let rest = self.with_table(bucket, now, |connections, context| {
+            connections.adopt_from(from, PIECE, context)
+        })?;
         Some(Passed { flows: Vec::new(), rest })
     }
 
@@ -519,12 +538,22 @@ impl PacketPath {
         from: Cursor,
         now: Timestamp,
     ) -> Option<Passed> {
+        let mut flows = Vec::new();
+        let rest = self.with_table(bucket, now, |connections, context| {
+            connections.give_away_from(from, PIECE, context, |flow| flows.push(flow))
+        })?;
+        Some(Passed { flows, rest })
+    }
+
+    /// Runs `act` with the table of a bucket; `None` if the bucket is not here.
+    fn with_table<T>(
+        &mut self,
+        bucket: BucketId,
+        now: Timestamp,
+        act: impl FnOnce(&mut Table, &mut Context<'_>) -> T,
+    ) -> Option<T> {
         let Self { buckets, tracking, counters, .. } = self;
         let bucket = buckets.get_mut(bucket)?;
-        let mut context = tracking.context(now, counters);
-        let mut flows = Vec::new();
-        let each = |flow| flows.push(flow);
-        let rest = bucket.connections.give_away_from(from, PIECE, &mut context, each);
-        Some(Passed { flows, rest })
+        Some(act(&mut bucket.connections, &mut tracking.context(now, counters)))
     }
 }

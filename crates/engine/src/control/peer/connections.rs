@@ -5,9 +5,8 @@ use flow::PortPart;
 use steer::BucketId;
 
 use crate::Gateway;
-use crate::control::replication::CopyReport;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::replication::{ChangeStream, CopyChange, Passed, ReplicationPiece};
+use crate::path::replication::{ChangeStream, CopyChange, CopyReport, Passed, ReplicationPiece};
 
 /// The connections of a gateway. [`Gateway`] has those of its workers; a benchmark has tables of its
 /// own.

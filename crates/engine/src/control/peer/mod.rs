@@ -163,10 +163,9 @@ impl Peer {
         if self.role == Role::Active && is_away && self.copies.len() > 0 {
             return self.adopt(gateway, now).map(|()| true);
         }
-        let peer_is_active = self.peer.is_some_and(|(_, role)| role == Role::Active);
         let stream = self.session.stream();
         let gives = self.role == Role::Standby
-            && peer_is_active
+            && self.peer_role() == Some(Role::Active)
             && !is_away
             && self.session.is_level()
             && self.given != stream
@@ -197,8 +196,9 @@ impl Peer {
         gateway: &dyn Connections,
         now: Timestamp,
     ) -> Result<(), Unresponsive> {
-        let peer_is_active = self.peer.is_some_and(|(_, role)| role == Role::Active);
-        let both = self.role == Role::Active && peer_is_active && !self.session.is_away(now);
+        let both = self.role == Role::Active
+            && self.peer_role() == Some(Role::Active)
+            && !self.session.is_away(now);
         let part = match both {
             true if self.claim.node < self.peer_node => PortPart::First,
             true => PortPart::Second,
