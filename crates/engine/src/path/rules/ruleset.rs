@@ -135,6 +135,12 @@ pub struct Rules {
     shared: SharedState,
     /// The interfaces of the ports, for workers that begin to judge by these rules.
     interfaces: Mutex<Arc<[Interface]>>,
+    services: Services,
+}
+
+/// The services that a ruleset needs of a gateway.
+#[derive(Debug)]
+struct Services {
     /// The kinds of the helpers, by [`HelperId`].
     helpers: Vec<Option<Kind>>,
     /// The timeout policies, by [`TimeoutId`].
@@ -160,24 +166,17 @@ impl Rules {
         if !problems.is_empty() {
             return Err(PrepareRulesError::Unsupported(problems));
         }
-        let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
-        let timeouts = ruleset.timeouts().iter().map(timeout_policy).collect();
-        let syn_proxies = ruleset.syn_proxies().iter().map(promise).collect();
-        let zones = ruleset.zones_set().into_iter().map(Zone).collect();
-        let asks_for_counts = ruleset.asks_for_counts();
-        let translations = ruleset.translations();
+        let services = Services {
+            helpers: ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect(),
+            timeouts: ruleset.timeouts().iter().map(timeout_policy).collect(),
+            syn_proxies: ruleset.syn_proxies().iter().map(promise).collect(),
+            zones: ruleset.zones_set().into_iter().map(Zone).collect(),
+            asks_for_counts: ruleset.asks_for_counts(),
+            translations: ruleset.translations(),
+        };
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
         let interfaces = as_compared(interfaces);
-        Ok(Unloaded {
-            program,
-            interfaces,
-            helpers,
-            timeouts,
-            syn_proxies,
-            zones,
-            asks_for_counts,
-            translations,
-        })
+        Ok(Unloaded { program, interfaces, services })
     }
 
     /// Sets the interfaces of the ports, for workers that begin to judge by these rules from now
@@ -220,53 +219,53 @@ impl Rules {
 
     /// The packets and addresses that the rules translate.
     pub const fn translations(&self) -> &Translations {
-        &self.translations
+        &self.services.translations
     }
 
     /// True if the rules translate anything.
     pub fn translates(&self) -> bool {
-        !self.translations.is_empty()
+        !self.services.translations.is_empty()
     }
 
     /// True if rules assign helpers to connections.
     pub fn has_helpers(&self) -> bool {
-        self.helpers.iter().any(Option::is_some)
+        self.services.helpers.iter().any(Option::is_some)
     }
 
     /// The helper that a rule names.
     pub fn helper(&self, id: HelperId) -> Option<Kind> {
-        self.helpers.get(id.index()).copied().flatten()
+        self.services.helpers.get(id.index()).copied().flatten()
     }
 
     /// The timeouts that a rule names.
     pub fn timeouts(&self, id: TimeoutId) -> Option<&TimeoutPolicy> {
-        self.timeouts.get(id.index())
+        self.services.timeouts.get(id.index())
     }
 
     /// True if the rules ask for the packets or bytes of connections.
     pub const fn asks_for_counts(&self) -> bool {
-        self.asks_for_counts
+        self.services.asks_for_counts
     }
 
     /// True if the rules have SYN proxies.
     pub fn has_syn_proxies(&self) -> bool {
-        !self.syn_proxies.is_empty()
+        !self.services.syn_proxies.is_empty()
     }
 
     /// The promise of the SYN proxy of this number.
     pub fn syn_proxy(&self, number: u32) -> Option<&Promise> {
-        self.syn_proxies.get(number as usize)
+        self.services.syn_proxies.get(number as usize)
     }
 
     /// True if the rules put packets into zones.
     #[inline]
     pub fn sets_zones(&self) -> bool {
-        !self.zones.is_empty()
+        !self.services.zones.is_empty()
     }
 
     /// The zones that the rules put packets in.
     pub fn zones(&self) -> &[Zone] {
-        &self.zones
+        &self.services.zones
     }
 
     /// The same rules with other elements in sets that packets do not change. They go on with the
@@ -314,18 +313,13 @@ fn as_compared(names: &[String]) -> Arc<[Interface]> {
 pub struct Unloaded {
     program: Program,
     interfaces: Arc<[Interface]>,
-    helpers: Vec<Option<Kind>>,
-    timeouts: Vec<TimeoutPolicy>,
-    syn_proxies: Vec<Promise>,
-    zones: Vec<Zone>,
-    asks_for_counts: bool,
-    translations: Translations,
+    services: Services,
 }
 
 impl Unloaded {
     /// Gives the rules their revision, and the state that workers share.
     pub fn load(self, revision: u32, now: Timestamp) -> Arc<Rules> {
-        for rule in &self.translations.vague {
+        for rule in &self.services.translations.vague {
             let place = self.program.ruleset().place_of_rule(*rule);
             tracing::warn!(
                 "the kernel may answer packets that a rule translates, because the rule names \
@@ -339,28 +333,14 @@ impl Unloaded {
     }
 
     fn into_rules(self, revision: u32, loaded_at: Timestamp, shared: SharedState) -> Arc<Rules> {
-        let Self {
-            program,
-            interfaces,
-            helpers,
-            timeouts,
-            syn_proxies,
-            zones,
-            asks_for_counts,
-            translations,
-        } = self;
+        let Self { program, interfaces, services } = self;
         Arc::new(Rules {
             program,
             revision,
             loaded_at,
             shared,
             interfaces: Mutex::new(interfaces),
-            helpers,
-            timeouts,
-            syn_proxies,
-            zones,
-            asks_for_counts,
-            translations,
+            services,
         })
     }
 }
