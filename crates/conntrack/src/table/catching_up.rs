@@ -45,7 +45,6 @@ impl Table {
     pub(super) fn set_behind(&mut self, slot: u32, map_epoch: u16) {
         self.slab[slot].body.map_epoch = map_epoch;
         let heard = self.slab.relearning(slot).after_news();
-        self.slab.forget_relearning(slot);
         self.slab.set_relearning(slot, heard);
     }
 }

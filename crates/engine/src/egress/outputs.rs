@@ -358,8 +358,8 @@ impl Outputs {
             }
             Shortened::MayNotBeCut { mtu } => {
                 counters.output.frag_fails += 1;
-                let told = options.answer_ns.map(|now_ns| (Message::TooBig { mtu }, now_ns));
-                self.refuse(frame, DropReason::FragNeeded, told, pool, counters);
+                let answer = options.answer_ns.map(|now_ns| (Message::TooBig { mtu }, now_ns));
+                self.refuse(frame, DropReason::FragNeeded, answer, pool, counters);
             }
             Shortened::CanNotBeCut => self.refused.push((frame, DropReason::OutputTooLong)),
         }

@@ -458,8 +458,8 @@ impl Slab {
 
     pub fn set_relearning(&mut self, slot: u32, heard: Relearning) {
         match self.relearning.get_mut(slot) {
+            _ if heard.is_empty() => self.forget_relearning(slot),
             Some(place) => **place = heard,
-            None if heard.is_empty() => {}
             None => self.relearning.insert(slot, Box::new(heard)),
         }
     }

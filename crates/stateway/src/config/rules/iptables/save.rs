@@ -98,14 +98,13 @@ impl<'a> Reader<'a> {
         }
         let place = Place { is_v6: self.is_v6, chains: &table.chains, line: number };
         let ready = ready(chain, options, place)?;
-        if let Some(name) = &ready.hash_table {
-            if self.hash_tables.contains(name) {
-                return Err(format!(
-                    "shares the hash table {name} with a rule before, which is not known to be \
-                     translated rightly by iptables-restore-translate; give it another name"
-                ));
-            }
-            self.hash_tables.insert(name.clone());
+        if let Some(name) = &ready.hash_table
+            && !self.hash_tables.insert(name.clone())
+        {
+            return Err(format!(
+                "shares the hash table {name} with a rule before, which is not known to be \
+                 translated rightly by iptables-restore-translate; give it another name"
+            ));
         }
         Ok(Read::Rule(ready))
     }
