@@ -288,7 +288,7 @@ impl PacketPath {
 
     /// Sends what the peer has to hear of. True if there is more, for which the ring has room.
     pub(super) fn send_changes(&mut self, now: Timestamp) -> bool {
-        if !self.tracking.replication().has_tables() {
+        if !self.tracking.replication().has_news() {
             return false;
         }
         let Some(sender) = &mut self.change_sender else { return false };
@@ -313,7 +313,7 @@ impl PacketPath {
                 ));
             }
         });
-        !sender.is_full() && self.tracking.replication().has_tables()
+        !sender.is_full() && self.tracking.replication().has_news()
     }
 
     /// The connections of this node in a piece of a bucket, of which a peer hears now; `None` if the bucket is
