@@ -363,6 +363,11 @@ impl DirtyList {
         urgent.or_else(|| Some((self.listed.pop_front()?, true)))
     }
 
+    /// The slots that [`DirtyList::next_slot`] gives next, so many at most.
+    pub fn next_slots(&self, count: usize) -> impl Iterator<Item = u32> {
+        self.urgent.iter().chain(&self.listed).take(count).copied()
+    }
+
     /// True once after ends were lost.
     pub fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.has_lost)

@@ -22,7 +22,7 @@ fn followed() -> Lab {
 fn take(lab: &mut Lab, budget: usize) -> (Vec<Change>, bool) {
     let mut changes = Vec::new();
     let has_lost = lab.run(|table, context| {
-        table.take_changes(budget, &NumberedInterfaces, context, |it| changes.push(it))
+        table.take_changes(budget, &NumberedInterfaces, NoPrefetch, context, |it| changes.push(it))
     });
     (changes, has_lost)
 }

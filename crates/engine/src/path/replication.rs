@@ -308,6 +308,7 @@ impl PacketPath {
                 return Some(bucket.connections.take_changes(
                     budget,
                     interfaces,
+                    Hardware,
                     &mut context,
                     push,
                 ));
