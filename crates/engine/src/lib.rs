@@ -40,6 +40,7 @@ pub use egress::reverse_path::ReversePath;
 pub use egress::stations::StationLimits;
 pub use fib::LinkId;
 pub use path::bucket::Bucket;
+pub use path::change_ring::{ChangeSender, ChangeStream, ChangeTap, Lot};
 pub use path::drop_cause::DropCause;
 pub use path::events::{EventStream, NumberedEvent, Reported};
 pub use path::host_questions::{HostPart, ToHost};
@@ -48,9 +49,7 @@ pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
-pub use path::replication::{
-    ChangeSender, ChangeStream, ChangeTap, CopyChange, CopyReport, Lot, Passed, ReplicationPiece,
-};
+pub use path::replication::{CopyChange, CopyReport, Passed, ReplicationPiece};
 pub use path::rules::ruleset::{PrepareRulesError, check_rules};
 pub use path::rules::worker_rules::RuleCounts;
 pub use path::settings::Settings;

@@ -26,7 +26,8 @@ mod wheel;
 
 pub use bucket_ports::{BucketPorts, PortPart};
 pub use counters::{
-    ConntrackCounters, Counters, DefragCounters, SoftnetCounters, SynProxyCounters,
+    ConntrackCounters, Counters, DeferralCounters, DefragCounters, SoftnetCounters,
+    SynProxyCounters,
 };
 pub use drop_reason::{Class, DropReason};
 pub use index::{Crowded, SlotIndex};

@@ -115,6 +115,11 @@ impl Table {
         self.note_change(slot, context);
     }
 
+    /// True if the peer owns a connection, and has still to hear of the state that it has here.
+    pub fn owes_news(&self, ConnectionId(slot): ConnectionId) -> bool {
+        self.slab[slot].body.note.owes_news()
+    }
+
     /// The owner of the connection whose originator sends such packets; `None` if there is no such
     /// connection.
     pub fn owner_of(&self, original: &KeyedPacket, hash: u64) -> Option<Owner> {

@@ -2,6 +2,7 @@
 //! [`crate::path::replication`] says what a worker does.
 
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use conntrack::Cursor;
 use flow::PortPart;
@@ -11,9 +12,8 @@ use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
-use crate::path::replication::{
-    AppliedLot, ChangeStream, ChangeTap, CopyChange, CopyReport, Passed, ReplicationPiece,
-};
+use crate::path::change_ring::{ChangeStream, ChangeTap};
+use crate::path::replication::{AppliedLot, CopyChange, CopyReport, Passed, ReplicationPiece};
 use crate::worker::command::{Command, Question};
 
 /// The part that workers have in replication.
@@ -25,6 +25,8 @@ pub struct ReplicationRole {
     stands_by: bool,
     /// The part of all ports that this gateway gives away.
     port_part: PortPart,
+    /// The longest time that the first packet of a connection waits for the reader of changes.
+    defers: Option<Duration>,
 }
 
 impl ReplicationRole {
@@ -46,7 +48,8 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn follow_changes(&self) -> Result<ChangeStream, Unresponsive> {
         let mut coordinator = self.shared.lock();
-        let (tap, stream) = ChangeTap::new(coordinator.execution.now());
+        let (mut tap, stream) = ChangeTap::new(coordinator.execution.now());
+        tap.set_defers(coordinator.replication.defers);
         coordinator.replication.tap = Some(tap.clone());
         coordinator.for_each_worker(|handle| match tap.connect(&handle.wakeup) {
             Some(sender) => handle.tell(Command::SendChanges(Some(Box::new(sender)))),
@@ -63,6 +66,13 @@ impl Gateway {
         let mut coordinator = self.shared.lock();
         coordinator.replication.tap = None;
         coordinator.tell_all(|| Command::SendChanges(None))
+    }
+
+    /// Has the first packet of a connection wait until the reader of changes says that the peer has
+    /// the connection, or for so long at most; `None`: no packet waits. It holds from the next
+    /// [`Gateway::follow_changes`] on.
+    pub fn set_defers(&self, limit: Option<Duration>) {
+        self.shared.lock().replication.defers = limit;
     }
 
     /// Sets whether a bridge forwards nothing, because this gateway is on standby.

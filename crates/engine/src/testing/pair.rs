@@ -196,10 +196,15 @@ impl Pair {
 
     /// Sends a datagram in a flow through a node.
     pub fn udp(&mut self, through: usize, flow: u16, is_reply: bool) {
+        self.datagram(through, flow, is_reply, if is_reply { b"answer" } else { b"question" });
+    }
+
+    /// Sends a datagram with this content.
+    pub fn datagram(&mut self, through: usize, flow: u16, is_reply: bool, content: &[u8]) {
         let mut bytes = Vec::new();
         match is_reply {
-            false => PacketBuilder::v4(CLIENT, SERVER).udp(flow, 53, b"question", &mut bytes),
-            true => PacketBuilder::v4(SERVER, CLIENT).udp(53, flow, b"answer", &mut bytes),
+            false => PacketBuilder::v4(CLIENT, SERVER).udp(flow, 53, content, &mut bytes),
+            true => PacketBuilder::v4(SERVER, CLIENT).udp(53, flow, content, &mut bytes),
         }
         self.put(through, is_reply, &bytes);
     }

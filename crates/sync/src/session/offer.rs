@@ -100,6 +100,12 @@ impl Session {
         is_live && self.outbox.is_acknowledged(self.bulk_end)
     }
 
+    /// When the oldest record was offered that the peer's owner has not taken, as far as this node
+    /// knows. `None` if there is none.
+    pub fn oldest_unacknowledged(&self) -> Option<Timestamp> {
+        self.outbox.oldest()
+    }
+
     /// True if the peer lacks nothing but changes that wait for its acknowledgment.
     pub fn is_level(&self) -> bool {
         self.is_sent_whole() && !self.has_hole

@@ -6,7 +6,8 @@ use steer::BucketId;
 
 use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::replication::{ChangeStream, CopyChange, CopyReport, Passed, ReplicationPiece};
+use crate::path::change_ring::ChangeStream;
+use crate::path::replication::{CopyChange, CopyReport, Passed, ReplicationPiece};
 
 /// The connections of a gateway. [`Gateway`] has those of its workers; a benchmark has tables of its
 /// own.

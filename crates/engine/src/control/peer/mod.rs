@@ -127,6 +127,7 @@ impl Peer {
         }
         self.divide_ports(gateway, now)?;
         has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
+        self.supply.give_receipts_back(&self.session, now);
         if self.sweep.is_none() {
             has_more |= self.supply.go_on_with_bulk(gateway, &mut self.session, now)?;
             self.say_yield(now);
@@ -358,6 +359,8 @@ fn name_of(names: HashKey, original: &KeyedPacket) -> u64 {
     original.key.hash(names) & !1 | original.sender.index() as u64
 }
 
+#[cfg(test)]
+mod defer_tests;
 #[cfg(test)]
 mod ownership_tests;
 #[cfg(test)]
