@@ -1,7 +1,7 @@
 //! The thread that serves the control socket.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -119,7 +119,14 @@ impl Server {
         };
         let stop = Arc::new(Stop::default());
         let streams = Arc::new(Semaphore::new(MAX_STREAMS));
-        let rules = Arc::new(Keeper::new(rules));
+        let followed = peer.clone();
+        let tell_peer = move |book: Option<&RuleBook>| {
+            if let Some(peer) = &followed {
+                let mut peer = peer.lock().unwrap_or_else(PoisonError::into_inner);
+                peer.set_rules(book.map(|book| book.ruleset().fingerprint()));
+            }
+        };
+        let rules = Arc::new(Keeper::new(rules, Box::new(tell_peer)));
         let connections = Connections::new(netio::descriptor_limit()?);
         let stopping = stop.clone();
         let turns = Turns::new();

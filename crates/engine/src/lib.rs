@@ -18,7 +18,7 @@ pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
 pub use control::host_chains::{KernelChains, kernel_chains};
 pub use control::host_guard::{FromHost, HostGuard};
-pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters};
+pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters, rules_likeness};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::record::{Record, RecordRefusal};

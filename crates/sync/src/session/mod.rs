@@ -345,6 +345,14 @@ impl Session {
         self.compare_again();
     }
 
+    /// The same with other rules alone.
+    pub fn set_rules(&mut self, rules: Vec<u8>) {
+        if self.likeness.rules != rules {
+            self.likeness.rules = rules;
+            self.compare_again();
+        }
+    }
+
     /// Sets whether records and ends of bulk transfers are acknowledged only when the owner calls
     /// [`Session::applied`] and [`Session::bulk_applied`], rather than when it has taken them. So
     /// the peer's staleness counts the time in the owner's own queues, and the peer does not count

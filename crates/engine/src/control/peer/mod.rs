@@ -310,6 +310,12 @@ impl Peer {
         Ok(())
     }
 
+    /// This gateway has another ruleset: the number that its fingerprint is, or `None` without rules.
+    /// The peer compares it with its own.
+    pub fn set_rules(&mut self, fingerprint: Option<u128>) {
+        self.session.set_rules(rules_likeness(fingerprint));
+    }
+
     /// The part of the peer, once it has told it.
     pub fn peer_role(&self) -> Option<Role> {
         self.peer.map(|(_, role)| role)
@@ -351,6 +357,11 @@ impl Peer {
     pub fn is_followed(&self) -> bool {
         self.supply.is_followed()
     }
+}
+
+/// The form in which peers compare rulesets, of which these are the fingerprints.
+pub fn rules_likeness(fingerprint: Option<u128>) -> Vec<u8> {
+    fingerprint.map_or_else(Vec::new, |it| it.to_be_bytes().to_vec())
 }
 
 /// The name of a connection between peers. Two connections may have one key, if each end has opened
