@@ -125,7 +125,8 @@ pub enum NotTaken {
     /// of the same connection, above all not its end. It calls [`Session::lost_change`] for a
     /// change that it can not keep.
     Full,
-    /// The body is longer than [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX).
+    /// The body is longer than [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX), or than a quarter of
+    /// [`Settings::queue_bytes`].
     TooLong,
 }
 
