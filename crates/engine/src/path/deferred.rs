@@ -33,7 +33,7 @@ pub const DEFERRED_MAX: usize = 256;
 /// Bytes of their frames at most.
 pub const DEFERRED_BYTES_MAX: usize = 1 << 20;
 
-/// Whether the peer is worth waiting for. The workers and the owner of the session share it.
+/// A flag: new packets wait for the peer. The workers and the owner of the session share it.
 #[derive(Clone, Debug, Default)]
 pub struct Awaited(Arc<AtomicBool>);
 

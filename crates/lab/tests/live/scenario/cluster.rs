@@ -265,7 +265,7 @@ pub struct Stream {
     before: [u64; 2],
 }
 
-/// What became of the traffic.
+/// The losses of the traffic.
 #[derive(Debug)]
 pub struct Losses {
     /// Datagrams that were sent.
