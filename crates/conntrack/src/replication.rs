@@ -70,7 +70,10 @@ impl Replication {
     /// if nobody follows. All workers count from the same time.
     pub fn begin_turn(&mut self, followed: Option<Duration>) {
         self.tick = followed.map_or(0, |followed| (ticks(followed) + 1).min(LAST_TICK));
-        self.followed = followed.unwrap_or_default();
+        let followed = followed.unwrap_or_default();
+        // Whoever follows next has to hear of the connections that are due by the time of before.
+        self.has_urgent |= followed < self.followed;
+        self.followed = followed;
     }
 
     /// Sets how long windows, timers and counts of a connection may differ at the peer. They are

@@ -210,10 +210,10 @@ impl Lane {
     /// wait.
     fn send_changes(&mut self, now: Timestamp) -> bool {
         let Self { tables, part: Part::Replicate(sender), .. } = self else { return false };
+        let Some(ring) = sender else { return false };
         if !tables.replication().has_news() {
             return tables.replication().has_tables();
         }
-        let Some(ring) = sender else { return false };
         if ring.is_abandoned() {
             *sender = None;
             return false;
