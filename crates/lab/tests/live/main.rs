@@ -73,6 +73,7 @@ mod rules {
     mod elements;
     mod examples;
     mod groups;
+    mod iptables;
     mod meters;
     mod random;
     mod routes;
