@@ -108,8 +108,11 @@ fn forms_that_only_nft_can_say_are_said_in_its_words() {
     assert_eq!(one(rule, false).as_deref(), Ok("-A X -p tcp -j DROP"));
 }
 
+/// The state of a packet and its connection's translations; nothing without a connection.
+type Tracked<'a> = Option<(&'a str, &'a [&'a str])>;
+
 /// xt_conntrack.c, in the words of its source: whether a packet meets the option.
-fn kernel_has(list: &[&str], negated: bool, packet: &Option<(&str, &[&str])>, none: &str) -> bool {
+fn kernel_has(list: &[&str], negated: bool, packet: &Tracked<'_>, none: &str) -> bool {
     let bits: Vec<&str> = match packet {
         Some((state, status)) => [&[*state], *status].concat(),
         None => vec![none],
@@ -118,7 +121,7 @@ fn kernel_has(list: &[&str], negated: bool, packet: &Option<(&str, &[&str])>, no
 }
 
 /// True if a packet meets such conditions as `ct state ! new ct status dnat`.
-fn nft_has(conditions: &str, packet: &Option<(&str, &[&str])>, none: &str) -> bool {
+fn nft_has(conditions: &str, packet: &Tracked<'_>, none: &str) -> bool {
     let mut words = conditions.split(' ').peekable();
     while let Some(word) = words.next() {
         assert_eq!(word, "ct", "{conditions}");
@@ -144,8 +147,7 @@ fn nft_has(conditions: &str, packet: &Option<(&str, &[&str])>, none: &str) -> bo
 #[test]
 fn each_list_of_states_matches_what_the_kernels_match_does_and_once() {
     let all = ["INVALID", "UNTRACKED", "NEW", "ESTABLISHED", "RELATED", "SNAT", "DNAT"];
-    let mut packets: Vec<(Option<(&str, &[&str])>, &str)> =
-        vec![(None, "INVALID"), (None, "UNTRACKED")];
+    let mut packets: Vec<(Tracked<'_>, &str)> = vec![(None, "INVALID"), (None, "UNTRACKED")];
     for state in &all[2..5] {
         for status in [&[][..], &["SNAT"], &["DNAT"], &["SNAT", "DNAT"]] {
             packets.push((Some((*state, status)), ""));
