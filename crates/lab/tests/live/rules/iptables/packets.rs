@@ -171,6 +171,11 @@ fn kind(name: &str, packets: impl Fn(u16) -> Vec<Sent> + 'static) -> Kind {
 
 /// The kinds of a family.
 pub fn kinds(family: Family) -> Vec<Kind> {
+    let parts = [segments, datagrams, errors, of_other_protocols, with_other_fields];
+    parts.into_iter().flat_map(|part| part(family)).collect()
+}
+
+fn segments(family: Family) -> Vec<Kind> {
     let of = move |port| Maker::new(family, port);
     let mut kinds = Vec::new();
     for (name, flags) in [
@@ -202,6 +207,12 @@ pub fn kinds(family: Family) -> Vec<Kind> {
     kinds.push(kind("SYN to a translated address", move |port| {
         vec![Maker { server: 9, ..of(port) }.tcp(7016, SYN, &[])]
     }));
+    kinds
+}
+
+fn datagrams(family: Family) -> Vec<Kind> {
+    let of = move |port| Maker::new(family, port);
+    let mut kinds = Vec::new();
     // Each port of the targets, and some others. Gateways limit the rate of their errors, so refused
     // ports stand apart.
     let ports = (7000..=7013).chain([7021, 7022, 7023]).chain(7030..=7038).chain([53, 123]);
@@ -231,6 +242,13 @@ pub fn kinds(family: Family) -> Vec<Kind> {
         let from_53 = Maker { port: 53, ..low };
         vec![low.udp(123), from_53.udp_with(&low.forth(), port, &of(port).mark(1))]
     }));
+    kinds
+}
+
+/// Errors, and a ping.
+fn errors(family: Family) -> Vec<Kind> {
+    let of = move |port| Maker::new(family, port);
+    let mut kinds = Vec::new();
     kinds.push(kind("error about a datagram", move |port| {
         let asked = of(port).udp(53);
         let kind = if family == Family::V4 { [3, 3] } else { [1, 4] };
@@ -254,12 +272,10 @@ pub fn kinds(family: Family) -> Vec<Kind> {
             Sent { side: Side::Server, frame: answered },
         ]
     }));
-    kinds.extend(others(family));
     kinds
 }
 
-/// Packets of other protocols, and with other fields of IP.
-fn others(family: Family) -> Vec<Kind> {
+fn of_other_protocols(family: Family) -> Vec<Kind> {
     let of = move |port| Maker::new(family, port);
     let mut kinds = Vec::new();
     for to in [5, 7] {
@@ -297,6 +313,13 @@ fn others(family: Family) -> Vec<Kind> {
         }
     }
     kinds.push(kind("GRE", move |port| vec![of(port).other(protocol::GRE, &[0, 0, 8, 0])]));
+    kinds
+}
+
+/// Datagrams with other fields of IP.
+fn with_other_fields(family: Family) -> Vec<Kind> {
+    let of = move |port| Maker::new(family, port);
+    let mut kinds = Vec::new();
     let with = move |name: &str, change: fn(PacketBuilder) -> PacketBuilder, length: usize| {
         kind(name, move |port| {
             let payload = [&vec![0; length][..], &of(port).mark(0)].concat();
@@ -322,8 +345,8 @@ fn others(family: Family) -> Vec<Kind> {
             vec![of(port).udp_with(&headers, 5000, &of(port).mark(0))]
         }));
     }
-    // Of a host that is not behind the interface where it comes in, and of one that no route leads
-    // to.
+    // One of a host that is not behind the interface where it comes in, and one of a host that no
+    // route leads to.
     let mut elsewhere = SERVER_V6;
     elsewhere[5] = 9;
     let mut behind = SERVER_V6;
