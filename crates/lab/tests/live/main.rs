@@ -61,6 +61,7 @@ mod translation {
     mod hairpin;
     mod identifications;
     mod kept_ports;
+    mod kernel_sources;
     mod masquerade;
     mod port_forwards;
     mod redirects;
