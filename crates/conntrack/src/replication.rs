@@ -70,7 +70,10 @@ impl Replication {
     /// if nobody follows. All workers count from the same time.
     pub fn begin_turn(&mut self, followed: Option<Duration>) {
         self.tick = followed.map_or(0, |followed| (ticks(followed) + 1).min(LAST_TICK));
-        self.followed = followed.unwrap_or_default();
+        let followed = followed.unwrap_or_default();
+        // Whoever follows next has to hear of the connections that are due by the time of before.
+        self.has_urgent |= followed < self.followed;
+        self.followed = followed;
     }
 
     /// Sets how long windows, timers and counts of a connection may differ at the peer. They are
@@ -98,6 +101,11 @@ impl Replication {
     pub fn has_news(&self) -> bool {
         let is_worth_it = || self.due >= DUE_MANY || self.followed >= self.due_since + DUE_LONGEST;
         self.has_tables() && (self.has_urgent || is_worth_it())
+    }
+
+    /// Makes all that is due worth a look, however little it is.
+    pub fn hurry(&mut self) {
+        self.has_urgent = true;
     }
 
     fn note_due(&mut self) {

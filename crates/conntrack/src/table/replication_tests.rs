@@ -98,6 +98,14 @@ fn connections_that_are_due_wait_for_others_and_not_for_long() {
     lab.replication.begin_turn(Some(2 * later));
     (1..=64).for_each(|port| ask(&mut lab, port));
     assert!(lab.replication.has_news(), "64 are due");
+    // Another peer begins to follow while one is due.
+    look(&mut lab);
+    lab.replication.begin_turn(Some(3 * later));
+    ask(&mut lab, 1);
+    assert!(!lab.replication.has_news());
+    lab.replication.begin_turn(None);
+    lab.replication.begin_turn(Some(Duration::ZERO));
+    assert!(lab.replication.has_news());
 }
 
 #[test]

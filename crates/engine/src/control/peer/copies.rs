@@ -121,10 +121,11 @@ impl Copies {
     pub fn decide_on_all(&mut self, batch: &Batch, prevails: bool) {
         // The places of all names come into the cache at the same time, since nothing else is done
         // in between. A standby with a million copies would wait for the memory of each otherwise.
-        let is_held = |record: &Record<'_>| self.held.contains_key(&record.identity.key);
-        black_box(batch.records().filter(is_held).count());
-        for record in batch.records() {
-            self.decide_on(batch, &record, prevails);
+        let records: Vec<_> = batch.records().collect();
+        let is_held = |record: &&Record<'_>| self.held.contains_key(&record.identity.key);
+        black_box(records.iter().filter(is_held).count());
+        for record in &records {
+            self.decide_on(batch, record, prevails);
         }
         self.mark = Some(batch.mark());
     }
@@ -151,12 +152,15 @@ impl Copies {
                 }
             }
         };
-        if let (RecordKind::News, Some(state)) = (record.kind, &state) {
-            // Also if this node believes that the peer owns it: the peer does not.
-            self.counters.news += 1;
-            self.held.remove(&name);
-            return self.changes.push(CopyChange::News(Box::new(state.clone())));
-        }
+        let state = match (record.kind, state) {
+            (RecordKind::News, Some(state)) => {
+                // Also if this node believes that the peer owns it: the peer does not.
+                self.counters.news += 1;
+                self.held.remove(&name);
+                return self.changes.push(CopyChange::News(Box::new(state)));
+            }
+            (_, state) => state,
+        };
         let held = self.held.get(&name).copied();
         let lineage = held.map(|it| it.lineage);
         match (self.applied.decide(batch.time(), lineage, record), state, held) {
