@@ -210,7 +210,9 @@ fn peers_compare_the_rules_that_are_in_force() {
             Ok(())
         };
         differ(false)?;
-        let other = format!("{STRICT_NAT}\ntable inet more {{\n set bad {{ type ipv4_addr; }}\n}}");
+        let other = format!(
+            "{STRICT_NAT}\ntable inet more {{\n set bad {{ type ipv4_addr; }}\n chain c {{ type filter hook forward priority 1; ip saddr @bad drop; }}\n}}"
+        );
         let other = cluster.client.printed_rules(&other)?;
         let add = ["rules", "element", "add", "inet", "more", "bad", "192.0.2.7"];
         for is_first in [true, false] {
