@@ -71,7 +71,8 @@ impl Replication {
     pub fn begin_turn(&mut self, followed: Option<Duration>) {
         self.tick = followed.map_or(0, |followed| (ticks(followed) + 1).min(LAST_TICK));
         let followed = followed.unwrap_or_default();
-        // Whoever follows next has to hear of the connections that are due by the time of before.
+        // Another peer begins to follow. The connections that are due have waited by the time of the
+        // peer before.
         self.has_urgent |= followed < self.followed;
         self.followed = followed;
     }
@@ -167,6 +168,11 @@ impl Note {
     /// The note of a new connection in the slot that had this one: the slot stays on its lists.
     pub const fn of_next(self) -> Self {
         Self(self.0 & (Self::URGENT | Self::LISTED))
+    }
+
+    /// True for a connection that this node owns and the peer has not heard of.
+    const fn is_unheard_of(self) -> bool {
+        !self.has(Self::SENT) && !self.is_copy()
     }
 
     /// True for a connection that the peer owns.
@@ -325,7 +331,8 @@ impl DirtyList {
     #[inline(never)]
     pub fn note_refresh(&mut self, slot: u32, note: &mut Note, replication: &mut Replication) {
         note.set_due(LAST_TICK);
-        if !note.has(Note::LISTED) {
+        // The transfer of all connections tells of those that were there before the peer.
+        if !note.has(Note::LISTED) && !note.is_unheard_of() {
             note.0 |= Note::LISTED;
             self.listed.push_back(slot);
             self.make_known(replication);

@@ -109,6 +109,27 @@ fn connections_that_are_due_wait_for_others_and_not_for_long() {
 }
 
 #[test]
+fn connections_from_before_the_peer_are_told_once_although_they_speak() {
+    let mut lab = Lab::new();
+    (1..=100).for_each(|port| ask(&mut lab, port));
+    lab.replication.begin_turn(Some(Duration::ZERO));
+    (1..=100).for_each(|port| ask(&mut lab, port));
+    assert_eq!(take(&mut lab, 1000).0, []);
+    let mut told = 0;
+    lab.run(|table, context| {
+        let from = Cursor::default();
+        table.tell_all_from(from, u32::MAX, &NumberedInterfaces, context, |_| told += 1)
+    });
+    assert_eq!(told, 100);
+    (1..=100).for_each(|port| ask(&mut lab, port));
+    assert_eq!(take(&mut lab, 1000).0, []);
+    // From now on they are told from time to time.
+    lab.replication.begin_turn(Some(Duration::from_secs(20)));
+    (1..=100).for_each(|port| ask(&mut lab, port));
+    assert_eq!(take(&mut lab, 1000).0.len(), 100);
+}
+
+#[test]
 fn a_connection_that_came_and_went_is_not_told() {
     let mut lab = followed();
     (1..50).for_each(|port| ask(&mut lab, port));
