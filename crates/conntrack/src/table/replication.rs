@@ -1,12 +1,16 @@
 //! The dirty list of a table: see [`crate::replication`].
 
-use flow::KeyedPacket;
+use flow::codec::Millis;
+use flow::{KeyedPacket, Timestamp};
 
 use super::entry::Entry;
 use super::slab::Slab;
 use super::{Cursor, Table, report};
 use crate::connection::Status;
-use crate::{Change, ConnectionId, Context, EventKind, Interfaces, Replication};
+use crate::{
+    Change, ConnectionId, ConnectionRecord, Context, EventKind, InterfaceName, Interfaces,
+    Replication,
+};
 
 impl Table {
     /// The worker that has the table now, where it has this place. To be called after the table has
@@ -65,11 +69,26 @@ impl Table {
         interfaces: &dyn Interfaces,
         context: &Context<'_>,
     ) -> Option<Change> {
-        let record = self.recorded(slot, interfaces, context.now)?;
+        let mut record = self.recorded(slot, interfaces, context.now)?;
         let stamp = self.slab.dirty.next_stamp(context.now);
         let left = record.left.duration();
+        self.mar(&mut record, slot, context);
         self.slab[slot].body.note.note_told(left, context.replication);
         Some(Change::State { stamp, record })
+    }
+
+    /// Brings planted faults into a record.
+    fn mar(&self, record: &mut ConnectionRecord, slot: u32, context: &Context<'_>) {
+        let faults = context.settings.faults;
+        if faults.records_deadlines() {
+            record.left = Millis::until(self.slab[slot].head.deadline, Timestamp::ZERO);
+        }
+        if faults.records_interface_numbers()
+            && let Some(translation) = &mut record.translation
+        {
+            let number = self.slab.translation(slot).and_then(|it| it.interface);
+            translation.interface = number.and_then(|it| InterfaceName::new(&it.to_string()));
+        }
     }
 
     /// Notes that a connection is the copy of a peer's, which ends only when the peer says so.
@@ -136,7 +155,9 @@ pub(super) fn is_over(entry: &Entry, context: &Context<'_>) -> bool {
 
 /// True for the copy of a peer's connection at a gateway on standby: only its owner ends it.
 pub(super) fn is_kept_copy(entry: &Entry, context: &Context<'_>) -> bool {
-    context.replication.stands_by() && entry.body.note.is_copy()
+    context.replication.stands_by()
+        && entry.body.note.is_copy()
+        && !context.settings.faults.expires_copies()
 }
 
 #[cfg(test)]

@@ -382,8 +382,10 @@ impl Table {
             return false;
         }
         while let Some(other) = self.owner(&reply, hash, slot) {
+            let is_overlooked = context.settings.faults.ignores_ports_of_copies()
+                && self.slab[other].body.note.is_copy();
             if !self.slab[other].head.is_expired(context.now) {
-                return false;
+                return is_overlooked;
             }
             self.close(other, context);
         }

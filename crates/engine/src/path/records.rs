@@ -199,7 +199,8 @@ impl PacketPath {
         let zone = Some(record.zones().named());
         let mut context = tracking.context_of(zone, now, counters);
         let imported = connections.import(record, importing, &mut context).map_err(Some)?;
-        if matches!(imported, Imported::Joined(_)) || record.needs_no_alias() {
+        let needs_no_alias = matches!(imported, Imported::Joined(_)) || record.needs_no_alias();
+        if needs_no_alias || self.tracking.settings().conntrack.faults.imports_no_aliases() {
             return Ok(imported.id());
         }
         let filing = self.direct(id, (original, hash), record.reply(), None, now);

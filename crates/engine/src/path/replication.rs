@@ -232,7 +232,11 @@ impl PacketPath {
         let mut lot = AppliedLot::default();
         for (bucket, change) in changes {
             // Aliases are told to other workers. Their rings have to have room.
-            if self.buckets.get(bucket).is_none() || !self.buckets.take_news() {
+            let is_here = self.buckets.get(bucket).is_some();
+            if !is_here && self.tracking.settings().conntrack.faults.loses_records_of_moved_buckets() {
+                continue;
+            }
+            if !is_here || !self.buckets.take_news() {
                 lot.back.push((bucket, change));
                 continue;
             }

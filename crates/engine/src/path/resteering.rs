@@ -62,6 +62,9 @@ impl PacketPath {
         if !self.buckets.take_news() {
             return Some(from);
         }
+        if self.tracking.settings().conntrack.faults.forgets_late_addresses() {
+            return None;
+        }
         self.remove_aliases();
         let Bucket { connections, openings, .. } = self.buckets.get_mut(bucket)?;
         let mut flows = Vec::new();

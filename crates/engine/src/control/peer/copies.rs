@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use conntrack::{ConnectionRecord, ImportRefusal};
 use flow::{HashKey, KeyedPacket};
-use sync::{Applied, Batch, BulkId, Lineage, Mark, Record, RecordKind, Verdict};
+use sync::{Applied, Batch, BulkId, Faults, Lineage, Mark, Record, RecordKind, Verdict};
 
 use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
@@ -41,6 +41,8 @@ struct Copy {
 /// The peer's connections by name.
 pub(super) struct Copies {
     names: HashKey,
+    /// The fault that a test has planted.
+    faults: Faults,
     applied: Applied,
     /// In the order of their names, so that what is done is the same in each run.
     held: BTreeMap<u64, Copy>,
@@ -52,10 +54,11 @@ pub(super) struct Copies {
 
 impl Copies {
     /// None yet.
-    pub fn new(names: HashKey) -> Self {
+    pub fn new(names: HashKey, faults: Faults) -> Self {
         Self {
             names,
-            applied: Applied::default(),
+            faults,
+            applied: Applied::new(faults),
             held: BTreeMap::new(),
             changes: Vec::new(),
             mark: None,
@@ -65,7 +68,7 @@ impl Copies {
 
     /// Gives them up, because they are this gateway's own connections from now on.
     pub fn give_up(&mut self) {
-        *self = Self { counters: self.counters.clone(), ..Self::new(self.names) };
+        *self = Self { counters: self.counters.clone(), ..Self::new(self.names, self.faults) };
     }
 
     pub fn len(&self) -> usize {
@@ -84,7 +87,7 @@ impl Copies {
     /// Another process is the peer now, whose stamps may be lower than those of the one before. Its
     /// bulk transfer tells which of the connections it has.
     pub fn forget_stamps(&mut self) {
-        self.applied = Applied::default();
+        self.applied = Applied::new(self.faults);
         for Copy { lineage, .. } in self.held.values_mut() {
             (lineage.incarnation, lineage.version) = (0, 0);
         }

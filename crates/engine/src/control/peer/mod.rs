@@ -62,8 +62,8 @@ impl Peer {
     ) -> Result<Self, Unresponsive> {
         // The peer's staleness counts until the workers have a change.
         session.set_acknowledges_applied(now, true);
-        let mut peer =
-            Self { session, role, supply: Supply::new(names), copies: Copies::new(names) };
+        let copies = Copies::new(names, session.faults());
+        let mut peer = Self { session, role, supply: Supply::new(names), copies };
         peer.set_role(gateway, role)?;
         Ok(peer)
     }

@@ -1,0 +1,56 @@
+//! `cargo run -p sim -- --seed N` runs a seed and prints what failed, with a short trace.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use sim::{Failure, Fault, Planted, explain, run};
+
+/// Simulates gateways with state sync.
+#[derive(Parser)]
+struct Arguments {
+    /// Runs this seed and prints a trace if it fails.
+    #[arg(long, conflicts_with_all = ["from", "count"])]
+    seed: Option<u64>,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    from: u64,
+    /// Plants this fault; needs the feature `faults`.
+    #[arg(long, value_parser = |name: &str| Fault::named(name).ok_or("no such fault"))]
+    fault: Option<Fault>,
+    /// How many seeds; without it, until it is stopped.
+    #[arg(long)]
+    count: Option<u64>,
+}
+
+/// Seeds between two lines of progress.
+const PROGRESS: u64 = 500;
+
+#[expect(clippy::print_stdout, reason = "the report of a tool")]
+fn main() -> ExitCode {
+    let Arguments { seed, from, count, fault } = Arguments::parse();
+    let planted = Planted(fault);
+    if let Some(seed) = seed {
+        return match explain(seed, planted) {
+            Ok(()) => {
+                println!("seed {seed} passes");
+                ExitCode::SUCCESS
+            }
+            Err(failure) => {
+                println!("{failure}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let mut failed = 0;
+    let end = count.map_or(u64::MAX, |count| from.saturating_add(count));
+    for seed in from..end {
+        if let Err(Failure { violation, .. }) = run(seed, planted) {
+            failed += 1;
+            println!("seed {seed}: {}\n  {:.300}", violation.invariant, violation.what);
+        }
+        if (seed - from + 1).is_multiple_of(PROGRESS) {
+            println!("{} seeds, {failed} failed", seed - from + 1);
+        }
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,293 @@
+//! Looks at the tables of the gateways now and then.
+
+use std::collections::BTreeMap;
+
+use engine::Role;
+use sync::Inflow;
+
+use crate::address::{Side, VIRTUAL, host};
+use crate::chat::ANSWERS_AT;
+use crate::failure::{Invariant, Violation};
+use crate::node::{Name, Seen};
+use crate::world::{PACE, World};
+
+/// Time from a change of a connection until the session has taken it in, at most: workers wait for
+/// others, and the peer is looked at after that.
+const UNTIL_OFFERED: u64 = 2 * PACE + 500;
+/// Bytes beyond the limit of a queue: one record and its frame.
+const BEYOND_QUEUE: usize = 4096;
+/// Bytes of frames that wait for one before them.
+const HELD: usize = 8 << 20;
+
+/// A connection that can be told from a later one with the same ports.
+type One = (Name, u32);
+
+/// The memory of what was seen before.
+#[derive(Default)]
+pub struct Watch {
+    /// When each connection of the active gateway was seen first, and by which process.
+    since: BTreeMap<One, u64>,
+    of_process: u64,
+    /// Packets of each copy of the standby, since the last change of parts.
+    packets: BTreeMap<One, u64>,
+    /// Assured copies of the standby, likewise.
+    assured: Vec<One>,
+    of_processes: [u64; 2],
+}
+
+impl World {
+    /// Looks at all that must hold at any time.
+    pub(crate) fn check(&mut self) -> Result<(), Violation> {
+        let mut tables = [const { None }; 2];
+        for (at, table) in tables.iter_mut().enumerate() {
+            if let Some(node) = &self.nodes[at] {
+                let found = node.table()?;
+                self.check_memory(at, found.len())?;
+                check_tuples(&found)?;
+                self.check_zone(at, &found)?;
+                if self.plan.is_unlike() && node.peer.copies() > 0 {
+                    let what = format!("gateway {at} has {} copies", node.peer.copies());
+                    return Err(Violation::new(Invariant::UnlikeStayApart, what));
+                }
+                *table = Some(found);
+            }
+        }
+        let Some(active) = self.master.filter(|at| self.is_active(*at)) else { return Ok(()) };
+        let [Some(one), Some(other)] = &tables else {
+            if let Some(table) = &tables[active] {
+                self.remember(active, table);
+            }
+            return Ok(());
+        };
+        let (owner, standby) = if active == 0 { (one, other) } else { (other, one) };
+        self.remember(active, owner);
+        if self.now <= self.settled_at || self.role(1 - active) != Some(Role::Standby) {
+            self.watch.packets.clear();
+            self.watch.assured.clear();
+            return Ok(());
+        }
+        // A gateway that is short, or did not know a zone, refuses connections and counts that.
+        if !self.plan.is_short() && self.plan.zone.is_none_or(|late| late == 0) {
+            self.check_lost(active, owner, standby)?;
+        }
+        self.check_roll_back(standby)?;
+        self.check_assured(owner, standby)
+    }
+
+    fn role(&self, at: usize) -> Option<Role> {
+        self.nodes[at].as_ref().map(crate::node::Node::role)
+    }
+
+    fn is_active(&self, at: usize) -> bool {
+        self.role(at) == Some(Role::Active)
+    }
+
+    fn check_memory(&self, at: usize, connections: usize) -> Result<(), Violation> {
+        let Some(node) = &self.nodes[at] else { return Ok(()) };
+        let status = node.status(self.now);
+        let most = node.build.settings.queue_bytes + BEYOND_QUEUE;
+        let is_within = status.queue_bytes <= most
+            && status.held_bytes <= HELD
+            && connections as u64 <= node.build.max_connections;
+        if is_within {
+            return Ok(());
+        }
+        let what = format!(
+            "gateway {at}: {} bytes in the queue, {} held, {connections} connections",
+            status.queue_bytes, status.held_bytes
+        );
+        Err(Violation::new(Invariant::MemoryBounded, what))
+    }
+
+    fn remember(&mut self, active: usize, table: &BTreeMap<Name, Seen>) {
+        let Some(node) = &self.nodes[active] else { return };
+        if self.watch.of_process != node.life {
+            (self.watch.of_process, self.watch.since) = (node.life, BTreeMap::new());
+        }
+        let now = self.now;
+        let before = std::mem::take(&mut self.watch.since);
+        let ones = table.iter().map(|(name, seen)| (*name, seen.mark));
+        self.watch.since = ones.map(|one| (one, *before.get(&one).unwrap_or(&now))).collect();
+    }
+
+    fn check_lost(
+        &self,
+        active: usize,
+        owner: &BTreeMap<Name, Seen>,
+        standby: &BTreeMap<Name, Seen>,
+    ) -> Result<(), Violation> {
+        let Some(node) = &self.nodes[active] else { return Ok(()) };
+        let Some(staleness) = node.status(self.now).staleness else { return Ok(()) };
+        let fresh = staleness.as_micros() as u64 + UNTIL_OFFERED;
+        let lost = owner.iter().find(|(name, seen)| {
+            let since = self.watch.since.get(&(**name, seen.mark)).copied().unwrap_or(self.now);
+            let copy = standby.get(*name).filter(|copy| copy.mark == seen.mark);
+            since + fresh < self.now && copy.is_none()
+        });
+        let Some((name, seen)) = lost else { return Ok(()) };
+        let what = format!(
+            "gateway {active} has {}, and the standby has {:?}; staleness {staleness:?}; {}",
+            told(seen),
+            standby.get(name).map(told),
+            self.counters()
+        );
+        Err(Violation::new(Invariant::NothingLost, what))
+    }
+
+    fn check_roll_back(&mut self, standby: &BTreeMap<Name, Seen>) -> Result<(), Violation> {
+        let processes = [0, 1].map(|at| self.nodes[at].as_ref().map_or(0, |node| node.life));
+        let watch = &mut self.watch;
+        if watch.of_processes != processes {
+            (watch.of_processes, watch.packets) = (processes, BTreeMap::new());
+            watch.assured.clear();
+        }
+        for (name, seen) in standby {
+            let before = watch.packets.insert((*name, seen.mark), seen.packets).unwrap_or(0);
+            if before > seen.packets {
+                let what = format!("{} had {before} packets at the standby", told(seen));
+                return Err(Violation::new(Invariant::NoRollBack, what));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_assured(
+        &mut self,
+        owner: &BTreeMap<Name, Seen>,
+        standby: &BTreeMap<Name, Seen>,
+    ) -> Result<(), Violation> {
+        let is_one = |table: &BTreeMap<Name, Seen>, (name, mark): &One| {
+            table.get(name).is_some_and(|it| it.mark == *mark)
+        };
+        let mut before = self.watch.assured.iter();
+        let lost = before.find(|one| is_one(owner, one) && !is_one(standby, one));
+        if let Some((name, _)) = lost {
+            let what = owner.get(name).map(told).unwrap_or_default();
+            return Err(Violation::new(Invariant::FullKeepsAssured, what));
+        }
+        let assured = standby.iter().filter(|(_, seen)| seen.assured);
+        self.watch.assured = assured.map(|(name, seen)| (*name, seen.mark)).collect();
+        Ok(())
+    }
+
+    fn check_zone(&self, at: usize, table: &BTreeMap<Name, Seen>) -> Result<(), Violation> {
+        let (Some(_), Some(node)) = (self.plan.zone, &self.nodes[at]) else { return Ok(()) };
+        let Some(counted) = node.counted_in_zone()? else { return Ok(()) };
+        let listed = table.values().filter(|seen| seen.zone != 0).count() as u64;
+        // Connections whose time is over are counted until a worker has looked at them.
+        if counted >= listed {
+            return Ok(());
+        }
+        let what = format!("gateway {at} counts {counted} connections in the zone, and has {listed}");
+        Err(Violation::new(Invariant::ZonesCount, what))
+    }
+
+    /// The first difference between the tables of both gateways; `None` if there is none.
+    pub(crate) fn difference(&self) -> Result<Option<String>, Violation> {
+        let [Some(one), Some(other)] = &self.nodes else {
+            return Ok(Some("a gateway is down".into()));
+        };
+        if one.role() == other.role() {
+            return Ok(Some(format!("both gateways are {}", one.role().name())));
+        }
+        let tables = [one.table()?, other.table()?];
+        for (at, table) in tables.iter().enumerate() {
+            for (name, seen) in table {
+                let copy = tables[1 - at].get(name);
+                // Counts are told now and then.
+                if copy.is_none_or(|copy| Seen { packets: 0, ..copy.clone() } != Seen { packets: 0, ..seen.clone() }) {
+                    return Ok(Some(format!(
+                        "gateway {at} has {}, and the other one has {:?}; {}",
+                        told(seen),
+                        copy.map(told),
+                        self.counters()
+                    )));
+                }
+            }
+        }
+        if one.interfaces()? != other.interfaces()? {
+            let what = format!("interfaces {:?} and {:?}", one.interfaces()?, other.interfaces()?);
+            return Ok(Some(what));
+        }
+        let (active, standby) = if one.role() == Role::Active { (one, other) } else { (other, one) };
+        let is_level = matches!(standby.status(self.now).inflow, Inflow::Level(_))
+            && active.status(self.now).staleness.is_some();
+        Ok((!is_level).then(|| format!("not level: {}", self.counters())))
+    }
+
+    /// A gateway becomes active: what it has goes on, and what it does not have need not.
+    pub(crate) fn protect(&mut self, at: usize) -> Result<(), Violation> {
+        let Some(node) = &self.nodes[at] else { return Ok(()) };
+        let table = node.table()?;
+        let has = |protocol: u8, ends: [(std::net::IpAddr, u16); 2]| {
+            table.keys().any(|(of, _, original)| *of == protocol && *original == ends)
+        };
+        for talk in self.talks.values_mut() {
+            let from = host_address(talk.side, talk.host);
+            let is_there = has(6, [(from, talk.from), (talk.to.0.into(), talk.to.1)]);
+            talk.is_protected &= is_there;
+        }
+        for chat in self.chats.values_mut() {
+            let from = host_address(Side::Inside, chat.host);
+            let is_there = has(17, [(from, chat.from), (chat.to.into(), ANSWERS_AT)]);
+            chat.is_protected = is_there;
+            if !is_there {
+                chat.outside = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts of both peers, for those who look for a reason.
+    pub(crate) fn counters(&self) -> String {
+        let of = |at: usize| {
+            self.nodes[at].as_ref().map(|node| {
+                let status = node.status(self.now);
+                format!(
+                    "{at}: {} {:?} {:?} {:?}",
+                    node.role().name(),
+                    status.outflow,
+                    status.inflow,
+                    node.peer.copy_counters()
+                )
+            })
+        };
+        format!("{:?} {:?}", of(0), of(1))
+    }
+}
+
+fn host_address(side: Side, number: usize) -> std::net::IpAddr {
+    host(side, number).into()
+}
+
+/// No two connections may have the same packets outside.
+fn check_tuples(table: &BTreeMap<Name, Seen>) -> Result<(), Violation> {
+    let mut seen_before: BTreeMap<(u8, [(std::net::IpAddr, u16); 2]), &Seen> = BTreeMap::new();
+    for ((protocol, ..), seen) in table {
+        let outside = VIRTUAL[Side::Outside.index()];
+        if seen.reply[1].0 != outside {
+            continue;
+        }
+        if let Some(other) = seen_before.insert((*protocol, seen.reply), seen) {
+            let what = format!("{} and {}", told(seen), told(other));
+            return Err(Violation::new(Invariant::OneTupleOneConnection, what));
+        }
+    }
+    Ok(())
+}
+
+/// A connection in words.
+fn told(seen: &Seen) -> String {
+    let Seen { original: [from, to], reply: [_, outside], state, mark, packets, .. } = seen;
+    format!(
+        "{}:{} -> {}:{} outside {}:{} {} mark {mark:x} packets {packets}",
+        from.0,
+        from.1,
+        to.0,
+        to.1,
+        outside.0,
+        outside.1,
+        state.unwrap_or("-")
+    )
+}
+

@@ -1,0 +1,41 @@
+//! No seed fails. `STATEWAY_SEEDS` is the number of seeds, or a range like `17-17`.
+
+use std::ops::RangeInclusive;
+
+use sim::{Planted, explain, run};
+
+/// Seeds of a test run.
+const SEEDS: u64 = 500;
+/// Failing seeds that are listed at most.
+const LISTED: usize = 20;
+
+fn seeds() -> RangeInclusive<u64> {
+    let Ok(given) = std::env::var("STATEWAY_SEEDS") else { return 1..=SEEDS };
+    match given.split_once('-') {
+        Some((first, last)) => first.parse().unwrap()..=last.parse().unwrap(),
+        None => 1..=given.parse().unwrap(),
+    }
+}
+
+#[test]
+fn no_seed_fails() {
+    let failing = seeds().filter_map(|seed| run(seed, Planted::default()).err());
+    let failing: Vec<_> = failing.take(LISTED).collect();
+    let Some(first) = failing.first() else { return };
+    let list: String = failing
+        .iter()
+        .map(|it| format!("{}: {}\n", it.seed, it.violation.invariant))
+        .collect();
+    let Err(explained) = explain(first.seed, Planted::default()) else {
+        panic!("seed {} fails only sometimes", first.seed);
+    };
+    panic!("{explained}\nFailing seeds:\n{list}");
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    for seed in 1..=5 {
+        let ends = [(); 2].map(|()| sim::digest(seed));
+        assert_eq!(ends[0], ends[1], "seed {seed}");
+    }
+}
