@@ -21,6 +21,10 @@ const BUFFER: usize = 16 * 1024;
 const LARGE_BUFFER: usize = 80 * 1024;
 /// Ports at which each host listens: one for anything, and that of FTP.
 pub const LISTENS_AT: [u16; 2] = [80, FTP];
+/// TCP, and its bits.
+const TCP: u8 = 6;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
 /// Bytes that are written or read at once.
 const CHUNK: usize = 4096;
 
@@ -166,7 +170,38 @@ impl Host {
 
     /// An IP packet arrives.
     pub fn receive(&mut self, packet: Vec<u8>) {
-        self.card.received.push_back(packet);
+        if self.is_new_to_tcp(&packet) {
+            self.card.received.push_back(packet);
+        }
+    }
+
+    /// False for a SYN that comes again. The TCP of this host would give it to a socket that listens,
+    /// although another one has taken the first one. A connection that is closing makes room for one
+    /// with the same ports.
+    fn is_new_to_tcp(&mut self, packet: &[u8]) -> bool {
+        if packet.len() < 40 || packet[9] != TCP || packet[33] & (SYN | ACK) != SYN {
+            return true;
+        }
+        let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        let source: [u8; 4] = std::array::from_fn(|at| packet[12 + at]);
+        let remote = (IpAddress::Ipv4(source.into()), port(20));
+        let Self { answers, sockets, .. } = self;
+        let is_its = |socket: &Socket<'_>| {
+            let end = socket.remote_endpoint().map(|it| (it.addr, it.port));
+            end == Some(remote) && socket.local_endpoint().is_some_and(|it| it.port == port(22))
+        };
+        let Some(at) = answers.iter().position(|it| is_its(sockets.get::<Socket<'_>>(it.0))) else {
+            return true;
+        };
+        let (handle, _) = answers[at];
+        match sockets.get::<Socket<'_>>(handle).state() {
+            State::SynReceived | State::Established => false,
+            _ => {
+                answers.remove(at);
+                sockets.remove(handle);
+                true
+            }
+        }
     }
 
     /// Lets TCP work. Returns IP packets to send.
@@ -179,20 +214,14 @@ impl Host {
 
     /// Answers in the connections that others have opened. `told` gets what has happened in them.
     pub fn answer(&mut self, mut told: impl FnMut(Told)) -> Result<(), Violation> {
-        for at in 0..self.listening.len() {
-            let (port, handle) = self.listening[at];
-            if self.sockets.get::<Socket<'_>>(handle).state() != State::Listen {
-                self.answers.push((handle, Answer::new(port)));
-                self.listening[at].1 = SocketHandle::default();
-            }
-        }
-        let taken: Vec<u16> = self
-            .listening
-            .extract_if(.., |(_, handle)| *handle == SocketHandle::default())
-            .map(|(port, _)| port)
-            .collect();
+        let Self { listening, answers, sockets, .. } = self;
+        let is_taken = |(_, handle): &mut (u16, SocketHandle)| {
+            sockets.get::<Socket<'_>>(*handle).state() != State::Listen
+        };
+        let taken: Vec<_> = listening.extract_if(.., is_taken).collect();
+        answers.extend(taken.iter().map(|(port, handle)| (*handle, Answer::new(*port))));
         // Others may open further connections.
-        taken.into_iter().for_each(|port| self.listen(port));
+        taken.into_iter().for_each(|(port, _)| self.listen(port));
         let Self { answers, sockets, .. } = self;
         let mut result = Ok(());
         answers.retain_mut(|(handle, answer)| {

@@ -23,6 +23,7 @@ impl World {
         number: usize,
         packet: Vec<u8>,
     ) -> Result<(), Violation> {
+        self.note_packet("hears", side, number, &packet);
         if packet.get(9) == Some(&UDP) {
             return self.datagram_heard(side, number, &packet);
         }
@@ -43,7 +44,7 @@ impl World {
             sent.extend(self.host(side, number).work(now));
             sent.into_iter().for_each(|packet| self.send_from_host(side, number, packet));
         }
-        told.into_iter().try_for_each(|it| self.hear_of(it))?;
+        told.into_iter().try_for_each(|it| self.hear_of(number, it))?;
         let of_talks = self.talks.values().filter(|it| (it.side, it.host) == (side, number));
         let next = of_talks.map(|it| it.wakes_at(now)).min().unwrap_or(u64::MAX);
         let next = next.min(self.host(side, number).wakes_at);
@@ -99,8 +100,17 @@ impl World {
         Ok(())
     }
 
-    fn hear_of(&mut self, told: Told) -> Result<(), Violation> {
+    fn hear_of(&mut self, number: usize, told: Told) -> Result<(), Violation> {
         match told {
+            Told::Misheard => {
+                // One that no gateway knew any more has no helper.
+                let here = host(Side::Outside, number);
+                let mut to_it = self.talks.values().filter(|it| it.to == (here, FTP));
+                if to_it.all(|it| it.is_protected) {
+                    let what = "a server of FTP has heard something else than commands";
+                    return Err(Violation::new(Invariant::NothingMixed, what));
+                }
+            }
             Told::Began { id, from } => {
                 self.note(|_| format!("talk {id:x} comes from {}:{}", from.0, from.1));
                 if let Some(talk) = self.talks.get_mut(&id) {

@@ -104,6 +104,8 @@ pub struct Seen {
     pub packets: u64,
     /// Not a candidate for early drop.
     pub assured: bool,
+    /// Seconds that it has left.
+    pub left_s: u64,
     /// Its zone.
     pub zone: u16,
     /// Its helper.
@@ -276,6 +278,7 @@ impl Node {
                 state: connection.state,
                 packets: connection.counters.map_or(0, |it| it[0].packets + it[1].packets),
                 assured: connection.assured,
+                left_s: connection.timeout_s,
                 zone: connection.zone,
                 helper: connection.helper,
             };

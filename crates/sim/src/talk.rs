@@ -11,13 +11,16 @@ use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::wire::IpAddress;
 
 use crate::address::Side;
-use crate::failure::{Invariant, Violation};
+use crate::failure::Violation;
 use crate::host::{Host, read, read_header, write};
 
 /// The port of FTP.
 pub const FTP: u16 = 21;
-/// What a server of FTP says to each command.
-const AGREED: &[u8] = b"200 ok\r\n";
+/// What a server of FTP says first, and what it says to each command.
+const GREETING: &[u8; 8] = b"220 ok\r\n";
+const AGREED: &[u8; 8] = b"200 ok\r\n";
+/// How a client begins.
+const USER: &[u8] = b"USER ";
 /// What it hears: the address outside in the place of that inside. The port may be another one.
 const ANNOUNCED: &[u8] = b"PORT 198,51,100,254,";
 /// Longest command.
@@ -47,9 +50,18 @@ impl Stream {
             }
             Self::Commands(host) => {
                 let line = command(host);
+                let (at, length) = (at as usize, line.len());
+                // The first line has the length of the others, too.
+                match USER.get(at) {
+                    Some(byte) => *byte,
+                    None if at + 2 < length => b'u',
+                    None => line[at % length],
+                }
+            }
+            Self::Agreed => {
+                let line = if (at as usize) < GREETING.len() { GREETING } else { AGREED };
                 line[at as usize % line.len()]
             }
-            Self::Agreed => AGREED[at as usize % AGREED.len()],
         }
     }
 }
@@ -93,6 +105,8 @@ pub enum Told {
         /// From where they came.
         from: (Ipv4Addr, u16),
     },
+    /// A server of FTP has heard something else than commands.
+    Misheard,
     /// Its connection was reset, or broke.
     Broke {
         /// The talk.
@@ -125,7 +139,8 @@ impl Answer {
         told: &mut impl FnMut(Told),
     ) -> Result<(), Violation> {
         if self.is_ftp {
-            return self.agree(socket);
+            self.agree(socket, told);
+            return Ok(());
         }
         let Some((id, script)) = self.script else {
             if let Some(header) = read_header(socket) {
@@ -162,26 +177,27 @@ impl Answer {
     }
 
     /// Answers commands of FTP.
-    fn agree(&mut self, socket: &mut Socket<'_>) -> Result<(), Violation> {
+    fn agree(&mut self, socket: &mut Socket<'_>, told: &mut impl FnMut(Told)) {
         let mut byte = [0];
         while socket.recv_slice(&mut byte) == Ok(1) {
             self.line.push(byte[0]);
             let is_whole = self.line.ends_with(b"\r\n");
-            let is_right = ANNOUNCED.iter().zip(&self.line).all(|(one, other)| one == other);
+            let is_like = |text: &[u8]| text.iter().zip(&self.line).all(|(one, it)| one == it);
+            let is_right = is_like(USER) || is_like(ANNOUNCED);
             if !is_right || self.line.len() > LINE {
-                let what = format!("a server of FTP heard {:?}", String::from_utf8_lossy(&self.line));
-                return Err(Violation::new(Invariant::NothingMixed, what));
+                told(Told::Misheard);
+                return socket.abort();
             }
             if is_whole {
                 self.line.clear();
                 self.read += AGREED_LENGTH;
             }
         }
-        self.written += write(socket, Stream::Agreed, (self.written, self.read));
+        let due = self.read + GREETING.len() as u32;
+        self.written += write(socket, Stream::Agreed, (self.written, due));
         if socket.state() == State::CloseWait {
             socket.close();
         }
-        Ok(())
     }
 }
 
@@ -210,7 +226,12 @@ pub struct Talk {
     /// The script is done.
     pub is_done: bool,
     pub last_progress: u64,
+    /// When both ends were done; the last acknowledgment is to leave after that.
+    over_at: Option<u64>,
 }
+
+/// Time after which the ports of a talk that is over may be used again.
+const LINGER: u64 = 20_000;
 
 /// How a talk stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,6 +272,7 @@ impl Talk {
             is_established: false,
             is_done: false,
             last_progress: now,
+            over_at: None,
         }
     }
 
@@ -267,7 +289,10 @@ impl Talk {
         }
         if self.is_done {
             return Ok(match socket.state() {
-                State::Closed | State::TimeWait => Standing::Over,
+                State::Closed | State::TimeWait => {
+                    let since = *self.over_at.get_or_insert(now);
+                    if now >= since + LINGER { Standing::Over } else { Standing::On }
+                }
                 _ => Standing::On,
             });
         }
@@ -286,7 +311,9 @@ impl Talk {
             // The buffer is empty.
             self.has_header = socket.send_slice(&header(id, &script)) == Ok(HEADER);
         }
-        let is_answered = self.read >= self.asked * script.answer;
+        // A server of FTP speaks first.
+        let before_asked = if script.is_ftp { script.answer } else { 0 };
+        let is_answered = self.read >= before_asked + self.asked * script.answer;
         if is_answered && self.asked > 0 && self.resumes_at == u64::MAX {
             self.resumes_at = now + script.pause;
         }
@@ -295,7 +322,7 @@ impl Talk {
             self.resumes_at = u64::MAX;
         }
         self.written += write(socket, questions, (self.written, self.asked * script.question));
-        if self.read >= script.rounds * script.answer {
+        if self.read >= before_asked + script.rounds * script.answer {
             self.is_done = true;
             if script.aborts { socket.abort() } else { socket.close() }
         }
@@ -307,7 +334,11 @@ impl Talk {
 
     /// When it goes on by itself; what has been due waits for its connection.
     pub fn wakes_at(&self, now: u64) -> u64 {
-        if self.is_done || self.resumes_at <= now { u64::MAX } else { self.resumes_at }
+        match self.over_at {
+            Some(since) => (since + LINGER).max(now + 1),
+            None if self.is_done || self.resumes_at <= now => u64::MAX,
+            None => self.resumes_at,
+        }
     }
 
     /// How far it is, for a trace.

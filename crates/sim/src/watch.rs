@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::Role;
-use sync::Inflow;
+use sync::{BulkId, Inflow};
 
 use crate::address::{Side, VIRTUAL, host};
 use crate::chat::ANSWERS_AT;
@@ -14,6 +14,10 @@ use crate::world::{PACE, World};
 /// Time from a change of a connection until the session has taken it in, at most: workers wait for
 /// others, and the peer is looked at after that.
 const UNTIL_OFFERED: u64 = 2 * PACE + 500;
+/// Time for which a copy whose time is over is not listed at most.
+const UNLISTED: u64 = 2_000_000;
+/// Seconds that connections have left whose copies are always listed.
+const LONG_S: u64 = 60;
 /// Bytes beyond the limit of a queue: one record and its frame.
 const BEYOND_QUEUE: usize = 4096;
 /// Bytes of frames that wait for one before them.
@@ -28,11 +32,15 @@ pub struct Watch {
     /// When each connection of the active gateway was seen first, and by which process.
     since: BTreeMap<One, u64>,
     of_process: u64,
+    /// Connections that the standby does not list, and since when.
+    missing: BTreeMap<One, u64>,
     /// Packets of each copy of the standby, since the last change of parts.
     packets: BTreeMap<One, u64>,
     /// Assured copies of the standby, likewise.
     assured: Vec<One>,
-    of_processes: [u64; 2],
+    /// The processes, which one is active, and the transfer since which the standby is level: what
+    /// was seen of others does not count.
+    of: ([u64; 2], usize, BulkId),
 }
 
 impl World {
@@ -64,8 +72,17 @@ impl World {
         if self.now <= self.settled_at || self.role(1 - active) != Some(Role::Standby) {
             self.watch.packets.clear();
             self.watch.assured.clear();
+            self.watch.missing.clear();
             return Ok(());
         }
+        // An active gateway learns of a standby that has started anew only some time later, and one
+        // that was active itself has to hear what the other one has.
+        let inflow = self.nodes[1 - active].as_ref().map(|node| node.status(self.now).inflow);
+        let Some(Inflow::Level(bulk)) = inflow else {
+            self.watch.of = Watch::default().of;
+            return Ok(());
+        };
+        self.forget_others((active, bulk));
         // A gateway that is short, or did not know a zone, refuses connections and counts that.
         if !self.plan.is_short() && self.plan.zone.is_none_or(|late| late == 0) {
             self.check_lost(active, owner, standby)?;
@@ -111,7 +128,7 @@ impl World {
     }
 
     fn check_lost(
-        &self,
+        &mut self,
         active: usize,
         owner: &BTreeMap<Name, Seen>,
         standby: &BTreeMap<Name, Seen>,
@@ -119,11 +136,24 @@ impl World {
         let Some(node) = &self.nodes[active] else { return Ok(()) };
         let Some(staleness) = node.status(self.now).staleness else { return Ok(()) };
         let fresh = staleness.as_micros() as u64 + UNTIL_OFFERED;
-        let lost = owner.iter().find(|(name, seen)| {
-            let since = self.watch.since.get(&(**name, seen.mark)).copied().unwrap_or(self.now);
+        let now = self.now;
+        let is_missing = |(name, seen): &(&Name, &Seen)| {
+            let since = self.watch.since.get(&(**name, seen.mark)).copied().unwrap_or(now);
             let copy = standby.get(*name).filter(|copy| copy.mark == seen.mark);
-            since + fresh < self.now && copy.is_none()
+            since + fresh < now && copy.is_none()
+        };
+        let before = &self.watch.missing;
+        let missing: Vec<_> = owner.iter().filter(is_missing).collect();
+        let missing_since: BTreeMap<One, u64> = missing
+            .iter()
+            .map(|(name, seen)| (**name, seen.mark))
+            .map(|one| (one, *before.get(&one).unwrap_or(&now)))
+            .collect();
+        // A copy whose time is over is not listed until the timer has given it more.
+        let lost = missing.into_iter().find(|(name, seen)| {
+            seen.left_s > LONG_S || missing_since[&(**name, seen.mark)] + UNLISTED < now
         });
+        self.watch.missing = missing_since;
         let Some((name, seen)) = lost else { return Ok(()) };
         let what = format!(
             "gateway {active} has {}, and the standby has {:?}; staleness {staleness:?}; {}",
@@ -134,13 +164,19 @@ impl World {
         Err(Violation::new(Invariant::NothingLost, what))
     }
 
-    fn check_roll_back(&mut self, standby: &BTreeMap<Name, Seen>) -> Result<(), Violation> {
+    /// What was seen of other processes, or of other parts of these, does not count.
+    fn forget_others(&mut self, (active, bulk): (usize, BulkId)) {
         let processes = [0, 1].map(|at| self.nodes[at].as_ref().map_or(0, |node| node.life));
-        let watch = &mut self.watch;
-        if watch.of_processes != processes {
-            (watch.of_processes, watch.packets) = (processes, BTreeMap::new());
-            watch.assured.clear();
+        if self.watch.of != (processes, active, bulk) {
+            self.watch.of = (processes, active, bulk);
+            self.watch.packets.clear();
+            self.watch.assured.clear();
+            self.watch.missing.clear();
         }
+    }
+
+    fn check_roll_back(&mut self, standby: &BTreeMap<Name, Seen>) -> Result<(), Violation> {
+        let watch = &mut self.watch;
         for (name, seen) in standby {
             let before = watch.packets.insert((*name, seen.mark), seen.packets).unwrap_or(0);
             if before > seen.packets {
@@ -159,13 +195,17 @@ impl World {
         let is_one = |table: &BTreeMap<Name, Seen>, (name, mark): &One| {
             table.get(name).is_some_and(|it| it.mark == *mark)
         };
+        let is_open = |(name, mark): &One| {
+            let is_it = |it: &&Seen| it.mark == *mark && it.state == Some("ESTABLISHED");
+            owner.get(name).filter(is_it).is_some()
+        };
         let mut before = self.watch.assured.iter();
-        let lost = before.find(|one| is_one(owner, one) && !is_one(standby, one));
+        let lost = before.find(|one| is_open(one) && !is_one(standby, one));
         if let Some((name, _)) = lost {
             let what = owner.get(name).map(told).unwrap_or_default();
             return Err(Violation::new(Invariant::FullKeepsAssured, what));
         }
-        let assured = standby.iter().filter(|(_, seen)| seen.assured);
+        let assured = standby.iter().filter(|(_, seen)| seen.assured && seen.state == Some("ESTABLISHED"));
         self.watch.assured = assured.map(|(name, seen)| (*name, seen.mark)).collect();
         Ok(())
     }
@@ -195,7 +235,7 @@ impl World {
             for (name, seen) in table {
                 let copy = tables[1 - at].get(name);
                 // Counts are told now and then.
-                if copy.is_none_or(|copy| Seen { packets: 0, ..copy.clone() } != Seen { packets: 0, ..seen.clone() }) {
+                if copy.is_none_or(|copy| without_counts(copy) != without_counts(seen)) {
                     return Ok(Some(format!(
                         "gateway {at} has {}, and the other one has {:?}; {}",
                         told(seen),
@@ -274,6 +314,11 @@ fn check_tuples(table: &BTreeMap<Name, Seen>) -> Result<(), Violation> {
         }
     }
     Ok(())
+}
+
+/// The parts that are told at once when they change.
+fn without_counts(seen: &Seen) -> Seen {
+    Seen { packets: 0, left_s: 0, ..seen.clone() }
 }
 
 /// A connection in words.

@@ -453,6 +453,7 @@ impl World {
     pub fn send_from_host(&mut self, side: Side, number: usize, mut packet: Vec<u8>) {
         self.packets = self.packets.wrapping_add(1);
         identify(&mut packet, self.packets);
+        self.note_packet("says", side, number, &packet);
         let to = self.host(side, number).gateway;
         let mut frame = station_of_gateway(side, to).to_vec();
         frame.extend(station_of_host(side, number));
@@ -461,6 +462,28 @@ impl World {
         for time in self.plan.hosts.carry(&mut self.random) {
             self.after(time, Event::Frame(to, side, frame.clone()));
         }
+    }
+
+    /// Adds a packet to the trace that opens, ends or resets a connection.
+    pub(crate) fn note_packet(&mut self, how: &str, side: Side, number: usize, packet: &[u8]) {
+        if self.trace.is_none() || packet.len() < 40 || packet[9] != 6 {
+            return;
+        }
+        let flags = packet[33];
+        let names = [(2, "SYN"), (16, "ACK"), (1, "FIN"), (4, "RST")];
+        if flags & 7 == 0 {
+            return;
+        }
+        let names: Vec<_> = names.iter().filter(|it| flags & it.0 != 0).map(|it| it.1).collect();
+        let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|byte| packet[at + byte]));
+        let (ends, numbers) = ((port(20), port(22)), (word(24), word(28)));
+        self.note(|_| {
+            format!(
+                "  {number} {side:?} {how} {}: port {} to {}, number {:x}, acknowledges {:x}",
+                names.join("+"), ends.0, ends.1, numbers.0, numbers.1
+            )
+        });
     }
 
     fn frame_arrives(&mut self, at: usize, side: Side, bytes: &[u8]) {

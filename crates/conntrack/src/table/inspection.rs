@@ -121,6 +121,8 @@ impl Table {
             _ if full => tracked.dropped(DropReason::ExpectationsFull),
             Inspected::Incomplete => tracked.dropped(DropReason::HelperIncomplete),
             Inspected::Pass | Inspected::Left => {
+                // What it has read, and the shifts of what it has changed, are part of a record.
+                self.note_change(slot, context);
                 if !edits.is_empty() {
                     let edits = put_together(edits, measures);
                     self.keep_edits(slot, direction, sequence, edits);
