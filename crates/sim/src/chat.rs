@@ -18,19 +18,21 @@ pub struct Chat {
     pub to: Ipv4Addr,
     pub pause: u64,
     pub ends_at: u64,
+    /// Datagrams that it has sent.
+    pub sent: u32,
     /// The address and port from which the other end hears it.
     pub outside: Option<(Ipv4Addr, u16)>,
     /// Its address and port outside must not change.
     pub is_protected: bool,
 }
 
-/// An IPv4 packet with a datagram.
-pub fn datagram(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), id: u32) -> Vec<u8> {
+/// An IPv4 packet with a datagram. Its number makes its checksum another one.
+pub fn datagram(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), (id, number): (u32, u32)) -> Vec<u8> {
     let mut frame = Vec::new();
     PacketBuilder::v4(from.0.octets(), to.0.octets()).dont_fragment().udp(
         from.1,
         to.1,
-        &id.to_be_bytes(),
+        &[id.to_be_bytes(), number.to_be_bytes()].concat(),
         &mut frame,
     );
     frame.split_off(14)

@@ -187,7 +187,17 @@ impl World {
         let length = self.random.between(1, 60) as u64 * crate::plan::SECOND;
         let ends_at = self.now + length;
         let (outside, is_protected) = (None, true);
-        let chat = Chat { id, host: number, from, to, pause, ends_at, outside, is_protected };
+        let chat = Chat {
+            id,
+            host: number,
+            from,
+            to,
+            pause,
+            ends_at,
+            sent: 0,
+            outside,
+            is_protected,
+        };
         self.chats.insert(id, chat);
         self.note(|_| format!("chat {id:x}: host {number}, port {from}, to {to}, each {pause} us"));
         self.say(id);
@@ -195,11 +205,11 @@ impl World {
 
     /// A chat goes on.
     pub(crate) fn say(&mut self, id: u32) {
-        let Some(Chat { host: number, from, to, pause, ends_at, .. }) = self.chats.get(&id) else {
-            return;
-        };
+        let Some(chat) = self.chats.get_mut(&id) else { return };
+        chat.sent += 1;
+        let Chat { host: number, from, to, pause, ends_at, sent, .. } = chat;
         let (number, pause, is_over) = (*number, *pause, self.now > *ends_at);
-        let packet = datagram((host(Side::Inside, number), *from), (*to, ANSWERS_AT), id);
+        let packet = datagram((host(Side::Inside, number), *from), (*to, ANSWERS_AT), (id, *sent));
         if is_over {
             self.chats.remove(&id);
             return;
@@ -220,7 +230,7 @@ impl World {
                 if let Some(chat) = self.chats.get_mut(&id) {
                     chat.heard_from(from)?;
                 }
-                self.send_from_host(side, number, datagram(to, from, id));
+                self.send_from_host(side, number, datagram(to, from, (id, 0)));
                 Ok(())
             }
             Side::Inside => self.answer_heard(number, (from, to), id),

@@ -9,11 +9,8 @@ use crate::address::{Side, VIRTUAL, host};
 use crate::chat::ANSWERS_AT;
 use crate::failure::{Invariant, Violation};
 use crate::node::{Name, Seen};
-use crate::world::{PACE, World};
+use crate::world::{UNTIL_OFFERED, World};
 
-/// Time from a change of a connection until the session has taken it in, at most: workers wait for
-/// others, and the peer is looked at after that.
-const UNTIL_OFFERED: u64 = 2 * PACE + 500;
 /// Time for which a copy whose time is over is not listed at most.
 const UNLISTED: u64 = 2_000_000;
 /// Seconds that connections have left whose copies are always listed.
@@ -265,7 +262,9 @@ impl World {
         for talk in self.talks.values_mut() {
             let from = host_address(talk.side, talk.host);
             let is_there = has(6, [(from, talk.from), (talk.to.0.into(), talk.to.1)]);
-            talk.is_protected &= is_there;
+            // What a helper has done to the last command may be unknown here.
+            let is_certain = !talk.script.is_ftp || talk.last_progress < self.certain_until;
+            talk.is_protected &= is_there && is_certain;
         }
         for chat in self.chats.values_mut() {
             let from = host_address(Side::Inside, chat.host);
@@ -302,13 +301,13 @@ fn host_address(side: Side, number: usize) -> std::net::IpAddr {
 
 /// No two connections may have the same packets outside.
 fn check_tuples(table: &BTreeMap<Name, Seen>) -> Result<(), Violation> {
-    let mut seen_before: BTreeMap<(u8, [(std::net::IpAddr, u16); 2]), &Seen> = BTreeMap::new();
+    let mut seen_before: BTreeMap<(u8, u16, [(std::net::IpAddr, u16); 2]), &Seen> = BTreeMap::new();
     for ((protocol, ..), seen) in table {
         let outside = VIRTUAL[Side::Outside.index()];
         if seen.reply[1].0 != outside {
             continue;
         }
-        if let Some(other) = seen_before.insert((*protocol, seen.reply), seen) {
+        if let Some(other) = seen_before.insert((*protocol, seen.zone, seen.reply), seen) {
             let what = format!("{} and {}", told(seen), told(other));
             return Err(Violation::new(Invariant::OneTupleOneConnection, what));
         }

@@ -23,7 +23,10 @@ pub const PACE: u64 = 500;
 const EARLIEST: u64 = 20;
 /// Time between two looks at all that must hold.
 const TICK: u64 = 250 * MS;
-/// Lines of a trace.
+/// Time from a change of a connection until the session has taken it in, at most: workers wait for
+/// others, and the peer is looked at after that.
+pub const UNTIL_OFFERED: u64 = 2 * PACE + 500;
+/// Lines of a trace, beside the plan.
 const TRACE: usize = 120;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
@@ -93,6 +96,8 @@ pub struct World {
     pub master: Option<usize>,
     /// The end of the last change of parts.
     pub settled_at: u64,
+    /// The standby had everything that had changed before that, when parts changed last.
+    pub certain_until: u64,
     pub sync: Weather,
     /// Until when the link from a gateway to the other one is cut.
     pub cut_until: [u64; 2],
@@ -137,6 +142,7 @@ impl World {
             lives: 0,
             master: None,
             settled_at: 0,
+            certain_until: 0,
             sync: plan.sync,
             cut_until: [0; 2],
             works_at: [false; 2],
@@ -230,7 +236,8 @@ impl World {
         let line = format!("{s:>3}.{us:06} {}", line(self));
         if let Some(trace) = &mut self.trace {
             if trace.len() == TRACE {
-                trace.pop_front();
+                // The first line is the plan.
+                trace.remove(1);
             }
             trace.push_back(line);
         }
@@ -343,6 +350,7 @@ impl World {
     pub fn kill(&mut self, at: usize) -> Result<(), Violation> {
         if self.master == Some(at) {
             self.check()?;
+            self.note_certainty(at);
             self.master = None;
             let silence = self.random.between(100, 400) as u64 * MS;
             self.after(silence, Event::Elect);
@@ -353,6 +361,15 @@ impl World {
         self.after(pause, Event::Restart(at));
         self.settled_at = self.now + SECOND;
         Ok(())
+    }
+
+    /// Parts are about to change: the standby of an active gateway has what is older than its staleness.
+    pub fn note_certainty(&mut self, active: usize) {
+        let Some(node) = &self.nodes[active] else { return };
+        let staleness = node.status(self.now).staleness;
+        self.certain_until = staleness.map_or(0, |it| {
+            self.now.saturating_sub(it.as_micros() as u64 + UNTIL_OFFERED)
+        });
     }
 
     /// A gateway that lives takes over.
@@ -403,6 +420,9 @@ impl World {
             let mut all = node.has_virtual;
             all[side.index()] = has;
             node.set_virtual(all, now)?;
+        }
+        if has {
+            self.protect(at)?;
         }
         self.work(at)
     }
