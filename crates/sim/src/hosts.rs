@@ -75,7 +75,8 @@ impl World {
             let was_established = talk.is_established;
             let standing = talk.go_on(host, now)?;
             if talk.is_established && !was_established {
-                talk.is_protected = now > settled_at && talk.opened_at > settled_at;
+                talk.is_protected =
+                    now > settled_at && talk.opened_at > settled_at && !self.plan.is_late();
             }
             match standing {
                 Standing::On => {}
@@ -186,7 +187,7 @@ impl World {
         }
         let length = self.random.between(1, 60) as u64 * crate::plan::SECOND;
         let ends_at = self.now + length;
-        let (outside, is_protected) = (None, true);
+        let (outside, is_protected) = (None, !self.plan.is_short());
         let chat = Chat {
             id,
             host: number,

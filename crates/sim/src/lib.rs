@@ -27,12 +27,12 @@ use world::World;
 /// # Errors
 /// The first invariant that did not hold.
 pub fn run(seed: u64, planted: Planted) -> Result<(), Failure> {
-    World::new(seed, planted, false)?.run(seed)
+    World::new(seed, planted, None)?.run(seed)
 }
 
 /// Runs a seed, and tells how it has ended: the same in each run.
 pub fn digest(seed: u64) -> String {
-    match World::new(seed, Planted::default(), false) {
+    match World::new(seed, Planted::default(), None) {
         Err(failure) => failure.to_string(),
         Ok(mut world) => {
             let result = world.run(seed);
@@ -41,10 +41,10 @@ pub fn digest(seed: u64) -> String {
     }
 }
 
-/// Runs a seed, and keeps a trace of its last events.
+/// Runs a seed, and keeps a trace of its plan and its last events, of so many lines.
 ///
 /// # Errors
 /// As for [`run`]; the failure has a trace.
-pub fn explain(seed: u64, planted: Planted) -> Result<(), Failure> {
-    World::new(seed, planted, true)?.run(seed)
+pub fn explain(seed: u64, planted: Planted, lines: usize) -> Result<(), Failure> {
+    World::new(seed, planted, Some(lines))?.run(seed)
 }

@@ -11,6 +11,9 @@ struct Arguments {
     /// Runs this seed and prints a trace if it fails.
     #[arg(long, conflicts_with_all = ["from", "count"])]
     seed: Option<u64>,
+    /// Lines of the trace.
+    #[arg(long, default_value_t = 100)]
+    trace: usize,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     from: u64,
@@ -27,10 +30,10 @@ const PROGRESS: u64 = 500;
 
 #[expect(clippy::print_stdout, reason = "the report of a tool")]
 fn main() -> ExitCode {
-    let Arguments { seed, from, count, fault } = Arguments::parse();
+    let Arguments { seed, trace, from, count, fault } = Arguments::parse();
     let planted = Planted(fault);
     if let Some(seed) = seed {
-        return match explain(seed, planted) {
+        return match explain(seed, planted, trace) {
             Ok(()) => {
                 println!("seed {seed} passes");
                 ExitCode::SUCCESS

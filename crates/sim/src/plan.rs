@@ -64,6 +64,12 @@ impl Plan {
         self.buckets[0] != self.buckets[1]
     }
 
+    /// True if gateways know the zone of all packets only some time after their start. Then they may
+    /// have packets in two zones.
+    pub fn is_late(&self) -> bool {
+        self.zone.is_some_and(|late| late > 0)
+    }
+
     /// True if a gateway has not enough room for all.
     pub fn is_short(&self) -> bool {
         self.max_connections[0] != self.max_connections[1]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use conntrack::ImportRefusal;
 use engine::Role;
 use sync::{BulkId, Inflow};
 
@@ -81,7 +82,7 @@ impl World {
         };
         self.forget_others((active, bulk));
         // A gateway that is short, or did not know a zone, refuses connections and counts that.
-        if !self.plan.is_short() && self.plan.zone.is_none_or(|late| late == 0) {
+        if !self.plan.is_short() && !self.plan.is_late() && !self.has_clashes() {
             self.check_lost(active, owner, standby)?;
         }
         self.check_roll_back(standby)?;
@@ -184,6 +185,15 @@ impl World {
         Ok(())
     }
 
+    /// True if a gateway has refused a copy because a connection of its own has the same packets: one
+    /// from the time when it was active. Nothing decides yet which of the two ends.
+    pub(crate) fn has_clashes(&self) -> bool {
+        let nodes = self.nodes.iter().flatten();
+        nodes.map(|node| node.peer.copy_counters()).any(|it| {
+            it.refused.get(&ImportRefusal::Clash).is_some_and(|count| *count > 0)
+        })
+    }
+
     fn check_assured(
         &mut self,
         owner: &BTreeMap<Name, Seen>,
@@ -228,7 +238,14 @@ impl World {
             return Ok(Some(format!("both gateways are {}", one.role().name())));
         }
         let tables = [one.table()?, other.table()?];
+        let owner = usize::from(other.role() == Role::Active);
+        let copies = [one, other][1 - owner].peer.copies();
         for (at, table) in tables.iter().enumerate() {
+            // Connections of its own may be left at a gateway that was active before. They end in
+            // their own time.
+            if at != owner && copies == tables[owner].len() {
+                continue;
+            }
             for (name, seen) in table {
                 let copy = tables[1 - at].get(name);
                 // Counts are told now and then.
@@ -242,9 +259,10 @@ impl World {
                 }
             }
         }
-        if one.interfaces()? != other.interfaces()? {
-            let what = format!("interfaces {:?} and {:?}", one.interfaces()?, other.interfaces()?);
-            return Ok(Some(what));
+        let interfaces = [one.interfaces()?, other.interfaces()?];
+        let is_same = |(key, name)| interfaces[1 - owner].get(key) == Some(name);
+        if !interfaces[owner].iter().all(is_same) {
+            return Ok(Some(format!("interfaces {interfaces:?}")));
         }
         let (active, standby) = if one.role() == Role::Active { (one, other) } else { (other, one) };
         let is_level = matches!(standby.status(self.now).inflow, Inflow::Level(_))
@@ -264,17 +282,32 @@ impl World {
             let is_there = has(6, [(from, talk.from), (talk.to.0.into(), talk.to.1)]);
             // What a helper has done to the last command may be unknown here.
             let is_certain = !talk.script.is_ftp || talk.last_progress < self.certain_until;
-            talk.is_protected &= is_there && is_certain;
+            talk.is_protected &= is_there && is_certain && !self.plan.is_late();
         }
         for chat in self.chats.values_mut() {
             let from = host_address(Side::Inside, chat.host);
             let is_there = has(17, [(from, chat.from), (chat.to.into(), ANSWERS_AT)]);
-            chat.is_protected = is_there;
+            // One that is short of room may have them give way.
+            chat.is_protected = is_there && !self.plan.is_short() && !self.plan.is_late();
             if !is_there {
                 chat.outside = None;
             }
         }
         Ok(())
+    }
+
+    /// The tables of both gateways, for those who look for a reason.
+    pub(crate) fn tables(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let Some(table) = node.as_ref().and_then(|node| node.table().ok()) else { continue };
+            lines.push(format!("gateway {at}:"));
+            lines.extend(table.values().map(|seen| {
+                format!("  {} zone {} {} s left", told(seen), seen.zone, seen.left_s)
+            }));
+        }
+        lines.push(self.counters());
+        lines
     }
 
     /// Counts of both peers, for those who look for a reason.

@@ -26,8 +26,6 @@ const TICK: u64 = 250 * MS;
 /// Time from a change of a connection until the session has taken it in, at most: workers wait for
 /// others, and the peer is looked at after that.
 pub const UNTIL_OFFERED: u64 = 2 * PACE + 500;
-/// Lines of a trace, beside the plan.
-const TRACE: usize = 120;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 /// Time after the last action until tables have to be equal.
@@ -107,12 +105,13 @@ pub struct World {
     pub watch: Watch,
     /// Datagrams that each process has accepted, as hashes.
     pub accepted: BTreeMap<u64, BTreeSet<Vec<u8>>>,
-    trace: Option<VecDeque<String>>,
+    /// The last lines of the trace, and how many are kept.
+    trace: Option<(VecDeque<String>, usize)>,
 }
 
 impl World {
     /// The simulation of a seed at its start.
-    pub fn new(seed: u64, planted: Planted, is_traced: bool) -> Result<Self, Failure> {
+    pub fn new(seed: u64, planted: Planted, traced: Option<usize>) -> Result<Self, Failure> {
         let mut random = Random::new(seed);
         let plan = Plan::of(&mut random);
         let rules = rules(plan.masquerades);
@@ -150,7 +149,7 @@ impl World {
             order: Order::default(),
             watch: Watch::default(),
             accepted: BTreeMap::new(),
-            trace: is_traced.then(VecDeque::new),
+            trace: traced.map(|lines| (VecDeque::new(), lines.max(2))),
             random,
             plan,
         };
@@ -160,10 +159,9 @@ impl World {
 
     fn begin(&mut self) -> Result<(), Violation> {
         self.note(|it| format!("{:?}", it.plan));
+        self.master = Some(0);
         self.restart(0)?;
         self.restart(1)?;
-        self.events.clear();
-        self.master = Some(0);
         for side in Side::BOTH {
             self.set_virtual(0, side, true)?;
             self.hosts.iter_mut().for_each(|host| host.gateway = 0);
@@ -205,7 +203,7 @@ impl World {
     }
 
     fn become_equal(&mut self) -> Result<(), Violation> {
-        if self.plan.is_unlike() || self.plan.is_short() {
+        if self.plan.is_unlike() || self.plan.is_short() || self.has_clashes() {
             return self.run_until(self.now + SECOND);
         }
         let end = self.now + QUIET;
@@ -223,7 +221,10 @@ impl World {
     }
 
     fn failure(&self, seed: u64, violation: Violation) -> Failure {
-        let trace = self.trace.iter().flatten().cloned().collect();
+        let mut trace: Vec<String> = self.trace.iter().flat_map(|(lines, _)| lines).cloned().collect();
+        if self.trace.is_some() {
+            trace.extend(self.tables());
+        }
         Failure { seed, at: self.now, violation, trace }
     }
 
@@ -234,8 +235,8 @@ impl World {
         }
         let (s, us) = (self.now / SECOND, self.now % SECOND);
         let line = format!("{s:>3}.{us:06} {}", line(self));
-        if let Some(trace) = &mut self.trace {
-            if trace.len() == TRACE {
+        if let Some((trace, lines)) = &mut self.trace {
+            if trace.len() == *lines {
                 // The first line is the plan.
                 trace.remove(1);
             }

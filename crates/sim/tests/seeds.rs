@@ -6,6 +6,8 @@ use sim::{Planted, explain, run};
 
 /// Seeds of a test run.
 const SEEDS: u64 = 500;
+/// Lines of the trace of the first one that fails.
+const TRACE: usize = 100;
 /// Failing seeds that are listed at most.
 const LISTED: usize = 20;
 
@@ -26,7 +28,7 @@ fn no_seed_fails() {
         .iter()
         .map(|it| format!("{}: {}\n", it.seed, it.violation.invariant))
         .collect();
-    let Err(explained) = explain(first.seed, Planted::default()) else {
+    let Err(explained) = explain(first.seed, Planted::default(), TRACE) else {
         panic!("seed {} fails only sometimes", first.seed);
     };
     panic!("{explained}\nFailing seeds:\n{list}");

@@ -50,6 +50,8 @@ pub(super) struct Copies {
     /// The last batch whose records are among the changes.
     mark: Option<Mark>,
     counters: CopyCounters,
+    /// Records were refused because their zones are not configured here.
+    lacks_zones: bool,
 }
 
 impl Copies {
@@ -63,6 +65,7 @@ impl Copies {
             changes: Vec::new(),
             mark: None,
             counters: CopyCounters::default(),
+            lacks_zones: false,
         }
     }
 
@@ -93,7 +96,14 @@ impl Copies {
         }
     }
 
+    /// True if records were refused, since a bulk transfer began, because their zones are not
+    /// configured here.
+    pub fn lacks_zones(&self) -> bool {
+        self.lacks_zones
+    }
+
     pub fn begin_bulk(&mut self, bulk: BulkId) {
+        self.lacks_zones = false;
         self.applied.begin_bulk(bulk);
     }
 
@@ -164,6 +174,7 @@ impl Copies {
         self.counters.ended += report.ended;
         for (original, refusal) in report.refused {
             *self.counters.refused.entry(refusal).or_default() += 1;
+            self.lacks_zones |= refusal == ImportRefusal::Zone;
             // The next record of it is another try.
             self.held.remove(&name_of(self.names, &original));
         }

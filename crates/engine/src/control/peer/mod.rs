@@ -44,6 +44,8 @@ pub struct Peer {
     role: Role,
     supply: Supply,
     copies: Copies,
+    /// The revision of the zones when everything was asked for last.
+    zones: u64,
 }
 
 impl Peer {
@@ -63,7 +65,7 @@ impl Peer {
         // The peer's staleness counts until the workers have a change.
         session.set_acknowledges_applied(now, true);
         let copies = Copies::new(names, session.faults());
-        let mut peer = Self { session, role, supply: Supply::new(names), copies };
+        let mut peer = Self { session, role, supply: Supply::new(names), copies, zones: 0 };
         peer.set_role(gateway, role)?;
         Ok(peer)
     }
@@ -109,7 +111,10 @@ impl Peer {
                 // Both peers derive the secret from the pre-shared key.
                 Event::Joined { .. } | Event::Compared | Event::Secret(_) => {}
                 Event::BulkAsked => self.supply.ask_bulk(),
-                Event::BulkBegan(bulk) => self.copies.begin_bulk(bulk),
+                Event::BulkBegan(bulk) => {
+                    self.copies.begin_bulk(bulk);
+                    self.zones = gateway.zones().revision;
+                }
                 Event::Records(batch) => {
                     self.copies.judge(&batch);
                     if self.copies.has_many() {
@@ -125,6 +130,11 @@ impl Peer {
             }
         }
         self.apply(gateway, now)?;
+        // What was refused for its zone is not told again by itself.
+        if self.copies.lacks_zones() && gateway.zones().revision != self.zones {
+            self.zones = gateway.zones().revision;
+            self.session.ask_again();
+        }
         Ok(false)
     }
 
