@@ -73,7 +73,8 @@ impl World {
         self.move_buckets(node, 2)
     }
 
-    fn move_buckets(&mut self, node: usize, count: usize) -> Result<(), Violation> {
+    /// Some buckets of a gateway move.
+    pub(crate) fn move_buckets(&mut self, node: usize, count: usize) -> Result<(), Violation> {
         let now = self.now;
         for _ in 0..count {
             let Some(it) = &mut self.nodes[node] else { return Ok(()) };
@@ -110,7 +111,8 @@ impl World {
                 return Err(Violation::new(Invariant::BadFrameChangesNothing, what));
             }
         }
-        self.look_at(at, now);
+        let pause = self.random.between(0, self.plan.pace as usize / 4) as u64;
+        self.look_at(at, now + pause);
         Ok(())
     }
 }

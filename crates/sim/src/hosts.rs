@@ -92,6 +92,9 @@ impl World {
                     if script.repeats > 0 {
                         // The same ports, at once.
                         script.repeats -= 1;
+                        if self.random.once_in(2) {
+                            self.delete(from, to)?;
+                        }
                         let again = id + (1 << 16);
                         self.open_talk(again, (side, number), to, from, script)?;
                     }
@@ -153,6 +156,19 @@ impl World {
             return Ok(());
         }
         self.open_talk(id, (side, number), to, from, script)
+    }
+
+    /// An operator ends the connections between such ports.
+    fn delete(&mut self, from: u16, to: (Ipv4Addr, u16)) -> Result<(), Violation> {
+        let Some(at) = self.master else { return Ok(()) };
+        let now = self.now;
+        if let Some(node) = &mut self.nodes[at] {
+            node.delete((from, to.1), now)?;
+        }
+        let is_it = |it: &Talk| it.from == from && it.to.1 == to.1;
+        self.talks.values_mut().filter(|it| is_it(it)).for_each(|it| it.is_protected = false);
+        self.work(at)?;
+        self.move_buckets(at, 8)
     }
 
     fn open_talk(

@@ -239,6 +239,18 @@ impl Node {
         self.gateway.set_workers(count).map_err(violation).map(drop)
     }
 
+    /// Ends the connections of TCP between such ports.
+    pub fn delete(&mut self, ports: (u16, u16), now: u64) -> Result<(), Violation> {
+        self.stepper.pass_to(self.time(now));
+        let filter = Filter {
+            protocol: Some(6),
+            source_port: Some(ports.0),
+            destination_port: Some(ports.1),
+            ..Filter::default()
+        };
+        self.gateway.delete_connections(&filter).map_err(violation).map(drop)
+    }
+
     /// From now on all packets are in a zone.
     pub fn learn_zone(&mut self, now: u64) -> Result<(), Violation> {
         self.stepper.pass_to(self.time(now));
@@ -268,7 +280,7 @@ impl Node {
 
     /// Its connections by name.
     pub fn table(&self) -> Result<BTreeMap<Name, Seen>, Violation> {
-        let mut found = BTreeMap::new();
+        let (mut found, mut twice) = (BTreeMap::new(), None);
         let mut each = |connection: Connection| {
             let Connection { protocol, key, .. } = connection;
             let seen = Seen {
@@ -282,11 +294,18 @@ impl Node {
                 zone: connection.zone,
                 helper: connection.helper,
             };
-            found.insert((protocol, key, seen.original), seen);
+            let again = found.insert((protocol, key, seen.original), seen);
+            twice = twice.take().or(again);
             ControlFlow::Continue(())
         };
         self.gateway.connections(&Filter::default(), &mut each).map_err(violation)?;
-        Ok(found)
+        match twice {
+            None => Ok(found),
+            Some(seen) => {
+                let what = format!("gateway {} has two of {:?}", self.build.number, seen);
+                Err(Violation::new(Invariant::OneTupleOneConnection, what))
+            }
+        }
     }
 
     /// The part of this gateway.

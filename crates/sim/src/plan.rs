@@ -38,6 +38,8 @@ pub struct Plan {
     pub workers: [usize; 2],
     /// Buckets of each gateway.
     pub buckets: [usize; 2],
+    /// Time between two looks at a peer while connections change, microseconds.
+    pub pace: u64,
     /// Sources are masqueraded, and not translated to an address that the rules name.
     pub masquerades: bool,
     /// Most connections of each gateway.
@@ -62,6 +64,12 @@ impl Plan {
     /// True if the gateways steer packets to different buckets.
     pub fn is_unlike(&self) -> bool {
         self.buckets[0] != self.buckets[1]
+    }
+
+    /// Time from a change of a connection until the session has taken it in, at most: workers wait for
+    /// others, and the peer is looked at after that.
+    pub fn until_offered(&self) -> u64 {
+        2 * self.pace + 500
     }
 
     /// True if gateways know the zone of all packets only some time after their start. Then they may
@@ -101,6 +109,8 @@ impl Plan {
                 1..10 => [16; 2],
                 _ => [32; 2],
             },
+            // The program's pace, or a machine that has much else to do.
+            pace: random.one_of(&[500, 500, 10_000, 40_000]),
             masquerades: random.once_in(2),
             max_connections: if random.once_in(12) { [4096, 8] } else { [4096; 2] },
             zone: random.once_in(8).then(|| random.one_of(&[0, 0, 2_000]) * MS),

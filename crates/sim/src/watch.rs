@@ -10,7 +10,7 @@ use crate::address::{Side, VIRTUAL, host};
 use crate::chat::ANSWERS_AT;
 use crate::failure::{Invariant, Violation};
 use crate::node::{Name, Seen};
-use crate::world::{UNTIL_OFFERED, World};
+use crate::world::World;
 
 /// Time for which a copy whose time is over is not listed at most.
 const UNLISTED: u64 = 2_000_000;
@@ -29,6 +29,8 @@ type One = (Name, u32);
 pub struct Watch {
     /// When each connection of the active gateway was seen first, and by which process.
     since: BTreeMap<One, u64>,
+    /// The same, in the state in which it was seen last.
+    in_state: BTreeMap<One, (Option<&'static str>, u64)>,
     of_process: u64,
     /// Connections that the standby does not list, and since when.
     missing: BTreeMap<One, u64>,
@@ -118,11 +120,19 @@ impl World {
         let Some(node) = &self.nodes[active] else { return };
         if self.watch.of_process != node.life {
             (self.watch.of_process, self.watch.since) = (node.life, BTreeMap::new());
+            self.watch.in_state.clear();
         }
         let now = self.now;
         let before = std::mem::take(&mut self.watch.since);
         let ones = table.iter().map(|(name, seen)| (*name, seen.mark));
         self.watch.since = ones.map(|one| (one, *before.get(&one).unwrap_or(&now))).collect();
+        let before = std::mem::take(&mut self.watch.in_state);
+        let states = table.iter().map(|(name, seen)| ((*name, seen.mark), seen.state));
+        let in_state = states.map(|(one, state)| {
+            let since = before.get(&one).filter(|it| it.0 == state).map_or(now, |it| it.1);
+            (one, (state, since))
+        });
+        self.watch.in_state = in_state.collect();
     }
 
     fn check_lost(
@@ -133,7 +143,7 @@ impl World {
     ) -> Result<(), Violation> {
         let Some(node) = &self.nodes[active] else { return Ok(()) };
         let Some(staleness) = node.status(self.now).staleness else { return Ok(()) };
-        let fresh = staleness.as_micros() as u64 + UNTIL_OFFERED;
+        let fresh = staleness.as_micros() as u64 + self.plan.until_offered();
         let now = self.now;
         let is_missing = |(name, seen): &(&Name, &Seen)| {
             let since = self.watch.since.get(&(**name, seen.mark)).copied().unwrap_or(now);
@@ -151,6 +161,17 @@ impl World {
         let lost = missing.into_iter().find(|(name, seen)| {
             seen.left_s > LONG_S || missing_since[&(**name, seen.mark)] + UNLISTED < now
         });
+        let is_behind = |(name, seen): &(&Name, &Seen)| {
+            let one = (**name, seen.mark);
+            let has_been = self.watch.in_state.get(&one).is_some_and(|it| it.1 + fresh < now);
+            let copy = standby.get(*name).filter(|copy| copy.mark == seen.mark);
+            has_been && copy.is_some_and(|copy| copy.state != seen.state)
+        };
+        if let Some((name, seen)) = owner.iter().find(is_behind) {
+            let copy = standby.get(name).map(told);
+            let what = format!("gateway {active} has {}, the standby {copy:?}", told(seen));
+            return Err(Violation::new(Invariant::NoRollBack, what));
+        }
         self.watch.missing = missing_since;
         let Some((name, seen)) = lost else { return Ok(()) };
         let what = format!(
@@ -282,13 +303,13 @@ impl World {
             let is_there = has(6, [(from, talk.from), (talk.to.0.into(), talk.to.1)]);
             // What a helper has done to the last command may be unknown here.
             let is_certain = !talk.script.is_ftp || talk.last_progress < self.certain_until;
-            talk.is_protected &= is_there && is_certain && !self.plan.is_late();
+            talk.is_protected &= is_there && is_certain && !self.plan.is_late() && self.was_level;
         }
         for chat in self.chats.values_mut() {
             let from = host_address(Side::Inside, chat.host);
             let is_there = has(17, [(from, chat.from), (chat.to.into(), ANSWERS_AT)]);
             // One that is short of room may have them give way.
-            chat.is_protected = is_there && !self.plan.is_short() && !self.plan.is_late();
+            chat.is_protected = is_there && !self.plan.is_short() && !self.plan.is_late() && self.was_level;
             if !is_there {
                 chat.outside = None;
             }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use engine::Role;
 use lab::Random;
+use sync::Inflow;
 
 use crate::address::{HOSTS, Side, station_of_gateway, station_of_host};
 use crate::chat::Chat;
@@ -17,15 +18,12 @@ use crate::talk::Talk;
 use crate::watch::Watch;
 use crate::weather::Weather;
 
-/// Time between two looks at a peer while connections change, as the program has it.
-pub const PACE: u64 = 500;
 /// Time between two looks at a peer at least, microseconds.
 const EARLIEST: u64 = 20;
 /// Time between two looks at all that must hold.
 const TICK: u64 = 250 * MS;
-/// Time from a change of a connection until the session has taken it in, at most: workers wait for
-/// others, and the peer is looked at after that.
-pub const UNTIL_OFFERED: u64 = 2 * PACE + 500;
+/// Lines of a trace that has all packets of TCP, and not only those that open or end connections.
+const LONG_TRACE: usize = 1000;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 /// Time after the last action until tables have to be equal.
@@ -96,6 +94,9 @@ pub struct World {
     pub settled_at: u64,
     /// The standby had everything that had changed before that, when parts changed last.
     pub certain_until: u64,
+    /// The gateway that takes over had all that the other one had. What it has otherwise may be of the
+    /// time when it was active before, and so old that it takes the next packets for invalid.
+    pub was_level: bool,
     pub sync: Weather,
     /// Until when the link from a gateway to the other one is cut.
     pub cut_until: [u64; 2],
@@ -142,6 +143,7 @@ impl World {
             master: None,
             settled_at: 0,
             certain_until: 0,
+            was_level: true,
             sync: plan.sync,
             cut_until: [0; 2],
             works_at: [false; 2],
@@ -212,6 +214,8 @@ impl World {
             let difference = self.difference()?;
             match difference {
                 None => return Ok(()),
+                // A connection of its own is in the way of a copy.
+                Some(_) if self.has_clashes() => return Ok(()),
                 Some(what) if self.now >= end => {
                     return Err(Violation::new(Invariant::EqualAfterQuiet, what));
                 }
@@ -366,10 +370,12 @@ impl World {
 
     /// Parts are about to change: the standby of an active gateway has what is older than its staleness.
     pub fn note_certainty(&mut self, active: usize) {
+        let other = self.nodes[1 - active].as_ref().map(|node| node.status(self.now).inflow);
+        self.was_level = matches!(other, Some(Inflow::Level(_)));
         let Some(node) = &self.nodes[active] else { return };
         let staleness = node.status(self.now).staleness;
         self.certain_until = staleness.map_or(0, |it| {
-            self.now.saturating_sub(it.as_micros() as u64 + UNTIL_OFFERED)
+            self.now.saturating_sub(it.as_micros() as u64 + self.plan.until_offered())
         });
     }
 
@@ -453,7 +459,7 @@ impl World {
             self.order.leave(life, &bytes[ETHERNET..], now)?;
             self.frame_leaves(side, bytes);
         }
-        self.look_at(at, now + PACE);
+        self.look_at(at, now + self.plan.pace);
         Ok(())
     }
 
@@ -487,12 +493,15 @@ impl World {
 
     /// Adds a packet to the trace that opens, ends or resets a connection.
     pub(crate) fn note_packet(&mut self, how: &str, side: Side, number: usize, packet: &[u8]) {
-        if self.trace.is_none() || packet.len() < 40 || packet[9] != 6 {
+        let Some((_, lines)) = &self.trace else { return };
+        let lines = *lines;
+        if packet.len() < 40 || packet[9] != 6 {
             return;
         }
         let flags = packet[33];
         let names = [(2, "SYN"), (16, "ACK"), (1, "FIN"), (4, "RST")];
-        if flags & 7 == 0 {
+        // A long trace has all of them.
+        if flags & 7 == 0 && lines < LONG_TRACE {
             return;
         }
         let names: Vec<_> = names.iter().filter(|it| flags & it.0 != 0).map(|it| it.1).collect();
@@ -501,8 +510,8 @@ impl World {
         let (ends, numbers) = ((port(20), port(22)), (word(24), word(28)));
         self.note(|_| {
             format!(
-                "  {number} {side:?} {how} {}: port {} to {}, number {:x}, acknowledges {:x}",
-                names.join("+"), ends.0, ends.1, numbers.0, numbers.1
+                "  {number} {side:?} {how} {}: port {} to {}, number {:x}, acknowledges {:x}, {} bytes",
+                names.join("+"), ends.0, ends.1, numbers.0, numbers.1, packet.len()
             )
         });
     }
