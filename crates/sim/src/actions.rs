@@ -26,7 +26,10 @@ impl World {
             Action::Switch if is_settled => match self.master {
                 Some(active) if self.nodes[1 - active].is_some() => {
                     self.check()?;
-                    self.note_certainty(active);
+                    self.protect(1 - active)?;
+                    if self.plan.masquerades {
+                        self.expose();
+                    }
                     self.master = Some(1 - active);
                     self.give_up(active);
                     self.take_over(1 - active);

@@ -244,8 +244,12 @@ impl World {
         let Some(([from, to], id)) = read(packet) else { return Ok(()) };
         match side {
             Side::Outside => {
+                let is_calm = self.now > self.settled_at
+                    && !self.plan.is_short()
+                    && !self.plan.is_late();
                 if let Some(chat) = self.chats.get_mut(&id) {
                     chat.heard_from(from)?;
+                    chat.is_protected |= is_calm;
                 }
                 self.send_from_host(side, number, datagram(to, from, (id, 0)));
                 Ok(())

@@ -92,6 +92,8 @@ pub fn rules(masquerades: bool) -> Arc<ValidRuleset> {
 /// A connection, as the invariants see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
+    /// IP protocol.
+    pub protocol: u8,
     /// Its originator's packets.
     pub original: [(IpAddr, u16); 2],
     /// Its replies.
@@ -284,6 +286,7 @@ impl Node {
         let mut each = |connection: Connection| {
             let Connection { protocol, key, .. } = connection;
             let seen = Seen {
+                protocol,
                 original: ends(&connection.original),
                 reply: ends(&connection.reply),
                 mark: connection.mark,

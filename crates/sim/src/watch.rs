@@ -9,7 +9,7 @@ use sync::{BulkId, Inflow};
 use crate::address::{Side, VIRTUAL, host};
 use crate::chat::ANSWERS_AT;
 use crate::failure::{Invariant, Violation};
-use crate::node::{Name, Seen};
+use crate::node::{Name, Node, Seen};
 use crate::world::World;
 
 /// Time for which a copy whose time is over is not listed at most.
@@ -92,7 +92,7 @@ impl World {
     }
 
     fn role(&self, at: usize) -> Option<Role> {
-        self.nodes[at].as_ref().map(crate::node::Node::role)
+        self.nodes[at].as_ref().map(Node::role)
     }
 
     fn is_active(&self, at: usize) -> bool {
@@ -125,6 +125,19 @@ impl World {
         let now = self.now;
         let before = std::mem::take(&mut self.watch.since);
         let ones = table.iter().map(|(name, seen)| (*name, seen.mark));
+        for ((protocol, _, ends), mark) in before.keys() {
+            let is_there = table.iter().any(|(name, seen)| {
+                (name.0, name.2, seen.mark) == (*protocol, *ends, *mark)
+            });
+            if !is_there {
+                self.note(|_| {
+                    format!(
+                        "gateway {active} no longer has {}:{} -> {}:{} mark {mark:x}",
+                        ends[0].0, ends[0].1, ends[1].0, ends[1].1
+                    )
+                });
+            }
+        }
         self.watch.since = ones.map(|one| (one, *before.get(&one).unwrap_or(&now))).collect();
         let before = std::mem::take(&mut self.watch.in_state);
         let states = table.iter().map(|(name, seen)| ((*name, seen.mark), seen.state));
@@ -291,30 +304,49 @@ impl World {
         Ok((!is_level).then(|| format!("not level: {}", self.counters())))
     }
 
-    /// A gateway becomes active: what it has goes on, and what it does not have need not.
+    /// A gateway on standby is about to take over: what it has goes on, and what it does not have need
+    /// not. If it is not level, it may have connections from the time when it was active before, which
+    /// are so old that it takes their next packets for invalid.
     pub(crate) fn protect(&mut self, at: usize) -> Result<(), Violation> {
-        let Some(node) = &self.nodes[at] else { return Ok(()) };
+        let active = self.nodes[1 - at].as_ref();
+        let staleness = active.and_then(|it| it.status(self.now).staleness);
+        let staleness = staleness.map(|it| it.as_micros() as u64);
+        let owner = active.map_or(Ok(BTreeMap::new()), Node::table)?;
+        let node = self.nodes[at].as_ref();
+        let node = node.filter(|it| matches!(it.status(self.now).inflow, Inflow::Level(_)));
+        let (Some(node), Some(staleness), false) = (node, staleness, self.plan.is_late()) else {
+            self.expose();
+            return Ok(());
+        };
+        let certain = self.now.saturating_sub(staleness + self.plan.until_offered());
         let table = node.table()?;
         let has = |protocol: u8, ends: [(std::net::IpAddr, u16); 2]| {
-            table.keys().any(|(of, _, original)| *of == protocol && *original == ends)
+            // An earlier connection may have had the same ports.
+            let mut both = owner.iter().filter_map(|(name, seen)| Some((seen, table.get(name)?)));
+            both.any(|(seen, copy)| {
+                (copy.protocol, copy.original, copy.mark) == (protocol, ends, seen.mark)
+            })
         };
         for talk in self.talks.values_mut() {
             let from = host_address(talk.side, talk.host);
             let is_there = has(6, [(from, talk.from), (talk.to.0.into(), talk.to.1)]);
             // What a helper has done to the last command may be unknown here.
-            let is_certain = !talk.script.is_ftp || talk.last_progress < self.certain_until;
-            talk.is_protected &= is_there && is_certain && !self.plan.is_late() && self.was_level;
+            let is_certain = !talk.script.is_ftp || talk.last_progress < certain;
+            talk.is_protected &= is_there && is_certain;
         }
         for chat in self.chats.values_mut() {
             let from = host_address(Side::Inside, chat.host);
             let is_there = has(17, [(from, chat.from), (chat.to.into(), ANSWERS_AT)]);
             // One that is short of room may have them give way.
-            chat.is_protected = is_there && !self.plan.is_short() && !self.plan.is_late() && self.was_level;
-            if !is_there {
-                chat.outside = None;
-            }
+            chat.is_protected &= is_there && !self.plan.is_short();
         }
         Ok(())
+    }
+
+    /// No connection need go on.
+    pub(crate) fn expose(&mut self) {
+        self.talks.values_mut().for_each(|talk| talk.is_protected = false);
+        self.chats.values_mut().for_each(|chat| chat.is_protected = false);
     }
 
     /// The tables of both gateways, for those who look for a reason.

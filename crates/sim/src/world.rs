@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use engine::Role;
 use lab::Random;
-use sync::Inflow;
 
 use crate::address::{HOSTS, Side, station_of_gateway, station_of_host};
 use crate::chat::Chat;
@@ -92,11 +91,6 @@ pub struct World {
     pub master: Option<usize>,
     /// The end of the last change of parts.
     pub settled_at: u64,
-    /// The standby had everything that had changed before that, when parts changed last.
-    pub certain_until: u64,
-    /// The gateway that takes over had all that the other one had. What it has otherwise may be of the
-    /// time when it was active before, and so old that it takes the next packets for invalid.
-    pub was_level: bool,
     pub sync: Weather,
     /// Until when the link from a gateway to the other one is cut.
     pub cut_until: [u64; 2],
@@ -142,8 +136,6 @@ impl World {
             lives: 0,
             master: None,
             settled_at: 0,
-            certain_until: 0,
-            was_level: true,
             sync: plan.sync,
             cut_until: [0; 2],
             works_at: [false; 2],
@@ -355,7 +347,7 @@ impl World {
     pub fn kill(&mut self, at: usize) -> Result<(), Violation> {
         if self.master == Some(at) {
             self.check()?;
-            self.note_certainty(at);
+            self.protect(1 - at)?;
             self.master = None;
             let silence = self.random.between(100, 400) as u64 * MS;
             self.after(silence, Event::Elect);
@@ -366,17 +358,6 @@ impl World {
         self.after(pause, Event::Restart(at));
         self.settled_at = self.now + SECOND;
         Ok(())
-    }
-
-    /// Parts are about to change: the standby of an active gateway has what is older than its staleness.
-    pub fn note_certainty(&mut self, active: usize) {
-        let other = self.nodes[1 - active].as_ref().map(|node| node.status(self.now).inflow);
-        self.was_level = matches!(other, Some(Inflow::Level(_)));
-        let Some(node) = &self.nodes[active] else { return };
-        let staleness = node.status(self.now).staleness;
-        self.certain_until = staleness.map_or(0, |it| {
-            self.now.saturating_sub(it.as_micros() as u64 + self.plan.until_offered())
-        });
     }
 
     /// A gateway that lives takes over.
@@ -428,9 +409,6 @@ impl World {
             all[side.index()] = has;
             node.set_virtual(all, now)?;
         }
-        if has {
-            self.protect(at)?;
-        }
         self.work(at)
     }
 
@@ -442,9 +420,6 @@ impl World {
         }
         self.work(at)?;
         self.look_at(at, now);
-        if role == Role::Active {
-            self.protect(at)?;
-        }
         Ok(())
     }
 
