@@ -38,15 +38,11 @@ pub enum Fault {
     NoAlias,
     /// A change that its owner could not keep leads to no other bulk transfer.
     KeptHole,
-    /// A node that asks for a bulk transfer drops the changes that arrive meanwhile.
-    DroppedChanges,
-    /// Records are acknowledged before they are applied.
-    EarlyAck,
 }
 
 impl Fault {
     /// All.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 17] = [
         Self::OtherBuckets,
         Self::PortOfImported,
         Self::LateAddress,
@@ -64,8 +60,6 @@ impl Fault {
         Self::EvictsAssured,
         Self::NoAlias,
         Self::KeptHole,
-        Self::DroppedChanges,
-        Self::EarlyAck,
     ];
 
     /// The fault of this name, as it is written here.
@@ -110,8 +104,6 @@ impl Planted {
             Some(Fault::LostBulkEnd) => In::LostBulkEnd,
             Some(Fault::ReplayedFrame) => In::ReplayedFrame,
             Some(Fault::KeptHole) => In::KeptHole,
-            Some(Fault::DroppedChanges) => In::DroppedChanges,
-            Some(Fault::EarlyAck) => In::EarlyAck,
             _ => return sync::Faults::default(),
         };
         sync::Faults::planted(fault)

@@ -261,18 +261,15 @@ pub fn write(socket: &mut Socket<'_>, stream: Stream, (from, to): (u32, u32)) ->
 
 /// Reads what is there of a stream, of which `read` bytes were read before. Returns how many; `None`
 /// at its end.
-pub fn read(
-    socket: &mut Socket<'_>,
-    stream: Stream,
-    read: u32,
-) -> Result<Option<u32>, Violation> {
+pub fn read(socket: &mut Socket<'_>, stream: Stream, read: u32) -> Result<Option<u32>, Violation> {
     let mut buffer = [0; CHUNK];
     let mut at = read;
     loop {
         match socket.recv_slice(&mut buffer) {
             Ok(0) => return Ok(Some(at - read)),
             Ok(length) => {
-                let wrong = buffer[..length].iter().zip(at..).find(|(it, at)| **it != stream.byte(*at));
+                let wrong =
+                    buffer[..length].iter().zip(at..).find(|(it, at)| **it != stream.byte(*at));
                 if let Some((byte, place)) = wrong {
                     let what = format!("{stream:x?}: byte {place} is {byte}");
                     return Err(Violation::new(Invariant::NothingMixed, what));

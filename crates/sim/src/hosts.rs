@@ -86,6 +86,7 @@ impl World {
                 Standing::Broken | Standing::Over => {
                     host.forget(talk.handle);
                     let line = format!("{standing:?}: {}", talk.progress());
+                    let from_address = host.address();
                     let Talk { to, from, mut script, .. } = *talk;
                     self.talks.remove(&id);
                     self.note(|_| line);
@@ -93,7 +94,7 @@ impl World {
                         // The same ports, at once.
                         script.repeats -= 1;
                         if self.random.once_in(2) {
-                            self.delete(from, to)?;
+                            self.delete((from_address, from), to)?;
                         }
                         let again = id + (1 << 16);
                         self.open_talk(again, (side, number), to, from, script)?;
@@ -158,15 +159,13 @@ impl World {
         self.open_talk(id, (side, number), to, from, script)
     }
 
-    /// An operator ends the connections between such ports.
-    fn delete(&mut self, from: u16, to: (Ipv4Addr, u16)) -> Result<(), Violation> {
+    /// An operator ends the connection of a talk that is over.
+    fn delete(&mut self, from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> Result<(), Violation> {
         let Some(at) = self.master else { return Ok(()) };
         let now = self.now;
         if let Some(node) = &mut self.nodes[at] {
-            node.delete((from, to.1), now)?;
+            node.delete((from, to), now)?;
         }
-        let is_it = |it: &Talk| it.from == from && it.to.1 == to.1;
-        self.talks.values_mut().filter(|it| is_it(it)).for_each(|it| it.is_protected = false);
         self.work(at)?;
         self.move_buckets(at, 8)
     }
@@ -184,7 +183,10 @@ impl World {
         let talk = Talk::new(id, (side, number), to, (from, handle), (script, self.now));
         self.talks.insert(id, talk);
         self.note(|_| {
-            format!("talk {id:x}: host {number} {side:?}, port {from}, to {}:{}: {script:?}", to.0, to.1)
+            format!(
+                "talk {id:x}: host {number} {side:?}, port {from}, to {}:{}: {script:?}",
+                to.0, to.1
+            )
         });
         self.wake_at(side, number, self.now);
         Ok(())
@@ -204,17 +206,8 @@ impl World {
         let length = self.random.between(1, 60) as u64 * crate::plan::SECOND;
         let ends_at = self.now + length;
         let (outside, is_protected) = (None, !self.plan.is_short());
-        let chat = Chat {
-            id,
-            host: number,
-            from,
-            to,
-            pause,
-            ends_at,
-            sent: 0,
-            outside,
-            is_protected,
-        };
+        let chat =
+            Chat { id, host: number, from, to, pause, ends_at, sent: 0, outside, is_protected };
         self.chats.insert(id, chat);
         self.note(|_| format!("chat {id:x}: host {number}, port {from}, to {to}, each {pause} us"));
         self.say(id);
@@ -244,9 +237,8 @@ impl World {
         let Some(([from, to], id)) = read(packet) else { return Ok(()) };
         match side {
             Side::Outside => {
-                let is_calm = self.now > self.settled_at
-                    && !self.plan.is_short()
-                    && !self.plan.is_late();
+                let is_calm =
+                    self.now > self.settled_at && !self.plan.is_short() && !self.plan.is_late();
                 if let Some(chat) = self.chats.get_mut(&id) {
                     chat.heard_from(from)?;
                     chat.is_protected |= is_calm;

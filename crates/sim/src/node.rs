@@ -1,7 +1,7 @@
 //! A gateway of several workers with its peer, and what can be asked about it.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ use crate::fault::Planted;
 const ROUNDS: usize = 10_000;
 
 /// Timeouts that are shorter than usual, so that they pass within a simulation.
-const TIMEOUTS: [(&str, u64); 2] = [("nf_conntrack_udp_timeout", 12), ("nf_conntrack_udp_timeout_stream", 15)];
+const TIMEOUTS: [(&str, u64); 2] =
+    [("nf_conntrack_udp_timeout", 12), ("nf_conntrack_udp_timeout_stream", 15)];
 
 /// The zone of all packets, in plans that have one.
 const ZONE: u16 = 7;
@@ -241,13 +242,19 @@ impl Node {
         self.gateway.set_workers(count).map_err(violation).map(drop)
     }
 
-    /// Ends the connections of TCP between such ports.
-    pub fn delete(&mut self, ports: (u16, u16), now: u64) -> Result<(), Violation> {
+    /// Ends the connection of TCP with these ends.
+    pub fn delete(
+        &mut self,
+        (from, to): ((Ipv4Addr, u16), (Ipv4Addr, u16)),
+        now: u64,
+    ) -> Result<(), Violation> {
         self.stepper.pass_to(self.time(now));
         let filter = Filter {
             protocol: Some(6),
-            source_port: Some(ports.0),
-            destination_port: Some(ports.1),
+            source: Some(IpAddr::from(from.0).into()),
+            source_port: Some(from.1),
+            destination: Some(IpAddr::from(to.0).into()),
+            destination_port: Some(to.1),
             ..Filter::default()
         };
         self.gateway.delete_connections(&filter).map_err(violation).map(drop)

@@ -84,5 +84,7 @@ impl Order {
 }
 
 fn identification(packet: &[u8]) -> u16 {
-    packet.get(IDENTIFICATION..IDENTIFICATION + 2).map_or(0, |it| u16::from_be_bytes([it[0], it[1]]))
+    packet
+        .get(IDENTIFICATION..IDENTIFICATION + 2)
+        .map_or(0, |it| u16::from_be_bytes([it[0], it[1]]))
 }

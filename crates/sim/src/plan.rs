@@ -40,6 +40,8 @@ pub struct Plan {
     pub buckets: [usize; 2],
     /// Time between two looks at a peer while connections change, microseconds.
     pub pace: u64,
+    /// Buckets move all the time.
+    pub is_restless: bool,
     /// Sources are masqueraded, and not translated to an address that the rules name.
     pub masquerades: bool,
     /// Most connections of each gateway.
@@ -89,9 +91,8 @@ impl Plan {
     pub fn of(random: &mut Random) -> Self {
         let ends_at = random.between(8, 40) as u64 * SECOND;
         let at = |random: &mut Random| random.between(500_000, ends_at as usize) as u64;
-        let mut actions: Vec<_> = (0..random.between(2, 9))
-            .map(|_| (at(random), action(random)))
-            .collect();
+        let mut actions: Vec<_> =
+            (0..random.between(2, 9)).map(|_| (at(random), action(random))).collect();
         actions.sort_by_key(|(at, _)| *at);
         let last = ends_at as usize - 3_000_000;
         let talks = (0..random.between(4, 14))
@@ -102,8 +103,10 @@ impl Plan {
             (begin, random.one_of(&[200, 1000, 3_000]) * MS)
         });
         let chats = chats.collect();
+        let is_restless = random.once_in(6);
         Self {
-            workers: [(); 2].map(|()| random.between(1, 3)),
+            workers: [(); 2].map(|()| random.between(1 + usize::from(is_restless), 3)),
+            is_restless,
             buckets: match random.between(0, 19) {
                 0 => [16, 32],
                 1..10 => [16; 2],

@@ -129,7 +129,14 @@ pub struct Answer {
 impl Answer {
     /// Nothing has come.
     pub fn new(port: u16) -> Self {
-        Self { is_ftp: port == FTP, line: Vec::new(), script: None, read: 0, written: 0, is_over: false }
+        Self {
+            is_ftp: port == FTP,
+            line: Vec::new(),
+            script: None,
+            read: 0,
+            written: 0,
+            is_over: false,
+        }
     }
 
     /// Goes on.

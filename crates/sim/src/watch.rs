@@ -126,9 +126,9 @@ impl World {
         let before = std::mem::take(&mut self.watch.since);
         let ones = table.iter().map(|(name, seen)| (*name, seen.mark));
         for ((protocol, _, ends), mark) in before.keys() {
-            let is_there = table.iter().any(|(name, seen)| {
-                (name.0, name.2, seen.mark) == (*protocol, *ends, *mark)
-            });
+            let is_there = table
+                .iter()
+                .any(|(name, seen)| (name.0, name.2, seen.mark) == (*protocol, *ends, *mark));
             if !is_there {
                 self.note(|_| {
                     format!(
@@ -223,9 +223,9 @@ impl World {
     /// from the time when it was active. Nothing decides yet which of the two ends.
     pub(crate) fn has_clashes(&self) -> bool {
         let nodes = self.nodes.iter().flatten();
-        nodes.map(|node| node.peer.copy_counters()).any(|it| {
-            it.refused.get(&ImportRefusal::Clash).is_some_and(|count| *count > 0)
-        })
+        nodes
+            .map(|node| node.peer.copy_counters())
+            .any(|it| it.refused.get(&ImportRefusal::Clash).is_some_and(|count| *count > 0))
     }
 
     fn check_assured(
@@ -246,7 +246,8 @@ impl World {
             let what = owner.get(name).map(told).unwrap_or_default();
             return Err(Violation::new(Invariant::FullKeepsAssured, what));
         }
-        let assured = standby.iter().filter(|(_, seen)| seen.assured && seen.state == Some("ESTABLISHED"));
+        let assured =
+            standby.iter().filter(|(_, seen)| seen.assured && seen.state == Some("ESTABLISHED"));
         self.watch.assured = assured.map(|(name, seen)| (*name, seen.mark)).collect();
         Ok(())
     }
@@ -259,7 +260,8 @@ impl World {
         if counted >= listed {
             return Ok(());
         }
-        let what = format!("gateway {at} counts {counted} connections in the zone, and has {listed}");
+        let what =
+            format!("gateway {at} counts {counted} connections in the zone, and has {listed}");
         Err(Violation::new(Invariant::ZonesCount, what))
     }
 
@@ -298,7 +300,8 @@ impl World {
         if !interfaces[owner].iter().all(is_same) {
             return Ok(Some(format!("interfaces {interfaces:?}")));
         }
-        let (active, standby) = if one.role() == Role::Active { (one, other) } else { (other, one) };
+        let (active, standby) =
+            if one.role() == Role::Active { (one, other) } else { (other, one) };
         let is_level = matches!(standby.status(self.now).inflow, Inflow::Level(_))
             && active.status(self.now).staleness.is_some();
         Ok((!is_level).then(|| format!("not level: {}", self.counters())))
@@ -355,9 +358,11 @@ impl World {
         for (at, node) in self.nodes.iter().enumerate() {
             let Some(table) = node.as_ref().and_then(|node| node.table().ok()) else { continue };
             lines.push(format!("gateway {at}:"));
-            lines.extend(table.values().map(|seen| {
-                format!("  {} zone {} {} s left", told(seen), seen.zone, seen.left_s)
-            }));
+            lines.extend(
+                table.values().map(|seen| {
+                    format!("  {} zone {} {} s left", told(seen), seen.zone, seen.left_s)
+                }),
+            );
         }
         lines.push(self.counters());
         lines
@@ -420,4 +425,3 @@ fn told(seen: &Seen) -> String {
         state.unwrap_or("-")
     )
 }
-

@@ -51,7 +51,8 @@ impl Weather {
         }
         let copies = 1 + usize::from(happens(random, self.repeat));
         let arrivals = (0..copies).map(|_| {
-            let late = if happens(random, self.late) { random.between(0, 4 * self.delay) } else { 0 };
+            let late =
+                if happens(random, self.late) { random.between(0, 4 * self.delay) } else { 0 };
             // Without this, nothing overtakes anything.
             (self.delay + late) as u64
         });

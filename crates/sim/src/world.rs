@@ -217,7 +217,8 @@ impl World {
     }
 
     fn failure(&self, seed: u64, violation: Violation) -> Failure {
-        let mut trace: Vec<String> = self.trace.iter().flat_map(|(lines, _)| lines).cloned().collect();
+        let mut trace: Vec<String> =
+            self.trace.iter().flat_map(|(lines, _)| lines).cloned().collect();
         if self.trace.is_some() {
             trace.extend(self.tables());
         }
@@ -403,7 +404,9 @@ impl World {
 
     fn set_virtual(&mut self, at: usize, side: Side, has: bool) -> Result<(), Violation> {
         let now = self.now;
-        self.note(|_| format!("gateway {at} {} the address {side:?}", if has { "gets" } else { "loses" }));
+        self.note(|_| {
+            format!("gateway {at} {} the address {side:?}", if has { "gets" } else { "loses" })
+        });
         if let Some(node) = &mut self.nodes[at] {
             let mut all = node.has_virtual;
             all[side.index()] = has;
@@ -429,6 +432,11 @@ impl World {
         self.works_at[at] = false;
         let Some(node) = &mut self.nodes[at] else { return Ok(()) };
         let life = node.life;
+        if self.plan.is_restless && now < self.plan.ends_at {
+            for _ in 0..self.random.between(0, 3) {
+                node.move_bucket(&mut self.random, now)?;
+            }
+        }
         for (side, frame) in node.work(now)? {
             let bytes = frame.bytes();
             self.order.leave(life, &bytes[ETHERNET..], now)?;

@@ -24,10 +24,8 @@ fn no_seed_fails() {
     let failing = seeds().filter_map(|seed| run(seed, Planted::default()).err());
     let failing: Vec<_> = failing.take(LISTED).collect();
     let Some(first) = failing.first() else { return };
-    let list: String = failing
-        .iter()
-        .map(|it| format!("{}: {}\n", it.seed, it.violation.invariant))
-        .collect();
+    let list: String =
+        failing.iter().map(|it| format!("{}: {}\n", it.seed, it.violation.invariant)).collect();
     let Err(explained) = explain(first.seed, Planted::default(), TRACE) else {
         panic!("seed {} fails only sometimes", first.seed);
     };

@@ -102,9 +102,7 @@ impl Applied {
         match held {
             None if has_ended() => Verdict::Ignore,
             None => Verdict::Insert(new),
-            Some(held)
-                if incarnation < held.incarnation && !self.faults.takes_stale_updates() =>
-            {
+            Some(held) if incarnation < held.incarnation && !self.faults.takes_stale_updates() => {
                 Verdict::Ignore
             }
             Some(held) if incarnation > held.incarnation => Verdict::Replace(new),

@@ -66,7 +66,11 @@ impl Importing<'_> {
 pub(super) fn check_zones(zones: ZonePair, context: &Context<'_>) -> Result<(), ImportRefusal> {
     let is_known = |zone| zone == Zone::default() || context.limits.counted_zone(zone).is_some();
     let are_known = is_known(zones.original) && is_known(zones.reply);
-    if are_known || context.settings.faults.imports_unknown_zones() { Ok(()) } else { Err(ImportRefusal::Zone) }
+    if are_known || context.settings.faults.imports_unknown_zones() {
+        Ok(())
+    } else {
+        Err(ImportRefusal::Zone)
+    }
 }
 
 /// The result of an import.

@@ -170,7 +170,8 @@ impl Coordinator {
         let mut by_owner: BTreeMap<WorkerId, Vec<(BucketId, CopyChange)>> = BTreeMap::new();
         for change in changes {
             let bucket = self.bucket_of(&change.original().key);
-            let owner = match self.config.settings.conntrack.faults.loses_records_of_moved_buckets() {
+            let owner = match self.config.settings.conntrack.faults.loses_records_of_moved_buckets()
+            {
                 true => WorkerId(bucket.0 % self.worker_count() as u16),
                 false => self.table.owner(bucket),
             };

@@ -233,7 +233,9 @@ impl PacketPath {
         for (bucket, change) in changes {
             // Aliases are told to other workers. Their rings have to have room.
             let is_here = self.buckets.get(bucket).is_some();
-            if !is_here && self.tracking.settings().conntrack.faults.loses_records_of_moved_buckets() {
+            if !is_here
+                && self.tracking.settings().conntrack.faults.loses_records_of_moved_buckets()
+            {
                 continue;
             }
             if !is_here || !self.buckets.take_news() {

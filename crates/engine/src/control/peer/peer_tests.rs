@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use proptest::prelude::*;
 use flow::Zone;
+use proptest::prelude::*;
 use steer::{BucketId, WorkerId};
 use sync::{Inflow, Outflow, Settings};
 
