@@ -192,7 +192,9 @@ impl World {
         while self.now < end && !self.talks.is_empty() {
             self.run_until(self.now + SECOND)?;
         }
-        let stalled = self.talks.values().find(|talk| talk.is_protected);
+        // A gateway without room has connections that are closing give way.
+        let may_hang = |talk: &Talk| talk.is_done && self.plan.is_short();
+        let stalled = self.talks.values().find(|talk| talk.is_protected && !may_hang(talk));
         stalled.map_or(Ok(()), |talk| Err(Violation::new(Invariant::NoStall, talk.progress())))
     }
 

@@ -36,7 +36,7 @@ fn a_missing_alias_is_caught() {
 
 #[test]
 fn addresses_that_come_late_are_caught() {
-    caught(Fault::LateAddress, &[NoReset, NoStall]);
+    caught(Fault::LateAddress, &[NoReset, NoStall, NothingLost]);
 }
 
 #[test]
