@@ -44,10 +44,10 @@ pub fn check(root: &Path, metadata: &Metadata) -> anyhow::Result<Vec<Problem>> {
                 .collect(),
         });
     }
-    Ok(judge(&crate::read(root, DOCUMENT)?, &crates))
+    Ok(compare(&crate::read(root, DOCUMENT)?, &crates))
 }
 
-fn judge(document: &str, crates: &[Crate]) -> Vec<Problem> {
+fn compare(document: &str, crates: &[Crate]) -> Vec<Problem> {
     let (rows, mut problems) = layers::parse(CRATES, document);
     let allowed = layers::closure(&rows);
     for row in &rows {

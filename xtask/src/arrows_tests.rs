@@ -39,7 +39,7 @@ fn members() -> Vec<Crate> {
 }
 
 fn found(document: &str, crates: &[Crate]) -> Vec<String> {
-    judge(document, crates)
+    compare(document, crates)
         .into_iter()
         .map(|Problem { file, line, what, .. }| format!("{file}:{line}: {what}"))
         .collect()

@@ -14,7 +14,7 @@ const UPDATE: &str = "run `cargo xtask drops --write`";
 
 /// Compares the document with the code.
 pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
-    Ok(judge(&crate::read(root, DOCUMENT)?, &in_code()))
+    Ok(compare(&crate::read(root, DOCUMENT)?, &in_code()))
 }
 
 /// Brings names and meanings up to date. A reason that is not in the document is
@@ -38,7 +38,7 @@ fn row(line: &str) -> Option<(&str, &str, &str)> {
     Some((name, meaning.trim(), advice.trim()))
 }
 
-fn judge(document: &str, reasons: &[Reason]) -> Vec<Problem> {
+fn compare(document: &str, reasons: &[Reason]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, text) in document.lines().enumerate() {

@@ -15,7 +15,7 @@ const DOCUMENTED: &str = "\
 ";
 
 fn found(document: &str) -> Vec<String> {
-    judge(document, CODE)
+    compare(document, CODE)
         .into_iter()
         .map(|Problem { line, what, .. }| format!("{line}: {what}"))
         .collect()

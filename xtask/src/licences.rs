@@ -29,15 +29,15 @@ pub fn check(metadata: &Metadata) -> anyhow::Result<Vec<Problem>> {
     let ways = ways_in(metadata);
     let mut problems = Vec::new();
     for package in &metadata.packages {
-        if let Err(what) = judge(package.license.as_deref()) {
+        if let Err(what) = check_expression(package.license.as_deref()) {
             problems.push(problem(metadata, package, &what, &ways));
         }
     }
     Ok(problems)
 }
 
-/// Whether an SPDX expression can be met with accepted licences alone.
-fn judge(license: Option<&str>) -> Result<(), String> {
+/// Says why an SPDX expression can not be met with accepted licences alone.
+fn check_expression(license: Option<&str>) -> Result<(), String> {
     let license = license.ok_or("names no licence")?;
     // Old packages write "MIT/Apache-2.0".
     let expression = Expression::parse_mode(license, ParseMode::LAX).map_err(|error| {

@@ -11,7 +11,7 @@ fn permissive_licences_are_accepted() {
         "BSD-3-Clause AND ISC",
         "GPL-3.0-only OR Zlib",
     ] {
-        assert_eq!(judge(Some(license)), Ok(()), "{license}");
+        assert_eq!(check_expression(Some(license)), Ok(()), "{license}");
     }
 }
 
@@ -28,9 +28,9 @@ fn other_licences_are_not() {
         "free for all",
         "",
     ] {
-        assert!(judge(Some(license)).is_err(), "{license}");
+        assert!(check_expression(Some(license)).is_err(), "{license}");
     }
-    assert_eq!(judge(None), Err("names no licence".to_owned()));
+    assert_eq!(check_expression(None), Err("names no licence".to_owned()));
 }
 
 /// The workspace `ours` uses `middle`, which uses `bad`.

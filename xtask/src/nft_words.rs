@@ -87,8 +87,8 @@ fn in_code(root: &Path) -> anyhow::Result<String> {
     let _ = write!(text, "\n## Tables, chains and objects\n\n| what | here |\n| --- | --- |\n");
     for (what, objects) in surroundings() {
         let problems = problems_of(&json!({ "nftables": objects }));
-        let told = problems.listed().iter().find(|flaw| flaw.severity < Severity::Note);
-        let here = told.map_or("accepted".to_owned(), |flaw| match flaw.severity {
+        let flaw = problems.listed().iter().find(|flaw| flaw.severity < Severity::Note);
+        let here = flaw.map_or("accepted".to_owned(), |flaw| match flaw.severity {
             Severity::LeftToKernel => format!("left to the kernel: {}", cell(&flaw.what)),
             _ => format!("refused: {}", cell(&flaw.what)),
         });
@@ -156,6 +156,7 @@ fn expression(value: &Value) -> String {
     let Some((name, inside)) = only(value) else { return "constant".to_owned() };
     let part = |key: &str| inside[key].as_str().unwrap_or_default();
     match name {
+        "payload" if inside.get("tunnel").is_some() => "TUNNEL HEADER FIELD".to_owned(),
         "payload" if inside.get("base").is_some() => "@BASE,OFFSET,LENGTH".to_owned(),
         "payload" => format!("{} {}", part("protocol"), part("field")),
         "meta" | "ct" => format!("{name} {}", part("key")),
@@ -184,10 +185,11 @@ fn only(value: &Value) -> Option<(&str, &Value)> {
 fn more_statements() -> Vec<Value> {
     let asks =
         |left: Value, right: Value| json!({"match": {"op": "==", "left": left, "right": right}});
-    let sets = |header: &str, field: &str, value: Value| {
-        let key = json!({"payload": {"protocol": header, "field": field}});
-        json!({"mangle": {"key": key, "value": value}})
-    };
+    let field =
+        |header: &str, field: &str| json!({"payload": {"protocol": header, "field": field}});
+    // As nft writes it since version 1.0.7.
+    let inner = |tunnel: &str, field: &str| json!({"payload": {"tunnel": tunnel, "protocol": "ip", "field": field}});
+    let sets = |header: &str, name: &str, value: Value| json!({"mangle": {"key": field(header, name), "value": value}});
     let meta = |key: &str, right: Value| asks(json!({"meta": {"key": key}}), right);
     vec![
         meta("skuid", json!(0)),
@@ -197,6 +199,30 @@ fn more_statements() -> Vec<Value> {
         meta("obrname", json!("br0")),
         meta("oifgroup", json!(1)),
         meta("oiftype", json!("ether")),
+        meta("iifkind", json!("bridge")),
+        meta("oifkind", json!("bridge")),
+        meta("rtclassid", json!(5)),
+        meta("sdif", json!("vrf0")),
+        meta("sdifname", json!("vrf0")),
+        meta("ibrvproto", json!("8021q")),
+        meta("ibrpvid", json!(5)),
+        asks(field("vlan", "pcp"), json!(3)),
+        asks(field("vlan", "type"), json!("ip")),
+        asks(field("icmpv6", "mtu"), json!(1280)),
+        asks(field("igmp", "type"), json!("membership-query")),
+        asks(field("igmp", "group"), json!(5)),
+        asks(field("ah", "spi"), json!(5)),
+        asks(field("esp", "spi"), json!(5)),
+        asks(field("comp", "cpi"), json!(5)),
+        asks(field("udp", "length"), json!(5)),
+        asks(inner("vxlan", "saddr"), json!("192.0.2.1")),
+        asks(json!({"payload": {"base": "ih", "offset": 0, "len": 32}}), json!(5)),
+        asks(json!({"exthdr": {"name": "hbh"}}), json!(true)),
+        asks(json!({"exthdr": {"name": "dst"}}), json!(true)),
+        asks(json!({"exthdr": {"name": "mh", "field": "type"}}), json!("binding-update")),
+        asks(json!({"exthdr": {"name": "srh", "field": "tag"}}), json!(5)),
+        json!({"mangle": {"key": {"ct": {"key": "event"}}, "value": "new"}}),
+        json!({"reset": {"tcp option": {"name": "timestamp"}}}),
         asks(json!({"socket": {"key": "transparent"}}), json!(1)),
         asks(json!({"rt": {"key": "nexthop", "family": "ip"}}), json!("192.0.2.1")),
         asks(json!({"rt": {"key": "nexthop", "family": "ip6"}}), json!("2001:db8::1")),
@@ -213,6 +239,7 @@ fn more_statements() -> Vec<Value> {
         sets("tcp", "dport", json!(80)),
         sets("tcp", "flags", json!("syn")),
         sets("udp", "sport", json!(53)),
+        sets("udp", "checksum", json!(0)),
         sets("icmp", "id", json!(7)),
         sets("ether", "saddr", json!("00:00:5e:00:53:01")),
         asks(json!({"dccp option": {"type": 1}}), json!(true)),

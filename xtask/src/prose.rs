@@ -1,10 +1,17 @@
-//! The rule for sentences in comments and Markdown: none begins with a clause that is its
-//! subject (`What waits is told ...`), or with such a clause and nothing else (`What was said
-//! last.`). A reader has to solve the clause before the sentence makes sense, so the one who
-//! acts goes first, and a thing is called by its name. The same holds behind a semicolon or a
-//! colon, and in the cell of a table.
+//! The rules for sentences in comments, help texts and Markdown.
+//!
+//! None begins with a clause that is its subject (`What waits is told ...`, `Whether it waits is
+//! open.`), or with such a clause and nothing else (`What was said last.`, `Whether it waits.`). A
+//! reader has to solve the clause before the sentence makes sense, so the one who acts goes first,
+//! and a thing is called by its name. The same holds behind a semicolon or a colon, and in the cell
+//! of a table.
+//!
+//! Each item of a list begins a line. An item that a program has joined to the one before it, with
+//! its dash in the middle of a line, is no item any more.
 
 use std::path::Path;
+
+use proc_macro2::{TokenStream, TokenTree};
 
 use crate::problem::Problem;
 use crate::source;
@@ -12,6 +19,15 @@ use crate::source;
 /// Words that join a clause to a noun, and words that begin another noun.
 const RELATIVES: [&str; 4] = ["that", "which", "who", "whose"];
 const ARTICLES: [&str; 3] = ["a", "an", "the"];
+/// Words that link a sentence to the one before it.
+const LINKS: [&str; 4] = ["and", "but", "so", "or"];
+/// Words that begin a clause behind `that`, or behind `which` and its noun.
+const CLAUSE_SUBJECTS: [&str; 13] = [
+    "it", "they", "he", "a", "an", "the", "no", "nobody", "nothing", "there", "these", "each",
+    "another",
+];
+/// Words that ask for one of several things, whose noun may follow them.
+const NOUN_QUESTIONS: [&str; 3] = ["which", "whichever", "whatever"];
 /// Most words of the noun in `Of the packets that wait, ...`.
 const NOUN_WORDS: usize = 5;
 /// Verbs that stand for themselves or in front of another one.
@@ -30,12 +46,19 @@ const BEFORE_NOUNS: [&str; 23] = [
     "no", "its", "their", "other", "and", "or", "these", "those", "each",
 ];
 
-/// Checks the comments of every Rust file and the text of every Markdown file.
+/// Attributes of the command line whose value is a help text.
+const HELP: [&str; 6] =
+    ["about", "long_about", "help", "long_help", "after_help", "after_long_help"];
+/// An item of a list that stands in the middle of a line, behind the end of the one before it.
+const JOINED_ITEMS: [&str; 2] = [". - ", "; - "];
+
+/// Checks the comments and help texts of every Rust file and the text of every Markdown file.
 pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
     let mut found = Vec::new();
     for file in source::files(root, &["crates", "xtask"], "rs")? {
         let text = crate::read(root, &file)?;
         found.extend(check_text(&file, text.lines().map(comment)));
+        found.extend(check_text(&file, help_texts(&text).iter().map(String::as_str)));
     }
     for file in source::markdown(root)? {
         let text = crate::read(root, &file)?;
@@ -62,9 +85,47 @@ fn comment(line: &str) -> &str {
     text.strip_prefix(['/', '!']).unwrap_or(text)
 }
 
+/// The lines of a Rust file that belong to help texts of the command line; all others are blank.
+/// Indented lines are examples and tables, and blank too.
+fn help_texts(file: &str) -> Vec<String> {
+    // A file that is not Rust is reported by the check of the sources.
+    let tokens = file.parse().unwrap_or_default();
+    let mut lines = vec![String::new(); file.lines().count()];
+    add_help_texts(tokens, &mut lines);
+    lines
+}
+
+/// Writes the strings behind `after_long_help =` and the like to the lines that they are in.
+fn add_help_texts(tokens: TokenStream, lines: &mut [String]) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    for (at, token) in tokens.iter().enumerate() {
+        match (token, tokens.get(at + 1), tokens.get(at + 2)) {
+            (TokenTree::Group(group), ..) => add_help_texts(group.stream(), lines),
+            (
+                TokenTree::Ident(word),
+                Some(TokenTree::Punct(equals)),
+                Some(TokenTree::Literal(text)),
+            ) if HELP.contains(&&*word.to_string()) && equals.as_char() == '=' => {
+                let first = text.span().start().line.saturating_sub(1);
+                let text = text.to_string().replace("\\\"", "'");
+                for (line, shown) in lines.iter_mut().skip(first).zip(text.lines()) {
+                    if !shown.starts_with(' ') {
+                        *line = shown.trim_matches('"').trim_end_matches('\\').to_owned();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 fn check_text<'a>(file: &str, lines: impl Iterator<Item = &'a str>) -> Vec<Problem> {
     let mut problems = Vec::new();
     for paragraph in paragraphs(lines) {
+        problems.extend(paragraph.joined_items().into_iter().map(|line| {
+            let how = "begin a line with it; see that no program wraps lists as if they were text";
+            Problem::new(file, line, "an item of a list in the middle of a line", how)
+        }));
         for Part { line, text: sentence, behind } in paragraph.parts() {
             if !is_found(&without_code(sentence), behind, paragraph.is_cell) {
                 continue;
@@ -97,6 +158,19 @@ impl Paragraph {
         self.text.push(' ');
     }
 
+    /// The line that has a place of the text.
+    fn line_at(&self, place: usize) -> Option<usize> {
+        let (_, line) = self.lines.iter().rev().find(|(offset, _)| *offset <= place)?;
+        Some(*line)
+    }
+
+    /// The lines in whose middle items of a list begin. A cell of a table has none.
+    fn joined_items(&self) -> Vec<usize> {
+        let text = if self.is_cell { String::new() } else { without_code(&self.text) };
+        let marks = JOINED_ITEMS.iter().flat_map(|mark| text.match_indices(mark));
+        marks.filter_map(|(at, _)| self.line_at(at)).collect()
+    }
+
     /// The sentences, divided at semicolons and colons.
     fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let text = without_code(&self.text);
@@ -115,8 +189,7 @@ impl Paragraph {
         parts.filter_map(|(part, behind)| {
             let text = self.text.get(part.clone())?;
             let at = part.start + text.len() - text.trim_start().len();
-            let (_, line) = self.lines.iter().rev().find(|(offset, _)| *offset <= at)?;
-            Some(Part { line: *line, text: text.trim(), behind })
+            Some(Part { line: self.line_at(at)?, text: text.trim(), behind })
         })
     }
 }
@@ -206,22 +279,26 @@ fn is_found(part: &str, behind: Option<char>, is_cell: bool) -> bool {
 fn opens_with_clause(text: &str, any_case: bool) -> bool {
     let head = &text[..text.find([',', ';', ':', '.']).unwrap_or(text.len())];
     let is_in_front = text[head.len()..].starts_with(',');
-    let mut words = head.split_whitespace();
-    let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let is_lower = first.starts_with(|it: char| it.is_lowercase());
+    let mut words = head.split_whitespace().peekable();
+    let is_lower = head.starts_with(|it: char| it.is_lowercase());
     if is_lower && !any_case {
         return false;
     }
+    words.next_if(|word| LINKS.contains(&word.to_lowercase().as_str()));
+    let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     match first.to_lowercase().as_str() {
-        "what" | "who" | "whose" | "whom" => second != "to",
+        "what" | "who" | "whose" | "whom" | "which" => second != "to",
         // In front of a comma they mean "no matter what", which is no subject.
-        "whatever" | "whoever" => !is_in_front,
+        "whatever" | "whoever" | "whichever" => !is_in_front || has_main_verb(head),
+        "whether" => !is_in_front || !words.any(|word| word == "or"),
         "of" if second == "course" => false,
-        "of" if matches!(second, "what" | "whom") => true,
+        "of" if matches!(second, "what" | "whom" | "which" | "whose") => true,
         "of" if is_in_front && !is_lower => {
             let mut noun = words.take(NOUN_WORDS).take_while(|word| !ARTICLES.contains(word));
             noun.any(|word| RELATIVES.contains(&word))
         }
+        // The other meaning, as in `That packet waits.`, has a noun behind it.
+        "that" => !is_lower && CLAUSE_SUBJECTS.contains(&second),
         _ => false,
     }
 }
@@ -239,7 +316,10 @@ fn has_main_verb(text: &str) -> bool {
         VERBS.contains(&word)
             || ends_so && !NO_VERBS.contains(&word) && !BEFORE_NOUNS.contains(&before)
     };
-    words.len() > 3 && is_verb(1) && (3..words.len()).any(is_verb)
+    // In `which packets it takes` the second word is a noun.
+    let has_noun = words.first().is_some_and(|it| NOUN_QUESTIONS.contains(&&*it.to_lowercase()))
+        && words.get(2).is_some_and(|word| CLAUSE_SUBJECTS.contains(word));
+    words.len() > 3 && !has_noun && is_verb(1) && (3..words.len()).any(is_verb)
 }
 
 #[cfg(test)]

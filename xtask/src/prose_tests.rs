@@ -19,7 +19,19 @@ fn a_sentence_with_a_clause_as_its_subject_is_found() {
         "Whose time is over is forgotten.",
         "Whoever comes by takes the lock.",
         "Whatever is said ends here.",
+        "Whoever forwards the frame completes the checksum, which is wrong.",
+        "Whatever is read is right, so it can be written.",
+        "Whichever comes first counts.",
+        "Whether the kernel may be asked is another matter.",
+        "Whether it waits.",
+        "Which port it gets is its own business.",
+        "Which host has heard which packet.",
+        "That it carries no frame says little.",
+        "And what is known inside is not outside.",
+        "It waits; whether it goes on is open.",
         "Of what is left, the oldest goes.",
+        "Of which the answers are made.",
+        "Of whose stream it is.",
         "Of the packets that wait, the oldest goes.",
         "Of those who ask, one gets it.",
         "What was said last.",
@@ -71,7 +83,15 @@ fn text_that_is_fine_is_left_alone() {
         "One is steered; of its kind, if that is one, nothing is known.",
         "| What it is | name |\n| --- | --- |\n| a | b. |",
         "```text\nWhat is code is not read.\n```",
-        "Whole packets go on. Whether they do is open.",
+        "Whole packets go on. That is so. That packet waits.",
+        "Whether it waits or goes on, it is counted.",
+        "Whatever options a packet has, it arrives.",
+        "The router: which packets it takes, and where it sends them.",
+        "Whichever worker owns it, it stays.",
+        "Which of them goes?",
+        "It says of each which one it is.",
+        "And a packet waits. So do others.",
+        "| whether it is there |",
     ] {
         assert_eq!(found(sentence), [0; 0], "{sentence}");
     }
@@ -90,6 +110,41 @@ fn of_code_only_comments_are_read() {
     assert_eq!(found_in_code(text), [1, 4]);
     assert_eq!(found_in_code("/// A.\n/// ```\n/// // What is code.\n/// ```\n"), [0; 0]);
     assert_eq!(found_in_code("let text = \"What waits is told.\";\nWhat::waits();\n"), [0; 0]);
+}
+
+#[test]
+fn an_item_of_a_list_in_the_middle_of_a_line_is_found() {
+    for text in [
+        "- One.\n- Two is long\n  and ends. - Three.",
+        "- one;\n- two, which is long,\n  and ends; - three.",
+    ] {
+        assert_eq!(found(text), [3], "{text}");
+    }
+    let comment = "//! - One.\n//! - Two. - Three.\n";
+    assert_eq!(found_in_code(comment), [2]);
+    for text in [
+        "- One.\n- Two.",
+        "It is - so.",
+        "Run `a. - b`.",
+        "| one. - two |",
+        "- One.\n\n  More.\n- Two.",
+    ] {
+        assert_eq!(found(text), [0; 0], "{text}");
+    }
+}
+
+#[test]
+fn help_texts_are_read_as_comments_are() {
+    let found = |text: &str| -> Vec<usize> {
+        let texts = help_texts(text);
+        let problems = check_text("crates/a/src/lib.rs", texts.iter().map(String::as_str));
+        problems.into_iter().map(|problem| problem.line).collect()
+    };
+    let text = "#[command(\n    short_flag = 'L',\n    after_long_help = \"\\\nIt says \\\"so\\\". \\\n\
+        What waits \\\nis told.\n\n  stateway What is code. Who waits is told.\")]\nstruct A;\n";
+    assert_eq!(found(text), [5]);
+    assert_eq!(found("#[arg(help = \"What waits is told.\")]\nstruct A;\n"), [1]);
+    assert_eq!(found("const A: &str = \"What waits is told.\";\n"), [0; 0]);
 }
 
 #[test]

@@ -40,12 +40,12 @@ pub fn check(root: &Path) -> anyhow::Result<Vec<Problem>> {
                 sources.push(Source::new(&folder, file, tokens));
             }
         }
-        problems.extend(judge(document, &crate::read(root, document)?, &sources));
+        problems.extend(compare(document, &crate::read(root, document)?, &sources));
     }
     Ok(problems)
 }
 
-fn judge(document: &str, text: &str, sources: &[Source]) -> Vec<Problem> {
+fn compare(document: &str, text: &str, sources: &[Source]) -> Vec<Problem> {
     let kind = Kind { document, header: HEADER, of: "rooms" };
     let (rows, mut problems) = layers::parse(kind, text);
     let allowed = layers::closure(&rows);

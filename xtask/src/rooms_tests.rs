@@ -24,7 +24,7 @@ fn sources(files: &[(&str, &str)]) -> Vec<Source> {
 }
 
 fn found_with(table: &str, files: &[(&str, &str)]) -> Vec<String> {
-    let problems = judge("TABLE.md", table, &sources(files));
+    let problems = compare("TABLE.md", table, &sources(files));
     let text = |Problem { file, line, what, .. }| format!("{file}:{line}: {what}");
     problems.into_iter().map(text).collect()
 }

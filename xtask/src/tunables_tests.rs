@@ -21,14 +21,14 @@ fn a_tunable_is_one_row() {
 #[test]
 fn a_document_that_differs_is_found() {
     let code = written(&tunable(5, Unit::Seconds));
-    assert_eq!(judge(&code, &code), None);
+    assert_eq!(compare(&code, &code), None);
 
     let outdated = written(&tunable(4, Unit::Seconds));
-    let problem = judge(&outdated, &code).unwrap();
+    let problem = compare(&outdated, &code).unwrap();
     assert_eq!(problem.line, 6);
     assert!(problem.what.contains("| `nf_example` | 5 |"), "{problem}");
 
     let shorter = &code[..code.len() - 1];
-    assert!(judge(shorter, &code).is_some());
-    assert_eq!(judge(&format!("{code}more\n"), &code).unwrap().line, 7);
+    assert!(compare(shorter, &code).is_some());
+    assert_eq!(compare(&format!("{code}more\n"), &code).unwrap().line, 7);
 }

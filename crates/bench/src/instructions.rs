@@ -51,7 +51,7 @@ pub struct Subject {
     case: Case,
 }
 
-/// Which frames there are.
+/// The kinds of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Frames {
     /// Requests and answers of established flows.

@@ -13,6 +13,7 @@ mod measure;
 pub mod rules;
 mod spin;
 pub mod steer;
+pub mod sync;
 mod table;
 mod traffic;
 
@@ -36,6 +37,7 @@ pub const BENCHMARKS: &[(&str, &str)] = &[
         "judging packets by 10 to 10,000 rules, sets and maps, beside rule by rule; masquerade",
     ),
     ("steer", "700 request/response flows over one and two workers, with and without steering"),
+    ("sync", "state sync: speed on against off, beside the queues of pfsync; staleness, joining"),
 ];
 
 /// Options of a benchmark.
@@ -72,6 +74,9 @@ pub enum Error {
     /// The gateway of the benchmark did not stop.
     #[error("the gateway of the benchmark did not stop: {0}")]
     Stop(#[from] engine::SteerError),
+    /// A worker or the coordinator of a gateway did not answer.
+    #[error("a gateway of the benchmark: {0}")]
+    Unresponsive(#[from] engine::Unresponsive),
     /// The system refused a thread, a CPU or a descriptor.
     #[error("{what}: {source}")]
     System {
@@ -100,6 +105,7 @@ pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Erro
         "defrag" => show(&defrag::run(options)?, options, out),
         "rules" => show(&rules::run(options)?, options, out),
         "steer" => show(&steer::run(options)?, options, out),
+        "sync" => show(&sync::run(options)?, options, out),
         _ => Err(Error::Unknown { name: name.to_owned() }),
     }
 }

@@ -4,6 +4,8 @@
 flow::declare_faults! {
     /// A new connection gets a port that an imported one has.
     PortOfImported: ignores_ports_of_copies,
+    /// A gateway ends all that is translated to an address that it loses, also if a rule names it.
+    LostAddress: ends_what_names_lost_addresses,
     /// A record has the number of an interface in the place of its name.
     InterfaceNumber: records_interface_numbers,
     /// A record has points in time, and not spans.
@@ -23,6 +25,8 @@ flow::declare_faults! {
     LateAddress: forgets_late_addresses,
     /// A connection whose replies come to another bucket gets no alias there when it is imported.
     NoAlias: imports_no_aliases,
+    /// Two active gateways give the same ports away.
+    SamePorts: gives_all_ports,
     /// A record goes to the worker that had its bucket at the start, and is lost there.
     MovedBucket: loses_records_of_moved_buckets,
 }

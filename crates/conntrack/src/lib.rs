@@ -39,17 +39,17 @@ pub use expect::{AnnouncementCursor, AnnouncementRecord, ExpectationCursor, Expe
 pub use fault::Fault;
 pub use fault::Faults;
 pub use flow::codec::{DecodeError, Millis};
-pub use proto::{DropCause, TimeoutPolicy, Timeouts};
+pub use proto::{TimeoutPolicy, Timeouts, TrackingCause};
 pub use record::{
     Batch, ConnectionRecord, ImportRefusal, LONGEST_RECORD, RecordFileError, RecordFileReader,
-    RecordFileWriter, end_of_export, push_to_batch, whole_records,
+    RecordFileWriter, decode_flow, encode_flow, end_of_export, push_to_batch, whole_records,
 };
 pub use replication::{COPY_KEPT, Change, ENDS_MAX, Replication};
 pub use settings::Settings;
 pub use table::{
     Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Checksum, Claimant, ConnectionId,
-    Context, Cursor, Ended, Guess, Imported, Importing, Inside, Passage, Reached, Table, Tracked,
-    TrackedPacket, Verdict, class_without_flow,
+    Context, Cursor, Ended, Guess, Imported, Importing, Inside, NextSource, Owner, Passage,
+    Reached, Table, Tracked, TrackedPacket, Verdict, class_without_flow,
 };
 pub use tunnels::KnownTunnels;
 pub use view::{

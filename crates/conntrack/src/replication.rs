@@ -13,15 +13,16 @@ use crate::ConnectionRecord;
 
 /// log2 of the unit of coarse time in nanoseconds: about half a second.
 const TICK_SHIFT: u32 = 29;
-/// The last tick, after 4.5 years. Nothing is due after it.
+/// The last tick, after 2.2 years. Nothing is due after it.
 const LAST_TICK: u32 = u32::MAX >> FLAG_BITS;
 /// Bits of a note that are facts, below those of its tick.
-const FLAG_BITS: u32 = 4;
+const FLAG_BITS: u32 = 5;
 /// Ends of connections that wait in a table at most. If more end, the peer needs all connections
 /// once more.
 pub const ENDS_MAX: usize = 4096;
 /// The time that the copy of a peer's connection is given whenever its time is over and its owner has
-/// not said that it has ended. It is also the time that it has left when this gateway takes over.
+/// not said that it has ended. It is also the least time that it has left when this node becomes its
+/// owner.
 pub const COPY_KEPT: Duration = Duration::from_secs(10);
 
 /// How changes of connections are collected by a worker.
@@ -33,14 +34,12 @@ pub struct Replication {
     refresh: u32,
     /// The tables with dirty lists, by the place that they have at the worker.
     tables: Vec<u16>,
-    /// The connections of a peer are copies here, and end only if the peer says so.
-    stands_by: bool,
 }
 
 impl Default for Replication {
     fn default() -> Self {
         let refresh = ticks(Self::REFRESH);
-        Self { tick: 0, refresh, tables: Vec::new(), stands_by: false }
+        Self { tick: 0, refresh, tables: Vec::new() }
     }
 }
 
@@ -60,12 +59,6 @@ impl Replication {
         self.refresh = ticks(refresh).max(1);
     }
 
-    /// Whether this gateway is on standby. Then the copies of a peer's connections stay when their
-    /// time is over.
-    pub fn set_stands_by(&mut self, stands_by: bool) {
-        self.stands_by = stands_by;
-    }
-
     /// A table with a dirty list, by its place; it is no longer listed here.
     pub fn next_table(&mut self) -> Option<u16> {
         self.tables.pop()
@@ -82,10 +75,6 @@ impl Replication {
     pub(crate) const fn is_due(&self, note: &Note) -> bool {
         // The facts are below the tick, so they decide nothing.
         self.tick << FLAG_BITS > note.0
-    }
-
-    pub(crate) const fn stands_by(&self) -> bool {
-        self.stands_by
     }
 
     /// When a connection is due again that has been told now.
@@ -109,10 +98,13 @@ impl Note {
     const URGENT: u32 = 1;
     /// The slot is on the list of those that are told when the others have been.
     const LISTED: u32 = 1 << 1;
-    /// The peer has heard of the connection.
-    const TOLD: u32 = 1 << 2;
-    /// The connection is the copy of a peer's.
+    /// The peer has heard of the connection; if the peer owns it, of packets that came here.
+    const SENT: u32 = 1 << 2;
+    /// The peer owns the connection.
     const COPY: u32 = 1 << 3;
+    /// This node has owned the connection and said so to the peer, which owns it now. If the peer's
+    /// had ended by then, the peer has a copy of this node's.
+    const YIELDED: u32 = 1 << 4;
 
     const fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
@@ -131,26 +123,62 @@ impl Note {
         Self(self.0 & (Self::URGENT | Self::LISTED))
     }
 
-    /// True for the copy of a peer's connection.
+    /// True for a connection that the peer owns.
     pub const fn is_copy(self) -> bool {
         self.has(Self::COPY)
     }
 
-    /// The connection is the copy of a peer's.
+    /// The peer owns the connection, and has just told its state. The next packet makes news for it.
     pub const fn set_copy(&mut self) {
+        if !self.is_copy() && self.has(Self::SENT) {
+            self.0 |= Self::YIELDED;
+        }
+        self.0 = self.0 & !Self::SENT | Self::COPY;
+        self.set_due(0);
+    }
+
+    /// The peer has ended the connection that it owned. It hears of that only if it may have a copy
+    /// from this node.
+    pub const fn end_copy(&mut self) {
+        let may_have_copy = self.has(Self::YIELDED);
+        self.0 &= !(Self::COPY | Self::SENT);
+        if may_have_copy {
+            self.0 |= Self::SENT;
+        }
+    }
+
+    /// The peer owns the connection, which was this node's. Changes that it has not got are news for it.
+    pub const fn give(&mut self) {
         self.0 |= Self::COPY;
     }
 
-    /// Takes the slot off a list. True if its connection has not been told since it was put there.
-    pub const fn take_off(&mut self, was_listed: bool) -> bool {
-        self.0 &= !(if was_listed { Self::LISTED } else { Self::URGENT });
-        // It is told with the urgent ones if it is on both lists.
-        self.due() == LAST_TICK && !self.has(Self::URGENT)
+    /// This node owns the connection, of which the peer has not heard.
+    pub const fn set_own(&mut self) {
+        self.0 &= !(Self::COPY | Self::SENT | Self::YIELDED);
     }
 
-    /// The connection, which has so much time left, is told now.
-    pub fn note_told(&mut self, left: Duration, replication: &Replication) {
-        self.0 |= Self::TOLD;
+    /// True for a connection of which the state here may be newer than the last one of the peer: this
+    /// node owns it, or packets of it have come here.
+    pub const fn may_be_ahead(self) -> bool {
+        !self.is_copy() || self.has(Self::SENT) || self.is_dirty()
+    }
+
+    /// True if the connection has changed since the peer heard of it last.
+    pub const fn is_dirty(self) -> bool {
+        self.due() == LAST_TICK
+    }
+
+    /// Takes the slot off a list. True if its connection has to be sent to the peer now: it was not
+    /// sent since the slot was put on the list.
+    pub const fn take_off(&mut self, was_listed: bool) -> bool {
+        self.0 &= !(if was_listed { Self::LISTED } else { Self::URGENT });
+        // A connection on both lists is sent with the urgent ones.
+        self.is_dirty() && !self.has(Self::URGENT)
+    }
+
+    /// Notes that the connection is sent to the peer now, with so much time left.
+    pub fn note_sent(&mut self, left: Duration, replication: &Replication) {
+        self.0 |= Self::SENT;
         self.set_due(replication.due_after(left));
     }
 }
@@ -164,6 +192,8 @@ impl Note {
 pub enum Change {
     /// It is new, or its state has changed.
     State {
+        /// The peer owns it.
+        is_copy: bool,
         /// A later change of a connection with the same key has a higher stamp.
         stamp: u64,
         /// Its state.
@@ -171,6 +201,8 @@ pub enum Change {
     },
     /// It has ended.
     End {
+        /// The peer owns it.
+        is_copy: bool,
         /// As above.
         stamp: u64,
         /// Key and sender of its originator's packets.
@@ -183,7 +215,7 @@ pub enum Change {
 pub(crate) struct DirtyList {
     urgent: VecDeque<u32>,
     listed: VecDeque<u32>,
-    ended: VecDeque<(u64, KeyedPacket)>,
+    ended: VecDeque<(u64, KeyedPacket, bool)>,
     /// Ends were lost, because there were too many.
     has_lost: bool,
     stamp: u64,
@@ -219,6 +251,10 @@ impl DirtyList {
     #[inline]
     pub fn note_change(&mut self, slot: u32, note: &mut Note, replication: &mut Replication) {
         if replication.tick == 0 {
+            // News for the owner waits until somebody wants all that is known here.
+            if note.is_copy() {
+                note.set_due(LAST_TICK);
+            }
             return;
         }
         // The slot may be on the list because of a connection that it had before.
@@ -243,8 +279,8 @@ impl DirtyList {
         }
     }
 
-    /// A connection has ended. The peer hears of it if it has heard of the connection, or if
-    /// another part of the same tunnel may have been told.
+    /// A connection has ended. The peer hears of it if it has heard of the connection or owns it, or
+    /// if another part of the same tunnel may have been told.
     pub fn note_end(
         &mut self,
         note: Note,
@@ -252,12 +288,14 @@ impl DirtyList {
         now: Timestamp,
         replication: &mut Replication,
     ) {
-        if replication.tick == 0 || !(note.has(Note::TOLD) || original.key.is_tunnel()) {
+        if replication.tick == 0
+            || !(note.has(Note::SENT) || note.is_copy() || original.key.is_tunnel())
+        {
             return;
         }
         if self.ended.len() < ENDS_MAX {
             let stamp = self.next_stamp(now);
-            self.ended.push_back((stamp, original));
+            self.ended.push_back((stamp, original, note.is_copy()));
         } else {
             self.has_lost = true;
         }
@@ -272,7 +310,7 @@ impl DirtyList {
     }
 
     /// The next end of a connection that was not told.
-    pub fn next_end(&mut self) -> Option<(u64, KeyedPacket)> {
+    pub fn next_end(&mut self) -> Option<(u64, KeyedPacket, bool)> {
         self.ended.pop_front()
     }
 
@@ -308,6 +346,6 @@ impl DirtyList {
 
     pub fn memory_bytes(&self) -> usize {
         (self.urgent.capacity() + self.listed.capacity()) * size_of::<u32>()
-            + self.ended.capacity() * size_of::<(u64, KeyedPacket)>()
+            + self.ended.capacity() * size_of::<(u64, KeyedPacket, bool)>()
     }
 }

@@ -119,7 +119,7 @@ declare_tunables! {
         "Largest share of one source (IPv4 address or IPv6 /64) in the ports towards one destination, percent of the sum of its own and the free ports; 100: any number, and no connection is evicted when ports run out.",
         [nat_source_share];
     "nf_conntrack_acct", Switch, 0, 0..=1,
-        "Count packets and bytes of connections opened from now on.",
+        "Count packets and bytes of connections opened from now on. Rules that ask for them (`ct packets`, `ct bytes`, `ct avgpkt`) have them counted also at 0, as long as these rules are in force.",
         [accounting];
     "nf_conntrack_timestamp", Switch, 0, 0..=1,
         "Remember when connections opened from now on were opened.",

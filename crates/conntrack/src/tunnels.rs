@@ -68,7 +68,7 @@ struct Parts {
     /// The deadlines of the parts, in nanoseconds.
     deadlines: Vec<Arc<AtomicU64>>,
     /// True if the end of the tunnel was reported.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// One bucket's part of a tunnel.
@@ -185,7 +185,7 @@ impl KnownTunnels {
         if has_ended {
             forget(&mut book, tunnel);
         }
-        has_ended && !std::mem::replace(&mut parts.is_told, true)
+        has_ended && !std::mem::replace(&mut parts.is_reported, true)
     }
 
     fn book(&self) -> Book<'_> {

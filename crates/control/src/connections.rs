@@ -154,19 +154,19 @@ impl Drop for Admitted {
 
 /// A stream that notes when its reader does not read.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct ClientStream {
     pub stream: UnixStream,
     pub connection: Arc<Connection>,
 }
 
-impl Watched {
-    fn noted<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+impl ClientStream {
+    fn note<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         self.connection.waits(polled.is_pending(), Turn::Reading);
         polled
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for ClientStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -176,14 +176,14 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for ClientStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.noted(polled)
+        self.note(polled)
     }
 
     fn poll_write_vectored(
@@ -192,7 +192,7 @@ impl AsyncWrite for Watched {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.noted(polled)
+        self.note(polled)
     }
 
     fn is_write_vectored(&self) -> bool {

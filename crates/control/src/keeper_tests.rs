@@ -4,15 +4,15 @@ use ruleset::Options;
 
 use super::*;
 
-/// Remembers the number of rules of each ruleset that packets were judged by, in order.
+/// Remembers the number of rules of each ruleset that was applied, in order.
 #[derive(Default)]
 struct Witness {
     seen: RefCell<Vec<Option<usize>>>,
     refuses: Cell<bool>,
 }
 
-impl Judge for Witness {
-    fn judge_by(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError> {
+impl RuleTarget for Witness {
+    fn apply(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError> {
         if self.refuses.get() {
             return Err(LoadRulesError::HostGuard("it is deaf".to_owned()));
         }
@@ -45,63 +45,63 @@ fn active(keeper: &Keeper) -> Option<usize> {
 
 #[test]
 fn a_ruleset_on_trial_is_rolled_back_unless_it_is_confirmed() {
-    let (keeper, judge, now) = (Keeper::new(None), Witness::default(), Instant::now());
-    let number = keeper.load(&judge, book(1), MINUTE, now).unwrap().unwrap();
+    let (keeper, target, now) = (Keeper::new(None), Witness::default(), Instant::now());
+    let number = keeper.load(&target, book(1), MINUTE, now).unwrap().unwrap();
     assert_eq!(keeper.active(now).1, MINUTE);
-    assert!(matches!(keeper.load(&judge, book(2), None, now), Err(TryError::Waits(_))));
+    assert!(matches!(keeper.load(&target, book(2), None, now), Err(TryError::Waits(_))));
     assert_eq!(active(&keeper), Some(1));
-    assert!(keeper.roll_back(&judge, Some(number)).unwrap());
+    assert!(keeper.roll_back(&target, Some(number)).unwrap());
     assert_eq!(active(&keeper), None);
     assert!(!keeper.confirm(), "it is too late");
-    assert!(!keeper.roll_back(&judge, None).unwrap());
+    assert!(!keeper.roll_back(&target, None).unwrap());
 
-    keeper.load(&judge, book(3), None, now).unwrap();
-    let number = keeper.load(&judge, book(4), MINUTE, now).unwrap();
+    keeper.load(&target, book(3), None, now).unwrap();
+    let number = keeper.load(&target, book(4), MINUTE, now).unwrap();
     assert!(keeper.confirm());
-    assert!(!keeper.roll_back(&judge, number).unwrap(), "it was confirmed");
+    assert!(!keeper.roll_back(&target, number).unwrap(), "it was confirmed");
     assert_eq!(active(&keeper), Some(4));
-    assert_eq!(*judge.seen.borrow(), [Some(1), None, Some(3), Some(4)]);
+    assert_eq!(*target.seen.borrow(), [Some(1), None, Some(3), Some(4)]);
 }
 
 #[test]
 fn the_end_of_one_trial_does_not_end_the_next() {
-    let (keeper, judge, now) = (Keeper::new(Some(book(9))), Witness::default(), Instant::now());
-    let first = keeper.load(&judge, book(1), MINUTE, now).unwrap();
+    let (keeper, target, now) = (Keeper::new(Some(book(9))), Witness::default(), Instant::now());
+    let first = keeper.load(&target, book(1), MINUTE, now).unwrap();
     keeper.confirm();
-    let second = keeper.load(&judge, book(2), MINUTE, now).unwrap();
+    let second = keeper.load(&target, book(2), MINUTE, now).unwrap();
     assert_ne!(first, second);
-    assert!(!keeper.roll_back(&judge, first).unwrap());
+    assert!(!keeper.roll_back(&target, first).unwrap());
     assert_eq!(active(&keeper), Some(2));
-    assert!(keeper.roll_back(&judge, second).unwrap());
+    assert!(keeper.roll_back(&target, second).unwrap());
     assert_eq!(active(&keeper), Some(1));
 }
 
 #[test]
 fn a_ruleset_that_the_gateway_refuses_changes_nothing() {
-    let (keeper, judge, now) = (Keeper::new(Some(book(5))), Witness::default(), Instant::now());
-    judge.refuses.set(true);
-    assert!(matches!(keeper.load(&judge, book(1), MINUTE, now), Err(TryError::Load(_))));
+    let (keeper, target, now) = (Keeper::new(Some(book(5))), Witness::default(), Instant::now());
+    target.refuses.set(true);
+    assert!(matches!(keeper.load(&target, book(1), MINUTE, now), Err(TryError::Load(_))));
     assert_eq!((active(&keeper), keeper.active(now).1), (Some(5), None));
-    judge.refuses.set(false);
-    let number = keeper.load(&judge, book(1), MINUTE, now).unwrap();
-    judge.refuses.set(true);
-    assert!(keeper.roll_back(&judge, number).is_err());
+    target.refuses.set(false);
+    let number = keeper.load(&target, book(1), MINUTE, now).unwrap();
+    target.refuses.set(true);
+    assert!(keeper.roll_back(&target, number).is_err());
     assert_eq!(active(&keeper), Some(1));
-    judge.refuses.set(false);
-    assert!(keeper.roll_back(&judge, None).unwrap(), "it can be tried again");
+    target.refuses.set(false);
+    assert!(keeper.roll_back(&target, None).unwrap(), "it can be tried again");
     assert_eq!(active(&keeper), Some(5));
 }
 
 #[test]
 fn the_gateway_is_asked_again_if_another_was_loaded_meanwhile() {
-    let (keeper, judge, now) = (Keeper::new(Some(book(1))), Witness::default(), Instant::now());
+    let (keeper, target, now) = (Keeper::new(Some(book(1))), Witness::default(), Instant::now());
     let mut answers = 0;
     let asked = keeper.active_and(|| {
         answers += 1;
         // A load does not wait for the answer.
         let is_first = answers == 1;
         if is_first {
-            keeper.load(&judge, book(2), MINUTE, now).map(|_| answers)
+            keeper.load(&target, book(2), MINUTE, now).map(|_| answers)
         } else {
             Ok(answers)
         }

@@ -21,7 +21,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::SCHEMA;
 use crate::query::{ConnectionQuery, CountQuery, EventQuery, FormatQuery, LineFormat};
 use crate::refusal::Refused;
-use crate::rules::warning;
 use crate::schema::{
     Balance, Buckets, Connection, Count, Datagram, Done, Dropped, Event, Expectation,
     ExpectationEvent, Moves, RecentDrops, RulesStatus, SetBalancer, SetTunable, SetWorkers,
@@ -81,14 +80,14 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
         let limit = limit.map_or(0, |(_, value)| value);
         let (status, (book, left)) =
             keeper.active_and(|| gateway.status()).map_err(unresponsive)?;
-        let chains = book.as_ref().map(|book| book.kernels_chains()).unwrap_or_default();
-        let host_warning = warning(&chains);
+        let kernel = book.as_ref().map(|book| book.look_at_kernel()).unwrap_or_default();
+        let of_kernel = kernel.warnings();
         let rules = status.rules.as_ref().zip(book);
-        let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left, chains));
+        let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left, kernel.chains));
         let log_lines_lost = log_lines_lost();
         let of_log = (log_lines_lost > 0).then(|| lost_lines(log_lines_lost));
         let warnings = gateway.rule_troubles().into_iter();
-        let warnings = warnings.chain(host_warning).chain(of_log).collect();
+        let warnings = warnings.chain(of_kernel).chain(of_log).collect();
         Ok(Status { rules, warnings, log_lines_lost, ..Status::new(&status, limit) })
     })
     .await

@@ -17,7 +17,7 @@ use crate::SCHEMA;
 use crate::query::LoadQuery;
 use crate::refusal::Refused;
 use crate::routes::{Answer, BodyOf, QueryOf, parsed, parsed_body, unresponsive};
-use crate::rules::{RuleBook, TryError, change_elements, explain_now, live, warning, with_kept};
+use crate::rules::{RuleBook, TryError, change_elements, explain_now, live, with_kept};
 use crate::schema::{ActiveRules, AskRules, ChangeElements, Done, Explanation, LoadedRules};
 use crate::server::Shared;
 
@@ -88,7 +88,7 @@ fn try_document(
         _ => book,
     };
     let missing_interfaces = book.missing_interfaces(&shared.gateway.interfaces());
-    let (report, kernels_chains) = (book.report(), book.kernels_chains());
+    let (report, kernel) = (book.report(), book.look_at_kernel());
     let trial = shared.rules.load(&*shared.gateway, book, confirm, Instant::now());
     let trial = trial.map_err(|error| match error {
         TryError::Waits(_) => Refused::conflict(
@@ -98,8 +98,8 @@ fn try_document(
              back",
         ),
         TryError::Load(LoadRulesError::Prepare(PrepareRulesError::Unsupported(problems))) => {
-            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            refused(told.join("; "))
+            let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            refused(texts.join("; "))
         }
         TryError::Load(LoadRulesError::Prepare(PrepareRulesError::Compile(error))) => {
             refused(error.to_string())
@@ -112,8 +112,7 @@ fn try_document(
     })?;
     let (problems, summary) = (report.problems, report.summary);
     let confirm_s = confirm.map(|confirm| confirm.as_secs());
-    let warnings =
-        shared.gateway.rule_troubles().into_iter().chain(warning(&kernels_chains)).collect();
+    let warnings = shared.gateway.rule_troubles().into_iter().chain(kernel.warnings()).collect();
     let schema = SCHEMA;
     let loaded = LoadedRules {
         schema,
@@ -121,7 +120,7 @@ fn try_document(
         summary,
         missing_interfaces,
         warnings,
-        kernels_chains,
+        kernels_chains: kernel.chains,
         confirm_s,
     };
     Ok((loaded, trial))
@@ -212,7 +211,7 @@ async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
             revision: view.as_ref().map(|view| view.revision),
             age_s: view.as_ref().map(|view| view.age.as_secs()),
             summary: book.report().summary,
-            kernels_chains: book.kernels_chains(),
+            kernels_chains: book.look_at_kernel().chains,
             ruleset: Some(document),
         }))
     })

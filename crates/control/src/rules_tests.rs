@@ -55,8 +55,8 @@ fn inner_packets_that_a_gateway_refuses_are_explained_as_refused() {
     PacketBuilder::v4(near, far).raw(wire::protocol::IPIP, &plain, &mut tunnel);
     assert!(wrapped(&plain).contains("they accept it"), "{}", wrapped(&plain));
     for inner in [fragment.split_off(14), tunnel.split_off(14)] {
-        let told = wrapped(&inner);
-        assert!(told.contains("it is dropped (inside_unreadable)"), "{told}");
+        let explanation = wrapped(&inner);
+        assert!(explanation.contains("it is dropped (inside_unreadable)"), "{explanation}");
     }
 }
 
@@ -74,20 +74,20 @@ fn chains_of_the_host_are_told_that_the_kernel_lacks() {
     let book = |policy: &str| {
         RuleBook::read(document(policy).into_bytes(), Options::default(), 7).unwrap()
     };
-    let told =
+    let host_chains =
         |policy: &str, kernel: Option<&[ruleset::HostChain]>| -> Vec<(String, Option<bool>)> {
             let chains = book(policy).host_chains(kernel);
             chains.into_iter().map(|chain| (chain.place, chain.is_there)).collect()
         };
     let place = || "inet t chain in".to_owned();
-    assert_eq!(told("drop", None), [(place(), None)]);
-    assert_eq!(told("drop", Some(&[])), [(place(), Some(false))]);
+    assert_eq!(host_chains("drop", None), [(place(), None)]);
+    assert_eq!(host_chains("drop", Some(&[])), [(place(), Some(false))]);
     let kernel = book("drop").ruleset().host_chains().to_vec();
-    assert_eq!(told("drop", Some(&kernel)), [(place(), Some(true))]);
+    assert_eq!(host_chains("drop", Some(&kernel)), [(place(), Some(true))]);
     let open = HostChain { policy: "accept".to_owned(), ..kernel[0].clone() };
-    assert_eq!(told("drop", Some(&[open])), [(place(), Some(false))]);
+    assert_eq!(host_chains("drop", Some(&[open])), [(place(), Some(false))]);
     // A chain that accepts everything needs nobody.
-    assert_eq!(told("accept", None), []);
+    assert_eq!(host_chains("accept", None), []);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::connections::{Admitted, Arriving, Connections, Watched};
+use crate::connections::{Admitted, Arriving, ClientStream, Connections};
 use crate::routes;
 use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};
@@ -166,7 +166,7 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
     let router = routes::router(shared);
     let mut tasks = JoinSet::new();
     let accept_all = async {
-        let mut told: Option<Instant> = None;
+        let mut last_report: Option<Instant> = None;
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
@@ -175,12 +175,12 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
                 }
                 Err(error) => {
                     // Not as often as it is tried, or as somebody gets through in between.
-                    if told.is_none_or(|told| told.elapsed() >= TELL_AGAIN) {
+                    if last_report.is_none_or(|at| at.elapsed() >= TELL_AGAIN) {
                         tracing::error!(
                             "the control socket accepts no connection: {error}; the gateway \
                              tries again"
                         );
-                        told = Some(Instant::now());
+                        last_report = Some(Instant::now());
                     }
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                 }
@@ -204,7 +204,7 @@ async fn answer(stream: UnixStream, admitted: Admitted, router: Router, stop: Ar
         let connection = connection.clone();
         router.call(request.map(|body| Body::new(Arriving { body, connection })))
     });
-    let io = TokioIo::new(Watched { stream, connection: connection.clone() });
+    let io = TokioIo::new(ClientStream { stream, connection: connection.clone() });
     let answered = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_PATIENCE)

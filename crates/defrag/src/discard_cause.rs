@@ -156,9 +156,9 @@ impl DiscardCause {
         Self::NoMemory { bytes: bytes as u32, limit: settings.family(family).high_thresh }
     }
 
-    /// Explains the judgement on a fragment.
+    /// Explains the result of the check of a fragment.
     #[cold]
-    pub(crate) fn judged(
+    pub(crate) fn of_check(
         reason: DropReason,
         piece: &Piece,
         state: &State,

@@ -12,12 +12,12 @@ impl Buffer for Frame {
 }
 
 /// The explanation for each fragment that was not delivered.
-fn told(pieces: &[Piece], settings: &Settings, wait_ms: u64) -> Vec<String> {
+fn explanations(pieces: &[Piece], settings: &Settings, wait_ms: u64) -> Vec<String> {
     let mut memory = Pools::new(settings).memory(1);
     let mut counters = DefragCounters::default();
     let mut reassembler = Reassembler::new(HashKey(1, 2));
-    let mut told = Vec::new();
-    let mut discard = |_: Frame, why: DiscardCause| told.push(format!("{}: {why}", why.reason()));
+    let mut texts = Vec::new();
+    let mut discard = |_: Frame, why: DiscardCause| texts.push(format!("{}: {why}", why.reason()));
     let mut context = Context {
         now: Timestamp::from_secs(1),
         settings,
@@ -31,7 +31,7 @@ fn told(pieces: &[Piece], settings: &Settings, wait_ms: u64) -> Vec<String> {
     }
     context.now = context.now.after(std::time::Duration::from_secs(60));
     reassembler.expire(usize::MAX, &mut context);
-    told
+    texts
 }
 
 fn piece(id: u32, offset: u16, length: u16, more: bool) -> Piece {
@@ -39,29 +39,29 @@ fn piece(id: u32, offset: u16, length: u16, more: bool) -> Piece {
     Piece { key, offset, length, more, ecn: Ecn::NotEct, header: 20 }
 }
 
-fn first_told(pieces: &[Piece], settings: &Settings) -> String {
-    told(pieces, settings, 1).remove(0)
+fn first_explanation(pieces: &[Piece], settings: &Settings) -> String {
+    explanations(pieces, settings, 1).remove(0)
 }
 
 #[test]
 fn the_numbers_that_decided_are_told() {
     let settings = &Settings::default();
     let begin = piece(1, 0, 1480, true);
-    let told = |pieces: &[Piece]| first_told(pieces, settings);
+    let explanation = |pieces: &[Piece]| first_explanation(pieces, settings);
     insta::assert_snapshot!(
         [
-            told(&[begin, piece(1, 1472, 16, true)]),
-            told(&[begin, begin]),
-            told(&[begin, piece(1, 2960, 100, false), piece(1, 1480, 2000, true)]),
-            told(&[begin, piece(1, 2960, 100, false), piece(1, 1480, 200, false)]),
-            told(&[piece(1, 2960, 800, true), piece(1, 1480, 200, false)]),
-            told(&[piece(1, 65_000, 528, false), Piece { header: 60, ..begin }]),
-            told(&[begin, Piece { ecn: Ecn::Ce, ..piece(1, 1480, 8, true) }]),
-            told(&[piece(1, 8, 15, true)]),
-            told(&[piece(1, 8, 0, false)]),
-            told(&[piece(1, 65_528, 8, false), begin]),
-            told(&[begin, piece(1, 1480, 8, true)]),
-            told(&[begin, piece(1, 1488, 12, false)]),
+            explanation(&[begin, piece(1, 1472, 16, true)]),
+            explanation(&[begin, begin]),
+            explanation(&[begin, piece(1, 2960, 100, false), piece(1, 1480, 2000, true)]),
+            explanation(&[begin, piece(1, 2960, 100, false), piece(1, 1480, 200, false)]),
+            explanation(&[piece(1, 2960, 800, true), piece(1, 1480, 200, false)]),
+            explanation(&[piece(1, 65_000, 528, false), Piece { header: 60, ..begin }]),
+            explanation(&[begin, Piece { ecn: Ecn::Ce, ..piece(1, 1480, 8, true) }]),
+            explanation(&[piece(1, 8, 15, true)]),
+            explanation(&[piece(1, 8, 0, false)]),
+            explanation(&[piece(1, 65_528, 8, false), begin]),
+            explanation(&[begin, piece(1, 1480, 8, true)]),
+            explanation(&[begin, piece(1, 1488, 12, false)]),
         ]
         .join("\n")
     );
@@ -82,10 +82,10 @@ fn limits_are_told() {
     let many: Vec<Piece> = (0..3).map(|id| piece(id, 0, 8, true)).collect();
     insta::assert_snapshot!(
         [
-            first_told(&crowd, &few),
-            first_told(&far, &near),
-            first_told(&[piece(1, 0, 8, true)], &small),
-            first_told(&many, &scarce),
+            first_explanation(&crowd, &few),
+            first_explanation(&far, &near),
+            first_explanation(&[piece(1, 0, 8, true)], &small),
+            first_explanation(&many, &scarce),
         ]
         .join("\n")
     );
@@ -96,10 +96,10 @@ fn limits_are_told() {
 #[test]
 fn a_later_fragment_is_explained_by_the_end_of_its_datagram() {
     let pieces = [piece(1, 0, 16, true), piece(1, 8, 16, true), piece(1, 32, 8, true)];
-    let told = told(&pieces, &Settings::default(), 5);
-    assert_eq!(told[0], told[1]);
+    let texts = explanations(&pieces, &Settings::default(), 5);
+    assert_eq!(texts[0], texts[1]);
     assert_eq!(
-        told[2],
+        texts[2],
         "frag_overlap: came 10 ms after the first fragment of a datagram that was given up \
          before (frag_overlap)"
     );

@@ -117,7 +117,7 @@ impl<F: Buffer> Reassembler<F> {
         let slot = self.queues.insert(queue);
         self.shelves[family].enter_by_age(&mut self.queues, slot, &mut entered[family]);
         self.shelves[family].charge(phase, bytes);
-        self.file(slot, self.places.of(&key), context);
+        self.file(slot, self.quick_hash.of(&key), context);
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct Nursery<F> {
 pub(crate) struct Young<F> {
     pub key: DatagramKey,
     pub created: Timestamp,
-    /// The hash of its key by [`crate::places::Places`].
+    /// The hash of its key by [`crate::quick_hash::QuickHash`].
     pub place: u32,
     pub bucket: u16,
     /// Arrival of the last fragment; the tally gets it when the datagram leaves.
@@ -265,7 +265,7 @@ impl<F> Young<F> {
         if self.tally.pieces == 1 { Phase::Newcomer } else { Phase::Progress }
     }
 
-    /// Whether a fragment simply fits together with the others. If not, the table decides about
+    /// True if a fragment simply fits together with the others. If not, the table decides about
     /// it. There are branches only for cases that honest traffic never has, because a processor
     /// can not predict which fragment comes next.
     #[inline]
@@ -298,7 +298,7 @@ impl<F> Young<F> {
         overlaps
     }
 
-    /// Whether the datagram can hold one more fragment.
+    /// True if the datagram can hold one more fragment.
     #[inline]
     pub const fn has_room(&self) -> bool {
         (self.tally.pieces as usize) < HELD

@@ -132,7 +132,7 @@ impl DatagramKey {
         [self.id, self.realm & !IS_V6]
     }
 
-    /// Whether both keys are equal, without a branch for each field.
+    /// True if both keys are equal, without a branch for each field.
     #[inline]
     pub(crate) fn is(&self, other: &Self) -> bool {
         let (mine, others) = (self.words(), other.words());

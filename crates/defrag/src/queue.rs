@@ -75,9 +75,9 @@ impl Phase {
     }
 }
 
-/// The judgement on a fragment for a queue.
+/// The result of the check of a fragment for a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum PieceCheck {
     /// It brings nothing new.
     Duplicate,
     /// With it the datagram can not be right.
@@ -106,32 +106,32 @@ impl State {
         Self { coverage, peers: Link::ALONE, first: NONE, last: NONE, tally }
     }
 
-    /// Judges a fragment. Changes nothing.
+    /// Checks a fragment. Changes nothing.
     #[inline]
-    pub fn judge(&self, piece: &Piece, pieces_per_4k: u16) -> Judgement {
+    pub fn check(&self, piece: &Piece, pieces_per_4k: u16) -> PieceCheck {
         if let Some(reason) = piece.fault().or_else(|| self.tally.conflict_of_ends(piece)) {
-            return Judgement::Fatal(reason);
+            return PieceCheck::Fatal(reason);
         }
         let range = Run::of_bytes(piece.offset, piece.length);
         match self.coverage.look(range) {
-            Fit::Duplicate => return Judgement::Duplicate,
-            Fit::Overlap => return Judgement::Fatal(DropReason::FragOverlap),
+            Fit::Duplicate => return PieceCheck::Duplicate,
+            Fit::Overlap => return PieceCheck::Fatal(DropReason::FragOverlap),
             Fit::New => {}
         }
         if self.tally.mixes_ecn(piece) {
-            return Judgement::Fatal(DropReason::FragEcn);
+            return PieceCheck::Fatal(DropReason::FragEcn);
         }
         let crowded = self.tally.is_crowded(pieces_per_4k);
         if crowded
             && self.coverage.map().is_some_and(|map| map.begun(piece.offset) >= pieces_per_4k)
         {
-            return Judgement::Fatal(DropReason::FragTooManyPieces);
+            return PieceCheck::Fatal(DropReason::FragTooManyPieces);
         }
         if self.tally.is_completed_by(piece) {
-            return Judgement::Completes;
+            return PieceCheck::Completes;
         }
         let missing = self.coverage.map().is_none();
-        Judgement::Fits { needs_map: missing && (crowded || self.coverage.would_overflow(range)) }
+        PieceCheck::Fits { needs_map: missing && (crowded || self.coverage.would_overflow(range)) }
     }
 
     /// Marks the range of a fragment as covered.

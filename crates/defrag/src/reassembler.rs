@@ -7,8 +7,8 @@ use crate::coverage::Map;
 use crate::eviction::Shelf;
 use crate::memory::family_index;
 use crate::nursery::Nursery;
-use crate::places::Places;
-use crate::queue::{Judgement, Phase, Queue, State};
+use crate::queue::{Phase, PieceCheck, Queue, State};
+use crate::quick_hash::QuickHash;
 use crate::slab::{NONE, Slab, Slot};
 use crate::sources::Sources;
 use crate::tally::Tally;
@@ -81,7 +81,7 @@ pub struct Reassembler<F> {
     pub(crate) shelves: [Shelf; 2],
     pub(crate) sources: Sources,
     pub(crate) secret: HashKey,
-    pub(crate) places: Places,
+    pub(crate) quick_hash: QuickHash,
     #[expect(clippy::vec_box, reason = "they move between here and the queues")]
     spare_maps: Vec<Box<Map>>,
     /// The slots of recent datagrams, by place. Most fragments closely follow one of the same
@@ -112,7 +112,7 @@ impl<F: Buffer> Reassembler<F> {
             shelves: [Shelf::new(), Shelf::new()],
             sources: Sources::new(secret),
             secret,
-            places: Places::new(secret),
+            quick_hash: QuickHash::new(secret),
             spare_maps: Vec::new(),
             near: [NONE; NEAR],
             order: Vec::new(),
@@ -160,7 +160,7 @@ impl<F: Buffer> Reassembler<F> {
     ) -> Outcome {
         context.counters.reasm_reqds += 1;
         let source_count = self.sources.count(piece);
-        let place = self.places.of(&piece.key);
+        let place = self.quick_hash.of(&piece.key);
         let arrival = Arrival { piece, place, bucket, source_count };
         let Some(seat) = self.nursery.find(&piece.key, place) else {
             return match self.find(&piece.key, place) {
@@ -228,20 +228,24 @@ impl<F: Buffer> Reassembler<F> {
             let why = DiscardCause::unfinished(reason, &self.queues[slot], context.now);
             return discard(frame, why, context);
         }
-        match state.judge(piece, context.settings.pieces_per_4k) {
-            Judgement::Completes => {
+        match state.check(piece, context.settings.pieces_per_4k) {
+            PieceCheck::Completes => {
                 Outcome::Complete(self.finish(slot, piece, frame, complete, context))
             }
-            Judgement::Fits { needs_map } => {
+            PieceCheck::Fits { needs_map } => {
                 self.extend(slot, piece, frame, needs_map, source_count, context)
             }
-            Judgement::Duplicate => {
-                let why =
-                    DiscardCause::judged(DropReason::FragDuplicate, piece, state, context.settings);
+            PieceCheck::Duplicate => {
+                let why = DiscardCause::of_check(
+                    DropReason::FragDuplicate,
+                    piece,
+                    state,
+                    context.settings,
+                );
                 discard(frame, why, context)
             }
-            Judgement::Fatal(reason) => {
-                let why = DiscardCause::judged(reason, piece, state, context.settings);
+            PieceCheck::Fatal(reason) => {
+                let why = DiscardCause::of_check(reason, piece, state, context.settings);
                 self.kill(slot, why, context);
                 discard(frame, why, context)
             }
@@ -270,7 +274,7 @@ impl<F: Buffer> Reassembler<F> {
         self.near[place as usize % NEAR] = slot;
     }
 
-    /// Whether a fragment may still join a datagram; ends the datagram if not.
+    /// True if a fragment may still join a datagram; ends the datagram if not.
     #[inline]
     fn goes_on(&mut self, slot: u32, source_count: u32, context: &mut Context<'_, F>) -> bool {
         let Queue { identity, state } = &self.queues[slot];
@@ -312,7 +316,7 @@ impl<F: Buffer> Reassembler<F> {
         Outcome::Held
     }
 
-    /// Adds a fragment that was judged to fit.
+    /// Adds a fragment that was found to fit.
     #[inline]
     fn extend(
         &mut self,

@@ -38,7 +38,7 @@ impl FamilySettings {
         Duration::from_secs(self.time as u64)
     }
 
-    /// Whether the timeout of a datagram has passed. It calculates in plain numbers, because it
+    /// True if the timeout of a datagram has passed. It calculates in plain numbers, because it
     /// runs for each fragment.
     #[inline]
     pub(crate) const fn is_due(&self, created: Timestamp, now: Timestamp) -> bool {

@@ -152,7 +152,7 @@ impl Tally {
         select_unpredictable(piece.offset == 0, piece.header, self.header)
     }
 
-    /// Whether a fragment that overlaps no other simply fits and has the same ECN field as the
+    /// True if a fragment that overlaps no other simply fits and has the same ECN field as the
     /// others. If not, it may still fit.
     #[inline]
     pub fn plainly_takes(&self, piece: &Piece) -> bool {
@@ -169,7 +169,7 @@ impl Tally {
             && self.ecn.is_only(piece.ecn)
     }
 
-    /// Adds a fragment that was judged to fit or to complete.
+    /// Adds a fragment that was found to fit or to complete.
     #[inline]
     pub fn note(&mut self, piece: &Piece) {
         self.pieces += 1;
@@ -181,13 +181,13 @@ impl Tally {
         self.ecn = self.ecn.with(piece);
     }
 
-    /// Whether the datagram would mix fragments that can carry a congestion mark with others.
+    /// True if the datagram would mix fragments that can carry a congestion mark with others.
     #[inline]
     pub fn mixes_ecn(&self, piece: &Piece) -> bool {
         !self.ecn.with(piece).is_allowed()
     }
 
-    /// Whether a block may get too many fragments with one more. No block can while the
+    /// True if a block may get too many fragments with one more. No block can while the
     /// datagram has fewer than the limit of a block. From that number on the fragments of each
     /// block are counted, also if the limit is off, so that counting the held fragments takes
     /// no more steps than the limit.
@@ -196,7 +196,7 @@ impl Tally {
         self.pieces + 1 >= pieces_per_4k
     }
 
-    /// Whether a fragment that overlaps no other is the last one that was missing.
+    /// True if a fragment that overlaps no other is the last one that was missing.
     #[inline]
     pub fn is_completed_by(&self, piece: &Piece) -> bool {
         let total = self.total_with(piece);

@@ -16,14 +16,13 @@ mod worker;
 pub use control::config::{Config, StartError, SteerError, WorkerCount};
 pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
-pub use control::host_chains::host_chains;
+pub use control::host_chains::{KernelChains, kernel_chains};
 pub use control::host_guard::{FromHost, HostGuard};
-pub use control::peer::{CopyCounters, Peer, Role, SupplyCounters};
+pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::record::{Record, RecordRefusal};
 pub use control::records::ImportReport;
-pub use control::replication::CopyReport;
 pub use control::route_keeper::host_addresses;
 pub use control::rule_elements::ChangeElementsError;
 pub use control::rule_loading::{LoadRulesError, RulesView, wall_clock};
@@ -49,15 +48,19 @@ pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
-pub use path::replication::{ChangeStream, CopyChange, Lot, ToldPiece};
-pub use path::rules::ruleset::{PrepareRulesError, RuleCounts, check_rules};
+pub use path::replication::{
+    ChangeSender, ChangeStream, ChangeTap, CopyChange, CopyReport, Lot, Passed, ReplicationPiece,
+};
+pub use path::rules::ruleset::{PrepareRulesError, check_rules};
+pub use path::rules::worker_rules::RuleCounts;
 pub use path::settings::Settings;
 pub use path::zone_config::{
-    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, TimeoutPolicy, ZoneConfig, ZoneError,
+    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, ZoneConfig, ZoneError, ZoneTimeouts,
 };
 pub use path::zones::{MOST_ZONES, Zones, ZonesError};
 pub use replay::fates::Fate;
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
+pub use rings::link::Wakeup;
 #[cfg(any(test, feature = "testing"))]
 pub use testing::{cable::Cable, line::Line};
 pub use worker::queue::Received;

@@ -25,7 +25,7 @@ use silent::Silent;
 /// are left to it, and whether the rules are in force already.
 #[derive(Debug, Default)]
 struct Listener {
-    told: Mutex<Vec<(usize, usize, bool)>>,
+    messages: Mutex<Vec<(usize, usize, bool)>>,
     /// While a test holds this lock, the guard does nothing.
     works: Mutex<()>,
     waits: Mutex<bool>,
@@ -53,13 +53,13 @@ impl HostGuard for Listener {
 
 impl Listener {
     fn tell(&self, from_host: &FromHost<'_>, is_in_force: bool) {
-        let told = (from_host.forwarded.len(), from_host.left.len(), is_in_force);
-        self.told.lock().unwrap().push(told);
+        let message = (from_host.forwarded.len(), from_host.left.len(), is_in_force);
+        self.messages.lock().unwrap().push(message);
     }
 
     /// The messages since the last call.
-    fn told(&self) -> Vec<(usize, usize, bool)> {
-        std::mem::take(&mut *self.told.lock().unwrap())
+    fn messages(&self) -> Vec<(usize, usize, bool)> {
+        std::mem::take(&mut *self.messages.lock().unwrap())
     }
 }
 
@@ -110,13 +110,13 @@ fn the_host_hears_of_no_rules_that_are_refused_and_gets_its_share_when_rules_hol
     let gateway = gateway(guard.clone(), [Silent, Silent]);
     let refused = gateway.load_rules(ruleset(ELSEWHERE, conntrack::MOST_ZONES + 1));
     assert!(matches!(refused, Err(LoadRulesError::TooManyZones(_))), "{refused:?}");
-    assert_eq!(guard.told(), []);
+    assert_eq!(guard.messages(), []);
     let revision = gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(guard.told(), [(1, 0, false), (1, 0, true)]);
+    assert_eq!(guard.messages(), [(1, 0, false), (1, 0, true)]);
     let revision = gateway.load_rules(ruleset(TO_HOST, 1)).unwrap();
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(guard.told(), [(0, 0, false), (0, 1, true)]);
+    assert_eq!(guard.messages(), [(0, 0, false), (0, 1, true)]);
     gateway.stop().unwrap();
 }
 
@@ -127,16 +127,16 @@ fn the_host_gets_its_share_when_a_worker_that_hung_has_the_rules() {
     let queues = [Queue(Some(packets), door.clone()), Queue(None, door.clone())];
     let gateway = gateway(guard.clone(), queues);
     gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
-    assert_eq!(guard.told(), [(1, 0, false), (1, 0, true)]);
+    assert_eq!(guard.messages(), [(1, 0, false), (1, 0, true)]);
     let held = door.lock.lock().unwrap();
     door.wait(&gateway);
     let refused = gateway.load_rules(ruleset(TO_HOST, 2));
     assert!(matches!(refused, Err(LoadRulesError::Unresponsive(_))), "zones: {refused:?}");
     let refused = gateway.load_rules(ruleset(TO_HOST, 2));
     assert!(matches!(refused, Err(LoadRulesError::Unresponsive(_))), "known only now: {refused:?}");
-    assert_eq!(guard.told(), []);
+    assert_eq!(guard.messages(), []);
     let revision = gateway.load_rules(ruleset(TO_HOST, 0)).unwrap();
-    assert_eq!(guard.told(), [(0, 0, false)], "those before may lead it elsewhere yet");
+    assert_eq!(guard.messages(), [(0, 0, false)], "those before may lead it elsewhere yet");
     drop(held);
     let begin = Instant::now();
     while !gateway.rule_troubles().is_empty() {
@@ -144,7 +144,7 @@ fn the_host_gets_its_share_when_a_worker_that_hung_has_the_rules() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(guard.told(), [(0, 1, true)]);
+    assert_eq!(guard.messages(), [(0, 1, true)]);
     gateway.stop().unwrap();
 }
 

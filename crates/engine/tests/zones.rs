@@ -121,20 +121,20 @@ fn wait_for_rules(gateway: &Gateway) {
     }
 }
 
-/// The number of connections that new packets open. All workers judge some of them.
+/// The number of connections that new packets open. All workers decide on some of them.
 fn opened(gateway: &Gateway, lan: &mut ChannelTx, round: u8) -> u64 {
-    let judged = || {
+    let decisions = || {
         let workers = gateway.status().unwrap().workers;
-        let judged = workers
+        let decisions = workers
             .iter()
             .map(|it| it.connections + it.counters.dropped(DropReason::PolicyRefused));
-        judged.sum::<u64>()
+        decisions.sum::<u64>()
     };
-    let (before, so_far) = (gateway.connection_count().unwrap(), judged());
+    let (before, so_far) = (gateway.connection_count().unwrap(), decisions());
     open_flows(lan, &mut FramePool::new(0, 0), round);
     let begin = Instant::now();
-    while judged() < so_far + u64::from(FLOWS) {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{} of {FLOWS}", judged() - so_far);
+    while decisions() < so_far + u64::from(FLOWS) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{} of {FLOWS}", decisions() - so_far);
         std::thread::sleep(Duration::from_millis(10));
     }
     gateway.connection_count().unwrap() - before

@@ -101,13 +101,13 @@ pub struct Fib {
     tables: BTreeMap<TableId, Arc<Table>>,
     /// The fields that the rules of IPv4 and of IPv6 look at, beside the destination.
     pub(crate) asks: [Asks; 2],
-    /// Whether a route of IPv4 or of IPv6 selects by source. Stays true until all routes of the
+    /// True if a route of IPv4 or of IPv6 selects by source. Stays true until all routes of the
     /// family are cleared.
     pub(crate) has_sources: [bool; 2],
-    /// Whether a route of IPv4 or of IPv6 is for one type of service. Stays true until all
+    /// True if a route of IPv4 or of IPv6 is for one type of service. Stays true until all
     /// routes of the family are cleared.
     has_types_of_service: [bool; 2],
-    /// Whether a route of IPv4 or of IPv6 selects by source or shares flows among hops. Stays
+    /// True if a route of IPv4 or of IPv6 selects by source or shares flows among hops. Stays
     /// true until all routes of the family are cleared.
     tells_sources_apart: [bool; 2],
 }

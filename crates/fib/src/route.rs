@@ -35,7 +35,7 @@ impl Route {
             == (other.destination, other.source, other.tos, other.metric)
     }
 
-    /// True if both are one route; whether their hops are alive does not count.
+    /// True if both are one route, also if the hops of one are alive and those of the other are not.
     pub(crate) fn is_the_same(&self, other: &Self) -> bool {
         self.is_for_the_same(other)
             && match (&self.action, &other.action) {

@@ -157,6 +157,24 @@ impl<'a> Reader<'a> {
         self.bytes(length)
     }
 
+    /// Bytes with their length, one byte, in front.
+    ///
+    /// # Errors
+    /// The bytes end.
+    pub fn short(&mut self) -> Result<&'a [u8], DecodeError> {
+        let length = self.u8()?.into();
+        self.bytes(length)
+    }
+
+    /// The version of a record, which has to be this one.
+    ///
+    /// # Errors
+    /// The bytes end, or it is another one.
+    pub fn version(&mut self, known: u8) -> Result<(), DecodeError> {
+        let version = self.u8()?;
+        if version == known { Ok(()) } else { Err(DecodeError::Version(version)) }
+    }
+
     /// A byte that is 0 or 1.
     ///
     /// # Errors
@@ -236,6 +254,12 @@ pub trait Write {
         self.u8(number as u8);
     }
 
+    /// Appends bytes with their length, one byte, in front: at most 255.
+    fn short(&mut self, bytes: &[u8]) {
+        self.u8(bytes.len() as u8);
+        self.bytes(bytes);
+    }
+
     /// Appends 0 or 1.
     fn flag(&mut self, flag: bool) {
         self.u8(flag.into());
@@ -267,6 +291,17 @@ pub trait Write {
 impl Write for Vec<u8> {
     fn bytes(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
+    }
+}
+
+/// Refuses a record for the first of its faults, if it has one.
+///
+/// # Errors
+/// [`DecodeError::Impossible`].
+pub fn refuse_faults<const N: usize>(faults: [(bool, &'static str); N]) -> Result<(), DecodeError> {
+    match faults.into_iter().find(|(is_fault, _)| *is_fault) {
+        Some((_, what)) => Err(DecodeError::Impossible(what)),
+        None => Ok(()),
     }
 }
 

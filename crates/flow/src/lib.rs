@@ -25,7 +25,7 @@ mod time;
 mod tunable;
 mod wheel;
 
-pub use bucket_ports::BucketPorts;
+pub use bucket_ports::{BucketPorts, PortPart};
 pub use counters::{
     ConntrackCounters, Counters, DefragCounters, SoftnetCounters, SynProxyCounters,
 };

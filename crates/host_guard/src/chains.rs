@@ -380,8 +380,8 @@ fn waits_for_anybody() -> Rule {
     Rule::new([Match::is(Field::IsSocketWildcard, 1)], AWAY)
 }
 
-/// Matches packets that belong to a socket. Whether a socket is transparent is known, either way,
-/// also for connections that are being opened or are over.
+/// Matches packets that belong to a socket. A socket is transparent or not, and the kernel can tell
+/// also for connections that are being opened or are over. So both answers match.
 fn belongs_to_socket() -> Match {
     Match::ranges(Field::IsSocketTransparent, [(0, 1)])
 }

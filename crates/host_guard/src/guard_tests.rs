@@ -29,7 +29,7 @@ impl Kernel {
 
     /// True if it drops packets for this port, and no others.
     fn drops(&self, number: u16) -> bool {
-        lock(&self.0).0.last().is_some_and(|told| told.forwarded == [port(number)])
+        lock(&self.0).0.last().is_some_and(|filter| filter.forwarded == [port(number)])
     }
 
     fn changes(&self) -> usize {
@@ -75,7 +75,7 @@ fn a_failed_change_leaves_the_filter_as_it_was_and_is_tried_again_later() {
     actual.reconcile(&filter(443), Instant::now());
     assert!(kernel.drops(80));
     assert!(
-        actual.trouble().is_some_and(|told| told.ends_with("refused; the gateway tries again"))
+        actual.trouble().is_some_and(|text| text.ends_with("refused; the gateway tries again"))
     );
     kernel.refuse(None);
     actual.reconcile(&filter(443), Instant::now());
@@ -128,27 +128,27 @@ fn the_kernel_is_told_which_interfaces_there_are_now() {
     let kernel = Kernel::default();
     let guard = Guard::with(kernel.clone(), lan0()).unwrap();
     let handle = guard.handle();
-    let told = || lock(&kernel.0).0.last().map(|told| told.interfaces.clone()).unwrap();
+    let interfaces = || lock(&kernel.0).0.last().map(|filter| filter.interfaces.clone()).unwrap();
     let follow = |link: Option<u32>, name: &str| {
         handle.follow_ports(&[PortLink { link: link.map(LinkId), name: name.into() }]);
         handle.wait_until_applied();
-        let [it] = &told()[..] else { panic!("one interface") };
+        let [it] = &interfaces()[..] else { panic!("one interface") };
         (it.index(), it.names().collect::<Vec<_>>().join(" "))
     };
-    assert_eq!(told(), lan0());
+    assert_eq!(interfaces(), lan0());
     assert_eq!(follow(Some(2), "lan0"), (Some(2), "lan0".into()));
     assert_eq!(kernel.changes(), 1, "nothing has changed");
     assert_eq!(follow(Some(2), "lan9"), (Some(2), "lan9".into()));
     assert_eq!(follow(None, "lan9"), (None, "lan9 lan0".into()));
     assert_eq!(follow(Some(5), "lan0"), (Some(5), "lan0".into()));
     // Rules concern these interfaces, whichever function reports them.
-    let before = told();
+    let before = interfaces();
     from_host(80, |it| handle.keep_out(it)).unwrap();
     assert!(kernel.drops(80));
     from_host(443, |it| handle.follow(it));
     handle.wait_until_applied();
     assert!(kernel.drops(443));
-    assert_eq!((told(), kernel.changes()), (before, 6));
+    assert_eq!((interfaces(), kernel.changes()), (before, 6));
     drop(guard);
 }
 
@@ -164,12 +164,12 @@ fn a_refused_request_changes_nothing_and_a_failed_change_is_reported() {
     from_host(443, |it| handle.follow(it));
     handle.wait_until_applied();
     assert!(kernel.drops(80));
-    assert!(handle.trouble().is_some_and(|told| told.contains("refused; the gateway tries again")));
+    assert!(handle.trouble().is_some_and(|text| text.contains("refused; the gateway tries again")));
     // A later request that the kernel accepts includes the refused one as a former one.
     kernel.refuse(None);
     from_host(22, |it| handle.keep_out(it)).unwrap();
     assert!(kernel.drops(22) && handle.trouble().is_none());
-    let former = lock(&kernel.0).0.last().map(|told| told.formerly_forwarded.clone());
+    let former = lock(&kernel.0).0.last().map(|filter| filter.formerly_forwarded.clone());
     assert!(former.is_some_and(|former| former.contains(&port(443))));
     drop(guard);
 }

@@ -1,4 +1,4 @@
-//! Whether the host would refuse a packet that the table keeps from it.
+//! Finds out whether the host would refuse a packet that the table keeps from it.
 //!
 //! The kernel refuses a packet for an address of its own if it has no socket for it, and none of its
 //! chains drops the packet before. So both are asked. No chain is evaluated here: one that may drop
@@ -64,10 +64,10 @@ impl Refusals {
 
 /// True if a chain may drop a packet for the host, or the host's answer.
 fn may_drop(chain: &BaseChain) -> bool {
-    let is_met = matches!(chain.hook, "prerouting" | "input" | "output");
+    let is_reachable = matches!(chain.hook, "prerouting" | "input" | "output");
     // Rules of translation drop nothing, unless by their policy.
     let drops = !chain.accepts || !(chain.is_empty || chain.is_nat);
-    is_met && drops && !chain.table.starts_with(OWN_TABLE_PREFIX)
+    is_reachable && drops && !chain.table.starts_with(OWN_TABLE_PREFIX)
 }
 
 /// True if the former iptables may drop packets.

@@ -85,7 +85,7 @@ pub struct Series {
 pub struct RatioReport {
     /// The variant that is compared with the others.
     pub ours: Variant,
-    /// The figures in the order of the contest.
+    /// One series for each variant, in the order in which they take their turns.
     pub series: Vec<Series>,
 }
 

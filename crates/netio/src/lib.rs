@@ -31,7 +31,7 @@ pub use interface::{LinkState, link_named, link_state};
 pub use isolation::isolate_network;
 pub use offload::{Checksum, Offload, Segmentation};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
-pub use port::{PortError, PortId, RxQueue, TxQueue, TxReport};
+pub use port::{PortError, PortId, RxQueue, TxQueue, TxRefusal, TxReport};
 pub use prefetch::prefetch_line;
 pub use usable_memory::{FreeMemory, free_memory, usable_memory};
 pub use user::user_id;

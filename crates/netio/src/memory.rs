@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxReport, Waker};
+use crate::{Frame, FramePool, PortError, PortId, RxQueue, TxQueue, TxRefusal, TxReport, Waker};
 
 /// A receive queue that is fed by a function of this program.
 ///
@@ -150,7 +150,7 @@ fn sent(frames: &[Frame]) -> TxReport {
 pub fn channel(port: PortId, capacity: usize) -> io::Result<(ChannelTx, ChannelRx)> {
     let (sender, receiver) = mpsc::sync_channel(capacity);
     let waker = Waker::new()?;
-    let transmit = ChannelTx { sender: Some(sender), waker: waker.clone() };
+    let transmit = ChannelTx { sender: Some(sender), waker: waker.clone(), refused: Vec::new() };
     Ok((transmit, ChannelRx { port, receiver, waker, sequence: 0 }))
 }
 
@@ -160,6 +160,8 @@ pub struct ChannelTx {
     /// `None` only while the queue is dropped.
     sender: Option<SyncSender<Frame>>,
     waker: Waker,
+    /// Frames that the last call has not sent, until somebody takes them.
+    refused: Vec<(Frame, TxRefusal)>,
 }
 
 impl TxQueue for ChannelTx {
@@ -168,6 +170,7 @@ impl TxQueue for ChannelTx {
         frames: &mut Vec<Frame>,
         pool: &mut FramePool,
     ) -> Result<TxReport, PortError> {
+        self.refused.drain(..).for_each(|(frame, _)| pool.give_back(frame));
         let mut report = TxReport::default();
         for frame in frames.drain(..) {
             let length = frame.len() as u64;
@@ -179,11 +182,11 @@ impl TxQueue for ChannelTx {
                 }
                 Err(TrySendError::Full(frame)) => {
                     report.refused_full += 1;
-                    pool.give_back(frame);
+                    self.refused.push((frame, TxRefusal::Full));
                 }
                 Err(TrySendError::Disconnected(frame)) => {
                     report.refused_gone += 1;
-                    pool.give_back(frame);
+                    self.refused.push((frame, TxRefusal::Gone));
                 }
             }
         }
@@ -194,6 +197,10 @@ impl TxQueue for ChannelTx {
             self.waker.wake();
         }
         Ok(report)
+    }
+
+    fn take_refused(&mut self) -> Option<(Frame, TxRefusal)> {
+        self.refused.pop()
     }
 }
 

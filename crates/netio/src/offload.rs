@@ -85,8 +85,9 @@ impl Offload {
 }
 
 impl Frame {
-    /// Makes sure that what its sender has left to do belongs to its packet, before anybody
-    /// judges that: the sender chooses the places, and whoever sends the frame on writes there.
+    /// Makes sure that the checksum and the segmentation that the sender has left to others belong
+    /// to the packet, before rules inspect it. The sender chooses the places, and the one who
+    /// forwards the frame writes there.
     /// `network` is what [`wire::dissect`] found. False if it does not belong to it.
     ///
     /// The checksum has to be that of the outermost transport, or of the packet inside a tunnel;

@@ -45,6 +45,7 @@ pub trait RxQueue: Send {
 pub trait TxQueue: Send {
     /// Sends `frames` in order, empties the vector and returns the buffers to `pool`. The report
     /// counts frames that could not be sent; they are never retried out of order.
+    /// [`take_refused`](TxQueue::take_refused) gives them out until the next call.
     ///
     /// # Errors
     /// [`PortError::Gone`] when the interface has disappeared. An error means that
@@ -57,6 +58,26 @@ pub trait TxQueue: Send {
         frames: &mut Vec<Frame>,
         pool: &mut FramePool,
     ) -> Result<TxReport, PortError>;
+
+    /// A frame that the last call of [`transmit`](TxQueue::transmit) has not sent, and why. `None`
+    /// if there is none left, and from a queue that keeps no such frames. The caller has to return
+    /// the buffer.
+    fn take_refused(&mut self) -> Option<(Frame, TxRefusal)> {
+        None
+    }
+}
+
+/// The reason why a queue has not sent a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxRefusal {
+    /// The output queue had no room.
+    Full,
+    /// The frame is longer than the interface allows.
+    TooLong,
+    /// The interface can not send the frame in any form, see [`TxReport::refused_invalid`].
+    Invalid,
+    /// The queue broke.
+    Gone,
 }
 
 /// The results of one [`TxQueue::transmit`]; each frame counts once. A super-packet is one frame,
@@ -84,6 +105,16 @@ impl TxReport {
     pub fn frames(&self) -> u64 {
         let refused = self.refused_full + self.refused_long + self.refused_invalid;
         self.sent + refused + self.refused_gone
+    }
+
+    /// The frames that were refused for a reason.
+    pub const fn refused_mut(&mut self, why: TxRefusal) -> &mut u64 {
+        match why {
+            TxRefusal::Full => &mut self.refused_full,
+            TxRefusal::TooLong => &mut self.refused_long,
+            TxRefusal::Invalid => &mut self.refused_invalid,
+            TxRefusal::Gone => &mut self.refused_gone,
+        }
     }
 }
 
@@ -126,14 +157,17 @@ pub enum PortError {
     /// The interface carries no Ethernet frames, and the caller can not do without.
     #[error(
         "{interface} is {what}; a bridge has Ethernet interfaces only, and a router also tun, \
-         WireGuard, PPP and tunnels of IP packets: set `mode = \"routed\"`, name the interface that \
-         it runs over, or give a tunnel a device that carries frames (tap, gretap, vxlan)"
+         WireGuard, PPP and tunnels of IP packets: {}name the interface that it runs over, or give a \
+         tunnel a device that carries frames (tap, gretap, vxlan)",
+        if *.is_bridge { "set `mode = \"routed\"`, " } else { "" }
     )]
     NotEthernet {
         /// Name of the interface.
         interface: String,
         /// The kind of interface.
         what: &'static str,
+        /// True if a bridge was to use it, and a router might.
+        is_bridge: bool,
     },
     /// Another gateway forwards the packets of this interface.
     #[error(

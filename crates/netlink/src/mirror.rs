@@ -237,8 +237,8 @@ impl Mirror {
     fn is_known_link(&self, message: &LinkMessage) -> bool {
         let id = LinkId(message.header.index);
         self.picture.links.get(&id).is_some_and(|known| {
-            let told = reading::link(message);
-            Link { addresses: known.addresses.clone(), ..told } == *known
+            let link = reading::link(message);
+            Link { addresses: known.addresses.clone(), ..link } == *known
         }) && self.extras.get(&id) == Some(&reading::link_extras(message))
     }
 
@@ -456,15 +456,15 @@ mod tests {
         let header = NetlinkHeader::default();
         let addresses = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        let mut told = mirror.dump("links", links).unwrap();
-        told.extend(mirror.dump("addresses", addresses).unwrap());
+        let mut messages = mirror.dump("links", links).unwrap();
+        messages.extend(mirror.dump("addresses", addresses).unwrap());
         let mut relist = Relist::default();
-        for message in &told {
+        for message in &messages {
             mirror.take(&header, message.clone(), &mut relist);
         }
         assert_eq!(relist, Relist::default());
         // The kernel removes IPv4 routes with a link that goes down, even if it had no carrier.
-        let RouteNetlinkMessage::NewLink(mut link) = told.remove(0) else { panic!("no link") };
+        let RouteNetlinkMessage::NewLink(mut link) = messages.remove(0) else { panic!("no link") };
         link.header.flags ^= LinkFlags::Up;
         mirror.take(&header, RouteNetlinkMessage::NewLink(link), &mut relist);
         assert!(relist.links && relist.routing);

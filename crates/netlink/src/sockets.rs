@@ -154,7 +154,7 @@ fn question(ends: &Ends, sequence: u32) -> Vec<u8> {
     bytes.extend_from_slice(&address(first.ip()));
     bytes.extend_from_slice(&address(second.ip()));
     bytes.extend_from_slice(&ends.link.0.to_ne_bytes());
-    // Whichever socket it is (INET_DIAG_NOCOOKIE).
+    // Any socket (INET_DIAG_NOCOOKIE).
     bytes.extend_from_slice(&[u8::MAX; 8]);
     bytes
 }

@@ -1,4 +1,4 @@
-//! Objects that rules attach to connections: helpers, timeout policies and SYN proxies.
+//! Objects that rules attach to connections: helpers, timeouts and SYN proxies.
 
 use wire::Family;
 
@@ -15,9 +15,9 @@ pub struct Helper {
     pub family: Option<Family>,
 }
 
-/// Timeouts for connections.
+/// Timeouts for connections: an object `ct timeout`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimeoutPolicy {
+pub struct TimeoutObject {
     /// Table and name.
     pub name: (String, String),
     /// Transport protocol.

@@ -53,7 +53,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn judge(
+    fn evaluate(
         &self,
         program: &Program,
         state: &mut RuleState,
@@ -66,7 +66,7 @@ impl Sample {
         (outcome, steps)
     }
 
-    fn seen<T>(&self, judge: impl FnOnce(&PacketView<'_>) -> T) -> T {
+    fn seen<T>(&self, act: impl FnOnce(&PacketView<'_>) -> T) -> T {
         let dissected = dissect(&self.frame).expect("the frame is right");
         let network = dissected.network.expect("it is IP");
         let known =
@@ -86,7 +86,7 @@ impl Sample {
                 false => Connection::UNTRACKED,
             },
         };
-        judge(&view)
+        act(&view)
     }
 }
 
@@ -270,8 +270,8 @@ proptest! {
         let (mut a, mut b) = (state(&indexed), state(&linear));
         for (at, sample) in samples.iter().enumerate() {
             let now = Timestamp::from_secs(at as u64);
-            let (short, short_steps) = sample.judge(&indexed, &mut a, now);
-            let (long, long_steps) = sample.judge(&linear, &mut b, now);
+            let (short, short_steps) = sample.evaluate(&indexed, &mut a, now);
+            let (long, long_steps) = sample.evaluate(&linear, &mut b, now);
             prop_assert_eq!(short_steps, long_steps);
             prop_assert!(long.per_packet || !short.per_packet, "an index asks no more rules");
             prop_assert_eq!(Outcome { per_packet: long.per_packet, ..short }, long);
@@ -343,7 +343,7 @@ fn a_rate_lets_a_burst_through_and_then_its_rate() {
         let program = one_rule(&statements);
         let mut state = state(&program);
         let mut dropped = |count, now| {
-            let outcomes = (0..count).map(|_| tcp().judge(&program, &mut state, now).0.decision);
+            let outcomes = (0..count).map(|_| tcp().evaluate(&program, &mut state, now).0.decision);
             outcomes.filter(|decision| *decision == Decision::Drop).count()
         };
         let start = Timestamp::from_secs(10);
@@ -361,8 +361,9 @@ fn a_rate_is_exact_over_workers() {
     let shared = SharedState::new(&program, Timestamp::ZERO);
     let now = Timestamp::from_secs(1);
     let mut workers = [(); 2].map(|()| RuleState::new(&program, &shared, now));
-    let passed = (0..500)
-        .filter(|at| tcp().judge(&program, &mut workers[at % 2], now).0.decision == Decision::Drop);
+    let passed = (0..500).filter(|at| {
+        tcp().evaluate(&program, &mut workers[at % 2], now).0.decision == Decision::Drop
+    });
     assert_eq!(passed.count(), 100);
 }
 
@@ -372,7 +373,7 @@ fn a_quota_is_used_up_once() {
         &json!([{"quota": {"val": 100, "val_unit": "bytes", "inv": true}}, {"drop": null}]),
     );
     let mut state = state(&program);
-    let mut decision = || tcp().judge(&program, &mut state, Timestamp::ZERO).0.decision;
+    let mut decision = || tcp().evaluate(&program, &mut state, Timestamp::ZERO).0.decision;
     // Each packet has 40 bytes.
     let decisions = [decision(), decision(), decision(), decision()];
     assert_eq!(decisions, [Decision::Accept, Decision::Accept, Decision::Drop, Decision::Drop]);
@@ -386,8 +387,9 @@ fn a_quota_stays_used_up_when_workers_leave_and_others_come() {
     let shared = SharedState::new(&program, Timestamp::ZERO);
     let now = Timestamp::ZERO;
     let passed = |worker: &mut RuleState| {
-        let judge = |_: &i32| tcp().judge(&program, worker, now).0.decision == Decision::Drop;
-        (0..100).filter(judge).count()
+        let is_dropped =
+            |_: &i32| tcp().evaluate(&program, worker, now).0.decision == Decision::Drop;
+        (0..100).filter(is_dropped).count()
     };
     let hire = || RuleState::new(&program, &shared, now);
     let mut used = 0;
@@ -421,14 +423,14 @@ fn a_packet_about_which_rules_are_consulted_uses_nothing_of_them() {
         let consulted = |state: &mut RuleState| {
             tcp().seen(|view| consult(&program, Hook::Forward, view, state, now)).decision
         };
-        let judged = |state: &mut RuleState| tcp().judge(&program, state, now).0.decision;
+        let decision = |state: &mut RuleState| tcp().evaluate(&program, state, now).0.decision;
         let (mut state, mut alone) = (state(&program), state(&program));
         let mut decisions = Vec::new();
         for _ in 0..6 {
             let first = consulted(&mut state);
             assert!((0..10).all(|_| consulted(&mut state) == first), "{statement}");
-            let then = judged(&mut state);
-            assert_eq!(then, judged(&mut alone), "{statement}");
+            let then = decision(&mut state);
+            assert_eq!(then, decision(&mut alone), "{statement}");
             decisions.push(then);
         }
         let held = |state: &RuleState| state.sets.iter().map(|set| set.len(now)).sum::<usize>();
@@ -452,16 +454,16 @@ fn a_segment_size_is_lowered_and_seen_so_by_what_follows() {
     let is_536 = matching(&size, "==", &json!(536));
     let lowering = one_rule(&json!([most(536), most(1400), is_536, {"drop": null}]));
     let (outcome, _) =
-        announcing(&[2, 4, 5, 0xb4]).judge(&lowering, &mut state(&lowering), Timestamp::ZERO);
+        announcing(&[2, 4, 5, 0xb4]).evaluate(&lowering, &mut state(&lowering), Timestamp::ZERO);
     assert_eq!(outcome.decision, Decision::Drop);
     assert_eq!(outcome.segment_size, Some(SegmentSize::AtMost(536)));
 
     // A TCP packet that announces no size goes on to the other items of the rule.
     let deciding = one_rule(&json!([most(1400), {"drop": null}]));
-    let (outcome, _) = announcing(&[]).judge(&deciding, &mut state(&deciding), Timestamp::ZERO);
+    let (outcome, _) = announcing(&[]).evaluate(&deciding, &mut state(&deciding), Timestamp::ZERO);
     assert_eq!((outcome.decision, outcome.segment_size), (Decision::Drop, None));
     let udp = Sample { frame: frame(false, [1, 2], 17, [20, 80], 0), ..tcp() };
-    let (outcome, _) = udp.judge(&deciding, &mut state(&deciding), Timestamp::ZERO);
+    let (outcome, _) = udp.evaluate(&deciding, &mut state(&deciding), Timestamp::ZERO);
     assert_eq!(outcome.decision, Decision::Accept);
 }
 
@@ -477,7 +479,7 @@ fn marks_change_what_later_rules_see() {
         {"reject": null},
     ]));
     let sample = Sample { mark: 0x1f, ..tcp() };
-    let (outcome, _) = sample.judge(&program, &mut state(&program), Timestamp::ZERO);
+    let (outcome, _) = sample.evaluate(&program, &mut state(&program), Timestamp::ZERO);
     assert_eq!((outcome.mark, outcome.ct_mark), (Some(0x15), Some(0x15)));
     assert_eq!(outcome.decision, Decision::Reject(Reject::Icmpx(Unreachable::Port)));
 }
@@ -491,7 +493,7 @@ fn an_element_that_a_worker_adds_is_there_for_all_workers() {
     let now = Timestamp::from_secs(1);
     let mut workers = [(); 2].map(|()| RuleState::new(&program, &shared, now));
     for worker in &mut workers {
-        tcp().judge(&program, worker, now);
+        tcp().evaluate(&program, worker, now);
         assert_eq!(shared.element_count(&program, SetId(0), now), Some(1));
     }
     // It outlives the workers, and it ends in time.
@@ -499,6 +501,19 @@ fn an_element_that_a_worker_adds_is_there_for_all_workers() {
     assert_eq!(shared.element_count(&program, SetId(0), now), Some(1));
     let later = now.after(Duration::from_secs(10));
     assert_eq!(shared.element_count(&program, SetId(0), later), Some(0));
+}
+
+#[test]
+fn a_constant_is_a_part_of_an_element_that_a_rule_adds() {
+    let pairs = json!({"set": {"family": "inet", "table": "t", "name": "pairs",
+        "type": ["ipv4_addr", "inet_service"], "size": 4, "flags": ["timeout"]}});
+    let knock = json!({"set": {"op": "add", "set": "@pairs", "elem": {"elem": {"timeout": 10,
+        "val": {"concat": [payload("ip", "saddr"), 2345]}}}}});
+    let rule = json!({"rule": {"family": "inet", "table": "t", "chain": "c0", "expr": [knock]}});
+    let program = program(&document(vec![vec![pairs, rule]], true), true);
+    let (shared, now) = (SharedState::new(&program, Timestamp::ZERO), Timestamp::from_secs(1));
+    tcp().evaluate(&program, &mut RuleState::new(&program, &shared, now), now);
+    assert_eq!(shared.elements(&program, now)[0].key, [0xc000_0201, 2345]);
 }
 
 /// The same packets, dealt out to more and more workers, some of which leave.
@@ -531,7 +546,7 @@ fn more_workers_let_no_more_and_no_less_pass() {
                     workers.swap_remove(at % count);
                 }
                 let worker = &mut workers[at * 7 % count];
-                let (outcome, _) = tcp().judge(&program, worker, now);
+                let (outcome, _) = tcp().evaluate(&program, worker, now);
                 passed += u32::from(outcome.decision == Decision::Drop);
             }
             assert_eq!(passed, expected, "{statement} with {count} workers");
@@ -552,7 +567,7 @@ fn bits_of_headers_that_do_not_begin_at_bytes() {
         [(0, 4, 4), (4, 4, 5), (8, 6, 46), (12, 8, 0x80), (4, 12, 0x5b8), (8, 1, 1)]
     {
         let program = one_rule(&json!([raw(offset, bits, value), {"drop": null}]));
-        let (outcome, _) = tcp().judge(&program, &mut state(&program), Timestamp::ZERO);
+        let (outcome, _) = tcp().evaluate(&program, &mut state(&program), Timestamp::ZERO);
         assert_eq!(outcome.decision, Decision::Drop, "{bits} bits at {offset}");
     }
 }
@@ -563,7 +578,7 @@ fn names_of_interfaces_and_states_are_compared_whole() {
     const NAMES: [&str; 4] = ["uplink-00000001", "uplink-00000002", "inside-00000001", "eth0"];
     let passes = |statement: &Value, sample: &Sample| {
         let program = one_rule(&json!([statement, {"accept": null}]));
-        let (_, steps) = sample.judge(&program, &mut state(&program), Timestamp::ZERO);
+        let (_, steps) = sample.evaluate(&program, &mut state(&program), Timestamp::ZERO);
         matches!(steps[..], [Step::Rule(_), ..])
     };
     for (input, named) in NAMES.into_iter().flat_map(|input| NAMES.map(|named| (input, named))) {

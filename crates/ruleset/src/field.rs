@@ -60,7 +60,7 @@ pub enum Field {
     },
     /// The date or the time of day.
     Clock(ClockField),
-    /// Whether the packet has an extension header or an option.
+    /// 1 if the packet has an extension header or an option.
     Has(Layer),
     /// Maximum segment size that a TCP header announces.
     SegmentSize,
@@ -277,6 +277,7 @@ pub(crate) fn payload(header: &str, field: &str) -> Option<Typed> {
         "icmpv6" => icmpv6(field),
         "tcp" => ports(field, Guard::Protocol(protocol::TCP)).or_else(|| tcp(field)),
         "th" => ports(field, Guard::Any),
+        "igmp" => igmp(field),
         "udp" | "udplite" | "sctp" | "dccp" | "ah" | "esp" | "comp" => {
             let number = names::number(names::PROTOCOLS, header)? as u8;
             let guard = Guard::Protocol(number);
@@ -360,13 +361,27 @@ fn icmp(field: &str) -> Option<Typed> {
     })
 }
 
+/// The number of IGMP among the protocols of IP.
+const IGMP: u8 = 2;
+
+fn igmp(field: &str) -> Option<Typed> {
+    let v4 = |offset, bits| transport(Guard::Over(IGMP, Family::V4), offset, bits);
+    Some(match field {
+        "type" => (v4(0, 8), Kind::IgmpType),
+        "mrt" => (v4(8, 8), Kind::Integer(8)),
+        "checksum" => (v4(16, 16), Kind::Integer(16)),
+        "group" => (v4(32, 32), Kind::Integer(32)),
+        _ => return None,
+    })
+}
+
 fn icmpv6(field: &str) -> Option<Typed> {
     let v6 = |offset, bits| transport(Guard::Over(protocol::ICMPV6, Family::V6), offset, bits);
     Some(match field {
         "type" => (v6(0, 8), Kind::Icmpv6Type),
         "code" => (v6(8, 8), Kind::Icmpv6Code),
         "checksum" => (v6(16, 16), Kind::Integer(16)),
-        "parameter-problem" | "packet-too-big" => (v6(32, 32), Kind::Integer(32)),
+        "parameter-problem" | "packet-too-big" | "mtu" => (v6(32, 32), Kind::Integer(32)),
         "id" => (v6(32, 16), Kind::Integer(16)),
         "sequence" => (v6(48, 16), Kind::Integer(16)),
         "max-delay" => (v6(32, 16), Kind::Integer(16)),

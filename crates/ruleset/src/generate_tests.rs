@@ -36,8 +36,8 @@ fn udp(source: ([u8; 4], u16), destination: ([u8; 4], u16)) -> Vec<u8> {
 fn mark(program: &Program, state: &mut RuleState, frame: &[u8], asking: bool) -> u32 {
     let network = dissect(frame).expect("it is right").network.expect("it is IP");
     let view = PacketView::untracked(frame, &network);
-    let judge = if asking { consult } else { evaluate };
-    judge(program, Hook::Forward, &view, state, Timestamp::ZERO).mark.expect("it is marked")
+    let evaluator = if asking { consult } else { evaluate };
+    evaluator(program, Hook::Forward, &view, state, Timestamp::ZERO).mark.expect("it is marked")
 }
 
 const CLIENT: ([u8; 4], u16) = ([192, 0, 2, 1], 4000);

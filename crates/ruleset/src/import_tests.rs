@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::kind::only;
 use crate::limits::MAX_JUMP_DEPTH;
 use crate::model::Item;
 use crate::{Effect, Interval, Verdict};
@@ -54,10 +55,10 @@ fn jumps_that_come_back_are_refused() {
             "data": {"set": [["tcp", {"goto": {"target": "a"}}]]}}}]),
         ),
     ]);
-    let told = problems(&looped);
+    let message = problems(&looped);
     assert!(
-        told.contains("inet t chain a handle 7: invalid: jumps of this chain lead back"),
-        "{told}"
+        message.contains("inet t chain a handle 7: invalid: jumps of this chain lead back"),
+        "{message}"
     );
     let own = document(&[forward(), chain("a"), jump("f", "a"), jump("a", "a")]);
     assert!(problems(&own).contains("lead back to it"));
@@ -102,11 +103,14 @@ fn no_packet_meets_so_many_rules_that_a_worker_hangs() {
     assert!(problems(&fan(6, 8, jump)).starts_with("loaded"));
     for statement in [&jump as &dyn Fn(&str) -> Value, &by_map] {
         for chains in [7, 14] {
-            let told = problems(&fan(chains, 8, statement));
+            let message = problems(&fan(chains, 8, statement));
             let place = format!("inet t chain c{} handle 7: invalid: ", chains - 7);
             let place = place.replace("chain c0 handle 7", "chain f handle 2");
-            assert!(told.starts_with(&place) && told.contains("rules from here on"), "{told}");
-            assert!(told.contains("verdict map"), "what to do: {told}");
+            assert!(
+                message.starts_with(&place) && message.contains("rules from here on"),
+                "{message}"
+            );
+            assert!(message.contains("verdict map"), "what to do: {message}");
         }
     }
     // A chain that does not come back is met once.
@@ -131,20 +135,20 @@ fn rules_of_all_chains_of_a_stage_count_together() {
     };
     // 561,736 from `f` on and 70,217 from each other one.
     assert!(load(6).starts_with("loaded"), "{}", load(6));
-    let told = load(7);
-    assert!(told.contains("inet t chain h6 handle 26: invalid: a packet may meet"), "{told}");
+    let message = load(7);
+    assert!(message.contains("inet t chain h6 handle 26: invalid: a packet may meet"), "{message}");
 }
 
 #[test]
 fn statements_stand_where_they_work() {
-    for (statement, told) in [
+    for (statement, message) in [
         (json!({"masquerade": null}), "source translation only works in nat chains"),
         (json!({"redirect": null}), "destination translation only works in nat chains"),
         (json!({"notrack": null}), "notrack only works in chains of prerouting"),
     ] {
         let through_a_jump =
             document(&[forward(), chain("a"), jump("f", "a"), rule("a", &json!([statement]))]);
-        assert!(problems(&through_a_jump).contains(told), "{}", problems(&through_a_jump));
+        assert!(problems(&through_a_jump).contains(message), "{}", problems(&through_a_jump));
         let never_reached = document(&[forward(), chain("a"), rule("a", &json!([statement]))]);
         assert!(problems(&never_reached).starts_with("loaded"));
     }
@@ -176,8 +180,8 @@ fn zones_are_known_beforehand() {
     let one_way = set(json!({"key": "zone", "dir": "original"}), json!(7));
     let imported = import_value(&one_way, Options::default()).unwrap();
     assert_eq!(imported.ruleset.zones_set(), [7]);
-    let told = problems(&set(both, json!({"ct": {"key": "zone"}})));
-    assert!(told.contains("neither a number nor from a map"), "{told}");
+    let message = problems(&set(both, json!({"ct": {"key": "zone"}})));
+    assert!(message.contains("neither a number nor from a map"), "{message}");
 }
 
 #[test]
@@ -189,14 +193,14 @@ fn timeouts_are_of_states_that_their_protocol_has() {
     };
     assert!(object("tcp", &json!({"established": 100, "unack": 0})).starts_with("loaded"));
     assert!(object("udp", &json!({"replied": 100})).starts_with("loaded"));
-    for (protocol, policy, told) in [
+    for (protocol, policy, message) in [
         ("udp", json!({"established": 100}), "no state `\"established\"`"),
         ("tcp", json!({"close": 2_147_484}), "`2147484` is not a time of 0 to 2147483 seconds"),
         ("tcp", json!({"close": "4s"}), "is not a time"),
         ("sctp", json!({}), "timeouts of other protocols than TCP and UDP"),
     ] {
         let said = object(protocol, &policy);
-        assert!(said.contains(told), "{said}");
+        assert!(said.contains(message), "{said}");
     }
 }
 
@@ -247,9 +251,12 @@ fn leaving_out_an_extension_of_iptables_that_drops_filters_less() {
         let problems = refused.unwrap_err().problems;
         for problem in problems.listed() {
             assert_eq!(problem.effect, Some(effect), "{statements}");
-            let told = problem.to_string();
-            assert!(told.contains("save the rules by iptables-save and load that file"), "{told}");
-            assert_eq!(told.contains("PACKETS THAT IT DROPS GO ON"), effect == Effect::Open);
+            let message = problem.to_string();
+            assert!(
+                message.contains("save the rules by iptables-save and load that file"),
+                "{message}"
+            );
+            assert_eq!(message.contains("PACKETS THAT IT DROPS GO ON"), effect == Effect::Open);
         }
         assert!(problems.count(Severity::Unsupported) > 0, "{statements}");
     }
@@ -327,8 +334,8 @@ fn rules_that_only_packets_for_the_host_reach_are_left_to_the_kernel() {
     let both = [input, chain("a"), jump("i", "a"), rule("a", &unknown), rule("i", &unknown)];
     assert!(problems(&document(&both)).starts_with("loaded\ninet t chain i handle 2: left"));
     let reached = [&both[..], &[forward(), jump("f", "a")]].concat();
-    let told = problems(&document(&reached));
-    assert!(told.contains("0 invalid and 1 unsupported"), "{told}");
+    let message = problems(&document(&reached));
+    assert!(message.contains("0 invalid and 1 unsupported"), "{message}");
 }
 
 #[test]
@@ -342,6 +349,68 @@ fn the_document_of_every_expression_has_a_ruleset_and_its_problems() {
     let jumps = imported.ruleset.rules.iter().flat_map(|rule| &rule.items);
     assert!(
         jumps.clone().any(|item| matches!(item, crate::model::Item::Verdict(Verdict::Jump(_))))
+    );
+}
+
+/// A newer nft may have keys that change what a rule says.
+#[test]
+fn a_key_that_nobody_knows_is_refused_wherever_it_stands() {
+    const FORMS_WITH_ELEMENTS: [&str; 2] = ["set", "meter"];
+    let everything: Value = serde_json::from_str(EVERYTHING).unwrap();
+    let (rules, others): (Vec<_>, Vec<_>) =
+        everything["nftables"].as_array().unwrap().iter().partition(|it| it.get("rule").is_some());
+    let is_loaded = |rule: &Value| {
+        let all = others.iter().copied().chain([rule]).cloned().collect::<Vec<_>>();
+        import_value(&json!({ "nftables": all }), Options::default()).is_ok()
+    };
+    // Rules of other chains are only read if one leads there.
+    let is_forward = |chain: &Value| {
+        chain.get("hook").is_some_and(|hook| !["input", "output"].iter().any(|own| hook == own))
+    };
+    let bases = others.iter().filter(|it| is_forward(&it["chain"]));
+    let bases: Vec<&Value> = bases.map(|it| &it["chain"]["name"]).collect();
+    let mut changed = 0;
+    for rule in rules.into_iter().filter(|it| bases.contains(&&it["rule"]["chain"])) {
+        let statements = rule["rule"]["expr"].as_array().unwrap();
+        for at in (0..statements.len()).filter(|_| is_loaded(rule)) {
+            let (form, inside) = statements[at].as_object().unwrap().iter().next().unwrap();
+            let place = format!("/rule/expr/{at}/{form}");
+            let mut places = vec![place.clone()];
+            for part in ["left", "key", "value", "elem"] {
+                let mut value = &inside[part];
+                let mut place = format!("{place}/{part}");
+                // A list of two is a value with a mask.
+                while let Some((name, inside)) = only(value) {
+                    place = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+                    if inside.get(0).is_some() {
+                        place += "/0";
+                    }
+                    value = inside.get(0).unwrap_or(inside);
+                }
+                if value.is_object() && !FORMS_WITH_ELEMENTS.contains(&form.as_str()) {
+                    places.push(place);
+                }
+            }
+            for place in places {
+                let mut with_key = rule.clone();
+                let Some(Value::Object(form)) = with_key.pointer_mut(&place) else { continue };
+                form.insert("unheard-of".to_owned(), json!(1));
+                assert!(!is_loaded(&with_key), "{place}: {with_key}");
+                changed += 1;
+            }
+        }
+    }
+    assert!(changed > 300, "{changed}");
+}
+
+#[test]
+fn a_field_inside_a_tunnel_is_not_taken_for_that_of_the_tunnel() {
+    let source = json!({"payload": {"tunnel": "vxlan", "protocol": "ip", "field": "saddr"}});
+    let inside = json!({"match": {"op": "==", "left": source, "right": "192.0.2.1"}});
+    let message = problems(&document(&[forward(), rule("f", &json!([inside, {"accept": null}]))]));
+    assert!(
+        message.contains("unsupported: `vxlan ip saddr`: about the inside of a tunnel"),
+        "{message}"
     );
 }
 
@@ -362,8 +431,8 @@ fn deep_documents_are_refused() {
         expression = json!({"&": [expression, 1]});
     }
     let matching = json!([{"match": {"op": "==", "left": expression, "right": 1}}]);
-    let told = problems(&document(&[forward(), rule("f", &matching)]));
-    assert!(told.contains("nested too deep"), "{told}");
+    let message = problems(&document(&[forward(), rule("f", &matching)]));
+    assert!(message.contains("nested too deep"), "{message}");
 }
 
 /// Any small JSON value, with words that mean something here.
@@ -522,6 +591,6 @@ fn an_offload_of_a_flow_is_a_hint_and_the_rest_of_its_rule_holds() {
     ]});
     let imported = import_value(&document, Options::default()).expect("it is accepted");
     assert_eq!(imported.ruleset.rules()[0].items.len(), 2);
-    let told = imported.problems.to_string();
-    assert!(told.contains("rule handle 4, expr[1].flow: note: a hint"), "{told}");
+    let message = imported.problems.to_string();
+    assert!(message.contains("rule handle 4, expr[1].flow: note: a hint"), "{message}");
 }

@@ -16,7 +16,7 @@ impl ValidRuleset {
                 named.entry(name).or_insert(RuleId(rule));
             }
         };
-        for (RuleId(id), rule) in self.met_rules() {
+        for (RuleId(id), rule) in self.reachable_rules() {
             for item in &rule.items {
                 match item {
                     Item::Within { load, interval, .. } if is_interface(load.field) => {

@@ -42,6 +42,8 @@ pub enum Kind {
     Helper,
     /// ICMP type.
     IcmpType,
+    /// IGMP type.
+    IgmpType,
     /// ICMP code.
     IcmpCode,
     /// ICMPv6 type.
@@ -137,6 +139,7 @@ impl fmt::Display for Kind {
             Self::CtLabel => "label (0 to 127)",
             Self::Helper => "name of a helper",
             Self::IcmpType => "ICMP type",
+            Self::IgmpType => "IGMP type",
             Self::IcmpCode => "ICMP code",
             Self::Icmpv6Type => "ICMPv6 type",
             Self::Icmpv6Code => "ICMPv6 code",
@@ -210,6 +213,7 @@ impl Kind {
             "ct_dir" => Self::CtDirection,
             "ct_label" => Self::CtLabel,
             "icmp_type" => Self::IcmpType,
+            "igmp_type" => Self::IgmpType,
             "icmp_code" => Self::IcmpCode,
             "icmpv6_type" => Self::Icmpv6Type,
             "icmpv6_code" => Self::Icmpv6Code,
@@ -260,6 +264,7 @@ impl Kind {
             Self::Protocol
             | Self::CtDirection
             | Self::IcmpType
+            | Self::IgmpType
             | Self::IcmpCode
             | Self::Icmpv6Type
             | Self::Icmpv6Code
@@ -303,6 +308,7 @@ impl Kind {
             Self::CtStatus => names::CT_STATUS,
             Self::CtDirection => names::CT_DIRECTIONS,
             Self::IcmpType => names::ICMP_TYPES,
+            Self::IgmpType => names::IGMP_TYPES,
             Self::IcmpCode => names::ICMP_CODES,
             Self::Icmpv6Type => names::ICMPV6_TYPES,
             Self::Icmpv6Code => names::ICMPV6_CODES,

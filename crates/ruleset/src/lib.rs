@@ -51,16 +51,18 @@ mod kind;
 mod leaving;
 pub mod limits;
 pub mod listing;
-mod met;
 mod model;
 mod names;
 mod needs;
 pub mod probe;
 mod problem;
+mod reachable;
+#[cfg(test)]
+mod testing;
 mod translations;
 mod walk;
 
-pub use attached::{Helper, SynProxy, TimeoutPolicy, TimeoutState};
+pub use attached::{Helper, SynProxy, TimeoutObject, TimeoutState};
 pub use compile::{CompileError, CompileOptions, PerPacket, Program};
 pub use contents::{Contents, ElementChange, ElementProblem};
 pub use document::{Document, DocumentError};
@@ -86,4 +88,4 @@ pub use model::{
 pub use needs::Need;
 pub use problem::{Effect, Location, Problem, Problems, Severity};
 pub use translations::{Ending, EndsAt, Forwarded, Translations};
-pub use walk::{Exit, Fate, HookWalk, Question, Tracked, Walk, walk};
+pub use walk::{Fate, HookWalk, OutputInterface, Question, Tracked, Walk, walk};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wire::Family;
 
-use crate::attached::{Helper, SynProxy, TimeoutPolicy};
+use crate::attached::{Helper, SynProxy, TimeoutObject};
 use crate::elements::Elements;
 use crate::field::{Field, HeaderBits, Typed};
 use crate::generator::Generator;
@@ -92,7 +92,7 @@ pub struct Parts {
     pub(crate) logs: Vec<Log>,
     pub(crate) nats: Vec<Nat>,
     pub(crate) helpers: Vec<Helper>,
-    pub(crate) timeouts: Vec<TimeoutPolicy>,
+    pub(crate) timeouts: Vec<TimeoutObject>,
     pub(crate) syn_proxies: Vec<SynProxy>,
     pub(crate) generators: Vec<Generator>,
     /// Chains of hooks that only the kernel has.

@@ -92,6 +92,14 @@ pub(crate) const ICMP_CODES: Names = &[
     ("host-prohibited", 10),
     ("admin-prohibited", 13),
 ];
+/// IGMP types (RFC 2236 section 2.1, RFC 3376 section 4).
+pub(crate) const IGMP_TYPES: Names = &[
+    ("membership-query", 0x11),
+    ("membership-report-v1", 0x12),
+    ("membership-report-v2", 0x16),
+    ("membership-report-v3", 0x22),
+    ("leave-group", 0x17),
+];
 /// ICMPv6 types.
 pub(crate) const ICMPV6_TYPES: Names = &[
     ("destination-unreachable", 1),

@@ -1,7 +1,7 @@
 //! The services that a ruleset needs of a gateway, and the places of its rules and chains.
 
-use crate::attached::{Helper, SynProxy, TimeoutPolicy};
-use crate::field::{Field, HeaderBits};
+use crate::attached::{Helper, SynProxy, TimeoutObject};
+use crate::field::{CtField, Field, HeaderBits};
 use crate::model::{
     HelperId, Item, Load, Log, NatKind, NatOperand, Operand, RuleId, Target, ValidRuleset,
 };
@@ -36,7 +36,7 @@ impl ValidRuleset {
                 _ => return None,
             })
         };
-        self.met_rules()
+        self.reachable_rules()
             .flat_map(move |(id, rule)| rule.items.iter().filter_map(need).map(move |it| (id, it)))
     }
 
@@ -57,7 +57,7 @@ impl ValidRuleset {
             NatOperand::Mapped { key, .. } => key.loads.as_slice(),
             NatOperand::None | NatOperand::Fixed(_) | NatOperand::WithAddress => &[],
         });
-        let items = self.met_rules().flat_map(|(_, rule)| &rule.items);
+        let items = self.reachable_rules().flat_map(|(_, rule)| &rule.items);
         let of_rules = items.flat_map(Item::loads);
         of_rules.chain(of_nats).any(|load| self.is_read(load, wanted))
     }
@@ -65,6 +65,17 @@ impl ValidRuleset {
     /// True if a rule asks which CPU judges the packet.
     pub fn asks_for_cpu(&self) -> bool {
         self.reads(|field| field == Field::Cpu)
+    }
+
+    /// True if a rule asks how many packets or bytes a connection has had (`ct packets`, `ct bytes`,
+    /// `ct avgpkt`).
+    pub fn asks_for_counts(&self) -> bool {
+        self.reads(|field| {
+            matches!(
+                field,
+                Field::Connection(CtField::Packets(_) | CtField::Bytes(_) | CtField::Average(_))
+            )
+        })
     }
 
     /// True if a rule looks at bytes of headers beside addresses, ports and the options of TCP, or
@@ -82,7 +93,7 @@ impl ValidRuleset {
             },
             _ => false,
         };
-        let mut items = self.met_rules().flat_map(|(_, rule)| &rule.items);
+        let mut items = self.reachable_rules().flat_map(|(_, rule)| &rule.items);
         items.any(sets)
             || self.reads(|field| {
                 matches!(field, Field::Header(_) | Field::LinkHeader { .. } | Field::Has(_))
@@ -95,7 +106,7 @@ impl ValidRuleset {
     }
 
     /// Timeout policies for connections.
-    pub fn timeouts(&self) -> &[TimeoutPolicy] {
+    pub fn timeouts(&self) -> &[TimeoutObject] {
         &self.timeouts
     }
 
@@ -107,7 +118,7 @@ impl ValidRuleset {
     /// The zones that its rules set, each listed once.
     pub fn zones_set(&self) -> Vec<u16> {
         let mut zones = Vec::new();
-        for item in self.met_rules().flat_map(|(_, rule)| &rule.items) {
+        for item in self.reachable_rules().flat_map(|(_, rule)| &rule.items) {
             let Item::Assign { target: Target::CtZone(_), value } = item else { continue };
             match value {
                 Operand::Constant(zone) => zones.push(*zone as u16),
@@ -130,7 +141,7 @@ impl ValidRuleset {
 
     /// The fields of headers that its rules set.
     pub(crate) fn written(&self) -> impl Iterator<Item = HeaderBits> {
-        let items = self.met_rules().flat_map(|(_, rule)| &rule.items);
+        let items = self.reachable_rules().flat_map(|(_, rule)| &rule.items);
         items.filter_map(|item| match item {
             Item::Assign { target: Target::Header(field), .. } => Some(*field),
             _ => None,

@@ -111,9 +111,9 @@ fn frames_are_read_with_and_without_link_header() {
         assert!(Probe::parse(wrong).is_err(), "{wrong}");
     }
     // A malformed packet gets a description in words.
-    let Err(told) = Probe::parse(&whole[..60]) else { panic!("it is cut") };
+    let Err(error) = Probe::parse(&whole[..60]) else { panic!("it is cut") };
     assert_eq!(
-        told.to_string(),
+        error.to_string(),
         "rules do not see this frame: IPv4 header with wrong version, length or checksum"
     );
 }

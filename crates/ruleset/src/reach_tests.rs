@@ -70,8 +70,8 @@ fn chains_wait_for_elements_that_lead_to_them_and_back() {
     }
     assert_eq!(chains(steps[0].ruleset()), ["f", "a", "b", "c"]);
     // Rules that no packet meets yet ask for nothing.
-    assert_eq!(steps[0].ruleset().met_rules().count(), 1);
-    assert_eq!(steps[1].ruleset().met_rules().count(), 2);
+    assert_eq!(steps[0].ruleset().reachable_rules().count(), 1);
+    assert_eq!(steps[1].ruleset().reachable_rules().count(), 2);
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn a_chain_that_is_not_understood_does_not_wait_and_refuses_nothing() {
         let ruleset = read(&document(&json!([jump(22, "b")]), &more)).expect("c is not needed");
         assert_eq!(chains(&ruleset), ["f", "a", "b"], "{bad}");
         // It is another matter where packets are led there.
-        let told = read(&document(&json!([jump(22, "c")]), &more)).unwrap_err();
-        assert!(told.contains("inet t chain c"), "{told}");
+        let message = read(&document(&json!([jump(22, "c")]), &more)).unwrap_err();
+        assert!(message.contains("inet t chain c"), "{message}");
     }
     // Chains that lead to it do not wait either, and the others do.
     let more = [

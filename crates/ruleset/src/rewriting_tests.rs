@@ -36,7 +36,7 @@ fn program(rules: &[Vec<Value>], index: bool) -> Program {
     Program::compile(ruleset, CompileOptions { index, seed: 7 }).expect("it is small")
 }
 
-fn judge(program: &Program, frame: &[u8]) -> (Outcome, Vec<FieldWrite>) {
+fn outcome_of(program: &Program, frame: &[u8]) -> (Outcome, Vec<FieldWrite>) {
     let network = dissect(frame).expect("it is right").network.expect("it is IP");
     let view = PacketView::untracked(frame, &network);
     let mut state =
@@ -73,7 +73,7 @@ fn later_rules_of_the_hook_see_what_was_written() {
         accept,
     ]);
     for index in [false, true] {
-        let (outcome, writes) = judge(&program(&rules, index), &udp());
+        let (outcome, writes) = outcome_of(&program(&rules, index), &udp());
         assert_eq!(outcome.decision, Decision::Accept);
         assert!(outcome.is_rewritten && outcome.per_packet);
         // Each field is there once, with its last value.
@@ -90,7 +90,7 @@ fn a_rule_ends_where_the_packet_lacks_the_field() {
         [("ip6", "hoplimit", json!(9)), ("tcp", "dport", json!(9)), ("icmp", "id", json!(9))]
     {
         let rules = [vec![set(header, name, &value), accept.clone()]];
-        let (outcome, _) = judge(&program(&rules, false), &udp());
+        let (outcome, _) = outcome_of(&program(&rules, false), &udp());
         assert_eq!((outcome.decision, outcome.is_rewritten), (Decision::Drop, false), "{header}");
     }
 }

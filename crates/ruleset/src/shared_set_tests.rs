@@ -185,6 +185,6 @@ fn threads_that_share_a_set_count_exactly() {
     });
     assert_eq!(passed, 64 * 50, "64 of 80 keys find room");
     let mut packets = 0;
-    set.list(now, |_, _, told| packets += told.counted.unwrap().0);
+    set.list(now, |_, _, element| packets += element.counted.unwrap().0);
     assert_eq!(packets, 64 * 400);
 }

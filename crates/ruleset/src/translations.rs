@@ -115,7 +115,7 @@ impl ValidRuleset {
     /// A summary of its translations.
     pub fn translations(&self) -> Translations {
         let mut all = Translations::default();
-        for (id, rule) in self.met_rules() {
+        for (id, rule) in self.reachable_rules() {
             let index = id.index();
             for item in &rule.items {
                 let Item::Nat(id) = item else { continue };
@@ -164,12 +164,12 @@ impl ValidRuleset {
         let decides = |item: &Item| matches!(item, Item::Verdict(_) | Item::VerdictMap { .. });
         chain.base.is_some()
             && !before.iter().flat_map(|rule| &rule.items).any(decides)
-            && rule.items.iter().all(|item| self.is_told(item))
+            && rule.items.iter().all(|item| self.is_exact(item))
     }
 
     /// True if [`Forwarded`] expresses a part of a rule exactly.
-    fn is_told(&self, item: &Item) -> bool {
-        let told = |load: &Load, interval: &Interval| {
+    fn is_exact(&self, item: &Item) -> bool {
+        let exact = |load: &Load, interval: &Interval| {
             load.is_plain()
                 && match load.field {
                     Field::Input
@@ -181,13 +181,13 @@ impl ValidRuleset {
                 }
         };
         match item {
-            Item::Within { load, interval, negated } => !negated && told(load, interval),
+            Item::Within { load, interval, negated } => !negated && exact(load, interval),
             Item::Member { key, set, negated } => {
                 let set = &self.sets[set.index()];
-                let all_told = |element: Element<'_>| {
-                    key.loads.iter().zip(element.key()).all(|(load, it)| told(load, &it))
+                let all_exact = |element: Element<'_>| {
+                    key.loads.iter().zip(element.key()).all(|(load, it)| exact(load, &it))
                 };
-                !negated && !set.dynamic && set.elements.iter().all(all_told)
+                !negated && !set.dynamic && set.elements.iter().all(all_exact)
             }
             Item::Counter(_) | Item::Log(_) | Item::Assign { .. } | Item::Nat(_) => true,
             _ => false,

@@ -108,16 +108,16 @@ fn a_rule_that_names_no_address_and_no_port_is_told_only_if_it_takes_all() {
     let marked = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}});
     let not_lan =
         json!({"match": {"op": "!=", "left": {"meta": {"key": "iifname"}}, "right": "lan0"}});
-    let told = |rules: &[Value]| {
+    let summary = |rules: &[Value]| {
         let found = translations(rules);
         (found.destinations.len(), found.vague)
     };
-    assert_eq!(told(&[json!([to])]), (1, vec![]));
-    assert_eq!(told(&[json!([wan, {"counter": null}, to])]), (1, vec![]));
-    assert_eq!(told(&[json!([wan, marked, to])]), (0, vec![0]));
-    assert_eq!(told(&[json!([not_lan, to])]), (0, vec![0]));
+    assert_eq!(summary(&[json!([to])]), (1, vec![]));
+    assert_eq!(summary(&[json!([wan, {"counter": null}, to])]), (1, vec![]));
+    assert_eq!(summary(&[json!([wan, marked, to])]), (0, vec![0]));
+    assert_eq!(summary(&[json!([not_lan, to])]), (0, vec![0]));
     // A service is described, whatever other conditions the rule has.
-    assert_eq!(told(&[json!([marked, is("tcp", "dport", &json!(80)), to])]), (1, vec![]));
+    assert_eq!(summary(&[json!([marked, is("tcp", "dport", &json!(80)), to])]), (1, vec![]));
     // A rule is vague if a rule before it takes packets away.
     let chain = |name: &str, base: bool| {
         let mut chain = json!({"family": "inet", "table": "t", "name": name, "handle": 2});
@@ -133,17 +133,17 @@ fn a_rule_that_names_no_address_and_no_port_is_told_only_if_it_takes_all() {
             "expr": expr}})
     };
     let table = json!({"table": {"family": "inet", "name": "t", "handle": 1}});
-    let told = |objects: Vec<Value>| {
+    let summary = |objects: Vec<Value>| {
         let imported = import_value(&json!({ "nftables": objects }), Options::default());
         let found = imported.unwrap_or_else(|refused| panic!("{refused}")).ruleset.translations();
         (found.destinations.len(), found.vague)
     };
     let ssh = json!([is("tcp", "dport", &json!(22)), {"accept": null}]);
     let objects = vec![table.clone(), chain("in", true), rule("in", ssh), rule("in", json!([to]))];
-    assert_eq!(told(objects), (0, vec![1]));
+    assert_eq!(summary(objects), (0, vec![1]));
     let jump = json!([marked, {"jump": {"target": "other"}}]);
     let base = [table, chain("other", false), chain("in", true), rule("other", json!([to]))];
-    assert_eq!(told(base.into_iter().chain([rule("in", jump)]).collect()).0, 0);
+    assert_eq!(summary(base.into_iter().chain([rule("in", jump)]).collect()).0, 0);
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub enum Fate {
 
 /// The way out of the gateway for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum OutputInterface {
     /// Nobody knows it here.
     Unknown,
     /// By this interface.
@@ -78,13 +78,13 @@ pub struct Question<'a> {
     /// Its connection.
     pub tracked: &'a dyn Tracked,
     /// The way of a packet with this mark, if the probe names no output interface.
-    pub exit: &'a dyn Fn(&Network, u32) -> Exit,
+    pub output: &'a dyn Fn(&Network, u32) -> OutputInterface,
 }
 
 impl<'a> Question<'a> {
     /// A packet of which no more is known than the probe says.
     pub fn alone(probe: &'a Probe) -> Self {
-        Self { probe, tracked: probe, exit: &|_, _| Exit::Unknown }
+        Self { probe, tracked: probe, output: &|_, _| OutputInterface::Unknown }
     }
 }
 
@@ -122,7 +122,7 @@ pub fn walk(
     question: Question<'_>,
     now: Timestamp,
 ) -> Walk {
-    let Question { probe, tracked, exit } = question;
+    let Question { probe, tracked, output } = question;
     let mut walker = Walker {
         program,
         state,
@@ -154,7 +154,7 @@ pub fn walk(
             break;
         }
         if hook == Hook::Forward && walker.walk.fate == Fate::Passes {
-            walker.find_exit(exit);
+            walker.find_output(output);
         }
         if walker.walk.fate != Fate::Passes && hook >= Hook::Forward {
             break;
@@ -215,31 +215,31 @@ struct Walker<'a> {
     known: Known<'a>,
     mark: u32,
     priority: u32,
-    /// Whether the way leads to an interface that the gateway does not have.
+    /// True if the way leads to an interface that the gateway does not have.
     leads_elsewhere: bool,
     walk: Walk,
 }
 
 impl Walker<'_> {
     /// Finds the output interface, if the question does not name one.
-    fn find_exit(&mut self, exit: &dyn Fn(&Network, u32) -> Exit) {
+    fn find_output(&mut self, output: &dyn Fn(&Network, u32) -> OutputInterface) {
         if self.walk.output.is_some() {
             return;
         }
-        match exit(&self.network, self.mark) {
-            Exit::Unknown => {
+        match output(&self.network, self.mark) {
+            OutputInterface::Unknown => {
                 let remark = "without `out`, rules that ask for the output interface do not match";
                 self.walk.remarks.push(remark);
             }
-            Exit::By(name) => {
+            OutputInterface::By(name) => {
                 self.walk.output = Some(name);
                 self.walk
                     .remarks
                     .push("without `out`, the packet leaves as the gateway sends it now");
             }
-            Exit::Elsewhere => self.leads_elsewhere = true,
-            Exit::Host => self.walk.fate = Fate::ToHost,
-            Exit::Refused(reason) => self.walk.fate = Fate::NoWay(reason),
+            OutputInterface::Elsewhere => self.leads_elsewhere = true,
+            OutputInterface::Host => self.walk.fate = Fate::ToHost,
+            OutputInterface::Refused(reason) => self.walk.fate = Fate::NoWay(reason),
         }
     }
 

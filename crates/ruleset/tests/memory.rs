@@ -155,20 +155,20 @@ fn load_one() {
 
 #[test]
 fn loading_takes_at_most_six_times_the_document() {
-    let told: Vec<(&str, f64, f64)> = KINDS
+    let figures: Vec<(&str, f64, f64)> = KINDS
         .map(|kind| {
             let mut child = Command::new(env::current_exe().unwrap());
             child.args(["--exact", "load_one", "--nocapture"]).env(KIND, kind);
             let output = child.output().unwrap();
             let text = String::from_utf8(output.stdout).unwrap();
-            let told = text.lines().find_map(|line| line.split_once(&format!("{KIND}=")));
-            let (_, told) = told.unwrap_or_else(|| {
+            let parts = text.lines().find_map(|line| line.split_once(&format!("{KIND}=")));
+            let (_, figures) = parts.unwrap_or_else(|| {
                 panic!("{kind}: {text}{}", String::from_utf8_lossy(&output.stderr))
             });
-            let (most, kept) = told.split_once(' ').unwrap();
+            let (most, kept) = figures.split_once(' ').unwrap();
             (kind, most.parse().unwrap(), kept.parse().unwrap())
         })
         .to_vec();
-    println!("kind, most and kept bytes for each byte: {told:.1?}");
-    assert!(told.iter().all(|(_, most, _)| *most <= MOST), "{told:.1?}");
+    println!("kind, most and kept bytes for each byte: {figures:.1?}");
+    assert!(figures.iter().all(|(_, most, _)| *most <= MOST), "{figures:.1?}");
 }

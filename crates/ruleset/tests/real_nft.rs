@@ -21,11 +21,11 @@ use serde_json::Value;
 
 /// The listing of a ruleset by `nft`, or the reason why this machine can not make one.
 fn listed(rules: &str) -> Result<Vec<u8>, String> {
-    told(rules, "nft -j list ruleset")
+    output_of(rules, "nft -j list ruleset")
 }
 
 /// The output of a command in a namespace with a ruleset.
-fn told(rules: &str, command: &str) -> Result<Vec<u8>, String> {
+fn output_of(rules: &str, command: &str) -> Result<Vec<u8>, String> {
     let script = &format!("ip link set lo up && nft -f - && {command}");
     let mut child = Command::new("unshare")
         .args(if is_root() { &["--net"][..] } else { &["--user", "--map-root-user", "--net"] })
@@ -40,7 +40,7 @@ fn told(rules: &str, command: &str) -> Result<Vec<u8>, String> {
     let _ = input.write_all(rules.as_bytes());
     drop(input);
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
     let lacks = [
         "unshare failed",
         "not found",
@@ -50,8 +50,8 @@ fn told(rules: &str, command: &str) -> Result<Vec<u8>, String> {
     ];
     match output.status.success() {
         true => Ok(output.stdout),
-        false if lacks.iter().any(|lack| told.contains(lack)) => Err(told),
-        false => panic!("nft refuses the test's own ruleset: {told}"),
+        false if lacks.iter().any(|lack| message.contains(lack)) => Err(message),
+        false => panic!("nft refuses the test's own ruleset: {message}"),
     }
 }
 
@@ -277,7 +277,7 @@ fn our_text_is_what_nft_prints() {
         include_str!("../../../examples/rulesets/nat-gateway.nft"),
     ];
     for rules in rulesets {
-        let both = told(rules, "nft list ruleset && echo === && nft -j list ruleset");
+        let both = output_of(rules, "nft list ruleset && echo === && nft -j list ruleset");
         let both = match both {
             Ok(both) => String::from_utf8(both).expect("it is text"),
             Err(why) => return println!("SKIPPED: {}", why.trim()),

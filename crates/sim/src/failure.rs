@@ -38,6 +38,8 @@ pub enum Invariant {
     FullKeepsAssured,
     /// The gateway answers its owner.
     Responsive,
+    /// Nothing panics.
+    NoPanic,
 }
 
 impl fmt::Display for Invariant {
@@ -59,6 +61,7 @@ impl fmt::Display for Invariant {
             Self::UnlikeStayApart => "unlike peers stay apart",
             Self::FullKeepsAssured => "a full standby keeps what is assured",
             Self::Responsive => "a gateway answers",
+            Self::NoPanic => "nothing panics",
         })
     }
 }

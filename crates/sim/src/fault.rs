@@ -10,6 +10,8 @@ pub enum Fault {
     /// (c) Addresses to which sources are translated come with the virtual address, and connections
     /// stay where they were.
     LateAddress,
+    /// (d) The old active gateway ends what it has translated when the virtual address leaves it.
+    LostAddress,
     /// (e) A record has the number of an interface.
     InterfaceNumber,
     /// (f) A record has a deadline of its sender's clock.
@@ -30,6 +32,8 @@ pub enum Fault {
     NoShifts,
     /// (n) A connection of an unknown zone is imported.
     UnknownZone,
+    /// (p) Both gateways give the same ports away.
+    SamePorts,
     /// (q) A record of a bucket that has moved is lost.
     MovedBucket,
     /// (r) A standby that is full evicts what is assured.
@@ -42,10 +46,11 @@ pub enum Fault {
 
 impl Fault {
     /// All.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::OtherBuckets,
         Self::PortOfImported,
         Self::LateAddress,
+        Self::LostAddress,
         Self::InterfaceNumber,
         Self::AbsoluteDeadline,
         Self::EarlyExpiry,
@@ -56,6 +61,7 @@ impl Fault {
         Self::ReplayedFrame,
         Self::NoShifts,
         Self::UnknownZone,
+        Self::SamePorts,
         Self::MovedBucket,
         Self::EvictsAssured,
         Self::NoAlias,
@@ -68,11 +74,10 @@ impl Fault {
     }
 }
 
-/// The fault that is planted, if any. Without the feature `faults` it has no effect.
+/// The fault that is planted, if any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Planted(pub Option<Fault>);
 
-#[cfg(feature = "faults")]
 impl Planted {
     /// Plants the part of it that is in tracking and in the engine.
     pub(crate) fn plant_in(self, settings: &mut conntrack::Settings) {
@@ -80,12 +85,14 @@ impl Planted {
         let fault = match self.0 {
             Some(Fault::PortOfImported) => In::PortOfImported,
             Some(Fault::LateAddress) => In::LateAddress,
+            Some(Fault::LostAddress) => In::LostAddress,
             Some(Fault::InterfaceNumber) => In::InterfaceNumber,
             Some(Fault::AbsoluteDeadline) => In::AbsoluteDeadline,
             Some(Fault::EarlyExpiry) => In::EarlyExpiry,
             Some(Fault::NoRelearning) => In::NoRelearning,
             Some(Fault::NoShifts) => In::NoShifts,
             Some(Fault::UnknownZone) => In::UnknownZone,
+            Some(Fault::SamePorts) => In::SamePorts,
             Some(Fault::MovedBucket) => In::MovedBucket,
             Some(Fault::EvictsAssured) => In::EvictsAssured,
             Some(Fault::NoAlias) => In::NoAlias,
@@ -107,14 +114,5 @@ impl Planted {
             _ => return sync::Faults::default(),
         };
         sync::Faults::planted(fault)
-    }
-}
-
-#[cfg(not(feature = "faults"))]
-impl Planted {
-    pub(crate) fn plant_in(self, _: &mut conntrack::Settings) {}
-
-    pub(crate) fn of_session(self) -> sync::Faults {
-        sync::Faults::default()
     }
 }

@@ -118,6 +118,7 @@ impl World {
             }
             Told::Began { id, from } => {
                 self.note(|_| format!("talk {id:x} comes from {}:{}", from.0, from.1));
+                self.check_alone(id, from)?;
                 if let Some(talk) = self.talks.get_mut(&id) {
                     talk.outside = Some(from);
                 }
@@ -133,11 +134,29 @@ impl World {
         Ok(())
     }
 
+    /// Looks whether the other end hears another talk from the same address and port.
+    fn check_alone(&self, id: u32, from: (Ipv4Addr, u16)) -> Result<(), Violation> {
+        let Some(talk) = self.talks.get(&id) else { return Ok(()) };
+        let is_other = |it: &&Talk| {
+            let is_live = it.is_protected && it.is_established && !it.is_done;
+            it.id != id && is_live && (it.to, it.outside) == (talk.to, Some(from))
+        };
+        let Some(other) = self.talks.values().find(is_other) else { return Ok(()) };
+        let what = format!("{} and {} come from {from:?}", talk.progress(), other.progress());
+        Err(Violation::new(Invariant::OneTupleOneConnection, what))
+    }
+
     /// A talk of the plan begins.
     pub(crate) fn begin_talk(&mut self, at: usize) -> Result<(), Violation> {
         let (_, mut script) = self.plan.talks[at];
         let id = (at as u32 + 1) << 8;
         // Some hosts outside use the port that leads inside.
+        if self.plan.is_shared {
+            let (pair, number) = (at / 2, at % 2);
+            let from = FROM_PORTS.0 + pair % 4;
+            let to = (host(Side::Outside, pair / 4 % 2), 80);
+            return self.open_free_talk(id, (Side::Inside, number), to, from as u16, script);
+        }
         let is_led = self.random.once_in(5) && !script.is_ftp;
         let side = if is_led { Side::Outside } else { Side::Inside };
         let number = self.random.between(0, HOSTS - 1);
@@ -152,6 +171,18 @@ impl World {
             (script.question, script.answer) = (command(number).len() as u32, AGREED_LENGTH);
         }
         let from = self.random.between(FROM_PORTS.0, FROM_PORTS.1) as u16;
+        self.open_free_talk(id, (side, number), to, from, script)
+    }
+
+    /// Opens a talk, unless there is one with the same ends.
+    fn open_free_talk(
+        &mut self,
+        id: u32,
+        (side, number): (Side, usize),
+        to: (Ipv4Addr, u16),
+        from: u16,
+        script: Script,
+    ) -> Result<(), Violation> {
         let is_taken = |it: &Talk| (it.side, it.host, it.from, it.to) == (side, number, from, to);
         if self.talks.values().any(is_taken) {
             return Ok(());

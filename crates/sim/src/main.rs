@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use sim::{Failure, Fault, Planted, explain, run};
+use sim::{Failure, Fault, Planted, explain, run_all};
 
 /// Simulates gateways with state sync.
 #[derive(Parser)]
@@ -17,7 +17,7 @@ struct Arguments {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// Plants this fault; needs the feature `faults`.
+    /// Plants this fault.
     #[arg(long, value_parser = |name: &str| Fault::named(name).ok_or("no such fault"))]
     fault: Option<Fault>,
     /// How many seeds; without it, until it is stopped.
@@ -26,7 +26,7 @@ struct Arguments {
 }
 
 /// Seeds between two lines of progress.
-const PROGRESS: u64 = 500;
+const PROGRESS: u64 = 100;
 
 #[expect(clippy::print_stdout, reason = "the report of a tool")]
 fn main() -> ExitCode {
@@ -45,15 +45,16 @@ fn main() -> ExitCode {
         };
     }
     let mut failed = 0;
+    let mut first = from;
     let end = count.map_or(u64::MAX, |count| from.saturating_add(count));
-    for seed in from..end {
-        if let Err(Failure { violation, .. }) = run(seed, planted) {
+    while first < end {
+        let seeds = first..end.min(first.saturating_add(PROGRESS));
+        first = seeds.end;
+        for Failure { seed, violation, .. } in run_all(seeds, planted, usize::MAX) {
             failed += 1;
             println!("seed {seed}: {}\n  {:.300}", violation.invariant, violation.what);
         }
-        if (seed - from + 1).is_multiple_of(PROGRESS) {
-            println!("{} seeds, {failed} failed", seed - from + 1);
-        }
+        println!("{} seeds, {failed} failed", first - from);
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

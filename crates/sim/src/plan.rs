@@ -42,6 +42,9 @@ pub struct Plan {
     pub pace: u64,
     /// Buckets move all the time.
     pub is_restless: bool,
+    /// Both gateways are active, and have the virtual addresses. Hosts inside send to either of them,
+    /// and all replies come to the first one.
+    pub is_shared: bool,
     /// Sources are masqueraded, and not translated to an address that the rules name.
     pub masquerades: bool,
     /// Most connections of each gateway.
@@ -104,7 +107,7 @@ impl Plan {
         });
         let chats = chats.collect();
         let is_restless = random.once_in(6);
-        Self {
+        let mut plan = Self {
             workers: [(); 2].map(|()| random.between(1 + usize::from(is_restless), 3)),
             is_restless,
             buckets: match random.between(0, 19) {
@@ -123,6 +126,28 @@ impl Plan {
             talks,
             chats,
             ends_at,
+            is_shared: false,
+        };
+        if random.once_in(10) {
+            plan.share();
+        }
+        plan
+    }
+
+    /// Has both gateways active. They hear each other all the time: what they do otherwise is no part
+    /// of this. Two hosts begin to talk at once each time, to the same port from the same port.
+    fn share(&mut self) {
+        self.is_shared = true;
+        (self.buckets[1], self.max_connections) = (self.buckets[0], [4096; 2]);
+        (self.zone, self.sync) = (None, Weather::FINE);
+        self.actions.retain(|(_, action)| {
+            matches!(action, Action::Moves(..) | Action::Storm(..) | Action::Workers(..))
+        });
+        for at in 0..self.talks.len() {
+            let pair = self.talks[at & !1].0.max(2 * SECOND);
+            let (time, script) = &mut self.talks[at];
+            // Only the gateway with a command's packet knows at once how its helper has changed it.
+            (*time, script.is_ftp) = (pair, false);
         }
     }
 }

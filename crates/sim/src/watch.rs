@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use conntrack::ImportRefusal;
 use engine::Role;
 use sync::{BulkId, Inflow};
 
@@ -84,7 +83,7 @@ impl World {
         };
         self.forget_others((active, bulk));
         // A gateway that is short, or did not know a zone, refuses connections and counts that.
-        if !self.plan.is_short() && !self.plan.is_late() && !self.has_clashes() {
+        if !self.plan.is_short() && !self.plan.is_late() {
             self.check_lost(active, owner, standby)?;
         }
         self.check_roll_back(standby)?;
@@ -219,15 +218,6 @@ impl World {
         Ok(())
     }
 
-    /// True if a gateway has refused a copy because a connection of its own has the same packets: one
-    /// from the time when it was active. Nothing decides yet which of the two ends.
-    pub(crate) fn has_clashes(&self) -> bool {
-        let nodes = self.nodes.iter().flatten();
-        nodes
-            .map(|node| node.peer.copy_counters())
-            .any(|it| it.refused.get(&ImportRefusal::Clash).is_some_and(|count| *count > 0))
-    }
-
     fn check_assured(
         &mut self,
         owner: &BTreeMap<Name, Seen>,
@@ -270,18 +260,12 @@ impl World {
         let [Some(one), Some(other)] = &self.nodes else {
             return Ok(Some("a gateway is down".into()));
         };
-        if one.role() == other.role() {
+        if one.role() == other.role() && !self.plan.is_shared {
             return Ok(Some(format!("both gateways are {}", one.role().name())));
         }
         let tables = [one.table()?, other.table()?];
         let owner = usize::from(other.role() == Role::Active);
-        let copies = [one, other][1 - owner].peer.copies();
         for (at, table) in tables.iter().enumerate() {
-            // Connections of its own may be left at a gateway that was active before. They end in
-            // their own time.
-            if at != owner && copies == tables[owner].len() {
-                continue;
-            }
             for (name, seen) in table {
                 let copy = tables[1 - at].get(name);
                 // Counts are told now and then.
@@ -295,16 +279,21 @@ impl World {
                 }
             }
         }
+        let (count, copies) = (tables[0].len(), [one, other].map(|it| it.peer.copies()));
+        // Each connection has one owner.
+        if copies[0] + copies[1] != count || !self.plan.is_shared && copies[owner] > 0 {
+            return Ok(Some(format!("{copies:?} copies of {count} connections")));
+        }
         let interfaces = [one.interfaces()?, other.interfaces()?];
-        let is_same = |(key, name)| interfaces[1 - owner].get(key) == Some(name);
-        if !interfaces[owner].iter().all(is_same) {
+        if interfaces[0] != interfaces[1] {
             return Ok(Some(format!("interfaces {interfaces:?}")));
         }
-        let (active, standby) =
-            if one.role() == Role::Active { (one, other) } else { (other, one) };
-        let is_level = matches!(standby.status(self.now).inflow, Inflow::Level(_))
-            && active.status(self.now).staleness.is_some();
-        Ok((!is_level).then(|| format!("not level: {}", self.counters())))
+        let is_level = |node: &Node| {
+            let status = node.status(self.now);
+            matches!(status.inflow, Inflow::Level(_)) && status.staleness.is_some()
+        };
+        let are_level = is_level(one) && is_level(other);
+        Ok((!are_level).then(|| format!("not level: {}", self.counters())))
     }
 
     /// A gateway on standby is about to take over: what it has goes on, and what it does not have need

@@ -161,6 +161,14 @@ impl World {
             self.hosts.iter_mut().for_each(|host| host.gateway = 0);
         }
         self.set_role(0, Role::Active)?;
+        if self.plan.is_shared {
+            Side::BOTH.into_iter().try_for_each(|side| self.set_virtual(1, side, true))?;
+            self.set_role(1, Role::Active)?;
+            let inside = self.hosts.iter_mut().filter(|host| host.side == Side::Inside);
+            inside.for_each(|host| host.gateway = host.number % 2);
+            // Until then they have met.
+            self.settled_at = self.now + SECOND;
+        }
         (0..2).for_each(|at| self.look_at(at, self.now));
         for at in 0..self.plan.actions.len() {
             self.at(SECOND + self.plan.actions[at].0, Event::Act(at));
@@ -199,7 +207,7 @@ impl World {
     }
 
     fn become_equal(&mut self) -> Result<(), Violation> {
-        if self.plan.is_unlike() || self.plan.is_short() || self.has_clashes() {
+        if self.plan.is_unlike() || self.plan.is_short() {
             return self.run_until(self.now + SECOND);
         }
         let end = self.now + QUIET;
@@ -208,8 +216,6 @@ impl World {
             let difference = self.difference()?;
             match difference {
                 None => return Ok(()),
-                // A connection of its own is in the way of a copy.
-                Some(_) if self.has_clashes() => return Ok(()),
                 Some(what) if self.now >= end => {
                     return Err(Violation::new(Invariant::EqualAfterQuiet, what));
                 }

@@ -1,20 +1,18 @@
 //! The simulation catches each planted fault within 500 seeds, by an invariant that names it.
 
-#![cfg(feature = "faults")]
-
 use sim::Invariant::{
     self, BadFrameChangesNothing, EqualAfterQuiet, FullKeepsAssured, NoReset, NoRollBack, NoStall,
     NothingLost, NothingMixed, OneTupleOneConnection, UnlikeStayApart, ZonesCount,
 };
-use sim::{Fault, Planted, run};
+use sim::{Fault, Planted, run_all};
 
 /// Seeds within which each fault has to show.
 const SEEDS: u64 = 500;
 
 /// The first seed that shows a fault shows it by one of these.
 fn caught(fault: Fault, by: &[Invariant]) {
-    let failing = (1..=SEEDS).find_map(|seed| run(seed, Planted(Some(fault))).err());
-    let failure = failing.unwrap_or_else(|| panic!("no seed of {SEEDS} shows {fault:?}"));
+    let failing = run_all(1..SEEDS + 1, Planted(Some(fault)), 1);
+    let Some(failure) = failing.first() else { panic!("no seed of {SEEDS} shows {fault:?}") };
     println!("{fault:?}: {failure}");
     assert!(by.contains(&failure.violation.invariant), "{fault:?} is caught otherwise: {failure}");
 }
@@ -37,6 +35,11 @@ fn a_missing_alias_is_caught() {
 #[test]
 fn addresses_that_come_late_are_caught() {
     caught(Fault::LateAddress, &[NoReset, NoStall, NothingLost]);
+}
+
+#[test]
+fn what_ends_with_the_virtual_address_is_caught() {
+    caught(Fault::LostAddress, &[NoReset, NoStall, NothingLost]);
 }
 
 #[test]
@@ -87,6 +90,11 @@ fn missing_shifts_are_caught() {
 #[test]
 fn an_unknown_zone_is_caught() {
     caught(Fault::UnknownZone, &[ZonesCount]);
+}
+
+#[test]
+fn ports_that_both_gateways_give_away_are_caught() {
+    caught(Fault::SamePorts, &[OneTupleOneConnection, NoReset, NoStall]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
         problems.to_string().lines().for_each(|line| tell!("{line}"));
         return ExitCode::from(2);
     }
-    tell!("stateway: {}", told_once(&error));
+    tell!("stateway: {}", one_line(&error));
     if is_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
@@ -56,7 +56,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// An error with its causes in one line. Many errors include their cause, which is not repeated.
-fn told_once(error: &anyhow::Error) -> String {
+fn one_line(error: &anyhow::Error) -> String {
     let mut line = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !line.ends_with(&cause) {
@@ -73,9 +73,9 @@ mod tests {
     #[test]
     fn a_cause_is_told_once() {
         let full = || io::Error::from(io::ErrorKind::StorageFull);
-        let told = told_once(&OutputError(full()).into());
-        assert_eq!(told, "can not write to standard output: no storage space");
-        let told = told_once(&anyhow::Error::from(full()).context("gateway.toml:3"));
-        assert_eq!(told, "gateway.toml:3: no storage space");
+        let line = one_line(&OutputError(full()).into());
+        assert_eq!(line, "can not write to standard output: no storage space");
+        let line = one_line(&anyhow::Error::from(full()).context("gateway.toml:3"));
+        assert_eq!(line, "gateway.toml:3: no storage space");
     }
 }

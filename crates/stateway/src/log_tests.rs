@@ -27,7 +27,7 @@ fn line(number: usize) -> String {
 }
 
 /// The number of lost lines in a remark.
-fn told_lost(line: &str) -> Option<u64> {
+fn lost_in_remark(line: &str) -> Option<u64> {
     let rest = line.strip_prefix("stateway: ")?;
     rest.split_once(" of the log lost here")?.0.split(' ').next()?.parse().ok()
 }
@@ -53,11 +53,11 @@ fn lines_that_a_stalled_reader_misses_are_counted_where_they_are_missing() {
             queue.put(last.as_bytes());
         }
     }
-    let (mut number, mut told) = (0, 0);
+    let (mut number, mut total) = (0, 0);
     for found in String::from_utf8(text).unwrap().lines() {
-        match told_lost(found) {
+        match lost_in_remark(found) {
             Some(lost) => {
-                told += lost;
+                total += lost;
                 number += lost as usize;
             }
             None => {
@@ -66,7 +66,7 @@ fn lines_that_a_stalled_reader_misses_are_counted_where_they_are_missing() {
             }
         }
     }
-    assert_eq!((number, told), (count + 1, missing));
+    assert_eq!((number, total), (count + 1, missing));
     assert_eq!(lost(&queue), missing);
 }
 

@@ -23,13 +23,16 @@ use print::Output;
 #[global_allocator]
 static HEAP: netio::Heap = netio::Heap;
 
+/// Widest line of a help text, characters.
+const HELP_WIDTH: usize = 100;
+
 /// A stateful network gateway in userspace: it steers packets to one worker per
 /// core, tracks their connections and forwards them.
 #[derive(Debug, Parser)]
 #[command(
     version,
     propagate_version = true,
-    max_term_width = 100,
+    max_term_width = HELP_WIDTH,
     after_long_help = "\
 Examples:
   stateway check -c gateway.toml       is this configuration right?
@@ -106,6 +109,30 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    /// Help texts are wrapped when they are shown. A paragraph that has line breaks of its own, or an
+    /// example that is too long, would be wrapped a second time.
+    #[test]
+    fn help_texts_are_wrapped_only_when_they_are_shown() {
+        fn check(command: &clap::Command) {
+            let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let is_text = |line: &&str| !line.is_empty() && !line.starts_with(' ');
+            for pair in lines.windows(2) {
+                assert!(
+                    !pair.iter().all(is_text),
+                    "{}: a paragraph is one line: {pair:?}",
+                    command
+                );
+            }
+            for line in lines.iter().filter(|line| !is_text(line)) {
+                assert!(line.chars().count() <= HELP_WIDTH, "{}: too long: {line}", command);
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
     #[test]
     fn the_commands_of_conntrack_stand_anywhere_among_its_options() {
         let parsed = |words: &[&str]| {

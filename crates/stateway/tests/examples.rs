@@ -26,10 +26,10 @@ fn check(configuration: &str, ruleset: &str, more: &[&str]) -> Output {
 /// The answer about a configuration that is to run on another machine.
 fn right_elsewhere(configuration: &str, ruleset: &str) -> String {
     let output = check(configuration, ruleset, &["--elsewhere"]);
-    let told = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     let problems = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{problems}");
-    told
+    text
 }
 
 #[test]
@@ -63,13 +63,16 @@ fn elsewhere_there_may_be_what_is_not_here_and_what_is_wrong_is_told() {
         )
     };
     let here = check(&text("none1", ""), FILTER, &[]);
-    let told = String::from_utf8(here.stderr).unwrap();
-    assert!(told.contains("there is no interface") && told.contains("no directory"), "{told}");
+    let message = String::from_utf8(here.stderr).unwrap();
+    assert!(
+        message.contains("there is no interface") && message.contains("no directory"),
+        "{message}"
+    );
     right_elsewhere(&text("none1", "rps_cpus = \"1000\""), FILTER);
     for (name, key, wrong) in [("none0", "", "none0"), ("none1", "bogus = 1", "bogus")] {
         let output = check(&text(name, key), FILTER, &["--elsewhere"]);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(2) && told.contains(wrong), "{told}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && message.contains(wrong), "{message}");
     }
 }
 
@@ -87,8 +90,8 @@ fn the_unit_is_one_that_systemd_takes_and_waits_for() {
     let verify = Command::new("systemd-analyze").args(["verify", file.to_str().unwrap()]).output();
     match verify {
         Ok(verified) => {
-            let told = String::from_utf8_lossy(&verified.stderr);
-            assert!(!told.contains("stateway.service"), "{told}");
+            let message = String::from_utf8_lossy(&verified.stderr);
+            assert!(!message.contains("stateway.service"), "{message}");
         }
         Err(_) => println!("SKIPPED: there is no systemd-analyze(1)"),
     }
@@ -96,17 +99,17 @@ fn the_unit_is_one_that_systemd_takes_and_waits_for() {
 
 #[test]
 fn a_mistyped_option_gets_advice_that_helps_or_none() {
-    let told = |words: &[&str]| {
+    let refusal = |words: &[&str]| {
         let output = Command::new(STATEWAY).args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8(output.stderr).unwrap()
     };
     for command in [&["rules", "check"][..], &["rules", "explain"], &["conntrack", "list"]] {
-        let told = told(&[command, &["--bogus"]].concat());
-        assert!(told.contains("unexpected argument '--bogus'"), "{told}");
-        assert!(!told.contains("as a value"), "{told}");
+        let message = refusal(&[command, &["--bogus"]].concat());
+        assert!(message.contains("unexpected argument '--bogus'"), "{message}");
+        assert!(!message.contains("as a value"), "{message}");
     }
-    assert!(told(&["check", "--confg", "x"]).contains("'--config'"));
+    assert!(refusal(&["check", "--confg", "x"]).contains("'--config'"));
 }
 
 #[test]
@@ -123,8 +126,8 @@ fn an_option_in_the_wrong_place_and_one_of_the_kernels_tool_get_advice() {
     ] {
         let output = Command::new(STATEWAY).args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(told.contains(code_and_advice), "{words:?}: {told}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(code_and_advice), "{words:?}: {message}");
     }
     let output = Command::new(STATEWAY).args(["conntrack", "-L", "-I"]).output().unwrap();
     assert!(!String::from_utf8(output.stderr).unwrap().contains("docs/conntrack.md"));

@@ -155,7 +155,7 @@ fn all_errors_of_a_configuration_are_told_in_one_go() {
     let ruleset = format!(r#"{{"nftables": [{table}, {chain}, {rule}]}}"#);
     std::fs::write(directory.path().join("nat.json"), ruleset).unwrap();
     std::fs::write(directory.path().join("cut.json"), r#"{"nftables": ["#).unwrap();
-    let told = |command: &str, mode: &str, rules: &str| {
+    let refusal = |command: &str, mode: &str, rules: &str| {
         let text = format!(
             "[gateway]\nwrokers = 2\n{mode}\n[[interface]]\nname = \"none0\"\n\
              [rules]\nfile = \"{rules}\"\n[control]\nsocket = \"/nonexistent/gw.sock\"\n"
@@ -168,7 +168,7 @@ fn all_errors_of_a_configuration_are_told_in_one_go() {
         message.replace(&format!("{}/", directory.path().display()), "")
     };
     for command in ["check", "run"] {
-        let message = told(command, "", "missing.json");
+        let message = refusal(command, "", "missing.json");
         let begins = [
             "gw.toml:2: gateway.wrokers: unknown key",
             "gw.toml:5: interface.name: there is no interface \"none0\"",
@@ -180,13 +180,13 @@ fn all_errors_of_a_configuration_are_told_in_one_go() {
             assert!(line.starts_with(begin), "{message}");
         }
     }
-    let message = told("check", "", "cut.json");
+    let message = refusal("check", "", "cut.json");
     assert!(
         message.lines().last().unwrap().starts_with("cut.json: document: invalid"),
         "{message}"
     );
     // The mode itself may be wrong, so no message says what a bridge does not support.
-    let message = told("check", "mode = \"router\"", "nat.json");
+    let message = refusal("check", "mode = \"router\"", "nat.json");
     assert!(message.contains("gw.toml:3: gateway.mode: "), "{message}");
     assert!(!message.contains("bridge translates") && !message.contains("two"), "{message}");
 }

@@ -192,10 +192,10 @@ fn rules_that_translate_are_refused_for_what_a_replay_is() {
     let config = written(&directory, "gateway.toml", config.as_bytes());
     let output = stateway(&["replay", &input, "-c", &config]);
     assert_eq!(output.status.code(), Some(2));
-    let told = stderr(&output);
-    assert!(told.contains("a replay has no routes, so it translates nothing"), "{told}");
-    assert!(told.contains("dnat ip to tcp dport map @forwards"), "{told}");
-    assert!(!told.contains("bridge"), "{told}");
+    let message = stderr(&output);
+    assert!(message.contains("a replay has no routes, so it translates nothing"), "{message}");
+    assert!(message.contains("dnat ip to tcp dport map @forwards"), "{message}");
+    assert!(!message.contains("bridge"), "{message}");
 }
 
 #[test]
@@ -527,14 +527,14 @@ fn a_replay_judges_packets_by_their_interface_as_the_gateway_does() {
     };
     let named = captured(&directory, "in.pcapng", &frames);
     for workers in ["1", "3"] {
-        let (refused, elsewhere, told) = refused(&named, &["--workers", workers]);
-        assert_eq!((refused, elsewhere, told.as_str()), (2, 0, ""));
+        let (refused, elsewhere, message) = refused(&named, &["--workers", workers]);
+        assert_eq!((refused, elsewhere, message.as_str()), (2, 0, ""));
     }
     let unnamed = captured(&directory, "in.pcap", &frames);
-    let (from_nowhere, elsewhere, told) = refused(&unnamed, &[]);
+    let (from_nowhere, elsewhere, message) = refused(&unnamed, &[]);
     assert_eq!((from_nowhere, elsewhere), (0, 5));
-    assert!(told.contains("5 of 5 packets came in by none of the interfaces"), "{told}");
-    assert!(told.contains("--interface NAME"), "{told}");
+    assert!(message.contains("5 of 5 packets came in by none of the interfaces"), "{message}");
+    assert!(message.contains("--interface NAME"), "{message}");
     // All packets come from the side that may open no connection, the answer and the repeated flow
     // too.
     assert_eq!(refused(&unnamed, &["--interface", "wan0"]), (5, 0, String::new()));

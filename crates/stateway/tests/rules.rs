@@ -82,9 +82,9 @@ fn a_ruleset_in_order_is_summed_up() {
     let file = File::new(HOME_ROUTER.as_bytes());
     let output = file.run(&["rules", "check"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let told = file.said(&output.stdout);
-    // Whether the kernel of this host may be asked is another matter.
-    let (begin, rest) = told.split_once("only the kernel runs these chains").unwrap();
+    let report = file.said(&output.stdout);
+    // This part depends on whether the kernel of this host may be asked.
+    let (begin, rest) = report.split_once("only the kernel runs these chains").unwrap();
     let (of_kernel, end) = rest.split_at(rest.find("left to the kernel:").unwrap());
     insta::assert_snapshot!("check", begin.to_owned() + end);
     assert!(of_kernel.contains("\ninet filter chain input: "), "{of_kernel}");
@@ -205,11 +205,11 @@ fn a_ruleset_that_judges_nothing_that_is_forwarded_says_so() {
     ] {
         let output = File::new(&document).run(&["rules", "check"], &[]);
         assert_eq!(output.status.code(), Some(0));
-        let told = text(&output.stdout);
-        assert_eq!(told.contains("ALL OF THEM PASS"), warns, "{told}");
-        let first = told.lines().next().unwrap();
-        assert_eq!(first.ends_with(": in order, but it LETS EVERYTHING PASS"), warns, "{told}");
-        assert_eq!(first.ends_with(": in order"), !warns, "{told}");
+        let report = text(&output.stdout);
+        assert_eq!(report.contains("ALL OF THEM PASS"), warns, "{report}");
+        let first = report.lines().next().unwrap();
+        assert_eq!(first.ends_with(": in order, but it LETS EVERYTHING PASS"), warns, "{report}");
+        assert_eq!(first.ends_with(": in order"), !warns, "{report}");
     }
 }
 
@@ -225,14 +225,14 @@ fn packets_are_explained_rule_by_rule() {
         "tcp 203.0.113.9 192.0.2.65:23 in wan0 out lan0",
         "udp 203.0.113.9 192.0.2.65:9 in wan0",
     ];
-    let mut told = String::new();
+    let mut session = String::new();
     for question in questions {
         let words: Vec<&str> = question.split_whitespace().collect();
         let output = file.run(&["rules", "explain", "--file"], &words);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        told = told + "$ " + question + "\n" + &text(&output.stdout) + "\n";
+        session = session + "$ " + question + "\n" + &text(&output.stdout) + "\n";
     }
-    insta::assert_snapshot!("explain", told);
+    insta::assert_snapshot!("explain", session);
     let question = "tcp 203.0.113.9:40000 192.0.2.65:443 in wan0 out lan0";
     let output = file.run(&["rules", "explain", "--json", "--file"], &[question]);
     let explained: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -317,10 +317,10 @@ fn a_ruleset_that_can_not_be_loaded_is_refused_with_the_place() {
             let question: &[&str] =
                 if command.len() == 3 { &["udp", "192.0.2.1", "192.0.2.2:5"] } else { &[] };
             let output = file.run(command, question);
-            let told = text(&output.stdout) + &text(&output.stderr);
-            assert_eq!(output.status.code(), Some(2), "{told}");
-            assert!(told.contains(said), "{said}: {told}");
-            assert!(told.contains("is refused"), "{told}");
+            let message = text(&output.stdout) + &text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{message}");
+            assert!(message.contains(said), "{said}: {message}");
+            assert!(message.contains("is refused"), "{message}");
         }
     }
 }
@@ -379,12 +379,12 @@ fn no_damage_makes_the_command_panic() {
             file.run(&["rules", "check"], &[]),
             file.run(&["rules", "explain", "--allow-unsupported", "--file"], &asked),
         ] {
-            let told = text(&output.stderr);
-            assert!(!told.contains("panicked"), "{told}");
+            let message = text(&output.stderr);
+            assert!(!message.contains("panicked"), "{message}");
             match output.status.code() {
                 Some(0) => taken += 1,
                 Some(2) => refused += 1,
-                other => panic!("{other:?}: {told}"),
+                other => panic!("{other:?}: {message}"),
             }
         }
     }
@@ -409,7 +409,7 @@ fn inner_packets_of_tunnels_are_explained_too() {
         );
         frame.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    let judged = "with tunnels = \"judged\" the forward chains judge the inner packet too";
+    let remark = "with tunnels = \"judged\" the forward chains judge the inner packet too";
     for (length, way, expected) in [
         (40, "in lan0 out wan0", "they accept it"),
         (40, "in wan0 out lan0", "they drop it"),
@@ -417,7 +417,10 @@ fn inner_packets_of_tunnels_are_explained_too() {
     ] {
         let question = wrap(length) + " " + way;
         let output = rules.run(&["rules", "explain", "--file"], &[&question]);
-        let told = text(&output.stdout);
-        assert!(told.contains(judged) && told.contains(expected), "{expected}: {told}");
+        let explanation = text(&output.stdout);
+        assert!(
+            explanation.contains(remark) && explanation.contains(expected),
+            "{expected}: {explanation}"
+        );
     }
 }

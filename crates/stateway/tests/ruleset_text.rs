@@ -186,9 +186,83 @@ fn the_messages_of_nft_are_told_with_file_and_line() {
         );
     }
     let links = files.stateway(&["rules", "check", "links.nft"]);
-    let told = text(&links.stderr);
-    assert!(told.starts_with("links.nft:3: Interface does not exist"), "{told}");
-    assert!(told.contains("write iifname and oifname in place of iif and oif"), "{told}");
+    let message = text(&links.stderr);
+    assert!(message.starts_with("links.nft:3: Interface does not exist"), "{message}");
+    assert!(message.contains("write iifname and oifname in their place"), "{message}");
+}
+
+/// Rules that name interfaces by their number, in all places where nft takes one.
+const BY_NUMBER: &str = "table inet t {
+    set inner {
+        type iface_index
+        elements = { \"lan0\", \"lan1\" }
+    }
+    chain c {
+        type filter hook forward priority 0
+        iif \"lan0\" oif \"wan0\" accept
+        iif @inner accept
+        iif . oif { \"lan1\" . \"wan0\", \"lo\" . \"lan0\" } accept
+        meta mark set iif map { \"lan0\" : 5 }
+        fib daddr oif \"wan0\" accept
+    }
+}
+";
+
+#[test]
+fn rules_may_name_the_interfaces_of_this_host_by_number() {
+    if !has_nft() {
+        return;
+    }
+    let elsewhere = BY_NUMBER.replace("\"lan1\"", "\"lan7\"");
+    let flowtable = "table inet t {
+    flowtable fast {
+        hook ingress priority 0
+        devices = { lan0, wan0 }
+    }
+    chain c {
+        type filter hook forward priority 0
+        flow add @fast
+    }
+}
+";
+    let files = Files::new(&[
+        ("rules.nft", "include \"./part.nft\"\n"),
+        ("part.nft", BY_NUMBER),
+        ("elsewhere.nft", &elsewhere),
+        ("flowtable.nft", flowtable),
+    ]);
+    let program = files.path("stateway");
+    fs::copy(BINARY, &program).unwrap();
+    // An odd number of them, where the kernel has bridges, and one with a name that the kernel
+    // gives as well.
+    let host = "ip link add lan0 type veth peer name wan0 && \
+                ip link add veth0 type veth peer name lan1; ip link add br-a.7 type bridge";
+    let within = |what: &str| {
+        let all = format!("{host} && ip -o link > before; {what}");
+        let output = files.run(&["unshare", "--net", "sh", "-c", &all]);
+        assert!(output.status.success(), "{what}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let json = within("nft -f rules.nft && nft -j list ruleset");
+    fs::write(files.path("rules.json"), json).unwrap();
+    let wanted = text(&files.stateway(&["rules", "check", "--json", "rules.json"]).stdout);
+    let check = "./stateway rules check --json rules.nft && ip -o link | diff before - >&2";
+    assert_eq!(within(check), wanted);
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    if has(&[&nobody.split(' ').collect::<Vec<_>>()[..], &["unshare", "--user", "--net", "true"]]
+        .concat())
+    {
+        assert_eq!(within(&format!("{nobody} {check}")), wanted);
+    }
+    let message = within("./stateway rules check elsewhere.nft 2>&1; [ $? = 2 ]");
+    assert!(message.starts_with("elsewhere.nft:4: Interface does not exist"), "{message}");
+    assert!(message.contains("\nelsewhere.nft:10: Interface does not exist"), "{message}");
+    // The kernel may have no flowtables.
+    let message = within(
+        "if nft -f flowtable.nft 2>&1; then ./stateway rules check flowtable.nft; else \
+         ./stateway rules check flowtable.nft 2>&1 | grep 'its kernel has no flowtables'; fi",
+    );
+    println!("{message}");
 }
 
 #[test]
@@ -271,10 +345,8 @@ fn rules_that_iptables_can_not_say_for_nft_are_listed_with_their_lines() {
     if !has_nft() || !has_iptables() {
         return;
     }
-    let more = "-A FORWARD -m set --match-set no-such-set src -j DROP\n\
-                [7:9] -A FORWARD -m u32 --u32 \"0x0=0x1\" -j DROP\n\
-                -A FORWARD -p udp -m string --string \"a \\\"b\" --algo bm -j DROP\n\
-                -A FORWARD -m u32 --u32 \"0x0=0x1\" -j DROP\n\
+    let more = "-A FORWARD -p icmp -m icmp -j DROP\n\
+                [7:9] -A FORWARD -p icmp -m icmp --icmp-type 3/4 -j DROP\n\
                 COMMIT\n# Completed";
     let save = SAVE.replacen("COMMIT\n# Completed", more, 1);
     let files = Files::new(&[("old.save", &save)]);
@@ -284,22 +356,84 @@ fn rules_that_iptables_can_not_say_for_nft_are_listed_with_their_lines() {
     ] {
         let output = files.stateway(words);
         assert_eq!(output.status.code(), Some(2));
+        let told = text(&output.stderr);
         let what = "iptables-restore-translate can not say this rule in nft's syntax";
-        assert_eq!(
-            text(&output.stderr),
-            format!(
-                "old.save:9: iptables-restore-translate does not take it: Set no-such-set doesn't \
-                 exist.\n    -A FORWARD -m set --match-set no-such-set src -j DROP\n\
-                 old.save:10: {what}\n    [7:9] -A FORWARD -m u32 --u32 \"0x0=0x1\" -j DROP\n\
-                 old.save:11: {what}\n    \
-                 -A FORWARD -p udp -m string --string \"a \\\"b\" --algo bm -j DROP\n\
-                 old.save:12: {what}\n    -A FORWARD -m u32 --u32 \"0x0=0x1\" -j DROP\n\
-                 old.save: nothing of it is applied: write the rules above in nft's syntax, or take \
-                 them out\n"
-            )
+        assert!(
+            told.starts_with("old.save:9: iptables-restore-translate does not take it"),
+            "{told}"
         );
+        let second = format!(
+            "old.save:10: {what}\n    [7:9] -A FORWARD -p icmp -m icmp --icmp-type 3/4 -j DROP\n\
+             old.save: nothing of it is applied: write the rules above in nft's syntax, or take \
+             them out\n"
+        );
+        assert!(told.ends_with(&second), "{told}");
         assert_eq!(text(&output.stdout), "");
     }
+}
+
+/// A ruleset of iptables-save with this rule in line 3.
+fn save_with(rule: &str) -> String {
+    format!("*filter\n:FORWARD DROP [0:0]\n-A FORWARD {rule}\nCOMMIT\n")
+}
+
+#[test]
+fn rules_that_iptables_translates_wrongly_keep_their_meaning_or_are_refused() {
+    if !has_nft() || !has_iptables() {
+        return;
+    }
+    for (rule, nft) in [
+        ("-p tcp -m tcp -j ACCEPT", "ip protocol tcp counter accept"),
+        ("-p udp -m udp -j ACCEPT", "ip protocol udp counter accept"),
+        ("-p esp -m esp -j ACCEPT", "ip protocol esp counter accept"),
+        ("-p tcp -m tcp --dport 0:65535 -j ACCEPT", "ip protocol tcp counter accept"),
+        (
+            "-m addrtype ! --dst-type LOCAL --src-type UNICAST -j ACCEPT",
+            "fib saddr type unicast fib daddr type != local counter accept",
+        ),
+    ] {
+        let chain = "type filter hook forward priority 0; policy drop;";
+        let wanted = format!("table ip filter {{ chain FORWARD {{ {chain} {nft}; }}; }}\n");
+        let files = Files::new(&[("a.save", &save_with(rule)), ("a.nft", &wanted)]);
+        let check = |file| {
+            let output = files.stateway(&["rules", "check", "--json", file]);
+            assert!(output.status.success(), "{rule}: {}", text(&output.stderr));
+            text(&output.stdout)
+        };
+        assert_eq!(check("a.save"), check("a.nft"), "{rule}");
+    }
+    let texts = "-m comment --comment \"bob's \\\"laptop\\\"\" -j LOG --log-prefix \"cost $5: \"";
+    let files = Files::new(&[("a.save", &save_with(texts))]);
+    let output = files.stateway(&["rules", "check", "a.save"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn rules_without_a_right_translation_and_files_that_are_cut_off_are_refused() {
+    let refused = [
+        save_with("-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT"),
+        save_with("-m conntrack --ctstate NEW,DNAT -j ACCEPT"),
+        save_with("-p tcp -m multiport ! --ports 22,80 -j ACCEPT"),
+        save_with("-j CONNMARK --restore-mark --nfmask 0x3f00 --ctmask 0x3f00"),
+        save_with("-j CONNMARK --set-xmark 0x5/0xff"),
+        save_with("! -i + -j ACCEPT"),
+        save_with("-m conntrack --ctorigdstport 8080 -j ACCEPT"),
+        save_with("-p tcp -m tcp --dport "),
+        format!("\n\n{}", save_with("-j ACCEPT").replace("COMMIT\n", "")),
+    ];
+    for save in refused {
+        let files = Files::new(&[("a.save", &save)]);
+        let output = files.stateway(&["rules", "check", "a.save"]);
+        assert_eq!(output.status.code(), Some(2), "{save}");
+        let told = text(&output.stderr);
+        assert!(told.starts_with("a.save:3: "), "{save}: {told}");
+    }
+    let warning = "# Warning: table ip filter is managed by iptables-nft, do not touch!\n\
+                   table ip filter { }\n";
+    let files = Files::new(&[("a.nft", warning)]);
+    let output = files.stateway(&["rules", "check", "a.nft"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("load the output of iptables-save"));
 }
 
 #[test]
@@ -316,8 +450,8 @@ fn a_host_without_nft_is_told_what_to_do() {
     let output = files
         .run(&[&within[..], &["env", "PATH=bin", BINARY, "rules", "check", "rules.nft"]].concat());
     assert_eq!(output.status.code(), Some(2));
-    let told = text(&output.stderr);
-    assert!(told.contains("nft is not there to read it: install nftables"), "{told}");
+    let message = text(&output.stderr);
+    assert!(message.contains("nft is not there to read it: install nftables"), "{message}");
     // As on a host that lets nobody make namespaces.
     let closed = "echo 0 > /proc/sys/user/max_net_namespaces && exec \"$@\"";
     let within = ["unshare", "--user", "--map-root-user", "sh", "-c", closed, "sh"];
@@ -326,9 +460,9 @@ fn a_host_without_nft_is_told_what_to_do() {
     }
     let output = files.run(&[&within[..], &[BINARY, "rules", "check", "rules.nft"]].concat());
     assert_eq!(output.status.code(), Some(2));
-    let told = text(&output.stderr);
+    let message = text(&output.stderr);
     assert!(
-        told.contains("network namespace") && told.contains("run the command as root"),
-        "{told}"
+        message.contains("network namespace") && message.contains("run the command as root"),
+        "{message}"
     );
 }

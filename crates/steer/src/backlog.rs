@@ -60,7 +60,7 @@ impl Backlog {
         }
     }
 
-    /// Whether a packet may enter while `queue_length` packets wait; a datagram in fragments
+    /// Decides whether a packet may enter while `queue_length` packets wait; a datagram in fragments
     /// counts as many. `flow_hash` returns any hash that the packets of one flow share; it is
     /// called only while the flow limit applies.
     ///

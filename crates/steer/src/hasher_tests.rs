@@ -339,11 +339,12 @@ fn the_inner_flow_of_a_tunnel_chooses_the_bucket_and_not_the_key() {
                 let frame = tunnelled(flags, words, flow, back);
                 let network = wire::dissect(&frame).unwrap().network.unwrap();
                 let steered = hasher.steer_frame(&frame, &network, ZONE, None);
-                let judged = SteeringConfig { tunnels: TunnelSteering::Judged, ..config };
-                let judged = SteeringHasher::new(judged).steer_frame(&frame, &network, ZONE, None);
+                let carrying = SteeringConfig { tunnels: TunnelSteering::Judged, ..config };
+                let carried =
+                    SteeringHasher::new(carrying).steer_frame(&frame, &network, ZONE, None);
                 let Steered::Flow { keyed, hash, bucket } = steered else { panic!("{steered:?}") };
                 if config.tunnels == TunnelSteering::Inner {
-                    assert_eq!(judged, Steered::Carrying { keyed, hash, bucket });
+                    assert_eq!(carried, Steered::Carrying { keyed, hash, bucket });
                 }
                 (keyed.key, bucket)
             };

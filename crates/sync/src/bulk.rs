@@ -8,7 +8,7 @@ use crate::message::BulkId;
 /// How far a bulk transfer has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Which transfer.
+    /// Name of the transfer.
     pub bulk: BulkId,
     /// Records sent or received.
     pub done: u64,

@@ -1,5 +1,7 @@
 //! Reading and writing of fields in network byte order.
 
+use flow::codec::{self, Write};
+
 /// Reads fields from the front of some bytes. Each method is `None` if too few are left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub &'a [u8]);
@@ -36,20 +38,10 @@ impl<'a> Reader<'a> {
     /// A number in groups of seven bits, the lowest first. Only the shortest form is taken, so
     /// each number has one.
     pub fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..u64::BITS).step_by(7) {
-            let byte = self.u8()?;
-            let group = u64::from(byte & 0x7f);
-            let shifted = group << shift;
-            if shifted >> shift != group || (byte == 0 && shift > 0) {
-                return None;
-            }
-            value |= shifted;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
+        let mut from = codec::Reader::new(self.0);
+        let value = from.varint().ok()?;
+        self.0 = from.rest();
+        Some(value)
     }
 
     /// `Some` if nothing is left.
@@ -59,12 +51,8 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends a number in the form of [`Reader::varint`].
-pub(crate) fn put_varint(mut value: u64, bytes: &mut Vec<u8>) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
+pub(crate) fn put_varint(value: u64, bytes: &mut Vec<u8>) {
+    bytes.varint(value);
 }
 
 #[cfg(test)]

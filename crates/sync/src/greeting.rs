@@ -48,7 +48,7 @@ impl Bond {
 /// A greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Greeting {
-    /// Which of the three.
+    /// Its kind.
     pub kind: Kind,
     /// Its sender.
     pub host: Host,
@@ -115,7 +115,7 @@ pub(crate) struct Agreed {
     pub is_kept: bool,
 }
 
-/// Makes greetings and judges those of others.
+/// Makes greetings and checks those of others.
 pub(crate) struct Greeter {
     /// This node.
     pub host: Host,
@@ -126,7 +126,7 @@ pub(crate) struct Greeter {
     greeting: Key,
     fresh: Fresh,
     bond: Option<Bond>,
-    /// Of which the fresh values in answers are made.
+    /// Key from which the fresh values in answers are derived.
     answering: Key,
 }
 
@@ -149,8 +149,8 @@ impl Greeter {
         self.bond
     }
 
-    /// Keys have come into force with a process with which this one has a bond. All answers from
-    /// before are void.
+    /// Notes the bond with the process of the peer whose keys have come into force. All answers
+    /// from before are void.
     pub fn renew(&mut self, bond: Bond) {
         self.bond = Some(bond);
         self.answering = self.fresh.draw();

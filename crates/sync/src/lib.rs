@@ -22,6 +22,7 @@ mod keys;
 mod likeness;
 mod lineage;
 mod message;
+mod names;
 mod node;
 mod outbox;
 mod packet;
@@ -41,11 +42,12 @@ pub use fault::Faults;
 pub use keys::{HashSecret, KeyTooShort, PreSharedKey, Seed};
 pub use likeness::{Aspect, Consequence, Likeness, Mismatch};
 pub use lineage::{Applied, GRAVES_MAX, Lineage, Verdict};
-pub use message::BulkId;
+pub use message::{BulkId, WORDS_BYTES_MAX};
+pub use names::{NameHasher, NameMap};
 pub use node::{NameNotFit, NodeId, NodeName};
 pub use record::{Batch, Identity, Mark, Part, RECORD_BYTES_MAX, Record, RecordKind};
 pub use refusal::{Refusal, Refusals};
 pub use session::{
     AWAY_AFTER, Agreement, Config, Counters, Event, NotTaken, PeerStatus, Presence,
-    RECORD_COST_BYTES, SecretRole, Session, SettingOutOfBounds, Settings, Status,
+    RECORD_COST_BYTES, SecretRole, Session, SettingOutOfBounds, Settings, Status, StreamId,
 };

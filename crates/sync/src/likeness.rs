@@ -1,4 +1,4 @@
-//! Whether two peers steer and decide alike.
+//! The settings by which two peers see whether they steer and decide alike.
 
 use std::collections::BTreeSet;
 

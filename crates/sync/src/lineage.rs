@@ -1,13 +1,14 @@
 //! The rule by which a receiver applies records: the end of an old connection never hits a new one
 //! with the same key, and no record rolls a connection back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use flow::Timestamp;
 
 use crate::fault::Faults;
 use crate::message::BulkId;
+use crate::names::NameMap;
 use crate::record::{Record, RecordKind};
 
 /// How long the end of a connection is remembered, by the sender's clock. Two workers' records of one
@@ -45,12 +46,12 @@ pub enum Verdict {
     Ignore,
 }
 
-/// Judges the records of one peer.
+/// Decides on the records of one peer.
 #[derive(Debug, Default)]
 pub struct Applied {
     bulk: BulkId,
     /// The highest incarnation of each key that has ended.
-    graves: BTreeMap<u64, u64>,
+    graves: NameMap<u64>,
     /// The same, with the time until which it is remembered, the oldest first.
     order: VecDeque<(Timestamp, u64, u64)>,
     forgotten: u64,
@@ -84,17 +85,24 @@ impl Applied {
         self.forgotten
     }
 
-    /// Judges a record of a batch of this [`time`](crate::Batch::time). `held` is the lineage of the
+    /// Decides on a record of a batch of this [`time`](crate::Batch::time). `held` is the lineage of the
     /// connection with its key, if there is one.
-    pub fn judge(&mut self, now: Timestamp, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
+    pub fn decide(
+        &mut self,
+        now: Timestamp,
+        held: Option<Lineage>,
+        record: &Record<'_>,
+    ) -> Verdict {
         self.forget(now);
         match record.kind {
-            RecordKind::End => self.judge_end(now, held, record),
-            RecordKind::Insert | RecordKind::Change => self.judge_state(held, record),
+            RecordKind::End => self.decide_on_end(now, held, record),
+            RecordKind::Insert | RecordKind::Change => self.decide_on_state(held, record),
+            // They are about connections of this node.
+            RecordKind::News | RecordKind::EndNews => Verdict::Ignore,
         }
     }
 
-    fn judge_state(&self, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
+    fn decide_on_state(&self, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
         let identity = record.identity;
         let (incarnation, version) = (identity.incarnation, identity.version);
         let new = Lineage { incarnation, version, seen: self.bulk };
@@ -113,7 +121,12 @@ impl Applied {
         }
     }
 
-    fn judge_end(&mut self, now: Timestamp, held: Option<Lineage>, record: &Record<'_>) -> Verdict {
+    fn decide_on_end(
+        &mut self,
+        now: Timestamp,
+        held: Option<Lineage>,
+        record: &Record<'_>,
+    ) -> Verdict {
         let incarnation = record.identity.incarnation;
         let is_newer = held.is_some_and(|held| held.incarnation > incarnation);
         if is_newer && !self.faults.takes_old_ends() {

@@ -26,7 +26,7 @@ fn apply(
 ) -> State {
     let (identity, kind) = given;
     let record = Record { identity, kind, body: &[] };
-    match applied.judge(now, state.map(|(lineage, _)| lineage), &record) {
+    match applied.decide(now, state.map(|(lineage, _)| lineage), &record) {
         Verdict::Insert(lineage) => {
             assert!(state.is_none());
             Some((lineage, identity.version))

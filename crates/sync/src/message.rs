@@ -31,7 +31,12 @@ pub(crate) enum Message {
     EndBulk(BulkId, u64),
     /// Records of connections.
     Records(Batch),
+    /// Words of the sender's owner: from 1 to [`WORDS_BYTES_MAX`] bytes.
+    Words(Vec<u8>),
 }
+
+/// Most bytes that an owner says at once.
+pub const WORDS_BYTES_MAX: usize = 64;
 
 const LIKENESS: u8 = 1;
 const FOLLOW: u8 = 2;
@@ -41,6 +46,7 @@ const BEGIN_BULK: u8 = 5;
 const END_BULK: u8 = 6;
 const LIVE_RECORDS: u8 = 7;
 const BULK_RECORDS: u8 = 8;
+const WORDS: u8 = 9;
 
 /// Bytes of a message in front of its records, with the number of a bulk transfer.
 pub(crate) const RECORDS_HEADER_BYTES_MAX: usize = 1 + 4 + 8 + 2;
@@ -70,6 +76,11 @@ impl Message {
                 bytes[at..].copy_from_slice(&batch.count().to_be_bytes());
                 batch.records().for_each(|record| record.encode(bytes));
             }
+            Self::Words(words) => {
+                bytes.push(WORDS);
+                bytes.push(words.len() as u8);
+                bytes.extend_from_slice(words);
+            }
         }
     }
 
@@ -94,6 +105,13 @@ impl Message {
             BULK_RECORDS => {
                 let part = Part::Bulk(BulkId(reader.u32()?));
                 return Batch::decode(part, &mut reader).map(Self::Records);
+            }
+            WORDS => {
+                let length = usize::from(reader.u8()?);
+                if !(1..=WORDS_BYTES_MAX).contains(&length) {
+                    return None;
+                }
+                Self::Words(reader.bytes(length)?.to_vec())
             }
             _ => return None,
         };

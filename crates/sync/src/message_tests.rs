@@ -35,12 +35,12 @@ type Fields = (u64, u64, u32, u8, Vec<u8>);
 fn batch() -> impl Strategy<Value = (Part, Vec<Fields>)> {
     let part = prop_oneof![Just(Part::Live), any::<u32>().prop_map(|it| Part::Bulk(BulkId(it)))];
     let body = prop::collection::vec(any::<u8>(), 0..100);
-    let fields = (any::<u64>(), any::<u64>(), any::<u32>(), 0u8..3, body);
+    let fields = (any::<u64>(), any::<u64>(), any::<u32>(), 0u8..5, body);
     (part, prop::collection::vec(fields, 1..20))
 }
 
 fn record((key, incarnation, version, kind, body): &Fields) -> Record<'_> {
-    let kind = [RecordKind::Insert, RecordKind::Change, RecordKind::End][usize::from(*kind)];
+    let kind = RecordKind::ALL[usize::from(*kind)];
     let identity = Identity { key: *key, incarnation: *incarnation, version: *version };
     Record { identity, kind, body }
 }
@@ -62,6 +62,7 @@ fn other() -> impl Strategy<Value = Message> {
         any::<[u8; 16]>().prop_map(|secret| Message::Secret(HashSecret::new(secret))),
         (bulk.clone(), any::<u64>()).prop_map(|(id, count)| Message::BeginBulk(id, count)),
         (bulk, any::<u64>()).prop_map(|(id, count)| Message::EndBulk(id, count)),
+        prop::collection::vec(any::<u8>(), 1..WORDS_BYTES_MAX + 1).prop_map(Message::Words),
         proof(),
     ]
 }
@@ -126,6 +127,6 @@ fn fields_that_can_not_be_are_refused() {
     assert_eq!(Message::decode(&[0]), None, "no such message");
     assert_eq!(Message::decode(&[2, 0, 0, 0, 0, 1]), None, "a bulk that nobody wants");
     let mut unknown_kind = frame(&fields(2, b""));
-    unknown_kind[3 + 8 + 8] |= 3;
+    unknown_kind[3 + 8 + 8] = 5;
     assert_eq!(Message::decode(&unknown_kind), None);
 }

@@ -122,6 +122,11 @@ impl Outbox {
         };
     }
 
+    /// The number of the stream.
+    pub fn stream(&self) -> u32 {
+        self.stream
+    }
+
     /// Bytes of memory that the frames take.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -326,7 +331,8 @@ impl Outbox {
     /// Counts frames as lost that others have overtaken. `newest` is when the last of those that
     /// have arrived was sent.
     fn find_losses(&mut self, now: Timestamp, newest: Timestamp) {
-        let landed = self.frames.iter().rposition(|frame| frame.flight == Flight::Landed);
+        let mut sent = self.frames.range(..self.sent);
+        let landed = sent.rposition(|frame| frame.flight == Flight::Landed);
         let Some(last) = landed else { return };
         let patience = self.round_trip.smoothed() + REORDERED_TIME;
         let mut found = 0;

@@ -77,6 +77,31 @@ proptest! {
 }
 
 #[test]
+fn a_sender_waits_for_the_owner_of_the_peer() {
+    let (mut outbox, mut inbox) = (Outbox::default(), Inbox::default());
+    let frames = 2 * WINDOW_FRAMES as u32;
+    for version in 0..frames {
+        // Each part begins a frame of its own.
+        push(&mut outbox, at(0), version, Part::Bulk(BulkId(version)));
+    }
+    let mut taken = 0;
+    for ms in 0..1000 {
+        let now = at(ms);
+        outbox.expire(now);
+        while let Some((place, bytes)) = outbox.next(now) {
+            assert_eq!(inbox.check(place, bytes.len()), Ok(()), "{place:?}, {taken} taken");
+            inbox.insert(now, place, (bytes.len(), Message::decode(bytes).unwrap()));
+        }
+        assert_eq!(outbox.records(), u64::from(frames - taken));
+        // The owner is slow at first.
+        let count = if ms < 500 { 1 } else { 100 };
+        taken += (0..count).filter(|_| inbox.take(now).is_some()).count() as u32;
+        outbox.acknowledge(now, &inbox.acknowledge());
+    }
+    assert_eq!((taken, outbox.records(), outbox.resent()), (frames, 0, 0));
+}
+
+#[test]
 fn an_acknowledgment_of_frames_that_were_never_sent_is_refused() {
     let mut outbox = Outbox::default();
     push(&mut outbox, at(0), 1, Part::Live);

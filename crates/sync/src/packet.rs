@@ -60,7 +60,7 @@ impl SealedHeader {
 /// Most ranges in one acknowledgment. Frames beyond them are acknowledged later.
 pub(crate) const ACK_RANGES_MAX: usize = 16;
 
-/// Which frames of a stream have arrived.
+/// The frames of a stream that have arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ack {
     /// The stream.

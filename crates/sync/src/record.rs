@@ -33,13 +33,25 @@ pub enum RecordKind {
     Change = 1,
     /// It has ended.
     End = 2,
+    /// News for its owner, which is the receiver: packets of it have come to the sender, and this is
+    /// what they have made of it.
+    News = 3,
+    /// News for its owner, which is the receiver: a packet or an operator has ended it.
+    EndNews = 4,
+}
+
+impl RecordKind {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Insert, Self::Change, Self::End, Self::News, Self::EndNews];
+    /// Bits of a kind.
+    const BITS: u32 = 3;
 }
 
 /// One state of a connection. The record of an insert or of a change holds all of the state, so a
 /// receiver that has not seen the connection before makes it from either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Which state of which connection.
+    /// Name of the state and its connection.
     pub identity: Identity,
     /// Its fate.
     pub kind: RecordKind,
@@ -51,7 +63,7 @@ impl<'a> Record<'a> {
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
         let Identity { key, incarnation, version } = self.identity;
         bytes.extend_from_slice(&key.to_be_bytes());
-        put_varint((self.body.len() as u64) << 2 | self.kind as u64, bytes);
+        put_varint((self.body.len() as u64) << RecordKind::BITS | self.kind as u64, bytes);
         put_varint(incarnation, bytes);
         put_varint(version.into(), bytes);
         bytes.extend_from_slice(self.body);
@@ -60,13 +72,9 @@ impl<'a> Record<'a> {
     fn decode(reader: &mut Reader<'a>) -> Option<Self> {
         let key = reader.u64()?;
         let head = reader.varint()?;
-        let kind = match head & 3 {
-            0 => RecordKind::Insert,
-            1 => RecordKind::Change,
-            2 => RecordKind::End,
-            _ => return None,
-        };
-        let length = usize::try_from(head >> 2).ok().filter(|it| *it <= RECORD_BYTES_MAX)?;
+        let kind = *RecordKind::ALL.get((head & ((1 << RecordKind::BITS) - 1)) as usize)?;
+        let length =
+            usize::try_from(head >> RecordKind::BITS).ok().filter(|it| *it <= RECORD_BYTES_MAX)?;
         let incarnation = reader.varint()?;
         let version = reader.varint()?.try_into().ok()?;
         let identity = Identity { key, incarnation, version };
@@ -86,7 +94,7 @@ pub enum Part {
 /// Names a batch that a session has given out, for [`Session::applied`](crate::Session::applied).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Mark {
-    /// Of whose stream it is. Streams have numbers only within a bond.
+    /// The bond whose stream it is from. Streams have numbers only within a bond.
     pub(crate) bond: Option<Bond>,
     pub(crate) place: Place,
 }

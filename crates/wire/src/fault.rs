@@ -1,4 +1,4 @@
-//! Which check a malformed header has failed, with its numbers.
+//! The check that a malformed header has failed, with its numbers.
 
 use crate::{
     Dissected, ETHERNET_LEN, Family, Malformed, dissect,

@@ -104,7 +104,7 @@ pub struct Verdict {
 ///
 /// # Errors
 /// If the file is of another form.
-pub fn judge(
+pub fn compare(
     text: &str,
     recorded: &Recorded,
     found: &[Figure],

@@ -36,7 +36,7 @@ fn verdict(figure: Figure) -> Verdict {
         ("making", "datagrams"),
         ("packet", "masquerade"),
     ]);
-    judge(TEXT, &recorded(), &[figure], &known).unwrap()
+    compare(TEXT, &recorded(), &[figure], &known).unwrap()
 }
 
 #[test]
@@ -67,8 +67,10 @@ fn a_rise_within_two_per_cent_passes() {
 fn an_improvement_passes_and_is_told() {
     let Verdict { problems, improvements } = verdict(figure(979, &[]));
     assert_eq!(problems, []);
-    let [told] = &improvements[..] else { panic!("{improvements:?}") };
-    assert!(told.contains("979") && told.contains("2.1 % less") && told.contains("--write"));
+    let [message] = &improvements[..] else { panic!("{improvements:?}") };
+    assert!(
+        message.contains("979") && message.contains("2.1 % less") && message.contains("--write")
+    );
 }
 
 #[test]
@@ -83,7 +85,7 @@ fn a_figure_without_a_budget_fails() {
 #[test]
 fn a_budget_for_nothing_fails_also_when_only_some_figures_are_measured() {
     let known = BTreeSet::from([("packet", "masquerade"), ("making", "datagrams")]);
-    let Verdict { problems, .. } = judge(TEXT, &recorded(), &[], &known).unwrap();
+    let Verdict { problems, .. } = compare(TEXT, &recorded(), &[], &known).unwrap();
     let [problem] = &problems[..] else { panic!("{problems:?}") };
     assert_eq!(
         (problem.line, problem.what.as_str()),

@@ -80,7 +80,7 @@ pub fn run(
     let recorded: Recorded = toml::from_str(&crate::read(root, FUNCTIONS)?)
         .with_context(|| format!("{FUNCTIONS} is of another form"))?;
     let known = all.iter().map(|it| (it.kind.as_str(), it.name.as_str())).collect();
-    let Verdict { problems, improvements } = budget::judge(&text, &recorded, &found, &known)
+    let Verdict { problems, improvements } = budget::compare(&text, &recorded, &found, &known)
         .with_context(|| format!("{BUDGETS} is of another form"))?;
     print(&found, options.json)?;
     for improvement in improvements {

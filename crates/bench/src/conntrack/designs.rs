@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ::conntrack::proto::tcp::{Segment, Step, TcpTracker};
 use ::conntrack::syn_proxy::Screening;
 use ::conntrack::{
-    Action, Checksum, Context, Cursor, Direction, Expectations, Filter, Guess, KnownTunnels,
-    Limits, Replication, Settings, Table, TrackedPacket,
+    Action, Change, Checksum, ConnectionRecord, Context, Cursor, Direction, Expectations, Filter,
+    Guess, KnownTunnels, Limits, NoInterfaces, Replication, Settings, Table, TrackedPacket,
 };
 use conntrack::Verdict;
 use engine::Hardware;
@@ -193,6 +193,70 @@ impl Buckets {
     }
 }
 
+/// State sync needs these of the tables.
+impl Buckets {
+    /// The hash that chooses the buckets.
+    pub fn steering(&self) -> &SteeringHasher {
+        &self.steering
+    }
+
+    /// The number of tables.
+    pub fn buckets(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Makes each table known by its place.
+    pub fn join_replication(&mut self) {
+        for (table, place) in self.tables.iter_mut().zip(0..) {
+            table.join_replication(&mut self.desk.replication, place);
+        }
+    }
+
+    /// How changes are collected.
+    pub fn replication(&mut self) -> &mut Replication {
+        &mut self.desk.replication
+    }
+
+    /// Shows changes of a table; see [`Table::take_changes`].
+    pub fn take_changes(
+        &mut self,
+        place: u16,
+        budget: usize,
+        now: Timestamp,
+        each: impl FnMut(Change),
+    ) -> bool {
+        let mut context = self.desk.context(&mut self.limits, now);
+        let table = &mut self.tables[usize::from(place)];
+        table.take_changes(budget, &NoInterfaces, &mut context, each)
+    }
+
+    /// Shows connections of a table; see [`Table::tell_all_from`].
+    pub fn tell_all(
+        &mut self,
+        bucket: BucketId,
+        from: Cursor,
+        budget: u32,
+        now: Timestamp,
+        each: impl FnMut(Change),
+    ) -> Option<Cursor> {
+        let context = self.desk.context(&mut self.limits, now);
+        self.tables[bucket.index()].tell_all_from(from, budget, &NoInterfaces, &context, each)
+    }
+
+    /// The record of the connection of a packet.
+    pub fn record_of(&self, network: &Network, now: Timestamp) -> Option<ConnectionRecord> {
+        let Flow { keyed, hash, bucket, .. } = Flow::of(&self.steering, network);
+        self.tables[bucket.index()].record_of(&keyed, hash, &NoInterfaces, now)
+    }
+
+    /// Shows all connections.
+    pub fn list(&self, now: Timestamp, mut each: impl FnMut(::conntrack::Connection)) {
+        for table in &self.tables {
+            table.list(Cursor::default(), u32::MAX, now, &mut each);
+        }
+    }
+}
+
 impl Lane for Buckets {
     fn track(&mut self, batch: &[Packet], pen: &Pen, now: Timestamp, prefetch: bool) {
         self.flows.clear();
@@ -297,7 +361,7 @@ impl Map {
     }
 
     /// `None` for a packet that does not belong to its connection.
-    fn judge(&mut self, packet: &Packet, pen: &Pen, now: Timestamp) -> Option<()> {
+    fn track_packet(&mut self, packet: &Packet, pen: &Pen, now: Timestamp) -> Option<()> {
         let Transport::Tcp(tcp) = &packet.network.transport else { return None };
         let KeyedPacket { key, sender } = FlowKey::of_packet(&packet.network, Zone::default())?;
         let frame = pen.template(packet.template);
@@ -342,7 +406,7 @@ fn after(now: Timestamp, seconds: u32) -> Timestamp {
 impl Lane for Map {
     fn track(&mut self, batch: &[Packet], pen: &Pen, now: Timestamp, _prefetch: bool) {
         for packet in batch {
-            let belongs = self.judge(packet, pen, now).is_some();
+            let belongs = self.track_packet(packet, pen, now).is_some();
             self.wrong += u64::from(!belongs);
         }
     }

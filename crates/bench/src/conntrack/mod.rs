@@ -14,7 +14,7 @@
 //! takes the place of the oldest.
 
 mod bound;
-mod designs;
+pub(crate) mod designs;
 mod growth;
 mod report;
 mod resize;

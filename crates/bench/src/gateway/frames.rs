@@ -163,7 +163,7 @@ pub struct Ends {
     pub server: Option<SocketAddr>,
 }
 
-/// Whether a datagram of a flow of that style has the ends behind the gateway that it should
+/// True if a datagram of a flow of that style has the ends behind the gateway that it should
 /// have there, and right checksums.
 ///
 /// # Errors
@@ -184,7 +184,7 @@ pub fn check(frame: &[u8], style: Style, is_answer: bool, ends: Ends) -> Result<
     let expected = if is_answer {
         [flow.server(), flow.client()]
     } else {
-        // Which port a masquerade gives is its own business.
+        // A masquerade may give any port.
         let masqueraded = ends.client.map(|client| SocketAddr::new(client.into(), source_port));
         [masqueraded.unwrap_or(flow.client()), ends.server.unwrap_or(flow.server())]
     };

@@ -1,4 +1,4 @@
-//! Judges packets by rules: with an index and sets, and one rule after the other. Then translates
+//! Evaluates rules for packets: with an index and sets, and one rule after the other. Then translates
 //! their addresses, and measures the whole gateway with more and more flows.
 
 mod report;
@@ -36,7 +36,7 @@ enum Design {
     Linear,
     /// A rule for each element of a set, every rule in turn.
     AsRules,
-    /// Makes the packets and judges nothing.
+    /// Makes the packets and evaluates nothing.
     Making,
 }
 
@@ -54,7 +54,7 @@ impl Design {
 }
 
 /// A ruleset and packets, on one worker.
-struct Judging<'a> {
+struct Evaluation<'a> {
     program: Program,
     state: RuleState,
     workload: &'a Workload,
@@ -64,7 +64,7 @@ struct Judging<'a> {
     interfaces: [u128; 2],
 }
 
-impl<'a> Judging<'a> {
+impl<'a> Evaluation<'a> {
     fn new(workload: &'a Workload, design: Design) -> Result<Self, Error> {
         let document = match design {
             Design::AsRules => &workload.as_rules,
@@ -78,7 +78,7 @@ impl<'a> Judging<'a> {
         Ok(Self { program, state, workload, at: 0, dropped: 0, is_idle, interfaces })
     }
 
-    fn judge(&mut self, at: usize) -> Decision {
+    fn decide(&mut self, at: usize) -> Decision {
         let sample = &self.workload.packets[at];
         let view = PacketView {
             frame: &sample.frame,
@@ -106,10 +106,10 @@ impl<'a> Judging<'a> {
     }
 }
 
-impl Work for Judging<'_> {
+impl Work for Evaluation<'_> {
     fn batch(&mut self) -> u64 {
         for _ in 0..BATCH {
-            let decision = self.judge(self.at);
+            let decision = self.decide(self.at);
             self.at = (self.at + 1) % self.workload.packets.len();
             self.dropped += u64::from(decision == Decision::Drop);
         }
@@ -127,7 +127,7 @@ fn program(document: &Value, index: bool) -> Result<Program, Error> {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// [`Error::Wrong`] if two designs judge a packet differently.
+/// [`Error::Wrong`] if two designs decide differently about a packet.
 pub fn run(options: Options) -> Result<Report, Error> {
     let cpus = cpus()?;
     let cpu = cpus[0];
@@ -140,7 +140,7 @@ pub fn run(options: Options) -> Result<Report, Error> {
             if design == Design::AsRules && workload.as_rules == workload.ruleset {
                 continue;
             }
-            designs.push((design, Judging::new(&workload, design)?));
+            designs.push((design, Evaluation::new(&workload, design)?));
         }
         check(&workload, &mut designs)?;
         let turns: Vec<Vec<Turn>> = rounds(schedule, designs.len(), |at| {
@@ -158,15 +158,16 @@ pub fn run(options: Options) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Fails unless all designs judge alike.
-fn check(workload: &Workload, designs: &mut [(Design, Judging<'_>)]) -> Result<(), Error> {
+/// Fails unless all designs decide alike.
+fn check(workload: &Workload, designs: &mut [(Design, Evaluation<'_>)]) -> Result<(), Error> {
     /// Packets to compare; a hundred thousand rules in turn take their time.
     const ASKED: usize = 512;
     for at in 0..ASKED.min(workload.packets.len()) {
         let mut first = None;
-        for (design, judging) in designs.iter_mut().filter(|(design, _)| *design != Design::Making)
+        for (design, evaluation) in
+            designs.iter_mut().filter(|(design, _)| *design != Design::Making)
         {
-            let decision = judging.judge(at);
+            let decision = evaluation.decide(at);
             if *first.get_or_insert(decision) != decision {
                 let problem =
                     format!("{}: packet {at}: {design:?} says {decision:?}", workload.key);

@@ -101,7 +101,7 @@ impl EvictionLists {
     }
 
     /// The connection of a group that is evicted first. The lists of the group begin with
-    /// `first`, one for each [`Rank`].
+    /// `first`, one for each [`Rank`]; others may follow them.
     #[inline]
     pub fn first_of(&self, first: u16) -> Option<u32> {
         let list = |rank: Rank| first + rank as u16;

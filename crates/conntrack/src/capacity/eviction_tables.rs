@@ -6,11 +6,11 @@ const WORD: u16 = 64;
 /// The tables with candidates, for each limit. A table reports its first candidate and the loss
 /// of its last, so a search need not visit the tables.
 #[derive(Debug, Default)]
-pub(crate) struct EvictionTables(Vec<Places>);
+pub(crate) struct EvictionTables(Vec<TableSet>);
 
 /// A set of numbers below 4096.
 #[derive(Clone, Debug, Default)]
-struct Places {
+struct TableSet {
     /// One bit for each word that is not 0.
     summary: u64,
     words: Vec<u64>,
@@ -23,27 +23,27 @@ impl EvictionTables {
             if !has {
                 return;
             }
-            self.0.resize_with(group + 1, Places::default);
+            self.0.resize_with(group + 1, TableSet::default);
         }
         self.0[group].set(place, has);
     }
 
     /// Removes the table at `place`.
     pub fn forget(&mut self, place: u16) {
-        for places in &mut self.0 {
-            places.set(place, false);
+        for tables in &mut self.0 {
+            tables.set(place, false);
         }
     }
 
     /// The next table with candidates in a group, from the one behind `after` on, round to
     /// `after`. Takes constant time.
     pub fn next(&self, group: usize, after: u16) -> Option<u16> {
-        let places = self.0.get(group)?;
-        places.first_from(after.wrapping_add(1)).or_else(|| places.first_from(0))
+        let tables = self.0.get(group)?;
+        tables.first_from(after.wrapping_add(1)).or_else(|| tables.first_from(0))
     }
 }
 
-impl Places {
+impl TableSet {
     #[inline]
     fn set(&mut self, place: u16, has: bool) {
         let word = usize::from(place / WORD);

@@ -35,10 +35,9 @@ impl Shortage {
 /// evicted.
 #[derive(Debug, Default)]
 pub(crate) struct Occupancy {
-    /// Three lists by rank for the connections under the gateway's limit, then three for the
-    /// reserve.
+    /// Lists for the connections under the gateway's limit, then as many for the reserve.
     payers: EvictionLists,
-    /// Three lists for each zone, by the zone's number.
+    /// As many for each zone, by the zone's number.
     zones: EvictionLists,
     held: Held,
     /// Number of connections that are counted by source.
@@ -52,7 +51,10 @@ pub(crate) struct Occupancy {
     uncounted: Option<u32>,
 }
 
-const RANKS: u16 = Rank::ALL.len() as u16;
+/// Lists of a group: one for each rank, and one for connections that the peer owns. Those are
+/// never evicted.
+const LISTS: u16 = Rank::ALL.len() as u16 + 1;
+const COPIES: u16 = LISTS - 1;
 
 impl Occupancy {
     pub fn memory_bytes(&self) -> usize {
@@ -87,7 +89,7 @@ impl Occupancy {
             limits.half_open.enter(head.key.zone);
         }
         self.count(head, limits);
-        self.file(slot, head, state, limits);
+        self.file(slot, head, (state, false), limits);
     }
 
     fn count(&mut self, head: &Head, limits: &Limits) {
@@ -138,8 +140,15 @@ impl Occupancy {
         limits.half_open.leave(head.key.zone);
     }
 
-    /// Counts a connection anew after a change of its state or status.
-    pub fn update(&mut self, slot: u32, head: &mut Head, state: &State, limits: &mut Limits) {
+    /// Counts a connection anew after a change of its state or status. The second part of the state
+    /// is true if the peer owns the connection.
+    pub fn update(
+        &mut self,
+        slot: u32,
+        head: &mut Head,
+        (state, is_copy): (&State, bool),
+        limits: &mut Limits,
+    ) {
         let in_progress = !head.status.has(Status::SEEN_REPLY) || state.is_opening();
         let half_open = in_progress && !head.status.has(Status::ASSURED);
         if head.status.has(Status::COUNTED) && !half_open {
@@ -151,18 +160,25 @@ impl Occupancy {
             self.left_half_open(head, limits);
             head.status.clear(Status::HALF_OPEN);
         }
-        self.file(slot, head, state, limits);
+        self.file(slot, head, (state, is_copy), limits);
     }
 
     /// Files a connection under its present rank.
-    fn file(&mut self, slot: u32, head: &Head, state: &State, limits: &mut Limits) {
-        let rank = Rank::of(head.status, state).map(|rank| rank as u16);
+    fn file(
+        &mut self,
+        slot: u32,
+        head: &Head,
+        (state, is_copy): (&State, bool),
+        limits: &mut Limits,
+    ) {
+        let rank = Rank::of(head.status, state);
+        let list = rank.map(|rank| if is_copy { COPIES } else { rank as u16 });
         let payer = u16::from(head.status.has(Status::RESERVED));
-        if self.payers.file(slot, rank.map(|rank| payer * RANKS + rank)) {
+        if self.payers.file(slot, list.map(|list| payer * LISTS + list)) {
             self.tell(paid_by(head), limits);
         }
         if let Some(zone) = limits.counted_zone(head.key.zone)
-            && self.zones.file(slot, rank.map(|rank| zone as u16 * RANKS + rank))
+            && self.zones.file(slot, list.map(|list| zone as u16 * LISTS + list))
         {
             self.tell(Shortage::Zone(head.key.zone), limits);
         }
@@ -182,7 +198,7 @@ impl Occupancy {
             Shortage::Zone(zone) => (&self.zones, limits.counted_zone(zone)? as u16),
             Shortage::Source => return None,
         };
-        candidates.first_of(group * RANKS)
+        candidates.first_of(group * LISTS)
     }
 
     /// The connection that the next new one will most likely replace, with its links
@@ -205,8 +221,8 @@ impl Occupancy {
     /// The connections that may be counted by source. A half-open connection was never assured,
     /// so it is in one of these lists.
     pub fn maybe_counted_by_source(&self) -> impl Iterator<Item = u32> {
-        let ranks = [Rank::Unreplied, Rank::Unassured].map(|rank| rank as u16);
-        let lists = ranks.into_iter().chain(ranks.map(|rank| RANKS + rank));
+        let own = [Rank::Unreplied as u16, Rank::Unassured as u16, COPIES];
+        let lists = own.into_iter().chain(own.map(|list| LISTS + list));
         let lists = lists.take_while(|_| self.counted > 0);
         lists.flat_map(|list| self.payers.slots(list))
     }

@@ -4,9 +4,10 @@
 /// same connection and direction follow. The translation is not part of it, because the
 /// connection has that already.
 ///
-/// It holds until one of its sources changes: the rules, the routes, the neighbours or the
-/// ports. It has no pointers and no slots, so that it can move with its table. The numbers of ports
-/// are those of this gateway's configuration.
+/// It holds until one of its sources changes: the rules, the routes, the neighbours, the ports and
+/// their names, the zones, the settings, or the addresses whose packets rules may translate. It has
+/// no pointers and no slots, so that it can move with its table. The numbers of ports are those of
+/// this gateway's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarding {
     /// Number of the port at which the packets arrive.

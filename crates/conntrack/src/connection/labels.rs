@@ -160,10 +160,10 @@ impl LabelNames {
 
     /// The texts for labels, by number: the name of each, or its number if it has none.
     pub fn tell(&self, labels: Labels) -> Vec<String> {
-        let told = |label: Label| {
+        let text = |label: Label| {
             self.of(label).map_or_else(|| label.number().to_string(), ToOwned::to_owned)
         };
-        labels.iter().map(told).collect()
+        labels.iter().map(text).collect()
     }
 
     /// The label of a name or number.

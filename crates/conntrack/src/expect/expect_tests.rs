@@ -252,11 +252,11 @@ fn a_flush_forgets_the_oldest_first_and_counts_what_was_listed() {
         expectations.add(port, announced).unwrap();
     }
     let claim = expectations.claim(&child(2000), start(), &mut None).unwrap();
-    let mut told: Vec<(u64, ExpectationEvent)> = Vec::new();
-    assert_eq!(expectations.flush(3, start(), &mut Some(&mut told)), (2, true));
+    let mut events: Vec<(u64, ExpectationEvent)> = Vec::new();
+    assert_eq!(expectations.flush(3, start(), &mut Some(&mut events)), (2, true));
     assert_eq!(ports(&expectations, start()), [2003]);
-    assert_eq!(expectations.flush(3, start(), &mut Some(&mut told)), (1, false));
-    assert_eq!(told.len(), 3, "nobody was told of what waits");
+    assert_eq!(expectations.flush(3, start(), &mut Some(&mut events)), (1, false));
+    assert_eq!(events.len(), 3, "nobody was told of what waits");
     expectations.release(&claim);
     expectations.assert_nothing_is_left();
 }
@@ -330,8 +330,8 @@ fn a_claimed_expectation_ends_with_its_master_and_with_its_time() {
 fn events_tell_of_each_once_in_the_order_in_which_it_happens() {
     let expectations = Expectations::new(HashKey(1, 2));
     // Two workers, each with its own listener.
-    let mut told = [Vec::new(), Vec::new()];
-    let [here, there] = &mut told;
+    let mut events = [Vec::new(), Vec::new()];
+    let [here, there] = &mut events;
     let at = |seconds| start().after(Duration::from_secs(seconds));
     let mut here: Listener<'_> = Some(here);
     let mut there: Listener<'_> = Some(there);
@@ -350,7 +350,7 @@ fn events_tell_of_each_once_in_the_order_in_which_it_happens() {
     expectations.expire(at(303), &mut there);
     announce(2003, at(304));
     expectations.withdraw(&master(5000).flow.key, None, &(0..=0), at(305), &mut there);
-    let mut all: Vec<(u64, ExpectationEvent)> = told.concat();
+    let mut all: Vec<(u64, ExpectationEvent)> = events.concat();
     all.sort_by_key(|(stamp, _)| *stamp);
     let lines = all.iter().map(|(_, event)| {
         let line = crate::format::ReportedExpectation(event).to_string();

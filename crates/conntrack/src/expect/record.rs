@@ -242,7 +242,7 @@ impl ExpectationRecord {
 }
 
 impl Book {
-    /// Whether an expectation of another gateway may be filed.
+    /// Says why an expectation of another gateway may not be filed.
     fn takes(&self, new: &Expectation, limit: u64, now: Timestamp) -> Result<(), NotTaken> {
         let Expectation { master, announced, .. } = new;
         let key = &master.flow.key;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::helper::HelperSettings;
 use crate::helper::{Earlier, Kind, Memory};
-use crate::testing::conversation::{nothing_told, some_connection, some_opener};
+use crate::testing::conversation::{no_expectations, some_connection, some_opener};
 
 const CLIENT: &str = "192.0.2.1";
 const SERVER: &str = "198.51.100.2";
@@ -112,7 +112,7 @@ impl Sender {
             memory: &Memory::default(),
             opener: some_opener(),
             is_translated: false,
-            earlier: Earlier { announcements: &nothing_told(), master: &some_connection() },
+            earlier: Earlier { announcements: &no_expectations(), master: &some_connection() },
         };
         let addresses = &self.addresses;
         let inspected = self.ftp.inspect(&packet, &mut |request| {

@@ -450,7 +450,7 @@ pub(crate) struct Mention {
     pub place: Range<usize>,
     pub address: IpAddr,
     pub port: Option<u16>,
-    /// Which of the two are written there.
+    /// The parts of the two that are written there.
     pub form: Form,
 }
 

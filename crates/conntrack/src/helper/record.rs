@@ -77,15 +77,12 @@ impl Kind {
 
     /// Appends its name, with its length.
     pub(crate) fn write_name(self, to: &mut Vec<u8>) {
-        let name = self.name().as_bytes();
-        to.u8(name.len() as u8);
-        to.bytes(name);
+        to.short(self.name().as_bytes());
     }
 
     /// Reads a name.
     pub(crate) fn read_name(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let length = from.u8()?.into();
-        let name = from.bytes(length)?;
+        let name = from.short()?;
         let mut all = Self::ALL.iter().chain(&[Self::H245]);
         let kind = all.find(|kind| kind.name().as_bytes() == name);
         let unknown = || DecodeError::Helper(String::from_utf8_lossy(name).into_owned());

@@ -5,7 +5,7 @@ use super::*;
 use crate::Direction;
 use crate::helper::Earlier;
 use crate::helper::HelperSettings;
-use crate::testing::conversation::{nothing_told, some_connection};
+use crate::testing::conversation::{no_expectations, some_connection};
 
 /// Messages whose first two bytes are the number of the following bytes; no message begins with
 /// 255.
@@ -77,7 +77,7 @@ impl Reader {
             memory: &self.memory,
             opener: self.opener,
             is_translated: false,
-            earlier: Earlier { announcements: &nothing_told(), master: &some_connection() },
+            earlier: Earlier { announcements: &no_expectations(), master: &some_connection() },
         };
         let messages = &mut self.messages;
         let framing = self.framing.unwrap_or(framing);

@@ -4,7 +4,7 @@ use super::*;
 use crate::helper::Earlier;
 use crate::helper::HelperSettings;
 use crate::helper::Memory;
-use crate::testing::conversation::{nothing_told, some_connection, some_opener};
+use crate::testing::conversation::{no_expectations, some_connection, some_opener};
 
 fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
     let mut all = Vec::new();
@@ -25,7 +25,7 @@ fn announced(direction: Direction, payload: &[u8]) -> Vec<Announced> {
         memory: &Memory::default(),
         opener: some_opener(),
         is_translated: false,
-        earlier: Earlier { announcements: &nothing_told(), master: &some_connection() },
+        earlier: Earlier { announcements: &no_expectations(), master: &some_connection() },
     };
     let inspected = Tftp.inspect(&packet, &mut |request| match request {
         Request::Expect(announced) => all.push(announced),

@@ -13,7 +13,8 @@ const TRIES_FOR_ADDRESS: u32 = 128;
 /// The resources of a choice.
 #[derive(Clone, Copy)]
 pub struct Supply<'a> {
-    /// The ports whose replies come to the bucket of the connection.
+    /// The ports whose replies come to the bucket of the connection, and the part of all ports that
+    /// this gateway gives away. A connection keeps its own port whichever part that is in.
     pub own: BucketPorts,
     /// A random number for each connection. It decides only choices that have to be random.
     pub seed: u64,
@@ -256,7 +257,8 @@ impl PortChoice {
                 _ => Some(self.other(range, at)).filter(|it| !self.own.contains(*it)),
             },
         };
-        port.filter(|port| Some(*port) != self.keep)
+        // A port is kept only if the table has no connection on it, copies of a peer's included.
+        port.filter(|port| Some(*port) != self.keep && self.own.may_give(*port))
     }
 
     /// The port of the range that is tried at a place behind those of the bucket.

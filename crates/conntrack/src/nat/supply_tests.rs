@@ -1,6 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
-use flow::{PortPermutation, Zone};
+use flow::{PortPart, PortPermutation, Zone};
 use proptest::prelude::*;
 use wire::{Family, mapped, protocol};
 
@@ -70,6 +70,15 @@ proptest! {
         let known = Subject { hash: Some(hash(&key)), ..subject };
         let is_same = Candidates::new(0, &request, &known, supply).collect::<Vec<_>>() == all;
         prop_assert!(is_same);
+        // Two gateways that divide the ports have none in common but those that are kept.
+        let [one, other] = [PortPart::First, PortPart::Second].map(|part| {
+            let supply = Supply { own: own.in_part(part), ..supply };
+            let sources = Candidates::new(0, &request, &subject, supply).map(|(_, it)| it.source);
+            sources.collect::<std::collections::BTreeSet<_>>()
+        });
+        prop_assert!(one.intersection(&other).all(|end| end.port == own_port));
+        let is_all = all.iter().all(|(_, it)| one.contains(&it.source) || other.contains(&it.source));
+        prop_assert!(is_all);
         if !all.is_empty() {
             let at = stop.index(all.len());
             let rest: Vec<_> = behind(all[at].0).collect();

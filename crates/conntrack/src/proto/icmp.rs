@@ -4,10 +4,10 @@ use flow::DropReason;
 use wire::{Family, IcmpQuery};
 
 use super::Input;
-use crate::DropCause;
+use crate::TrackingCause;
 
 /// Only a query opens a flow.
-pub(super) fn open(query: IcmpQuery) -> Result<(), DropCause> {
+pub(super) fn open(query: IcmpQuery) -> Result<(), TrackingCause> {
     if query.reply { Err(DropReason::IcmpNotQuery.into()) } else { Ok(()) }
 }
 

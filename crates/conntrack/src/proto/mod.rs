@@ -1,7 +1,6 @@
 //! The protocol trackers: the state of a connection, and the effect of a packet on it.
 
 pub mod dccp;
-mod drop_cause;
 mod gre;
 mod icmp;
 mod record;
@@ -9,22 +8,23 @@ pub mod sctp;
 pub mod tcp;
 mod timeout_policy;
 mod timeouts;
+mod tracking_cause;
 mod udp;
 mod udplite;
 
 use flow::Timestamp;
-use wire::{Network, Transport, protocol};
+use wire::{Network, TcpInfo, Transport, protocol};
 
 use self::dccp::{Dccp, DccpState};
 use self::sctp::{Sctp, SctpState};
-use self::tcp::{Segment, TcpSettings, TcpState, TcpTracker};
+use self::tcp::{Effect, Relearning, Relearnt, Segment, TcpSettings, TcpState, TcpTracker};
 use crate::Direction;
 use crate::tunnels::Part;
 
-pub use self::drop_cause::DropCause;
 pub(crate) use self::record::RecordedState;
 pub use self::timeout_policy::TimeoutPolicy;
 pub use self::timeouts::Timeouts;
+pub use self::tracking_cause::TrackingCause;
 
 /// The state of a connection by protocol.
 #[derive(Debug)]
@@ -91,10 +91,15 @@ pub(crate) enum Step {
     },
     /// It belongs to the connection, but does not extend its lifetime.
     Pass,
+    /// It may belong to the connection, whose numbers are learnt anew.
+    Hold {
+        /// Raise the lifetime to this if less is left, seconds.
+        at_least: u32,
+    },
     /// It does not belong to the connection.
     Invalid {
         /// The reason.
-        why: DropCause,
+        why: TrackingCause,
         /// Lower the lifetime to this if more is left, seconds.
         cap: Option<u32>,
     },
@@ -114,7 +119,7 @@ impl State {
     /// The state after a first packet and the lifetime in seconds, or the reason why the packet
     /// can not open a connection.
     #[inline]
-    pub fn open(input: &Input<'_>) -> Result<(Self, u32), DropCause> {
+    pub fn open(input: &Input<'_>) -> Result<(Self, u32), TrackingCause> {
         let timeouts = input.timeouts;
         match (&input.network.transport, input.network.protocol) {
             (Transport::Tcp(tcp), _) => {
@@ -189,20 +194,42 @@ impl State {
         }
     }
 
-    /// Picks up a connection in its middle, like one that is older than the gateway. `None` if
-    /// this packet does not tell enough, or may not do so. Only TCP, SCTP and DCCP check
+    /// Takes one more packet of a connection that may have continued at another gateway. The second
+    /// value is `None` if the tracker knows the connection again. TCP learns the numbers of both
+    /// ends. SCTP and DCCP pick the connection up in its middle, like one that is older than the
+    /// gateway, with the first packet that tells enough and may do so. Other trackers do not check
     /// whether packets fit.
     #[cold]
-    pub fn start_over(&mut self, input: &Input<'_>, direction: Direction) -> Option<Step> {
-        let timeout = match (self, &input.network.transport) {
-            (Self::Tcp(tracker), Transport::Tcp(tcp)) => {
-                let segment = Segment::parse(tcp, input.network, input.frame).ok()?;
-                let own = input.policy.and_then(|policy| policy.of_tcp(input.tcp));
-                let settings = own.as_ref().unwrap_or(input.tcp);
-                tracker.start_over(direction, &segment, settings)?.0
-            }
-            (Self::Sctp(sctp), _) => sctp.start_over(input, direction)?,
-            (Self::Dccp(dccp), _) => dccp.start_over(input)?,
+    pub fn catch_up(
+        &mut self,
+        input: &Input<'_>,
+        before: Before,
+        heard: Relearning,
+    ) -> (Step, Option<Relearning>) {
+        if let (Self::Tcp(tracker), Transport::Tcp(tcp)) = (&mut *self, &input.network.transport) {
+            let mut rest = Some(heard);
+            let step = with_segment(tracker, tcp, input, before, |tracker, segment, settings| {
+                let Before { direction, seen_reply, assured } = before;
+                let now = input.now;
+                let relearnt =
+                    tracker.relearn(heard, direction, segment, seen_reply, assured, settings, now);
+                let Relearnt { effect, rest: left } = relearnt;
+                rest = left;
+                effect
+            });
+            return (step, rest);
+        }
+        let step = match self.advance(input, before) {
+            step @ Step::Invalid { .. } => self.start_over(input, before.direction).unwrap_or(step),
+            step => step,
+        };
+        (step, (!matches!(step, Step::Accept { .. })).then_some(heard))
+    }
+
+    fn start_over(&mut self, input: &Input<'_>, direction: Direction) -> Option<Step> {
+        let timeout = match self {
+            Self::Sctp(sctp) => sctp.start_over(input, direction)?,
+            Self::Dccp(dccp) => dccp.start_over(input)?,
             _ => return None,
         };
         Some(Step::Accept { timeout, assure: false, changed: true })
@@ -221,6 +248,14 @@ impl State {
             | Self::Tunnel(_)
             | Self::Call
             | Self::Generic => false,
+        }
+    }
+
+    /// True if the connection has come further than in another state, as far as its protocol tells.
+    pub fn is_further_than(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(own), Self::Tcp(other)) => own.state().progress() > other.state().progress(),
+            _ => false,
         }
     }
 
@@ -273,16 +308,34 @@ fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> S
     // The protocol is part of the flow key, so another transport never comes here.
     let Transport::Tcp(tcp) = &input.network.transport else { return Step::Pass };
     let Before { direction, seen_reply, assured } = before;
-    let connection = Some((tracker.state(), direction));
+    with_segment(tracker, tcp, input, before, |tracker, segment, settings| {
+        Effect::Step(tracker.advance(direction, segment, seen_reply, assured, settings))
+    })
+}
+
+/// Gives a packet to a tracker as a segment, with the settings for the connection.
+#[inline(always)]
+fn with_segment(
+    tracker: &mut TcpTracker,
+    tcp: &TcpInfo,
+    input: &Input<'_>,
+    before: Before,
+    take: impl FnOnce(&mut TcpTracker, &Segment<'_>, &TcpSettings) -> Effect,
+) -> Step {
+    let connection = Some((tracker.state(), before.direction));
     let segment = match Segment::parse(tcp, input.network, input.frame) {
         Ok(segment) => segment,
         Err(check) => {
-            return Step::Invalid { why: DropCause::Tcp { check, connection }, cap: None };
+            return Step::Invalid { why: TrackingCause::Tcp { check, connection }, cap: None };
         }
     };
     let own = input.policy.and_then(|policy| policy.of_tcp(input.tcp));
     let settings = own.as_ref().unwrap_or(input.tcp);
-    match tracker.advance(direction, &segment, seen_reply, assured, settings) {
+    let step = match take(tracker, &segment, settings) {
+        Effect::Step(step) => step,
+        Effect::Hold { at_least } => return Step::Hold { at_least: at_least.0 },
+    };
+    match step {
         tcp::Step::Accept(accepted) => Step::Accept {
             timeout: accepted.timeout.0,
             assure: accepted.assured,
@@ -290,7 +343,7 @@ fn advance_tcp(tracker: &mut TcpTracker, input: &Input<'_>, before: Before) -> S
         },
         tcp::Step::Pass => Step::Pass,
         tcp::Step::Invalid { why: check, cap } => Step::Invalid {
-            why: DropCause::Tcp { check, connection },
+            why: TrackingCause::Tcp { check, connection },
             cap: cap.map(|timeout| timeout.0),
         },
         tcp::Step::Delete => Step::End,

@@ -166,7 +166,8 @@ impl State {
                 *unreplied.max(replied)
             }
             (Self::Udp(_) | Self::UdpLite, _) => timeouts.udp.max(timeouts.udp_stream),
-            (Self::Sctp(sctp), _) => timeouts.sctp[sctp.state() as usize],
+            // A packet with a heartbeat of another tag may change the state and leave the timer.
+            (Self::Sctp(_), _) => timeouts.sctp.iter().copied().max().unwrap_or_default(),
             (Self::Dccp(dccp), _) => timeouts.dccp[dccp.state() as usize],
             (Self::Icmp, _) if family == Family::V4 => timeouts.icmp,
             (Self::Icmp, _) => timeouts.icmpv6,

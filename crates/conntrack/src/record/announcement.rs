@@ -21,6 +21,7 @@ use flow::{FlowKey, KeyedPacket, Side, Zone};
 use wire::Family;
 
 use super::encoding::{FROM_HIGH, IS_V6, VERSION, bits_of, read_ends, write_ends};
+use super::validity::is_canonical;
 use crate::expect::{
     Announcement, AnnouncementRecord, CallId, ExpectationRecord, Master, Name, OpenCall,
 };
@@ -92,10 +93,7 @@ impl AnnouncementRecord {
     /// contains.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
-        match from.u8()? {
-            VERSION => {}
-            version => return Err(DecodeError::Version(version)),
-        }
+        from.version(VERSION)?;
         let announcement = match from.u8()? {
             EXPECTATION => Announcement::Expectation(Box::new(read_expectation(from)?)),
             CALL => {
@@ -129,6 +127,24 @@ const DIRECTIONS: [Direction; 2] = [Direction::Original, Direction::Reply];
 /// A key that has no sender.
 const fn of(key: &FlowKey) -> KeyedPacket {
     KeyedPacket { key: *key, sender: Side::Low }
+}
+
+/// Appends the bytes by which peers name the packets of a flow from one end.
+pub fn encode_flow(flow: &KeyedPacket, to: &mut Vec<u8>) {
+    write_key(flow, to);
+}
+
+/// Reads what [`encode_flow`] has written.
+///
+/// # Errors
+/// [`DecodeError`] for anything that it does not write, such as a key that no packet has.
+pub fn decode_flow(bytes: &[u8]) -> Result<KeyedPacket, DecodeError> {
+    let mut from = Reader::new(bytes);
+    let flow = read_key(&mut from)?;
+    match from.is_empty() && is_canonical(&flow) {
+        true => Ok(flow),
+        false => Err(DecodeError::Impossible("a key that no packet has")),
+    }
 }
 
 fn write_key(KeyedPacket { key, sender }: &KeyedPacket, to: &mut Vec<u8>) {
@@ -198,10 +214,7 @@ fn write_expectation(record: &ExpectationRecord, to: &mut Vec<u8>) {
         });
         to.option(follow.source, |to, address| to.address(address));
         to.option(follow.source_port, |to, port| to.u16(port));
-        to.option(interface.as_ref(), |to, name| {
-            to.u8(name.as_str().len() as u8);
-            to.bytes(name.as_str().as_bytes());
-        });
+        to.option(interface.as_ref(), |to, name| to.short(name.as_str().as_bytes()));
     });
 }
 
@@ -235,10 +248,7 @@ fn read_expectation(from: &mut Reader<'_>) -> Result<ExpectationRecord, DecodeEr
             source_port: from.option(Reader::u16)?,
             interface: None,
         };
-        interface = from.option(|from| {
-            let length = from.u8()?.into();
-            InterfaceName::of_bytes(from.bytes(length)?)
-        })?;
+        interface = from.option(|from| InterfaceName::of_bytes(from.short()?))?;
         Ok(follow)
     })?;
     Ok(ExpectationRecord { master, announced, interface, left })

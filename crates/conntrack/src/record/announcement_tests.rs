@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use wire::protocol;
 
 use super::*;
+use crate::testing::records::{flip, flips};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -237,13 +238,10 @@ proptest! {
     #[test]
     fn a_changed_record_is_refused_or_is_another(
         which in 0..4_usize,
-        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        flips in flips(),
     ) {
         let mut bytes = bytes_of(&all()[which]);
-        for (at, byte) in flips {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-        }
+        flip(&mut bytes, &flips);
         if let Ok(read) = AnnouncementRecord::decode(&bytes) {
             prop_assert_eq!(bytes_of(&read), bytes);
         }

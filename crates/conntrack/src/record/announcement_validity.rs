@@ -1,8 +1,8 @@
-//! Which announcements are possible.
+//! Tells possible announcements from impossible ones.
 
 use std::net::IpAddr;
 
-use flow::codec::{DecodeError, Millis};
+use flow::codec::{DecodeError, Millis, refuse_faults};
 use flow::{FlowKey, KeyedPacket, Side};
 use wire::{Family, protocol};
 
@@ -13,29 +13,27 @@ use crate::helper::{Announced, Kind};
 impl Announcement {
     /// The announcement if a gateway could have made it.
     pub(super) fn checked(self) -> Result<Self, DecodeError> {
-        match self.fault() {
-            Some(fault) => Err(DecodeError::Impossible(fault)),
-            None => Ok(self),
-        }
+        self.check()?;
+        Ok(self)
     }
 
-    fn fault(&self) -> Option<&'static str> {
+    fn check(&self) -> Result<(), DecodeError> {
         match self {
-            Self::Expectation(record) => fault_of(record),
+            Self::Expectation(record) => check_expectation(record),
             Self::Call { call, open: OpenCall { master, real, names }, .. } => {
                 let is_like = |it: &FlowKey| it.family == master.family && it.zone == master.zone;
                 let is_call = |it: &FlowKey| it.is_call() && is_filed(it) && is_like(it);
-                first([
+                refuse_faults([
                     (!is_control(master), "the control connection of a call"),
                     (!is_call(call) || !is_call(real), "the key of a call"),
                     (names.iter().any(|(way, _)| way.zone != master.zone), "the way of a call"),
                 ])
             }
-            Self::CallId { master, id } => first([
+            Self::CallId { master, id } => refuse_faults([
                 (!is_control(master), "the control connection of a call"),
                 (id.way.zone != master.zone, "the way of a call"),
             ]),
-            Self::Media { place: (_, protocol, real, known), port } => first([
+            Self::Media { place: (_, protocol, real, known), port } => refuse_faults([
                 (!has_ports(*protocol), "the protocol of media"),
                 (!is_whole(real.0) || !is_whole(*known), "an address of another family"),
                 (real.0.is_ipv4() != known.is_ipv4(), "an address of another family"),
@@ -45,11 +43,7 @@ impl Announcement {
     }
 }
 
-fn first<const N: usize>(faults: [(bool, &'static str); N]) -> Option<&'static str> {
-    faults.into_iter().find_map(|(is_fault, what)| is_fault.then_some(what))
-}
-
-fn fault_of(record: &ExpectationRecord) -> Option<&'static str> {
+fn check_expectation(record: &ExpectationRecord) -> Result<(), DecodeError> {
     let ExpectationRecord { master, announced, left, .. } = record;
     let Announced { protocol, destination, source, source_network, follow, .. } = announced;
     let is_gre = *protocol == protocol::GRE;
@@ -58,7 +52,7 @@ fn fault_of(record: &ExpectationRecord) -> Option<&'static str> {
     let is_other = |it: IpAddr| !is_whole(it) || it.is_ipv4() != destination.is_ipv4();
     let has_class = usize::from(announced.class) < master.helper.classes().len();
     let is_plain = follow.is_some_and(|it| it.destination.is_none() && it.source.is_none());
-    first([
+    refuse_faults([
         (!is_canonical(&master.flow), "a key that no packet has"),
         (!master.helper.suits(master.flow.key.protocol), "a helper of another protocol"),
         (*left == Millis::default(), "an expectation that has expired"),

@@ -94,10 +94,7 @@ impl ConnectionRecord {
     /// contains.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
-        match from.u8()? {
-            VERSION => {}
-            version => return Err(DecodeError::Version(version)),
-        }
+        from.version(VERSION)?;
         let [number, protocol, bits] = from.array()?;
         if bits >= CALL << 1 {
             return Err(DecodeError::Impossible("facts"));
@@ -135,8 +132,7 @@ impl ConnectionRecord {
                 return Err(DecodeError::Order(tag));
             }
             before = tag;
-            let length = usize::try_from(from.varint()?).map_err(|_| DecodeError::Cut)?;
-            let mut value = Reader::new(from.bytes(length)?);
+            let mut value = Reader::new(from.prefixed()?);
             if record.read_field(tag, &mut value)? && !value.is_empty() {
                 return Err(DecodeError::Impossible("a field that is too long"));
             }

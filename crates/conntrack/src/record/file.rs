@@ -32,8 +32,7 @@ impl ConnectionRecord {
 
 /// Appends the bytes of a record to a batch.
 pub fn push_to_batch(record: &[u8], to: &mut Vec<u8>) {
-    to.varint(record.len() as u64);
-    to.bytes(record);
+    prefixed(to, |to| to.bytes(record));
 }
 
 /// The length of the whole records at the start of a batch that may be cut off, and how many they
@@ -66,11 +65,8 @@ impl<'a> Batch<'a> {
     }
 
     fn take(&mut self) -> Result<&'a [u8], DecodeError> {
-        let length = usize::try_from(self.0.varint()?).map_err(|_| DecodeError::Cut)?;
-        if length == 0 {
-            return Err(DecodeError::Impossible("an empty record"));
-        }
-        self.0.bytes(length)
+        let record = self.0.prefixed()?;
+        if record.is_empty() { Err(DecodeError::Impossible("an empty record")) } else { Ok(record) }
     }
 }
 
@@ -142,10 +138,10 @@ pub enum RecordFileError {
     #[error("it is damaged")]
     Damaged,
     /// The records in it are not as many as it says.
-    #[error("it is damaged: it counts {told} records and has {found}")]
+    #[error("it is damaged: it counts {total} records and has {found}")]
     Count {
         /// As many as it says.
-        told: u64,
+        total: u64,
         /// As many as there are.
         found: u64,
     },
@@ -238,16 +234,16 @@ impl RecordFileReader {
                 }
             }
             Part::Trailer => {
-                let (Ok(told), Ok(checksum)) = (from.u64(), from.u64()) else {
+                let (Ok(total), Ok(checksum)) = (from.u64(), from.u64()) else {
                     *from = start;
                     return Ok(false);
                 };
-                self.checksum.write(&told.to_be_bytes());
+                self.checksum.write(&total.to_be_bytes());
                 if self.checksum.finish() != checksum {
                     return Err(RecordFileError::Damaged);
                 }
-                if told != self.count {
-                    return Err(RecordFileError::Count { told, found: self.count });
+                if total != self.count {
+                    return Err(RecordFileError::Count { total, found: self.count });
                 }
                 self.at = Part::Nothing;
                 return Ok(true);

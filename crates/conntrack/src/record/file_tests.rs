@@ -65,7 +65,7 @@ fn a_file_may_be_read_in_any_pieces() {
     let (mut writer, mut file) = RecordFileWriter::begin();
     writer.add(&[], 3);
     file.extend(writer.end());
-    assert_eq!(records_in_file(&file), Err(RecordFileError::Count { told: 3, found: 0 }));
+    assert_eq!(records_in_file(&file), Err(RecordFileError::Count { total: 3, found: 0 }));
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::syn_proxy::Proxied;
 use crate::{Counts, InterfaceName, Labels, TimeoutPolicy};
 use flow::codec::Millis;
 
+pub use self::announcement::{decode_flow, encode_flow};
 pub use self::file::{
     Batch, LONGEST_RECORD, RecordFileError, RecordFileReader, RecordFileWriter, end_of_export,
     push_to_batch, whole_records,

@@ -1,27 +1,25 @@
-//! Which records are possible.
+//! Tells possible records from impossible ones.
 
 use flow::{Endpoint, FlowKey, KeyedPacket, Side};
 use wire::{Family, QueryKind, protocol};
 
 use super::ConnectionRecord;
-use flow::codec::{DecodeError, Millis};
+use flow::codec::{DecodeError, Millis, refuse_faults};
 
 impl ConnectionRecord {
     /// The record if a table could have made it.
     pub(super) fn checked(self) -> Result<Self, DecodeError> {
-        match self.fault() {
-            Some(fault) => Err(DecodeError::Impossible(fault)),
-            None => Ok(self),
-        }
+        self.check()?;
+        Ok(self)
     }
 
-    fn fault(&self) -> Option<&'static str> {
+    fn check(&self) -> Result<(), DecodeError> {
         let Self { original, translation, state, facts, left, policy, .. } = self;
         let key = &original.key;
         let is_tcp = key.protocol == protocol::TCP;
         let leaves = translation.as_ref().map(|it| it.leaves_as);
         let (helper, proxied) = (self.helper.as_ref(), self.proxied.as_ref());
-        let faults = [
+        refuse_faults([
             (!is_canonical(original), "a key that no packet has"),
             (!state.suits(key, facts.call), "a state that its protocol does not have"),
             (*left == Millis::default(), "a connection that has ended"),
@@ -40,8 +38,7 @@ impl ConnectionRecord {
             (self.shifts.is_some() && helper.is_none(), "shifted numbers without a helper"),
             (self.shifts.is_some() && !is_tcp, "shifted numbers of another protocol"),
             (proxied.is_some() && !is_tcp, "a SYN proxy of another protocol"),
-        ];
-        faults.into_iter().find_map(|(is_fault, what)| is_fault.then_some(what))
+        ])
     }
 }
 

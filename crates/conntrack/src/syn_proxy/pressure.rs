@@ -8,7 +8,7 @@ use flow::Timestamp;
 /// and about as long as a table keeps a half-open connection.
 const STEP_NS: u64 = 64_000_000_000;
 
-/// Whether the proxy answers the SYNs of a zone.
+/// Decides whether the proxy answers the SYNs of a zone.
 ///
 /// SYNs that it answers are not in the table. So with half-open connections alone the flood
 /// would seem to be over as soon as the proxy begins. For that reason promises that no client
@@ -32,7 +32,7 @@ impl Pressure {
     /// Time for which a client may take up a promise.
     pub const PROMISED: Duration = Duration::from_nanos(STEP_NS);
 
-    /// Whether to answer a SYN while there are `half_open` connections. The proxy starts when
+    /// True if the proxy answers a SYN while there are `half_open` connections. The proxy starts when
     /// these and the new one reach `threshold`.
     pub fn answers(&mut self, half_open: u64, threshold: u64, now: Timestamp) -> bool {
         let step = now.as_nanos() / STEP_NS;
@@ -64,7 +64,7 @@ impl Pressure {
         self.promised = Some(now);
     }
 
-    /// Whether a cookie can be one that was given to a client. Otherwise no guess can open a
+    /// True if a cookie can be one that was given to a client. Otherwise no guess can open a
     /// connection.
     pub fn redeems(&self, now: Timestamp) -> bool {
         self.answering || self.last_promise(now).is_some()

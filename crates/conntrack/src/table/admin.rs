@@ -3,7 +3,6 @@
 
 use flow::{FlowKey, KeyedPacket, Timestamp};
 
-use super::entry::Entry;
 use super::slab::SECOND;
 use super::{Table, deadline};
 use crate::{Connection, Context, Filter, Labels};
@@ -96,7 +95,7 @@ impl Table {
         }
         let is_changed = is_marked_anew || changes.timeout_s.is_some() || wanted != labels;
         if is_changed {
-            self.has_changed(slot, context);
+            self.report_change(slot, context);
         }
         is_changed
     }
@@ -139,7 +138,7 @@ impl Table {
     /// True if such packets belong to a connection that has not expired. Packets of a call may
     /// be [named](KeyedPacket::named); they stand for all with the call id of their receiver.
     pub fn has(&self, packet: &KeyedPacket, hash: u64, now: Timestamp) -> bool {
-        self.slot_of_packet(packet, hash).is_some_and(|slot| !self.slab[slot].head.is_expired(now))
+        self.slot_of_packet(packet, hash).is_some_and(|slot| !self.slab[slot].is_over(now))
     }
 
     /// Ends the connection that such packets belong to, if there is one.
@@ -189,7 +188,7 @@ impl Table {
     /// The same for live connections; an expired one ends here.
     fn live_slot_of(&mut self, key: &FlowKey, hash: u64, context: &mut Context<'_>) -> Option<u32> {
         let slot = self.slot_of(key, hash)?;
-        if self.slab[slot].head.is_expired(context.now) {
+        if self.slab[slot].is_over(context.now) {
             self.close(slot, context);
             return None;
         }
@@ -205,8 +204,9 @@ impl Table {
         action: &mut Action<'_>,
         context: &mut Context<'_>,
     ) -> Option<bool> {
-        let Entry { head, .. } = self.slab.live(slot)?;
-        if head.is_expired(context.now) || !filter.admits(&head.key, head.originator()) {
+        let entry = self.slab.live(slot)?;
+        let head = &entry.head;
+        if entry.is_over(context.now) || !filter.admits(&head.key, head.originator()) {
             return None;
         }
         let connection = Connection::of(&self.slab, slot, context.now);
@@ -242,7 +242,7 @@ impl Table {
     }
 
     fn view(&self, slot: u32, now: Timestamp) -> Option<Connection> {
-        self.slab.live(slot).filter(|entry| !entry.head.is_expired(now))?;
+        self.slab.live(slot).filter(|entry| !entry.is_over(now))?;
         Some(Connection::of(&self.slab, slot, now))
     }
 }

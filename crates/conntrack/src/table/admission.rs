@@ -99,7 +99,8 @@ impl Table {
     /// Counts a connection anew after a change of its state or status.
     pub(super) fn rank(&mut self, slot: u32, context: &mut Context<'_>) {
         let Entry { head, body } = &mut self.slab[slot];
-        self.occupancy.update(slot, head, &body.state, context.limits);
+        let is_copy = body.note.is_copy();
+        self.occupancy.update(slot, head, (&body.state, is_copy), context.limits);
     }
 
     /// Takes the units of the connections out of the limits of a worker, because the table

@@ -42,7 +42,7 @@ fn track(lab: &mut Lab, zone: u16, network: &Network) -> Tracked {
         map_epoch: 0,
         zones: None,
     };
-    lab.run(|table, context| table.track_unjudged(&packet, context))
+    lab.run(|table, context| table.track_and_accept(&packet, context))
 }
 
 /// A query of a client and its answer.

@@ -67,9 +67,9 @@ impl Table {
     /// True if the connection that this packet has opened has this helper.
     fn helps(&self, flow: &KeyedPacket, hash: u64, kind: Kind, context: &Context<'_>) -> bool {
         let is_it = |slot: &u32| {
-            let head = &self.slab[*slot].head;
-            !head.is_expired(context.now)
-                && head.status.has(Status::HAS_HELPER)
+            let entry = &self.slab[*slot];
+            !entry.is_over(context.now)
+                && entry.head.status.has(Status::HAS_HELPER)
                 && self.original(*slot) == *flow
         };
         let slot = self.slot_of_packet(flow, hash).filter(is_it);
@@ -79,11 +79,12 @@ impl Table {
     /// True if the connection of an announced call is there.
     fn has_call(&self, call: &FlowKey, hash: u64, context: &Context<'_>) -> bool {
         let is_it = |filed: u32| {
-            let head = &self.slab[filed & !SECOND].head;
+            let entry = &self.slab[filed & !SECOND];
+            let head = &entry.head;
             filed & SECOND == 0
                 && head.key == *call
                 && head.status.has(Status::CALL)
-                && !head.is_expired(context.now)
+                && !entry.is_over(context.now)
         };
         self.index.find(hash as u32, is_it).is_some()
     }

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
 use flow::{Class, Zone};
-use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, dissect};
+use wire::dissect;
 
 use super::*;
+use crate::testing::translated::frame4;
 use crate::testing::{Lab, NumberedInterfaces, SECRET, usual_packet};
 use crate::{AnnouncementRecord, TrackedPacket};
 
@@ -29,17 +29,8 @@ fn send(
     text: &str,
 ) -> Class {
     let (from, to) = if from_client { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
-    let tcp = Tcp {
-        source_port: ports.0,
-        destination_port: ports.1,
-        sequence: numbers.0,
-        acknowledgment: numbers.1,
-        window: 60000,
-        flags: TcpFlags(flags),
-        ..Tcp::default()
-    };
-    let mut frame = Vec::new();
-    PacketBuilder::v4(from, to).tcp(&tcp, text.as_bytes(), &mut frame);
+    let ends = ((from, ports.0), (to, ports.1));
+    let frame = frame4(ends, Some(flags), numbers, text.as_bytes());
     let network = dissect(&frame).unwrap().network.unwrap();
     let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
     // Nobody outside may open what is not announced.

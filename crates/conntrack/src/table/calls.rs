@@ -95,8 +95,8 @@ impl Table {
         }
         let Candidates { announced, unannounced } = self.candidates(&name, packet.hash);
         let lives = |filed: &u32| {
-            let head = &self.slab[filed & !SECOND].head;
-            !head.is_expired(context.now) && !is_over(head, context)
+            let entry = &self.slab[filed & !SECOND];
+            !entry.is_over(context.now) && !is_over(&entry.head, context)
         };
         let filed = announced.filter(lives).or(unannounced.filter(lives))?;
         Some(self.hit(filed, name.sender))
@@ -200,8 +200,8 @@ impl Table {
     /// connection.
     fn lives(&mut self, filed: u32, context: &mut Context<'_>) -> bool {
         let slot = filed & !SECOND;
-        let head = &self.slab[slot].head;
-        let lives = !head.is_expired(context.now) && !is_over(head, context);
+        let entry = &self.slab[slot];
+        let lives = !entry.is_over(context.now) && !is_over(&entry.head, context);
         if !lives {
             self.close(slot, context);
         }

@@ -90,7 +90,7 @@ impl Lab {
         };
         // It comes to a gateway that has just taken over the connections.
         self.take_over();
-        self.run(|table, context| table.track_unjudged(&packet, context))
+        self.run(|table, context| table.track_and_accept(&packet, context))
     }
 
     fn segment(&mut self, from: Direction, port: u16, flags: TcpFlags, payload: &[u8]) {

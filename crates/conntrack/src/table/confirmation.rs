@@ -4,11 +4,13 @@ use flow::DropReason;
 
 use super::{Checksum, Table, report};
 use crate::connection::Status;
+use crate::nat::Edit;
 use crate::{ConnectionId, Context, EventKind, Tracked, TrackedPacket, Verdict};
 
 impl Table {
     /// Lets a packet pass that every stage but its helper has accepted: confirms the connection
-    /// that it has opened, and lets the helper read it. The helper may still drop the packet.
+    /// that it has opened, and lets the helper read it. The helper may still drop the packet. This
+    /// is for connections that are not translated, whose messages no helper wants to change.
     /// Costs one test of the tracking result if there is nothing to do.
     #[inline]
     pub fn accept(
@@ -17,8 +19,25 @@ impl Table {
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
     ) -> Tracked {
+        let mut edits = Vec::new();
+        let accepted = self.accept_with_edits(tracked, packet, &mut edits, context);
+        debug_assert!(edits.is_empty(), "the caller edits no messages");
+        accepted
+    }
+
+    /// Does the same, and puts the changes that the helper wants in the payload of the packet into
+    /// `edits`, in the order of their places. The packet leaves with the sequence number of the
+    /// [adjustment](Table::adjustment) before or after this; both give the same.
+    #[inline]
+    pub fn accept_with_edits(
+        &mut self,
+        tracked: Tracked,
+        packet: &TrackedPacket<'_>,
+        edits: &mut Vec<Edit>,
+        context: &mut Context<'_>,
+    ) -> Tracked {
         if (tracked.fresh || tracked.has_helper()) && tracked.verdict == Verdict::Accept {
-            self.pass_to_helper(tracked, packet, context)
+            self.pass_to_helper(tracked, packet, edits, context)
         } else {
             tracked
         }
@@ -30,6 +49,7 @@ impl Table {
         &mut self,
         tracked: Tracked,
         packet: &TrackedPacket<'_>,
+        edits: &mut Vec<Edit>,
         context: &mut Context<'_>,
     ) -> Tracked {
         if let (Some(id), true) = (tracked.connection, tracked.fresh)
@@ -40,7 +60,7 @@ impl Table {
         if !tracked.has_helper() || packet.checksum == Checksum::Cut {
             return tracked;
         }
-        let inspected = self.inspect(tracked, packet, context);
+        let inspected = self.inspect(tracked, packet, edits, context);
         // The helper has another state, or the connection another deadline.
         if let Some(ConnectionId(slot)) = inspected.connection {
             self.note_change(slot, context);

@@ -14,11 +14,11 @@ const ACK: u8 = 16;
 
 /// Tracks a packet that may open a connection, which is confirmed only if the packet `passes`;
 /// true if it was withdrawn.
-fn judge(lab: &mut Lab, network: &Network, may_open: bool, passes: bool) -> bool {
-    judge_screened(lab, network, Screening::Off, may_open, passes)
+fn track_to_end(lab: &mut Lab, network: &Network, may_open: bool, passes: bool) -> bool {
+    track_screened(lab, network, Screening::Off, may_open, passes)
 }
 
-fn judge_screened(
+fn track_screened(
     lab: &mut Lab,
     network: &Network,
     screening: Screening,
@@ -84,9 +84,9 @@ proptest! {
         }
         for (kind, client, port, passes, seconds) in steps {
             let network = packet((kind, client, port));
-            let withdrawn = judge(&mut ours, &network, true, passes);
+            let withdrawn = track_to_end(&mut ours, &network, true, passes);
             // The model sees that an earlier connection has expired, and nothing else.
-            judge(&mut model, &network, !withdrawn, true);
+            track_to_end(&mut model, &network, !withdrawn, true);
             prop_assert_eq!(books(&mut ours), books(&mut model));
             for lab in [&mut ours, &mut model] {
                 lab.wait(Duration::from_secs(seconds));
@@ -115,8 +115,8 @@ proptest! {
             let network = packet((kind, client, port));
             let screening = if answers && kind == 2 { Screening::Answer } else { Screening::Off };
             let passes = screening == Screening::Off;
-            let withdrawn = judge_screened(&mut ours, &network, screening, true, passes);
-            judge(&mut model, &network, !withdrawn, true);
+            let withdrawn = track_screened(&mut ours, &network, screening, true, passes);
+            track_to_end(&mut model, &network, !withdrawn, true);
             prop_assert_eq!(books(&mut ours), books(&mut model));
             prop_assert_eq!(&ours.counters, &model.counters);
             for lab in [&mut ours, &mut model] {

@@ -1,6 +1,6 @@
 //! One connection as it lies in memory: two cache lines.
 
-use flow::{FlowKey, Side};
+use flow::{FlowKey, Side, Timestamp};
 
 use crate::connection::Head;
 use crate::proto::State;
@@ -20,8 +20,8 @@ pub(crate) struct Entry {
 #[repr(C, align(64))]
 pub(crate) struct Body {
     pub state: State,
-    /// [`TrackedPacket::map_epoch`](crate::TrackedPacket::map_epoch) of the last packet that
-    /// was accepted.
+    /// [`TrackedPacket::map_epoch`](crate::TrackedPacket::map_epoch) of the last packet with which
+    /// the tracker knew where the connection was.
     pub map_epoch: u16,
     /// The knowledge of a peer.
     pub note: Note,
@@ -43,6 +43,13 @@ impl Entry {
         Self { head: Head::free(next), body: Body::new(State::Generic) }
     }
 
+    /// True for a connection that is over because its time is. That of a peer ends when the peer says
+    /// so.
+    #[inline]
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.head.is_expired(now) && !self.body.note.is_copy()
+    }
+
     /// A connection opened by `originator` of `key`. It has no deadline yet.
     pub fn open(key: FlowKey, hash: u32, originator: Side, state: State) -> Self {
         Self { head: Head::open(key, hash, originator), body: Body::new(state) }
@@ -50,8 +57,9 @@ impl Entry {
 }
 
 impl Body {
-    /// True if the zone has received packets of other zones since the last accepted packet of
-    /// this connection: the connection may have continued at another gateway.
+    /// True if the connection may have continued at another gateway, and the tracker has not
+    /// caught up with it: the zone has received packets of other zones, or the connection has come
+    /// from a peer.
     pub fn is_behind(&self, map_epoch: u16) -> bool {
         // The numbers wrap round.
         map_epoch.wrapping_sub(self.map_epoch).cast_signed() > 0

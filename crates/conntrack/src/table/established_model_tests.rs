@@ -157,20 +157,21 @@ impl Twin {
         let mut frame = [0; PAYLOAD + COMMAND.len()];
         frame[PAYLOAD..].copy_from_slice(COMMAND);
         let track = self.track;
+        let mut edits = Vec::new();
         let tracked = self.lab.offer(network, |table, packet, context| {
             let keyed = packet.keyed.in_zone(zones.unwrap_or_default().original);
             let hash = hash(&keyed.key);
             let packet = TrackedPacket { frame: &frame, keyed: &keyed, hash, zones, ..*packet };
             let tracked = track(table, &packet, context);
             if let (true, Some(id)) = (tracked.fresh, tracked.connection)
-                && judge(table, &tracked, opened, context).is_err()
+                && apply_rules(table, &tracked, opened, context).is_err()
             {
                 table.withdraw(id, context);
                 return tracked;
             }
-            table.accept(tracked, &packet, context)
+            table.accept_with_edits(tracked, &packet, &mut edits, context)
         });
-        (tracked, self.lab.table.take_edits())
+        (tracked, edits)
     }
 
     /// All connections as they are in memory.
@@ -186,7 +187,7 @@ impl Twin {
 }
 
 /// Applies rules to a connection that a packet opens.
-fn judge(
+fn apply_rules(
     table: &mut Table,
     tracked: &Tracked,
     opened: Option<&Opened>,

@@ -43,7 +43,7 @@ impl Table {
         }
         match follow.source {
             None => self.make_reply_unique(id, supply, context)?,
-            Some(address) if self.keep_told_port(slot, address, supply, context)? => {}
+            Some(address) if self.keep_announced_port(slot, address, supply, context)? => {}
             Some(address) => {
                 let request = Request {
                     addresses: Some(Addresses::one(address)),
@@ -60,7 +60,7 @@ impl Table {
     /// master, if it sends from the port on which it listens: the host that learned that port
     /// expects answers from there (RFC 4961). False if there is no such port, or if another
     /// connection has it.
-    fn keep_told_port(
+    fn keep_announced_port(
         &mut self,
         slot: u32,
         address: IpAddr,
@@ -81,21 +81,14 @@ impl Table {
         self.take_back(slot, context);
         let leaves = self.leaves_as(slot);
         let ends = Ends::of(&leaves.key, leaves.sender);
-        let told = Ends { source: Endpoint { address: mapped(address), port }, ..ends };
-        let leaves_as = told.keyed(&self.outside(slot));
+        let new_ends = Ends { source: Endpoint { address: mapped(address), port }, ..ends };
+        let leaves_as = new_ends.keyed(&self.outside(slot));
         match self.free(slot, &leaves_as, supply, context) {
             Some(hash) => {
                 self.file(slot, (leaves_as, hash), (interface, None), context).map(|()| true)
             }
             None => Ok(false),
         }
-    }
-
-    /// The edits of the payload of the packet that was the last argument of
-    /// [`pass`](Table::accept), in the order of their places. The packet leaves with the sequence
-    /// number of the [adjustment](Table::adjustment) before or after this; both give the same.
-    pub fn take_edits(&mut self) -> Vec<Edit> {
-        std::mem::take(&mut self.edits)
     }
 
     /// True if a connection of the table has shifted sequence numbers.
@@ -120,21 +113,20 @@ impl Table {
             return None;
         }
         let hit = self.look_up(packet, hash)?;
-        if self.slab[hit.slot].head.is_expired(now) {
+        if self.slab[hit.slot].is_over(now) {
             return None;
         }
         let sequences = *self.slab.shifts(hit.slot)?;
         Some((hit.direction, Adjustment { sequences, ..Adjustment::default() }))
     }
 
-    /// Keeps the edits of a packet for the caller, and records their effect on the following
-    /// sequence numbers.
-    pub(super) fn keep_edits(
+    /// Records the effect of edits of a packet on the following sequence numbers.
+    pub(super) fn shift_by_edits(
         &mut self,
         slot: u32,
         direction: Direction,
         sequence: Option<u32>,
-        edits: Vec<Edit>,
+        edits: &[Edit],
     ) {
         let longer = edits.iter().fold(0u32, |sum, edit| {
             sum.wrapping_add(edit.text.len() as u32).wrapping_sub(edit.place.len() as u32)
@@ -144,7 +136,6 @@ impl Table {
                 |shifts: &mut [Shift; 2]| shifts[direction.index()].lengthen(sequence, longer);
             self.slab.shift(slot, lengthen);
         }
-        self.edits = edits;
     }
 }
 
@@ -164,3 +155,7 @@ impl Shift {
 #[cfg(test)]
 #[path = "expected_translation_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "expected_translation_sip_tests.rs"]
+mod sip_tests;

@@ -1,7 +1,15 @@
 //! Calls by SIP through translated connections: the messages that phones and servers receive,
 //! and the way of the media.
 
+use std::net::Ipv4Addr;
+
+use flow::Class;
+use proptest::prelude::*;
+
 use super::*;
+use crate::Verdict;
+use crate::helper::Kind;
+use crate::testing::translated::*;
 
 const PHONE: End4 = (CLIENT, 5060);
 const REGISTRAR: End4 = (SERVER, 5060);
@@ -116,9 +124,9 @@ fn a_phone_behind_a_masquerade_hears_and_is_heard() {
             let mut signalling = Signalling::open(tcp, PHONE, REGISTRAR, &masquerade());
             let port = call(&mut signalling);
             for odd in [0, 1] {
-                let (own, told) = ((CLIENT, 6000 + odd), (OUTSIDE, port + odd));
+                let (own, public) = ((CLIENT, 6000 + odd), (OUTSIDE, port + odd));
                 let far = (SERVER, 7000 + odd);
-                let both = [(own, far, told, far), (far, told, far, own)];
+                let both = [(own, far, public, far), (far, public, far, own)];
                 let [first, second] = if phone_first { both } else { [both[1], both[0]] };
                 let sent = signalling.sound(first.0, first.1);
                 assert_eq!(sent, (Class::Related, first.2, first.3));
@@ -181,15 +189,15 @@ fn register(signalling: &mut Signalling, contact: End4) -> End4 {
         |first: &str, via: &str, contact: &str| message(first, "7 REGISTER", via, contact, None);
     let first = "REGISTER sip:example.com SIP/2.0";
     let read = signalling.say(0, &text(first, &own, &dotted(contact)));
-    let told = read.split_once("<sip:a@203.0.113.9:").unwrap_or_else(|| panic!("{read}")).1;
-    let told = (OUTSIDE, told.split('>').next().unwrap().parse().unwrap());
-    assert_eq!(read, text(first, &seen, &dotted(told)));
-    let early = signalling.sound((SERVER, 5070), told);
+    let rest = read.split_once("<sip:a@203.0.113.9:").unwrap_or_else(|| panic!("{read}")).1;
+    let public = (OUTSIDE, rest.split('>').next().unwrap().parse().unwrap());
+    assert_eq!(read, text(first, &seen, &dotted(public)));
+    let early = signalling.sound((SERVER, 5070), public);
     assert_ne!(early.0, Class::Related, "nobody is let in before");
     let first = "SIP/2.0 200 OK";
-    let read = signalling.say(1, &text(first, &seen, &dotted(told)));
+    let read = signalling.say(1, &text(first, &seen, &dotted(public)));
     assert_eq!(read, text(first, &own, &dotted(contact)));
-    told
+    public
 }
 
 #[test]
@@ -197,16 +205,16 @@ fn a_phone_behind_a_masquerade_can_be_called() {
     for contact in [PHONE, (CLIENT, 5062)] {
         let mut signalling = Signalling::open(false, PHONE, REGISTRAR, &masquerade());
         let seen = signalling.ends[1].1;
-        let told = register(&mut signalling, contact);
-        assert_eq!(told == seen, contact == PHONE, "the port that it speaks from is known");
+        let public = register(&mut signalling, contact);
+        assert_eq!(public == seen, contact == PHONE, "the port that it speaks from is known");
         // From another port of the registrar comes a connection of its own, with a helper too.
         let caller = (SERVER, 5071);
         let invite = |to: End4| {
             let first = format!("INVITE sip:a@{} SIP/2.0", dotted(to));
             message(&first, "1 INVITE", &dotted(caller), &dotted(caller), Some((SERVER, 7000)))
         };
-        let text = invite(told);
-        let sent = signalling.lab.send((caller, told), None, (0, 0), text.as_bytes(), &[]);
+        let text = invite(public);
+        let sent = signalling.lab.send((caller, public), None, (0, 0), text.as_bytes(), &[]);
         assert_eq!(sent.tracked.class, Class::Related);
         assert_eq!((end4(sent.leaves.source), end4(sent.leaves.destination)), (caller, contact));
         let read = String::from_utf8(edited(text.as_bytes(), &sent.edits)).unwrap();
@@ -216,10 +224,10 @@ fn a_phone_behind_a_masquerade_can_be_called() {
         };
         let text = answer(contact, (CLIENT, 6000));
         let sent = signalling.lab.send((contact, caller), None, (0, 0), text.as_bytes(), &[]);
-        assert_eq!(end4(sent.leaves.source), told);
+        assert_eq!(end4(sent.leaves.source), public);
         let read = String::from_utf8(edited(text.as_bytes(), &sent.edits)).unwrap();
         let port = sound(&read);
-        assert_eq!(read, answer(told, (OUTSIDE, port)));
+        assert_eq!(read, answer(public, (OUTSIDE, port)));
         let sent = signalling.sound((SERVER, 7000), (OUTSIDE, port));
         assert_eq!(sent, (Class::Related, (SERVER, 7000), (CLIENT, 6000)));
     }
@@ -239,16 +247,16 @@ fn a_registration_over_tcp_is_of_a_port_where_the_phone_listens() {
         )
     };
     let read = signalling.say(0, &text(own, PHONE));
-    let told = read.split_once("<sip:a@203.0.113.9:").unwrap().1;
-    let told = (OUTSIDE, told.split('>').next().unwrap().parse().unwrap());
-    assert_eq!(read, text(seen, told));
-    assert_ne!(told, seen);
+    let rest = read.split_once("<sip:a@203.0.113.9:").unwrap().1;
+    let public = (OUTSIDE, rest.split('>').next().unwrap().parse().unwrap());
+    assert_eq!(read, text(seen, public));
+    assert_ne!(public, seen);
     // It names its own address in calls too.
     let invite = |via: End4, contact: End4| {
         let first = format!("INVITE sip:b@{} SIP/2.0", dotted(REGISTRAR));
         message(&first, "8 INVITE", &dotted(via), &dotted(contact), None)
     };
-    assert_eq!(signalling.say(0, &invite(own, PHONE)), invite(seen, told));
+    assert_eq!(signalling.say(0, &invite(own, PHONE)), invite(seen, public));
 }
 
 proptest! {

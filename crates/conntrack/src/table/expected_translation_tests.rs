@@ -1,182 +1,14 @@
 //! FTP and other protocols through translated connections: the addresses that both ends see.
 
 use std::net::Ipv4Addr;
-use std::ops::{Deref, DerefMut};
 
-use crate::Verdict;
-use flow::{Class, FlowKey, Zone};
+use flow::Class;
 use proptest::prelude::*;
-use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, dissect};
 
 use super::*;
+use crate::Verdict;
 use crate::helper::Kind;
-use crate::nat::{BucketPorts, Ends};
-use crate::testing::{self, SECRET, usual_packet};
-use crate::{Connection, Tracked, TrackedPacket};
-
-#[path = "expected_translation_sip_tests.rs"]
-mod sip;
-
-const CLIENT: [u8; 4] = [192, 0, 2, 1];
-const SERVER: [u8; 4] = [198, 51, 100, 2];
-/// The gateway's address towards the outside.
-const OUTSIDE: [u8; 4] = [203, 0, 113, 9];
-const SYN: u8 = 2;
-const ACK: u8 = 16;
-
-type End4 = ([u8; 4], u16);
-
-fn hash(key: &FlowKey) -> u64 {
-    key.hash(SECRET)
-}
-
-fn supply() -> Supply<'static> {
-    Supply { own: BucketPorts::ALL, seed: 1, hash: &hash }
-}
-
-fn one(address: [u8; 4]) -> Option<Addresses> {
-    Some(Addresses::one(Ipv4Addr::from(address).into()))
-}
-
-struct Lab(testing::Lab);
-
-impl Deref for Lab {
-    type Target = testing::Lab;
-
-    fn deref(&self) -> &testing::Lab {
-        &self.0
-    }
-}
-
-impl DerefMut for Lab {
-    fn deref_mut(&mut self) -> &mut testing::Lab {
-        &mut self.0
-    }
-}
-
-/// The result for a packet.
-struct Sent {
-    tracked: Tracked,
-    edits: Vec<Edit>,
-    /// Its ends as it leaves.
-    leaves: Ends,
-}
-
-impl Lab {
-    fn new(helper: Kind, port: u16) -> Self {
-        let mut lab = testing::Lab::with_room_for(100);
-        lab.settings.helpers.attach(helper, port).unwrap();
-        Self(lab)
-    }
-
-    /// Takes a segment through the table as the engine does, or a datagram if there are no
-    /// flags; `rules` translate a connection that it opens.
-    fn send(
-        &mut self,
-        (from, to): (End4, End4),
-        flags: Option<u8>,
-        numbers: (u32, u32),
-        payload: &[u8],
-        rules: &[Request],
-    ) -> Sent {
-        let mut frame = Vec::new();
-        let builder = PacketBuilder::v4(from.0, to.0);
-        match flags {
-            None => builder.udp(from.1, to.1, payload, &mut frame),
-            Some(flags) => {
-                let tcp = Tcp {
-                    source_port: from.1,
-                    destination_port: to.1,
-                    sequence: numbers.0,
-                    acknowledgment: numbers.1,
-                    window: 60000,
-                    flags: TcpFlags(flags),
-                    ..Tcp::default()
-                };
-                builder.tcp(&tcp, payload, &mut frame);
-            }
-        }
-        // It comes to a gateway that has just taken over connections and announcements.
-        self.take_over();
-        let mut network = dissect(&frame).unwrap().network.unwrap();
-        let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
-        let before = self.table.adjustment(&keyed, hash(&keyed.key), self.now);
-        if let Some((direction, adjustment)) = before {
-            let mut editor = wire::TcpEditor::new(&mut frame, &mut network, true).unwrap();
-            adjustment.before_tracking(direction, &mut editor);
-        }
-        let packet =
-            TrackedPacket { hash: hash(&keyed.key), ..usual_packet(&network, &frame, &keyed) };
-        let (tracked, address_changes) = self.run(|table, context| {
-            let tracked = table.track(&packet, context);
-            if let (true, Some(id)) = (tracked.fresh, tracked.connection)
-                && !table.translate_announced(id, supply(), context).unwrap()
-            {
-                for rule in rules {
-                    table.translate(id, rule, supply(), context).unwrap();
-                }
-                table.make_reply_unique(id, supply(), context).unwrap();
-            }
-            (table.accept(tracked, &packet, context), table.translation(&tracked))
-        });
-        let edits = self.table.take_edits();
-        let original = Ends::of(&keyed.key, keyed.sender);
-        let end = |old, new: Option<wire::TransportAddress>| {
-            new.map_or(old, |new| flow::Endpoint { address: new.address, port: new.port })
-        };
-        let leaves = Ends {
-            source: end(original.source, address_changes.source),
-            destination: end(original.destination, address_changes.destination),
-        };
-        Sent { tracked, edits, leaves }
-    }
-
-    /// Opens a TCP connection; the numbers of both ends continue at 1. Returns the client's
-    /// address as the server sees it, and the server's as the client sees it.
-    fn control(&mut self, client: End4, named: End4, rules: &[Request]) -> (End4, End4) {
-        let opened = self.send((client, named), Some(SYN), (0, 0), b"", rules);
-        let (seen, server) = (end4(opened.leaves.source), end4(opened.leaves.destination));
-        self.send((server, seen), Some(SYN | ACK), (0, 1), b"", &[]);
-        self.send((client, named), Some(ACK), (1, 1), b"", &[]);
-        (seen, server)
-    }
-
-    /// The same for FTP, with the first lines of both ends: the client continues at 9 and the
-    /// server at 8.
-    fn ftp(&mut self, client: End4, named: End4, rules: &[Request]) -> (End4, End4) {
-        let (seen, server) = self.control(client, named, rules);
-        self.send((server, seen), Some(ACK), (1, 1), b"220 a\r\n", &[]);
-        self.send((client, named), Some(ACK), (1, 8), b"USER a\r\n", &[]);
-        (seen, server)
-    }
-
-    fn connections(&self) -> Vec<Connection> {
-        let mut found = Vec::new();
-        self.table.list(Default::default(), 1000, self.now, |connection| found.push(connection));
-        found
-    }
-}
-
-fn end4(end: flow::Endpoint) -> End4 {
-    (*end.address.last_chunk().unwrap(), end.port)
-}
-
-fn masquerade() -> [Request; 1] {
-    [Request { addresses: one(OUTSIDE), interface: Some(3), ..Request::of(TranslatedEnd::Source) }]
-}
-
-fn forward() -> [Request; 1] {
-    [Request { addresses: one(SERVER), ..Request::of(TranslatedEnd::Destination) }]
-}
-
-fn edited(payload: &[u8], edits: &[Edit]) -> Vec<u8> {
-    let mut out = payload.to_vec();
-    for edit in edits.iter().rev() {
-        out.splice(edit.place.clone(), edit.text.iter().copied());
-    }
-    out
-}
+use crate::testing::translated::*;
 
 /// The port in six numbers.
 fn port_of(text: &str) -> u16 {
@@ -197,9 +29,9 @@ fn an_active_client_behind_a_masquerade_gets_its_data_connection() {
     assert!(before.edits.is_empty());
     let sent = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
     assert_eq!(sent.tracked.verdict, Verdict::Accept);
-    let told = String::from_utf8(edited(command, &sent.edits)).unwrap();
-    assert!(told.starts_with("PORT 203,0,113,9,") && told.ends_with("\r\n"), "{told:?}");
-    let port = port_of(&told);
+    let message = String::from_utf8(edited(command, &sent.edits)).unwrap();
+    assert!(message.starts_with("PORT 203,0,113,9,") && message.ends_with("\r\n"), "{message:?}");
+    let port = port_of(&message);
     assert_eq!(port, 40000, "its own");
     // Repeated, it says the same.
     let again = lab.send((client, server), Some(ACK), (17, 8), command, &[]);
@@ -247,17 +79,17 @@ fn a_server_behind_a_forwarded_port_is_reached_at_the_address_that_clients_know(
         assert_eq!((seen, server), (client, (SERVER, 21)));
         lab.send((client, named), Some(ACK), (9, 8), b"PASV\r\n", &[]);
         let sent = lab.send((server, seen), Some(ACK), (8, 1), text, &[]);
-        let told = String::from_utf8(edited(text, &sent.edits)).unwrap();
-        let port = match told.split_once("|||") {
+        let message = String::from_utf8(edited(text, &sent.edits)).unwrap();
+        let port = match message.split_once("|||") {
             Some((_, rest)) => rest.split('|').next().unwrap().parse().unwrap(),
             None => {
-                assert!(told.contains("(203,0,113,9,"), "{told:?}");
-                port_of(&told)
+                assert!(message.contains("(203,0,113,9,"), "{message:?}");
+                port_of(&message)
             }
         };
-        assert_eq!(port, 2000, "{told:?}");
+        assert_eq!(port, 2000, "{message:?}");
         let data = lab.send(((CLIENT, 50000), (OUTSIDE, port)), Some(SYN), (5, 0), b"", &[]);
-        assert_eq!(data.tracked.class, Class::Related, "{told:?}");
+        assert_eq!(data.tracked.class, Class::Related, "{message:?}");
         assert_eq!(end4(data.leaves.destination), (SERVER, 2000));
         assert_eq!(end4(data.leaves.source), (CLIENT, 50000));
     }
@@ -272,8 +104,8 @@ fn clients_that_announce_one_port_get_different_ones() {
         lab.ftp(client, server, &masquerade());
         let command = format!("PORT 192,0,2,{},156,64\r\n", 10 + number);
         let sent = lab.send((client, server), Some(ACK), (9, 8), command.as_bytes(), &[]);
-        let told = String::from_utf8(edited(command.as_bytes(), &sent.edits)).unwrap();
-        ports.push(port_of(&told));
+        let message = String::from_utf8(edited(command.as_bytes(), &sent.edits)).unwrap();
+        ports.push(port_of(&message));
     }
     assert_eq!(ports[0], 40000, "its own");
     ports.sort_unstable();

@@ -34,7 +34,7 @@ impl Table {
         now: Timestamp,
     ) -> Option<Forwarding> {
         let Hit { slot, direction } = self.guessed(guess, packet)?;
-        let is_live = !self.slab[slot].head.is_expired(now);
+        let is_live = !self.slab[slot].is_over(now);
         self.slab.forwardings.get(slot, direction).filter(|_| is_live)
     }
 

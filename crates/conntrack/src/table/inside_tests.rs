@@ -37,7 +37,7 @@ fn passages_without_connections_are_forgotten_however_many_connections_there_are
         lab.offer(&udp(Family::V4, (1, 1000), (2, 53)), |_, packet, context| {
             let (keyed, hash) = packet.keyed.moved(packet.hash, zone);
             let packet = TrackedPacket { keyed: &keyed, hash, ..*packet };
-            inside.connections.track_unjudged(&packet, context)
+            inside.connections.track_and_accept(&packet, context)
         });
     }
     assert_eq!(inside.connections.len(), CONNECTIONS as usize);
@@ -60,7 +60,7 @@ fn numbers_of_connections_that_are_gone_are_given_again_and_no_others() {
         lab.offer(&udp(Family::V4, (1, 1000), (2, 53)), |_, packet, context| {
             let (keyed, hash) = packet.keyed.moved(packet.hash, zone);
             let packet = TrackedPacket { keyed: &keyed, hash, ..*packet };
-            inside.connections.track_unjudged(&packet, context)
+            inside.connections.track_and_accept(&packet, context)
         });
     }
     let held: Vec<_> = (0..100).map(|number| inside.number(passage(number))).collect();

@@ -9,6 +9,7 @@ use crate::connection::Status;
 use crate::connection::ip_address;
 use crate::expect::{Announcer, Claim, Expectation, Master, Measure, Passage, put_together};
 use crate::helper::{Earlier, HelperPacket, Holder, Inspected, Request};
+use crate::nat::Edit;
 use crate::{ConnectionId, Context, Direction, Tracked, TrackedPacket};
 
 /// Length of a UDP header, bytes.
@@ -47,13 +48,15 @@ impl Table {
     }
 
     /// Lets the helper of a packet's connection, if it has one, read the packet, and files the
-    /// announcements. To be called for a packet that no other stage drops.
+    /// announcements. To be called for a packet that no other stage drops. The changes that the
+    /// helper wants in its payload go to `edits`, in the order of their places.
     #[cold]
     #[inline(never)]
     pub fn inspect(
         &mut self,
         tracked: Tracked,
         packet: &TrackedPacket<'_>,
+        edits: &mut Vec<Edit>,
         context: &mut Context<'_>,
     ) -> Tracked {
         let (Some(ConnectionId(slot)), Some(direction)) = (tracked.connection, tracked.direction)
@@ -77,7 +80,7 @@ impl Table {
         let payload = seen.payload;
         let announcer = Announcer { master, passage, direction, interface, payload };
         let (mut full, mut no_port) = (false, false);
-        let (mut edits, mut measures) = (Vec::new(), Vec::new());
+        let (mut wanted, mut measures) = (Vec::new(), Vec::new());
         let limit = context.settings.expect_max;
         let Context { expectations, expectation_events, settings, counters, now, .. } = context;
         let mut events = listener(expectation_events, settings);
@@ -90,7 +93,7 @@ impl Table {
                     no_port = true;
                     return;
                 };
-                edits.extend(edit);
+                wanted.extend(edit);
                 let filed = expectations.announce(master, announced, limit, *now, &mut events);
                 full |= filed.is_err();
                 counters.expect_create += u64::from(filed.is_ok());
@@ -106,8 +109,8 @@ impl Table {
             Request::Confirm { class, seconds } => {
                 expectations.confirm(&head.key, class, seconds, *now, &mut events);
             }
-            Request::Mention(mention) => edits.extend(announcer.mention(mention, expectations)),
-            Request::Edit(edit) => edits.push(edit),
+            Request::Mention(mention) => wanted.extend(announcer.mention(mention, expectations)),
+            Request::Edit(edit) => wanted.push(edit),
             Request::Measure { place, of } => measures.push(Measure { place, of }),
             Request::Keep { seconds } => {
                 head.deadline = head.deadline.max(deadline(*now, seconds));
@@ -123,9 +126,9 @@ impl Table {
             Inspected::Pass | Inspected::Left => {
                 // What it has read, and the shifts of what it has changed, are part of a record.
                 self.note_change(slot, context);
-                if !edits.is_empty() {
-                    let edits = put_together(edits, measures);
-                    self.keep_edits(slot, direction, sequence, edits);
+                if !wanted.is_empty() {
+                    *edits = put_together(wanted, measures);
+                    self.shift_by_edits(slot, direction, sequence, edits);
                 }
                 tracked
             }

@@ -4,10 +4,10 @@ use std::time::Duration;
 use crate::Verdict;
 use crate::capacity::Shortage;
 use flow::{Class, DropReason, FlowKey, Zone};
-use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, dissect, protocol};
+use wire::{dissect, protocol};
 
 use crate::helper::Kind;
+use crate::testing::translated::frame4;
 use crate::testing::{self, SECRET, usual_packet};
 use crate::{Changes, Connection, Limits, Settings, Tracked, TrackedPacket};
 
@@ -74,23 +74,8 @@ impl Lab {
         let Sent { from_client, ports, flags, numbers, payload } = sent;
         let ends = (self.client, self.server);
         let (source, destination) = if from_client { ends } else { (ends.1, ends.0) };
-        let builder = PacketBuilder::v4(source, destination);
-        let mut frame = Vec::new();
-        match flags {
-            None => builder.udp(ports.0, ports.1, payload, &mut frame),
-            Some(flags) => {
-                let tcp = Tcp {
-                    source_port: ports.0,
-                    destination_port: ports.1,
-                    sequence: numbers.0,
-                    acknowledgment: numbers.1,
-                    window: 60000,
-                    flags: TcpFlags(flags),
-                    ..Tcp::default()
-                };
-                builder.tcp(&tcp, payload, &mut frame);
-            }
-        }
+        let ends = ((source, ports.0), (destination, ports.1));
+        let mut frame = frame4(ends, flags, numbers, payload);
         frame[0] |= u8::from(self.group);
         let network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();

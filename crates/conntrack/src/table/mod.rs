@@ -4,6 +4,7 @@ mod admin;
 mod admission;
 mod announcement_records;
 mod calls;
+mod catching_up;
 mod confirmation;
 mod entry;
 mod established;
@@ -29,18 +30,17 @@ use flow::{Class, DropReason, KeyedPacket, Prefetch, SlotIndex, TimerWheel, Time
 use wire::Transport;
 use wire::checksum::verify_transport;
 
-use self::entry::{Body, Entry};
+use self::entry::Entry;
 use self::inspection::release;
 use self::packet::{Detached, is_fragment};
-use self::replication::{is_kept_copy, is_over, note_end};
+use self::replication::note_end;
 use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
-use crate::nat::Edit;
 use crate::proto::{Before, Input, State, Step};
 use crate::replication::COPY_KEPT;
-use crate::{Connection, Direction, DropCause, Event, EventKind, Settings, TimeoutPolicy};
+use crate::{Connection, Direction, Event, EventKind, Settings, TrackingCause};
 
 pub use self::admin::{Action, CHOSEN_COST, Changes, Cursor};
 pub use self::calls::CALLS_OF_A_PAIR;
@@ -51,7 +51,8 @@ pub use self::packet::{
 };
 pub use self::port_eviction::Claimant;
 pub use self::records::{Imported, Importing};
-pub use self::translation::{Again, Reached};
+pub use self::replication::Owner;
+pub use self::translation::{Again, NextSource, Reached};
 
 /// The connections of one bucket. It belongs to one worker at a time and can be given to
 /// another as a whole.
@@ -67,8 +68,6 @@ pub struct Table {
     occupancy: Occupancy,
     /// The slot of the connection that was opened last, with the hash of its key.
     opened: (u32, u64),
-    /// The changes that helpers want in the payload of the last packet that passed.
-    edits: Vec<Edit>,
 }
 
 impl Table {
@@ -80,7 +79,6 @@ impl Table {
             wheel: TimerWheel::new(now),
             occupancy: Occupancy::default(),
             opened: (u32::MAX, 0),
-            edits: Vec::new(),
         }
     }
 
@@ -179,15 +177,19 @@ impl Table {
     pub fn expire(&mut self, budget: usize, context: &mut Context<'_>) -> usize {
         let Self { index, slab, wheel, occupancy, .. } = self;
         let looked_at = wheel.advance(context.now, budget, |slot| {
-            let head = &mut slab[slot].head;
-            if head.is_expired(context.now) {
-                if !is_kept_copy(&slab[slot], context) {
-                    retire(index, slab, occupancy, slot, context);
-                    return None;
-                }
-                slab[slot].head.deadline = context.now.after(COPY_KEPT);
+            let entry = &mut slab[slot];
+            let is_over = match context.settings.faults.expires_copies() {
+                true => entry.head.is_expired(context.now),
+                false => entry.is_over(context.now),
+            };
+            if is_over {
+                retire(index, slab, occupancy, slot, context);
+                return None;
             }
-            let head = &mut slab[slot].head;
+            let head = &mut entry.head;
+            if head.is_expired(context.now) {
+                head.deadline = context.now.after(COPY_KEPT);
+            }
             head.note_filed(head.deadline);
             Some(head.deadline)
         });
@@ -220,7 +222,7 @@ impl Table {
 
     #[inline]
     fn if_live(&mut self, hit: Hit, context: &mut Context<'_>) -> Option<Hit> {
-        if is_over(&self.slab[hit.slot], context) {
+        if self.slab[hit.slot].is_over(context.now) {
             self.close(hit.slot, context);
             return None;
         }
@@ -253,13 +255,11 @@ impl Table {
             return self.open_in_place_of(slot, packet, context);
         }
         let policy = self.slab.policy(slot).copied();
-        let Entry { head, body } = &mut self.slab[slot];
-        let before = Before {
-            direction,
-            seen_reply: head.status.has(Status::SEEN_REPLY),
-            assured: head.status.has(Status::ASSURED),
-        };
-        let replied = before.seen_reply || before.direction == Direction::Reply;
+        let head = &self.slab[slot].head;
+        let status = head.status;
+        let (seen_reply, assured) = (status.has(Status::SEEN_REPLY), status.has(Status::ASSURED));
+        let before = Before { direction, seen_reply, assured };
+        let replied = before.seen_reply || direction == Direction::Reply;
         let class = if replied {
             Class::Established
         } else if head.status.has(Status::EXPECTED) {
@@ -271,7 +271,9 @@ impl Table {
         if class == Class::New && !packet.may_open {
             return tracked.dropped(DropReason::NewRefused);
         }
-        match advance_or_start_over(body, policy.as_ref(), packet, before, context) {
+        let step = self.step(slot, policy.as_ref(), packet, before, context);
+        let Entry { head, body } = &mut self.slab[slot];
+        match step {
             Step::Accept { timeout, assure, changed } => {
                 let old = head.status;
                 head.status.set(Status::when(replied, Status::SEEN_REPLY));
@@ -288,7 +290,7 @@ impl Table {
                 if news {
                     self.count_no_more(slot);
                     self.rank(slot, context);
-                    self.has_changed(slot, context);
+                    self.report_change(slot, context);
                 } else {
                     self.note_refresh(slot, context);
                 }
@@ -298,19 +300,19 @@ impl Table {
                 if replied && !before.seen_reply {
                     head.status.set(Status::SEEN_REPLY);
                     self.rank(slot, context);
-                    self.has_changed(slot, context);
+                    self.report_change(slot, context);
                 }
                 tracked.at(slot, &self.slab[slot].head)
             }
-            Step::End => {
-                if head.status.has(Status::ACCOUNTED) {
-                    self.account(slot, packet, before.direction);
-                }
-                let address_changes = self.address_changes(slot, direction);
-                let detached = Some(Detached { address_changes, zones: self.zones_of(slot) });
-                self.close(slot, context);
-                Tracked { detached, ..tracked }
+            Step::Hold { at_least } => {
+                head.deadline = head.deadline.max(deadline(context.now, at_least));
+                self.hold(slot, packet, before, context);
+                tracked.at(slot, &self.slab[slot].head)
             }
+            Step::End => Tracked {
+                detached: Some(self.end_with(slot, packet, direction, context)),
+                ..tracked
+            },
             Step::Reopen => self.open_in_place_of(slot, packet, context),
             Step::Invalid { why, cap } => {
                 if let Some(cap) = cap {
@@ -321,6 +323,45 @@ impl Table {
                 invalid(why, context)
             }
         }
+    }
+
+    /// Counts a packet that passes while the numbers of its connection are learnt.
+    fn hold(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        before: Before,
+        context: &mut Context<'_>,
+    ) {
+        let status = &mut self.slab[slot].head.status;
+        let is_first_reply = before.direction == Direction::Reply && !before.seen_reply;
+        status.set(Status::when(is_first_reply, Status::SEEN_REPLY));
+        if status.has(Status::ACCOUNTED) {
+            self.account(slot, packet, before.direction);
+        }
+        if is_first_reply {
+            self.rank(slot, context);
+            self.report_change(slot, context);
+        } else {
+            self.note_refresh(slot, context);
+        }
+    }
+
+    /// Ends a connection with its last packet.
+    fn end_with(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        direction: Direction,
+        context: &mut Context<'_>,
+    ) -> Detached {
+        if self.slab[slot].head.status.has(Status::ACCOUNTED) {
+            self.account(slot, packet, direction);
+        }
+        let address_changes = self.address_changes(slot, direction);
+        let detached = Detached { address_changes, zones: self.zones_of(slot) };
+        self.close(slot, context);
+        detached
     }
 
     /// Finds the connection of an ICMP error: it belongs to the flow that it quotes, and goes
@@ -401,29 +442,6 @@ fn input_of<'a>(packet: &'a TrackedPacket<'_>, context: &'a Context<'_>) -> Inpu
     }
 }
 
-/// Takes a packet of a connection. If it does not fit, but the connection may have continued in
-/// another zone, the tracker may start over with it.
-#[inline]
-fn advance_or_start_over(
-    body: &mut Body,
-    policy: Option<&TimeoutPolicy>,
-    packet: &TrackedPacket<'_>,
-    before: Before,
-    context: &Context<'_>,
-) -> Step {
-    let input = Input { policy, ..input_of(packet, context) };
-    let mut step = body.state.advance(&input, before);
-    if body.is_behind(packet.map_epoch) {
-        if matches!(step, Step::Invalid { .. }) {
-            step = body.state.start_over(&input, before.direction).unwrap_or(step);
-        }
-        if matches!(step, Step::Accept { .. }) {
-            body.map_epoch = packet.map_epoch;
-        }
-    }
-    step
-}
-
 /// Ends a connection that is no longer in the wheel.
 fn retire(
     index: &mut SlotIndex,
@@ -487,7 +505,7 @@ fn report(slab: &Slab, slot: u32, kind: EventKind, context: &mut Context<'_>) {
     }
 }
 
-fn invalid(why: DropCause, context: &mut Context<'_>) -> Tracked {
+fn invalid(why: TrackingCause, context: &mut Context<'_>) -> Tracked {
     context.counters.invalid += 1;
     Tracked::invalid(why)
 }

@@ -45,7 +45,7 @@ impl Model {
     /// The class, or `None` if the packet is refused.
     fn track(&mut self, network: &Network, lab: &Lab) -> Option<Class> {
         self.steps += 1;
-        let class = self.judge(network, lab);
+        let class = self.classify(network, lab);
         for known in self.known.values_mut() {
             let rank = known.rank();
             if rank != known.place.map(|(rank, _)| rank) {
@@ -55,7 +55,7 @@ impl Model {
         class
     }
 
-    fn judge(&mut self, network: &Network, lab: &Lab) -> Option<Class> {
+    fn classify(&mut self, network: &Network, lab: &Lab) -> Option<Class> {
         let keyed = keyed(network);
         let (now, settings) = (lab.now, &lab.settings);
         let input = Input {
@@ -83,7 +83,7 @@ impl Model {
                 known.deadline = deadline(now, timeout);
                 class
             }
-            Step::Pass => {
+            Step::Pass | Step::Hold { .. } => {
                 known.seen_reply = replied;
                 class
             }

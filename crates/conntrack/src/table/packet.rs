@@ -9,11 +9,11 @@ use crate::expect::Listener;
 use crate::nat::AddressChanges;
 use crate::syn_proxy::Screening;
 use crate::{
-    Direction, DropCause, EventSink, ExpectationSink, Expectations, KnownTunnels, Limits,
-    Replication, Settings,
+    Direction, EventSink, ExpectationSink, Expectations, KnownTunnels, Limits, Replication,
+    Settings, TrackingCause,
 };
 
-/// Whether the transport checksum has been verified already.
+/// State of the check of a transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// It has not: verify it if `nf_conntrack_checksum` is set.
@@ -162,7 +162,7 @@ pub struct Tracked {
     /// Invalid packets are for the rules to drop.
     pub verdict: Verdict,
     /// The reason for a packet that is invalid or to be dropped.
-    pub why: Option<DropCause>,
+    pub why: Option<TrackingCause>,
     /// The connection that it belongs or is related to, unless that has ended with this packet.
     pub connection: Option<ConnectionId>,
     /// True if it has opened the connection. The caller must then call
@@ -242,7 +242,7 @@ impl Tracked {
     }
 
     /// The reason if tracking refuses the packet.
-    pub const fn refusal(&self) -> Option<DropCause> {
+    pub const fn refusal(&self) -> Option<TrackingCause> {
         match self.verdict {
             Verdict::Accept | Verdict::Screen => None,
             Verdict::Drop(_) | Verdict::NoRoom(_) => self.why,
@@ -254,12 +254,12 @@ impl Tracked {
         self.status.has(Status::EXPECTED)
     }
 
-    pub(crate) fn refused(why: impl Into<DropCause>) -> Self {
+    pub(crate) fn refused(why: impl Into<TrackingCause>) -> Self {
         Self::alone(Class::New).dropped(why)
     }
 
     /// The same result, with the packet dropped.
-    pub(crate) fn dropped(self, why: impl Into<DropCause>) -> Self {
+    pub(crate) fn dropped(self, why: impl Into<TrackingCause>) -> Self {
         let why = why.into();
         Self { verdict: Verdict::Drop(why.reason()), why: Some(why), ..self }
     }
@@ -276,7 +276,7 @@ impl Tracked {
     }
 
     /// The result for a packet that can not belong to a connection.
-    pub const fn invalid(why: DropCause) -> Self {
+    pub const fn invalid(why: TrackingCause) -> Self {
         Self { why: Some(why), ..Self::alone(Class::Invalid(why.reason())) }
     }
 }

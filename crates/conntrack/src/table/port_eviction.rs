@@ -202,7 +202,7 @@ impl Table {
         let held = context.limits.port_usage.held(&port_share);
         let is_own = port_share.source == claimant.source;
         let yields = match rank {
-            _ if head.status.has(Status::FRESH) => false,
+            _ if head.status.has(Status::FRESH) || body.note.is_copy() => false,
             _ if is_own => true,
             _ if translation.age(context.now) < ANSWERED_WITHIN => false,
             Rank::Unreplied | Rank::Closing => claimant.held <= held,

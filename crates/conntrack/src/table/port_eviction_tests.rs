@@ -51,17 +51,17 @@ impl Gateway {
         let id = tracked.connection.unwrap();
         let own = BucketPorts::new(PortPermutation::IDENTITY, 2000, self.ports.into());
         let supply = Supply { own, seed: 1, hash: &hash };
-        let judged = self.lab.run(|table, context| {
-            let judged = table.translate(id, &request(self.ports), supply, context);
-            match judged {
+        let outcome = self.lab.run(|table, context| {
+            let outcome = table.translate(id, &request(self.ports), supply, context);
+            match outcome {
                 Ok(()) => table.confirm(id, context).unwrap(),
                 Err(_) => table.withdraw(id, context),
             }
-            judged
+            outcome
         });
         // Time passes, so the first connection has the least time left.
         self.lab.wait(self.pause);
-        judged?;
+        outcome?;
         let reply = self.lab.table.reply(id);
         Ok(reply.key.end(reply.sender.opposite()).port)
     }

@@ -6,7 +6,6 @@ use flow::codec::Millis;
 use flow::{FlowKey, KeyedPacket, Timestamp, Zone, ZonePair};
 
 use super::entry::Entry;
-use super::replication::is_over;
 use super::slab::{SECOND, SideFacts};
 use super::{Cursor, Table};
 use crate::capacity::Shortage;
@@ -35,7 +34,7 @@ pub struct Importing<'a> {
     pub interfaces: &'a dyn Interfaces,
     /// The [epoch](crate::TrackedPacket::map_epoch) of the last packet of the connection. If it
     /// is before that of its zone, the connection may have continued at another gateway, so its
-    /// tracker may start over with the next packet.
+    /// tracker catches up with the next packets.
     pub map_epoch: u16,
     /// True if a masqueraded connection is refused when the interface does not have its address. A
     /// gateway that gets the address only when another one fails takes it over all the same.
@@ -54,11 +53,6 @@ impl Importing<'_> {
             false => self.interfaces.number_of(name).ok_or(ImportRefusal::Interface),
         };
         name.map(number).transpose()
-    }
-
-    /// The epoch of a connection that is made of a record, or gets another state.
-    fn epoch(&self, faults: Faults) -> u16 {
-        self.map_epoch.wrapping_add(u16::from(faults.never_relearns()))
     }
 }
 
@@ -90,6 +84,15 @@ impl Imported {
             Self::New(id) | Self::Joined(id) => id,
         }
     }
+}
+
+/// The effect of a record on a connection.
+struct Amended {
+    id: ConnectionId,
+    /// The record says less than was known.
+    says_less: bool,
+    /// The record says more than was known.
+    says_more: bool,
 }
 
 impl Table {
@@ -127,10 +130,11 @@ impl Table {
         now: Timestamp,
     ) -> Option<ConnectionRecord> {
         let slab = &self.slab;
-        let Entry { head, body } = slab.live(slot)?;
+        let entry = slab.live(slot)?;
+        let Entry { head, body } = entry;
         let part = slab.part(slot);
         let (status, mark) = part.map_or((head.status, head.mark), |part| part.facts(head));
-        if head.is_expired(now) || status.has(Status::FRESH) {
+        if entry.is_over(now) || status.has(Status::FRESH) {
             return None;
         }
         let translation = slab.translation(slot).map(|it| RecordedTranslation {
@@ -233,7 +237,7 @@ impl Table {
         let state = record.state.restore(&original.key, context.now);
         let paid = self.pay_for(record, &state, context)?;
         let slot = self.place(record, original_hash as u32, (state, paid), context)?;
-        self.slab[slot].body.map_epoch = importing.epoch(context.settings.faults);
+        self.set_behind(slot, importing.map_epoch, context.settings.faults);
         self.dress(slot, record, context);
         if self.file_record(slot, record, interface, importing, context).is_err() {
             self.close(slot, context);
@@ -424,7 +428,11 @@ impl Table {
     }
 
     /// Changes a connection to what a newer record of it says, and keeps its slot. It is not
-    /// reported.
+    /// reported. If it is further than was known, the peer hears of the connection once more.
+    ///
+    /// If packets of it may have come here that the sender of the record has not seen, the state
+    /// of the protocol does not go back, nor does its end come earlier. If the sender owns it, what
+    /// its helper and the SYN proxy know stays then, too.
     ///
     /// # Errors
     /// [`ImportRefusal::Clash`] if such packets belong to no connection or to one with other keys.
@@ -434,6 +442,39 @@ impl Table {
         importing: Importing<'_>,
         context: &mut Context<'_>,
     ) -> Result<ConnectionId, ImportRefusal> {
+        let Amended { id, says_more, .. } = self.amended(record, importing, context)?;
+        // The sender may have given its copy up meanwhile for an older state than this one.
+        if says_more {
+            self.note_change(id.0, context);
+        }
+        Ok(id)
+    }
+
+    /// Changes a connection to what its owner, the peer, says. If packets of it have come here that
+    /// the peer has not seen, the peer hears of them.
+    ///
+    /// # Errors
+    /// As with [`Table::amend`].
+    pub fn amend_copy(
+        &mut self,
+        record: &ConnectionRecord,
+        importing: Importing<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<ConnectionId, ImportRefusal> {
+        let Amended { id, says_less, .. } = self.amended(record, importing, context)?;
+        self.set_copy(id, context);
+        if says_less {
+            self.note_change(id.0, context);
+        }
+        Ok(id)
+    }
+
+    fn amended(
+        &mut self,
+        record: &ConnectionRecord,
+        importing: Importing<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<Amended, ImportRefusal> {
         let original = record.original;
         let hash = (importing.hash)(&original.key);
         let slot = self.live_owner(&original, hash, record, context);
@@ -444,33 +485,94 @@ impl Table {
         let slot = slot.filter(is_it).ok_or(ImportRefusal::Clash)?;
         if record.state == RecordedState::Tunnel {
             return match self.join_record(slot, record, context) {
-                Ok(_) | Err(ImportRefusal::Known) => Ok(ConnectionId(slot)),
+                Ok(_) | Err(ImportRefusal::Known) => {
+                    Ok(Amended { id: ConnectionId(slot), says_less: false, says_more: false })
+                }
                 Err(refusal) => Err(refusal),
             };
         }
         let state = record.state.restore(&original.key, context.now);
         let deadline = Self::deadline_of(record, &state, context);
         let Entry { head, body } = &mut self.slab[slot];
-        body.state = state;
-        body.map_epoch = importing.epoch(context.settings.faults);
-        head.deadline = deadline;
-        for (is_so, bit) in [
-            (record.facts.seen_reply, Status::SEEN_REPLY),
-            (record.facts.assured, Status::ASSURED),
-            (record.counts.is_some(), Status::ACCOUNTED),
-            (record.age.is_some(), Status::STAMPED),
-        ] {
-            head.status.clear(bit);
+        let is_ahead = body.note.may_be_ahead();
+        let keeps_own = is_ahead && body.note.is_copy();
+        let facts = record.facts;
+        let says_less = head.status.has(Status::SEEN_REPLY) && !facts.seen_reply
+            || head.status.has(Status::ASSURED) && !facts.assured;
+        let goes_back = is_ahead && body.state.is_further_than(&state);
+        let says_more = !head.status.has(Status::SEEN_REPLY) && facts.seen_reply
+            || !head.status.has(Status::ASSURED) && facts.assured
+            || state.is_further_than(&body.state);
+        head.deadline = match (goes_back, is_ahead && !state.is_closing()) {
+            (true, _) => head.deadline,
+            (_, true) => head.deadline.max(deadline),
+            _ => deadline,
+        };
+        if !goes_back {
+            body.state = state;
+        }
+        for (is_so, bit) in
+            [(record.facts.seen_reply, Status::SEEN_REPLY), (record.facts.assured, Status::ASSURED)]
+        {
+            head.status.clear(if is_ahead { Status::NONE } else { bit });
             head.status.set(Status::when(is_so, bit));
         }
+        self.set_behind(slot, importing.map_epoch, context.settings.faults);
         self.refile(slot);
         self.slab.set_mark(slot, record.mark);
         self.slab.set_labels(slot, record.labels);
-        self.slab.undress(slot);
-        self.dress(slot, record, context);
+        if !keeps_own {
+            self.slab.undress(slot);
+            for (is_so, bit) in [
+                (record.counts.is_some(), Status::ACCOUNTED),
+                (record.age.is_some(), Status::STAMPED),
+            ] {
+                let status = &mut self.slab[slot].head.status;
+                status.clear(bit);
+                status.set(Status::when(is_so, bit));
+            }
+            self.dress(slot, record, context);
+        }
         self.count_no_more(slot);
         self.rank(slot, context);
-        Ok(ConnectionId(slot))
+        let says_less = goes_back || is_ahead && says_less;
+        Ok(Amended { id: ConnectionId(slot), says_less, says_more })
+    }
+
+    /// Ends the connections that have the packets of a record, in either direction, and that are not
+    /// the connection of the record. Returns how many there were.
+    pub fn end_clashing(
+        &mut self,
+        record: &ConnectionRecord,
+        importing: Importing<'_>,
+        context: &mut Context<'_>,
+    ) -> u64 {
+        let mut ended = 0;
+        for packet in [record.original, record.reply()] {
+            let hash = (importing.hash)(&packet.key);
+            let Some(slot) = self.live_owner(&packet, hash, record, context) else { continue };
+            if !self.slab[slot].head.status.has(Status::FRESH) {
+                self.end_whole(slot, context);
+                ended += 1;
+            }
+        }
+        ended
+    }
+
+    /// Tells the peer once more of the connections that have the packets of a record, in either
+    /// direction.
+    pub fn tell_clashing(
+        &mut self,
+        record: &ConnectionRecord,
+        importing: Importing<'_>,
+        context: &mut Context<'_>,
+    ) {
+        for packet in [record.original, record.reply()] {
+            let hash = (importing.hash)(&packet.key);
+            if let Some(slot) = self.live_owner(&packet, hash, record, context) {
+                self.note_change(slot, context);
+            }
+        }
     }
 
     /// The live connection that such packets belong to. An expired one ends here.
@@ -490,7 +592,7 @@ impl Table {
                     && (!packet.key.is_call() || head.status.has(Status::CALL) == record.facts.call)
             };
             let slot = self.index.find(hash as u32, is_it)? & !SECOND;
-            if !is_over(&self.slab[slot], context) {
+            if !self.slab[slot].is_over(context.now) {
                 return Some(slot);
             }
             self.close(slot, context);

@@ -7,10 +7,20 @@ use super::entry::Entry;
 use super::slab::Slab;
 use super::{Cursor, Table, report};
 use crate::connection::Status;
+use crate::replication::COPY_KEPT;
 use crate::{
     Change, ConnectionId, ConnectionRecord, Context, EventKind, InterfaceName, Interfaces,
     Replication,
 };
+
+/// The node that owns a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// This one.
+    This,
+    /// The peer.
+    Peer,
+}
 
 impl Table {
     /// The worker that has the table now, where it has this place. To be called after the table has
@@ -30,8 +40,8 @@ impl Table {
         mut each: impl FnMut(Change),
     ) -> bool {
         for _ in 0..budget {
-            if let Some((stamp, original)) = self.slab.dirty.next_end() {
-                each(Change::End { stamp, original });
+            if let Some((stamp, original, is_copy)) = self.slab.dirty.next_end() {
+                each(Change::End { is_copy, stamp, original });
                 continue;
             }
             let Some((slot, was_listed)) = self.slab.dirty.next_slot() else { break };
@@ -46,18 +56,26 @@ impl Table {
         has_lost
     }
 
-    /// Shows the states of live connections to `each`, and notes that the peer has heard of them;
-    /// looks at most at `budget` slots. Returns the position to continue from, `None` at the end.
+    /// Shows the states of live connections that this node owns, and news of others, to `each`, and
+    /// notes that the peer has heard of them; looks at most at `budget` slots. Returns the position to
+    /// continue from, `None` at the end.
     pub fn tell_all_from(
         &mut self,
         from: Cursor,
         budget: u32,
         interfaces: &dyn Interfaces,
         context: &Context<'_>,
-        each: impl FnMut(Change),
+        mut each: impl FnMut(Change),
     ) -> Option<Cursor> {
         let end = from.0.saturating_add(budget).min(self.slab.slots());
-        (from.0..end).filter_map(|slot| self.tell(slot, interfaces, context)).for_each(each);
+        for slot in from.0..end {
+            let note = self.slab[slot].body.note;
+            if (!note.is_copy() || note.is_dirty())
+                && let Some(change) = self.tell(slot, interfaces, context)
+            {
+                each(change);
+            }
+        }
         (end < self.slab.slots()).then_some(Cursor(end))
     }
 
@@ -73,8 +91,9 @@ impl Table {
         let stamp = self.slab.dirty.next_stamp(context.now);
         let left = record.left.duration();
         self.mar(&mut record, slot, context);
-        self.slab[slot].body.note.note_told(left, context.replication);
-        Some(Change::State { stamp, record })
+        self.slab[slot].body.note.note_sent(left, context.replication);
+        let is_copy = self.slab[slot].body.note.is_copy();
+        Some(Change::State { is_copy, stamp, record })
     }
 
     /// Brings planted faults into a record.
@@ -91,28 +110,115 @@ impl Table {
         }
     }
 
-    /// Notes that a connection is the copy of a peer's, which ends only when the peer says so.
-    pub fn set_copy(&mut self, id: ConnectionId) {
+    /// The peer owns a connection, and has just told its state. Only the owner ends it because its
+    /// time is over, others need its room, or an address is gone.
+    pub fn set_copy(&mut self, id: ConnectionId, context: &mut Context<'_>) {
         self.slab[id.0].body.note.set_copy();
+        self.rank(id.0, context);
     }
 
-    /// Ends the connection whose originator sends such packets. False if there is none.
+    /// This node owns a connection from now on, and the peer hears so.
+    pub fn set_own(&mut self, ConnectionId(slot): ConnectionId, context: &mut Context<'_>) {
+        let Entry { head, body } = &mut self.slab[slot];
+        body.note.set_own();
+        if head.is_expired(context.now) {
+            head.deadline = context.now.after(COPY_KEPT);
+        }
+        self.rank(slot, context);
+        self.note_change(slot, context);
+    }
+
+    /// The owner of the connection whose originator sends such packets; `None` if there is no such
+    /// connection.
+    pub fn owner_of(&self, original: &KeyedPacket, hash: u64) -> Option<Owner> {
+        let slot = self.slot_of_original(original, hash)?;
+        let is_copy = self.slab[slot].body.note.is_copy();
+        Some(if is_copy { Owner::Peer } else { Owner::This })
+    }
+
+    /// Ends the connection whose originator sends such packets, if the peer owns it, as the peer has
+    /// done. False if there is none.
+    pub fn end_copy(
+        &mut self,
+        original: &KeyedPacket,
+        hash: u64,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let slot = self.slot_of_original(original, hash);
+        let Some(slot) = slot.filter(|slot| self.slab[*slot].body.note.is_copy()) else {
+            return false;
+        };
+        self.slab[slot].body.note.end_copy();
+        self.end_whole(slot, context);
+        true
+    }
+
+    /// Ends the connection whose originator sends such packets, whoever owns it, and tells the peer.
+    /// False if there is none.
     pub fn end_original(
         &mut self,
         original: &KeyedPacket,
         hash: u64,
         context: &mut Context<'_>,
     ) -> bool {
-        let slot = self.slot_of(&original.key, hash);
-        let Some(slot) = slot.filter(|slot| self.original(*slot) == *original) else {
-            return false;
-        };
-        self.end_whole(slot, context);
-        true
+        let slot = self.slot_of_original(original, hash);
+        slot.map(|slot| self.end_whole(slot, context)).is_some()
+    }
+
+    /// Tells the peer of the connection whose originator sends such packets once more.
+    pub fn repeat_to_peer(&mut self, original: &KeyedPacket, hash: u64, context: &mut Context<'_>) {
+        if let Some(slot) = self.slot_of_original(original, hash) {
+            self.note_change(slot, context);
+        }
+    }
+
+    fn slot_of_original(&self, original: &KeyedPacket, hash: u64) -> Option<u32> {
+        self.slot_of(&original.key, hash).filter(|slot| self.original(*slot) == *original)
+    }
+
+    /// This node owns the connections of the peer from now on; looks at most at `budget` slots.
+    /// Returns the position to continue from, `None` at the end.
+    pub fn adopt_from(
+        &mut self,
+        from: Cursor,
+        budget: u32,
+        context: &mut Context<'_>,
+    ) -> Option<Cursor> {
+        let end = from.0.saturating_add(budget).min(self.slab.slots());
+        for slot in from.0..end {
+            if self.slab.live(slot).is_some_and(|it| it.body.note.is_copy()) {
+                self.set_own(ConnectionId(slot), context);
+            }
+        }
+        (end < self.slab.slots()).then_some(Cursor(end))
+    }
+
+    /// The peer owns the connections of this node from now on. Shows those that had another owner
+    /// before to `each`, and looks at most at `budget` slots. Returns the position to continue from,
+    /// `None` at the end.
+    pub fn give_away_from(
+        &mut self,
+        from: Cursor,
+        budget: u32,
+        context: &mut Context<'_>,
+        mut each: impl FnMut(KeyedPacket),
+    ) -> Option<Cursor> {
+        let end = from.0.saturating_add(budget).min(self.slab.slots());
+        for slot in from.0..end {
+            let is_own = self.slab.live(slot).is_some_and(|Entry { head, body }| {
+                !body.note.is_copy() && !head.status.has(Status::FRESH)
+            });
+            if is_own {
+                self.slab[slot].body.note.give();
+                self.rank(slot, context);
+                each(self.original(slot));
+            }
+        }
+        (end < self.slab.slots()).then_some(Cursor(end))
     }
 
     /// Reports a connection whose state has changed, and puts it on the dirty list.
-    pub(super) fn has_changed(&mut self, slot: u32, context: &mut Context<'_>) {
+    pub(super) fn report_change(&mut self, slot: u32, context: &mut Context<'_>) {
         self.note_change(slot, context);
         report(&self.slab, slot, EventKind::Update, context);
     }
@@ -145,19 +251,6 @@ pub(super) fn note_end(slab: &mut Slab, slot: u32, context: &mut Context<'_>) {
     let Entry { head, body } = &slab[slot];
     let (note, original) = (body.note, KeyedPacket { key: head.key, sender: head.originator() });
     slab.dirty.note_end(note, original, context.now, context.replication);
-}
-
-/// True for a connection that is over because its time is.
-#[inline]
-pub(super) fn is_over(entry: &Entry, context: &Context<'_>) -> bool {
-    entry.head.is_expired(context.now) && !is_kept_copy(entry, context)
-}
-
-/// True for the copy of a peer's connection at a gateway on standby: only its owner ends it.
-pub(super) fn is_kept_copy(entry: &Entry, context: &Context<'_>) -> bool {
-    context.replication.stands_by()
-        && entry.body.note.is_copy()
-        && !context.settings.faults.expires_copies()
 }
 
 #[cfg(test)]

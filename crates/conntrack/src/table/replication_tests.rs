@@ -135,14 +135,13 @@ fn marks_labels_and_timeouts_are_changes() {
 }
 
 #[test]
-fn a_copy_stays_while_this_gateway_stands_by_and_ends_in_time_afterwards() {
+fn a_copy_stays_until_its_owner_ends_it_and_ends_in_time_after_it_is_adopted() {
     let mut lab = Lab::new();
     ask(&mut lab, 7);
     let keyed = lab.records()[0].original();
     let hash = keyed.key.hash(SECRET);
     let slot = lab.table.slot_of(&keyed.key, hash).unwrap();
-    lab.table.set_copy(ConnectionId(slot));
-    lab.replication.set_stands_by(true);
+    lab.run(|table, context| table.set_copy(ConnectionId(slot), context));
     for _ in 0..100 {
         lab.wait(Duration::from_secs(60));
         lab.run(|table, context| table.expire(1000, context));
@@ -152,11 +151,138 @@ fn a_copy_stays_while_this_gateway_stands_by_and_ends_in_time_afterwards() {
     lab.wait(Duration::from_secs(3600));
     ask(&mut lab, 7);
     assert_eq!((lab.counters.insert, lab.table.len()), (1, 1));
-    lab.replication.set_stands_by(false);
+    lab.run(|table, context| table.adopt_from(Cursor::default(), u32::MAX, context));
     lab.wait(Duration::from_secs(31));
     lab.run(|table, context| table.expire(1000, context));
     assert_eq!(lab.table.len(), 0);
     let _ = lab.table.prefetch_entry(hash, NoPrefetch);
+}
+
+/// A copy of a connection from this port.
+fn copied(lab: &mut Lab, port: u16) -> (KeyedPacket, u64) {
+    ask(lab, port);
+    let original = lab
+        .records()
+        .iter()
+        .map(crate::ConnectionRecord::original)
+        .find(|it| it.key.endpoint(it.sender).port == port);
+    let original = original.unwrap();
+    let hash = original.key.hash(SECRET);
+    let slot = lab.table.slot_of(&original.key, hash).unwrap();
+    lab.run(|table, context| table.set_copy(ConnectionId(slot), context));
+    (original, hash)
+}
+
+#[test]
+fn the_owner_hears_at_once_of_a_packet_that_came_here_and_then_from_time_to_time() {
+    let mut lab = followed();
+    let (original, hash) = copied(&mut lab, 7);
+    take(&mut lab, 10);
+    assert_eq!(lab.table.owner_of(&original, hash), Some(Owner::Peer));
+    for news in [1, 0, 0] {
+        ask(&mut lab, 7);
+        let (changes, _) = take(&mut lab, 10);
+        assert_eq!(changes.len(), news);
+        assert!(changes.iter().all(|it| matches!(it, Change::State { is_copy: true, .. })));
+    }
+    // When the owner has spoken, the next packet is news again.
+    copied(&mut lab, 7);
+    ask(&mut lab, 7);
+    assert_eq!(take(&mut lab, 10).0.len(), 1);
+    // It also hears of an end, unless it has said so itself.
+    delete_all(&mut lab);
+    let (changes, _) = take(&mut lab, 10);
+    assert!(matches!(changes[..], [Change::End { is_copy: true, .. }]), "{changes:?}");
+    let (original, hash) = copied(&mut lab, 8);
+    take(&mut lab, 10);
+    assert!(lab.run(|table, context| table.end_copy(&original, hash, context)));
+    assert_eq!(take(&mut lab, 10).0, []);
+    // It does not end what this node owns.
+    ask(&mut lab, 9);
+    let original = lab.records()[0].original();
+    let hash = original.key.hash(SECRET);
+    assert!(!lab.run(|table, context| table.end_copy(&original, hash, context)));
+    assert_eq!(lab.table.len(), 1);
+}
+
+#[test]
+fn nobody_evicts_what_the_peer_owns() {
+    let mut lab = Lab::with_room_for(3);
+    lab.replication.begin_turn(Some(Duration::ZERO));
+    copied(&mut lab, 7);
+    copied(&mut lab, 8);
+    for port in 10..20 {
+        ask(&mut lab, port);
+        let ports: Vec<_> = lab
+            .records()
+            .iter()
+            .map(|it| it.original().key)
+            .map(|key| key.low.port.max(key.high.port).min(key.low.port + key.high.port - 53))
+            .collect();
+        assert!(ports.contains(&7) && ports.contains(&8), "{ports:?}");
+        assert_eq!(ports.len(), 3);
+    }
+    // When this node owns them, they give way like others.
+    lab.run(|table, context| table.adopt_from(Cursor::default(), u32::MAX, context));
+    (20..23).for_each(|port| ask(&mut lab, port));
+    assert_eq!(lab.records().len(), 3);
+    assert!(
+        lab.records()
+            .iter()
+            .all(|it| it.original().key.low.port + it.original().key.high.port >= 73)
+    );
+}
+
+#[test]
+fn what_is_given_away_has_another_owner_and_is_told_by_nobody() {
+    let mut lab = followed();
+    (1..5).for_each(|port| ask(&mut lab, port));
+    copied(&mut lab, 9);
+    take(&mut lab, 100);
+    let mut given = Vec::new();
+    lab.run(|table, context| {
+        table.give_away_from(Cursor::default(), u32::MAX, context, |it| given.push(it))
+    });
+    assert_eq!(given.len(), 4);
+    let mut count = 0;
+    lab.run(|table, context| {
+        table.tell_all_from(Cursor::default(), u32::MAX, &NumberedInterfaces, context, |_| {
+            count += 1
+        })
+    });
+    assert_eq!((count, take(&mut lab, 100).0.len()), (0, 0));
+    // They come back, and the peer hears of all.
+    lab.run(|table, context| table.adopt_from(Cursor::default(), u32::MAX, context));
+    let (changes, _) = take(&mut lab, 100);
+    assert_eq!(changes.len(), 5);
+    assert!(changes.iter().all(|it| matches!(it, Change::State { is_copy: false, .. })));
+}
+
+#[test]
+fn news_do_not_take_a_connection_back() {
+    let mut lab = followed();
+    let (client, server) = ((1, 5), (9, 80));
+    lab.track(&tcp(Family::V4, client, server, SYN, (1, 0)));
+    let before = lab.records().remove(0);
+    lab.track(&tcp(Family::V4, server, client, SYN | ACK, (7, 10)));
+    lab.track(&tcp(Family::V4, client, server, ACK, (10, 16)));
+    let importing = crate::Importing {
+        hash: &|key| key.hash(SECRET),
+        interfaces: &NumberedInterfaces,
+        map_epoch: 0,
+        needs_addresses: false,
+    };
+    let state = |lab: &Lab| lab.listed()[0].state;
+    let deadline = |lab: &Lab| lab.listed()[0].timeout_s;
+    let left = deadline(&lab);
+    lab.run(|table, context| table.amend(&before, importing, context)).unwrap();
+    assert_eq!((state(&lab), deadline(&lab)), (Some("ESTABLISHED"), left));
+    // The owner's word counts for a copy of which no packet has come here.
+    let original = before.original();
+    let slot = lab.table.slot_of(&original.key, original.key.hash(SECRET)).unwrap();
+    lab.run(|table, context| table.set_copy(ConnectionId(slot), context));
+    lab.run(|table, context| table.amend(&before, importing, context)).unwrap();
+    assert_eq!(state(&lab), Some("SYN_SENT"));
 }
 
 #[derive(Clone, Debug)]
@@ -204,8 +330,8 @@ proptest! {
                     prop_assert!(!has_lost);
                     for change in changes {
                         let (stamp, original, is_end) = match change {
-                            Change::State { stamp, record } => (stamp, record.original(), false),
-                            Change::End { stamp, original } => (stamp, original, true),
+                            Change::State { stamp, record, .. } => (stamp, record.original(), false),
+                            Change::End { stamp, original, .. } => (stamp, original, true),
                         };
                         // Ends are told first, so only the stamps of one kind grow here.
                         prop_assert!(is_end || stamp > last);

@@ -23,7 +23,7 @@ impl Table {
         tracked.mark = mark;
         if self.slab.mark(slot) != mark {
             self.slab.set_mark(slot, mark);
-            self.has_changed(slot, context);
+            self.report_change(slot, context);
         }
     }
 
@@ -33,7 +33,7 @@ impl Table {
         let known = self.slab.labels(slot);
         if !known.include(labels) {
             self.slab.set_labels(slot, known | labels);
-            self.has_changed(slot, context);
+            self.report_change(slot, context);
         }
     }
 
@@ -77,7 +77,7 @@ impl Table {
         self.refile(slot);
         self.count_no_more(slot);
         self.rank(slot, context);
-        self.has_changed(slot, context);
+        self.report_change(slot, context);
     }
 
     /// Gives a packet's connection its place in a count, until it ends. Without effect on one that

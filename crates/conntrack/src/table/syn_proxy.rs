@@ -24,8 +24,8 @@ impl Table {
             return None;
         }
         let Hit { slot, direction } = self.look_up(keyed, hash)?;
-        let head = &self.slab[slot].head;
-        if !head.status.has(Status::PROXIED) || head.is_expired(now) {
+        let entry = &self.slab[slot];
+        if !entry.head.status.has(Status::PROXIED) || entry.is_over(now) {
             return None;
         }
         Some((direction, self.slab.proxied(slot)?))

@@ -37,6 +37,18 @@ pub struct Again {
     pub claimant: Option<Claimant>,
 }
 
+/// The result of one step of a search for another source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextSource {
+    /// The connection has this source now.
+    Found(Again),
+    /// The request allows no other source that is free or can be made free.
+    UsedUp,
+    /// The connection can have no other source: it has ended, it must keep its address, or the
+    /// index has no place for it.
+    Refused,
+}
+
 /// The progress of a search for another source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
@@ -119,9 +131,6 @@ impl Table {
     /// the first source for which it can. `packet` is one of the originator's packets. The
     /// first such call reports the end of the connection, also if it fails; the caller reports
     /// the connection anew with [`Table::tell_again`] when the search is over.
-    ///
-    /// # Errors
-    /// The errors of [`Table::translate`].
     pub fn translate_again(
         &mut self,
         (packet, packet_hash): (&KeyedPacket, u64),
@@ -129,9 +138,9 @@ impl Table {
         reached: Reached,
         supply: Supply<'_>,
         context: &mut Context<'_>,
-    ) -> Result<Again, DropReason> {
+    ) -> NextSource {
         let Some(slot) = self.slot_of_packet(packet, packet_hash) else {
-            return Err(DropReason::NatClash);
+            return NextSource::Refused;
         };
         let (original, leaves) = (self.original(slot), self.leaves_as(slot));
         if reached == Reached::default() {
@@ -141,7 +150,8 @@ impl Table {
         let leaves_from = Ends::of(&leaves.key, leaves.sender).source;
         if request.addresses.is_none() && leaves_from.address != source.address {
             // The other end has learned its present address.
-            return Err(refused(DropReason::NatClash, context));
+            count_refused(context);
+            return NextSource::Refused;
         }
         self.take_back(slot, context);
         let ends = Ends { source, ..Ends::of(&leaves.key, leaves.sender) };
@@ -153,14 +163,18 @@ impl Table {
         let Some((reached, source, free)) = found else {
             // The index no longer contains its second key.
             self.slab.set_translation(slot, None);
-            return Err(refused(DropReason::PortPoolFull, context));
+            count_refused(context);
+            return NextSource::UsedUp;
         };
         let pool = self.pool(slot, request, &free.0, supply, context);
         let claimant = pool.filter(|_| reached.may_evict);
         let claimant = claimant.map(|pool| self.claimant(slot, pool, context));
-        self.file(slot, free, (request.interface, pool), context)?;
+        if self.file(slot, free, (request.interface, pool), context).is_err() {
+            return NextSource::Refused;
+        }
         let source = TransportAddress { address: source.address, port: source.port };
-        Ok(Again { reply: self.reply(ConnectionId(slot)), source, reached, claimant })
+        let reply = self.reply(ConnectionId(slot));
+        NextSource::Found(Again { reply, source, reached, claimant })
     }
 
     /// The next source for a connection with these ends: a free one, or one for which another
@@ -263,8 +277,12 @@ impl Table {
             let is_doomed = self.slab.translation(slot).is_some_and(|it| {
                 let KeyedPacket { key, sender } = it.leaves_as;
                 let is_it = |address| key.endpoint(sender).address == address;
-                it.interface == Some(interface) && address.is_none_or(is_it)
+                let of_interface = it.interface == Some(interface)
+                    || context.settings.faults.ends_what_names_lost_addresses();
+                of_interface && address.is_none_or(is_it)
             });
+            // The peer may have the address.
+            let is_doomed = is_doomed && !self.slab[slot].body.note.is_copy();
             if is_doomed {
                 self.end_whole(slot, context);
             }
@@ -384,7 +402,7 @@ impl Table {
         while let Some(other) = self.owner(&reply, hash, slot) {
             let is_overlooked = context.settings.faults.ignores_ports_of_copies()
                 && self.slab[other].body.note.is_copy();
-            if !self.slab[other].head.is_expired(context.now) {
+            if !self.slab[other].is_over(context.now) {
                 return is_overlooked;
             }
             self.close(other, context);
@@ -432,9 +450,13 @@ impl Table {
 }
 
 pub(super) fn refused(reason: DropReason, context: &mut Context<'_>) -> DropReason {
+    count_refused(context);
+    reason
+}
+
+const fn count_refused(context: &mut Context<'_>) {
     context.counters.insert_failed += 1;
     context.counters.drop += 1;
-    reason
 }
 
 #[cfg(test)]

@@ -193,12 +193,12 @@ fn check_error(
     let tracked = track(lab, &error);
     prop_assert_eq!((tracked.class, tracked.direction), (Class::Related, Some(direction)));
     prop_assert_eq!(lab.table.translation(&tracked), address_changes);
-    let told = readdressed_error(&error, &address_changes);
+    let actual = readdressed_error(&error, &address_changes);
     let expected =
         error_about(flow, sent, address_changes.source.map_or(router, |place| place.address));
-    prop_assert_eq!(network_of(&told), network_of(&expected));
+    prop_assert_eq!(network_of(&actual), network_of(&expected));
     // The quote does not tell the length that a CRC covers, so it can not be updated.
-    prop_assert!(flow.content == Content::Sctp || told == expected);
+    prop_assert!(flow.content == Content::Sctp || actual == expected);
     // To somebody else it is no error about this.
     let stranger = TransportAddress { address: address(v6, 251), port: 0 };
     let misled = readdressed(&error, &Readdress { destination: Some(stranger), source: None });

@@ -130,7 +130,7 @@ fn open(
     let tracked = lab.offer(packet, Table::track);
     assert_eq!((tracked.class, tracked.fresh), (Class::New, true));
     let id = tracked.connection?;
-    let judged = lab.run(|table, context| {
+    let outcome = lab.run(|table, context| {
         if let Some(request) = &requests[0] {
             table.translate(id, request, supply, context)?;
         }
@@ -139,14 +139,14 @@ fn open(
             None => table.make_reply_unique(id, supply, context),
         }
     });
-    lab.run(|table, context| match judged {
+    lab.run(|table, context| match outcome {
         Ok(()) => table.confirm(id, context).unwrap(),
         Err(_) => table.withdraw(id, context),
     });
-    Some(judged.map(|()| id.0))
+    Some(outcome.map(|()| id.0))
 }
 
-/// Whether a request allows a pair of ends, by its address and port.
+/// True if a request allows a pair of ends, by its address and port.
 fn allows(request: &Request, before: Endpoint, after: Endpoint, key: &FlowKey) -> bool {
     let address = request.addresses.filter(|range| range.family() == key.family);
     let address = match address {

@@ -149,7 +149,7 @@ impl World {
     }
 
     /// Tracks a packet in a bucket, and applies the rules.
-    fn judge(&mut self, bucket: usize, network: &Network) -> Fate {
+    fn fate_of(&mut self, bucket: usize, network: &Network) -> Fate {
         let tracked = self.at(bucket, |lab| lab.offer(network, Table::track));
         let mut refused = tracked.refusal().map(|why| why.reason());
         if let (true, Some(id)) = (tracked.fresh, tracked.connection) {
@@ -205,13 +205,13 @@ fn compare(steps: &[Step]) {
         match *step {
             Step::Packet(kind, ends, at) => {
                 let packet = packet(kind, ends);
-                let expected = whole.judge(0, &packet);
-                assert_eq!(parts.judge(at, &packet), expected, "step {number}: {step:?}");
+                let expected = whole.fate_of(0, &packet);
+                assert_eq!(parts.fate_of(at, &packet), expected, "step {number}: {step:?}");
             }
             Step::Error(kind, ends, at) => {
                 let error = error(kind, ends);
-                let expected = whole.judge(0, &error);
-                let found = parts.judge(at, &error);
+                let expected = whole.fate_of(0, &error);
+                let found = parts.fate_of(at, &error);
                 assert_eq!(found, expected, "step {number}: {step:?}");
             }
             Step::Mark(kind, ends, mark) => {
@@ -284,10 +284,10 @@ fn each_part_is_listed_with_what_all_know() {
         world.everywhere(|lab| all.extend(lab.listed()));
         all
     };
-    world.judge(0, &packet(Kind::Gre(0), THERE));
+    world.fate_of(0, &packet(Kind::Gre(0), THERE));
     assert!(!listed(&mut world)[0].part, "it is the whole tunnel");
-    world.judge(1, &packet(Kind::Gre(0), BACK));
-    world.judge(2, &packet(Kind::Gre(0), THERE));
+    world.fate_of(1, &packet(Kind::Gre(0), BACK));
+    world.fate_of(2, &packet(Kind::Gre(0), THERE));
     let changes = Changes { mark: Some((5, u32::MAX)), ..Changes::default() };
     let key = keyed(&packet(Kind::Gre(0), THERE)).key;
     world.at(0, |lab| {
@@ -308,8 +308,8 @@ fn a_tunnel_that_is_ended_in_one_bucket_has_ended_in_all() {
     for by_filter in [false, true] {
         let mut world = World::new(2);
         for bucket in [0, 1] {
-            world.judge(bucket, &packet(Kind::Ipip, THERE));
-            world.judge(bucket, &packet(Kind::Ipip, BACK));
+            world.fate_of(bucket, &packet(Kind::Ipip, THERE));
+            world.fate_of(bucket, &packet(Kind::Ipip, BACK));
         }
         let (packet, key) = (packet(Kind::Ipip, THERE), keyed(&packet(Kind::Ipip, THERE)));
         world.at(0, |lab| {
@@ -323,7 +323,7 @@ fn a_tunnel_that_is_ended_in_one_bucket_has_ended_in_all() {
             });
         });
         let ended = world.counted(EventKind::Destroy);
-        let (class, ..) = world.judge(1, &packet);
+        let (class, ..) = world.fate_of(1, &packet);
         assert_eq!((ended, class), (1, Class::New));
         assert_eq!(world.counted(EventKind::Destroy), 1, "and that is said once");
     }
@@ -336,11 +336,11 @@ fn a_tunnel_goes_on_where_there_is_no_room_for_another_part() {
     for (place, table) in (0..).zip(&mut world.tables) {
         table.count_in(&mut world.lab.limits, place);
     }
-    world.judge(0, &packet(Kind::Gre(0), THERE));
-    let (class, direction, .., verdict, _, _) = world.judge(1, &packet(Kind::Gre(0), BACK));
+    world.fate_of(0, &packet(Kind::Gre(0), THERE));
+    let (class, direction, .., verdict, _, _) = world.fate_of(1, &packet(Kind::Gre(0), BACK));
     assert_eq!((class, direction), (Class::Established, Some(Direction::Reply)));
     assert_eq!(verdict, Verdict::Accept);
-    let (class, ..) = world.judge(0, &packet(Kind::Gre(0), THERE));
+    let (class, ..) = world.fate_of(0, &packet(Kind::Gre(0), THERE));
     assert_eq!(class, Class::Established, "the answer was seen");
     assert_eq!(world.tables.iter().map(Table::len).collect::<Vec<_>>(), [1, 0]);
 }
@@ -363,7 +363,7 @@ fn of_two_that_open_at_once_one_is_first() {
     assert_eq!(confirm(&mut world, 2, answer), Err(DropReason::NatClash));
     assert_eq!(world.counted(EventKind::New), 1);
     assert_eq!(world.tables.iter().map(Table::len).collect::<Vec<_>>(), [1, 1, 0]);
-    let (class, direction, ..) = world.judge(2, &packet(Kind::Ipip, BACK));
+    let (class, direction, ..) = world.fate_of(2, &packet(Kind::Ipip, BACK));
     assert_eq!((class, direction), (Class::Established, Some(Direction::Reply)));
 }
 
@@ -377,6 +377,6 @@ fn of_two_that_open_at_once_behind_one_address_no_packet_is_lost() {
     assert_eq!(world.open(1, second, &there), Ok(()), "it gets what the other got");
     assert_eq!(world.counted(EventKind::New), 1);
     let other = packet(Kind::Ipip, (INSIDE[1], OUTSIDE[0]));
-    let fates = [0, 1].map(|bucket| world.judge(bucket, &other));
+    let fates = [0, 1].map(|bucket| world.fate_of(bucket, &other));
     assert!(fates.iter().all(|it| it.4 != AddressChanges::default() && it.3 == Verdict::Accept));
 }

@@ -44,7 +44,7 @@ impl Table {
         let direction_in = |zone: Zone| {
             let (packet, hash) = packet.moved(hash, zone);
             let hit = self.look_up(&packet, hash)?;
-            (!self.slab[hit.slot].head.is_expired(now)).then_some(hit.direction)
+            (!self.slab[hit.slot].is_over(now)).then_some(hit.direction)
         };
         zone_of(zones, direction_in)
     }

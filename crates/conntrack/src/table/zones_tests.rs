@@ -55,7 +55,7 @@ fn offer(lab: &mut Lab, network: &Network, zones: ZonePair, steered: Direction) 
 }
 
 /// The same, followed by confirming or withdrawing the connection that it opens.
-fn offer_and_judge(
+fn offer_and_conclude(
     lab: &mut Lab,
     network: &Network,
     zones: ZonePair,
@@ -64,15 +64,15 @@ fn offer_and_judge(
     let tracked = offer(lab, network, zones, steered);
     let (true, Some(id)) = (tracked.fresh, tracked.connection) else { return Ok(tracked) };
     lab.run(|table, context| {
-        let judged = match &wanted {
+        let outcome = match &wanted {
             Some(request) => table.translate(id, request, supply(seed), context),
             None => table.make_reply_unique(id, supply(seed), context),
         };
-        match judged {
+        match outcome {
             Ok(()) => table.confirm(id, context).unwrap(),
             Err(_) => table.withdraw(id, context),
         }
-        judged
+        outcome
     })?;
     Ok(tracked)
 }
@@ -150,10 +150,10 @@ proptest! {
                     let expected = model(&lab, keyed(&packet), zones);
                     let steered = if steered { Direction::Original } else { Direction::Reply };
                     let request = wanted.then(|| Request::of(TranslatedEnd::Source));
-                    let judged = offer_and_judge(&mut lab, &packet, zones, (steered, request, seed));
-                    let Ok(tracked) = judged else {
+                    let outcome = offer_and_conclude(&mut lab, &packet, zones, (steered, request, seed));
+                    let Ok(tracked) = outcome else {
                         prop_assert_eq!(expected, None);
-                        prop_assert_eq!(judged.unwrap_err(), DropReason::PortPoolFull);
+                        prop_assert_eq!(outcome.unwrap_err(), DropReason::PortPoolFull);
                         continue;
                     };
                     let at = tracked.connection.map(|ConnectionId(slot)| slot);
@@ -216,7 +216,7 @@ fn errors_about_either_direction_find_their_connection_in_the_zone_of_their_side
     let (tenant, client, server) = (one_way(5, 0), (1, 1000), (2, 53));
     let packet = udp(Family::V4, client, server);
     let steered = (Direction::Original, None, 0);
-    let opened = offer_and_judge(&mut lab, &packet, tenant, steered).unwrap().connection;
+    let opened = offer_and_conclude(&mut lab, &packet, tenant, steered).unwrap().connection;
     // The server's network reports that the client's packet did not arrive, and the client's
     // network reports the same of the server's.
     for (about, zones, direction) in [
@@ -248,7 +248,7 @@ fn tenants_with_equal_flows_get_different_ports() {
     let mut ports = Vec::new();
     for tenant in 1..=4 {
         let zones = one_way(tenant, 0);
-        let opened = offer_and_judge(&mut lab, &packet, zones, steered).unwrap();
+        let opened = offer_and_conclude(&mut lab, &packet, zones, steered).unwrap();
         let reply = lab.table.reply(opened.connection.unwrap());
         assert_eq!(reply.key.zone, Zone(0));
         ports.push(reply.key.end(reply.sender.opposite()).port);

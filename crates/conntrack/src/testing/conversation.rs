@@ -16,7 +16,7 @@ pub const SERVER: &str = "198.51.100.2";
 pub const CLIENT_PORT: u16 = 40000;
 
 /// An empty table.
-pub fn nothing_told() -> Expectations {
+pub fn no_expectations() -> Expectations {
     Expectations::new(HashKey(1, 2))
 }
 
@@ -71,7 +71,7 @@ impl Talk {
             ],
             settings: HelperSettings::default(),
             memory: Memory::default(),
-            expectations: nothing_told(),
+            expectations: no_expectations(),
             master: some_connection(),
             group: false,
             is_expected: false,

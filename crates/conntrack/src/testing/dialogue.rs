@@ -7,7 +7,7 @@ use flow::{Class, FlowKey, KeyedPacket, Zone};
 use wire::{Network, build::PacketBuilder, dissect};
 
 use crate::testing::{Lab, SECRET, usual_packet};
-use crate::{Connection, Direction, DropCause, Tracked, TrackedPacket};
+use crate::{Connection, Direction, Tracked, TrackedPacket, TrackingCause};
 
 /// The client's port in the first dialogue.
 const FIRST_PORT: u16 = 5000;
@@ -19,7 +19,7 @@ pub struct Dialogue {
     lab: Lab,
     last: Option<FlowKey>,
     /// The reason why the last packet was refused.
-    pub why: Option<DropCause>,
+    pub why: Option<TrackingCause>,
 }
 
 impl Deref for Dialogue {
@@ -92,7 +92,7 @@ impl Dialogue {
         self.take_over();
         let map_epoch = self.map_epoch;
         let packet = TrackedPacket { map_epoch, ..usual_packet(network, frame, keyed) };
-        self.run(|table, context| table.track_unjudged(&packet, context))
+        self.run(|table, context| table.track_and_accept(&packet, context))
     }
 
     pub fn connection(&self) -> Option<Connection> {

@@ -3,6 +3,8 @@
 pub mod conversation;
 pub mod dialogue;
 pub mod pptp;
+pub mod records;
+pub mod translated;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -20,8 +22,8 @@ use crate::{
 pub const SECRET: HashKey = HashKey(3, 4);
 
 impl Table {
-    /// Tracks a packet that no rule judges: a connection that it opens is confirmed at once.
-    pub fn track_unjudged(
+    /// Tracks a packet and accepts it at once, so a connection that it opens is confirmed.
+    pub fn track_and_accept(
         &mut self,
         packet: &TrackedPacket<'_>,
         context: &mut Context<'_>,
@@ -186,7 +188,7 @@ impl Lab {
     }
 
     pub fn track(&mut self, network: &Network) -> Tracked {
-        self.offer(network, Table::track_unjudged)
+        self.offer(network, Table::track_and_accept)
     }
 
     /// Tracks a packet with one of the table's functions.

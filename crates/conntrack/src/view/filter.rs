@@ -42,9 +42,9 @@ pub struct Filter {
     pub reply_source_port: Option<u16>,
     /// Destination port of the reply direction.
     pub reply_destination_port: Option<u16>,
-    /// Whether and how the source is translated.
+    /// The translation of the source, or that it has none.
     pub new_source: Option<New>,
-    /// Whether and how the destination is translated.
+    /// The translation of the destination, or that it has none.
     pub new_destination: Option<New>,
     /// The same for either of them.
     pub new_end: Option<New>,

@@ -61,8 +61,8 @@ pub(crate) fn change_elements(
         ChangeElementsError::Rules(LoadRulesError::Prepare(PrepareRulesError::Unsupported(
             all,
         ))) => {
-            let told: Vec<String> = all.iter().map(ToString::to_string).collect();
-            Refused::bad_request("elements", told.join("; "), CORRECT)
+            let texts: Vec<String> = all.iter().map(ToString::to_string).collect();
+            Refused::bad_request("elements", texts.join("; "), CORRECT)
         }
         ChangeElementsError::Rules(error) => {
             Refused::conflict("rules", error, "no element has changed; see the log of the gateway")
@@ -86,8 +86,8 @@ fn is_named(set: &Set, [family, table, name]: [&str; 3]) -> bool {
 }
 
 fn wrong(problems: Vec<ElementProblem>) -> Refused {
-    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    Refused::bad_request("elements", told.join("; "), CORRECT)
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    Refused::bad_request("elements", texts.join("; "), CORRECT)
 }
 
 impl RuleBook {

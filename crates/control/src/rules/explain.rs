@@ -23,7 +23,7 @@ use crate::schema::{ExplainedStage, ExplainedStep, Explanation, RuleObject};
 const INSIDE_UNREAD: &str = "with tunnels = \"judged\" the forward chains judge the inner packet too, \
      which can not be read here";
 
-/// Of a tunnel's packet that carries what [`flow_inside`] refuses.
+/// Remark on a tunnel's packet whose inside [`flow_inside`] refuses.
 const INSIDE_REFUSED: &str = "with tunnels = \"judged\" it is dropped (inside_unreadable) for what \
      it carries: a fragment, or a tunnel again";
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ruleset::{EndsAt, HostChain, listing};
+use ruleset::{EndsAt, HostChain, NatKind, Need, listing};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::Family;
@@ -21,6 +21,17 @@ pub struct HostRule {
     pub text: String,
     /// True if the kernel has the rule too; `None` if that is not known.
     pub is_there: Option<bool>,
+}
+
+/// The kernel's chains as a ruleset sees them.
+#[derive(Clone, Debug, Default)]
+pub struct KernelLook {
+    /// The chains about the host's own traffic, which only the kernel can run, and whether it has
+    /// them now. Chains that accept everything are left out.
+    pub chains: Vec<HostRule>,
+    /// A warning, as long as the kernel translates sources as well as the ruleset. The kernel gets no
+    /// replies to connections that it has translated to an address of the gateway's rules.
+    pub source_warning: Option<String>,
 }
 
 impl RuleBook {
@@ -41,13 +52,13 @@ impl RuleBook {
             EndsAt::OwnAddress => false,
         };
         let ends = ruleset.translations().ends;
-        let told = ends.iter().filter(|ending| is_local(&ending.at)).filter_map(|ending| {
+        let rules = ends.iter().filter(|ending| is_local(&ending.at)).filter_map(|ending| {
             let place = ruleset.place_of_rule(ending.rule)?.to_string();
             let own = self.object(ruleset.rules()[ending.rule].position)?;
             let is_there = kernel.map(|kernel| holds(kernel, &own));
             Some(HostRule { place, text: listing::rule_text(&own), is_there })
         });
-        told.collect()
+        rules.collect()
     }
 
     /// Family and name of each table that has rules of which [`host_rules`](Self::host_rules) tells.
@@ -61,19 +72,26 @@ impl RuleBook {
         ends.iter().map(|ending| table(ending.rule)).collect()
     }
 
-    /// The chains about the host's own traffic, which only the kernel can run, and whether it has
-    /// them now. Chains that accept everything are left out.
-    pub fn kernels_chains(&self) -> Vec<HostRule> {
+    /// Asks the kernel, once, for what this ruleset needs to know of its chains.
+    pub fn look_at_kernel(&self) -> KernelLook {
+        let of_source =
+            |need| matches!(need, Need::Translation(NatKind::Source | NatKind::Masquerade));
+        let translates_sources = self.ruleset.needs().any(|(_, need)| of_source(need));
         // Nobody is asked for nothing.
-        if self.ruleset.host_chains().is_empty() {
-            return Vec::new();
+        if self.ruleset.host_chains().is_empty() && !translates_sources {
+            return KernelLook::default();
         }
-        self.host_chains(engine::host_chains().ok().as_deref())
+        let kernel = engine::kernel_chains().ok();
+        let chains = self.host_chains(kernel.as_ref().map(|kernel| &*kernel.all));
+        let kernel = kernel.filter(|_| translates_sources).unwrap_or_default();
+        let source_warning = source_warning(&kernel.source_translations);
+        KernelLook { chains, source_warning }
     }
 
-    /// The same chains; `kernel` are those that it has.
+    /// The chains about the host's own traffic, which only the kernel can run; `kernel` are those that
+    /// it has. Chains that accept everything are left out.
     pub(super) fn host_chains(&self, kernel: Option<&[HostChain]>) -> Vec<HostRule> {
-        let told = self.ruleset.host_chains().iter().map(|chain| {
+        let rules = self.ruleset.host_chains().iter().map(|chain| {
             let HostChain { family, table, name, hook, policy } = chain;
             HostRule {
                 place: format!("{family} {table} chain {name}"),
@@ -81,17 +99,32 @@ impl RuleBook {
                 is_there: kernel.map(|kernel| kernel.contains(chain)),
             }
         });
-        told.collect()
-    }
-
-    /// A warning, as long as the kernel lacks chains of the ruleset.
-    pub fn host_warning(&self) -> Option<String> {
-        warning(&self.kernels_chains())
+        rules.collect()
     }
 }
 
+impl KernelLook {
+    /// Warnings about chains that the kernel lacks, and about those that it has.
+    pub fn warnings(&self) -> Vec<String> {
+        warning(&self.chains).into_iter().chain(self.source_warning.clone()).collect()
+    }
+}
+
+/// A warning about chains of the kernel that translate sources.
+fn source_warning(chains: &[String]) -> Option<String> {
+    (!chains.is_empty()).then(|| {
+        format!(
+            "THE KERNEL TRANSLATES SOURCES TOO, in {}: the gateway takes the replies of TCP and UDP \
+             connections that the kernel has translated to one of its own translation addresses, so \
+             these connections of this host, its containers and its virtual machines break: have \
+             the kernel translate nothing that leaves by an interface of the gateway",
+            chains.join(", ")
+        )
+    })
+}
+
 /// A warning about the chains that the kernel lacks.
-pub(crate) fn warning(chains: &[HostRule]) -> Option<String> {
+fn warning(chains: &[HostRule]) -> Option<String> {
     let lacks = chains.iter().filter(|chain| chain.is_there == Some(false));
     let lacks: Vec<_> = lacks.map(|it| format!("{} ({})", it.place, it.text)).collect();
     (!lacks.is_empty()).then(|| {
@@ -179,8 +212,8 @@ mod tests {
         let host = [IpAddr::from([192, 0, 2, 254])];
         let kernels =
             document(&[(14, json!([port(80), counter(70), redirect])), (15, json!([port(81)]))]);
-        let told = book.host_rules(&host, Some(&kernels));
-        let texts: Vec<_> = told.iter().map(|it| (it.text.as_str(), it.is_there)).collect();
+        let rules = book.host_rules(&host, Some(&kernels));
+        let texts: Vec<_> = rules.iter().map(|it| (it.text.as_str(), it.is_there)).collect();
         assert_eq!(
             texts,
             [
@@ -190,8 +223,16 @@ mod tests {
                 ("tcp dport 85 dnat ip to 192.0.2.0/24", Some(false)),
             ]
         );
-        assert_eq!(told[0].place, "inet t chain in rule handle 4");
-        let told = book.host_rules(&[], None);
-        assert_eq!((told.len(), told[0].is_there), (2, None));
+        assert_eq!(rules[0].place, "inet t chain in rule handle 4");
+        let rules = book.host_rules(&[], None);
+        assert_eq!((rules.len(), rules[0].is_there), (2, None));
+    }
+
+    #[test]
+    fn a_kernel_that_translates_sources_is_warned_of() {
+        assert_eq!(source_warning(&[]), None);
+        let chains = ["ip nat chain postrouting", "ip6 nat chain out"].map(str::to_owned);
+        let warning = source_warning(&chains).unwrap();
+        assert!(warning.contains("in ip nat chain postrouting, ip6 nat chain out: "), "{warning}");
     }
 }

@@ -8,18 +8,18 @@ use ruleset::ValidRuleset;
 
 use super::RuleBook;
 
-/// A gateway that judges packets by rules.
-pub(crate) trait Judge {
-    /// Judges packets by this ruleset from now on; `None`: by no rules. A worker that hangs follows
+/// A gateway that a ruleset is for.
+pub(crate) trait RuleTarget {
+    /// Applies this ruleset to packets from now on; `None`: no rules. A worker that hangs follows
     /// when it goes on.
     ///
     /// # Errors
     /// [`LoadRulesError`]: the previous ruleset stays.
-    fn judge_by(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError>;
+    fn apply(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError>;
 }
 
-impl Judge for Gateway {
-    fn judge_by(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError> {
+impl RuleTarget for Gateway {
+    fn apply(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError> {
         match ruleset {
             Some(ruleset) => self.load_rules(ruleset.clone()),
             None => self.unload_rules(),
@@ -105,7 +105,7 @@ impl Keeper {
     /// [`TryError`]; nothing changes.
     pub fn load(
         &self,
-        judge: &impl Judge,
+        target: &impl RuleTarget,
         book: RuleBook,
         confirm: Option<Duration>,
         now: Instant,
@@ -114,7 +114,7 @@ impl Keeper {
         if let Some(trial) = &kept.trial {
             return Err(TryError::Waits(trial.ends.saturating_duration_since(now)));
         }
-        judge.judge_by(Some(book.ruleset()))?;
+        target.apply(Some(book.ruleset()))?;
         let before = kept.active.replace(Arc::new(book));
         let Some(confirm) = confirm else { return Ok(None) };
         // Its sets would begin again as in its file.
@@ -153,13 +153,13 @@ impl Keeper {
     /// [`LoadRulesError`]: the ruleset on trial stays, and so does the trial.
     pub fn roll_back(
         &self,
-        judge: &impl Judge,
+        target: &impl RuleTarget,
         number: Option<u64>,
     ) -> Result<bool, LoadRulesError> {
         let mut kept = self.lock();
         let is_meant = |trial: &&Trial| number.is_none_or(|number| trial.number == number);
         let Some(trial) = kept.trial.as_ref().filter(is_meant) else { return Ok(false) };
-        judge.judge_by(trial.before.as_ref().map(|book| book.ruleset()))?;
+        target.apply(trial.before.as_ref().map(|book| book.ruleset()))?;
         kept.active = kept.trial.take().and_then(|trial| trial.before);
         Ok(true)
     }

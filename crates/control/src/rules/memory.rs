@@ -55,9 +55,9 @@ mod tests {
              host: end other programs, or load a shorter one"
         );
         let group = FreeMemory { bytes: 200 * MIB, group: Some(("/outer".into(), "memory.max")) };
-        let told = check(&group, 48 * MIB, 0).unwrap_err();
+        let message = check(&group, 48 * MIB, 0).unwrap_err();
         let expected = "288 MiB, 6 times its length, and there are 200 MiB of the control group \
                         /outer: raise its memory.max";
-        assert!(told.contains(expected), "{told}");
+        assert!(message.contains(expected), "{message}");
     }
 }

@@ -21,8 +21,7 @@ use serde_json::Value;
 use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
 
-pub use self::host_rules::HostRule;
-pub(crate) use self::host_rules::warning;
+pub use self::host_rules::{HostRule, KernelLook};
 pub use self::memory::check_memory;
 
 pub(crate) use self::elements::{change_elements, with_kept};
@@ -35,6 +34,25 @@ const MOST_PER_PACKET: usize = 1000;
 /// The way to turn text in nft's own syntax into JSON.
 const FROM_TEXT: &str = "this is a ruleset in nft's own syntax, where JSON is needed: `stateway rules \
      load RULES.nft` has nft read it, and `nft -j list ruleset` prints the one of a host";
+
+/// The reason why bytes are no ruleset in any form; `None` if they may be one with a mistake in it.
+fn no_ruleset(text: &[u8]) -> Option<&'static str> {
+    match text {
+        [0xef, 0xbb, 0xbf, ..] => Some(
+            "it begins with a byte order mark, which is no part of a ruleset: save it as UTF-8 \
+             without one",
+        ),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Some("it is UTF-16 or no text: save it as UTF-8"),
+        _ if text.iter().all(u8::is_ascii_whitespace) => Some(
+            "it is empty: write a ruleset as nft(8) describes it, or print the one of a host with \
+             `nft list ruleset`",
+        ),
+        _ if text.contains(&0) || std::str::from_utf8(text).is_err() => {
+            Some("it is no text: a ruleset is text in nft's syntax or JSON, as UTF-8")
+        }
+        _ => None,
+    }
+}
 
 /// A ruleset that may be loaded.
 #[derive(Clone, Debug)]
@@ -93,8 +111,7 @@ impl RuleBook {
                 DocumentError::Json(error) => error,
                 error @ DocumentError::TooLong => return refused(error.to_string()),
             };
-            if text.iter().all(u8::is_ascii_whitespace) {
-                let what = "it is empty; `nft -j list ruleset > ruleset.json` prints a ruleset";
+            if let Some(what) = no_ruleset(&text) {
                 return refused(what.to_owned());
             }
             refused(if is_text(&text) {
@@ -108,7 +125,7 @@ impl RuleBook {
         let Imported { ruleset, problems } =
             import_document(&document, options).map_err(|error| {
                 let (invalid, unsupported) = counts(&error.problems);
-                let listed = told(&document, error.problems.listed());
+                let listed = problems_of(&document, error.problems.listed());
                 RulesRefused { report: RulesReport::refusing(listed, invalid, unsupported).into() }
             })?;
         // A program without an index judges alike, in less memory. It judges no traffic here.
@@ -155,7 +172,7 @@ impl RuleBook {
             loadable: true,
             invalid,
             unsupported,
-            problems: told(&self.document, self.problems.listed()),
+            problems: problems_of(&self.document, self.problems.listed()),
             summary: Some(summary(&self.ruleset)),
             kernels_rules: Vec::new(),
             per_packet_rules: self.per_packet_rules(),
@@ -175,17 +192,17 @@ impl RuleBook {
             })
         };
         let notes: Vec<_> = rules.into_iter().take(MOST_PER_PACKET).filter_map(note).collect();
-        told(&self.document, &notes)
+        problems_of(&self.document, &notes)
     }
 
     /// The parts of it that a gateway in this mode does not support; empty if it can load the
     /// ruleset.
     pub fn obstacles(&self, mode: Mode) -> Vec<RuleProblem> {
-        told(&self.document, &check_rules(&self.ruleset, mode))
+        problems_of(&self.document, &check_rules(&self.ruleset, mode))
     }
 
     /// True if no packet on its way through a gateway meets a chain of it.
-    pub fn judges_nothing(&self) -> bool {
+    pub fn passes_everything(&self) -> bool {
         self.ruleset.chains().iter().all(|chain| chain.base.is_none())
     }
 
@@ -233,7 +250,7 @@ fn is_text(document: &[u8]) -> bool {
 }
 
 /// Problems with the texts of their rules.
-fn told(document: &Document<Bytes>, problems: &[Problem]) -> Vec<RuleProblem> {
+fn problems_of(document: &Document<Bytes>, problems: &[Problem]) -> Vec<RuleProblem> {
     type Key = ([String; 3], u64);
     let key = |problem: &Problem| -> Option<Key> {
         let Location { family, table, object, name, handle } = problem.place.clone();

@@ -69,11 +69,11 @@ pub(crate) fn explain_now(
         Some(_) => None,
     };
     let input = probe.input.as_deref();
-    let exit = &|network: &Network, mark| gateway.exit(network, input, mark);
+    let output = &|network: &Network, mark| gateway.output_interface(network, input, mark);
     let Some(found) = found else {
         let is_left =
             probe.state.is_none() && gateway.is_of_host_flow(&probe.network, zones.original)?;
-        let question = Question { exit, ..Question::alone(probe) };
+        let question = Question { output, ..Question::alone(probe) };
         let mut explanation = book.explain_with(program, live, question, &mut state, now);
         if is_left {
             explanation.leave_to_host();
@@ -81,8 +81,8 @@ pub(crate) fn explain_now(
         explanation.remarks.extend(missing);
         return Ok(explanation);
     };
-    let told = Probe { state: Some(found.state()), ..probe.clone() };
-    let question = Question { probe: &told, tracked: &found, exit };
+    let probe_with_state = Probe { state: Some(found.state()), ..probe.clone() };
+    let question = Question { probe: &probe_with_state, tracked: &found, output };
     let mut explanation = book.explain_with(program, live, question, &mut state, now);
     let remark = "the explanation uses its tracked connection as it is now; sequence numbers are not \
                   looked at";

@@ -28,7 +28,7 @@ pub use rules::{
 pub use status::{Bucket, Buckets, Counters, Port, RulesStatus, Status, Worker, ZoneStatus};
 pub use sync::{Difference, Flow, SetRole, Sync};
 pub(crate) use zones::ZoneFault;
-pub use zones::{SetZones, TimeoutPolicy, Zone, Zones};
+pub use zones::{NamedTimeouts, SetZones, Zone, Zones};
 
 /// An answer other than 200.
 #[derive(Clone, Debug, Serialize, Deserialize)]

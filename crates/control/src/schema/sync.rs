@@ -16,6 +16,11 @@ pub struct Sync {
     pub schema: u32,
     /// `active` or `standby`.
     pub role: String,
+    /// The part of the peer, as it has told it.
+    pub peer_role: Option<String>,
+    /// The term of this node. If two connections clash, the one of the node with the higher
+    /// term remains, or else the one of the node with the higher number.
+    pub term: u32,
     /// The peer's number; `null` if it was never there.
     pub peer_node: Option<u16>,
     /// Its name.
@@ -37,7 +42,7 @@ pub struct Sync {
     pub staleness_ms: Option<f64>,
     /// Changes that the peer has not acknowledged.
     pub unacknowledged: u64,
-    /// Copies of the peer's connections.
+    /// Connections here that the peer owns.
     pub copies: u64,
     /// Counts since the start.
     pub counters: BTreeMap<String, u64>,
@@ -127,6 +132,8 @@ impl Sync {
         Self {
             schema: SCHEMA,
             role: peer.role().name().to_owned(),
+            peer_role: peer.peer_role().map(|role| role.name().to_owned()),
+            term: peer.term(),
             peer_node: status.peer.as_ref().map(|it| it.node.0.get()),
             peer_name: status.peer.as_ref().map(|it| it.name.to_string()),
             presence: presence.to_owned(),
@@ -150,6 +157,9 @@ fn counters(peer: &Peer, status: &sync::Status) -> BTreeMap<String, u64> {
         ("copies_made", copies.made),
         ("copies_changed", copies.changed),
         ("copies_ended", copies.ended),
+        ("news_of_own_connections", copies.news),
+        ("clashes_lost", copies.clashes_lost),
+        ("clashes_won", copies.clashes_won),
         ("records_stale", copies.stale),
         ("records_malformed", copies.malformed),
         ("records_too_long", supply.too_long),

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{
-    MOST_TIMEOUT_POLICIES, MOST_ZONES, TimeoutPolicy as Policy, ZoneBook, ZoneConfig, ZonesError,
-};
+use engine::{MOST_TIMEOUT_POLICIES, MOST_ZONES, ZoneBook, ZoneConfig, ZoneTimeouts, ZonesError};
 use netio::PortId;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +16,7 @@ pub struct Zones {
     /// How many times the zones were changed since the start.
     pub revision: u64,
     /// Timeouts that zones may share.
-    pub timeout_policies: Vec<TimeoutPolicy>,
+    pub timeout_policies: Vec<NamedTimeouts>,
     /// The zones. A packet belongs to the first zone that takes it.
     pub zones: Vec<Zone>,
 }
@@ -33,7 +31,7 @@ pub struct SetZones {
     pub revision: Option<u64>,
     /// Timeouts that zones may share.
     #[serde(default)]
-    pub timeout_policies: Vec<TimeoutPolicy>,
+    pub timeout_policies: Vec<NamedTimeouts>,
     /// The zones. A packet belongs to the first zone that takes it.
     pub zones: Vec<Zone>,
 }
@@ -41,7 +39,7 @@ pub struct SetZones {
 /// A named set of timeouts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TimeoutPolicy {
+pub struct NamedTimeouts {
     /// The name.
     pub name: String,
     /// Tunables of tracking with `_timeout` in their names, in seconds.
@@ -76,7 +74,7 @@ impl Zones {
             let known = status.zones.iter().find(|known| known.zone.0 == zone.zone);
             zone.connections = known.map_or(0, |known| known.connections);
         }
-        let timeout_policies = TimeoutPolicy::all(book);
+        let timeout_policies = NamedTimeouts::all(book);
         Self { schema: crate::SCHEMA, revision: book.revision, timeout_policies, zones }
     }
 }
@@ -99,7 +97,7 @@ impl SetZones {
     /// A request for the zones of `book`, whatever the revision; `interfaces` are the names of its
     /// ports.
     pub fn new(book: &ZoneBook, interfaces: &[String]) -> Self {
-        let timeout_policies = TimeoutPolicy::all(book);
+        let timeout_policies = NamedTimeouts::all(book);
         Self { revision: None, timeout_policies, zones: Zone::all(book, interfaces) }
     }
 
@@ -116,12 +114,12 @@ impl SetZones {
             let what = format!("there may be {MOST_TIMEOUT_POLICIES} timeout policies at most");
             return Err(ZoneFault::of_all(what));
         }
-        let mut policies: Vec<Arc<Policy>> = Vec::new();
-        for TimeoutPolicy { name, timeouts } in &self.timeout_policies {
+        let mut policies: Vec<Arc<ZoneTimeouts>> = Vec::new();
+        for NamedTimeouts { name, timeouts } in &self.timeout_policies {
             if policies.iter().any(|other| other.name() == name) {
                 return Err(ZoneFault::of_all(format!("timeout policy {name:?} appears twice")));
             }
-            let mut policy = Policy::new(name).map_err(ZoneFault::of_all)?;
+            let mut policy = ZoneTimeouts::new(name).map_err(ZoneFault::of_all)?;
             for (timeout, value) in timeouts.iter() {
                 policy.set(timeout, value).map_err(ZoneFault::of_all)?;
             }
@@ -139,9 +137,9 @@ impl SetZones {
     }
 }
 
-impl TimeoutPolicy {
+impl NamedTimeouts {
     fn all(book: &ZoneBook) -> Vec<Self> {
-        let policy = |policy: &Arc<Policy>| Self {
+        let policy = |policy: &Arc<ZoneTimeouts>| Self {
             name: policy.name().to_owned(),
             timeouts: policy.timeouts().collect(),
         };
@@ -169,7 +167,7 @@ impl Zone {
     fn config(
         &self,
         interfaces: &[String],
-        policies: &[Arc<Policy>],
+        policies: &[Arc<ZoneTimeouts>],
     ) -> Result<ZoneConfig, String> {
         let mut config = ZoneConfig::new(flow::Zone(self.zone));
         let port = |name: &String| {

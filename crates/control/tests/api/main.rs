@@ -241,22 +241,22 @@ fn drops_of_a_worker_are_shown_after_it_has_left() {
         assert!(begin.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(5));
     }
-    let told = || {
-        let mut told: Vec<_> = recent().into_iter().map(|it| (it.worker, it.packet)).collect();
-        told.sort();
-        told
+    let drops = || {
+        let mut all: Vec<_> = recent().into_iter().map(|it| (it.worker, it.packet)).collect();
+        all.sort();
+        all
     };
     let set = |workers| {
         let _: Moves = running.client.put("/v1/workers", &SetWorkers { workers }).unwrap();
     };
-    let before = told();
+    let before = drops();
     set(1);
-    assert_eq!(told(), before);
+    assert_eq!(drops(), before);
     // A new worker with the same number has dropped nothing.
     set(2);
-    assert_eq!(told(), before);
+    assert_eq!(drops(), before);
     set(1);
-    assert_eq!(told(), before);
+    assert_eq!(drops(), before);
     assert!(recent().is_sorted_by_key(|dropped| dropped.age_ms));
     running.stop();
 }
@@ -414,13 +414,13 @@ fn too_many_streams_are_refused_and_the_others_go_on() {
 fn events_are_told_as_they_happen() {
     let mut running = Running::start();
     let socket = running.socket.clone();
-    let (told, events) = std::sync::mpsc::channel();
+    let (sender, events) = std::sync::mpsc::channel();
     let query = ConnectionQuery { events: Some("NEW,DESTROY".into()), ..Default::default() };
     let reader = std::thread::spawn(move || {
         Client::new(&socket).unwrap().lines::<ClientError>(
             &query.request("/v1/events"),
             &mut |line| {
-                told.send(serde_json::from_slice::<Event>(line).unwrap()).unwrap();
+                sender.send(serde_json::from_slice::<Event>(line).unwrap()).unwrap();
                 Ok(())
             },
         )
@@ -443,11 +443,11 @@ fn events_are_told_as_they_happen() {
 fn subscribers_hear_of_new_and_ended_expectations() {
     let mut running = Running::start();
     let socket = running.socket.clone();
-    let (told, events) = std::sync::mpsc::channel();
+    let (sender, events) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let request = "/v1/expectations/events?events=NEW,DESTROY&format=conntrack";
         Client::new(&socket).unwrap().lines::<ClientError>(request, &mut |line| {
-            told.send(String::from_utf8(line.to_vec()).unwrap()).unwrap();
+            sender.send(String::from_utf8(line.to_vec()).unwrap()).unwrap();
             Ok(())
         })
     });

@@ -66,8 +66,11 @@ fn a_ruleset_is_loaded_and_listed_with_what_it_has_done() {
     assert_eq!(running.connections(), 0, "a dropped packet leaves no connection");
 
     let question = AskRules { packet: "udp 192.0.2.1 192.0.2.2:53 in lan0 out wan0".into() };
-    let told: Explanation = running.client.post("/v1/rules/explain", &question).unwrap();
-    assert_eq!((told.verdict.as_str(), told.stages[0].steps[0].place.handle), ("drop", Some(5)));
+    let explanation: Explanation = running.client.post("/v1/rules/explain", &question).unwrap();
+    assert_eq!(
+        (explanation.verdict.as_str(), explanation.stages[0].steps[0].place.handle),
+        ("drop", Some(5))
+    );
     running.stop();
 }
 

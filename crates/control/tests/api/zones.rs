@@ -1,6 +1,6 @@
 //! Zones of a running gateway.
 
-use control::schema::{SetZones, TimeoutPolicy, Zone, Zones};
+use control::schema::{NamedTimeouts, SetZones, Zone, Zones};
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn two_zones() -> SetZones {
     let five = Zone { timeout_policy: Some("long".into()), ..zone(5, &[0, 3], None) };
     SetZones {
         revision: None,
-        timeout_policies: vec![TimeoutPolicy { name: "long".into(), timeouts }],
+        timeout_policies: vec![NamedTimeouts { name: "long".into(), timeouts }],
         zones: vec![five, zone(6, &[1], Some(3))],
     }
 }

@@ -8,8 +8,10 @@ use steer::{SteeringHasher, WorkerId};
 
 use crate::Zones;
 use crate::control::config::Config;
+use crate::egress::resolver::Resolver;
 use crate::path::TimeSource;
 use crate::path::equipment::PathEquipment;
+use crate::path::host_questions::HostQuestions;
 use crate::rings::link::Wakeup;
 use crate::worker::Equipment;
 use crate::worker::command::{Command, Notice};
@@ -37,10 +39,16 @@ pub struct Post<'a> {
     pub routes: Vec<WorkerId>,
     /// The zones, before any settings are applied to them.
     pub zones: &'a Zones,
-    /// Which ports accept no new connections; as many as there are ports.
+    /// For each port, true if it accepts no new connections.
     pub refuses_new: Vec<bool>,
+    /// Ports that frames leave by: the first so many.
+    pub outputs: usize,
     /// The number of workers that share the memory for fragments.
     pub workers: u32,
+    /// How neighbours are asked for: this makes it a router.
+    pub resolver: Option<Resolver>,
+    /// How the host is asked about packets that it may refuse.
+    pub host_questions: Option<HostQuestions>,
 }
 
 impl Blueprint {
@@ -64,7 +72,7 @@ impl Blueprint {
         })
     }
 
-    /// The equipment of a worker of a bridge. It takes commands from `inbox` and is woken by
+    /// The equipment of a worker. It takes commands from `inbox` and is woken by
     /// `wakeup`.
     pub fn equipment(
         &self,
@@ -72,7 +80,7 @@ impl Blueprint {
         post: Post<'_>,
         (inbox, wakeup): (Consumer<Command>, &Wakeup),
     ) -> Equipment {
-        let Post { id, hasher, routes, zones, refuses_new, workers } = post;
+        let Post { id, hasher, routes, zones, refuses_new, outputs, workers, .. } = post;
         let (limits, fragment_memory) = match self.time {
             TimeSource::Turn => {
                 (self.limit_pools.limits(config.secret), self.fragment_pools.memory(workers))
@@ -88,7 +96,7 @@ impl Blueprint {
             hasher: hasher.clone(),
             pass: config.pass.clone(),
             routes,
-            outputs: refuses_new.len(),
+            outputs,
             refuses_new,
             stations: config.stations,
             settings: config.settings.clone(),
@@ -98,8 +106,8 @@ impl Blueprint {
             tunnels: self.tunnels.clone(),
             fragment_memory,
             time: self.time,
-            resolver: None,
-            host_questions: None,
+            resolver: post.resolver,
+            host_questions: post.host_questions,
         };
         Equipment { path, inbox, notices: self.notices.clone(), wakeup: wakeup.clone() }
     }

@@ -19,7 +19,7 @@ use crate::egress::Mode;
 use crate::egress::stations::StationLimits;
 use crate::path::pass_list::PassList;
 use crate::path::settings::Settings;
-use crate::path::zone_config::{TimeoutPolicy, ZoneConfig};
+use crate::path::zone_config::{ZoneConfig, ZoneTimeouts};
 use crate::path::zones::{self, ZonesError};
 
 /// Configuration of a gateway.
@@ -46,7 +46,7 @@ pub struct Config {
     /// Tunables.
     pub settings: Settings,
     /// Timeouts that zones may share.
-    pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
+    pub timeout_policies: Vec<Arc<ZoneTimeouts>>,
     /// The zones. A packet is in the first zone that takes it.
     pub zones: Vec<ZoneConfig>,
     /// The rules that judge packets from the start; `None`: no rules.

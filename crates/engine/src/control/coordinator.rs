@@ -36,7 +36,8 @@ use crate::path::TimeSource;
 use crate::path::events::{EventSender, EventStream, Subscription};
 use crate::path::host_questions::HostAsker;
 use crate::path::recent_drops::Inherited;
-use crate::path::rules::ruleset::{RuleCounts, Rules};
+use crate::path::rules::ruleset::Rules;
+use crate::path::rules::worker_rules::RuleCounts;
 use crate::path::zones::Zones;
 use crate::rings::ownership::Move;
 use crate::worker::command::{Command, Notice, Question};
@@ -108,7 +109,7 @@ pub struct Coordinator {
     /// The packets that the host was last said to have.
     pub host_has: Vec<Forwarded>,
     /// The reason why the host guard was not told what the current rules leave to the host.
-    pub untold_guard: Option<String>,
+    pub guard_failure: Option<String>,
     /// Changes that not every worker knows yet.
     pub spread: Spread,
     notices: Receiver<Notice>,
@@ -148,7 +149,7 @@ impl Coordinator {
             rules_reset_at: None,
             rule_exchange: RuleExchange::default(),
             host_has: Vec::new(),
-            untold_guard: None,
+            guard_failure: None,
             spread: Spread::default(),
             blueprint: Blueprint::new(&config, notify, TimeSource::Turn)?,
             resolver: routes.resolver(),
@@ -208,14 +209,14 @@ impl Coordinator {
         if let Some(rules) = &rules {
             self.follow_addresses(rules);
         }
-        let told = self.tell_all(|| Command::Routing(routing.clone()));
+        let outcome = self.tell_all(|| Command::Routing(routing.clone()));
         // Until workers steer by these routes, aliases lead replies.
         if let Some(rules) = &rules
             && let Err(error) = self.divide_addresses(rules)
         {
             tracing::error!("{error}");
         }
-        told
+        outcome
     }
 
     /// Tells every worker its share of the limits that are divided.
@@ -450,7 +451,7 @@ impl Coordinator {
                 Notice::Released(queue) => self.ports.take_back(queue),
                 Notice::Freed => netio::return_free_memory(),
                 Notice::Logged(log, line) => self.write_log_line(log, &line),
-                Notice::Rules(worker, before) => self.rule_exchange.has_taken(worker, before),
+                Notice::Rules(worker, before) => self.rule_exchange.note_taken(worker, before),
                 other => tracing::error!("unexpected notice {other:?}"),
             }
         }

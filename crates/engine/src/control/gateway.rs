@@ -437,18 +437,19 @@ impl Coordinator {
         }
         found.sort_by_key(|(_, age, _)| *age);
         let names = self.ports.names();
-        let told = |(worker, age, dropped): (WorkerId, Duration, RecentDrop)| DroppedPacket {
-            worker,
-            interface: names[usize::from(dropped.port.0)].clone(),
-            zone: dropped.zone,
-            vlan: dropped.vlan,
-            age,
-            length: dropped.length,
-            why: dropped.why,
-            refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
-            summary: Summary { frame: &dropped.bytes() }.to_string(),
-        };
-        Ok(found.into_iter().map(told).collect())
+        let dropped_packet =
+            |(worker, age, dropped): (WorkerId, Duration, RecentDrop)| DroppedPacket {
+                worker,
+                interface: names[usize::from(dropped.port.0)].clone(),
+                zone: dropped.zone,
+                vlan: dropped.vlan,
+                age,
+                length: dropped.length,
+                why: dropped.why,
+                refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
+                summary: Summary { frame: &dropped.bytes() }.to_string(),
+            };
+        Ok(found.into_iter().map(dropped_packet).collect())
     }
 
     fn buckets(&mut self) -> Result<Vec<BucketStatus>, Unresponsive> {

@@ -182,10 +182,10 @@ impl PortBook {
         self.news
     }
 
-    /// Which interfaces something else has taken over, in words for people.
+    /// The interfaces that something else has taken over, in words for people.
     pub fn taken_over(&self) -> Vec<String> {
-        let told = |entry: &Entry| Some(taken_over(&entry.name, entry.look.master.as_ref()?));
-        self.ports.iter().filter_map(told).collect()
+        let text = |entry: &Entry| Some(taken_over(&entry.name, entry.look.master.as_ref()?));
+        self.ports.iter().filter_map(text).collect()
     }
 
     /// Notes that all changes were passed on.

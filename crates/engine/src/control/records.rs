@@ -4,28 +4,25 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use conntrack::{AnnouncementCursor, AnnouncementRecord, ConnectionRecord, Cursor, ImportRefusal};
-use flow::FlowKey;
+use flow::{FlowKey, Timestamp};
 use ruleset::{ElementCursor, ElementRecord, ElementRefusal};
 use steer::{BucketId, WorkerId};
 
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
+use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::record::{Record, RecordRefusal};
 use crate::control::worker_handle::Unresponsive;
 use crate::path::records::{Exported, Filed, ImportedLot};
+use crate::path::rules::ruleset::Rules;
 use crate::worker::command::Question;
 
-/// Most records that one question brings to a worker: packets wait no longer than for two batches.
-const LOT: usize = 128;
-/// How often records are offered again to workers that have no room in their rings.
-const TRIES: usize = 1000;
 /// How often records are offered again in whose place packets open connections.
 const UNSETTLED_TRIES: usize = 100;
-/// The time between two tries.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// The results of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,10 +52,7 @@ trait OfWorker: Sized {
     fn bucket_key(&self) -> Option<&FlowKey>;
 
     /// The question that brings records to a worker.
-    fn question(
-        records: Filed<Self>,
-        reply: std::sync::mpsc::SyncSender<ImportedLot<Self>>,
-    ) -> Question;
+    fn question(records: Filed<Self>, reply: SyncSender<ImportedLot<Self>>) -> Question;
 }
 
 impl OfWorker for ConnectionRecord {
@@ -66,10 +60,7 @@ impl OfWorker for ConnectionRecord {
         Some(self.key())
     }
 
-    fn question(
-        records: Filed<Self>,
-        reply: std::sync::mpsc::SyncSender<ImportedLot<Self>>,
-    ) -> Question {
+    fn question(records: Filed<Self>, reply: SyncSender<ImportedLot<Self>>) -> Question {
         Question::Import(records, true, reply)
     }
 }
@@ -79,10 +70,7 @@ impl OfWorker for AnnouncementRecord {
         self.key()
     }
 
-    fn question(
-        records: Filed<Self>,
-        reply: std::sync::mpsc::SyncSender<ImportedLot<Self>>,
-    ) -> Question {
+    fn question(records: Filed<Self>, reply: SyncSender<ImportedLot<Self>>) -> Question {
         Question::ImportAnnouncements(records, reply)
     }
 }
@@ -133,10 +121,7 @@ impl Gateway {
     /// Calls `each` with a record of every element of the sets that packets change, until it breaks
     /// off. Elements that count connections have none: they end with the last of these.
     pub fn export_elements(&self, each: &mut dyn FnMut(ElementRecord) -> ControlFlow<()>) {
-        let (rules, now) = {
-            let coordinator = self.shared.lock();
-            (coordinator.rules.clone(), coordinator.execution.now())
-        };
+        let (rules, now) = self.rules_now();
         let Some(rules) = rules else { return };
         let mut next = Some(ElementCursor::default());
         while let Some(from) = next {
@@ -222,7 +207,7 @@ impl Gateway {
         Ok(report)
     }
 
-    /// Makes connections of records. A record that does not become one changes nothing.
+    /// Imports records as connections. A record that is refused changes nothing.
     ///
     /// # Errors
     /// [`Unresponsive`]; records that were imported before stay.
@@ -266,11 +251,14 @@ impl Gateway {
         Err(Unresponsive(slow))
     }
 
+    /// The rules that are in force, and the time.
+    fn rules_now(&self) -> (Option<Arc<Rules>>, Timestamp) {
+        let coordinator = self.shared.lock();
+        (coordinator.rules.clone(), coordinator.execution.now())
+    }
+
     fn import_elements(&self, records: &[ElementRecord], report: &mut ImportReport) {
-        let (rules, now) = {
-            let coordinator = self.shared.lock();
-            (coordinator.rules.clone(), coordinator.execution.now())
-        };
+        let (rules, now) = self.rules_now();
         for record in records {
             let imported = match &rules {
                 Some(rules) => rules.shared().import_element(&rules.program, record, now),
@@ -348,18 +336,8 @@ impl Coordinator {
         &mut self,
         records: Vec<R>,
     ) -> Result<Vec<ImportedLot<R>>, Unresponsive> {
-        let mut by_owner: BTreeMap<WorkerId, Filed<R>> = BTreeMap::new();
-        for record in records {
-            let bucket = self.bucket_for(&record);
-            by_owner.entry(self.table.owner(bucket)).or_default().push((bucket, record));
-        }
-        let mut pending = Vec::new();
-        for (owner, records) in by_owner {
-            pending.push((owner, self.ask_later(owner, |reply| R::question(records, reply))?));
-        }
-        let answers = pending.into_iter();
-        answers
-            .map(|(owner, answer)| self.execution.receive(&answer).ok_or(Unresponsive(owner)))
-            .collect()
+        let filed: Filed<R> =
+            records.into_iter().map(|record| (self.bucket_for(&record), record)).collect();
+        self.offer(filed, R::question)
     }
 }

@@ -1,57 +1,42 @@
 //! Changes of connections for a peer, and copies of a peer's connections, over all workers.
 //! [`crate::path::replication`] says what a worker does.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::mpsc::SyncSender;
 
-use conntrack::{Cursor, ImportRefusal};
-use flow::KeyedPacket;
+use conntrack::Cursor;
+use flow::PortPart;
 use steer::{BucketId, WorkerId};
 
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
+use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
-use crate::path::replication::{AppliedLot, ChangeStream, ChangeTap, CopyChange, ToldPiece};
+use crate::path::replication::{
+    AppliedLot, ChangeStream, ChangeTap, CopyChange, CopyReport, Passed, ReplicationPiece,
+};
 use crate::worker::command::{Command, Question};
-
-/// Most changes that one question brings to a worker: packets wait no longer than for two batches.
-const LOT: usize = 128;
-/// How often changes are offered again to workers that have no room in their rings.
-const TRIES: usize = 1000;
-/// The time between two tries.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// The part that workers have in replication.
 #[derive(Default)]
 pub struct ReplicationRole {
     /// The reader of changes.
-    tap: Option<ChangeTap>,
-    /// Copies of a peer's connections stay when their time is over.
+    pub(super) tap: Option<ChangeTap>,
+    /// A bridge forwards nothing.
     stands_by: bool,
+    /// The part of all ports that this gateway gives away.
+    port_part: PortPart,
 }
 
 impl ReplicationRole {
     /// Tells a new worker.
     pub fn introduce(&self, handle: &mut WorkerHandle) -> Result<(), Unresponsive> {
         handle.tell(Command::StandBy(self.stands_by))?;
+        handle.tell(Command::DividePorts(self.port_part))?;
         match self.tap.as_ref().and_then(|tap| tap.connect(&handle.wakeup)) {
             Some(sender) => handle.tell(Command::SendChanges(Some(Box::new(sender)))),
             None => Ok(()),
         }
     }
-}
-
-/// The results of changes of copies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CopyReport {
-    /// Connections that were made.
-    pub made: u64,
-    /// Connections that got another state.
-    pub changed: u64,
-    /// Connections that were ended.
-    pub ended: u64,
-    /// Connections that were not made, with the reasons.
-    pub refused: Vec<(KeyedPacket, ImportRefusal)>,
 }
 
 impl Gateway {
@@ -80,8 +65,7 @@ impl Gateway {
         coordinator.tell_all(|| Command::SendChanges(None))
     }
 
-    /// Whether copies of a peer's connections stay when their time is over, until the peer ends
-    /// them.
+    /// Sets whether a bridge forwards nothing, because this gateway is on standby.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -91,8 +75,22 @@ impl Gateway {
         coordinator.tell_all(|| Command::StandBy(stands_by))
     }
 
-    /// The states of all connections in a piece of a bucket, which a peer hears of now. `None` if
-    /// there is no such bucket.
+    /// Gives only this part of all ports and IPv4 identifications to translated connections from now
+    /// on, because another gateway with the same addresses gives the rest.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive> {
+        let mut coordinator = self.shared.lock();
+        if coordinator.config.settings.conntrack.faults.gives_all_ports() {
+            return Ok(());
+        }
+        coordinator.replication.port_part = part;
+        coordinator.tell_all(|| Command::DividePorts(part))
+    }
+
+    /// The states of the connections in a piece of a bucket that this node owns, which a peer hears
+    /// of now. `None` if there is no such bucket.
     ///
     /// # Errors
     /// [`Unresponsive`].
@@ -100,15 +98,50 @@ impl Gateway {
         &self,
         bucket: BucketId,
         from: Cursor,
-    ) -> Result<Option<ToldPiece>, Unresponsive> {
+    ) -> Result<Option<ReplicationPiece>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::TellAll(bucket, from, reply))
+    }
+
+    /// This node owns the connections of the peer in a piece of a bucket from now on. `None` if there
+    /// is no such bucket.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn adopt_connections(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::Adopt(bucket, from, reply))
+    }
+
+    /// The peer owns the connections of this node in a piece of a bucket from now on. `None` if there
+    /// is no such bucket.
+    ///
+    /// # Errors
+    /// [`Unresponsive`].
+    pub fn give_connections_away(
+        &self,
+        bucket: BucketId,
+        from: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        self.ask_bucket(bucket, |reply| Question::GiveAway(bucket, from, reply))
+    }
+
+    /// Asks the owner of a bucket, also if the bucket is on its way. `None` if there is no such
+    /// bucket.
+    fn ask_bucket<T>(
+        &self,
+        bucket: BucketId,
+        question: impl Fn(SyncSender<Option<T>>) -> Question,
+    ) -> Result<Option<T>, Unresponsive> {
         for _ in 0..TRIES {
             let mut coordinator = self.shared.lock();
             if bucket.index() >= coordinator.config.buckets.get() {
                 return Ok(None);
             }
-            let question = |reply| Question::TellAll(bucket, from, reply);
-            if let Some(told) = coordinator.ask_owner(bucket, question)? {
-                return Ok(Some(told));
+            if let Some(piece) = coordinator.ask_owner(bucket, &question)? {
+                return Ok(Some(piece));
             }
             // The bucket is on its way, because a worker hung when it was to move.
             let execution = coordinator.execution.clone();
@@ -154,10 +187,7 @@ impl Gateway {
             }
             // Buckets stay where they are while the lock is held.
             for lot in self.shared.lock().change_lot(some)? {
-                report.made += lot.made;
-                report.changed += lot.changed;
-                report.ended += lot.ended;
-                report.refused.extend(lot.refused);
+                report.add(lot.report);
                 again.extend(lot.back.into_iter().map(|(_, change)| change));
             }
         }
@@ -167,23 +197,12 @@ impl Gateway {
 impl Coordinator {
     /// Gives changes to the owners of their buckets, all at the same time.
     fn change_lot(&mut self, changes: Vec<CopyChange>) -> Result<Vec<AppliedLot>, Unresponsive> {
-        let mut by_owner: BTreeMap<WorkerId, Vec<(BucketId, CopyChange)>> = BTreeMap::new();
-        for change in changes {
-            let bucket = self.bucket_of(&change.original().key);
-            let owner = match self.config.settings.conntrack.faults.loses_records_of_moved_buckets()
-            {
-                true => WorkerId(bucket.0 % self.worker_count() as u16),
-                false => self.table.owner(bucket),
-            };
-            by_owner.entry(owner).or_default().push((bucket, change));
+        let of_bucket = |change: CopyChange| (self.bucket_of(&change.original().key), change);
+        let mut filed: Vec<_> = changes.into_iter().map(of_bucket).collect();
+        if self.config.settings.conntrack.faults.loses_records_of_moved_buckets() {
+            let (workers, buckets) = (self.worker_count(), self.config.buckets.get());
+            filed.retain(|(bucket, _)| self.table.owner(*bucket).0 as usize == bucket.index() * workers / buckets);
         }
-        let mut pending = Vec::new();
-        for (owner, changes) in by_owner {
-            pending.push((owner, self.ask_later(owner, |reply| Question::Apply(changes, reply))?));
-        }
-        let answers = pending.into_iter();
-        answers
-            .map(|(owner, answer)| self.execution.receive(&answer).ok_or(Unresponsive(owner)))
-            .collect()
+        self.offer(filed, Question::Apply)
     }
 }

@@ -55,14 +55,14 @@ impl Coordinator {
     /// Changes the addresses while no packet is on its way between two workers.
     fn change_between_packets(&mut self, inside: AddressSet) -> Result<(), Unresponsive> {
         let stopped = self.stop_arrivals();
-        let told = stopped.and_then(|()| {
+        let outcome = stopped.and_then(|()| {
             self.hasher.set_inside(inside.clone());
             self.has_resteered = true;
             self.tell_all(|| Command::Inside(inside.clone()))?;
             self.reports().map(drop)
         });
         let handed_out = self.hand_out_queues(self.worker_count());
-        told.and(handed_out)
+        outcome.and(handed_out)
     }
 
     /// Takes all receive queues from the workers, and waits until they have processed everything.

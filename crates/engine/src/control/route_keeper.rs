@@ -62,7 +62,7 @@ pub fn host_addresses() -> Result<Vec<IpAddr>, StartError> {
 pub struct RouteKeeper {
     mirror: Mirror,
     ports: Vec<Option<LinkId>>,
-    told_ports: Receiver<Vec<Option<LinkId>>>,
+    port_updates: Receiver<Vec<Option<LinkId>>>,
     port_links: PortLinks,
     /// The source checks that are configured for the ports.
     reverse_paths: Vec<ReversePath>,
@@ -88,13 +88,13 @@ impl RouteKeeper {
     pub fn new(reverse_paths: Vec<ReversePath>) -> Result<Self, StartError> {
         let waker = Waker::new().map_err(StartError::Thread)?;
         let (resolver, wanted) = Resolver::new(waker.clone());
-        let (links, told_ports) = channel();
+        let (links, port_updates) = channel();
         let port_links = PortLinks { links, waker: waker.clone() };
         let mirror = Mirror::open()?;
         Ok(Self {
             mirror,
             ports: Vec::new(),
-            told_ports,
+            port_updates,
             port_links,
             reverse_paths,
             kernels: BTreeMap::new(),
@@ -118,9 +118,9 @@ impl RouteKeeper {
 
     /// Takes over the interfaces of the ports. True if they were told again.
     fn take_ports(&mut self) -> bool {
-        let told = self.told_ports.try_iter().last();
-        let is_news = told.is_some();
-        self.ports = told.unwrap_or_else(|| std::mem::take(&mut self.ports));
+        let update = self.port_updates.try_iter().last();
+        let is_news = update.is_some();
+        self.ports = update.unwrap_or_else(|| std::mem::take(&mut self.ports));
         is_news
     }
 

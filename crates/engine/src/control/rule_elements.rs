@@ -9,7 +9,8 @@ use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::rule_loading::LoadRulesError;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::rules::ruleset::{RuleCounts, Rules};
+use crate::path::rules::ruleset::Rules;
+use crate::path::rules::worker_rules::RuleCounts;
 use crate::worker::command::{Command, Question};
 
 /// The reason why elements did not change. All sets are as before.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conntrack::TooManyZones;
 use flow::{Timestamp, Zone};
-use netio::clock;
+use netio::{PortId, clock};
 use ruleset::listing::LiveElement;
 use ruleset::{Counted, CounterId, LogId, Program, QuotaId, RuleState, SetId, ValidRuleset};
 use steer::{Steered, WorkerId};
@@ -18,7 +18,8 @@ use crate::control::worker_handle::Unresponsive;
 use crate::path::drop_cause::DropCause;
 use crate::path::host_flows::Sign;
 use crate::path::recent_drops::RecentDrop;
-use crate::path::rules::ruleset::{PrepareRulesError, RuleCounts, Rules, WorkerRules};
+use crate::path::rules::ruleset::{PrepareRulesError, Rules};
+use crate::path::rules::worker_rules::{RuleCounts, WorkerRules};
 use crate::worker::command::{Command, Notice, Question};
 
 /// The reason why a ruleset was not loaded. The rules before stay.
@@ -145,13 +146,13 @@ impl Gateway {
     /// Tells why not everything is as the rules say, in words for people: workers that still judge
     /// by the rules before, and a host that gets fewer or more packets than the rules leave to it.
     pub fn rule_troubles(&self) -> Vec<String> {
-        let (exchange, untold, guard, taken_over) = {
+        let (exchange, guard_failure, guard, taken_over) = {
             let coordinator = self.shared.lock();
             let (exchange, guard) = (&coordinator.rule_exchange, &coordinator.config.host_guard);
             let taken_over = coordinator.ports.taken_over();
-            (exchange.trouble(), coordinator.untold_guard.clone(), guard.clone(), taken_over)
+            (exchange.trouble(), coordinator.guard_failure.clone(), guard.clone(), taken_over)
         };
-        let of_host = untold.or_else(|| guard?.trouble());
+        let of_host = guard_failure.or_else(|| guard?.trouble());
         exchange.into_iter().chain(of_host).chain(taken_over).collect()
     }
 
@@ -197,7 +198,7 @@ pub struct RuleExchange {
     /// twice is here twice.
     awaited: Vec<WorkerId>,
     /// Workers whose inbox had no room for the rules.
-    untold: Vec<WorkerId>,
+    full_inboxes: Vec<WorkerId>,
     /// The log has told of workers that hang.
     hangs: bool,
     /// The host guard still has to be told what the rules leave to the host. It is told when all
@@ -208,7 +209,7 @@ pub struct RuleExchange {
 impl RuleExchange {
     /// Notes that a worker judges by the rules that it was sent. The rules `before` are freed
     /// here, because no packet waits for this thread.
-    pub fn has_taken(&mut self, worker: WorkerId, before: Option<Box<WorkerRules>>) {
+    pub fn note_taken(&mut self, worker: WorkerId, before: Option<Box<WorkerRules>>) {
         drop(before);
         if let Some(at) = self.awaited.iter().position(|awaited| *awaited == worker) {
             self.awaited.swap_remove(at);
@@ -217,7 +218,7 @@ impl RuleExchange {
 
     /// The lowest worker that may still judge by other rules.
     fn lags(&self) -> Option<WorkerId> {
-        self.untold.iter().chain(&self.awaited).min().copied()
+        self.full_inboxes.iter().chain(&self.awaited).min().copied()
     }
 
     fn trouble(&self) -> Option<String> {
@@ -296,13 +297,13 @@ impl Coordinator {
         let before = std::mem::replace(&mut self.rules, rules);
         self.retired_rules = RuleCounts::default();
         self.rules_reset_at = None;
-        self.untold_guard = None;
+        self.guard_failure = None;
         let all = [before.as_ref(), self.rules.as_ref()];
         self.rule_exchange.owes_host |= all.into_iter().flatten().any(|rules| rules.translates());
-        self.rule_exchange.untold.clear();
+        self.rule_exchange.full_inboxes.clear();
         for (worker, state) in (0..).map(WorkerId).zip(states) {
             if self.send_rules(worker, state).is_err() {
-                self.rule_exchange.untold.push(worker);
+                self.rule_exchange.full_inboxes.push(worker);
             }
         }
         while let Some(&worker) = self.rule_exchange.awaited.first() {
@@ -340,8 +341,8 @@ impl Coordinator {
 
     /// True if a worker may still judge by rules before the present ones.
     pub fn lags_behind_rules(&self, worker: WorkerId) -> bool {
-        let RuleExchange { awaited, untold, .. } = &self.rule_exchange;
-        awaited.contains(&worker) || untold.contains(&worker)
+        let RuleExchange { awaited, full_inboxes, .. } = &self.rule_exchange;
+        awaited.contains(&worker) || full_inboxes.contains(&worker)
     }
 
     fn send_rules(
@@ -361,7 +362,7 @@ impl Coordinator {
             let Ok(Notice::Rules(taker, before)) = notice else {
                 return Err(Unresponsive(worker));
             };
-            self.rule_exchange.has_taken(taker, before);
+            self.rule_exchange.note_taken(taker, before);
         }
         Ok(())
     }
@@ -369,13 +370,13 @@ impl Coordinator {
     /// Sends the rules to workers whose inbox had no room before. After success, any answer of a
     /// worker is about these rules.
     fn send_rules_again(&mut self) -> Result<(), Unresponsive> {
-        while let Some(&worker) = self.rule_exchange.untold.first() {
+        while let Some(&worker) = self.rule_exchange.full_inboxes.first() {
             if !self.has_room(worker) {
                 return Err(Unresponsive(worker));
             }
             let state = self.rules.as_ref().map(Rules::for_worker);
             self.send_rules(worker, state)?;
-            self.rule_exchange.untold.remove(0);
+            self.rule_exchange.full_inboxes.remove(0);
         }
         Ok(())
     }
@@ -408,7 +409,7 @@ impl Coordinator {
              they lead to it, so these get no answer: {error}; load the rules again"
         );
         tracing::error!("{what}");
-        self.untold_guard = Some(what);
+        self.guard_failure = Some(what);
     }
 
     /// Gives the rules to a worker that was just hired, before it gets packets.
@@ -497,11 +498,14 @@ impl Coordinator {
         if revision != rules.revision {
             return;
         }
-        let interface = self.ports.names().into_iter().nth(usize::from(line.port.0));
-        let interface = interface.unwrap_or_default();
+        let names = self.ports.names();
+        let name = |port: PortId| names.get(usize::from(port.0)).map(String::as_str);
+        let input = name(line.port).unwrap_or_default();
+        let output = line.output.and_then(name).map(|name| format!("out={name} "));
+        let output = output.unwrap_or_default();
         let frame = line.bytes();
         let summary = Summary { frame: &frame };
-        tracing::info!(target: "rules", "{}in={interface} {summary} ({place})", log.prefix);
+        tracing::info!(target: "rules", "{}in={input} {output}{summary} ({place})", log.prefix);
     }
 }
 

@@ -71,14 +71,14 @@ impl WorkerHandle {
     pub fn tell(&mut self, command: Command) -> Result<(), Unresponsive> {
         let Self { id, wakeup, commands, execution, .. } = self;
         let mut left = Some(command);
-        let told = execution.retry(|| {
+        let outcome = execution.retry(|| {
             if let Err(rtrb::PushError::Full(back)) = commands.push(left.take()?) {
                 left = Some(back);
             }
             wakeup.ring();
             left.is_none().then_some(())
         });
-        told.ok_or(Unresponsive(*id))
+        outcome.ok_or(Unresponsive(*id))
     }
 
     /// True if the worker takes a command at once.

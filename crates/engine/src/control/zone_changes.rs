@@ -9,7 +9,7 @@ use steer::AddressSet;
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::zone_config::{TimeoutPolicy, ZoneConfig};
+use crate::path::zone_config::{ZoneConfig, ZoneTimeouts};
 use crate::path::zones::{self, Zones, ZonesError};
 use crate::worker::command::Command;
 use crate::worker::report::WorkerReport;
@@ -20,7 +20,7 @@ pub struct ZoneBook {
     /// How often the zones were changed since the start.
     pub revision: u64,
     /// Timeouts that zones may share.
-    pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
+    pub timeout_policies: Vec<Arc<ZoneTimeouts>>,
     /// The zones. A packet is in the first zone that takes it.
     pub zones: Vec<ZoneConfig>,
 }

@@ -21,7 +21,7 @@ pub enum OutputPorts {
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Egress {
+pub enum BridgeDecision {
     /// One port.
     Port(PortId),
     /// Every port but the one it came from.
@@ -94,21 +94,21 @@ impl Bridge {
 
     /// Chooses the way of a frame.
     #[inline]
-    pub fn egress(&self, frame: &Frame, now_ns: u64) -> Egress {
+    pub fn decide(&self, frame: &Frame, now_ns: u64) -> BridgeDecision {
         let Some(destination) = frame.bytes().first_chunk::<6>() else {
-            return Egress::Drop(DropReason::MalformedLink);
+            return BridgeDecision::Drop(DropReason::MalformedLink);
         };
         if is_never_forwarded(frame.bytes()) {
-            return Egress::Drop(DropReason::LinkLocal);
+            return BridgeDecision::Drop(DropReason::LinkLocal);
         }
         match self {
-            Self::Wire { ports: 2 } => Egress::Port(PortId(1 - frame.port.0.min(1))),
-            Self::Wire { .. } => Egress::Drop(DropReason::NoOutputPort),
+            Self::Wire { ports: 2 } => BridgeDecision::Port(PortId(1 - frame.port.0.min(1))),
+            Self::Wire { .. } => BridgeDecision::Drop(DropReason::NoOutputPort),
             Self::Learning(stations) => match stations.port_of(*destination, now_ns) {
                 // The frame has already been seen by the station's own link.
-                Some(port) if port == frame.port => Egress::Drop(DropReason::NoOutputPort),
-                Some(port) => Egress::Port(port),
-                None => Egress::Flood,
+                Some(port) if port == frame.port => BridgeDecision::Drop(DropReason::NoOutputPort),
+                Some(port) => BridgeDecision::Port(port),
+                None => BridgeDecision::Flood,
             },
         }
     }
@@ -152,36 +152,36 @@ mod tests {
     #[test]
     fn two_ports_are_a_wire() {
         let bridge = bridge(2);
-        assert_eq!(bridge.egress(&frame(0, B, A), 0), Egress::Port(PortId(1)));
-        assert_eq!(bridge.egress(&frame(1, A, B), 0), Egress::Port(PortId(0)));
+        assert_eq!(bridge.decide(&frame(0, B, A), 0), BridgeDecision::Port(PortId(1)));
+        assert_eq!(bridge.decide(&frame(1, A, B), 0), BridgeDecision::Port(PortId(0)));
     }
 
     #[test]
     fn three_ports_learn_flood_and_forget() {
         let mut bridge = bridge(3);
-        let mut egress = |frame: Frame, now_ns: u64| {
+        let mut decide = |frame: Frame, now_ns: u64| {
             bridge.learn(&frame, now_ns, |_| true);
-            bridge.egress(&frame, now_ns)
+            bridge.decide(&frame, now_ns)
         };
-        assert_eq!(egress(frame(0, B, A), 0), Egress::Flood);
-        assert_eq!(egress(frame(2, A, B), SECOND), Egress::Port(PortId(0)));
-        assert_eq!(egress(frame(0, B, A), SECOND), Egress::Port(PortId(2)));
+        assert_eq!(decide(frame(0, B, A), 0), BridgeDecision::Flood);
+        assert_eq!(decide(frame(2, A, B), SECOND), BridgeDecision::Port(PortId(0)));
+        assert_eq!(decide(frame(0, B, A), SECOND), BridgeDecision::Port(PortId(2)));
         assert_eq!(
-            egress(frame(2, B, A), SECOND),
-            Egress::Drop(DropReason::NoOutputPort),
+            decide(frame(2, B, A), SECOND),
+            BridgeDecision::Drop(DropReason::NoOutputPort),
             "both stations are behind the port it came from"
         );
-        assert_eq!(egress(frame(1, B, A), 400 * SECOND), Egress::Flood);
+        assert_eq!(decide(frame(1, B, A), 400 * SECOND), BridgeDecision::Flood);
     }
 
     #[test]
     fn control_groups_of_bridges_are_not_forwarded_but_spanning_tree_is() {
         let bridge = bridge(2);
         let group = |last| [0x01, 0x80, 0xc2, 0, 0, last];
-        assert_eq!(bridge.egress(&frame(0, group(0), A), 0), Egress::Port(PortId(1)));
-        let dropped = Egress::Drop(DropReason::LinkLocal);
-        assert_eq!(bridge.egress(&frame(0, group(1), A), 0), dropped);
-        assert_eq!(bridge.egress(&frame(0, group(14), A), 0), dropped);
-        assert_eq!(bridge.egress(&frame(0, group(16), A), 0), Egress::Port(PortId(1)));
+        assert_eq!(bridge.decide(&frame(0, group(0), A), 0), BridgeDecision::Port(PortId(1)));
+        let dropped = BridgeDecision::Drop(DropReason::LinkLocal);
+        assert_eq!(bridge.decide(&frame(0, group(1), A), 0), dropped);
+        assert_eq!(bridge.decide(&frame(0, group(14), A), 0), dropped);
+        assert_eq!(bridge.decide(&frame(0, group(16), A), 0), BridgeDecision::Port(PortId(1)));
     }
 }

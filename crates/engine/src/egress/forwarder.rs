@@ -14,7 +14,7 @@ use crate::egress::icmp_errors::Speaker;
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
 use crate::egress::resolver::Resolver;
 use crate::egress::route_decision::RouteDecision;
-use crate::egress::router::{Arrival, Exits, NextStation, Router};
+use crate::egress::router::{Arrival, NextStation, OutputParts, Router};
 use crate::egress::routing::Routing;
 use crate::egress::stations::StationUpdate;
 use crate::egress::unsent::Unsent;
@@ -24,8 +24,8 @@ pub struct Forwarder {
     outputs: Outputs,
     /// `None` in a bridge.
     router: Option<Box<Router>>,
-    /// A bridge forwards nothing.
-    stands_by: bool,
+    /// It is a bridge on standby, which sends nothing.
+    is_silent: bool,
 }
 
 /// Questions.
@@ -33,7 +33,7 @@ impl Forwarder {
     /// A router that asks `resolver` for neighbours, or a bridge without one.
     pub fn new(outputs: Outputs, resolver: Option<Resolver>) -> Self {
         let router = resolver.map(|resolver| Box::new(Router::new(resolver)));
-        Self { outputs, router, stands_by: false }
+        Self { outputs, router, is_silent: false }
     }
 
     /// The router, to be asked. `None` in a bridge.
@@ -42,10 +42,10 @@ impl Forwarder {
         self.router.as_deref()
     }
 
-    /// Whether a bridge is on standby: two that forward would make a loop. A router on standby
-    /// forwards what reaches it.
+    /// Sets whether the gateway is on standby. A bridge sends nothing then, because two that
+    /// forward would make a loop. A router forwards what reaches it.
     pub const fn set_stands_by(&mut self, stands_by: bool) {
-        self.stands_by = stands_by;
+        self.is_silent = stands_by && self.router.is_none();
     }
 
     /// The ports, to be asked.
@@ -60,7 +60,7 @@ impl Forwarder {
     pub fn arrival(&self, frame: &Frame) -> Arrival {
         match &self.router {
             Some(router) => router.arrival(frame),
-            None if self.stands_by => Arrival::Drop(DropReason::Standby, None),
+            None if self.is_silent => Arrival::Drop(DropReason::Standby, None),
             None => Arrival::Forward,
         }
     }
@@ -101,8 +101,9 @@ impl Forwarder {
 /// Frames.
 impl Forwarder {
     /// Sends a frame by the route that the router has found for packets of its bucket, or by the
-    /// way that the bridge has chosen or chooses now. In line, as all it calls on the usual way,
-    /// because a frame is copied when it is handed to a function.
+    /// way that the bridge has chosen or chooses now. A bridge on standby refuses it: the frame may
+    /// have been on its way to this worker, or have waited, when the worker heard of that. In line,
+    /// as all it calls on the usual way, because a frame is copied when it is handed to a function.
     #[inline(always)]
     pub fn send(
         &mut self,
@@ -113,12 +114,13 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        let Self { router, outputs, .. } = self;
+        let Self { router, outputs, is_silent } = self;
         match (router, route, ports) {
             (Some(router), Some((bucket, route)), _) => {
-                let exits = &mut Exits { outputs, pool, counters };
-                router.forward(bucket, frame, route, now_ns, exits);
+                let parts = &mut OutputParts { outputs, pool, counters };
+                router.forward(bucket, frame, route, now_ns, parts);
             }
+            _ if *is_silent => outputs.refuse(frame, DropReason::Standby, None, pool, counters),
             (_, _, Some(ports)) => outputs.send(frame, ports, now_ns, pool, counters),
             _ => outputs.forward(frame, now_ns, pool, counters),
         }
@@ -135,7 +137,7 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        let Self { router, outputs, .. } = self;
+        let Self { router, outputs, is_silent } = self;
         match router.as_ref().map(|router| router.station(port)) {
             Some(Some(from)) => {
                 let next_link = NextLink { from, to: station, mtu: None };
@@ -143,6 +145,7 @@ impl Forwarder {
             }
             // The routes have changed since, which ends the generation: this does not happen.
             Some(None) => outputs.refuse(frame, DropReason::NoOutputPort, None, pool, counters),
+            None if *is_silent => outputs.refuse(frame, DropReason::Standby, None, pool, counters),
             None => outputs.send(frame, OutputPorts::One(port), now_ns, pool, counters),
         }
     }
@@ -155,6 +158,9 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
+        if self.is_silent {
+            return self.outputs.refuse(frame, DropReason::Standby, None, pool, counters);
+        }
         self.outputs.send_by(port, frame, SendOptions::default(), pool, counters);
     }
 
@@ -168,6 +174,9 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
+        if self.is_silent {
+            return;
+        }
         self.outputs.tell(frame, message, speaker, now_ns, pool, counters);
     }
 
@@ -193,12 +202,12 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        self.with_router(pool, counters, |router, exits| router.take(routing, now_ns, exits));
+        self.with_router(pool, counters, |router, parts| router.take(routing, now_ns, parts));
     }
 
     /// Refuses frames that have waited too long, and has the kernel asked again for the others.
     pub fn expire(&mut self, now_ns: u64, pool: &mut FramePool, counters: &mut Counters) {
-        self.with_router(pool, counters, |router, exits| router.expire(now_ns, exits));
+        self.with_router(pool, counters, |router, parts| router.expire(now_ns, parts));
     }
 
     /// Refuses all frames that wait, because the gateway ends.
@@ -219,9 +228,9 @@ impl Forwarder {
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        self.with_router(pool, counters, |router, exits| {
+        self.with_router(pool, counters, |router, parts| {
             for (next, frame) in unsent {
-                router.send_to(next, frame, now_ns, exits);
+                router.send_to(next, frame, now_ns, parts);
             }
         });
     }
@@ -230,10 +239,10 @@ impl Forwarder {
         &mut self,
         pool: &mut FramePool,
         counters: &mut Counters,
-        act: impl FnOnce(&mut Router, &mut Exits<'_>),
+        act: impl FnOnce(&mut Router, &mut OutputParts<'_>),
     ) {
         let Self { router: Some(router), outputs, .. } = self else { return };
-        act(router, &mut Exits { outputs, pool, counters });
+        act(router, &mut OutputParts { outputs, pool, counters });
     }
 }
 

@@ -3,12 +3,12 @@
 
 use fib::HardwareAddress;
 use flow::{Counters, DropReason, HashKey};
-use netio::{Frame, FramePool, PortError, PortId, TxQueue};
+use netio::{Frame, FramePool, PortId, TxQueue, TxRefusal, TxReport};
 use wire::icmp_error::Message;
 
-use crate::egress::bridge::{Bridge, Egress, OutputPorts};
+use crate::egress::bridge::{Bridge, BridgeDecision, OutputPorts};
 use crate::egress::icmp_errors::{IcmpAnswers, Names, Speaker};
-use crate::egress::path_mtu::{self, Refused};
+use crate::egress::path_mtu::{self, Shortened};
 use crate::egress::port_set::PortSet;
 use crate::egress::stations::{StationLimits, StationUpdate};
 
@@ -57,9 +57,11 @@ pub struct Outputs {
     answers: IcmpAnswers,
     /// The pieces of a frame that was too long, while they are sent.
     pieces: Vec<Frame>,
-    /// Frames that no port takes, until they are dropped.
-    refused: Vec<(Frame, DropReason)>,
+    refused: RefusedFrames,
 }
+
+/// Frames that no port takes, until they are dropped.
+type RefusedFrames = Vec<(Frame, DropReason)>;
 
 #[derive(Default)]
 struct Output {
@@ -184,7 +186,7 @@ impl Outputs {
         counters: &mut Counters,
     ) {
         match self.ports.get_mut(usize::from(port.0)).filter(|output| output.queue.is_some()) {
-            Some(output) => output.push(frame, Some(next_link), pool, counters),
+            Some(output) => output.push(frame, Some(next_link), &mut self.refused, pool, counters),
             None => self.refused.push((frame, DropReason::NoOutputPort)),
         }
     }
@@ -194,11 +196,11 @@ impl Outputs {
         &mut self,
         frame: Frame,
         reason: DropReason,
-        told: Option<(Message, u64)>,
+        answer: Option<(Message, u64)>,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
-        if let Some((message, now_ns)) = told {
+        if let Some((message, now_ns)) = answer {
             self.tell(&frame, message, Speaker::Gateway, now_ns, pool, counters);
         }
         self.refused.push((frame, reason));
@@ -230,9 +232,9 @@ impl Outputs {
     /// Why it goes nowhere.
     #[inline]
     pub fn output_ports(&self, frame: &Frame, now_ns: u64) -> Result<OutputPorts, DropReason> {
-        match self.bridge.egress(frame, now_ns) {
-            Egress::Port(port) => Ok(OutputPorts::One(port)),
-            Egress::Flood => {
+        match self.bridge.decide(frame, now_ns) {
+            BridgeDecision::Port(port) => Ok(OutputPorts::One(port)),
+            BridgeDecision::Flood => {
                 let ports = (0..).map(PortId).zip(&self.ports);
                 let is_meant = |(port, output): &(PortId, &Output)| {
                     *port != frame.port && output.queue.is_some()
@@ -244,7 +246,7 @@ impl Outputs {
                     Ok(OutputPorts::Many(ports))
                 }
             }
-            Egress::Drop(reason) => Err(reason),
+            BridgeDecision::Drop(reason) => Err(reason),
         }
     }
 
@@ -282,7 +284,7 @@ impl Outputs {
     fn answer(&mut self, answer: Frame, pool: &mut FramePool, counters: &mut Counters) {
         if let Some(back) = self.ports.get_mut(usize::from(answer.port.0)) {
             counters.output.icmp_out_msgs += 1;
-            back.push(answer, None, pool, counters);
+            back.push(answer, None, &mut self.refused, pool, counters);
         }
     }
 
@@ -324,7 +326,7 @@ impl Outputs {
         let of_route = options.next_link.and_then(|next_link| next_link.mtu);
         let fits = |mtu: Option<u32>| mtu.is_none_or(|mtu| !path_mtu::is_exceeded(mtu, &frame));
         if fits(output.mtu) && fits(of_route) {
-            return output.push(frame, options.next_link, pool, counters);
+            return output.push(frame, options.next_link, &mut self.refused, pool, counters);
         }
         self.queue_shortened(port, frame, options, pool, counters);
     }
@@ -343,25 +345,23 @@ impl Outputs {
         let Some(output) = self.ports.get_mut(usize::from(port.0)) else { return };
         let of_route = options.next_link.and_then(|next_link| next_link.mtu);
         let mtu = output.mtu.into_iter().chain(of_route).min().unwrap_or(u32::MAX);
-        let answers = options.answer_ns.map(|now_ns| (&mut self.answers, now_ns));
-        match path_mtu::shorten(&mut frame, mtu, answers, pool, &mut self.pieces) {
-            Ok(()) => {
+        match path_mtu::shorten(&mut frame, mtu, pool, &mut self.pieces) {
+            Shortened::Pieces => {
                 // A super-packet with shorter segments is still one.
                 if self.pieces.len() > 1 {
                     counters.output.frag_oks += 1;
                     counters.output.frag_creates += self.pieces.len() as u64;
                 }
                 for piece in self.pieces.drain(..) {
-                    output.push(piece, options.next_link, pool, counters);
+                    output.push(piece, options.next_link, &mut self.refused, pool, counters);
                 }
             }
-            Err(Refused { reason, answer }) => {
-                self.refused.push((frame, reason));
-                counters.output.frag_fails += u64::from(reason == DropReason::FragNeeded);
-                if let Some(answer) = answer {
-                    self.answer(answer, pool, counters);
-                }
+            Shortened::MayNotBeCut { mtu } => {
+                counters.output.frag_fails += 1;
+                let answer = options.answer_ns.map(|now_ns| (Message::TooBig { mtu }, now_ns));
+                self.refuse(frame, DropReason::FragNeeded, answer, pool, counters);
             }
+            Shortened::CanNotBeCut => self.refused.push((frame, DropReason::OutputTooLong)),
         }
     }
 
@@ -369,7 +369,7 @@ impl Outputs {
     pub fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
         for output in &mut self.ports {
             if !output.pending.is_empty() {
-                output.flush(pool, counters);
+                output.flush(&mut self.refused, pool, counters);
             }
         }
     }
@@ -383,6 +383,7 @@ impl Output {
         &mut self,
         mut frame: Frame,
         next_link: Option<NextLink>,
+        refused: &mut RefusedFrames,
         pool: &mut FramePool,
         counters: &mut Counters,
     ) {
@@ -391,37 +392,63 @@ impl Output {
         }
         self.pending.push(frame);
         if self.pending.len() >= FLUSH_AT {
-            self.flush(pool, counters);
+            self.flush(refused, pool, counters);
         }
     }
 
     #[inline(never)]
-    fn flush(&mut self, pool: &mut FramePool, counters: &mut Counters) {
-        let queued = self.pending.len() as u64;
-        let result = match &mut self.queue {
-            Some(queue) => queue.transmit(&mut self.pending, pool),
-            None => Err(PortError::Finished),
+    fn flush(
+        &mut self,
+        refused: &mut RefusedFrames,
+        pool: &mut FramePool,
+        counters: &mut Counters,
+    ) {
+        let Some(queue) = &mut self.queue else {
+            refused.extend(self.pending.drain(..).map(|frame| (frame, DropReason::NoOutputPort)));
+            return;
         };
-        match result {
-            Ok(report) => {
-                self.sent.add(&Sent { frames: report.sent, bytes: report.sent_bytes });
-                counters.transmitted += report.sent;
-                counters.transmitted_bytes += report.sent_bytes;
-                counters.drop_packets(DropReason::OutputFull, report.refused_full);
-                counters.drop_packets(DropReason::OutputTooLong, report.refused_long);
-                counters.drop_packets(DropReason::OutputInvalid, report.refused_invalid);
-                counters.drop_packets(DropReason::NoOutputPort, report.refused_gone);
-            }
-            Err(_) => {
-                // The receive side of the port notices the same and has it opened
-                // again; until then its output is closed.
-                self.queue = None;
-                counters.drop_packets(DropReason::NoOutputPort, queued);
-                for frame in self.pending.drain(..) {
-                    pool.give_back(frame);
-                }
-            }
+        let queued = self.pending.len() as u64;
+        let result = queue.transmit(&mut self.pending, pool);
+        let is_broken = result.is_err();
+        let nothing_sent = TxReport { refused_gone: queued, ..TxReport::default() };
+        let report = result.unwrap_or(nothing_sent);
+        self.sent.add(&Sent { frames: report.sent, bytes: report.sent_bytes });
+        counters.transmitted += report.sent;
+        counters.transmitted_bytes += report.sent_bytes;
+        if report.sent < queued {
+            take_unsent(&mut **queue, report, refused, counters);
         }
+        if is_broken {
+            // The receive side of the port notices the same and has it opened
+            // again; until then its output is closed.
+            self.queue = None;
+        }
+    }
+}
+
+/// Takes the frames that a queue has refused, and counts those that it has not kept.
+#[cold]
+fn take_unsent(
+    queue: &mut dyn TxQueue,
+    mut report: TxReport,
+    refused: &mut RefusedFrames,
+    counters: &mut Counters,
+) {
+    while let Some((frame, why)) = queue.take_refused() {
+        *report.refused_mut(why) = report.refused_mut(why).saturating_sub(1);
+        refused.push((frame, reason_of(why)));
+    }
+    for why in [TxRefusal::Full, TxRefusal::TooLong, TxRefusal::Invalid, TxRefusal::Gone] {
+        counters.drop_packets(reason_of(why), *report.refused_mut(why));
+    }
+}
+
+const fn reason_of(why: TxRefusal) -> DropReason {
+    match why {
+        TxRefusal::Full => DropReason::OutputFull,
+        TxRefusal::TooLong => DropReason::OutputTooLong,
+        TxRefusal::Invalid => DropReason::OutputInvalid,
+        TxRefusal::Gone => DropReason::NoOutputPort,
     }
 }
 

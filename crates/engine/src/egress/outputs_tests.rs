@@ -1,4 +1,4 @@
-use netio::TxReport;
+use netio::PortError;
 
 use super::*;
 
@@ -48,6 +48,28 @@ fn frames_that_left_before_a_port_broke_count_as_sent() {
         assert_eq!(counters.dropped(DropReason::NoOutputPort), dropped);
         assert_eq!(refused(&mut outputs), vec![DropReason::NoOutputPort; gone]);
     }
+}
+
+#[test]
+fn frames_that_a_queue_does_not_send_are_handed_on_to_be_dropped() {
+    let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
+    let (mut pool, mut counters) = (FramePool::new(8, 0), Counters::default());
+    let (transmit, receive) = netio::memory::channel(PortId(1), 3).unwrap();
+    outputs.set(PortId(1), Some(Box::new(transmit)));
+    let mut send = |outputs: &mut Outputs| {
+        for _ in 0..5 {
+            outputs.forward(pool.copy_of(&[0x02; 60]).unwrap(), 0, &mut pool, &mut counters);
+        }
+        outputs.flush(&mut pool, &mut counters);
+        // The driver drops these frames and counts them.
+        assert_eq!((counters.dropped_total(), counters.transmitted), (0, 3));
+        let refused: Vec<_> = std::iter::from_fn(|| outputs.take_refused()).collect();
+        assert!(refused.iter().all(|(frame, _)| frame.bytes() == [0x02; 60]));
+        refused.into_iter().map(|(_, reason)| reason).collect::<Vec<_>>()
+    };
+    assert_eq!(send(&mut outputs), [DropReason::OutputFull; 2]);
+    drop(receive);
+    assert_eq!(send(&mut outputs), [DropReason::NoOutputPort; 5]);
 }
 
 fn datagram(pool: &mut FramePool, builder: &wire::build::PacketBuilder) -> Frame {

@@ -1,13 +1,9 @@
 //! Frames that are longer than the link ahead takes: they are cut, or their senders are told
 //! (RFC 1191, RFC 8201).
 
-use flow::DropReason;
 use netio::{Checksum, Frame, FramePool, Segmentation};
 use wire::fragment::{Cut, Fragments};
-use wire::icmp_error::Message;
 use wire::{Dissected, Family, checksum};
-
-use crate::egress::icmp_errors::IcmpAnswers;
 
 /// Bytes of an Ethernet header, which the MTU does not count.
 const ETHERNET_LEN: usize = wire::ETHERNET_LEN as usize;
@@ -16,14 +12,19 @@ const ETHERNET_LEN: usize = wire::ETHERNET_LEN as usize;
 const VLAN_TAG_LEN: usize = 4;
 const VLAN: [u8; 2] = [0x81, 0x00];
 
-/// Why a frame that is too long is to be dropped.
-#[derive(Debug)]
-pub struct Refused {
-    /// Why.
-    pub reason: DropReason,
-    /// The error for its sender, to leave by the port that the frame came from.
-    pub answer: Option<Frame>,
+/// The result for a frame that is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortened {
+    /// Its pieces go on in its place.
+    Pieces,
+    /// Its packet may not be cut. The sender may be told how long a packet may be, in bytes.
+    MayNotBeCut { mtu: u32 },
+    /// It can not be cut, because it is no packet of IP or its headers do not fit one another.
+    CanNotBeCut,
 }
+
+/// A frame can not be cut.
+struct CanNotBeCut;
 
 /// True for a frame that is longer than a link of this MTU takes, and for a
 /// super-packet of which a segment is.
@@ -45,19 +46,14 @@ fn longest(mtu: u32, frame: &[u8]) -> usize {
 
 /// Appends what is to be sent instead of a frame that exceeds the MTU to `pieces`:
 /// fragments, the datagrams of a super-packet and their fragments, or the
-/// super-packet of TCP with shorter segments. `pieces` is empty before.
-///
-/// # Errors
-/// [`Refused`] where the packet may not be cut, or is none of IP; it stays in `frame`
-/// then, from which it is taken otherwise. There is an answer only if there are `answers`,
-/// at this time in nanoseconds.
+/// super-packet of TCP with shorter segments. `pieces` is empty before. The packet is
+/// taken from `frame` if it goes on, and stays there otherwise.
 pub fn shorten(
     frame: &mut Frame,
     mtu: u32,
-    answers: Option<(&mut IcmpAnswers, u64)>,
     pool: &mut FramePool,
     pieces: &mut Vec<Frame>,
-) -> Result<(), Refused> {
+) -> Shortened {
     let longest = longest(mtu, frame.bytes());
     let result = match wire::dissect(frame.bytes()) {
         Ok(Dissected { network: Some(network), .. }) => {
@@ -65,16 +61,18 @@ pub fn shorten(
             let may_be_cut = network.family == Family::V4 && !network.dont_fragment;
             match frame.offload.segmentation {
                 // The packet fits, and bytes behind it do not. Its sender can not help.
-                None if network.end as usize <= longest => Err(TOO_LONG),
-                _ if !may_be_cut => Err(refuse(frame, mtu, answers, pool)),
+                None if network.end as usize <= longest => Err(CanNotBeCut),
+                _ if !may_be_cut => return Shortened::MayNotBeCut { mtu },
                 None => cut(frame, mtu, pool, pieces),
                 Some(segments) if segments.is_tcp() => shorten_segments(frame, segments, longest),
                 Some(_) => cut_segments(frame, longest, mtu, pool, pieces),
             }
         }
-        _ => Err(TOO_LONG),
+        _ => Err(CanNotBeCut),
     };
-    result?;
+    if let Err(CanNotBeCut) = result {
+        return Shortened::CanNotBeCut;
+    }
     let frame = std::mem::take(frame);
     if pieces.is_empty() {
         // It goes on itself, with shorter segments.
@@ -82,20 +80,7 @@ pub fn shorten(
     } else {
         pool.give_back(frame);
     }
-    Ok(())
-}
-
-const TOO_LONG: Refused = Refused { reason: DropReason::OutputTooLong, answer: None };
-
-fn refuse(
-    frame: &Frame,
-    mtu: u32,
-    answers: Option<(&mut IcmpAnswers, u64)>,
-    pool: &mut FramePool,
-) -> Refused {
-    let answer = answers
-        .and_then(|(answers, now_ns)| answers.about(frame, Message::TooBig { mtu }, now_ns, pool));
-    Refused { reason: DropReason::FragNeeded, answer }
+    Shortened::Pieces
 }
 
 /// Appends the fragments of a packet.
@@ -104,12 +89,12 @@ fn cut(
     mtu: u32,
     pool: &mut FramePool,
     pieces: &mut Vec<Frame>,
-) -> Result<(), Refused> {
+) -> Result<(), CanNotBeCut> {
     if let Checksum::Partial { start, offset } = frame.offload.checksum {
         checksum::complete(frame.bytes_mut(), start, offset);
     }
     let mut fragments =
-        Fragments::new(frame.bytes(), &Cut { mtu, ..Cut::default() }).map_err(|_| TOO_LONG)?;
+        Fragments::new(frame.bytes(), &Cut { mtu, ..Cut::default() }).map_err(|_| CanNotBeCut)?;
     // A piece is shorter than the frame: there are buffers of its size.
     while let Some(mut piece) = fragments.next_len().and_then(|length| pool.take(length)) {
         fragments.write_next(piece.bytes_mut());
@@ -127,8 +112,8 @@ fn cut_segments(
     mtu: u32,
     pool: &mut FramePool,
     pieces: &mut Vec<Frame>,
-) -> Result<(), Refused> {
-    let segments = frame.cut_up().ok_or(TOO_LONG)?;
+) -> Result<(), CanNotBeCut> {
+    let segments = frame.cut_up().ok_or(CanNotBeCut)?;
     for index in 0..segments.count() {
         // A datagram is no longer than the frame: there are buffers of its size.
         let Some(mut datagram) = pool.take(segments.length(index)) else { break };
@@ -161,10 +146,10 @@ fn shorten_segments(
     frame: &mut Frame,
     segments: Segmentation,
     longest: usize,
-) -> Result<(), Refused> {
+) -> Result<(), CanNotBeCut> {
     let room = longest.saturating_sub(segments.header_length.into());
     if room == 0 {
-        return Err(TOO_LONG);
+        return Err(CanNotBeCut);
     }
     // Less than before, or it would not be too long.
     frame.offload.segmentation = Some(Segmentation { segment_size: room as u16, ..segments });

@@ -1,7 +1,9 @@
 use wire::build::{PacketBuilder, Tcp};
+use wire::icmp_error::Message;
 use wire::{IcmpError, Transport};
 
 use super::*;
+use crate::egress::icmp_errors::IcmpAnswers;
 
 const MTU: u32 = 1500;
 
@@ -38,12 +40,24 @@ impl Bench {
         frame
     }
 
-    fn shorten(&mut self, mut frame: Frame, now: Option<u64>) -> Result<Vec<Frame>, Refused> {
+    fn shorten(&mut self, mut frame: Frame) -> (Shortened, Vec<Frame>) {
         let mut pieces = Vec::new();
-        let answers = now.map(|now| (&mut self.answers, now));
-        let result = shorten(&mut frame, MTU, answers, &mut self.pool, &mut pieces);
-        assert_eq!(frame.is_empty(), result.is_ok(), "what is refused stays");
-        result.map(|()| pieces)
+        let shortened = shorten(&mut frame, MTU, &mut self.pool, &mut pieces);
+        let goes_on = shortened == Shortened::Pieces;
+        assert_eq!((frame.is_empty(), pieces.is_empty()), (goes_on, !goes_on));
+        (shortened, pieces)
+    }
+
+    fn pieces(&mut self, frame: Frame) -> Vec<Frame> {
+        self.shorten(frame).1
+    }
+
+    /// Type, code and MTU of the error about a frame that may not be cut.
+    fn told(&mut self, frame: Frame) -> (u8, u8, u32) {
+        let about = self.pool.copy_of(frame.bytes()).unwrap();
+        let (Shortened::MayNotBeCut { mtu }, _) = self.shorten(frame) else { panic!("it is cut") };
+        let told = self.answers.about(&about, Message::TooBig { mtu }, 0, &mut self.pool);
+        error(&told.unwrap())
     }
 }
 
@@ -94,7 +108,7 @@ fn a_datagram_is_cut_with_a_complete_checksum() {
     let sum = !checksum::Sum::ZERO.pseudo_header(&network, network.transport_len()).finish();
     frame.bytes_mut()[40..42].copy_from_slice(&sum.to_be_bytes());
     frame.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
-    let pieces = bench.shorten(frame, Some(0)).unwrap();
+    let pieces = bench.pieces(frame);
     let lengths: Vec<_> = pieces.iter().map(Frame::len).collect();
     assert_eq!(lengths, [1514, 1514, 14 + 20 + 4008 - 2960]);
     let joined: Vec<u8> = pieces.iter().flat_map(|piece| &piece.bytes()[34..]).copied().collect();
@@ -116,14 +130,8 @@ fn a_sender_that_forbids_fragmentation_is_told() {
         (v6(), (2, 0, 1500)),
     ] {
         let frame = bench.datagram(&builder, 4000);
-        let refused = bench.shorten(frame, Some(0)).unwrap_err();
-        assert_eq!(refused.reason, DropReason::FragNeeded);
-        assert_eq!(error(&refused.answer.unwrap()), expected);
+        assert_eq!(bench.told(frame), expected);
     }
-    let frame = bench.datagram(&v6(), 4000);
-    let refused = bench.shorten(frame, None).unwrap_err();
-    assert_eq!(refused.reason, DropReason::FragNeeded);
-    assert!(refused.answer.is_none(), "not when nobody knows the way");
 }
 
 #[test]
@@ -131,9 +139,7 @@ fn a_long_frame_without_ip_is_refused_as_too_long() {
     let mut bench = Bench::new();
     let mut frame = bench.datagram(&v4(), 4000);
     frame.bytes_mut()[12..14].copy_from_slice(&[0x88, 0xb5]);
-    let refused = bench.shorten(frame, Some(0)).unwrap_err();
-    assert_eq!(refused.reason, DropReason::OutputTooLong);
-    assert!(refused.answer.is_none());
+    assert_eq!(bench.shorten(frame).0, Shortened::CanNotBeCut);
 }
 
 #[test]
@@ -143,8 +149,7 @@ fn bytes_behind_the_packet_are_nobodys_packet() {
         let mut bytes = bench.datagram(&builder, 1000).bytes().to_vec();
         bytes.resize(1600, 0);
         let frame = bench.pool.copy_of(&bytes).unwrap();
-        let refused = bench.shorten(frame, Some(0)).unwrap_err();
-        assert_eq!(refused.reason, DropReason::OutputTooLong);
+        assert_eq!(bench.shorten(frame).0, Shortened::CanNotBeCut);
     }
 }
 
@@ -153,21 +158,18 @@ fn segments_of_tcp_are_made_shorter_or_the_sender_is_told() {
     let mut bench = Bench::new();
     for kind in [1, 0x81] {
         let frame = bench.super_packet(&v4().vlan(5), kind, 8948);
-        let pieces = bench.shorten(frame, Some(0)).unwrap();
+        let pieces = bench.pieces(frame);
         assert_eq!(pieces.len(), 1);
         assert!(!is_exceeded(MTU, &pieces[0]));
         assert_eq!(pieces[0].offload.segmentation.unwrap().segment_size, 1460);
     }
     let frame = bench.super_packet(&v4().dont_fragment(), 1, 8948);
-    let refused = bench.shorten(frame, Some(0)).unwrap_err();
-    assert_eq!(error(&refused.answer.unwrap()), (3, 4, 1500));
+    assert_eq!(bench.told(frame), (3, 4, 1500));
     let frame = bench.super_packet(&v6(), 4, 8948);
-    let refused = bench.shorten(frame, Some(0)).unwrap_err();
-    assert_eq!(error(&refused.answer.unwrap()), (2, 0, 1500));
+    assert_eq!(bench.told(frame), (2, 0, 1500));
     // The segmentation in the header does not fit the packet.
     let datagrams = bench.super_packet(&v4(), 3, 8948);
-    let refused = bench.shorten(datagrams, Some(0)).unwrap_err();
-    assert_eq!(refused.reason, DropReason::OutputTooLong);
+    assert_eq!(bench.shorten(datagrams).0, Shortened::CanNotBeCut);
 }
 
 /// The datagrams that fragments and whole frames make, by identification: in the order of their
@@ -207,7 +209,7 @@ fn a_super_packet_of_datagrams_is_cut_into_these_and_their_fragments() {
                 frame.bytes_mut()[40..42].copy_from_slice(&(!sum.finish()).to_be_bytes());
                 frame.offload.checksum = Checksum::Partial { start: 34, offset: 6 };
             }
-            let pieces = bench.shorten(frame, Some(0)).unwrap();
+            let pieces = bench.pieces(frame);
             for piece in &pieces {
                 assert!(!is_exceeded(MTU, piece));
                 assert_eq!((piece.sequence, piece.offload), (9, netio::Offload::default()));

@@ -148,7 +148,7 @@ impl Sources {
                 },
             };
             let back = routing.fib.back(&query, out);
-            judge_back(&query, check, back, routing)
+            check_back(&query, check, back, routing)
         };
         // If routing rules ask for more, the next packet of this source may get another answer.
         *self.place(asked) = is_plain.then_some((*asked, fault));
@@ -156,7 +156,7 @@ impl Sources {
     }
 }
 
-fn judge_back(
+fn check_back(
     query: &Query,
     check: SourceCheck,
     back: Back,

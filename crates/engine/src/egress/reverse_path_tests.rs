@@ -10,7 +10,7 @@ use wire::build::PacketBuilder;
 use super::*;
 use crate::egress::outputs::Outputs;
 use crate::egress::resolver::Resolver;
-use crate::egress::router::{Arrival, Exits, Router};
+use crate::egress::router::{Arrival, OutputParts, Router};
 use crate::egress::stations::StationLimits;
 use crate::testing::router::{ip, picture_with, routing_of};
 
@@ -39,8 +39,9 @@ impl Bench {
         routing.set_checks(|_, _| self.check);
         let mut outputs = Outputs::new(2, StationLimits::default(), HashKey(1, 2));
         let (mut pool, mut counters) = (FramePool::new(4, 1), flow::Counters::default());
-        let exits = &mut Exits { outputs: &mut outputs, pool: &mut pool, counters: &mut counters };
-        self.router.take(Arc::new(routing), 0, exits);
+        let parts =
+            &mut OutputParts { outputs: &mut outputs, pool: &mut pool, counters: &mut counters };
+        self.router.take(Arc::new(routing), 0, parts);
     }
 
     fn fault(&mut self, port: PortId, source: [u8; 4]) -> Option<DropReason> {

@@ -14,7 +14,7 @@ use wire::icmp_error::Message;
 use wire::{ETHERNET_LEN, Family, Network};
 
 use crate::egress::adjacencies::{Adjacencies, Adjacency};
-use crate::egress::destinations::Destinations;
+use crate::egress::destination_cache::DestinationCache;
 use crate::egress::ip_options;
 use crate::egress::martian::is_no_source;
 use crate::egress::outputs::{NextLink, Outputs, SendOptions};
@@ -62,7 +62,7 @@ pub struct Router {
     route_cache: RouteCache,
     /// The sources, destinations and next hops of the last packets.
     sources: Sources,
-    destinations: Destinations,
+    destinations: DestinationCache,
     adjacencies: Adjacencies,
     /// Connections may be translated, so packets for the host may be for another host.
     translates: bool,
@@ -90,7 +90,7 @@ struct Waiting {
 }
 
 /// The parts of a worker that a frame needs to leave it.
-pub struct Exits<'a> {
+pub struct OutputParts<'a> {
     /// The ports.
     pub outputs: &'a mut Outputs,
     /// The buffers.
@@ -99,7 +99,7 @@ pub struct Exits<'a> {
     pub counters: &'a mut Counters,
 }
 
-impl Exits<'_> {
+impl OutputParts<'_> {
     fn refuse(&mut self, frame: Frame, reason: DropReason, icmp: Option<(Message, u64)>) {
         self.outputs.refuse(frame, reason, icmp, self.pool, self.counters);
     }
@@ -112,7 +112,7 @@ impl Router {
             routing: Arc::default(),
             route_cache: RouteCache::new(ROUTES),
             sources: Sources::default(),
-            destinations: Destinations::default(),
+            destinations: DestinationCache::default(),
             adjacencies: Adjacencies::default(),
             translates: false,
             resolver,
@@ -291,27 +291,33 @@ impl Router {
         mut frame: Frame,
         route: &RouteDecision,
         now_ns: u64,
-        exits: &mut Exits<'_>,
+        parts: &mut OutputParts<'_>,
     ) {
         match *route {
             RouteDecision::Forward { next, mtu } if has_hop(&frame) => {
                 ip_options::enter(&mut frame, next, &self.routing);
-                self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, exits);
+                self.send_to(next, Unsent { bucket, mtu, since_ns: now_ns, frame }, now_ns, parts);
             }
             // A later fragment may have fewer hops left than the first one.
-            RouteDecision::Forward { .. } => self.refuse(&OUT_OF_TIME, frame, now_ns, exits),
+            RouteDecision::Forward { .. } => self.refuse(&OUT_OF_TIME, frame, now_ns, parts),
             RouteDecision::Host => {
-                exits.counters.output.to_host += 1;
-                exits.pool.give_back(frame);
+                parts.counters.output.to_host += 1;
+                parts.pool.give_back(frame);
             }
-            RouteDecision::Refuse { .. } => self.refuse(route, frame, now_ns, exits),
+            RouteDecision::Refuse { .. } => self.refuse(route, frame, now_ns, parts),
         }
     }
 
     #[cold]
-    fn refuse(&self, route: &RouteDecision, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+    fn refuse(
+        &self,
+        route: &RouteDecision,
+        frame: Frame,
+        now_ns: u64,
+        parts: &mut OutputParts<'_>,
+    ) {
         if let RouteDecision::Refuse { reason, icmp } = *route {
-            exits.refuse(frame, reason, icmp.map(|message| (message, now_ns)));
+            parts.refuse(frame, reason, icmp.map(|message| (message, now_ns)));
         }
     }
 
@@ -322,11 +328,11 @@ impl Router {
         next: NextStation,
         unsent: Unsent,
         now_ns: u64,
-        exits: &mut Exits<'_>,
+        parts: &mut OutputParts<'_>,
     ) {
         match self.adjacencies.to(next, &self.routing) {
-            Some(adjacency) => Self::send_on(adjacency, unsent, now_ns, exits),
-            None => self.send_unsure(next, unsent, now_ns, exits),
+            Some(adjacency) => Self::send_on(adjacency, unsent, now_ns, parts),
+            None => self.send_unsure(next, unsent, now_ns, parts),
         }
     }
 
@@ -338,7 +344,7 @@ impl Router {
         next: NextStation,
         unsent: Unsent,
         now_ns: u64,
-        exits: &mut Exits<'_>,
+        parts: &mut OutputParts<'_>,
     ) {
         let (link, address) = next;
         let known = self
@@ -346,22 +352,22 @@ impl Router {
             .port_of(link)
             .and_then(|port| Some((port, self.routing.port(port)?.station)));
         let Some((port, from)) = known else {
-            return exits.refuse(unsent.frame, DropReason::NoOutputPort, None);
+            return parts.refuse(unsent.frame, DropReason::NoOutputPort, None);
         };
         match self.routing.neighbour(link, address) {
             Some(Neighbour::Known { station: to, is_fresh }) => {
                 if !is_fresh {
                     self.ask(next, now_ns, ASK_EVERY);
                 }
-                Self::send_on(Adjacency { port, from, to }, unsent, now_ns, exits);
+                Self::send_on(Adjacency { port, from, to }, unsent, now_ns, parts);
             }
             // The kernel has asked for it without an answer.
             Some(Neighbour::Failed)
                 if !self.waiting.contains_key(&next) && !self.ask(next, now_ns, ASK_EVERY) =>
             {
-                self.refuse_unreachable(unsent.frame, now_ns, exits);
+                self.refuse_unreachable(unsent.frame, now_ns, parts);
             }
-            _ => self.keep(next, unsent, now_ns, exits),
+            _ => self.keep(next, unsent, now_ns, parts),
         }
     }
 
@@ -370,25 +376,31 @@ impl Router {
         Adjacency { port, from, to }: Adjacency,
         Unsent { mtu, frame, .. }: Unsent,
         now_ns: u64,
-        exits: &mut Exits<'_>,
+        parts: &mut OutputParts<'_>,
     ) {
         let next_link = Some(NextLink { from, to, mtu });
         let options = SendOptions { answer_ns: Some(now_ns), next_link };
-        exits.outputs.send_by(port, frame, options, exits.pool, exits.counters);
+        parts.outputs.send_by(port, frame, options, parts.pool, parts.counters);
     }
 
-    fn refuse_unreachable(&self, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+    fn refuse_unreachable(&self, frame: Frame, now_ns: u64, parts: &mut OutputParts<'_>) {
         let is_v6 = frame.bytes().get(usize::from(ETHERNET_LEN)).is_some_and(|b| b >> 4 == 6);
         let code = if is_v6 { ADDRESS_UNREACHABLE } else { HOST };
-        let told = Some((Message::Unreachable { code }, now_ns));
-        exits.refuse(frame, DropReason::NoNeighbour, told);
+        let answer = Some((Message::Unreachable { code }, now_ns));
+        parts.refuse(frame, DropReason::NoNeighbour, answer);
     }
 
     /// Keeps a frame until the station of its next hop is known.
-    fn keep(&mut self, next: NextStation, unsent: Unsent, now_ns: u64, exits: &mut Exits<'_>) {
+    fn keep(
+        &mut self,
+        next: NextStation,
+        unsent: Unsent,
+        now_ns: u64,
+        parts: &mut OutputParts<'_>,
+    ) {
         if !self.waiting.contains_key(&next) {
-            if !self.make_place(now_ns, exits) {
-                return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
+            if !self.make_place(now_ns, parts) {
+                return parts.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
             }
             self.ask(next, now_ns, FIRST_PAUSE);
         }
@@ -398,7 +410,7 @@ impl Router {
         let waiting = self.waiting.entry(next).or_insert_with(fresh);
         let bytes = waiting.bytes + unsent.weight();
         if waiting.frames.len() >= MAX_WAITING || bytes > self.waiting_bytes {
-            return exits.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
+            return parts.refuse(unsent.frame, DropReason::NeighbourQueueFull, None);
         }
         waiting.bytes = bytes;
         waiting.frames.push_back(unsent);
@@ -406,7 +418,7 @@ impl Router {
 
     /// Makes room for one more next hop to wait for. If all places are taken, the next hop that
     /// has waited longest loses its place, unless it may still answer. False if there is no room.
-    fn make_place(&mut self, now_ns: u64, exits: &mut Exits<'_>) -> bool {
+    fn make_place(&mut self, now_ns: u64, parts: &mut OutputParts<'_>) -> bool {
         if self.waiting.len() < MAX_AWAITED {
             return true;
         }
@@ -417,7 +429,7 @@ impl Router {
             return false;
         };
         for Unsent { frame, .. } in self.waiting.remove(&next).unwrap_or_default().frames {
-            exits.refuse(frame, DropReason::NeighbourQueueFull, None);
+            parts.refuse(frame, DropReason::NeighbourQueueFull, None);
         }
         true
     }
@@ -442,8 +454,8 @@ impl Router {
     }
 
     /// Takes over a new routing, and sends the frames that have waited for it.
-    pub fn take(&mut self, routing: Arc<Routing>, now_ns: u64, exits: &mut Exits<'_>) {
-        exits.outputs.set_names(routing.names());
+    pub fn take(&mut self, routing: Arc<Routing>, now_ns: u64, parts: &mut OutputParts<'_>) {
+        parts.outputs.set_names(routing.names());
         self.routing = routing;
         self.route_cache.forget();
         self.sources.forget();
@@ -468,22 +480,22 @@ impl Router {
             for unsent in waiting.frames {
                 // A frame that is sent to a failed neighbour anew would wait for as long again.
                 if is_dead {
-                    self.refuse_unreachable(unsent.frame, now_ns, exits);
+                    self.refuse_unreachable(unsent.frame, now_ns, parts);
                 } else {
-                    self.send_to(next, unsent, now_ns, exits);
+                    self.send_to(next, unsent, now_ns, parts);
                 }
             }
         }
     }
 
     /// Refuses frames that have waited too long, and has the kernel asked again for the others.
-    pub fn expire(&mut self, now_ns: u64, exits: &mut Exits<'_>) {
+    pub fn expire(&mut self, now_ns: u64, parts: &mut OutputParts<'_>) {
         while let Some(next) = self.waiting.iter().find_map(|(next, waiting)| {
             let waited = now_ns.saturating_sub(waiting.since_ns);
             (waited >= nanos(LONGEST_WAIT)).then_some(*next)
         }) {
             for Unsent { frame, .. } in self.waiting.remove(&next).unwrap_or_default().frames {
-                self.refuse_unreachable(frame, now_ns, exits);
+                self.refuse_unreachable(frame, now_ns, parts);
             }
         }
         let mut waiting = std::mem::take(&mut self.waiting);
@@ -513,10 +525,10 @@ impl Router {
     }
 
     /// Drops all waiting frames, because the gateway ends.
-    pub fn end(&mut self, exits: &mut Exits<'_>) {
+    pub fn end(&mut self, parts: &mut OutputParts<'_>) {
         let waiting = std::mem::take(&mut self.waiting);
         for Unsent { frame, .. } in waiting.into_values().flat_map(|waiting| waiting.frames) {
-            exits.refuse(frame, DropReason::NoNeighbour, None);
+            parts.refuse(frame, DropReason::NoNeighbour, None);
         }
     }
 }

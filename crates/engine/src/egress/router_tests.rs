@@ -23,10 +23,10 @@ fn network(address: &str) -> IpNet {
 }
 
 /// Sends a frame on as a worker does.
-fn forward(router: &mut Router, frame: Frame, now_ns: u64, exits: &mut Exits<'_>) {
+fn forward(router: &mut Router, frame: Frame, now_ns: u64, parts: &mut OutputParts<'_>) {
     let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let route = router.route(&network, frame.port, 0, true);
-    router.forward(BUCKET, frame, &route, now_ns, exits);
+    router.forward(BUCKET, frame, &route, now_ns, parts);
 }
 
 struct Bench {
@@ -60,9 +60,9 @@ impl Bench {
         bench
     }
 
-    fn with(&mut self, act: impl FnOnce(&mut Router, &mut Exits<'_>)) {
+    fn with(&mut self, act: impl FnOnce(&mut Router, &mut OutputParts<'_>)) {
         let Self { router, outputs, pool, counters, .. } = self;
-        act(router, &mut Exits { outputs, pool, counters });
+        act(router, &mut OutputParts { outputs, pool, counters });
         self.outputs.flush(&mut self.pool, &mut self.counters);
     }
 
@@ -70,7 +70,7 @@ impl Bench {
     fn learn(&mut self, now_ns: u64, change: impl FnOnce(&mut Picture)) {
         change(&mut self.picture);
         let routing = Arc::new(routing_of(&self.picture));
-        self.with(|router, exits| router.take(routing, now_ns, exits));
+        self.with(|router, parts| router.take(routing, now_ns, parts));
     }
 
     fn know(&mut self, now_ns: u64, address: &str, neighbour: Neighbour) {
@@ -87,7 +87,7 @@ impl Bench {
 
     fn forward(&mut self, to: [u8; 4], number: u8, now_ns: u64) {
         let frame = self.packet(&PacketBuilder::v4([192, 0, 2, 1], to), number);
-        self.with(|router, exits| forward(router, frame, now_ns, exits));
+        self.with(|router, parts| forward(router, frame, now_ns, parts));
     }
 
     /// The frames that have left by a port: from, to, time to live, last byte.
@@ -167,9 +167,9 @@ fn a_neighbour_that_does_not_answer_is_told_and_asked_for_again() {
     bench.forward([198, 51, 100, 7], 2, 2 * SECOND);
     assert_eq!(bench.asked.try_iter().count(), 2, "at first and now");
     // No neighbour answers.
-    bench.with(|router, exits| router.expire(4 * SECOND, exits));
+    bench.with(|router, parts| router.expire(4 * SECOND, parts));
     assert_eq!(bench.refused(), []);
-    bench.with(|router, exits| router.expire(5 * SECOND, exits));
+    bench.with(|router, parts| router.expire(5 * SECOND, parts));
     assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::NoNeighbour], vec![(3, 1)]));
 }
 
@@ -183,7 +183,7 @@ fn waiting_packets_are_bounded_and_each_loss_is_counted() {
         bench.forward([198, 51, 100, 100 + host], 0, 0);
     }
     assert_eq!(bench.refused(), [DropReason::NeighbourQueueFull; 3]);
-    bench.with(|router, exits| router.end(exits));
+    bench.with(|router, parts| router.end(parts));
     assert_eq!(bench.refused().len(), MAX_WAITING + MAX_AWAITED - 1);
 }
 
@@ -239,7 +239,7 @@ fn packets_that_wait_are_bounded_by_their_bytes() {
             let builder = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 7]);
             builder.macs(INSIDE, STATIONS[0]).udp(7, 9, &vec![0; length], &mut bytes);
             let frame = bench.pool.copy_of(&bytes).unwrap();
-            bench.with(|router, exits| forward(router, frame, 0, exits));
+            bench.with(|router, parts| forward(router, frame, 0, parts));
         }
         assert!(bench.refused().len() <= 1);
         bench.with(|router, _| router.set_waiting_bytes(0));
@@ -261,7 +261,7 @@ fn a_next_hop_that_packets_wait_for_is_asked_for_again_soon() {
             if number < packets {
                 bench.forward([198, 51, 100, 7], number, now_ns);
             }
-            bench.with(|router, exits| router.expire(now_ns, exits));
+            bench.with(|router, parts| router.expire(now_ns, parts));
         }
         // Each of the two next hops is asked for at 0, 0.1, 0.3, 0.7 and 1.5 s.
         assert_eq!(bench.asked.try_iter().count(), 5);
@@ -328,7 +328,7 @@ fn the_sender_of_a_packet_without_a_route_hears_why() {
     }
     let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 99]).ttl(1);
     let frame = bench.packet(&builder, 0);
-    bench.with(|router, exits| forward(router, frame, 0, exits));
+    bench.with(|router, parts| forward(router, frame, 0, parts));
     assert_eq!((bench.refused(), bench.errors()), (vec![DropReason::TtlExceeded], vec![(11, 0)]));
     bench.learn(0, |picture| {
         let default = "0.0.0.0/0".parse().unwrap();
@@ -435,10 +435,10 @@ fn options_are_refused_and_their_faults_told() {
         arrival(&mut bench, server, &source_route),
         Arrival::Drop(DropReason::SourceRoute, None)
     );
-    let told = Message::ParameterProblem { pointer: 22 };
+    let problem = Message::ParameterProblem { pointer: 22 };
     assert_eq!(
         arrival(&mut bench, server, &[7, 3, 3, 0]),
-        Arrival::Drop(DropReason::IpOptions, Some(told))
+        Arrival::Drop(DropReason::IpOptions, Some(problem))
     );
     assert_eq!(arrival(&mut bench, own, &[7, 3, 3, 0]), Arrival::Host, "it sees to it");
     bench.router.take_own();
@@ -459,7 +459,7 @@ fn a_router_records_the_route_of_who_asks_for_it() {
         [&[7, 7, 4, 0, 0, 0, 0][..], &[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[0]].concat();
     let builder = PacketBuilder::v4([192, 0, 2, 1], [203, 0, 113, 1]).options(&options);
     let frame = bench.packet(&builder, 0);
-    bench.with(|router, exits| forward(router, frame, 0, exits));
+    bench.with(|router, parts| forward(router, frame, 0, parts));
     let frames = bench.wires[1].take();
     let packet = &frames[0].bytes()[14..];
     assert_eq!(packet[20..27], [7, 7, 8, 198, 51, 100, 254]);
@@ -489,7 +489,7 @@ fn all_fragments_of_a_datagram_take_one_way() {
         let piece = &datagram[usize::from(offset)..][..16];
         builder.fragment(17, offset, more, piece, &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
-        bench.with(|router, exits| forward(router, frame, 0, exits));
+        bench.with(|router, parts| forward(router, frame, 0, parts));
     }
     assert_eq!((bench.refused(), bench.wires[1].take().len()), (vec![], 2));
     bench.forward([203, 0, 113, 1], 0, 0);
@@ -510,7 +510,7 @@ fn packets_longer_than_their_route_allows_are_cut_or_refused() {
         let builder = if may_be_cut { builder } else { builder.dont_fragment() };
         builder.udp(7, 9, &[5; 700], &mut bytes);
         let frame = bench.pool.copy_of(&bytes).unwrap();
-        bench.with(|router, exits| forward(router, frame, 0, exits));
+        bench.with(|router, parts| forward(router, frame, 0, parts));
     };
     // Packets that wait for the next hop keep the limit of their route.
     long(&mut bench, [203, 0, 113, 1], true);

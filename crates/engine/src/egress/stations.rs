@@ -25,9 +25,9 @@ const FORGET_AT_ONCE: usize = 2;
 const TELL_AGAIN_NS: u64 = STATION_AGE_NS / 5;
 /// How often a worker tells the others of stations of one port, each second and at once: a sender
 /// that makes stations up fills no ring, and takes nothing from other ports.
-const TOLD_PER_SECOND: u64 = 500;
-/// See [`TOLD_PER_SECOND`].
-const TOLD_AT_ONCE: u64 = 128;
+const UPDATES_PER_SECOND: u64 = 500;
+/// See [`UPDATES_PER_SECOND`].
+const UPDATES_AT_ONCE: u64 = 128;
 /// No place.
 const NONE: u32 = u32::MAX;
 
@@ -81,7 +81,7 @@ pub struct Stations {
     free: Vec<u32>,
     ports: Vec<Port>,
     /// How much others may be told of each port.
-    told: Vec<Allowance>,
+    update_limits: Vec<Allowance>,
     /// The port whose oldest station is looked at next.
     turn: usize,
 }
@@ -92,7 +92,7 @@ struct Entry {
     port: u16,
     seen_ns: u64,
     /// When all others knew that it is behind this port; `None` if they may not.
-    told_ns: Option<u64>,
+    announced_ns: Option<u64>,
     /// The next of its port that has been silent for longer.
     older: u32,
     /// The next that was heard later.
@@ -122,7 +122,9 @@ impl Stations {
             entries: Vec::new(),
             free: Vec::new(),
             ports: vec![Port::EMPTY; ports],
-            told: (0..ports).map(|_| Allowance::new(TOLD_PER_SECOND, TOLD_AT_ONCE)).collect(),
+            update_limits: (0..ports)
+                .map(|_| Allowance::new(UPDATES_PER_SECOND, UPDATES_AT_ONCE))
+                .collect(),
             turn: 0,
         }
     }
@@ -138,14 +140,14 @@ impl Stations {
         tell: impl FnOnce(StationUpdate) -> bool,
     ) {
         let Some(slot) = self.note(station, port, now_ns) else { return };
-        let Some(allowance) = self.told.get_mut(usize::from(port.0)) else { return };
+        let Some(allowance) = self.update_limits.get_mut(usize::from(port.0)) else { return };
         let entry = &mut self.entries[slot as usize];
-        let is_known = |told_ns: u64| now_ns.saturating_sub(told_ns) < TELL_AGAIN_NS;
-        if !entry.told_ns.is_some_and(is_known)
+        let is_known = |announced_ns: u64| now_ns.saturating_sub(announced_ns) < TELL_AGAIN_NS;
+        if !entry.announced_ns.is_some_and(is_known)
             && allowance.take(now_ns)
             && tell(StationUpdate { station, port, seen_ns: now_ns })
         {
-            entry.told_ns = Some(now_ns);
+            entry.announced_ns = Some(now_ns);
         }
     }
 
@@ -156,7 +158,7 @@ impl Stations {
             return;
         }
         if let Some(slot) = self.note(station, port, seen_ns) {
-            self.entries[slot as usize].told_ns = Some(seen_ns);
+            self.entries[slot as usize].announced_ns = Some(seen_ns);
         }
     }
 
@@ -252,8 +254,8 @@ impl Stations {
 
     /// Gives a station a place. `None` if its hash is that of too many others.
     fn file(&mut self, hash: u32, station: Station) -> Option<u32> {
-        let (port, seen_ns, told_ns) = (0, 0, None);
-        let entry = Entry { station, port, seen_ns, told_ns, older: NONE, newer: NONE };
+        let (port, seen_ns, announced_ns) = (0, 0, None);
+        let entry = Entry { station, port, seen_ns, announced_ns, older: NONE, newer: NONE };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push(entry);
             self.entries.len() as u32 - 1
@@ -282,7 +284,7 @@ impl Stations {
         let list = &mut self.ports[usize::from(port.0)];
         let entry = &mut self.entries[slot as usize];
         if entry.port != port.0 {
-            entry.told_ns = None;
+            entry.announced_ns = None;
         }
         (entry.port, entry.seen_ns) = (port.0, now_ns);
         (entry.older, entry.newer) = (list.newest, NONE);

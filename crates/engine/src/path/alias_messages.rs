@@ -271,7 +271,7 @@ impl PacketPath {
             match (packet, refusal) {
                 (Waiting::Opener(Opener { mut packet, exit, .. }), None) => {
                     self.resteer_opening(&packet, now);
-                    self.send(&mut packet, exit, now)
+                    self.send_out(&mut packet, &exit, now)
                 }
                 (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),
                 (waiting, Some(reason)) => {

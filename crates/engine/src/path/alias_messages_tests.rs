@@ -90,7 +90,7 @@ impl TestGateway {
         let worker = &mut self.rig.workers[owner];
         let passed = opened(&mut worker.path, &mut packet);
         match worker.path.file_alias(away, (key, hash), ((key, hash), None), home, NOW) {
-            Some(Filing::Filed) => worker.path.send(&mut packet, passed, NOW),
+            Some(Filing::Filed) => worker.path.send_out(&mut packet, &passed, NOW),
             Some(other) => panic!("{other:?}"),
             None => {
                 let bucket = worker.path.buckets.get_mut(away).unwrap();

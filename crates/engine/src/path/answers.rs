@@ -17,7 +17,7 @@ use crate::path::bucket::Bucket;
 use crate::path::host_flows::Sign;
 use crate::path::reassembly::DatagramStatus;
 use crate::path::recent_drops::RecentDrop;
-use crate::path::rules::ruleset::RuleCounts;
+use crate::path::rules::worker_rules::RuleCounts;
 
 /// Places of the table of incomplete datagrams, or of that of stations, that one question covers.
 /// They take about as long as a batch of packets.
@@ -52,7 +52,7 @@ impl PacketPath {
 
     /// Connections of each known zone except 0.
     pub(crate) fn zones(&self) -> impl Iterator<Item = (Zone, u64)> {
-        self.tracking.limits.zones()
+        self.tracking.limits().zones()
     }
 
     /// The frames that were sent by each port.
@@ -69,7 +69,7 @@ impl PacketPath {
     /// The number of expected connections of the gateway, for tests.
     #[cfg(test)]
     pub(crate) fn expected(&self) -> usize {
-        self.tracking.expectations.len()
+        self.tracking.expectations().len()
     }
 
     /// Items of other workers that wait.

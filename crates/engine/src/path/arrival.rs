@@ -106,11 +106,11 @@ impl PacketPath {
         };
         let Self { forwarder, buckets, .. } = self;
         forwarder.learn(frame, now_ns, |heard| {
-            let take_news = buckets.take_news();
-            if take_news {
+            let has_room = buckets.have_room_for_news();
+            if has_room {
                 buckets.tell_all(|| Item::Station(heard));
             }
-            take_news
+            has_room
         });
     }
 

@@ -149,8 +149,8 @@ impl Buckets {
     }
 
     /// True if all rings have room for news that may be told later.
-    pub fn take_news(&self) -> bool {
-        self.links.iter().flatten().all(|link| link.takes_news())
+    pub fn have_room_for_news(&self) -> bool {
+        self.links.iter().flatten().all(|link| link.has_room_for_news())
     }
 
     /// Publishes what is staged for peers.

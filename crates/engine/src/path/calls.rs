@@ -10,13 +10,13 @@ impl PacketPath {
     /// If a bucket moves meanwhile, its next owner ends them.
     #[inline]
     pub(crate) fn end_calls(&mut self, now: Timestamp) -> bool {
-        self.tracking.expectations.has_calls_over() && self.end_calls_slowly(now)
+        self.tracking.expectations().has_calls_over() && self.end_calls_slowly(now)
     }
 
     #[cold]
     fn end_calls_slowly(&mut self, now: Timestamp) -> bool {
         let mut worked = false;
-        for call in self.tracking.expectations.calls_over() {
+        for call in self.tracking.expectations().calls_over() {
             let id = self.hasher.bucket_of_key(&call);
             if let Some(bucket) = self.buckets.get_mut(id) {
                 let hash = self.hasher.table_hash(&call);

@@ -228,9 +228,9 @@ fn an_error_about_a_call_finds_the_host_behind_the_router() {
             wire::set_stations(&mut error, OUTSIDE, STATIONS[1]);
             net.gateway.arrive(1, &error[..length]);
             net.gateway.run_until_idle();
-            let told = net.gateway.sent(0);
-            assert_eq!(told.len(), 1, "dropped: {:?}", net.gateway.reasons());
-            let network = seen(&told[0]);
+            let sent = net.gateway.sent(0);
+            assert_eq!(sent.len(), 1, "dropped: {:?}", net.gateway.reasons());
+            let network = seen(&sent[0]);
             assert_eq!(network.destination_ip(), client);
             let Transport::IcmpError(error) = network.transport else { panic!("{network:?}") };
             assert_eq!(wire::mapped(client), error.quoted.unwrap().source, "who has sent it");

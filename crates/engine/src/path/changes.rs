@@ -13,7 +13,8 @@ use crate::egress::stations::StationUpdate;
 use crate::path::PacketPath;
 use crate::path::events::EventSender;
 use crate::path::packet::{Item, Link};
-use crate::path::rules::ruleset::{Rules, WorkerRules};
+use crate::path::rules::ruleset::Rules;
+use crate::path::rules::worker_rules::WorkerRules;
 use crate::path::settings::Settings;
 use crate::path::zones::Zones;
 
@@ -68,7 +69,7 @@ impl PacketPath {
 
     /// Counts the connections of these zones, before any packet of them comes.
     pub(crate) fn learn_zones(&mut self, pools: &LimitPools) {
-        self.tracking.limits.learn(pools);
+        self.tracking.limits_mut().learn(pools);
     }
 
     /// Uses these zones and their settings.
@@ -90,11 +91,12 @@ impl PacketPath {
         mut rules: Option<Box<WorkerRules>>,
     ) -> Option<Box<WorkerRules>> {
         if let (Some(rules), Some(cpu)) = (&mut rules, self.cpu) {
-            rules.state.set_cpu(cpu);
+            rules.set_cpu(cpu);
         }
         if rules.as_ref().is_some_and(|rules| rules.translates()) {
             self.forwarder.take_own();
         }
+        self.tracking.count_for_rules(rules.as_ref().is_some_and(|rules| rules.asks_for_counts()));
         std::mem::replace(&mut self.rules, rules)
     }
 
@@ -102,11 +104,13 @@ impl PacketPath {
     pub(crate) fn change_elements(&mut self, rules: &Arc<Rules>, moves: &CounterMoves) {
         if let Some(before) = &mut self.rules {
             before.go_on_with(rules, moves);
+            self.tracking.count_for_rules(before.asks_for_counts());
         }
     }
 
     /// Judges by these rules from now on. This is for workers without a coordinator.
     pub(crate) fn set_rules(&mut self, rules: &Arc<Rules>) {
+        self.tracking.count_for_rules(rules.asks_for_counts());
         self.rules = Some(rules.for_worker());
     }
 
@@ -115,7 +119,7 @@ impl PacketPath {
     pub(crate) const fn runs_on(&mut self, cpu: u32) {
         self.cpu = Some(cpu);
         if let Some(rules) = &mut self.rules {
-            rules.state.set_cpu(cpu);
+            rules.set_cpu(cpu);
         }
     }
 

@@ -3,7 +3,7 @@
 //! wait for their datagram.
 //!
 //! Other files have parts of the driver too: [`super::alias_messages`] releases packets that have
-//! waited for an alias, and [`super::syn_proxy`] sends the segments of an [`Answer`].
+//! waited for an alias, and [`super::segments`] makes segments and sends those of an [`Answer`].
 
 use conntrack::syn_proxy::Screening;
 use flow::{Class, DropReason, Timestamp};
@@ -36,29 +36,33 @@ pub(crate) enum Next {
 }
 
 impl PacketPath {
-    /// Carries out the end of a packet.
+    /// Carries out the end of a packet. The usual end is carried out in line.
     #[inline]
     pub(super) fn dispose(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
         let next = match end {
-            End::Forward => {
-                self.finish_tracking(&end, packet, scratch);
-                self.send_out(packet, &scratch.exit, scratch.now);
-                Next::Done
-            }
-            // Reassembly has it, as it has most fragments.
-            End::Wait(Wait::Datagram) => Next::Done,
-            end => self.dispose_of_one(end, packet, scratch),
+            End::Forward => self.dispose_of_one(End::Forward, packet, scratch),
+            end => self.dispose_of_unusual(end, packet, scratch),
         };
         self.drop_discarded(scratch.now);
         next
     }
 
     #[inline(never)]
+    fn dispose_of_unusual(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
+        self.dispose_of_one(end, packet, scratch)
+    }
+
+    #[inline(always)]
     fn dispose_of_one(&mut self, end: End, packet: &mut Packet, scratch: &mut Scratch) -> Next {
+        let end = match end {
+            End::Retrack => self.take_place(packet, scratch),
+            end => end,
+        };
         self.finish_tracking(&end, packet, scratch);
         match end {
-            // It is sent where its end is taken.
-            End::Forward | End::Wait(Wait::Datagram) => {}
+            End::Forward => self.send_out(packet, &scratch.exit, scratch.now),
+            // Reassembly has it.
+            End::Wait(Wait::Datagram) => {}
             End::Host if scratch.host_may_refuse && self.ask_host(packet, scratch.now) => {
                 self.counters.output.to_host += 1;
             }
@@ -111,7 +115,7 @@ impl PacketPath {
     }
 
     /// Counts a packet that was tracked, tells the sender if it is refused, and withdraws the
-    /// connection that it has opened unless it goes on.
+    /// connections that it has opened unless it goes on.
     #[inline(always)]
     fn finish_tracking(&mut self, end: &End, packet: &mut Packet, scratch: &mut Scratch) {
         if let End::Drop(_, Some(reply)) = *end {
@@ -121,7 +125,12 @@ impl PacketPath {
         match scratch.tracking {
             Progress::Untracked | Progress::InFastPath(_) => return,
             Progress::Accepted => self.withdraw(packet, &scratch.tracked, scratch.now),
+            Progress::Unreachable => self.end_opened(packet, scratch.now),
             Progress::Confirmed | Progress::Withdrawn => {}
+        }
+        if let Some(id) = scratch.opened_inside.take() {
+            // A packet of a tunnel never waits for an alias.
+            self.settle_inside(id, *end == End::Forward, packet, scratch.now);
         }
         if let End::SynProxy(_) = end {
             scratch.tracking = Progress::Withdrawn;
@@ -245,11 +254,6 @@ impl PacketPath {
         self.apart = frames;
     }
 
-    /// Sends a packet that has waited, see [`Self::send_out`].
-    pub(super) fn send(&mut self, packet: &mut Packet, exit: Exit, now: Timestamp) {
-        self.send_out(packet, &exit, now);
-    }
-
     /// Sends the frame of a packet, or the frames that it came in. All of them go one way.
     pub(super) fn send_out(&mut self, packet: &mut Packet, exit: &Exit, now: Timestamp) {
         let found;
@@ -311,3 +315,7 @@ impl PacketPath {
 #[cfg(test)]
 #[path = "disposal_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "standby_tests.rs"]
+mod standby_tests;

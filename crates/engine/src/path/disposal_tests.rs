@@ -72,10 +72,10 @@ fn the_sender_of_a_dropped_packet_is_told_by_icmp() {
     let reply = Reply::Icmp(Message::Unreachable { code: 13 });
     let (gateway, [inside, outside]) = disposed(End::Drop(WHY.into(), Some(reply)), |_| {});
     assert_eq!((inside.len(), outside.len()), (1, 0));
-    let told = seen(&inside[0]);
-    assert_eq!(told.destination_ip(), ip("192.0.2.1"));
-    let Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) = told.transport else {
-        panic!("{told:?}")
+    let error = seen(&inside[0]);
+    assert_eq!(error.destination_ip(), ip("192.0.2.1"));
+    let Transport::IcmpError(IcmpError { quoted: Some(quoted), .. }) = error.transport else {
+        panic!("{error:?}")
     };
     assert_eq!(quoted.transport, QuotedTransport::Ports { source: 2000, destination: 80 });
     assert_eq!((gateway.reasons(), gateway.connections()), (vec![WHY], 0));

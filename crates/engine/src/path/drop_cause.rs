@@ -10,7 +10,7 @@ use wire::ClaimedFragment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropCause {
     /// Tracking refused it, or the reason needs no further facts.
-    Tracking(conntrack::DropCause),
+    Tracking(conntrack::TrackingCause),
     /// Reassembly refused it.
     Fragment(defrag::DiscardCause),
     /// A rule refused the packet.
@@ -20,7 +20,7 @@ pub enum DropCause {
         /// The revision of the ruleset: its number among those loaded so far.
         revision: u32,
         /// The check of tracking that it failed, if it is INVALID.
-        invalid: Option<conntrack::DropCause>,
+        invalid: Option<conntrack::TrackingCause>,
     },
     /// No rule of a chain decided, and its policy refused the packet.
     Policy {
@@ -29,7 +29,7 @@ pub enum DropCause {
         /// The revision of the ruleset.
         revision: u32,
         /// The check of tracking that it failed, if it is INVALID.
-        invalid: Option<conntrack::DropCause>,
+        invalid: Option<conntrack::TrackingCause>,
     },
     /// A rule refused the packet inside this packet of a tunnel.
     InsideRule {
@@ -49,7 +49,7 @@ pub enum DropCause {
 
 impl DropCause {
     /// The check of tracking that a packet failed which rules refused, if it is INVALID.
-    pub const fn invalid(&self) -> Option<&conntrack::DropCause> {
+    pub const fn invalid(&self) -> Option<&conntrack::TrackingCause> {
         match self {
             Self::Rule { invalid, .. } | Self::Policy { invalid, .. } => invalid.as_ref(),
             _ => None,
@@ -72,7 +72,7 @@ impl DropCause {
     #[must_use]
     pub fn about(self, frame: &[u8]) -> Self {
         let reason = match self {
-            Self::Tracking(conntrack::DropCause::Reason(
+            Self::Tracking(conntrack::TrackingCause::Reason(
                 reason @ (DropReason::FragLength
                 | DropReason::FragOversize
                 | DropReason::FragEmpty
@@ -87,8 +87,8 @@ impl DropCause {
     }
 }
 
-impl From<conntrack::DropCause> for DropCause {
-    fn from(why: conntrack::DropCause) -> Self {
+impl From<conntrack::TrackingCause> for DropCause {
+    fn from(why: conntrack::TrackingCause) -> Self {
         Self::Tracking(why)
     }
 }
@@ -135,6 +135,6 @@ impl fmt::Display for DropCause {
     }
 }
 
-fn tell_invalid(why: Option<&conntrack::DropCause>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn tell_invalid(why: Option<&conntrack::TrackingCause>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     why.map_or(Ok(()), |why| write!(f, "; it is INVALID: {why}"))
 }

@@ -39,7 +39,7 @@ pub struct PathEquipment {
     pub pass: PassList,
     /// Owner of each bucket.
     pub routes: Vec<WorkerId>,
-    /// Which ports accept no new connections; as many as there are ports.
+    /// For each port, true if it accepts no new connections.
     pub refuses_new: Vec<bool>,
     /// Ports that frames leave by: the first so many.
     pub outputs: usize,
@@ -104,6 +104,7 @@ impl PacketPath {
             },
             batch: Vec::with_capacity(2 * BATCH),
             apart: Vec::new(),
+            discarded: Vec::new(),
             upkeep: Upkeep::default(),
             late_imports: LateImports::default(),
             change_sender: None,

@@ -206,14 +206,14 @@ proptest! {
 #[test]
 fn losses_are_told_with_the_first_event_after_them() {
     let mut world = World::new(2);
-    let told = |world: &mut World| {
+    let next_event = |world: &mut World| {
         let next = world.stream.try_next().unwrap();
         (next.event.connection.mark, next.lost)
     };
     world.act(&[Action::Report(0), Action::Report(0), Action::Report(0), Action::Report(0)]);
-    assert_eq!([told(&mut world), told(&mut world)], [(1, 0), (2, 0)]);
+    assert_eq!([next_event(&mut world), next_event(&mut world)], [(1, 0), (2, 0)]);
     world.act(&[Action::Report(0)]);
-    assert_eq!(told(&mut world), (5, 2));
+    assert_eq!(next_event(&mut world), (5, 2));
 }
 
 #[test]

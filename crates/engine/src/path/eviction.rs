@@ -42,18 +42,18 @@ impl PacketPath {
     pub(super) fn repay_limits(&mut self, now: Timestamp) {
         self.make_room_inside(EVICT_AT_ONCE, now);
         for _ in 0..EVICT_AT_ONCE {
-            if !self.tracking.limits.is_overdrawn() {
+            if !self.tracking.limits().is_overdrawn() {
                 break;
             }
-            self.tracking.limits.repay();
+            self.tracking.limits_mut().repay();
             if !self.evict_somewhere(Shortage::Table, now) {
                 break;
             }
         }
         for _ in 0..EVICT_AT_ONCE {
-            let Some(zone) = self.tracking.limits.overdrawn_zone() else { break };
+            let Some(zone) = self.tracking.limits_mut().overdrawn_zone() else { break };
             if !self.evict_somewhere(Shortage::Zone(zone), now) {
-                self.tracking.limits.pass_over_zone();
+                self.tracking.limits_mut().pass_over_zone();
                 break;
             }
         }

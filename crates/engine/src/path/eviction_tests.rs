@@ -142,7 +142,7 @@ fn a_bucket_that_leaves_is_not_asked_to_make_room() {
     assert_eq!(rig.pass([syn(1)]), 1);
     let bucket = rig.bucket_of(&syn(1));
     let giver =
-        |rig: &Rig| rig.worker.path.tracking.limits.table_with_candidate(Shortage::Table, 0);
+        |rig: &Rig| rig.worker.path.tracking.limits().table_with_candidate(Shortage::Table, 0);
     assert_eq!(giver(&rig), Some(bucket.0));
     // In the same turn, another packet may need room.
     let order = Move { bucket, from: WorkerId(0), to: WorkerId(1), workers: 1 };

@@ -56,7 +56,7 @@ impl PacketPath {
             || tracked.connection.is_none()
             || tracked.has_helper()
         {
-            // The sender of the packet that was recorded was the same.
+            // The record was made by a packet of the same sender, and that sender was checked.
             packet.set_checked(&mut self.forwarder);
             return FastPath::Tracked(tracked);
         }
@@ -135,10 +135,6 @@ impl PacketPath {
 
     #[inline(never)]
     fn record_usual(&mut self, packet: &Packet, scratch: &Scratch) {
-        // A packet has to be in the zone of its flow to be found without the rules.
-        if self.rules.as_ref().is_some_and(|rules| rules.sets_zones()) {
-            return;
-        }
         let input = packet.frame.port.0;
         let forwarding = match (self.forwarder.router(), scratch.exit.route) {
             (Some(router), Some(route)) if !router.asks_for_traffic_class() => {
@@ -162,7 +158,8 @@ impl PacketPath {
 
 /// True for a packet of which nothing but its connection has to be looked at: a segment that
 /// neither opens nor ends a connection, or a datagram; whole, without options or extension
-/// headers, in its zone, with a hop to go, and with no rule behind it that sees every packet.
+/// headers, in the zone that it arrived in, with a hop to go, and with no rule behind it that sees
+/// every packet. A rule that sets a zone is such a rule.
 #[inline]
 fn is_usual(packet: &Packet) -> bool {
     const OPENS_OR_ENDS: TcpFlags =

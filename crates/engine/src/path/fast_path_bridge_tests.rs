@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conntrack::{Changes, Filter};
-use flow::{HashKey, Zone};
+use flow::HashKey;
 use netio::Frame;
 use proptest::prelude::*;
 use steer::BucketCount;
@@ -20,10 +20,9 @@ use crate::path::selection::Operation;
 use crate::path::settings::Settings;
 use crate::path::stages::observer;
 use crate::path::step::{End, Stage};
-use crate::path::zone_config::ZoneConfig;
 use crate::path::zones::Zones;
 use crate::testing::many_workers::TestGateway;
-use crate::testing::twins::{Twin, same};
+use crate::testing::twins::{Twin, ZONES, same, zones};
 use crate::worker::command::Command;
 
 const PORTS: usize = 3;
@@ -172,23 +171,6 @@ const TUNABLES: [&[(&str, u64)]; 3] = [
     &[("nf_conntrack_tcp_be_liberal", 1), ("nf_conntrack_checksum", 0)],
     &[("nf_conntrack_udp_timeout", 10), ("nf_conntrack_udp_timeout_stream", 20)],
 ];
-
-const ZONES: usize = 3;
-
-/// The zones of a gateway. The workers count connections of zones 5 and 9 from the start.
-fn zones(index: usize) -> Vec<ZoneConfig> {
-    let mut all = ZoneConfig::new(Zone(5));
-    let mut tagged = ZoneConfig::new(Zone(9));
-    tagged.set_vlans(vec![9]).unwrap();
-    match index {
-        0 => vec![tagged, all],
-        1 => Vec::new(),
-        _ => {
-            all.set("nf_conntrack_udp_timeout_stream", 40).unwrap();
-            vec![all]
-        }
-    }
-}
 
 /// How many rulesets there are.
 const RULESETS: usize = 6;

@@ -4,18 +4,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use conntrack::{Changes, Cursor, Filter, Labels};
-use flow::Zone;
 use proptest::prelude::*;
 use ruleset::CounterMoves;
 use steer::{AddressSet, BucketId};
 use wire::protocol;
 
-use super::rulesets::{BY_MARK_OR_LABEL, BY_NAME, CHOSEN, WITH_CHOSEN, with_chosen};
+use super::rulesets::{BY_MARK_OR_LABEL, BY_NAME, CHOSEN, WITH_CHOSEN, WITH_ZONES, with_chosen};
 use super::{Event, FLOWS, Flow, Pair};
 use crate::path::selection::Operation;
 use crate::path::settings::Settings;
-use crate::path::zone_config::ZoneConfig;
-use crate::testing::twins::{Twin, same};
+use crate::testing::twins::{Twin, ZONES, same, zones};
 use crate::worker::command::Command;
 
 #[derive(Clone, Copy, Debug)]
@@ -63,25 +61,8 @@ impl Change {
             Self::Elements(_) => Some(WITH_CHOSEN),
             Self::Mark(..) | Self::Labels(..) => Some(BY_MARK_OR_LABEL),
             Self::Names(_) => Some(BY_NAME),
+            Self::Zones(_) => Some(WITH_ZONES),
             _ => None,
-        }
-    }
-}
-
-const ZONES: usize = 4;
-
-/// The zones of the gateway. The workers count connections of zones 5 and 9 from the start.
-pub fn zones(index: usize) -> Vec<ZoneConfig> {
-    let mut all = ZoneConfig::new(Zone(5));
-    let mut tagged = ZoneConfig::new(Zone(9));
-    tagged.set_vlans(vec![9]).unwrap();
-    match index {
-        0 => vec![tagged, all],
-        1 => Vec::new(),
-        2 => vec![tagged],
-        _ => {
-            all.set("nf_conntrack_udp_timeout_stream", 40).unwrap();
-            vec![all]
         }
     }
 }

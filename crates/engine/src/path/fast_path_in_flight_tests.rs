@@ -9,7 +9,6 @@ use flow::{HashKey, Zone};
 use netio::{Frame, PortId};
 use ruleset::{Options, import};
 
-use super::moves_tests::{bucket_of, question};
 use crate::egress::Mode;
 use crate::egress::routing::Routing;
 use crate::path::rules::ruleset::Rules;
@@ -63,7 +62,7 @@ impl InFlight {
         let mut config = Config::new(HashKey(3, 4));
         config.zones = zone(Some(vec![9]));
         let mut gateway = gateway_of(2, RULES, routing_by(2, false), OWN.into(), config);
-        let question = question(&gateway, CLIENT, OWNER);
+        let question = gateway.question(CLIENT, OWNER);
         let [(_, port), _] = ends(&gateway.pass(0, &question));
         gateway.pass(1, &udp(&from_outside(SERVER, OWN), (53, port), b"answer"));
         gateway.pass(0, &question);
@@ -160,7 +159,7 @@ fn a_packet_in_flight_and_the_next_one_are_in_their_zones_when_a_zone_is_set() {
 #[test]
 fn a_packet_in_flight_opens_a_deleted_connection_anew() {
     let mut flow = InFlight::new();
-    let bucket = bucket_of(&flow.gateway, &flow.question);
+    let bucket = flow.gateway.bucket_of(&flow.question);
     let (filter, what) = (Arc::new(Filter::default()), Operation::Delete);
     let selection = Selection { filter, what, place: Part::Piece(Cursor::default()) };
     let now = flow.gateway.now;

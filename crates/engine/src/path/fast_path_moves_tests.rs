@@ -1,31 +1,15 @@
 //! Recorded decisions, and packets in flight, while buckets move and workers learn of changes one
 //! after the other.
 
-use flow::Zone;
-use steer::BucketId;
+use flow::DropReason;
 
 use crate::path::stages::observer::take;
 use crate::path::step::{End, Stage};
 use crate::testing::many_workers::TestGateway;
 use crate::testing::router::*;
 use crate::worker::command::Command;
-use flow::DropReason;
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
-
-/// The bucket of a frame.
-pub fn bucket_of(gateway: &TestGateway, frame: &[u8]) -> BucketId {
-    let network = wire::dissect(frame).unwrap().network.unwrap();
-    gateway.hasher.steer(&network, Zone::default(), None).bucket()
-}
-
-/// A question from inside whose bucket this worker has.
-pub fn question(gateway: &TestGateway, source: [u8; 4], owner: usize) -> Vec<u8> {
-    (2000..3000)
-        .map(|port| udp(&from_inside(source, SERVER), (port, 53), b"ask"))
-        .find(|frame| gateway.owners[bucket_of(gateway, frame).index()].index() == owner)
-        .unwrap()
-}
 
 /// Passes a packet; true if it took the fast path.
 fn is_fast(gateway: &mut TestGateway, port: usize, frame: &[u8]) -> bool {
@@ -39,13 +23,13 @@ fn is_fast(gateway: &mut TestGateway, port: usize, frame: &[u8]) -> bool {
 #[test]
 fn a_bucket_that_arrives_brings_no_recorded_decision() {
     let mut gateway = gateway(2);
-    let question = question(&gateway, CLIENT, 0);
+    let question = gateway.question(CLIENT, 0);
     let [(_, port), _] = ends(&gateway.pass(0, &question));
     gateway.pass(1, &udp(&from_outside(SERVER, OWN), (53, port), b"answer"));
     gateway.pass(0, &question);
     assert!(is_fast(&mut gateway, 0, &question));
     for owner in [1, 0] {
-        let bucket = bucket_of(&gateway, &question);
+        let bucket = gateway.bucket_of(&question);
         gateway.start_move(bucket.0, owner);
         gateway.run_until_idle();
     }
@@ -59,7 +43,7 @@ fn a_packet_in_flight_is_checked_by_the_routes_of_the_worker_that_sends_it() {
     const SENDER: [u8; 4] = [203, 0, 113, 9];
     for knows in [false, true] {
         let mut gateway = gateway(2);
-        let question = question(&gateway, SENDER, 1);
+        let question = gateway.question(SENDER, 1);
         if knows {
             let routing = routing_with("203.0.113.9");
             gateway.handles[1].tell(Command::Routing(routing)).unwrap();

@@ -68,11 +68,13 @@ pub fn with_chosen(elements: &[&str]) -> String {
 }
 
 /// How many rulesets there are.
-pub const RULESETS: usize = 13;
+pub const RULESETS: usize = 14;
 /// Numbers of rulesets.
 pub const WITH_CHOSEN: usize = 9;
 pub const BY_MARK_OR_LABEL: usize = 10;
+pub const WITH_ZONES: usize = 11;
 pub const BY_NAME: usize = 12;
+pub const WITH_ZONES_OF_ONE_WAY: usize = 13;
 
 /// Rulesets that decide by elements, marks, labels, zones and names, from number 9 on. They have
 /// rules for established packets.
@@ -85,6 +87,11 @@ fn by_facts(base: &[(&str, &[String])]) -> Vec<Option<String>> {
         test("udp", "dport", "==", "53"),
         r#"{"mangle":{"key":{"ct":{"key":"zone"}},"value":9}}"#.to_owned(),
     ];
+    let zoned_one_way = [
+        test("meta", "iifname", "==", r#""lan0""#),
+        test("tcp", "dport", "==", "443"),
+        r#"{"mangle":{"key":{"ct":{"key":"zone","dir":"original"}},"value":9}}"#.to_owned(),
+    ];
     let named = [test("meta", "iifname", "==", r#""lan0""#), accept[0].clone()];
     let replies = [test("meta", "iifname", "==", r#""wan0""#), accept[0].clone()];
     let with = |rules: &[(&str, &[String])]| Some(ruleset(&[base, rules].concat()));
@@ -93,6 +100,7 @@ fn by_facts(base: &[(&str, &[String])]) -> Vec<Option<String>> {
         with(&[("forward", &marked), ("forward", &labelled), ("forward", &accept)]),
         with(&[("raw", &zoned), ("forward", &accept)]),
         with(&[("forward", &named), ("forward", &replies)]),
+        with(&[("raw", &zoned_one_way), ("forward", &accept)]),
     ]
 }
 

@@ -113,12 +113,12 @@ pub struct HostQuestions {
     /// Flows of the host, and until when they are remembered.
     flows: RecentAnswers<KeyedPacket, Timestamp>,
     /// Destinations of which the host has all packets, and until when they are remembered.
-    destinations: RecentAnswers<Destination, Timestamp>,
+    destinations: RecentAnswers<HostDestination, Timestamp>,
 }
 
 /// The common part of packets that are all the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Destination {
+struct HostDestination {
     input: PortId,
     end: SocketAddr,
     protocol: u8,
@@ -175,13 +175,13 @@ impl ToHost {
         })
     }
 
-    fn destination(&self) -> Destination {
+    fn destination(&self) -> HostDestination {
         let Self { port, destination, protocol, opens, .. } = *self;
-        Destination { input: port, end: destination, protocol, opens }
+        HostDestination { input: port, end: destination, protocol, opens }
     }
 }
 
-impl Destination {
+impl HostDestination {
     /// The destination as a number for [`RecentAnswers::place`].
     fn folded(&self) -> u64 {
         fold(wire::mapped(self.end.ip())) ^ u64::from(self.end.port()) << 32

@@ -1,4 +1,4 @@
-//! Judging what tunnels carry, where the operator wants that.
+//! The check of what tunnels carry, where the operator wants that.
 //!
 //! The tunnel's packet has been judged as any other and goes on. Now the rules of the forward stage
 //! judge the packet inside, and all they can do is refuse both: nothing inside is changed, nobody is
@@ -8,13 +8,13 @@
 use conntrack::helper::Helpers;
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage, Replication,
-    Settings, Shortage, Tracked, TrackedPacket, class_without_flow,
+    ConnectionId, Context, Expectations, Guess, Inside, KnownTunnels, Labels, Limits, Passage,
+    Replication, Settings, Shortage, Tracked, TrackedPacket, Verdict, class_without_flow,
 };
 use flow::{
     Class, ConntrackCounters, DropReason, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair,
 };
-use ruleset::{Decider, Decision, Hook, Outcome, PacketView};
+use ruleset::{Decider, Decision, Hook, Outcome};
 use steer::BucketId;
 use wire::{Carried, IcmpError, Network, Transport, carried};
 
@@ -25,9 +25,9 @@ use crate::egress::route_decision::RouteDecision;
 use crate::path::drop_cause::DropCause;
 use crate::path::packet::Packet;
 use crate::path::rules::connection::ConnectionDetails;
-use crate::path::rules::hooks::packet_type;
+use crate::path::rules::hooks::view;
 use crate::path::scratch::{Progress, Scratch};
-use crate::path::step::{OrDrop, Step};
+use crate::path::step::{OrDrop, Step, dropped};
 use crate::path::tracking::checksum_of;
 use crate::path::{PacketPath, TimeSource};
 use std::ops::ControlFlow;
@@ -88,6 +88,16 @@ fn inside(settings: &Settings) -> Settings {
     Settings { half_open_per_source: 0, helpers: Helpers::default(), ..settings.clone() }
 }
 
+/// The answer of the connections inside a tunnel to a packet.
+enum InsideAnswer {
+    /// It was tracked.
+    Tracked(Tracked),
+    /// The limit of the gateway or of the tunnel leaves no room for its connection.
+    NoRoom,
+    /// It is refused.
+    Refused(DropCause),
+}
+
 /// A packet that a tunnel carries.
 struct Inner {
     network: Network,
@@ -119,74 +129,81 @@ pub fn flow_inside(network: &Network) -> Option<Option<KeyedPacket>> {
 }
 
 impl PacketPath {
-    /// Has the rules judge the packet that a tunnel carries, after they have accepted the packet of
-    /// the tunnel. The kernel judges a packet for the host.
+    /// Evaluates the rules for the packet that a tunnel carries, after they have accepted the packet
+    /// of the tunnel. The kernel does so for a packet for the host.
     #[inline]
-    pub(super) fn judge_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+    pub(super) fn check_inner(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         if !packet.carries || self.rules.is_none() {
             return ControlFlow::Continue(());
         }
         if scratch.exit.route == Some(RouteDecision::Host) {
             return ControlFlow::Continue(());
         }
-        self.judge_inside(packet, scratch).or_drop()
+        self.check_inside(packet, scratch)
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn judge_inside(
-        &mut self,
-        packet: &Packet,
-        outer: &mut Scratch,
-    ) -> Result<(), DropCause> {
+    pub(super) fn check_inside(&mut self, packet: &Packet, outer: &mut Scratch) -> Step {
         let now = outer.now;
         let bytes = packet.frame.bytes();
         let bucket = self.buckets.get(packet.bucket);
-        // A packet without a flow, or of a bucket that is elsewhere, can not be judged.
-        let (bucket, flow) = bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable)?;
+        // A packet without a flow, or of a bucket that is elsewhere, can not be checked.
+        let (bucket, flow) =
+            bucket.zip(packet.flow).ok_or(DropReason::InsideUnreadable).or_drop()?;
         // Of a translated tunnel both directions have the key of the first.
         let known = outer.tracked.connection.map(|id| bucket.connections.flow_of(id));
         let inner = match carried(bytes, &packet.network) {
             Some(Carried::Frame(start)) => {
                 let end = packet.network.end as usize;
                 let is_listed = self.pass.takes(&bytes[usize::from(start)..end]);
-                return is_listed.then_some(()).ok_or(DropReason::InsideUnreadable.into());
+                return is_listed.then_some(()).ok_or(DropReason::InsideUnreadable).or_drop();
             }
             Some(Carried::Packet { network, vlan }) => {
                 Inner::of((network, vlan), known.unwrap_or(flow.keyed.key))
             }
             None => None,
         };
-        let inner = inner.ok_or(DropReason::InsideUnreadable)?;
+        let inner = inner.ok_or(DropReason::InsideUnreadable).or_drop()?;
         let mut tracked = self.track_inside(packet, &inner, now)?;
-        let judged = match outer.exit.ports {
-            Some(OutputPorts::Many(ports)) => {
-                let mut judged = Err(DropReason::InsideRefused.into());
-                let mut accepted = PortSet::default();
-                for port in ports.iter() {
-                    self.go_out_by(port, outer);
-                    match self.consult_rules(packet, &inner, &mut tracked, outer, now) {
-                        Ok(()) => accepted.insert(port),
-                        refused => judged = refused,
-                    }
-                }
-                if !accepted.is_empty() {
-                    outer.exit.ports = Some(OutputPorts::Many(accepted));
-                    judged = Ok(());
-                }
-                judged
-            }
-            _ => self.consult_rules(packet, &inner, &mut tracked, outer, now),
+        outer.opened_inside = tracked.connection.filter(|_| tracked.fresh);
+        let Some(OutputPorts::Many(ports)) = outer.exit.ports else {
+            return self.consult_rules(packet, &inner, &mut tracked, outer);
         };
-        if let (Some(id), Some((bucket, mut context))) =
-            (tracked.connection, self.inside_of(packet.bucket, now))
-        {
-            match judged {
-                Ok(()) => bucket.connections.confirm(id, &mut context)?,
-                Err(_) => bucket.connections.withdraw(id, &mut context),
+        let mut refused = dropped(DropReason::InsideRefused);
+        let mut accepted = PortSet::default();
+        for port in ports.iter() {
+            self.go_out_by(port, outer);
+            match self.consult_rules(packet, &inner, &mut tracked, outer) {
+                ControlFlow::Continue(()) => accepted.insert(port),
+                ControlFlow::Break(end) => refused = ControlFlow::Break(end),
             }
         }
-        judged
+        if accepted.is_empty() {
+            return refused;
+        }
+        outer.exit.ports = Some(OutputPorts::Many(accepted));
+        ControlFlow::Continue(())
+    }
+
+    /// The driver's part: confirms the connection inside that a packet of a tunnel has opened if the
+    /// packet goes on, and withdraws it otherwise.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle_inside(
+        &mut self,
+        id: ConnectionId,
+        goes_on: bool,
+        packet: &Packet,
+        now: Timestamp,
+    ) {
+        let Some((inside, mut context)) = self.inside_of(packet.bucket, now) else { return };
+        if goes_on {
+            let confirmed = inside.connections.confirm(id, &mut context);
+            debug_assert_eq!(confirmed, Ok(()), "nothing inside is a tunnel, and only these clash");
+        } else {
+            inside.connections.withdraw(id, &mut context);
+        }
     }
 
     /// The connections inside tunnels of a bucket, made when there are none.
@@ -197,7 +214,7 @@ impl PacketPath {
     ) -> Option<(&mut Inside, Context<'_>)> {
         let Self { buckets, tracking, counters, .. } = self;
         let content = buckets.get_mut(bucket)?;
-        let tracking = tracking.inside.as_mut()?;
+        let tracking = tracking.inside_mut()?;
         let inside = content.inside.get_or_insert_with(|| {
             let mut inside = Box::new(Inside::new(now));
             inside.connections.count_in(&mut tracking.limits, bucket.0);
@@ -207,30 +224,29 @@ impl PacketPath {
     }
 
     /// Says how a packet inside relates to the connections inside the same tunnel.
-    fn track_inside(
-        &mut self,
-        packet: &Packet,
-        inner: &Inner,
-        now: Timestamp,
-    ) -> Result<Tracked, DropCause> {
+    fn track_inside(&mut self, packet: &Packet, inner: &Inner, now: Timestamp) -> Step<Tracked> {
         let Some(keyed) = inner.keyed else {
-            return Ok(match class_without_flow(&inner.network) {
+            return ControlFlow::Continue(match class_without_flow(&inner.network) {
                 Class::Invalid(reason) => Tracked::invalid(reason.into()),
                 class => Tracked::alone(class),
             });
         };
-        let mut tracked = self.offer_inside(packet, inner, &keyed, now);
-        if tracked.is_err_and(|why| why.reason() == DropReason::TableFull)
+        let mut answer = self.offer_inside(packet, inner, &keyed, now);
+        if matches!(answer, InsideAnswer::NoRoom)
             && self.time == TimeSource::Turn
             && self.evict_inside(now)
         {
-            tracked = self.offer_inside(packet, inner, &keyed, now);
+            answer = self.offer_inside(packet, inner, &keyed, now);
         }
-        if tracked.is_err_and(|why| why.reason() == DropReason::TableFull) {
-            self.counters.conntrack.insert_failed += 1;
-            self.counters.conntrack.drop += 1;
+        match answer {
+            InsideAnswer::Tracked(tracked) => ControlFlow::Continue(tracked),
+            InsideAnswer::Refused(why) => dropped(why),
+            InsideAnswer::NoRoom => {
+                self.counters.conntrack.insert_failed += 1;
+                self.counters.conntrack.drop += 1;
+                dropped(DropReason::TableFull)
+            }
         }
-        tracked
     }
 
     fn offer_inside(
@@ -239,12 +255,13 @@ impl PacketPath {
         inner: &Inner,
         keyed: &KeyedPacket,
         now: Timestamp,
-    ) -> Result<Tracked, DropCause> {
+    ) -> InsideAnswer {
         let may_open = self.tracking.may_open(packet.frame.port);
         let hash = self.hasher.packet_hash(&keyed.key);
-        let found = self.inside_of(packet.bucket, now);
-        let (inside, mut context) = found.ok_or(DropReason::InsideRefused)?;
-        let number = inside.number(inner.passage).ok_or(DropReason::TableFull)?;
+        let Some((inside, mut context)) = self.inside_of(packet.bucket, now) else {
+            return InsideAnswer::Refused(DropReason::InsideRefused.into());
+        };
+        let Some(number) = inside.number(inner.passage) else { return InsideAnswer::NoRoom };
         let (keyed, hash) = keyed.moved(hash, number);
         let offered = TrackedPacket {
             network: &inner.network,
@@ -260,7 +277,11 @@ impl PacketPath {
             zones: None,
         };
         let tracked = inside.connections.track(&offered, &mut context);
-        tracked.refusal().map_or(Ok(tracked), |why| Err(why.into()))
+        match (tracked.verdict, tracked.refusal()) {
+            (Verdict::NoRoom(Shortage::Table | Shortage::Reserve), _) => InsideAnswer::NoRoom,
+            (_, Some(why)) => InsideAnswer::Refused(why.into()),
+            (_, None) => InsideAnswer::Tracked(tracked),
+        }
     }
 
     /// Has a connection inside some tunnel give way; false if none does.
@@ -273,7 +294,7 @@ impl PacketPath {
     /// If nothing is left of the limit of the gateway, connections inside tunnels give way, at most
     /// so many. Connections outside must not give way to them.
     pub(super) fn make_room_inside(&mut self, most: usize, now: Timestamp) {
-        if !self.tracking.inside.as_ref().is_some_and(|inside| inside.limits.is_used_up()) {
+        if !self.tracking.inside_mut().is_some_and(|inside| inside.limits.is_used_up()) {
             return;
         }
         for _ in 0..most {
@@ -281,7 +302,7 @@ impl PacketPath {
                 break;
             }
         }
-        if let Some(inside) = &mut self.tracking.inside {
+        if let Some(inside) = self.tracking.inside_mut() {
             inside.limits.give_back();
         }
     }
@@ -292,43 +313,33 @@ impl PacketPath {
         inner: &Inner,
         tracked: &mut Tracked,
         outer: &Scratch,
-        now: Timestamp,
-    ) -> Result<(), DropCause> {
-        let Some(rules) = &mut self.rules else { return Ok(()) };
+    ) -> Step {
+        let now = outer.now;
+        let Some(rules) = &mut self.rules else { return ControlFlow::Continue(()) };
         let mut scratch =
             Scratch::new(packet, Progress::Untracked, Screening::Off, outer.input, now);
         scratch.set_tracked(*tracked);
         if rules.accepts_at_once(Hook::Forward, scratch.state) {
-            return Ok(());
+            return ControlFlow::Continue(());
         }
-        (scratch.output, scratch.mark) = (outer.output, outer.mark);
+        (scratch.output, scratch.mark, scratch.priority) =
+            (outer.output, outer.mark, outer.priority);
         let inside = self.buckets.get(packet.bucket).and_then(|it| it.inside.as_ref());
         let asked = inside.and_then(|inside| {
             ConnectionDetails::of(&inside.connections, inner.keyed.as_ref(), tracked, now)
         });
-        let bytes = packet.frame.bytes();
         let zones = ZonePair::both(packet.origin.zone);
-        let view = PacketView {
-            frame: bytes,
-            network: &inner.network,
-            vlan: packet.origin.vlan,
-            packet_type: packet_type(bytes),
-            input: scratch.input,
-            output: scratch.output,
-            mark: scratch.mark,
-            priority: outer.priority,
-            routes: None,
-            connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
-        };
+        let connection = scratch.connection(zones, asked.as_ref().map(|asked| asked as _));
+        let view = view(packet, &inner.network, &scratch, connection, None);
         let outcome = rules.consult(Hook::Forward, &view, now);
         self.mark_inside(packet, &outcome, tracked, now);
         if outcome.logs.asked() > 0 {
-            self.log(&outcome, packet, now);
+            self.log(&outcome, packet, outer.output_port, now);
         }
         match outcome.decision {
             // There is nobody inside to be answered.
-            Decision::Accept | Decision::SynProxy(_) => Ok(()),
-            Decision::Drop | Decision::Reject(_) => Err(self.refused_inside(&outcome)),
+            Decision::Accept | Decision::SynProxy(_) => ControlFlow::Continue(()),
+            Decision::Drop | Decision::Reject(_) => dropped(self.refused_inside(&outcome)),
         }
     }
 

@@ -11,7 +11,6 @@ use wire::protocol;
 use super::*;
 use crate::Config;
 use crate::egress::Mode;
-use crate::path::drop_cause::DropCause;
 use crate::path::rules::ruleset::Rules;
 use crate::testing::many_workers::TestGateway;
 use crate::testing::router::*;
@@ -68,7 +67,7 @@ fn gateway_with_tunnels(
 
 const RULES_INSIDE: [&str; 3] = [KNOWN, TUNNELS, PORT_80];
 
-fn judging(workers: u16) -> TestGateway {
+fn tunnel_gateway(workers: u16) -> TestGateway {
     gateway_with_tunnels(workers, TunnelSteering::Judged, &RULES_INSIDE, 1 << 16)
 }
 
@@ -110,8 +109,8 @@ fn rules_judge_what_a_tunnel_carries_where_the_operator_says_so() {
                     .map(|port| wrap(kind, &from_inside(CLIENT, PEER), &opening((flow, port))[0]));
                 let sent = gateway.offer(0, &allowed).expect("it goes on");
                 assert_eq!(sent[34..], allowed[34..], "{kind:?}: the inside is as it was");
-                let is_judged = mode == TunnelSteering::Judged;
-                assert_eq!(gateway.offer(0, &closed).is_none(), is_judged, "{kind:?} {mode:?}");
+                let is_inspected = mode == TunnelSteering::Judged;
+                assert_eq!(gateway.offer(0, &closed).is_none(), is_inspected, "{kind:?} {mode:?}");
             }
             match mode {
                 TunnelSteering::Judged => {
@@ -126,7 +125,7 @@ fn rules_judge_what_a_tunnel_carries_where_the_operator_says_so() {
 
 #[test]
 fn a_refused_inner_packet_leaves_no_tunnel() {
-    let mut gateway = judging(2);
+    let mut gateway = tunnel_gateway(2);
     assert_eq!(gateway.offer(0, &out(&opening((2000, 22))[0])), None);
     assert_eq!((gateway.connections(), inside(&gateway)), (0, 0));
     // A packet that the rules refuse outside is refused for that.
@@ -136,8 +135,28 @@ fn a_refused_inner_packet_leaves_no_tunnel() {
 }
 
 #[test]
+fn a_tunnel_packet_that_a_later_stage_refuses_leaves_nothing_inside() {
+    let outer = from_inside(CLIENT, PEER).dont_fragment();
+    let [syn, _] = opening((2000, 80));
+    for (mtu, stays) in [(1500, 1), (40, 0)] {
+        let mut gateway = tunnel_gateway(2);
+        for handle in &mut gateway.handles {
+            handle.tell(Command::SetMtus(vec![Some(1500), Some(mtu)])).unwrap();
+        }
+        for fragment in outer.fragments(protocol::IPIP, &syn[14..], 24) {
+            gateway.arrive(0, &fragment);
+        }
+        gateway.run_until_idle();
+        // The rules accept both packets. Only then the link ahead turns out to be too short.
+        let refused = if stays == 0 { vec![DropReason::FragNeeded] } else { vec![] };
+        assert_eq!(gateway.reasons(), refused);
+        assert_eq!((gateway.connections(), inside(&gateway)), (stays, stays));
+    }
+}
+
+#[test]
 fn an_answer_is_established_in_its_own_tunnel_and_nowhere_else() {
-    let mut gateway = judging(3);
+    let mut gateway = tunnel_gateway(3);
     for flow in 2000..2030 {
         let [syn, answer] = opening((flow, 80));
         // Tunnels by themselves are open from both ends.
@@ -157,7 +176,7 @@ fn an_answer_is_established_in_its_own_tunnel_and_nowhere_else() {
 
 #[test]
 fn flows_inside_and_outside_are_never_one() {
-    let mut gateway = judging(3);
+    let mut gateway = tunnel_gateway(3);
     let ports = (2000, 80);
     let syn = tcp(&from_inside(CLIENT, PEER), ports, SYN, (1, 0));
     assert!(gateway.offer(0, &syn).is_some());
@@ -166,7 +185,7 @@ fn flows_inside_and_outside_are_never_one() {
     assert_eq!(gateway.offer(0, &out(&answer)), None);
     let data = tcp(&PacketBuilder::v4(CLIENT, PEER), (2000, 23), ACK, (2, 2));
     assert_eq!(gateway.offer(0, &out(&data)), None);
-    // And what is known inside is not outside.
+    // A flow that is known inside is not known outside.
     let [syn, _] = opening((3000, 80));
     assert!(gateway.offer(0, &out(&syn)).is_some());
     let answer = tcp(&from_inside(FAR, NEAR), (80, 3000), SYN | ACK, (1, 2));
@@ -176,7 +195,7 @@ fn flows_inside_and_outside_are_never_one() {
 
 #[test]
 fn an_error_inside_is_related_to_the_flow_inside() {
-    let mut gateway = judging(3);
+    let mut gateway = tunnel_gateway(3);
     for flow in 2000..2030 {
         let [syn, _] = opening((flow, 80));
         assert!(gateway.offer(0, &out(&syn)).is_some());
@@ -202,7 +221,7 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
     use crate::path::packet::Packet;
     use crate::path::scratch::{Progress, Scratch};
 
-    let mut gateway = judging(2);
+    let mut gateway = tunnel_gateway(2);
     let frame = netio::FramePool::new(0, 0).copy_of(&out(&opening((2000, 80))[0])).unwrap();
     let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
     let keyed = flow::FlowKey::of_packet(&network, flow::Zone(0)).unwrap();
@@ -225,15 +244,15 @@ fn a_tunnel_without_a_flow_or_in_no_bucket_of_the_worker_is_refused() {
         alias_in: None,
     };
     let (now, own) = (gateway.now, usize::from(gateway.owners[0].0));
-    let mut judge = |worker: usize, packet: &Packet| {
+    let mut check = |worker: usize, packet: &Packet| {
         let mut scratch = Scratch::new(packet, Progress::Untracked, Screening::Off, 0, now);
         scratch.set_tracked(Tracked::alone(flow::Class::Untracked));
-        gateway.workers[worker].path.judge_inside(packet, &mut scratch).map_err(DropCause::reason)
+        gateway.workers[worker].path.check_inside(packet, &mut scratch)
     };
-    assert_eq!(judge(own, &packet), Err(DropReason::InsideUnreadable));
+    assert_eq!(check(own, &packet), dropped(DropReason::InsideUnreadable));
     packet.flow = Some(crate::path::packet::TrackedFlow { keyed, hash: None });
-    assert_eq!(judge(1 - own, &packet), Err(DropReason::InsideUnreadable));
-    assert_eq!(judge(own, &packet), Ok(()));
+    assert_eq!(check(1 - own, &packet), dropped(DropReason::InsideUnreadable));
+    assert_eq!(check(own, &packet), ControlFlow::Continue(()));
 }
 
 #[test]
@@ -241,7 +260,7 @@ fn without_rules_nothing_inside_a_tunnel_is_judged() {
     let datagram = PacketBuilder::v4(NEAR, FAR).fragments(protocol::TCP, &[0; 64], 32);
     let [syn, _] = opening((2000, 22));
     let nested = wrap(Kind::Gre, &PacketBuilder::v4(NEAR, FAR), &syn);
-    let mut gateway = judging(2);
+    let mut gateway = tunnel_gateway(2);
     for handle in &mut gateway.handles {
         handle.tell(crate::worker::command::Command::Rules(None)).unwrap();
     }
@@ -278,14 +297,19 @@ fn an_inner_packet_without_readable_ports_is_refused() {
     let closed = gre(0x6558, &opening((2000, 22))[0]);
     let arp = gre(0x6558, &[&[2; 12][..], &[8, 6], &[0; 28]].concat());
     for mode in [TunnelSteering::Inner, TunnelSteering::Judged] {
-        let is_judged = mode == TunnelSteering::Judged;
+        let is_inspected = mode == TunnelSteering::Judged;
         let mut gateway = gateway_with_tunnels(2, mode, &RULES_INSIDE, 1 << 16);
         for (number, frame) in unreadable.iter().enumerate() {
-            assert_eq!(gateway.offer(0, frame).is_none(), is_judged, "number {number}, {mode:?}");
+            assert_eq!(
+                gateway.offer(0, frame).is_none(),
+                is_inspected,
+                "number {number}, {mode:?}"
+            );
         }
-        let expected: &[DropReason] = if is_judged { &[DropReason::InsideUnreadable] } else { &[] };
+        let expected: &[DropReason] =
+            if is_inspected { &[DropReason::InsideUnreadable] } else { &[] };
         assert_eq!(gateway.reasons(), expected);
-        assert_eq!(gateway.offer(0, &closed).is_none(), is_judged);
+        assert_eq!(gateway.offer(0, &closed).is_none(), is_inspected);
         assert!(gateway.offer(0, &bridged).is_some());
         assert!(gateway.offer(0, &arp).is_some());
     }
@@ -293,7 +317,7 @@ fn an_inner_packet_without_readable_ports_is_refused() {
 
 #[test]
 fn rules_that_are_exchanged_judge_what_was_there_before() {
-    let mut gateway = judging(2);
+    let mut gateway = tunnel_gateway(2);
     let [syn, answer] = opening((2000, 80));
     assert!(gateway.offer(0, &out(&syn)).is_some());
     for (revision, rules, passes) in
@@ -411,8 +435,8 @@ fn sample() -> impl Strategy<Value = Sample> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Of the same packets a gateway that judges what tunnels carry lets out those that one which
-    /// does not lets out, byte for byte, or fewer; and of plain packets exactly as many.
+    /// Two gateways get the same packets, and one of them inspects the inside of tunnels. That one
+    /// lets out a subset of the packets of the other, byte for byte, and all of its plain packets.
     #[test]
     fn judging_what_tunnels_carry_can_only_refuse(
         samples in prop::collection::vec(sample(), 20..150),
@@ -433,9 +457,9 @@ proptest! {
                 }
             }
             let frame = sample.frame();
-            let (plain, judged) = (without.offer(sample.port, &frame), with.offer(sample.port, &frame));
-            if judged.is_some() || sample.kind.is_none() {
-                prop_assert_eq!(judged, plain, "number {}: {:?}", number, sample);
+            let (plain, inspected) = (without.offer(sample.port, &frame), with.offer(sample.port, &frame));
+            if inspected.is_some() || sample.kind.is_none() {
+                prop_assert_eq!(inspected, plain, "number {}: {:?}", number, sample);
             }
         }
         let mut reasons = with.reasons();
@@ -450,7 +474,7 @@ proptest! {
     fn flows_inside_go_on_while_buckets_move(
         moves in prop::collection::vec((any::<u16>(), any::<u16>(), 0..6u16), 20..80),
     ) {
-        let mut gateway = judging(3);
+        let mut gateway = tunnel_gateway(3);
         for flow in 2000..2006 {
             let [syn, answer] = opening((flow, 80));
             prop_assert!(gateway.offer(0, &out(&syn)).is_some());

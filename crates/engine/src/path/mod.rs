@@ -24,6 +24,7 @@ pub mod packet;
 pub mod pass_list;
 pub mod peers;
 pub mod prefetch;
+mod proxied;
 pub mod reassembly;
 pub mod recent_drops;
 pub mod records;
@@ -32,6 +33,7 @@ pub mod replication;
 mod resteering;
 pub mod rules;
 pub mod scratch;
+mod segments;
 pub mod selection;
 pub mod settings;
 pub mod stages;
@@ -57,11 +59,11 @@ use crate::path::host_questions::HostQuestions;
 use crate::path::nat::translation::Translator;
 use crate::path::packet::Packet;
 use crate::path::pass_list::PassList;
-use crate::path::reassembly::Reassembly;
+use crate::path::reassembly::{Discarded, Reassembly};
 use crate::path::recent_drops::RecentDrops;
 use crate::path::records::LateImports;
 use crate::path::replication::ChangeSender;
-use crate::path::rules::ruleset::WorkerRules;
+use crate::path::rules::worker_rules::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
 use crate::path::upkeep::Upkeep;
@@ -96,6 +98,9 @@ pub struct PacketPath {
     /// The frames of a datagram that is sent or dropped as the fragments it came in; empty between
     /// packets, and kept for its memory.
     apart: Vec<Frame>,
+    /// The fragments that reassembly has given up, until the driver drops them; empty between
+    /// packets, and kept for its memory.
+    discarded: Vec<Discarded>,
     tracking: Tracking,
     syn_proxy: SynProxy,
     /// The rules that judge packets.

@@ -26,7 +26,7 @@ fn config() -> Config {
 fn connections(gateway: &TestGateway) -> Vec<u64> {
     let mut all = vec![0; MOST_ZONES];
     for worker in &gateway.workers {
-        for (zone, connections) in worker.path.tracking.limits.zones() {
+        for (zone, connections) in worker.path.tracking.limits().zones() {
             all[usize::from(zone.0) - 1] += connections;
         }
     }

@@ -105,13 +105,14 @@ impl Pieces {
     }
 }
 
+/// A fragment that reassembly has given up, and why.
+pub type Discarded = (Fragment, defrag::DiscardCause);
+
 /// The state that a worker needs to reassemble.
 #[derive(Debug)]
 pub struct Reassembly {
     queues: Reassembler<Fragment>,
     memory: Memory,
-    /// Fragments that were given up in the last call and are still to be dropped.
-    discarded: Vec<(Fragment, defrag::DiscardCause)>,
     #[expect(clippy::vec_box, reason = "what is reused are the boxes, which travel in packets")]
     spare: Vec<Box<Pieces>>,
 }
@@ -148,7 +149,7 @@ impl DatagramMemory {
 impl Reassembly {
     /// Creates a part that holds nothing.
     pub fn new(secret: HashKey, memory: Memory) -> Self {
-        Self { queues: Reassembler::new(secret), memory, discarded: Vec::new(), spare: Vec::new() }
+        Self { queues: Reassembler::new(secret), memory, spare: Vec::new() }
     }
 
     /// Takes the share of one of this many workers of the memory for fragments.
@@ -181,14 +182,16 @@ impl Reassembly {
         DatagramStatus { count, v4: memory(Family::V4), v6: memory(Family::V6) }
     }
 
+    /// Works on the incomplete datagrams. Fragments that are given up go to `discarded`.
     fn call<R>(
         &mut self,
+        discarded: &mut Vec<Discarded>,
         now: Timestamp,
         settings: &defrag::Settings,
         counters: &mut DefragCounters,
         work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
     ) -> R {
-        let mut discard = |fragment, why| self.discarded.push((fragment, why));
+        let mut discard = |fragment, why| discarded.push((fragment, why));
         let mut context =
             Context { now, settings, memory: &mut self.memory, counters, discard: &mut discard };
         work(&mut self.queues, &mut context)
@@ -212,7 +215,8 @@ impl PacketPath {
         work: impl FnOnce(&mut Reassembler<Fragment>, &mut Context<'_, Fragment>) -> R,
     ) -> R {
         let settings = &self.tracking.settings().defrag;
-        let result = self.reassembly.call(now, settings, &mut self.counters.defrag, work);
+        let (discarded, counters) = (&mut self.discarded, &mut self.counters.defrag);
+        let result = self.reassembly.call(discarded, now, settings, counters, work);
         self.drop_discarded(now);
         result
     }
@@ -236,9 +240,11 @@ impl PacketPath {
         let mut pieces = self.reassembly.spare.pop().unwrap_or_default();
         let settings = &self.tracking.settings().defrag;
         let counters = &mut self.counters.defrag;
-        let outcome = self.reassembly.call(now, settings, counters, |queues, context| {
-            queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)
-        });
+        let discarded = &mut self.discarded;
+        let outcome =
+            self.reassembly.call(discarded, now, settings, counters, |queues, context| {
+                queues.insert(piece, bucket.0, fragment, &mut pieces.fragments, context)
+            });
         match outcome {
             Outcome::Complete(summary) => {
                 self.complete(packet, pieces, &summary, origin, timestamp)
@@ -282,14 +288,14 @@ impl PacketPath {
     /// section 4.5); for IPv4 only the destination does (RFC 792).
     #[inline]
     pub(super) fn drop_discarded(&mut self, now: Timestamp) {
-        if !self.reassembly.discarded.is_empty() {
+        if !self.discarded.is_empty() {
             self.drop_all_discarded(now);
         }
     }
 
     #[cold]
     fn drop_all_discarded(&mut self, now: Timestamp) {
-        while let Some((fragment, why)) = self.reassembly.discarded.pop() {
+        while let Some((fragment, why)) = self.discarded.pop() {
             let is_late = why.reason() == DropReason::FragTimeout;
             if is_late && self.forwarder.router().is_some() && is_first_of_ipv6(&fragment.frame) {
                 self.tell(&fragment.frame, Message::ReassemblyTime, now);
@@ -354,10 +360,12 @@ impl PacketPath {
         loop {
             let settings = &self.tracking.settings().defrag;
             let counters = &mut self.counters.defrag;
-            let expired = self.reassembly.call(Timestamp::NEVER, settings, counters, expire);
+            let mut discarded = Vec::new();
+            let expired =
+                self.reassembly.call(&mut discarded, Timestamp::NEVER, settings, counters, expire);
             // They are dropped after each round, because all of them may not fit into memory
             // twice.
-            for (fragment, why) in std::mem::take(&mut self.reassembly.discarded) {
+            for (fragment, why) in discarded {
                 self.drop_frame(fragment.frame, why.at_the_end().into());
             }
             if expired == 0 {

@@ -27,6 +27,8 @@ pub struct RecentDrop {
     pub at: Timestamp,
     /// The port that it came in by.
     pub port: PortId,
+    /// The port that it was to leave by, in a line that a rule asks for, if that is known.
+    pub output: Option<PortId>,
     /// Its zone.
     pub zone: Zone,
     /// Its outermost VLAN, 0 for none.
@@ -49,7 +51,22 @@ impl RecentDrop {
         head[..kept].copy_from_slice(&frame.bytes()[..kept]);
         let (length, why) = (frame.len() as u32, why.about(frame.bytes()));
         let Origin { zone, vlan, .. } = zones.origin(frame.port, vlan_of(frame.bytes()));
-        Self { at, port: frame.port, zone, vlan, sequence: frame.sequence, length, why, head }
+        Self {
+            at,
+            port: frame.port,
+            output: None,
+            zone,
+            vlan,
+            sequence: frame.sequence,
+            length,
+            why,
+            head,
+        }
+    }
+
+    /// The same with the port that it was to leave by.
+    pub fn with_output(self, output: Option<PortId>) -> Self {
+        Self { output, ..self }
     }
 
     /// The packet, with zeros behind its first bytes.

@@ -44,9 +44,9 @@ fn of_workers_that_are_gone_the_latest_for_each_reason_are_kept() {
         }
         inherited.add(WorkerId(worker as u16), drops.kept());
     }
-    let told = inherited.kept().iter().map(|(worker, it)| (worker.0, it.at.as_nanos()));
-    let told: Vec<_> = told.collect();
-    assert_eq!(told, [(0, 1002), (0, 1001), (0, 1000), (1, 992), (50, 1)]);
+    let kept = inherited.kept().iter().map(|(worker, it)| (worker.0, it.at.as_nanos()));
+    let kept: Vec<_> = kept.collect();
+    assert_eq!(kept, [(0, 1002), (0, 1001), (0, 1000), (1, 992), (50, 1)]);
 }
 
 #[test]

@@ -82,6 +82,17 @@ impl<R> Default for ImportedLot<R> {
     }
 }
 
+/// The result of making a connection of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordImport {
+    /// This is the connection. Its replies may still have to find out whether they find it.
+    Made(ConnectionId),
+    /// The record was refused.
+    Refused(ImportRefusal),
+    /// The worker can not make it now. Another try may succeed.
+    Later,
+}
+
 impl PacketPath {
     /// The records of a piece of a bucket; `None` if the bucket is not here.
     pub(crate) fn export(
@@ -106,7 +117,7 @@ impl PacketPath {
         now: Timestamp,
     ) -> ExportedAnnouncements {
         let (mut records, interfaces) = (Vec::new(), interfaces_of(&self.forwarder));
-        let expectations = &self.tracking.expectations;
+        let expectations = self.tracking.expectations();
         let each = |record| records.push(record);
         let rest = expectations.records_from(from, ANNOUNCEMENTS, interfaces, now, each);
         (records, rest)
@@ -121,12 +132,9 @@ impl PacketPath {
     ) -> ImportedLot<AnnouncementRecord> {
         let mut lot = ImportedLot::default();
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
-        let importing = Importing {
-            hash: &|key: &FlowKey| hasher.table_hash(key),
-            interfaces: interfaces_of(forwarder),
-            map_epoch: 0,
-            needs_addresses: false,
-        };
+        // No announcement asks for the epoch of a zone.
+        let hash_of = |key: &FlowKey| hasher.table_hash(key);
+        let importing = importing(&hash_of, forwarder, 0, false);
         for (id, record) in records {
             let Some(bucket) = buckets.get(id) else {
                 lot.back.push((id, record));
@@ -152,7 +160,7 @@ impl PacketPath {
         let mut epoch = (Zone::default(), self.tracking.zones().map_epoch(Zone::default()));
         for (bucket, record) in records {
             // Aliases are told to other workers. Their rings have to have room.
-            if self.buckets.get(bucket).is_none() || !self.buckets.take_news() {
+            if self.buckets.get(bucket).is_none() || !self.buckets.have_room_for_news() {
                 lot.back.push((bucket, record));
                 continue;
             }
@@ -161,10 +169,10 @@ impl PacketPath {
                 epoch = (zone, self.tracking.zones().map_epoch(zone));
             }
             match self.import_one(bucket, &record, (epoch.1, needs_addresses), now) {
-                Ok(_) => lot.imported += 1,
-                Err(Some(ImportRefusal::Opening)) => lot.unsettled.push(record),
-                Err(Some(refusal)) => lot.refused.push(refusal),
-                Err(None) => lot.back.push((bucket, record)),
+                RecordImport::Made(_) => lot.imported += 1,
+                RecordImport::Refused(ImportRefusal::Opening) => lot.unsettled.push(record),
+                RecordImport::Refused(refusal) => lot.refused.push(refusal),
+                RecordImport::Later => lot.back.push((bucket, record)),
             }
             // It may have taken the place of others that have aliases.
             self.remove_aliases();
@@ -172,56 +180,62 @@ impl PacketPath {
         lot
     }
 
-    /// The error is the reason of a refusal; `None` if another try may succeed.
+    /// Makes a connection of a record.
     pub(super) fn import_one(
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
         (epoch, needs_addresses): (u16, bool),
         now: Timestamp,
-    ) -> Result<ConnectionId, Option<ImportRefusal>> {
+    ) -> RecordImport {
         let original = record.original();
         let hash = self.hasher.table_hash(&original.key);
         if !record.needs_no_alias() && self.has_other(id, &record.reply(), now) {
             self.counters.conntrack.import_refused += 1;
-            return Err(Some(ImportRefusal::Clash));
+            return RecordImport::Refused(ImportRefusal::Clash);
         }
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
         let Some(Bucket { connections, aliases, .. }) = buckets.get_mut(id) else {
-            return Err(None);
+            return RecordImport::Later;
         };
         if aliases.owner(&original, hash).is_some() {
             counters.conntrack.import_refused += 1;
-            return Err(Some(ImportRefusal::Clash));
+            return RecordImport::Refused(ImportRefusal::Clash);
         }
         let hash_of = |key: &FlowKey| hasher.table_hash(key);
         let importing = importing(&hash_of, forwarder, epoch, needs_addresses);
         let zone = Some(record.zones().named());
         let mut context = tracking.context_of(zone, now, counters);
-        let imported = connections.import(record, importing, &mut context).map_err(Some)?;
+        let imported = match connections.import(record, importing, &mut context) {
+            Ok(imported) => imported,
+            Err(refusal) => return RecordImport::Refused(refusal),
+        };
+        let made = RecordImport::Made(imported.id());
         let needs_no_alias = matches!(imported, Imported::Joined(_)) || record.needs_no_alias();
         if needs_no_alias || self.tracking.settings().conntrack.faults.imports_no_aliases() {
-            return Ok(imported.id());
+            return made;
         }
         let filing = self.direct(id, (original, hash), record.reply(), None, now);
-        let refusal = match filing {
-            Some(Filing::Filed) => None,
+        let result = match filing {
+            Some(Filing::Filed) => made,
             None => {
                 self.late_imports.waiting.insert(original.key);
-                None
+                made
             }
-            Some(Filing::Taken) => Some(Some(ImportRefusal::Clash)),
-            Some(Filing::Full) => Some(Some(ImportRefusal::Index)),
+            Some(Filing::Taken) => RecordImport::Refused(ImportRefusal::Clash),
+            Some(Filing::Full) => RecordImport::Refused(ImportRefusal::Index),
             // So many packets wait for aliases now that this one can not be asked for.
-            Some(Filing::Crowded) => Some(None),
+            Some(Filing::Crowded) => RecordImport::Later,
         };
-        if let Some(refusal) = refusal {
-            self.take_back_import(id, (original, hash), now);
-            self.counters.conntrack.import_refused += u64::from(refusal.is_some());
-            return Err(refusal);
+        match result {
+            RecordImport::Made(_) => self.resteer_imported(id, (original, hash), now),
+            RecordImport::Refused(_) => {
+                self.take_back_import(id, (original, hash), now);
+                self.counters.conntrack.import_refused += 1;
+            }
+            RecordImport::Later => self.take_back_import(id, (original, hash), now),
         }
-        self.resteer_imported(id, (original, hash), now);
-        Ok(imported.id())
+        result
     }
 
     /// True if packets like `reply` belong to another connection than one in the bucket `owner`, as

@@ -6,13 +6,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use conntrack::{Change, ConnectionRecord, Cursor, ImportRefusal};
-use flow::{KeyedPacket, Timestamp};
+use conntrack::{
+    Change, ConnectionId, ConnectionRecord, Context, Cursor, ImportRefusal, Importing, Owner, Table,
+};
+use flow::{FlowKey, KeyedPacket, PortPart, Timestamp};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::BucketId;
 
 use crate::path::PacketPath;
-use crate::path::records::{importing, interfaces_of};
+use crate::path::bucket::Bucket;
+use crate::path::records::{RecordImport, importing, interfaces_of};
 use crate::rings::link::Wakeup;
 
 /// Changes that go through the ring in one piece at most.
@@ -40,6 +43,47 @@ pub struct ChangeSender {
     lots: Producer<Lot>,
     /// Memory that comes back.
     spare: Consumer<Vec<Change>>,
+}
+
+impl ChangeSender {
+    /// The time since which changes are wanted.
+    pub fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// True if nobody reads any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.lots.is_abandoned()
+    }
+
+    /// True while the ring has no room.
+    pub fn is_full(&self) -> bool {
+        self.lots.is_full()
+    }
+
+    /// Sends changes, as many as there is room and time for. `next` shows up to so many changes of
+    /// one more table and says whether some of its ends were lost; `None`: no table has changes.
+    pub fn send_from(&mut self, mut next: impl FnMut(usize, &mut Vec<Change>) -> Option<bool>) {
+        let (mut left, mut is_over) = (CHANGES_A_TURN, false);
+        while left > 0 && !is_over && !self.is_full() {
+            let changes = self.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
+            let mut lot = Lot { changes, has_lost: false };
+            // Most tables have one change or two, so a lot has those of several.
+            while left > 0 && lot.changes.len() < LOT {
+                let before = lot.changes.len();
+                let Some(has_lost) = next(LOT - before, &mut lot.changes) else {
+                    is_over = true;
+                    break;
+                };
+                lot.has_lost |= has_lost;
+                left = left.saturating_sub((lot.changes.len() - before).max(1));
+            }
+            if !lot.changes.is_empty() || lot.has_lost {
+                // The ring has room, and nobody else writes to it.
+                let _ = self.lots.push(lot);
+            }
+        }
+    }
 }
 
 /// The other end.
@@ -114,42 +158,104 @@ impl ChangeStream {
 }
 
 /// A change of a copy of a peer's connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyChange {
-    /// It has this state.
-    State(Box<ConnectionRecord>),
-    /// It has ended.
+    /// The peer owns it, and it has this state.
+    State {
+        /// The state.
+        record: Box<ConnectionRecord>,
+        /// If this node owns such a connection, or one with the same packets, that of the peer
+        /// remains.
+        prevails: bool,
+    },
+    /// The peer owned it, and it has ended.
     End(KeyedPacket),
+    /// This node owns it, and packets that came to the peer have brought it into this state.
+    News(Box<ConnectionRecord>),
+    /// This node owns it, and a packet that came to the peer or the peer's operator has ended it.
+    EndNews(KeyedPacket),
 }
 
 impl CopyChange {
     /// Key and sender of the packets of the connection's originator.
     pub fn original(&self) -> KeyedPacket {
         match self {
-            Self::State(record) => record.original(),
-            Self::End(original) => *original,
+            Self::State { record, .. } | Self::News(record) => record.original(),
+            Self::End(original) | Self::EndNews(original) => *original,
         }
     }
 }
 
-/// The results for some changes of copies.
+/// The result of a change.
+enum Done {
+    Made,
+    Changed,
+    /// True if there was such a connection.
+    Ended(bool),
+    /// The connection of this node prevails.
+    Kept,
+    /// So many connections of this node were given up for it.
+    GivenUp(u64),
+}
+
+/// The reason why a change was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotDone {
+    Refused(ImportRefusal),
+    /// Another try may succeed.
+    Later,
+}
+
+/// Connections in a piece of a bucket that have another owner now.
 #[derive(Debug, Default)]
-pub struct AppliedLot {
+pub struct Passed {
+    /// Key and sender of their originators' packets, if this node owned them.
+    pub flows: Vec<KeyedPacket>,
+    /// The start of the next piece; `None` if this was the last.
+    pub rest: Option<Cursor>,
+}
+
+/// The results of changes of copies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopyReport {
     /// Connections that were made.
     pub made: u64,
     /// Connections that got another state.
     pub changed: u64,
     /// Connections that were ended.
     pub ended: u64,
-    /// Connections that were not made, with the reasons.
-    pub refused: Vec<(KeyedPacket, ImportRefusal)>,
+    /// Changes that were not made, with the reasons.
+    pub refused: Vec<(CopyChange, ImportRefusal)>,
+    /// Connections of the peer that those of this node prevail over.
+    pub kept: Vec<KeyedPacket>,
+    /// Connections of this node that those of the peer have prevailed over.
+    pub given_up: u64,
+}
+
+impl CopyReport {
+    /// Adds the results of other changes.
+    pub fn add(&mut self, other: Self) {
+        self.made += other.made;
+        self.changed += other.changed;
+        self.ended += other.ended;
+        self.refused.extend(other.refused);
+        self.kept.extend(other.kept);
+        self.given_up += other.given_up;
+    }
+}
+
+/// The results for some changes of copies at one worker.
+#[derive(Debug, Default)]
+pub struct AppliedLot {
+    /// The results of those that were made or refused.
+    pub report: CopyReport,
     /// Changes that this worker could not make now. They come back, for another try.
     pub back: Vec<(BucketId, CopyChange)>,
 }
 
 /// All connections of a piece of a bucket.
 #[derive(Debug, Default)]
-pub struct ToldPiece {
+pub struct ReplicationPiece {
     /// Their states.
     pub changes: Vec<Change>,
     /// The start of the next piece; `None` if this was the last.
@@ -163,56 +269,60 @@ impl PacketPath {
         self.begin_replication(now);
     }
 
-    /// Whether copies of a peer's connections stay when their time is over, and a bridge forwards
-    /// nothing.
+    /// Sets whether a bridge forwards nothing.
     pub(crate) fn set_stands_by(&mut self, stands_by: bool) {
-        self.tracking.replication.set_stands_by(stands_by);
         self.forwarder.set_stands_by(stands_by);
+    }
+
+    /// Gives only this part of all ports and identifications away from now on.
+    pub(crate) fn divide_ports(&mut self, part: PortPart) {
+        self.translator.set_part(part);
     }
 
     /// Begins a turn in which changes are collected, if anybody wants them.
     pub(super) fn begin_replication(&mut self, now: Timestamp) {
         let followed = self.change_sender.as_ref().map(|sender| now.since(sender.since));
-        self.tracking.replication.begin_turn(followed);
+        self.tracking.replication_mut().begin_turn(followed);
     }
 
     /// Sends what the peer has to hear of. True if there is more, for which the ring has room.
     pub(super) fn send_changes(&mut self, now: Timestamp) -> bool {
-        if !self.tracking.replication.has_tables() {
+        if !self.tracking.replication().has_tables() {
             return false;
         }
         let Some(sender) = &mut self.change_sender else { return false };
-        if sender.lots.is_abandoned() {
+        if sender.is_abandoned() {
             self.set_change_sender(None, now);
             return false;
         }
-        let mut left = CHANGES_A_TURN;
-        while left > 0 && !sender.lots.is_full() {
-            let Some(place) = self.tracking.replication.next_table() else { return false };
-            let Some(bucket) = self.buckets.get_mut(BucketId(place)) else { continue };
-            let changes = sender.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
-            let mut lot = Lot { changes, has_lost: false };
-            let interfaces = interfaces_of(&self.forwarder);
-            let mut context = self.tracking.context(now, &mut self.counters);
-            let push = |change| lot.changes.push(change);
-            lot.has_lost = bucket.connections.take_changes(LOT, interfaces, &mut context, push);
-            left = left.saturating_sub(lot.changes.len().max(1));
-            if !lot.changes.is_empty() || lot.has_lost {
-                // The ring has room, and nobody else writes to it.
-                let _ = sender.lots.push(lot);
+        let Self { buckets, tracking, forwarder, counters, .. } = self;
+        sender.send_from(|budget, changes| {
+            loop {
+                let place = tracking.replication_mut().next_table()?;
+                // The bucket may have left.
+                let Some(bucket) = buckets.get_mut(BucketId(place)) else { continue };
+                let interfaces = interfaces_of(forwarder);
+                let mut context = tracking.context(now, counters);
+                let push = |change| changes.push(change);
+                return Some(bucket.connections.take_changes(
+                    budget,
+                    interfaces,
+                    &mut context,
+                    push,
+                ));
             }
-        }
-        !sender.lots.is_full() && self.tracking.replication.has_tables()
+        });
+        !sender.is_full() && self.tracking.replication().has_tables()
     }
 
-    /// All connections of a piece of a bucket, of which a peer hears now; `None` if the bucket is
+    /// The connections of this node in a piece of a bucket, of which a peer hears now; `None` if the bucket is
     /// not here.
     pub(crate) fn tell_all(
         &mut self,
         bucket: BucketId,
         from: Cursor,
         now: Timestamp,
-    ) -> Option<ToldPiece> {
+    ) -> Option<ReplicationPiece> {
         let Self { buckets, tracking, forwarder, counters, .. } = self;
         let bucket = buckets.get_mut(bucket)?;
         let interfaces = interfaces_of(forwarder);
@@ -220,7 +330,7 @@ impl PacketPath {
         let context = tracking.context(now, counters);
         let push = |change| changes.push(change);
         let rest = bucket.connections.tell_all_from(from, PIECE, interfaces, &context, push);
-        Some(ToldPiece { changes, rest })
+        Some(ReplicationPiece { changes, rest })
     }
 
     /// Makes changes of a peer's connections here, in their order.
@@ -230,28 +340,24 @@ impl PacketPath {
         now: Timestamp,
     ) -> AppliedLot {
         let mut lot = AppliedLot::default();
+        let report = &mut lot.report;
         for (bucket, change) in changes {
             // Aliases are told to other workers. Their rings have to have room.
-            let is_here = self.buckets.get(bucket).is_some();
-            if !is_here
-                && self.tracking.settings().conntrack.faults.loses_records_of_moved_buckets()
-            {
-                continue;
-            }
-            if !is_here || !self.buckets.take_news() {
+            if self.buckets.get(bucket).is_none() || !self.buckets.have_room_for_news() {
                 lot.back.push((bucket, change));
                 continue;
             }
-            match change {
-                CopyChange::End(original) => {
-                    lot.ended += u64::from(self.end_copy(bucket, &original, now))
+            match self.apply_one(bucket, &change, now) {
+                Ok(Done::Made) => report.made += 1,
+                Ok(Done::Changed) => report.changed += 1,
+                Ok(Done::Ended(ended)) => report.ended += u64::from(ended),
+                Ok(Done::Kept) => report.kept.push(change.original()),
+                Ok(Done::GivenUp(count)) => {
+                    report.changed += 1;
+                    report.given_up += count;
                 }
-                CopyChange::State(record) => match self.set_copy(bucket, &record, now) {
-                    Ok(true) => lot.made += 1,
-                    Ok(false) => lot.changed += 1,
-                    Err(Some(refusal)) => lot.refused.push((record.original(), refusal)),
-                    Err(None) => lot.back.push((bucket, CopyChange::State(record))),
-                },
+                Err(NotDone::Refused(refusal)) => report.refused.push((change, refusal)),
+                Err(NotDone::Later) => lot.back.push((bucket, change)),
             }
             // It may have taken the place of others that have aliases.
             self.remove_aliases();
@@ -259,39 +365,195 @@ impl PacketPath {
         lot
     }
 
-    /// True if there was such a connection.
-    fn end_copy(&mut self, bucket: BucketId, original: &KeyedPacket, now: Timestamp) -> bool {
+    fn apply_one(
+        &mut self,
+        id: BucketId,
+        change: &CopyChange,
+        now: Timestamp,
+    ) -> Result<Done, NotDone> {
+        let original = change.original();
         let hash = self.hasher.table_hash(&original.key);
         let Self { buckets, tracking, counters, .. } = self;
-        let Some(bucket) = buckets.get_mut(bucket) else { return false };
+        let Some(Bucket { connections, .. }) = buckets.get_mut(id) else {
+            return Err(NotDone::Later);
+        };
         let mut context = tracking.context(now, counters);
-        bucket.connections.end_original(original, hash, &mut context)
+        match change {
+            CopyChange::End(_) => {
+                Ok(Done::Ended(connections.end_copy(&original, hash, &mut context)))
+            }
+            CopyChange::EndNews(_) => {
+                Ok(Done::Ended(connections.end_original(&original, hash, &mut context)))
+            }
+            CopyChange::State { record, prevails: false }
+                if connections.owner_of(&record.original(), hash) == Some(Owner::This) =>
+            {
+                connections.repeat_to_peer(&original, hash, &mut context);
+                Ok(Done::Kept)
+            }
+            CopyChange::State { record, prevails } => self.set_copy(id, record, *prevails, now),
+            CopyChange::News(record) => self.take_news(id, record, now),
+        }
     }
 
-    /// True for a connection that was made, false for one that has another state now.
+    /// Gives the peer's connection this state, or makes it.
     fn set_copy(
         &mut self,
-        bucket: BucketId,
+        id: BucketId,
+        record: &ConnectionRecord,
+        prevails: bool,
+        now: Timestamp,
+    ) -> Result<Done, NotDone> {
+        let original = record.original();
+        let given_up =
+            self.with_importing(id, record, now, |connections, importing, context| {
+                let hash = (importing.hash)(&original.key);
+                let owner = connections.owner_of(&original, hash);
+                let own = u64::from(owner == Some(Owner::This));
+                if connections.amend_copy(record, importing, context).is_ok() {
+                    return Ok(own);
+                }
+                // It may have other replies now, because it was translated anew.
+                if !connections.end_copy(&original, hash, context) {
+                    connections.end_original(&original, hash, context);
+                }
+                Err(own)
+            })?;
+        let mut given_up = match given_up {
+            Ok(0) => return Ok(Done::Changed),
+            Ok(own) => return Ok(Done::GivenUp(own)),
+            Err(own) => own,
+        };
+        let mut made = self.import_copy(id, record, now);
+        if made == Err(NotDone::Refused(ImportRefusal::Clash)) {
+            let ended =
+                self.with_importing(id, record, now, |connections, importing, context| {
+                    if !prevails {
+                        connections.tell_clashing(record, importing, context);
+                        return 0;
+                    }
+                    connections.end_clashing(record, importing, context)
+                })?;
+            given_up += ended;
+            self.remove_aliases();
+            if ended > 0 {
+                made = self.import_copy(id, record, now);
+            }
+        }
+        let made = made?;
+        self.with_importing(id, record, now, |connections, _, context| {
+            connections.set_copy(made, context);
+        })?;
+        Ok(if given_up == 0 { Done::Made } else { Done::GivenUp(given_up) })
+    }
+
+    fn import_copy(
+        &mut self,
+        id: BucketId,
         record: &ConnectionRecord,
         now: Timestamp,
-    ) -> Result<bool, Option<ImportRefusal>> {
-        let hash = self.hasher.table_hash(&record.original().key);
-        let epoch = self.tracking.zones().map_epoch(record.zones().named());
+    ) -> Result<ConnectionId, NotDone> {
+        let epoch = self.epoch_of(record);
+        match self.import_one(id, record, (epoch, false), now) {
+            RecordImport::Made(made) => Ok(made),
+            RecordImport::Refused(refusal) => Err(NotDone::Refused(refusal)),
+            RecordImport::Later => Err(NotDone::Later),
+        }
+    }
+
+    /// Takes what the peer has seen of a connection that this node owns. If it is not here, this
+    /// node owns it from now on.
+    fn take_news(
+        &mut self,
+        id: BucketId,
+        record: &ConnectionRecord,
+        now: Timestamp,
+    ) -> Result<Done, NotDone> {
+        let original = record.original();
+        let known = self.with_importing(id, record, now, |connections, importing, context| {
+            let hash = (importing.hash)(&original.key);
+            let owner = connections.owner_of(&original, hash)?;
+            let amended = connections.amend(record, importing, context).map(|found| {
+                if owner == Owner::Peer {
+                    connections.set_own(found, context);
+                }
+            });
+            if amended.is_err() {
+                connections.repeat_to_peer(&original, hash, context);
+            }
+            Some(amended)
+        })?;
+        if let Some(amended) = known {
+            return amended.map(|()| Done::Changed).map_err(NotDone::Refused);
+        }
+        let made = self.import_copy(id, record, now)?;
+        self.with_importing(id, record, now, |connections, _, context| {
+            connections.set_own(made, context);
+        })?;
+        Ok(Done::Made)
+    }
+
+    fn epoch_of(&self, record: &ConnectionRecord) -> u16 {
+        self.tracking.zones().map_epoch(record.zones().named())
+    }
+
+    /// Runs `act` with the table of a bucket; the error says that the bucket is not here.
+    fn with_importing<T>(
+        &mut self,
+        id: BucketId,
+        record: &ConnectionRecord,
+        now: Timestamp,
+        act: impl FnOnce(&mut Table, Importing<'_>, &mut Context<'_>) -> T,
+    ) -> Result<T, NotDone> {
+        let epoch = self.epoch_of(record);
         let Self { buckets, hasher, tracking, forwarder, counters, .. } = self;
-        let Some(content) = buckets.get_mut(bucket) else { return Err(None) };
-        let key_hash = |key: &flow::FlowKey| hasher.table_hash(key);
-        let importing = importing(&key_hash, forwarder, epoch, false);
+        let Some(Bucket { connections, .. }) = buckets.get_mut(id) else {
+            return Err(NotDone::Later);
+        };
+        let hash = |key: &FlowKey| hasher.table_hash(key);
+        let importing = importing(&hash, forwarder, epoch, false);
         let mut context = tracking.context_of(Some(record.zones().named()), now, counters);
-        if let Ok(id) = content.connections.amend(record, importing, &mut context) {
-            content.connections.set_copy(id);
-            return Ok(false);
-        }
-        // It may have other replies now, because it was translated anew.
-        content.connections.end_original(&record.original(), hash, &mut context);
-        let id = self.import_one(bucket, record, (epoch, false), now)?;
-        if let Some(content) = self.buckets.get_mut(bucket) {
-            content.connections.set_copy(id);
-        }
-        Ok(true)
+        Ok(act(connections, importing, &mut context))
+    }
+
+    /// This node owns the peer's connections in a piece of a bucket from now on. Returns the start of
+    /// the next piece; `None` if the bucket is not here.
+    pub(crate) fn adopt(
+        &mut self,
+        bucket: BucketId,
+        from: Cursor,
+        now: Timestamp,
+    ) -> Option<Passed> {
+        let rest = self.with_table(bucket, now, |connections, context| {
+            connections.adopt_from(from, PIECE, context)
+        })?;
+        Some(Passed { flows: Vec::new(), rest })
+    }
+
+    /// The peer owns the connections of this node in a piece of a bucket from now on; `None` if the
+    /// bucket is not here.
+    pub(crate) fn give_away(
+        &mut self,
+        bucket: BucketId,
+        from: Cursor,
+        now: Timestamp,
+    ) -> Option<Passed> {
+        let mut flows = Vec::new();
+        let rest = self.with_table(bucket, now, |connections, context| {
+            connections.give_away_from(from, PIECE, context, |flow| flows.push(flow))
+        })?;
+        Some(Passed { flows, rest })
+    }
+
+    /// Runs `act` with the table of a bucket; `None` if the bucket is not here.
+    fn with_table<T>(
+        &mut self,
+        bucket: BucketId,
+        now: Timestamp,
+        act: impl FnOnce(&mut Table, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let Self { buckets, tracking, counters, .. } = self;
+        let bucket = buckets.get_mut(bucket)?;
+        Some(act(&mut bucket.connections, &mut tracking.context(now, counters)))
     }
 }

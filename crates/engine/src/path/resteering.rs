@@ -59,7 +59,7 @@ impl PacketPath {
         from: Cursor,
         now: Timestamp,
     ) -> Option<Cursor> {
-        if !self.buckets.take_news() {
+        if !self.buckets.have_room_for_news() {
             return Some(from);
         }
         if self.tracking.settings().conntrack.faults.forgets_late_addresses() {

@@ -3,7 +3,7 @@
 use conntrack::nat::{AddressChanges, Request};
 use conntrack::seqadj::Adjustment;
 use conntrack::syn_proxy::{Joined, Proxied, Screening};
-use conntrack::{Direction, Tracked};
+use conntrack::{ConnectionId, Direction, Tracked};
 use flow::{Class, Timestamp, ZonePair};
 use netio::{Frame, PortId};
 use ruleset::{Connection, CtState, Details, Known};
@@ -54,7 +54,8 @@ pub struct Scratch {
     pub exit: Exit,
     /// The changes that the translation of its connection makes to it.
     pub address_changes: AddressChanges,
-    /// It is for the host, and no rule translates it.
+    /// It is for an address of the host and belongs to no connection. It ends at the host unless a
+    /// rule in front of routing translates its destination.
     pub ends_at_host: bool,
     /// It is the host's own, and the gateway answers it if the host has no part of it.
     pub host_may_refuse: bool,
@@ -75,6 +76,9 @@ pub struct Scratch {
     /// The sequence numbers that an edited connection shifts.
     pub shift: Option<(Direction, Adjustment)>,
     pub proxy: ProxyScratch,
+    /// The connection that the packet has opened inside its tunnel. It is withdrawn unless the packet
+    /// goes on.
+    pub opened_inside: Option<ConnectionId>,
     /// Rules see the packet with a hop less, as a router sends it on.
     shows_next_hop: bool,
     /// The hop was taken off.
@@ -94,6 +98,8 @@ pub enum Progress {
     Accepted,
     /// A connection that it has opened is there for all to see.
     Confirmed,
+    /// Replies would not find the connection that it has opened. The connection ends with it.
+    Unreachable,
     /// A connection that it has opened was withdrawn, and the SYN proxy of a rule decides about it.
     Withdrawn,
 }
@@ -112,6 +118,8 @@ pub struct ProxyScratch {
     pub finish: Option<Finish>,
     /// The packet is a segment that the proxy has made.
     pub is_made: bool,
+    /// The segment that is to take the packet's place before it is tracked anew.
+    pub instead: Option<ControlSegment>,
     /// The segment that answers the packet.
     pub back: Option<ControlSegment>,
     /// The segment that goes on in the packet's place.
@@ -164,6 +172,7 @@ impl Scratch {
             search: None,
             shift: None,
             proxy: ProxyScratch::default(),
+            opened_inside: None,
             shows_next_hop: false,
             hop_taken: false,
             translated: 0,

@@ -160,11 +160,6 @@ impl PacketPath {
     fn walk_from_tracking(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> End {
         match self.stages_from_tracking(packet, scratch) {
             ControlFlow::Continue(()) => End::Forward,
-            ControlFlow::Break(_) if scratch.ends_at_host => {
-                // The host's kernel judges its own copy, and nobody else answers for it.
-                seam::<_, ()>(Stage::Host, &ControlFlow::Break(End::Host));
-                End::Host
-            }
             ControlFlow::Break(end) => end,
         }
     }
@@ -186,7 +181,8 @@ impl PacketPath {
             }
         }
         self.stage(Stage::RawRules, packet, scratch, Self::ask_raw_rules)?;
-        if sets_zones {
+        // A packet that the fast path has tracked is in the zone that it arrived in.
+        if sets_zones && scratch.tracking == Progress::Untracked {
             self.stage(Stage::Alias, packet, scratch, Self::follow_alias)?;
             self.stage(Stage::Host, packet, scratch, Self::leave_known_to_host)?;
         }
@@ -198,9 +194,10 @@ impl PacketPath {
         self.stage(Stage::Track, packet, scratch, Self::track_packet)?;
         self.stage(Stage::Destination, packet, scratch, Self::find_destination)?;
         self.stage(Stage::Route, packet, scratch, Self::find_route)?;
+        self.stage(Stage::ForwardRules, packet, scratch, Self::ask_forward_rules)?;
         self.stage(Stage::Source, packet, scratch, Self::find_source)?;
         self.stage(Stage::Promise, packet, scratch, Self::promise_if_accepted)?;
-        self.stage(Stage::Inner, packet, scratch, Self::judge_inner)?;
+        self.stage(Stage::Inner, packet, scratch, Self::check_inner)?;
         self.stage(Stage::Fit, packet, scratch, Self::fit)?;
         self.stage(Stage::Confirm, packet, scratch, Self::confirm)?;
         self.stage(Stage::Record, packet, scratch, Self::record)?;
@@ -208,6 +205,14 @@ impl PacketPath {
         self.stage(Stage::ProxiedOut, packet, scratch, Self::finish_proxied)?;
         // It is the last: a packet that has to wait here only has to be sent then.
         self.stage(Stage::Replies, packet, scratch, Self::direct_replies)
+    }
+
+    /// The stages of a segment that the gateway has made towards the sender of a packet. It is the
+    /// gateway's own, so no rule is asked, and it leaves by the port that the packet came in by.
+    pub(super) fn walk_back(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
+        self.stage(Stage::Track, packet, scratch, Self::track_made)?;
+        self.stage(Stage::Confirm, packet, scratch, Self::confirm)?;
+        self.stage(Stage::Translate, packet, scratch, Self::translate_made)
     }
 
     /// Takes one stage.

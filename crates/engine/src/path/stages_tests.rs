@@ -23,11 +23,12 @@ const KNOWN: &str = r#"{"match":{"op":"in","left":{"ct":{"key":"state"}},"right"
     {"accept":null}"#;
 
 /// The stages of all packets behind tracking, in their order.
-const BEHIND: [Stage; 13] = [
+const BEHIND: [Stage; 14] = [
     Stage::NumbersIn,
     Stage::Track,
     Stage::Destination,
     Stage::Route,
+    Stage::ForwardRules,
     Stage::Source,
     Stage::Promise,
     Stage::Inner,
@@ -116,7 +117,7 @@ fn a_packet_that_rules_refuse_ends_at_the_stage_of_their_chain() {
     for (hook, priority, last) in [
         ("prerouting", -300, Stage::RawRules),
         ("prerouting", -150, Stage::Destination),
-        ("forward", 0, Stage::Source),
+        ("forward", 0, Stage::ForwardRules),
         ("postrouting", 0, Stage::Source),
     ] {
         let mut rig = bridge(one_chain(hook, priority, "drop", &[OPEN_80]));

@@ -26,7 +26,8 @@ pub enum End {
     /// It belongs to another bucket than it was steered to, and begins again there. This is the
     /// bucket in whose name it is sent there, if one led it.
     Steer(Option<BucketId>),
-    /// A segment that the SYN proxy has made from it has taken its place and is tracked.
+    /// It is tracked anew. If a segment of the SYN proxy is in its scratch area, the driver makes that
+    /// from it and puts it in its place.
     Retrack,
     /// Rules give it to the SYN proxy of this number.
     SynProxy(u32),
@@ -142,7 +143,10 @@ pub enum Stage {
     Destination,
     /// Routes; a bridge: the ports.
     Route,
-    /// Rules behind routing, and the new source.
+    /// Forward rules, for a packet that leaves by one port.
+    ForwardRules,
+    /// Postrouting rules, and the new source. A packet that leaves by several ports meets the
+    /// forward rules here, for each port.
     Source,
     /// The SYN proxy answers a SYN that the rules have accepted.
     Promise,
@@ -152,6 +156,8 @@ pub enum Stage {
     Fit,
     /// The connection is there for all to see, and helpers read the packet.
     Confirm,
+    /// A segment that the gateway has made gets the ends that its connection leaves with.
+    Translate,
     /// The decision is recorded.
     Record,
     /// Sequence numbers of edited connections, as their receiver expects them.

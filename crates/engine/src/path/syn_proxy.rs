@@ -1,28 +1,27 @@
-//! The SYN proxy stages. The gateway answers SYNs in the name of servers, and afterwards shifts the
-//! sequence numbers of these connections.
+//! The SYN proxy: the gateway answers SYNs in the name of servers. The stages here decide which
+//! packets it answers, and which ones bring back a cookie.
 //!
-//! A segment that is made here takes the place of the packet from which it is made, so that the
-//! counters balance. Only the window update for a client is an additional frame.
+//! A segment that the proxy makes takes the place of the packet from which it is made, so that the
+//! counters balance. Only the window update for a client is an additional frame. The driver makes
+//! these segments ([`super::segments`]). The stages for connections that the proxy has opened are in
+//! [`super::proxied`].
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use conntrack::seqadj::Adjustment;
+use conntrack::Tracked;
 use conntrack::syn_proxy::{self, Cookies, Pressure, Promise, Proxied, Received, Screening};
-use conntrack::{Direction, Tracked};
-use flow::{Class, DropReason, HashKey, KeyedPacket, Timestamp, Zone};
-use netio::Checksum;
-use wire::control_segment::{ControlSegment, MAX_FRAME, Way};
-use wire::{TcpEditor, TcpFlags, TcpInfo, Transport};
+use flow::{DropReason, HashKey, KeyedPacket, Timestamp, Zone};
+use wire::control_segment::ControlSegment;
+use wire::{TcpFlags, TcpInfo, Transport};
 
 use crate::egress::original_ends::original_ends;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
 use crate::path::packet::{Packet, TrackedFlow};
-use crate::path::scratch::{Finish, Progress, Scratch};
-use crate::path::step::{Answer, End, Step, dropped};
-use conntrack::nat::TranslatedEnd;
+use crate::path::scratch::Scratch;
+use crate::path::step::{Answer, End, Step};
 
 /// The time after the start during which the gateway picks up connections that it has not seen
 /// open: as long as an end repeats data that nobody acknowledges
@@ -70,7 +69,7 @@ impl PacketPath {
     pub(super) fn learn_promises(&mut self, promises: impl IntoIterator<Item = (Zone, Timestamp)>) {
         for (zone, promised) in promises {
             self.syn_proxy.pressure(zone).learn(promised);
-            self.tracking.has_promised(promised);
+            self.tracking.note_promise(promised);
         }
     }
 
@@ -214,179 +213,13 @@ impl PacketPath {
         // A share of 1 means "always", so only a threshold of 1 may have it.
         let least = threshold.min(2);
         let share = threshold.div_ceil(self.syn_proxy.workers).max(least);
-        let half_open = self.tracking.limits.half_open.get(zone);
+        let half_open = self.tracking.limits().half_open.get(zone);
         self.syn_proxy.pressure(zone).answers(half_open, share.into(), now)
-    }
-
-    /// Looks whether the proxy has opened the connection of a packet.
-    #[inline(always)]
-    pub(super) fn take_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        if !packet.untracked
-            && let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow
-            && let Some(bucket) = self.buckets.get(packet.bucket)
-            && let Some((direction, proxied)) =
-                bucket.connections.proxied(keyed, *hash, scratch.now)
-        {
-            let (adjustment, proxied) = (proxied.adjustment().copied(), *proxied);
-            scratch.screening = Screening::Off;
-            return match adjustment {
-                Some(adjustment) => {
-                    self.handle_joined(packet, scratch, direction, proxied, &adjustment)
-                }
-                None => self.handle_half_open(packet, scratch, direction, proxied),
-            };
-        }
-        ControlFlow::Continue(())
-    }
-
-    /// Decides about a packet of a connection whose server has not answered yet.
-    fn handle_half_open(
-        &mut self,
-        packet: &mut Packet,
-        scratch: &mut Scratch,
-        direction: Direction,
-        proxied: Proxied,
-    ) -> Step {
-        let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
-            (packet.flow, packet.network.transport)
-        else {
-            // It is an ICMP error about the SYN.
-            return ControlFlow::Continue(());
-        };
-        let has = |flags| tcp.flags.contains(flags);
-        ControlFlow::Break(match direction {
-            _ if packet.pieces.is_some() => REFUSED,
-            // The server does not know the number that this packet acknowledges.
-            Direction::Original if has(TcpFlags::RST) => {
-                self.become_segment(packet, &proxied.abort(&tcp))
-            }
-            Direction::Original if !has(TcpFlags::ACK) => match has(TcpFlags::SYN) {
-                true => self.promise(packet, scratch, proxied.promise()).unwrap_or(REFUSED),
-                false => REFUSED,
-            },
-            Direction::Original if proxied.is_from_opening(&tcp) => {
-                self.counters.syn_proxy.cookie_retrans += 1;
-                self.open_at_server(packet, scratch, proxied)
-            }
-            Direction::Original => {
-                self.redeem_or_refuse(packet, scratch, (&keyed, &tcp), proxied.promise())
-            }
-            Direction::Reply => return self.handle_server_reply(packet, scratch, proxied, &tcp),
-        })
-    }
-
-    /// Decides about the server's answer to the SYN.
-    fn handle_server_reply(
-        &mut self,
-        packet: &mut Packet,
-        scratch: &mut Scratch,
-        proxied: Proxied,
-        tcp: &TcpInfo,
-    ) -> Step {
-        scratch.proxy.finish = Some(if tcp.flags.contains(TcpFlags::RST) {
-            Finish::Refusal(proxied.refusal_sequence())
-        } else if !tcp.flags.contains(TcpFlags::ACK) {
-            return refused();
-        } else {
-            match self.join(packet, proxied) {
-                Some(_) if packet.pieces.is_some() => return refused(),
-                Some(finish) => finish,
-                None => Finish::Reset(proxied.reset(tcp)),
-            }
-        });
-        ControlFlow::Continue(())
-    }
-
-    /// Decides about a packet of a connection whose two ends use different sequence numbers.
-    fn handle_joined(
-        &mut self,
-        packet: &mut Packet,
-        scratch: &mut Scratch,
-        direction: Direction,
-        proxied: Proxied,
-        adjustment: &Adjustment,
-    ) -> Step {
-        let Transport::Tcp(tcp) = packet.network.transport else {
-            adjustment.quoted(direction, packet.frame.bytes_mut(), &packet.network);
-            return ControlFlow::Continue(());
-        };
-        let is_syn_ack = tcp.flags.contains(TcpFlags::SYN.with(TcpFlags::ACK));
-        if direction == Direction::Reply
-            && is_syn_ack
-            && let Some(finish) = self.join(packet, proxied)
-        {
-            if packet.pieces.is_some() {
-                return refused();
-            }
-            scratch.proxy.finish = Some(finish);
-            return ControlFlow::Continue(());
-        }
-        self.edit(packet, |segment| adjustment.before_tracking(direction, segment));
-        scratch.proxy.finish = Some(Finish::Shift(direction, *adjustment));
-        ControlFlow::Continue(())
-    }
-
-    /// The answer to the SYN+ACK of a server, which completes the server's handshake and opens the
-    /// client's window. `None` if the packet does not fit.
-    fn join(&self, packet: &Packet, mut proxied: Proxied) -> Option<Finish> {
-        let (Some(TrackedFlow { keyed, .. }), Transport::Tcp(tcp)) =
-            (packet.flow, packet.network.transport)
-        else {
-            return None;
-        };
-        let joined = proxied.join(&received(packet, &keyed, &tcp))?;
-        Some(Finish::Join(proxied, joined))
-    }
-
-    /// Does the last of the proxy's work on a packet that goes on.
-    #[inline(always)]
-    pub(super) fn finish_proxied(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        let is_proxied = scratch.proxy.to_server.is_some() || scratch.proxy.finish.is_some();
-        if is_proxied { self.finish(packet, scratch) } else { ControlFlow::Continue(()) }
-    }
-
-    #[cold]
-    fn finish(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        if let Some(proxied) = scratch.proxy.to_server {
-            self.keep_proxied(packet, proxied, scratch.now);
-        }
-        let Some(finish) = scratch.proxy.finish else { return ControlFlow::Continue(()) };
-        match finish {
-            Finish::Shift(direction, adjustment) => {
-                self.edit(packet, |segment| adjustment.after_tracking(direction, segment));
-                let reopens = |tcp: TcpInfo| {
-                    let has = |flags| tcp.flags.contains(flags);
-                    has(TcpFlags::SYN) && !has(TcpFlags::ACK)
-                };
-                if matches!(packet.network.transport, Transport::Tcp(tcp) if reopens(tcp))
-                    && !self.is_proxied(packet, scratch.now)
-                {
-                    self.counters.syn_proxy.conn_reopened += 1;
-                }
-                ControlFlow::Continue(())
-            }
-            Finish::Refusal(sequence) => {
-                self.edit(packet, |segment| segment.set_sequence(sequence));
-                ControlFlow::Continue(())
-            }
-            Finish::Reset(segment) => {
-                scratch.proxy.back = Some(segment);
-                ControlFlow::Break(End::Answer(Answer::Back))
-            }
-            Finish::Join(proxied, joined) => {
-                self.keep_proxied(packet, proxied, scratch.now);
-                // The packet has the addresses that the client sees by now. Both segments are made
-                // from it.
-                scratch.proxy.back = Some(joined.to_server);
-                scratch.proxy.along = Some(joined.to_client);
-                ControlFlow::Break(End::Answer(Answer::BothWays))
-            }
-        }
     }
 
     /// Answers a SYN in the name of the server. `None` if no answer can be made from it, as from a
     /// packet behind labels.
-    fn promise(
+    pub(super) fn promise(
         &mut self,
         packet: &Packet,
         scratch: &mut Scratch,
@@ -407,7 +240,7 @@ impl PacketPath {
         self.counters.syn_proxy.syn_received += 1;
         if !promise.by_rule {
             self.syn_proxy.pressure(keyed.key.zone).promised(now);
-            self.tracking.has_promised(now);
+            self.tracking.note_promise(now);
         }
         Some(End::Answer(Answer::Promise))
     }
@@ -424,7 +257,7 @@ impl PacketPath {
         syn_proxy::redeem(&self.syn_proxy.cookies, &ack, now, promise)
     }
 
-    fn redeem_or_refuse(
+    pub(super) fn redeem_or_refuse(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,
@@ -455,8 +288,8 @@ impl PacketPath {
         self.open_at_server(packet, scratch, proxied)
     }
 
-    /// Puts the client's SYN to the server in the place of a packet.
-    fn open_at_server(
+    /// Has the client's SYN to the server take the place of a packet.
+    pub(super) fn open_at_server(
         &mut self,
         packet: &mut Packet,
         scratch: &mut Scratch,
@@ -466,128 +299,44 @@ impl PacketPath {
         packet.untracked = false;
         scratch.proxy.skips_early_chains = proxied.promise().by_rule;
         scratch.proxy.to_server = Some(proxied);
-        self.become_segment(packet, &proxied.syn())
-    }
-
-    /// Puts a segment in the place of the packet from which it is made.
-    fn become_segment(&mut self, packet: &mut Packet, segment: &ControlSegment) -> End {
-        let Some(made) = self.make(packet, segment) else { return REFUSED };
-        let before = std::mem::replace(packet, made);
-        self.pool.give_back(before.frame);
-        End::Retrack
-    }
-
-    /// Sends the answer to a packet in the place of the packet.
-    pub(super) fn answer(&mut self, answer: Answer, packet: &mut Packet, scratch: &Scratch) {
-        let back = scratch.proxy.back.and_then(|segment| self.make(packet, &segment));
-        let along = scratch.proxy.along.and_then(|segment| self.make(packet, &segment));
-        let way_back = self.way_back(packet);
-        let (frame, pieces) = (std::mem::take(&mut packet.frame), packet.pieces.take());
-        let Some(mut back) = back else {
-            return self.drop_frames(frame, pieces, DropReason::SynCookie);
-        };
-        self.pool.give_back(frame);
-        if answer == Answer::Promise {
-            self.counters.classify(Class::Untracked);
-        } else {
-            back.flow = way_back.or(back.flow);
-            if let ControlFlow::Break(end) = self.walk_back(&mut back, scratch.now) {
-                if let Some(along) = along {
-                    self.pool.give_back(along.frame);
-                }
-                return self.end_at_once(end, &mut back, scratch.now);
-            }
-        }
-        let Self { forwarder, pool, counters, .. } = self;
-        forwarder.send_made(back.frame.port, back.frame, pool, counters);
-        if let Some(mut along) = along {
-            self.counters.output.window_updates += 1;
-            self.send_out(&mut along, &scratch.exit, scratch.now);
-        }
-    }
-
-    /// Tracks and translates a segment towards the sender of a packet. It is the gateway's own, so
-    /// no rule is asked, and it leaves by the port that the packet came in by.
-    fn walk_back(&mut self, segment: &mut Packet, now: Timestamp) -> Step {
-        let tracked = self.track(segment, Screening::Off, now);
-        if let Some(why) = tracked.why {
-            return dropped(why);
-        }
-        self.counters.classify(tracked.class);
-        let mut scratch = Scratch::new(segment, Progress::Untracked, Screening::Off, 0, now);
-        scratch.set_tracked(tracked);
-        self.confirm(segment, &mut scratch)?;
-        let address_changes = self.address_changes(segment, &tracked);
-        self.readdress(segment, &address_changes, TranslatedEnd::Destination);
-        self.readdress(segment, &address_changes, TranslatedEnd::Source);
-        ControlFlow::Continue(())
-    }
-
-    /// The flow of packets in the direction opposite to a packet.
-    fn way_back(&self, packet: &Packet) -> Option<TrackedFlow> {
-        let TrackedFlow { keyed, hash: Some(hash) } = packet.flow? else { return None };
-        let bucket = self.buckets.get(packet.bucket)?;
-        let (keyed, hash) = bucket.connections.way_back(&keyed, hash)?;
-        Some(TrackedFlow { keyed, hash: Some(hash) })
-    }
-
-    /// Makes a segment from a packet of its connection.
-    fn make(&mut self, packet: &Packet, segment: &ControlSegment) -> Option<Packet> {
-        let mut bytes = [0; MAX_FRAME];
-        let length = segment.write(packet.frame.bytes(), &mut bytes)?;
-        let network = wire::dissect(&bytes[..length]).ok()?.network?;
-        let mut flow = packet.flow?;
-        if segment.way == Way::Back {
-            flow.keyed.sender = flow.keyed.sender.opposite();
-        }
-        let mut frame = self.pool.copy_of(&bytes[..length])?;
-        frame.port = packet.frame.port;
-        frame.offload.checksum = Checksum::Verified;
-        Some(Packet { frame, network, flow: Some(flow), pieces: None, ..*packet })
-    }
-
-    /// Changes the header of a segment, and of the fragment that it came in.
-    pub(super) fn edit(&mut self, packet: &mut Packet, change: impl FnOnce(&mut TcpEditor<'_>)) {
-        let Packet { frame, network, pieces, .. } = packet;
-        let covers_all = !matches!(frame.offload.checksum, Checksum::Partial { .. });
-        let Some(mut segment) = TcpEditor::new(frame.bytes_mut(), network, covers_all) else {
-            return;
-        };
-        change(&mut segment);
-        if let Some(pieces) = pieces {
-            pieces.copy_header(frame.bytes(), network);
-        }
-    }
-
-    fn keep_proxied(&mut self, packet: &Packet, proxied: Proxied, now: Timestamp) {
-        let Self { buckets, tracking, counters, .. } = self;
-        if let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow
-            && let Some(bucket) = buckets.get_mut(packet.bucket)
-        {
-            let mut context = tracking.context(now, counters);
-            bucket.connections.set_proxied(&keyed, hash, proxied, &mut context);
-        }
-    }
-
-    fn is_proxied(&self, packet: &Packet, now: Timestamp) -> bool {
-        let Some(TrackedFlow { keyed, hash: Some(hash) }) = packet.flow else { return false };
-        let bucket = self.buckets.get(packet.bucket);
-        bucket.is_some_and(|bucket| bucket.connections.proxied(&keyed, hash, now).is_some())
+        retrack_as(scratch, proxied.syn())
     }
 }
 
 /// The end of a packet that the proxy refuses.
-const REFUSED: End =
-    End::Drop(DropCause::Tracking(conntrack::DropCause::Reason(DropReason::SynCookie)), None);
+pub(super) const REFUSED: End =
+    End::Drop(DropCause::Tracking(conntrack::TrackingCause::Reason(DropReason::SynCookie)), None);
 
-const fn refused<T>() -> Step<T> {
+/// Has a segment take the place of the packet from which it is made. It is tracked then.
+pub(super) const fn retrack_as(scratch: &mut Scratch, segment: ControlSegment) -> End {
+    scratch.proxy.instead = Some(segment);
+    End::Retrack
+}
+
+pub(super) const fn refused<T>() -> Step<T> {
     ControlFlow::Break(REFUSED)
 }
 
-fn received<'a>(packet: &'a Packet, keyed: &'a KeyedPacket, tcp: &'a TcpInfo) -> Received<'a> {
+pub(super) fn received<'a>(
+    packet: &'a Packet,
+    keyed: &'a KeyedPacket,
+    tcp: &'a TcpInfo,
+) -> Received<'a> {
     Received { keyed, network: &packet.network, tcp, frame: packet.frame.bytes() }
 }
 
 #[cfg(test)]
 #[path = "syn_proxy_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "syn_proxy_attacks_tests.rs"]
+mod attacks_tests;
+
+#[cfg(test)]
+#[path = "syn_proxy_rules_tests.rs"]
+mod rules_tests;
+
+#[cfg(test)]
+#[path = "syn_proxy_threshold_tests.rs"]
+mod threshold_tests;

@@ -1,6 +1,9 @@
 //! The proxy attacked by clients that come back, and by others that only pretend to.
 
+use wire::build::{PacketBuilder, Tcp};
+
 use super::*;
+use crate::testing::syn_proxy::*;
 
 /// Tries of an attacker that guesses, unless `STATEWAY_SEEDS` says otherwise.
 const GUESSES: u32 = 20_000;
@@ -110,14 +113,7 @@ fn handshakes_with_a_silent_server_take_the_room_of_each_other() {
                     scene.complete(20_000 + attacker + other);
                 }
                 let server = 1000 * attacker;
-                let syn_ack = Tcp {
-                    sequence: server,
-                    acknowledgment: 101,
-                    flags: SYN_ACK,
-                    window: 1000,
-                    ..Tcp::default()
-                };
-                let [update, ack] = scene.send(INSIDE, &syn_ack);
+                let [update, ack] = scene.accept(server, 1000);
                 assert_eq!((update.len(), ack.len()), (1, 1), "{attacker}");
                 assert!(scene.talks(answer.tcp.sequence, server), "{attacker}");
                 honest.push((answer.tcp.sequence, server));
@@ -151,14 +147,7 @@ fn early_data_or_a_closed_window_costs_the_server_at_most_a_syn_per_packet() {
             }
         }
         assert_eq!(scene.rig.connections(), 1);
-        let syn_ack = Tcp {
-            sequence: 900,
-            acknowledgment: 101,
-            flags: SYN_ACK,
-            window: 1000,
-            ..Tcp::default()
-        };
-        let [update, ack] = scene.send(INSIDE, &syn_ack);
+        let [update, ack] = scene.accept(900, 1000);
         assert_eq!((update.len(), ack[0].tcp.sequence, ack[0].tcp.window), (1, 101, 0));
         let open = Tcp { window: 500, ..closed };
         assert_eq!(scene.send(OUTSIDE, &open)[INSIDE].len(), 1);
@@ -203,14 +192,7 @@ fn a_blind_attacker_ends_no_connection_that_is_being_opened() {
             scene.send(OUTSIDE, &Tcp { flags: SYN, ..numbers });
             assert_eq!(scene.rig.connections(), 1, "{number}");
         }
-        let syn_ack = Tcp {
-            sequence: 900,
-            acknowledgment: 101,
-            flags: SYN_ACK,
-            window: 1000,
-            ..Tcp::default()
-        };
-        let [update, ack] = scene.send(INSIDE, &syn_ack);
+        let [update, ack] = scene.accept(900, 1000);
         assert_eq!((update.len(), ack.len()), (1, 1));
         assert!(scene.talks(answer.tcp.sequence, 900));
     }

@@ -1,6 +1,8 @@
 //! SYN proxies that rules ask for.
 
-use super::*;
+use wire::build::Tcp;
+
+use crate::testing::syn_proxy::*;
 
 /// The proxy gets untracked SYNs to port 80, and segments that tracking calls invalid. Beside that
 /// only replies may pass.
@@ -76,14 +78,7 @@ fn a_rule_has_its_connections_opened_and_says_what_is_promised() {
             assert_eq!(syn.option(2), Some(&1400u16.to_be_bytes()[..]));
             let scale = syn.option(3).map(|body| body[0]);
             assert_eq!((scale, syn.option(4).is_some()), passed);
-            let syn_ack = Tcp {
-                sequence: 900,
-                acknowledgment: 101,
-                flags: SYN_ACK,
-                window: 60_000,
-                ..Tcp::default()
-            };
-            let [update, ack] = scene.send(INSIDE, &syn_ack);
+            let [update, ack] = scene.accept(900, 60_000);
             assert_eq!((update.len(), ack[0].tcp.acknowledgment), (1, 901));
             let cookie = answer.tcp.sequence;
             let data = Tcp {

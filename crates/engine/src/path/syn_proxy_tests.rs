@@ -1,214 +1,13 @@
-//! A model client and a model server on both sides of a worker. They count as in RFC 9293 and RFC
-//! 7323.
+//! A client and a server on both sides of a worker whose SYN proxy stands between them.
 
-use flow::SynProxyCounters;
-use netio::{Frame, FramePool, Segmentation};
-use ruleset::{Options, import};
+use netio::{Checksum, FramePool, Segmentation};
 use wire::build::{PacketBuilder, Tcp};
-use wire::tcp_option::{TcpOption, TcpOptions, of_segment};
-use wire::{Network, checksum};
+use wire::checksum;
 
 use super::*;
-use crate::egress::Mode;
-use crate::path::rules::ruleset::Rules;
-use crate::testing::one_worker::Rig;
-use crate::worker::command::Command;
-use crate::{Config, REPLAY_SECRET};
-
-const CLIENT: [u8; 4] = [192, 0, 2, 1];
-const SERVER: [u8; 4] = [198, 51, 100, 2];
-const SYN: TcpFlags = TcpFlags::SYN;
-const ACK: TcpFlags = TcpFlags::ACK;
-const RST: TcpFlags = TcpFlags::RST;
-const SYN_ACK: TcpFlags = SYN.with(ACK);
-/// The ports: clients are outside, and the server is inside.
-const OUTSIDE: usize = 0;
-const INSIDE: usize = 1;
-
-/// MSS 1400, SACK permitted, timestamps 5000 and 0, window scale 3.
-const OFFER: [u8; 20] = [2, 4, 5, 120, 4, 2, 8, 10, 0, 0, 19, 136, 0, 0, 0, 0, 1, 3, 3, 3];
-
-/// A segment that came out, with its options.
-#[derive(Clone, Debug)]
-struct Seen {
-    tcp: TcpInfo,
-    options: Vec<(u8, Vec<u8>)>,
-    network: Network,
-}
-
-impl Seen {
-    fn option(&self, kind: u8) -> Option<&[u8]> {
-        self.options.iter().find(|option| option.0 == kind).map(|option| &option.1[..])
-    }
-
-    /// The value and the echo of the timestamps option.
-    fn stamps(&self) -> [u32; 2] {
-        let stamps = self.option(8).expect("timestamps");
-        [0, 4].map(|at| u32::from_be_bytes(stamps[at..at + 4].try_into().unwrap()))
-    }
-}
-
-fn seen(frame: &Frame) -> Seen {
-    let network = wire::dissect(frame.bytes()).unwrap().network.unwrap();
-    let Transport::Tcp(tcp) = network.transport else { panic!("no TCP: {network:?}") };
-    assert!(checksum::verify_transport(frame.bytes(), &network), "checksum");
-    let options = TcpOptions::new(of_segment(frame.bytes(), &network, &tcp));
-    let options = options.map(|TcpOption { kind, body, .. }| (kind, body.to_vec())).collect();
-    Seen { tcp, options, network }
-}
-
-/// Both ends, and the gateway between them.
-struct Scene {
-    rig: Rig,
-    v6: bool,
-    client: u8,
-    received: u64,
-}
-
-impl Scene {
-    fn new(v6: bool, half_open: u64) -> Self {
-        let mut scene = Self::with(&[("stateway_syn_proxy_half_open", half_open)]);
-        scene.v6 = v6;
-        scene
-    }
-
-    fn with(tunables: &[(&str, u64)]) -> Self {
-        let mut config = Config::new(REPLAY_SECRET);
-        for (tunable, value) in tunables {
-            config.settings.set(tunable, *value).unwrap();
-        }
-        Self { rig: Rig::new(&config), v6: false, client: 1, received: 0 }
-    }
-
-    /// A scene without rules, and one with rules that accept everything.
-    fn both(half_open: u64) -> [Self; 2] {
-        Self::both_with(&[("stateway_syn_proxy_half_open", half_open)])
-    }
-
-    fn both_with(tunables: &[(&str, u64)]) -> [Self; 2] {
-        let mut ruled = Self::with(tunables);
-        ruled.load(&rules_of("accept"));
-        [Self::with(tunables), ruled]
-    }
-
-    fn load(&mut self, rules: &str) {
-        let ruleset = import(rules.as_bytes(), Options::default()).unwrap().ruleset;
-        let unloaded = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap();
-        let rules = unloaded.load(1, self.rig.now).for_worker();
-        assert!(self.rig.commands.push(Command::Rules(Some(rules))).is_ok());
-        self.rig.exchange(0, []);
-    }
-
-    fn frame(&self, from: usize, tcp: &Tcp<'_>, payload: &[u8]) -> Vec<u8> {
-        let v6 = |host| {
-            let mut address = [0; 16];
-            (address[0], address[1], address[2], address[3]) = (0x20, 1, 0x0d, 0xb8);
-            address[15] = host;
-            address
-        };
-        let stations = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
-        let client = [CLIENT[0], CLIENT[1], CLIENT[2], self.client];
-        let (there, ports) = (from == OUTSIDE, (40_000, 80));
-        let builder = match (self.v6, there) {
-            (false, true) => PacketBuilder::v4(client, SERVER),
-            (false, false) => PacketBuilder::v4(SERVER, client),
-            (true, true) => PacketBuilder::v6(v6(self.client), v6(200)),
-            (true, false) => PacketBuilder::v6(v6(200), v6(self.client)),
-        };
-        let (source_port, destination_port) = if there { ports } else { (ports.1, ports.0) };
-        let mut bytes = Vec::new();
-        let tcp = Tcp { source_port, destination_port, ..*tcp };
-        builder.macs(stations[from], stations[1 - from]).tcp(&tcp, payload, &mut bytes);
-        bytes
-    }
-
-    fn put(&mut self, from: usize, bytes: &[u8]) -> [Vec<Frame>; 2] {
-        self.received += 1;
-        self.rig.exchange(from, FramePool::new(0, 0).copy_of(bytes))
-    }
-
-    fn send(&mut self, from: usize, tcp: &Tcp<'_>) -> [Vec<Seen>; 2] {
-        let bytes = self.frame(from, tcp, &[]);
-        self.put(from, &bytes).map(|frames| frames.iter().map(seen).collect())
-    }
-
-    /// Sends the client's SYN. Returns the answer that the client gets.
-    fn knock(&mut self, options: &[u8]) -> Seen {
-        let syn = Tcp { sequence: 100, flags: SYN, window: 64_000, options, ..Tcp::default() };
-        let [back, on] = self.send(OUTSIDE, &syn);
-        assert!(on.is_empty(), "the server sees no SYN");
-        assert_eq!(back.len(), 1);
-        assert_eq!((back[0].tcp.flags, back[0].tcp.acknowledgment), (SYN_ACK, 101));
-        assert_eq!(back[0].tcp.window, 0);
-        back[0].clone()
-    }
-
-    /// Sends the client's ACK of an answer. Returns the segments that come out of each port.
-    fn come_back(&mut self, answer: &Seen, options: &[u8]) -> [Vec<Seen>; 2] {
-        let acknowledgment = answer.tcp.sequence.wrapping_add(1);
-        let (flags, window) = (ACK, 500);
-        self.send(
-            OUTSIDE,
-            &Tcp { sequence: 101, acknowledgment, flags, window, options, ..Tcp::default() },
-        )
-    }
-
-    /// Opens a connection without options. Returns the server's sequence number as the client
-    /// knows it.
-    fn open(&mut self, server: u32) -> u32 {
-        let answer = self.knock(&[]);
-        let [_, syn] = self.come_back(&answer, &[]);
-        assert_eq!(syn[0].tcp.flags, SYN);
-        let syn_ack = Tcp {
-            sequence: server,
-            acknowledgment: 101,
-            flags: SYN_ACK,
-            window: 1000,
-            ..Tcp::default()
-        };
-        let [update, ack] = self.send(INSIDE, &syn_ack);
-        assert_eq!((update.len(), ack.len()), (1, 1));
-        answer.tcp.sequence
-    }
-
-    fn set(&mut self, tunable: &str, value: u64) {
-        let mut settings = self.rig.worker.path.tracking.settings().clone();
-        settings.set(tunable, value).unwrap();
-        self.rig.commands.push(Command::Settings(Box::new(settings))).unwrap();
-    }
-
-    fn counts(&self) -> SynProxyCounters {
-        self.rig.worker.path.counters.syn_proxy
-    }
-
-    fn dropped(&self) -> u64 {
-        self.rig.worker.path.counters.dropped(DropReason::SynCookie)
-    }
-}
-
-impl Drop for Scene {
-    /// Checks that the counters balance after everything that was played.
-    fn drop(&mut self) {
-        let counters = &self.rig.worker.path.counters;
-        let made = counters.output.window_updates + counters.output.flood_copies;
-        if !std::thread::panicking() {
-            assert_eq!(self.received + made, counters.transmitted + counters.dropped_total());
-        }
-    }
-}
-
-/// Rules with this policy for everything.
-fn rules_of(policy: &str) -> String {
-    format!(
-        r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},
-            {{"chain":{{"family":"inet","table":"t","name":"fwd","handle":2,"type":"filter",
-             "hook":"forward","prio":0,"policy":"{policy}"}}}}]}}"#
-    )
-}
-
-fn stamped(value: u32, echo: u32) -> Vec<u8> {
-    [&[1, 1, 8, 10][..], &value.to_be_bytes(), &echo.to_be_bytes()].concat()
-}
+use crate::path::stages::observer::take;
+use crate::path::step::Stage;
+use crate::testing::syn_proxy::*;
 
 #[test]
 fn a_client_reaches_a_server_with_all_that_it_offers() {
@@ -286,15 +85,33 @@ fn a_client_reaches_a_server_with_all_that_it_offers() {
     }
 }
 
+/// The stages of what the server and the client send, up to the segments that the proxy makes.
+#[test]
+fn the_observer_hears_of_the_segments_that_the_proxy_makes() {
+    let mut scene = Scene::new(false, 1);
+    let answer = scene.knock(&[]);
+    take();
+    scene.come_back(&answer, &[]);
+    let seen = take();
+    let at = seen.iter().position(|it| *it == (Stage::Track, Some(End::Retrack))).unwrap();
+    assert_eq!(seen[at + 1..at + 3], [(Stage::NumbersIn, None), (Stage::Track, None)]);
+    assert_eq!(seen.last(), Some(&(Stage::Replies, None)), "the SYN goes on to the server");
+    let [update, ack] = scene.accept(7, 1000);
+    assert_eq!((update.len(), ack.len()), (1, 1));
+    let seen = take();
+    let end = (Stage::ProxiedOut, Some(End::Answer(Answer::BothWays)));
+    let at = seen.iter().position(|it| *it == end).unwrap();
+    let made = [Stage::Track, Stage::Confirm, Stage::Translate].map(|stage| (stage, None));
+    assert_eq!(seen[at + 1..], made);
+}
+
 #[test]
 fn a_server_that_offers_nothing_is_translated_for() {
     let mut scene = Scene::new(false, 1);
     let answer = scene.knock(&OFFER);
     let [promised, _] = answer.stamps();
     scene.come_back(&answer, &stamped(5001, promised));
-    let syn_ack =
-        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 60_000, ..Tcp::default() };
-    let [update, ack] = scene.send(INSIDE, &syn_ack);
+    let [update, ack] = scene.accept(7, 60_000);
     assert_eq!((ack[0].tcp.window, ack[0].option(8)), (500 << 3, None));
     assert_eq!(update[0].tcp.window, 60_000 >> 7);
     let server =
@@ -415,9 +232,7 @@ fn a_server_that_remembers_an_older_connection_is_reset_and_asked_again() {
     assert_eq!((on[0].tcp.flags, on[0].tcp.sequence), (RST, 3000));
     let [_, on] = scene.come_back(&answer, &[]);
     assert_eq!(on[0].tcp.flags, SYN);
-    let syn_ack =
-        Tcp { sequence: 7, acknowledgment: 101, flags: SYN_ACK, window: 9, ..Tcp::default() };
-    let [update, ack] = scene.send(INSIDE, &syn_ack);
+    let [update, ack] = scene.accept(7, 9);
     assert_eq!((update.len(), ack[0].tcp.flags), (1, ACK));
 }
 
@@ -544,12 +359,3 @@ fn a_connection_that_has_closed_is_opened_anew_without_the_proxy() {
     assert_eq!(scene.send(INSIDE, &syn_ack)[OUTSIDE][0].tcp.sequence, 7, "as it is");
     assert_eq!(scene.counts().conn_reopened, 1);
 }
-
-#[path = "syn_proxy_attacks_tests.rs"]
-mod attacks;
-
-#[path = "syn_proxy_rules_tests.rs"]
-mod rules;
-
-#[path = "syn_proxy_threshold_tests.rs"]
-mod threshold;

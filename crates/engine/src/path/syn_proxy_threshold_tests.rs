@@ -1,6 +1,9 @@
 //! The times when the proxy answers, and the cookies that it takes.
 
+use wire::build::{PacketBuilder, Tcp};
+
 use super::*;
+use crate::testing::syn_proxy::*;
 
 #[test]
 fn a_cookie_is_worth_nothing_where_none_was_given_lately() {
@@ -72,7 +75,7 @@ fn in_a_flood_servers_see_only_who_comes_back() {
             scene.client = round as u8;
             scene.open(1000 * round);
             opened += 1;
-            let half_open = scene.rig.worker.path.tracking.limits.half_open.get(Zone::default());
+            let half_open = scene.rig.worker.path.tracking.limits().half_open.get(Zone::default());
             assert!(half_open < THRESHOLD, "{half_open}");
             scene.rig.now = scene.rig.now.after(Duration::from_secs(1));
         }

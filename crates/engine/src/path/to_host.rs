@@ -82,7 +82,7 @@ impl PacketPath {
         packet.looked_up().is_some()
             && (self.is_of_connection(packet, now)
                 || self.rules.as_ref().is_some_and(|rules| {
-                    !rules.shared.program.is_empty(ruleset::Hook::DestinationNat)
+                    rules.has_chains(ruleset::Hook::DestinationNat)
                         && !matches!(packet.network.transport, Transport::IcmpError(_))
                 }))
     }
@@ -92,7 +92,7 @@ impl PacketPath {
         let Some((keyed, hash)) = packet.looked_up() else { return false };
         let Some(bucket) = self.buckets.get(packet.bucket) else { return false };
         bucket.connections.has(&keyed, hash, now)
-            || self.tracking.tunnels.has(&keyed, now)
-            || self.tracking.expectations.may_expect(&keyed)
+            || self.tracking.tunnels().has(&keyed, now)
+            || self.tracking.expectations().may_expect(&keyed)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use conntrack::nat::Edit;
 use conntrack::syn_proxy::{Pressure, Screening};
 use conntrack::{
     ConnectionId, Context, Cursor, Ended, Event, ExpectationEvent, Expectations, KnownTunnels,
@@ -27,24 +28,24 @@ const NO_GENERATION: u64 = 0;
 const GENERATION_BITS: u32 = 48;
 
 /// The part of tracking that is not in the bucket, one for each worker.
-///
-/// Five fields can be seen in the room `path`, whose files use them side by side with a bucket: the
-/// limits, the two tables that all workers share, the part inside tunnels, and the connections that
-/// have ended.
 pub struct Tracking {
-    /// Tunables.
+    /// Tunables. Connections are also counted here if only rules ask for it.
     settings: Settings,
+    /// True if the tunable has connections counted (`nf_conntrack_acct`).
+    counts_by_tunable: bool,
+    /// True if rules ask for the packets or bytes of connections.
+    counts_for_rules: bool,
     /// The settings of each zone.
     zones: Zones,
     /// How many connections there may be.
-    pub(super) limits: Limits,
+    limits: Limits,
     /// Connections that others have announced; shared by all workers.
-    pub(super) expectations: Expectations,
+    expectations: Expectations,
     /// Tunnels whose packets come to many buckets; shared by all workers.
-    pub(super) tunnels: KnownTunnels,
+    tunnels: KnownTunnels,
     /// For what is inside tunnels, where that is judged.
-    pub(super) inside: Option<Box<InsideTracking>>,
-    /// Which ports accept no new connections.
+    inside: Option<Box<InsideTracking>>,
+    /// For each port, true if it accepts no new connections.
     refuses_new: Vec<bool>,
     /// Until when somebody may come back for what the SYN proxy has promised in any zone,
     /// also where it was switched off meanwhile.
@@ -54,13 +55,13 @@ pub struct Tracking {
     /// The listeners to events of expectations.
     expectation_subscribers: Subscribers<ExpectationEvent>,
     /// The collection of changes for a peer.
-    pub(super) replication: Replication,
+    replication: Replication,
     /// Translated connections that have ended, until their aliases are removed.
-    pub(super) ended: Vec<Ended>,
+    ended: Vec<Ended>,
     /// Names what recorded decisions were made from: no other worker has the same number, and
     /// this one another after each change.
     generation: u64,
-    /// Which bucket was asked last to make room for another.
+    /// The bucket that was asked last to make room for another.
     evict_at: u16,
 }
 
@@ -77,6 +78,8 @@ impl Tracking {
     ) -> Self {
         zones.apply(&settings.conntrack);
         Self {
+            counts_by_tunable: settings.conntrack.accounting,
+            counts_for_rules: false,
             settings,
             zones,
             limits,
@@ -98,6 +101,44 @@ impl Tracking {
     pub fn look_inside(&mut self, secret: HashKey) {
         let inside = InsideTracking::new(&self.settings.conntrack, &self.limits, secret);
         self.inside = Some(Box::new(inside));
+    }
+
+    /// How many connections there may be.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The same, to be changed.
+    pub const fn limits_mut(&mut self) -> &mut Limits {
+        &mut self.limits
+    }
+
+    /// Connections that others have announced.
+    #[inline]
+    pub const fn expectations(&self) -> &Expectations {
+        &self.expectations
+    }
+
+    /// Tunnels whose packets come to many buckets.
+    pub const fn tunnels(&self) -> &KnownTunnels {
+        &self.tunnels
+    }
+
+    /// The part inside tunnels, where that is judged.
+    pub fn inside_mut(&mut self) -> Option<&mut InsideTracking> {
+        self.inside.as_deref_mut()
+    }
+
+    /// The collection of changes for a peer.
+    #[inline]
+    pub const fn replication(&self) -> &Replication {
+        &self.replication
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub const fn replication_mut(&mut self) -> &mut Replication {
+        &mut self.replication
     }
 
     /// Sets which ports accept no new connections.
@@ -169,12 +210,26 @@ impl Tracking {
     }
 
     /// Takes over changed tunables.
-    pub fn apply(&mut self, settings: Settings) {
+    pub fn apply(&mut self, mut settings: Settings) {
+        self.counts_by_tunable = settings.conntrack.accounting;
+        settings.conntrack.accounting |= self.counts_for_rules;
         self.zones.apply(&settings.conntrack);
         if let Some(inside) = &mut self.inside {
             inside.apply(&settings.conntrack);
         }
         self.settings = settings;
+    }
+
+    /// Counts packets and bytes of connections that open from now on, whatever the tunable says, if
+    /// rules ask for them.
+    pub fn count_for_rules(&mut self, asked: bool) {
+        if asked == self.counts_for_rules {
+            return;
+        }
+        self.counts_for_rules = asked;
+        let mut settings = self.settings.clone();
+        settings.conntrack.accounting = self.counts_by_tunable;
+        self.apply(settings);
     }
 
     /// Takes the share of one of this many workers of the limits.
@@ -221,8 +276,25 @@ impl Tracking {
         }
     }
 
-    /// The SYN proxy has answered in the name of a server, here or elsewhere.
-    pub fn has_promised(&mut self, at: Timestamp) {
+    /// True if translated connections have ended whose aliases are not removed yet.
+    #[inline]
+    pub const fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Takes these connections out, in the order in which they have ended.
+    pub fn take_ended(&mut self) -> Vec<Ended> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Gives back the memory of the connections that were taken out.
+    pub fn reuse(&mut self, mut memory: Vec<Ended>) {
+        memory.clear();
+        self.ended = memory;
+    }
+
+    /// Notes that the SYN proxy has answered in the name of a server, here or elsewhere.
+    pub fn note_promise(&mut self, at: Timestamp) {
         self.promised_until = self.promised_until.max(at.after(Pressure::PROMISED));
     }
 
@@ -353,19 +425,21 @@ impl Tracking {
         bucket.connections.confirm(connection, &mut context)
     }
 
-    /// A packet goes on, as far as anybody but a helper is concerned.
+    /// A packet goes on, as far as anybody but a helper is concerned. The changes that the helper
+    /// wants in its payload go to `edits`.
     pub fn accept(
         &mut self,
         bucket: &mut Bucket,
         packet: &Packet,
         tracked: Tracked,
+        edits: &mut Vec<Edit>,
         now: Timestamp,
         counters: &mut Counters,
     ) -> Tracked {
         let Some(TrackedFlow { keyed, hash: Some(hash) }) = &packet.flow else { return tracked };
         let mut context = self.context_of(Some(keyed.key.zone), now, counters);
         let offered = offered(packet, keyed, *hash, true, Screening::Off);
-        bucket.connections.accept(tracked, &offered, &mut context)
+        bucket.connections.accept_with_edits(tracked, &offered, edits, &mut context)
     }
 }
 
@@ -418,7 +492,7 @@ impl PacketPath {
     }
 }
 
-/// Whether the table has to verify the checksum of a packet's transport.
+/// Says whether the table has to verify the checksum of a packet's transport.
 #[inline]
 pub(super) fn checksum_of(frame: &Frame) -> conntrack::Checksum {
     match frame.offload.checksum {

@@ -28,7 +28,7 @@ const WORTH_RETURNING: i64 = 2 << 20;
 /// How far the upkeep of a worker has come.
 #[derive(Debug, Default)]
 pub struct Upkeep {
-    /// Which bucket's timers are turned next.
+    /// The bucket whose timers are turned next.
     expire_at: usize,
     /// When the pool is trimmed next.
     trim_at: Timestamp,

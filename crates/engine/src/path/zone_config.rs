@@ -61,12 +61,12 @@ fn repeated<T: PartialEq + Copy>(values: &[T]) -> Option<T> {
 
 /// Timeouts that zones share by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimeoutPolicy {
+pub struct ZoneTimeouts {
     name: String,
     timeouts: Vec<(String, u64)>,
 }
 
-impl TimeoutPolicy {
+impl ZoneTimeouts {
     /// Creates a policy without timeouts.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ pub struct ZoneConfig {
     pub(crate) vlans: Option<Vec<u16>>,
     pub(crate) max_connections: Option<u64>,
     /// The timeouts that the zone does not set itself.
-    pub timeout_policy: Option<Arc<TimeoutPolicy>>,
+    pub timeout_policy: Option<Arc<ZoneTimeouts>>,
     pub(crate) tunables: Vec<(String, u64)>,
 }
 

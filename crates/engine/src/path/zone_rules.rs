@@ -50,7 +50,7 @@ impl PacketPath {
             let (reply, hash) = keyed.moved(hash, zones.reply);
             bucket.aliases.owner(&reply, hash).map(|_| zones.reply)
         });
-        found.or_else(|| self.tracking.tunnels.zone_of(zones, &keyed, now))
+        found.or_else(|| self.tracking.tunnels().zone_of(zones, &keyed, now))
     }
 }
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::path::zone_config::TimeoutPolicy;
+use crate::path::zone_config::ZoneTimeouts;
 
 #[test]
 fn the_first_zone_that_takes_port_and_vlan_has_the_packet() {
@@ -76,7 +76,7 @@ fn a_zone_has_its_own_timeouts_and_the_rest_of_the_gateway() {
 
 #[test]
 fn zones_share_a_policy_and_may_differ_from_it() {
-    let mut policy = TimeoutPolicy::new("short").unwrap();
+    let mut policy = ZoneTimeouts::new("short").unwrap();
     policy.set("nf_conntrack_udp_timeout", 5).unwrap();
     policy.set("nf_conntrack_udp_timeout", 6).unwrap();
     policy.set("nf_conntrack_tcp_timeout_established", 60).unwrap();

@@ -311,11 +311,13 @@ impl Lockstep {
                 routes: table.iter().map(|(_, owner)| owner).collect(),
                 zones: &zones,
                 refuses_new: refuses_new.clone(),
+                outputs: OUTPUTS,
                 workers: count.into(),
+                resolver: None,
+                host_questions: None,
             };
-            let mut equipment = blueprint.equipment(config, post, (inbox, &handle.wakeup));
-            equipment.path.outputs = OUTPUTS;
-            workers.push(Worker::new(equipment));
+            let tools = (inbox, &handle.wakeup);
+            workers.push(Worker::new(blueprint.equipment(config, post, tools)));
             for other in &mut handles {
                 introduce(other, &mut handle, &config.settings.steer)?;
             }

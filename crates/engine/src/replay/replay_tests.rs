@@ -380,11 +380,11 @@ fn each_packet_is_told_with_its_class_direction_and_connection() {
         "7 passed: untracked".to_owned(),
     ];
     for workers in [1, 3] {
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         let mut tell = |seen| match seen {
-            Seen::Passed { number, fate, .. } => told.push(format!("{number} passed: {fate}")),
+            Seen::Passed { number, fate, .. } => lines.push(format!("{number} passed: {fate}")),
             Seen::Dropped { number, why, fate, .. } => {
-                told.push(format!("{number} {}: {fate}", why.reason().name()));
+                lines.push(format!("{number} {}: {fate}", why.reason().name()));
             }
             Seen::Packets(_) => {}
         };
@@ -393,12 +393,12 @@ fn each_packet_is_told_with_its_class_direction_and_connection() {
         let output = CaptureWriter::create_for_captured(&out).unwrap();
         let input = CaptureReader::open(&path, PortId(0)).unwrap();
         replay(input, Some(output), &config(), options, &mut tell).unwrap();
-        assert_eq!(told, expected);
+        assert_eq!(lines, expected);
         // The comments of the output say the same.
         let file = std::fs::read(&out).unwrap();
-        for told in expected.iter().filter_map(|it| it.split_once(" passed: ")) {
-            let mut windows = file.windows(told.1.len());
-            assert!(windows.any(|bytes| bytes == told.1.as_bytes()), "{}", told.1);
+        for pair in expected.iter().filter_map(|it| it.split_once(" passed: ")) {
+            let mut windows = file.windows(pair.1.len());
+            assert!(windows.any(|bytes| bytes == pair.1.as_bytes()), "{}", pair.1);
         }
     }
 }

@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use doorbell::Doorbell;
 use flow::DropReason;
 use netio::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER, Waker};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{Backlog, BacklogLimits, WorkerId};
 
 use crate::BATCH;
-use crate::rings::doorbell::Doorbell;
 
 /// Slots of a ring beyond the backlog limit, for fences, buckets and markers,
 /// which must never be refused.
@@ -156,7 +156,7 @@ impl<I: Freight> Link<I> {
 
     /// True if there is room for news that may be told later: they leave half of
     /// [`CONTROL_RESERVE`] to what must not wait.
-    pub fn takes_news(&self) -> bool {
+    pub fn has_room_for_news(&self) -> bool {
         self.to.slots() > self.staged.len() + CONTROL_RESERVE / 2
     }
 

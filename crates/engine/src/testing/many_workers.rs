@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{self, Receiver};
 
-use flow::{DropReason, Timestamp};
+use flow::{DropReason, Timestamp, Zone};
 use netio::{Frame, FramePool, PortId};
 use steer::{BucketId, SteeringHasher, WorkerId};
 
@@ -60,11 +60,13 @@ impl TestGateway {
                 routes: owners.clone(),
                 zones: &zones,
                 refuses_new: vec![false; ports],
+                outputs: ports,
                 workers: 1,
+                resolver: routed.then(|| Resolver::for_test().0),
+                host_questions: None,
             };
-            let mut equipment = blueprint.equipment(config, post, (inbox, &handle.wakeup));
-            equipment.path.resolver = routed.then(|| Resolver::for_test().0);
-            let mut worker = Worker::new(equipment);
+            let tools = (inbox, &handle.wakeup);
+            let mut worker = Worker::new(blueprint.equipment(config, post, tools));
             for bucket in config.buckets.iter().filter(|bucket| owners[bucket.index()] == id) {
                 worker.install(bucket, Box::new(Bucket::new(now)));
             }
@@ -153,6 +155,19 @@ impl TestGateway {
     /// The frames that a port has sent.
     pub fn sent(&self, port: usize) -> Vec<Frame> {
         self.outputs[port].take_all()
+    }
+
+    /// The bucket of a frame that is in no zone.
+    pub fn bucket_of(&self, frame: &[u8]) -> BucketId {
+        let network = wire::dissect(frame).unwrap().network.unwrap();
+        self.hasher.steer(&network, Zone::default(), None).bucket()
+    }
+
+    /// The first of these frames whose bucket this worker owns.
+    pub fn owned_by(&self, owner: usize, frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+        let is_owned =
+            |frame: &Vec<u8>| self.owners[self.bucket_of(frame).index()].index() == owner;
+        frames.into_iter().find(is_owned).unwrap()
     }
 
     /// A bucket, from its owner. No bucket may be on its way.

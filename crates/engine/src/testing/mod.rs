@@ -18,6 +18,8 @@ pub mod router;
 #[cfg(test)]
 pub mod rules;
 #[cfg(test)]
+pub mod syn_proxy;
+#[cfg(test)]
 pub mod tunnels;
 #[cfg(test)]
 pub mod twins;

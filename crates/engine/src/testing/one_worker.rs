@@ -12,21 +12,34 @@ use crate::control::blueprint::{Blueprint, Post};
 use crate::path::TimeSource;
 use crate::rings::link::Wakeup;
 use crate::testing::line::Line;
-use crate::worker::command::Command;
+use crate::worker::command::{Command, Notice};
 use crate::worker::queue::{Queue, Received};
 use crate::worker::{Turn, Worker};
 use crate::{Bucket, Config, Zones};
 
 /// A worker that is alone between two ports, as a bridge. `owner` has all buckets.
 pub fn alone(config: &Config, inbox: Consumer<Command>, owner: WorkerId) -> Worker {
-    let blueprint = Blueprint::new(config, mpsc::channel().0, TimeSource::Turn).unwrap();
+    telling(config, inbox, owner, mpsc::channel().0)
+}
+
+/// The same, with somebody who reads its notices.
+fn telling(
+    config: &Config,
+    inbox: Consumer<Command>,
+    owner: WorkerId,
+    notices: mpsc::Sender<Notice>,
+) -> Worker {
+    let blueprint = Blueprint::new(config, notices, TimeSource::Turn).unwrap();
     let post = Post {
         id: WorkerId(0),
         hasher: &SteeringHasher::new(config.steering()),
         routes: vec![owner; config.buckets.get()],
         zones: &Zones::new(&config.zones, 2).unwrap(),
         refuses_new: vec![false; 2],
+        outputs: 2,
         workers: 1,
+        resolver: None,
+        host_questions: None,
     };
     let wakeup = Wakeup::new(Waker::new().unwrap());
     Worker::new(blueprint.equipment(config, post, (inbox, &wakeup)))
@@ -37,6 +50,8 @@ pub struct Rig {
     pub worker: Worker,
     pub commands: Producer<Command>,
     pub now: Timestamp,
+    /// The notices of the worker to its coordinator.
+    pub notices: mpsc::Receiver<Notice>,
     /// The frames that each port receives, and those that it has sent.
     ports: [(Line, Line); 2],
 }
@@ -45,7 +60,8 @@ impl Rig {
     pub fn new(config: &Config) -> Self {
         let now = Timestamp::from_secs(1000);
         let (mut commands, inbox) = RingBuffer::new(8);
-        let mut worker = alone(config, inbox, WorkerId(0));
+        let (sender, notices) = mpsc::channel();
+        let mut worker = telling(config, inbox, WorkerId(0), sender);
         for bucket in config.buckets.iter() {
             worker.install(bucket, Box::new(Bucket::new(now)));
         }
@@ -61,7 +77,7 @@ impl Rig {
             commands.push(Command::AddQueue(queue)).unwrap();
             commands.push(Command::SetOutput(port, Some(Box::new(output.clone())))).unwrap();
         }
-        Self { worker, commands, now, ports }
+        Self { worker, commands, now, notices, ports }
     }
 
     /// Lets a port receive frames, and returns the frames that each port sends then.

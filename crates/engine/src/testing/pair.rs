@@ -85,7 +85,9 @@ impl Node {
             faults: Faults::default(),
         };
         let shared = PreSharedKey::new(b"a secret of both").unwrap();
-        let seed = Seed::new([number as u8 + (now.as_nanos() >> 20) as u8; 32]);
+        let mut seed = [number as u8; 32];
+        seed[..8].copy_from_slice(&now.as_nanos().to_be_bytes());
+        let seed = Seed::new(seed);
         let now = now.after(clock);
         let session = Session::new(now, session, shared, seed);
         let peer = Peer::new(&gateway, session, role, HashKey(7, 8), now).unwrap();
@@ -130,10 +132,25 @@ impl Pair {
 
     /// Starts a node anew, with an empty table and a clock that has just begun.
     pub fn restart(&mut self, at: usize, role: Role) {
-        // Its greetings are fresh, as after any start.
+        // Its greetings are fresh, as after any start. No two starts are at one moment.
+        self.now = self.now.after(Duration::from_nanos(1));
         let number = at as u16 + 1;
         let settings = Settings::default();
         self.nodes[at] = Node::new(number, role, Duration::ZERO, self.now, settings);
+    }
+
+    /// Deletes all connections of a node. Returns how many there were.
+    pub fn delete_all(&self, at: usize) -> u64 {
+        self.nodes[at].gateway.delete_connections(&Filter::default()).unwrap()
+    }
+
+    /// True if both nodes have the same connections within four seconds. One whose time is over just
+    /// now is not listed any more, and ends within a second.
+    pub fn becomes_alike(&mut self) -> bool {
+        (0..4).any(|_| {
+            self.pass(Duration::from_secs(1));
+            self.nodes[1].connections() == self.nodes[0].connections()
+        })
     }
 
     /// Lets time pass.
@@ -195,9 +212,20 @@ impl Pair {
         self.tcp(through, flow, false, TcpFlags::ACK, b"");
     }
 
+    /// Sends a segment without data in a TCP connection.
+    pub fn segment(&mut self, through: usize, flow: u16, is_reply: bool, flags: TcpFlags) {
+        self.tcp(through, flow, is_reply, flags, b"");
+    }
+
     /// Sends data in a TCP connection.
     pub fn data(&mut self, through: usize, flow: u16, is_reply: bool) {
         self.tcp(through, flow, is_reply, TcpFlags::ACK.with(TcpFlags::PSH), &[7; 1000]);
+    }
+
+    /// An end of a TCP connection goes on with a number so far ahead.
+    pub fn skip(&mut self, flow: u16, is_reply: bool, bytes: u32) {
+        let next = &mut self.ends.entry(flow).or_default().sent[usize::from(is_reply)];
+        *next = next.wrapping_add(bytes);
     }
 
     /// Resets a TCP connection.
@@ -218,7 +246,8 @@ impl Pair {
             window: 60_000,
             options: &[],
         };
-        let length = data.len() as u32 + u32::from(flags.contains(TcpFlags::SYN));
+        let counted = [TcpFlags::SYN, TcpFlags::FIN].map(|flag| u32::from(flags.contains(flag)));
+        let length = data.len() as u32 + counted.iter().sum::<u32>();
         ends.sent[from] = ends.sent[from].wrapping_add(length);
         let (source, destination) = if is_reply { (SERVER, CLIENT) } else { (CLIENT, SERVER) };
         let mut bytes = Vec::new();

@@ -202,6 +202,12 @@ impl TestGateway {
         seen(&sent[0])
     }
 
+    /// A question from inside whose bucket this worker owns.
+    pub fn question(&self, source: [u8; 4], owner: usize) -> Vec<u8> {
+        let builder = from_inside(source, SERVER);
+        self.owned_by(owner, (2000..3000).map(|port| udp(&builder, (port, 53), b"ask")))
+    }
+
     pub fn connections(&self) -> usize {
         (0..16).map(|bucket| self.bucket(BucketId(bucket)).connections.len()).sum()
     }

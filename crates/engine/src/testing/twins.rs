@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conntrack::{Cursor, Filter};
-use flow::DropReason;
+use flow::{DropReason, Zone};
 use netio::{Frame, PortId, TxQueue};
 use ruleset::{Interface, name_bits};
 use steer::BucketId;
@@ -13,6 +13,7 @@ use steer::BucketId;
 use crate::egress::Mode;
 use crate::path::rules::ruleset::{Rules, Unloaded};
 use crate::path::selection::{Operation, Part, Selection};
+use crate::path::zone_config::ZoneConfig;
 use crate::testing::many_workers::TestGateway;
 use crate::worker::Worker;
 use crate::worker::command::Command;
@@ -159,6 +160,25 @@ impl Twin {
             )
         };
         self.gateway.workers.iter().map(of).collect()
+    }
+}
+
+/// How many choices of zones there are.
+pub const ZONES: usize = 4;
+
+/// The zones of both gateways. The workers count connections of zones 5 and 9 from the start.
+pub fn zones(index: usize) -> Vec<ZoneConfig> {
+    let mut all = ZoneConfig::new(Zone(5));
+    let mut tagged = ZoneConfig::new(Zone(9));
+    tagged.set_vlans(vec![9]).unwrap();
+    match index {
+        0 => vec![tagged, all],
+        1 => Vec::new(),
+        2 => vec![tagged],
+        _ => {
+            all.set("nf_conntrack_udp_timeout_stream", 40).unwrap();
+            vec![all]
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use conntrack::{
     AnnouncementCursor, AnnouncementRecord, ConnectionRecord, Event, ExpectationEvent, LimitPools,
 };
 use defrag::QueueView;
-use flow::KeyedPacket;
+use flow::{KeyedPacket, PortPart};
 use netio::{PortId, TxQueue};
 use ruleset::{CounterMoves, Interface, LogId};
 use steer::{AddressSet, BucketId, WorkerId};
@@ -20,8 +20,9 @@ use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::records::{Exported, ExportedAnnouncements, Filed, ImportedLot, SettledImports};
-use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, ToldPiece};
-use crate::path::rules::ruleset::{RuleCounts, Rules, WorkerRules};
+use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, Passed, ReplicationPiece};
+use crate::path::rules::ruleset::Rules;
+use crate::path::rules::worker_rules::{RuleCounts, WorkerRules};
 use crate::path::selection::{Selected, Selection};
 use crate::path::settings::Settings;
 use crate::path::zones::Zones;
@@ -86,8 +87,10 @@ pub enum Command {
     SubscribeExpectations(EventSender<ExpectationEvent>),
     /// Send changes of connections to this reader, or to none.
     SendChanges(Option<Box<ChangeSender>>),
-    /// Whether copies of a peer's connections stay when their time is over.
+    /// A bridge forwards nothing, or forwards again.
     StandBy(bool),
+    /// Give this part of all ports and identifications away.
+    DividePorts(PortPart),
     /// Answer a question.
     Ask(Question),
     /// End. All rings are empty.
@@ -123,6 +126,7 @@ impl Command {
             | Self::SubscribeExpectations(_)
             | Self::SendChanges(_)
             | Self::StandBy(_)
+            | Self::DividePorts(_)
             | Self::Ask(_)
             | Self::Stop => false,
         }
@@ -144,15 +148,20 @@ pub enum Question {
     /// Make connections of these records, each in its bucket. Masqueraded ones need their address
     /// if it is true.
     Import(Filed<ConnectionRecord>, bool, SyncSender<ImportedLot<ConnectionRecord>>),
-    /// Which imported connections have found out since the last question whether their replies
-    /// find them.
+    /// The imported connections that have found out since the last question whether their
+    /// replies find them.
     SettledImports(SyncSender<SettledImports>),
     /// A piece of what connections of the gateway have announced, and the start of the next piece.
     ExportAnnouncements(AnnouncementCursor, SyncSender<ExportedAnnouncements>),
     /// File these announcements, each for a connection of its bucket.
     ImportAnnouncements(Filed<AnnouncementRecord>, SyncSender<ImportedLot<AnnouncementRecord>>),
-    /// All connections in a piece of a bucket, for a peer, and the start of the next piece.
-    TellAll(BucketId, conntrack::Cursor, SyncSender<Option<ToldPiece>>),
+    /// The connections of this node in a piece of a bucket, for a peer, and the start of the next
+    /// piece.
+    TellAll(BucketId, conntrack::Cursor, SyncSender<Option<ReplicationPiece>>),
+    /// Own the connections of the peer in a piece of a bucket from now on.
+    Adopt(BucketId, conntrack::Cursor, SyncSender<Option<Passed>>),
+    /// Let the peer own the connections of this node in a piece of a bucket from now on.
+    GiveAway(BucketId, conntrack::Cursor, SyncSender<Option<Passed>>),
     /// Make these changes of copies of a peer's connections, each in its bucket.
     Apply(Vec<(BucketId, CopyChange)>, SyncSender<AppliedLot>),
     /// Forget at most this many expectations of the gateway, and tell the subscribers of this
@@ -164,7 +173,7 @@ pub enum Question {
     Rules(usize, SyncSender<Option<RuleCounts>>),
     /// A piece of the stations that the bridge of the worker knows, and the start of the next piece.
     Stations(usize, SyncSender<(Vec<StationUpdate>, Option<usize>)>),
-    /// Whether a packet like this one would belong to a flow of this bucket that was left to the
+    /// True if a packet like this one would belong to a flow of this bucket that was left to the
     /// host.
     IsLeftToHost(BucketId, KeyedPacket, Sign, SyncSender<bool>),
     /// The packets that it dropped last, each with the time since the drop.

@@ -41,6 +41,7 @@ impl Worker {
             Command::SubscribeExpectations(sender) => self.path.subscribe_expectations(sender),
             Command::SendChanges(sender) => self.path.set_change_sender(sender, now),
             Command::StandBy(stands_by) => self.path.set_stands_by(stands_by),
+            Command::DividePorts(part) => self.path.divide_ports(part),
             Command::Ask(question) => self.answer(question, now),
             // `Worker::turn` ends before it comes to this.
             Command::Stop => {}
@@ -84,6 +85,12 @@ impl Worker {
             }
             Question::TellAll(bucket, from, reply) => {
                 let _ = reply.try_send(self.path.tell_all(bucket, from, now));
+            }
+            Question::Adopt(bucket, from, reply) => {
+                let _ = reply.try_send(self.path.adopt(bucket, from, now));
+            }
+            Question::GiveAway(bucket, from, reply) => {
+                let _ = reply.try_send(self.path.give_away(bucket, from, now));
             }
             Question::Apply(changes, reply) => {
                 let _ = reply.try_send(self.path.apply(changes, now));

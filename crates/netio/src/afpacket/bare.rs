@@ -2,8 +2,8 @@
 //! packets.
 //!
 //! The stages above see one kind of frame. So a packet gets an Ethernet header when it is received,
-//! and loses it when it is sent. Both ends have the same made-up station address there: whatever
-//! comes in by a bare link was sent to this end, and whatever leaves by it goes to the other end.
+//! and loses it when it is sent. Both ends have the same made-up station address there: a frame
+//! that comes in by a bare link was sent to this end, and one that leaves goes to the other end.
 
 use std::mem::zeroed;
 
@@ -30,11 +30,11 @@ pub(super) fn write_header(frame: &mut [u8]) {
     header[12..].copy_from_slice(&ethertype.to_be_bytes());
 }
 
-/// The places that packets are sent to by a bare link. The kernel is told which protocol they have,
-/// because not every kind of link reads that from the packet.
-pub(super) struct Destinations([libc::sockaddr_ll; 2]);
+/// The addresses of a bare link that packets are sent to. They tell the kernel which protocol a
+/// packet has, because not every kind of link reads that from the packet.
+pub(super) struct LinkAddresses([libc::sockaddr_ll; 2]);
 
-impl Destinations {
+impl LinkAddresses {
     pub(super) fn new(index: u32) -> Self {
         Self([libc::ETH_P_IP, libc::ETH_P_IPV6].map(|protocol| {
             // SAFETY: zero is a valid value of every field.
@@ -46,15 +46,15 @@ impl Destinations {
         }))
     }
 
-    /// The place for a frame that still has its header.
+    /// The address for a frame that still has its header.
     pub(super) fn of(&self, frame: &[u8]) -> &libc::sockaddr_ll {
         let is_v6 = frame.get(12..HEADER) == Some(&(libc::ETH_P_IPV6 as u16).to_be_bytes());
         &self.0[usize::from(is_v6)]
     }
 }
 
-impl std::fmt::Debug for Destinations {
+impl std::fmt::Debug for LinkAddresses {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("Destinations").field(&self.0[0].sll_ifindex).finish()
+        formatter.debug_tuple("LinkAddresses").field(&self.0[0].sll_ifindex).finish()
     }
 }

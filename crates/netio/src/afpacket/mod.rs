@@ -136,7 +136,11 @@ impl AfPacketPort {
     ) -> Result<Self, PortError> {
         let LinkState { index, name: interface, .. } = link;
         if let Some(what) = link.unfit(options.takes_bare) {
-            return Err(PortError::NotEthernet { interface: interface.clone(), what });
+            return Err(PortError::NotEthernet {
+                interface: interface.clone(),
+                what,
+                is_bridge: !options.takes_bare,
+            });
         }
         let (index, failed) = (*index, |what| move |source| system_error(interface, what, source));
         // The kernel refuses a feature to all sockets or to none.

@@ -4,12 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use super::bare::{self, Destinations};
+use super::bare::{self, LinkAddresses};
 use super::socket::PacketSocket;
 use super::transmit_ring::TransmitRing;
 use super::vnet::VnetHeader;
 use super::{BATCH, segments, system_error};
-use crate::{Frame, FramePool, LinkState, PortError, TxQueue, TxReport, wake};
+use crate::{Frame, FramePool, LinkState, PortError, TxQueue, TxRefusal, TxReport, wake};
 
 /// How many times one call waits for room in the output queue before it gives up.
 const WAITS: u32 = 4;
@@ -28,11 +28,13 @@ pub struct AfPacketTx {
     ring: Option<TransmitRing>,
     interface: String,
     /// Set for a bare link, by which frames go without their link header.
-    bare: Option<Destinations>,
+    bare: Option<LinkAddresses>,
     /// Every frame has a virtio header in front.
     offload: bool,
     /// Segments on their way out; empty between two calls.
     segments: Vec<Frame>,
+    /// Frames that the last call has not sent, until somebody takes them.
+    refused: Vec<(Frame, TxRefusal)>,
 }
 
 impl AfPacketTx {
@@ -43,8 +45,9 @@ impl AfPacketTx {
         offload: bool,
     ) -> Self {
         let segments = Vec::with_capacity(BATCH);
-        let bare = link.is_bare().then(|| Destinations::new(link.index));
-        Self { socket, ring, interface: link.name.clone(), bare, offload, segments }
+        let bare = link.is_bare().then(|| LinkAddresses::new(link.index));
+        let (interface, refused) = (link.name.clone(), Vec::new());
+        Self { socket, ring, interface, bare, offload, segments, refused }
     }
 
     /// Sends the first of `frames`, at most [`BATCH`], and returns how many went out. An error
@@ -76,11 +79,11 @@ impl AfPacketTx {
         {
             *header = VnetHeader::new(frame.offload);
             let mut bytes = frame.bytes_mut();
-            if let Some(destinations) = &self.bare {
+            if let Some(addresses) = &self.bare {
                 *header = header.behind(bare::HEADER as u16);
-                let destination = destinations.of(bytes);
-                message.msg_hdr.msg_name = std::ptr::from_ref(destination).cast_mut().cast();
-                message.msg_hdr.msg_namelen = size_of_val(destination) as libc::socklen_t;
+                let address = addresses.of(bytes);
+                message.msg_hdr.msg_name = std::ptr::from_ref(address).cast_mut().cast();
+                message.msg_hdr.msg_namelen = size_of_val(address) as libc::socklen_t;
                 bytes = bytes.get_mut(bare::HEADER..).unwrap_or_default();
             }
             let header = std::ptr::from_mut(header).cast();
@@ -108,11 +111,11 @@ impl AfPacketTx {
 
     /// Sends frames that need no cutting.
     fn send_ready(&mut self, frames: &mut [Frame], sending: &mut Sending) -> Result<(), Stop> {
-        let report = &mut sending.report;
         let mut done = 0;
         while done < frames.len() {
             let error = match self.send(&mut frames[done..]) {
                 Ok(count) => {
+                    let report = &mut sending.report;
                     let sent = &frames[done..done + count];
                     report.sent += count as u64;
                     report.sent_bytes += sent.iter().map(|frame| frame.len() as u64).sum::<u64>();
@@ -124,17 +127,17 @@ impl AfPacketTx {
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
                 Some(libc::EMSGSIZE) => {
-                    report.refused_long += 1;
+                    sending.refuse(&mut frames[done], TxRefusal::TooLong);
                     done += 1;
                 }
                 Some(libc::EINVAL) => {
-                    report.refused_invalid += 1;
+                    sending.refuse(&mut frames[done], TxRefusal::Invalid);
                     done += 1;
                 }
                 // The kernel answers so when it can not cut a super-packet up. It never will, so
                 // the frames behind this one go on.
                 Some(libc::ENOMEM) if frames[done].offload.segmentation.is_some() => {
-                    report.refused_invalid += 1;
+                    sending.refuse(&mut frames[done], TxRefusal::Invalid);
                     done += 1;
                 }
                 Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) if sending.waits < WAITS => {
@@ -152,15 +155,15 @@ impl AfPacketTx {
     /// one frame, which is sent once all of its segments are.
     fn send_segments(
         &mut self,
-        frame: &Frame,
+        frame: &mut Frame,
         pool: &mut FramePool,
         sending: &mut Sending,
     ) -> Result<(), Stop> {
         let Some(segments) = frame.cut_up() else {
-            sending.report.refused_invalid += 1;
+            sending.refuse(frame, TxRefusal::Invalid);
             return Ok(());
         };
-        let mut own = Sending { report: TxReport::default(), waits: sending.waits };
+        let mut own = Sending { waits: sending.waits, refused: None, ..Sending::default() };
         let mut batch = std::mem::take(&mut self.segments);
         let mut result = Ok(());
         let mut indices = 0..segments.count();
@@ -178,8 +181,8 @@ impl AfPacketTx {
         sending.waits = own.waits;
         result?;
         match own.report {
-            TxReport { refused_long: 1.., .. } => sending.report.refused_long += 1,
-            TxReport { refused_invalid: 1.., .. } => sending.report.refused_invalid += 1,
+            TxReport { refused_long: 1.., .. } => sending.refuse(frame, TxRefusal::TooLong),
+            TxReport { refused_invalid: 1.., .. } => sending.refuse(frame, TxRefusal::Invalid),
             _ => {
                 sending.report.sent += 1;
                 sending.report.sent_bytes += frame.len() as u64;
@@ -210,17 +213,25 @@ impl AfPacketTx {
         frames: &mut [Frame],
         pool: &mut FramePool,
     ) -> Result<TxReport, PortError> {
-        let mut sending = Sending::default();
+        let refused = std::mem::take(&mut self.refused);
+        let mut sending = Sending { refused: Some(refused), ..Sending::default() };
         let result = self.send_in_order(frames, pool, &mut sending);
-        let mut report = sending.report;
-        let left = frames.len() as u64 - report.frames();
-        match result {
-            Ok(()) => {}
-            Err(Stop::Full) => report.refused_full += left,
-            Err(Stop::Broken(error)) if report == TxReport::default() => return Err(error),
-            Err(Stop::Broken(_)) => report.refused_gone += left,
-        }
-        Ok(report)
+        // Each frame in front of those that are left was counted.
+        let left = sending.report.frames() as usize..;
+        let result = match result {
+            Ok(()) => Ok(()),
+            Err(Stop::Full) => {
+                sending.refuse_all(&mut frames[left], TxRefusal::Full);
+                Ok(())
+            }
+            Err(Stop::Broken(error)) => {
+                let is_first = sending.report == TxReport::default();
+                sending.refuse_all(&mut frames[left], TxRefusal::Gone);
+                if is_first { Err(error) } else { Ok(()) }
+            }
+        };
+        self.refused = sending.refused.unwrap_or_default();
+        result.map(|()| sending.report)
     }
 }
 
@@ -230,6 +241,24 @@ struct Sending {
     report: TxReport,
     /// How many times the call has waited for room in the output queue.
     waits: u32,
+    /// The frames that were refused; `None` for segments, whose super-packet is.
+    refused: Option<Vec<(Frame, TxRefusal)>>,
+}
+
+impl Sending {
+    /// Counts a frame that is not sent, and takes it.
+    #[cold]
+    fn refuse(&mut self, frame: &mut Frame, why: TxRefusal) {
+        *self.report.refused_mut(why) += 1;
+        if let Some(refused) = &mut self.refused {
+            refused.push((std::mem::take(frame), why));
+        }
+    }
+
+    #[cold]
+    fn refuse_all(&mut self, frames: &mut [Frame], why: TxRefusal) {
+        frames.iter_mut().for_each(|frame| self.refuse(frame, why));
+    }
 }
 
 /// The reason why the rest of the frames is not sent.
@@ -245,8 +274,13 @@ impl TxQueue for AfPacketTx {
         frames: &mut Vec<Frame>,
         pool: &mut FramePool,
     ) -> Result<TxReport, PortError> {
+        self.refused.drain(..).for_each(|(frame, _)| pool.give_back(frame));
         let report = self.send_all(frames, pool);
         frames.drain(..).for_each(|frame| pool.give_back(frame));
         report
+    }
+
+    fn take_refused(&mut self) -> Option<(Frame, TxRefusal)> {
+        self.refused.pop()
     }
 }

@@ -168,7 +168,7 @@ fn a_super_packet_is_cut(hardware: u16) {
     let builder = PacketBuilder::v4(CLIENT, SERVER).macs(BARE_STATION, BARE_STATION);
     builder.tcp(&Tcp { flags: TcpFlags::ACK, ..Tcp::default() }, &payload, &mut frame);
     let mut packet = frame.split_off(ETHERNET);
-    // Whoever sends it on completes the checksum, which is that of the pseudo header here.
+    // The checksum is that of the pseudo header here. The one who forwards the frame completes it.
     let without_tcp = [&packet[..20], &vec![0; packet.len() - 20]].concat();
     let pseudo = sum(&without_tcp);
     packet[36..38].copy_from_slice(&pseudo.to_be_bytes());

@@ -34,16 +34,16 @@ pub struct Machine {
 impl Machine {
     pub fn new() -> Self {
         let (jobs, inbox) = mpsc::channel::<Job>();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             // SAFETY: no memory is passed; only this thread moves.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
             // SAFETY: no memory is passed.
-            tell.send(unsafe { libc::gettid() }).unwrap();
+            sender.send(unsafe { libc::gettid() }).unwrap();
             ip("link set lo up");
             inbox.iter().for_each(|job| job());
         });
-        Self { jobs, id: told.recv().unwrap() }
+        Self { jobs, id: receiver.recv().unwrap() }
     }
 
     /// Starts `job` there; its result comes through the channel. The jobs of one machine run one

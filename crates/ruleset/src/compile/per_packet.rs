@@ -44,6 +44,8 @@ pub enum PerPacket {
     Differs(&'static str),
     /// It draws a number for each packet.
     Draws,
+    /// It sets the zone of packets, which are found in that zone only behind it.
+    Zone,
     /// It does something else with each packet.
     Acts,
 }
@@ -61,6 +63,7 @@ impl fmt::Display for PerPacket {
                 write!(f, "it matches {what}, which may differ between packets of one flow")
             }
             Self::Draws => f.write_str("it draws a number for each packet"),
+            Self::Zone => f.write_str("it sets the zone of packets"),
             Self::Acts => f.write_str("it does something with each packet"),
         }
     }
@@ -102,11 +105,37 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
             target: Target::SegmentSize,
             value: Operand::Constant(_) | Operand::PathMtu,
         } => None,
+        Item::Assign { target: Target::CtZone(_), .. } => Some(PerPacket::Zone),
         Item::Assign { .. } => Some(PerPacket::Acts),
         Item::Verdict(_) | Item::Reject(_) | Item::Nat(_) => None,
         Item::Helper(_) | Item::Timeout(_) | Item::Notrack | Item::SynProxy(_) => {
             Some(PerPacket::Acts)
         }
+    }
+}
+
+/// The transports whose flows are decided about once.
+const OF_FLOWS: [u8; 2] = [protocol::TCP, protocol::UDP];
+
+/// True for a field of a header that comes with another transport.
+fn is_of_others(field: Field) -> bool {
+    match field {
+        Field::Header(HeaderBits {
+            layer: Layer::Transport(Guard::Protocol(number) | Guard::Over(number, _)),
+            ..
+        }) => !OF_FLOWS.contains(&number),
+        _ => false,
+    }
+}
+
+/// True for an item behind which a rule only goes on for other transports.
+fn is_for_others(item: &Item) -> bool {
+    match item {
+        Item::Within { load, interval, negated } if load.field == Field::L4Protocol => {
+            let value = |number: u8| (u128::from(number) & load.and) ^ load.xor;
+            OF_FLOWS.iter().all(|&number| interval.holds(value(number)) == *negated)
+        }
+        item => item.compares() && item.loads().iter().any(|load| is_of_others(load.field)),
     }
 }
 
@@ -133,6 +162,8 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
             offset: 104,
             bits: 8,
         }) if bits & !STEADY_FLAGS == 0 => None,
+        // No packet that is decided about with its flow has such a header.
+        field if is_of_others(field) => None,
         Field::Header(_) | Field::LinkHeader { .. } | Field::Has(_) => differs("bytes of its headers"),
         Field::Length => differs("its length"),
         Field::PacketType => differs("how the link carried it"),
@@ -173,8 +204,8 @@ fn of_bits(load: &Load, bits: u128, ruleset: &Parts) -> Option<PerPacket> {
 }
 
 impl ValidRuleset {
-    /// The rules that packets of established flows meet and that have to see each of them, with
-    /// the first reason of each.
+    /// The rules that packets of established TCP and UDP flows meet and that have to see each of
+    /// them, with the first reason of each.
     pub fn per_packet_rules(&self) -> Vec<(RuleId, PerPacket)> {
         let mut waiting: Vec<_> = self.bases.iter().flatten().copied().collect();
         let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
@@ -190,9 +221,10 @@ impl ValidRuleset {
             }
             for (number, rule) in chain.rules.clone().zip(&self.rules[chain.rules.start as usize..])
             {
-                let reason = rule.items.iter().find_map(|item| of_item(item, self));
+                let met = || rule.items.iter().take_while(|item| !is_for_others(item));
+                let reason = met().find_map(|item| of_item(item, self));
                 found.extend(reason.map(|reason| (RuleId(number), reason)));
-                for item in &rule.items {
+                for item in met() {
                     if let Item::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) = item {
                         waiting.push(*to);
                     }

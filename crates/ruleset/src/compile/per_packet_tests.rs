@@ -106,6 +106,41 @@ fn a_rule_that_established_packets_do_not_meet_may_do_as_it_likes() {
 }
 
 #[test]
+fn a_rule_of_other_transports_is_met_by_no_flow_that_is_decided_about_once() {
+    let limit = json!({"limit": {"rate": 10, "per": "second", "burst": 5}});
+    let equal =
+        |left: Value, right: Value| json!({"match": {"op": "==", "left": left, "right": right}});
+    let kind = json!({"payload": {"protocol": "icmp", "field": "type"}});
+    let protocol = || json!({"meta": {"key": "l4proto"}});
+    let rules = [
+        json!([equal(kind.clone(), json!("echo-request")), limit, {"accept": null}]),
+        json!([equal(kind, json!({"set": ["echo-request", "echo-reply"]})), {"jump": {"target": "more"}}]),
+        json!([equal(protocol(), json!("icmp")), limit, {"accept": null}]),
+        json!([equal(protocol(), json!("udp")), limit, {"accept": null}]),
+        json!([equal(json!({"payload": {"protocol": "udp", "field": "length"}}), json!(100)),
+            {"drop": null}]),
+    ];
+    assert_eq!(
+        reasons(&rules),
+        [(3, PerPacket::Rate), (4, PerPacket::Differs("bytes of its headers"))]
+    );
+}
+
+#[test]
+fn a_rule_that_sets_a_zone_sees_every_packet_that_it_puts_there() {
+    let zone = json!([{"mangle": {"key": {"ct": {"key": "zone"}}, "value": 9}}]);
+    let objects = json!({"nftables": [
+        {"table": {"family": "ip", "name": "t", "handle": 1}},
+        {"chain": {"family": "ip", "table": "t", "name": "c", "handle": 1, "type": "filter",
+            "hook": "prerouting", "prio": -300, "policy": "accept"}},
+        {"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 2, "expr": zone}}
+    ]});
+    let ruleset = import_value(&objects, Options::default()).expect("it is right").ruleset;
+    let reasons = ruleset.per_packet_rules();
+    assert_eq!(reasons, [(RuleId(0), PerPacket::Zone)]);
+}
+
+#[test]
 fn a_hash_is_of_the_flow_if_its_values_are_and_a_number_is_drawn_for_each_packet() {
     let saddr = json!({"payload": {"protocol": "ip", "field": "saddr"}});
     let jhash = |value: Value| json!({"jhash": {"mod": 2, "expr": value}});

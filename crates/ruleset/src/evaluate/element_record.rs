@@ -14,7 +14,7 @@
 //! value.
 
 use flow::Timestamp;
-use flow::codec::{DecodeError, Millis, Reader, Write, prefixed};
+use flow::codec::{DecodeError, Millis, Reader, Write, prefixed, refuse_faults};
 
 use super::dynamic::{Kinds, Life, PartState};
 use super::limit;
@@ -35,7 +35,7 @@ const MOST_PARTS: u64 = 16;
 /// In the order of their numbers in a record.
 const FAMILIES: [TableFamily; 3] = [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6];
 /// In the order of their numbers in a record.
-const KINDS: [Kind; 33] = [
+const KINDS: [Kind; 34] = [
     Kind::Ipv4,
     Kind::Ipv6,
     Kind::Ether,
@@ -69,6 +69,7 @@ const KINDS: [Kind; 33] = [
     Kind::Group,
     Kind::Time,
     Kind::Boolean,
+    Kind::IgmpType,
 ];
 /// The number of a plain number, which has its width behind it.
 const INTEGER: u8 = 255;
@@ -290,10 +291,7 @@ impl ElementRecord {
     /// contains.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let from = &mut Reader::new(bytes);
-        match from.u8()? {
-            VERSION => {}
-            version => return Err(DecodeError::Version(version)),
-        }
+        from.version(VERSION)?;
         match from.u8()? {
             KIND => {}
             unknown => return Err(DecodeError::Kind(unknown)),
@@ -306,17 +304,14 @@ impl ElementRecord {
         let statements = count(from)?;
         let statements = (0..statements).map(|_| read_statement(from)).collect::<Result<_, _>>()?;
         let comment = from.option(read_text)?;
-        let faults = [
+        refuse_faults([
             (!from.is_empty(), "a record that is too long"),
             (table.is_empty() || set.is_empty(), "a set without a name"),
             (key.is_empty(), "an element without a key"),
             (times.is_some_and(|(_, left)| left == Millis::default()), "an element that has ended"),
             (times.is_some_and(|(timeout, left)| left > timeout), "the time left of an element"),
-        ];
-        match faults.into_iter().find(|(is_fault, _)| *is_fault) {
-            Some((_, what)) => Err(DecodeError::Impossible(what)),
-            None => Ok(Self { family, table, set, key, times, statements, comment }),
-        }
+        ])?;
+        Ok(Self { family, table, set, key, times, statements, comment })
     }
 }
 

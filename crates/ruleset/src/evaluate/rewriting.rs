@@ -3,8 +3,7 @@
 
 use wire::{ChecksumCovers, FieldWrite, Network};
 
-use super::load::{begin, value};
-use super::routes::{looked_up, next_hop, route_segment_size};
+use super::load::begin;
 use super::run::Run;
 use super::trace::Trace;
 use super::view::PacketView;
@@ -86,22 +85,8 @@ impl<T: Trace> Run<'_, '_, T> {
 
     /// The value of a field behind a rule that has written some.
     #[cold]
-    pub(super) fn value_after_writes(&mut self, field: Field) -> Option<u128> {
-        let view = self.state.rewriting.seen(self.view);
-        match field {
-            Field::Generated(id) => self.generated(id),
-            Field::Route(lookup) => looked_up(lookup, self.hook, &view, self.outcome),
-            Field::NextHop(family) => next_hop(family, &view),
-            Field::RouteSegmentSize => route_segment_size(&view),
-            Field::Cpu => self.state.cpu.map(u128::from),
-            Field::Clock(field) => self.state.wall.value(field, self.now),
-            Field::Group(side) => self.state.group(side, self.view),
-            Field::LinkType(side) => self.state.link_type(side, self.hook, self.view),
-            Field::LinkHeader { offset, bits, raw } => {
-                self.state.link_header((offset, bits, raw), self.hook, self.view)
-            }
-            field => value(field, &view, self.outcome),
-        }
+    pub(super) fn value_after_writes(&self, field: Field) -> Option<u128> {
+        self.value_in(field, &self.state.rewriting.seen(self.view))
     }
 }
 

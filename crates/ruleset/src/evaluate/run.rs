@@ -239,14 +239,22 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
 
     #[inline]
     fn value(&mut self, field: Field) -> Option<u128> {
+        if let Field::Generated(id) = field {
+            return self.generated(id);
+        }
         if T::WRITES && self.outcome.is_rewritten {
             return self.value_after_writes(field);
         }
+        self.value_in(field, self.view)
+    }
+
+    /// The value of a field that the rule does not make itself, in this view of the packet.
+    #[inline(always)]
+    pub(super) fn value_in(&self, field: Field, view: &PacketView<'_>) -> Option<u128> {
         match field {
-            Field::Generated(id) => self.generated(id),
-            Field::Route(lookup) => looked_up(lookup, self.hook, self.view, self.outcome),
-            Field::NextHop(family) => next_hop(family, self.view),
-            Field::RouteSegmentSize => route_segment_size(self.view),
+            Field::Route(lookup) => looked_up(lookup, self.hook, view, self.outcome),
+            Field::NextHop(family) => next_hop(family, view),
+            Field::RouteSegmentSize => route_segment_size(view),
             Field::Cpu => self.state.cpu.map(u128::from),
             Field::Clock(field) => self.state.wall.value(field, self.now),
             Field::Group(side) => self.state.group(side, self.view),
@@ -254,7 +262,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Field::LinkHeader { offset, bits, raw } => {
                 self.state.link_header((offset, bits, raw), self.hook, self.view)
             }
-            field => value(field, self.view, self.outcome),
+            field => value(field, view, self.outcome),
         }
     }
 

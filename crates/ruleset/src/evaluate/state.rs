@@ -109,7 +109,7 @@ impl SharedState {
         for (id, set) in program.dynamic.iter().zip(&self.sets) {
             let kinds = &program.ruleset().sets[id.index()].key;
             let usual = set.timeout();
-            set.list(now, |key, life, told| {
+            set.list(now, |key, life, element| {
                 let mut halves = key.halves();
                 let mut part = |words: usize| {
                     let halves = halves.by_ref().take(words);
@@ -124,8 +124,8 @@ impl SharedState {
                     key,
                     timeout: timeout.map(Duration::from_nanos),
                     expires,
-                    counted: told.counted,
-                    comment: told.comment.map(str::to_owned),
+                    counted: element.counted,
+                    comment: element.comment.map(str::to_owned),
                 });
             });
         }

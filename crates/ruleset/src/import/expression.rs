@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
-use super::refusals;
+use super::{keys, refusals};
 use crate::field::{self, Field};
 use crate::generator::{Generator, Hashed, Source};
-use crate::kind::{Kind, only, outline};
+use crate::hook::TableFamily;
+use crate::kind::{Interval, Kind, only, outline};
 use crate::limits::{MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS};
 use crate::model::{GeneratorId, Key, Load, TypedKey, plain};
 use crate::problem::{Fault, Parsed, Path};
@@ -16,10 +17,18 @@ fn text<'v>(value: &'v Value, key: &str, path: &Path<'_>) -> Parsed<&'v str> {
     found.ok_or_else(|| path.invalid(format!("no `{key}`")))
 }
 
+/// Reads the expressions of a table.
+pub(crate) struct ExpressionReader<'a> {
+    /// The family of the table.
+    pub family: TableFamily,
+    /// The generators of the ruleset so far.
+    pub generators: &'a mut Vec<Generator>,
+}
+
 /// One value of a packet with its type.
 pub(crate) fn load(
     value: &Value,
-    generators: &mut Vec<Generator>,
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<(Load, Kind)> {
     if path.depth() > MAX_EXPRESSION_DEPTH {
@@ -29,17 +38,24 @@ pub(crate) fn load(
         return Err(path.invalid(format!("{} in place of an expression", outline(value))));
     };
     let path = path.key(form);
+    if form == "payload" && inside.get("tunnel").is_some() {
+        let part = |key| inside.get(key).and_then(Value::as_str).unwrap_or_default();
+        let [tunnel, header, field] = ["tunnel", "protocol", "field"].map(part).map(shown);
+        let message = format!("`{tunnel} {header} {field}`");
+        return Err(path.unsupported(refusals::with_reason(message, INSIDE)));
+    }
+    keys::check(form, inside, &path)?;
     match form {
         "payload" => payload(inside, &path),
         "meta" => {
             let key = text(inside, "key", &path)?;
             if key == "random" {
                 let (source, modulus, offset) = (Source::Random, u32::MAX, 0);
-                return Ok(made(Generator { source, modulus, offset }, generators));
+                return Ok(made(Generator { source, modulus, offset }, reader));
             }
             field::meta(key).map(plain).ok_or_else(|| refused(&format!("meta {key}"), &path))
         }
-        "ct" => connection(inside, &path),
+        "ct" => connection(inside, reader.family, &path),
         "tcp option" if inside.get("base").is_some() => {
             let number = |key| inside.get(key).and_then(Value::as_u64).unwrap_or_default();
             let known = field::raw_tcp_option(number("base"), number("offset"), number("len"));
@@ -73,20 +89,24 @@ pub(crate) fn load(
             };
             known.map(plain).ok_or_else(|| {
                 let field = field.unwrap_or_default();
-                path.unsupported(format!("`{form} {} {}`", shown(name), shown(field)))
+                let message = format!("`{form} {} {}`", shown(name), shown(field));
+                path.unsupported(refusals::with_reason(message, &format!("{form} {name}")))
             })
         }
-        "numgen" | "jhash" | "symhash" => generated(form, inside, generators, &path),
-        "&" | "|" | "^" => combined(form, inside, generators, &path),
+        "numgen" | "jhash" | "symhash" => generated(form, inside, reader, &path),
+        "&" | "|" | "^" => combined(form, inside, reader, &path),
         "<<" | ">>" => Err(path.unsupported("shifts")),
         "concat" => Err(path.invalid("a concatenation where one value is read")),
         other => Err(refused(other, &path)),
     }
 }
 
+/// A field of a packet inside a tunnel, as `docs/nft.md` lists it.
+const INSIDE: &str = "TUNNEL HEADER FIELD";
+
 /// A word that is not supported, with the reason.
 fn refused(word: &str, path: &Path<'_>) -> Fault {
-    path.unsupported(refusals::told(format!("`{}`", shown(word)), word))
+    path.unsupported(refusals::with_reason(format!("`{}`", shown(word)), word))
 }
 
 fn shown(text: &str) -> String {
@@ -107,11 +127,19 @@ fn payload(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
     }
     let (header, name) = (text(value, "protocol", path)?, text(value, "field", path)?);
     let known = field::payload(header, name).map(plain);
-    known.ok_or_else(|| path.unsupported(format!("`{} {}`", shown(header), shown(name))))
+    known.ok_or_else(|| refused(&format!("{} {}", shown(header), shown(name)), path))
 }
 
-fn connection(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
+fn connection(value: &Value, family: TableFamily, path: &Path<'_>) -> Parsed<(Load, Kind)> {
     let key = text(value, "key", path)?;
+    // In a table of one family the address may stand without it.
+    let key = match (key, family) {
+        ("saddr", TableFamily::Ip) => "ip saddr",
+        ("daddr", TableFamily::Ip) => "ip daddr",
+        ("saddr", TableFamily::Ip6) => "ip6 saddr",
+        ("daddr", TableFamily::Ip6) => "ip6 daddr",
+        _ => key,
+    };
     let reply = match value.get("dir").and_then(Value::as_str) {
         None => None,
         Some("original") => Some(false),
@@ -122,11 +150,19 @@ fn connection(value: &Value, path: &Path<'_>) -> Parsed<(Load, Kind)> {
     known.ok_or_else(|| refused(&format!("ct {key}"), path))
 }
 
+/// True if nft may have printed this constant for a prefix. It shifts a prefix of whole bytes behind
+/// `ct saddr` and `ct daddr` without a family: `192.0.2.0/24` becomes `0.192.0.2` (seen in 1.0.6).
+pub(crate) fn may_be_cut_prefix(value: &Value, kind: Kind, interval: Interval) -> bool {
+    let key = value.get("ct").and_then(|ct| ct.get("key")?.as_str());
+    let first_byte = kind.greatest() ^ (kind.greatest() >> 8);
+    matches!(key, Some("saddr" | "daddr")) && interval.is_one() && interval.low & first_byte == 0
+}
+
 /// `numgen`, `jhash`, `symhash`: a number that the rule makes.
 fn generated(
     form: &str,
     value: &Value,
-    generators: &mut Vec<Generator>,
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<(Load, Kind)> {
     let number = |key: &str| match value.get(key) {
@@ -152,7 +188,7 @@ fn generated(
             if reads_index(hashed) {
                 return Err(path.unsupported("a hash over an interface's number: use its name"));
             }
-            let parts = key(hashed, generators, &path)?.into_iter().map(|(load, kind)| {
+            let parts = key(hashed, reader, &path)?.into_iter().map(|(load, kind)| {
                 let whole = Hashed::new(load, kind);
                 whole.ok_or_else(|| path.unsupported("a hash over a part of a byte"))
             });
@@ -161,13 +197,13 @@ fn generated(
         }
         _ => Source::Symmetric,
     };
-    Ok(made(Generator { source, modulus, offset }, generators))
+    Ok(made(Generator { source, modulus, offset }, reader))
 }
 
 /// The number of one more generator.
-fn made(generator: Generator, generators: &mut Vec<Generator>) -> (Load, Kind) {
-    generators.push(generator);
-    let id = GeneratorId(generators.len() as u32 - 1);
+fn made(generator: Generator, reader: &mut ExpressionReader<'_>) -> (Load, Kind) {
+    reader.generators.push(generator);
+    let id = GeneratorId(reader.generators.len() as u32 - 1);
     plain((Field::Generated(id), Kind::Integer(32)))
 }
 
@@ -187,13 +223,13 @@ fn reads_index(value: &Value) -> bool {
 fn combined(
     operator: &str,
     value: &Value,
-    generators: &mut Vec<Generator>,
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<(Load, Kind)> {
     let Some([first, constants @ ..]) = value.as_array().map(Vec::as_slice) else {
         return Err(path.invalid("no operands"));
     };
-    let (mut combined, kind) = load(first, generators, &path.index(0))?;
+    let (mut combined, kind) = load(first, reader, &path.index(0))?;
     for (at, constant) in constants.iter().enumerate() {
         let path = path.index(at + 1);
         if let Some(("payload" | "meta" | "ct" | "rt" | "&" | "|" | "^" | "<<" | ">>", _)) =
@@ -221,11 +257,28 @@ fn combined(
 /// One value, or a concatenation of them.
 pub(crate) fn key(
     value: &Value,
-    generators: &mut Vec<Generator>,
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<TypedKey> {
+    element(value, &[], reader, path)
+}
+
+/// The same for an element that a rule adds to a set with keys of these types. Constants may stand
+/// in it.
+pub(crate) fn element(
+    value: &Value,
+    declared: &[Kind],
+    reader: &mut ExpressionReader<'_>,
+    path: &Path<'_>,
+) -> Parsed<TypedKey> {
+    let mut part = |at: usize, value: &Value, path: &Path<'_>| match declared.get(at) {
+        Some(kind) if value.is_string() || value.is_number() => {
+            Ok((constant(kind.constant(value, path)?), *kind))
+        }
+        _ => load(value, reader, path),
+    };
     let Some(("concat", parts)) = only(value) else {
-        return Ok(vec![load(value, generators, path)?]);
+        return Ok(vec![part(0, value, path)?]);
     };
     let path = path.key("concat");
     let parts = parts.as_array().ok_or_else(|| path.invalid("no list"))?;
@@ -234,11 +287,16 @@ pub(crate) fn key(
     }
     let parts = parts.iter().enumerate();
     let key: TypedKey =
-        parts.map(|(at, part)| load(part, generators, &path.index(at))).collect::<Parsed<_>>()?;
+        parts.map(|(at, value)| part(at, value, &path.index(at))).collect::<Parsed<_>>()?;
     if key.iter().map(|(_, kind)| 4 * kind.words()).sum::<usize>() > MAX_KEY_BYTES {
         return Err(path.invalid(format!("a key of more than {MAX_KEY_BYTES} bytes")));
     }
     Ok(key)
+}
+
+/// The same value for every packet. Every packet has the field, and nothing of it is left.
+const fn constant(value: u128) -> Load {
+    Load { field: Field::Nfproto, and: 0, xor: value }
 }
 
 /// The types of a key.
@@ -250,3 +308,7 @@ pub(crate) fn kinds(key: &TypedKey) -> Vec<Kind> {
 pub(crate) fn bare(key: &TypedKey) -> Key {
     Key { loads: key.iter().map(|(load, _)| *load).collect() }
 }
+
+#[cfg(test)]
+#[path = "expression_tests.rs"]
+mod tests;

@@ -7,6 +7,7 @@
 mod document;
 mod expression;
 mod graph;
+mod keys;
 mod nat;
 mod objects;
 mod reach;

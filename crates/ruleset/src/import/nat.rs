@@ -4,8 +4,8 @@ use serde_json::Value;
 use wire::Family;
 
 use super::document::has_flag;
-use super::expression;
 use super::rule::Reader;
+use super::{expression, keys};
 use crate::hook::TableFamily;
 use crate::kind::{Kind, names_of, only};
 use crate::model::{Data, Nat, NatFlags, NatKind, NatOperand};
@@ -81,8 +81,9 @@ impl Reader<'_, '_> {
             return Ok((NatOperand::Fixed(kind.interval(value, path)?), false));
         };
         let path = path.key("map");
+        keys::check("map", map, &path)?;
         let key_value = map.get("key").ok_or_else(|| path.invalid("no `key`"))?;
-        let key = expression::key(key_value, &mut self.parts.generators, &path.key("key"))?;
+        let key = expression::key(key_value, &mut self.expressions(), &path.key("key"))?;
         let data = map.get("data").ok_or_else(|| path.invalid("no `data`"))?;
         let with_port = kind != Kind::Port && holds_pairs(data);
         let wanted = if with_port { vec![kind, Kind::Port] } else { vec![kind] };

@@ -7,7 +7,7 @@ use wire::Family;
 use super::document::Opened;
 use super::scope::Names;
 use super::statement;
-use crate::attached::{Helper, TimeoutPolicy, TimeoutState};
+use crate::attached::{Helper, TimeoutObject, TimeoutState};
 use crate::kind::outline;
 use crate::model::{
     Counter, CounterId, HelperId, Limit, LimitId, Parts, Quota, QuotaId, SynProxyId, TimeoutId,
@@ -58,7 +58,7 @@ pub(crate) fn declare(object: &Opened<'_, '_>, names: &mut Names, parts: &mut Pa
             names.timeouts.insert(name.clone(), None);
             let protocol = protocol(object, &path)?;
             let seconds = timeouts(object, protocol, &path)?;
-            parts.timeouts.push(TimeoutPolicy { name: full, protocol, seconds });
+            parts.timeouts.push(TimeoutObject { name: full, protocol, seconds });
             names.timeouts.insert(name, Some(TimeoutId(parts.timeouts.len() as u32 - 1)));
         }
         "synproxy" => {

@@ -30,7 +30,7 @@ pub(crate) struct Reached {
 struct Waiting {
     chains: HashSet<Name>,
     sets: HashSet<Name>,
-    /// Which chains lead to which, from the second to the first.
+    /// For each chain, the chains that lead to it.
     origins: HashMap<Name, Vec<Name>>,
 }
 
@@ -111,10 +111,10 @@ pub(crate) fn find<'k>(
 }
 
 /// The places of objects by their names.
-type Places = HashMap<Name, Vec<usize>>;
+type ObjectIndex = HashMap<Name, Vec<usize>>;
 
-fn by_name(objects: &[Object<'_>]) -> Places {
-    let mut named = Places::new();
+fn by_name(objects: &[Object<'_>]) -> ObjectIndex {
+    let mut named = ObjectIndex::new();
     for (at, object) in objects.iter().enumerate() {
         let name = (table_key(&object.place), object.place.name.clone());
         named.entry(name).or_default().push(at);
@@ -124,8 +124,8 @@ fn by_name(objects: &[Object<'_>]) -> Places {
 
 struct Search<'d, 'o> {
     document: &'d Sorted<'o>,
-    rules: Places,
-    sets: Places,
+    rules: ObjectIndex,
+    sets: ObjectIndex,
 }
 
 impl Search<'_, '_> {

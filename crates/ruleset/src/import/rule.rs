@@ -3,14 +3,13 @@
 use serde_json::Value;
 use wire::Family;
 
-use super::expression::{self, bare, kinds};
-use super::refusals;
+use super::expression::{self, ExpressionReader, bare, kinds};
 use super::scope::{Scope, resolve};
 use super::sets;
 use super::statement;
+use super::{keys, refusals};
 use crate::elements::Elements;
 use crate::field::{CtField, Field, nfproto};
-use crate::generator::Generator;
 use crate::kind::{Interval, Kind, Measure, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
 use crate::listing::expression_text;
@@ -97,6 +96,11 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// Reads expressions, and puts their generators with those of the ruleset.
+    pub fn expressions(&mut self) -> ExpressionReader<'_> {
+        ExpressionReader { family: self.scope.family, generators: &mut self.parts.generators }
+    }
+
     fn item(&mut self, statement: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
         if let Value::String(text) = statement {
             let text: String = text.chars().take(60).collect();
@@ -106,6 +110,7 @@ impl Reader<'_, '_> {
             return Err(path.invalid(format!("{} is no statement", outline(statement))));
         };
         let here = path.key(name);
+        keys::check(name, value, &here)?;
         Ok(Some(match name {
             "match" => self.matching(value, &here)?,
             "counter" | "limit" | "quota" => self.measure(name, value, &here)?,
@@ -166,7 +171,7 @@ impl Reader<'_, '_> {
             other => {
                 let word = if other == "ct expectation" { "ct expectation set" } else { other };
                 let shown: String = other.chars().take(40).collect();
-                return Err(path.unsupported(refusals::told(format!("`{shown}`"), word)));
+                return Err(path.unsupported(refusals::with_reason(format!("`{shown}`"), word)));
             }
         }))
     }
@@ -195,7 +200,7 @@ impl Reader<'_, '_> {
         let (left, right) = (part("left")?, part("right")?);
         let operator = value.get("op").and_then(Value::as_str).unwrap_or("==");
         let (left_path, right_path) = (path.key("left"), path.key("right"));
-        let key = expression::key(left, &mut self.parts.generators, &left_path)?;
+        let key = expression::key(left, &mut self.expressions(), &left_path)?;
         if let Some(set) = self.set_of(right, &key, &right_path)? {
             let negated = match operator {
                 "==" | "in" => false,
@@ -212,7 +217,7 @@ impl Reader<'_, '_> {
             self.notes.push((right_path.to_string(), "the interface does not exist"));
         }
         match operator {
-            // Whether there is a way to an address. nft writes the number 0 for none, too.
+            // The question whether there is a way to an address. nft writes the number 0 for none, too.
             "==" | "!=" if matches!(load.field, Field::Route(_)) && presence(right).is_some() => {
                 let negated = presence(right) == Some(operator == "==");
                 return Ok(Item::Within { load, interval: Interval::one(0), negated });
@@ -225,6 +230,9 @@ impl Reader<'_, '_> {
             _ => {}
         }
         let interval = kind.interval(right, &right_path)?;
+        if expression::may_be_cut_prefix(left, kind, interval) {
+            return Err(right_path.unsupported(CUT_PREFIX));
+        }
         let (interval, negated) = compared(operator, interval, kind)
             .ok_or_else(|| path.invalid(format!("the operator {}", outline(&operator.into()))))?;
         Ok(Item::Within { load, interval, negated })
@@ -280,7 +288,7 @@ impl Reader<'_, '_> {
     fn verdict_map(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
         let part =
             |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
-        let key = expression::key(part("key")?, &mut self.parts.generators, &path.key("key"))?;
+        let key = expression::key(part("key")?, &mut self.expressions(), &path.key("key"))?;
         let map = self.map(part("data")?, &key, Data::Verdicts, &path.key("data"))?;
         Ok(Item::VerdictMap { key: bare(&key), map })
     }
@@ -319,10 +327,11 @@ impl Reader<'_, '_> {
 
     /// A counter, limit or quota that a map holds.
     fn measure_by_map(&mut self, name: &str, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+        keys::check("map", value, path)?;
         let part =
             |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
         let what = Measure::named(name).ok_or_else(|| path.unsupported("objects by map"))?;
-        let key = expression::key(part("key")?, &mut self.parts.generators, &path.key("key"))?;
+        let key = expression::key(part("key")?, &mut self.expressions(), &path.key("key"))?;
         let (data, path) = (Data::Values(vec![Kind::Object(what)]), path.key("data"));
         let map = self.map(part("data")?, &key, data.clone(), &path)?;
         if self.parts.sets[map.index()].data != data {
@@ -340,7 +349,7 @@ impl Reader<'_, '_> {
             self.notes.push((target_path.to_string(), "tracing by rules is ignored"));
             return Ok(None);
         }
-        let (load, kind) = expression::load(target, &mut self.parts.generators, &target_path)?;
+        let (load, kind) = expression::load(target, &mut self.expressions(), &target_path)?;
         let target = match load.field {
             _ if !load.is_plain() => None,
             Field::Mark => Some(Target::Mark),
@@ -354,7 +363,7 @@ impl Reader<'_, '_> {
         let target = target.ok_or_else(|| {
             let text = expression_text(inner);
             let word = format!("{text} set");
-            target_path.unsupported(refusals::told(format!("setting `{text}`"), &word))
+            target_path.unsupported(refusals::with_reason(format!("setting `{text}`"), &word))
         })?;
         let value = self.operand(wanted, kind, target, &path.key("value"))?;
         if matches!((target, &value), (Target::CtZone(_), Operand::Computed(_))) {
@@ -374,11 +383,11 @@ impl Reader<'_, '_> {
         match only(value) {
             Some(("map", map)) => {
                 let path = path.key("map");
+                keys::check("map", map, &path)?;
                 let part = |key: &'static str| {
                     map.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")))
                 };
-                let key =
-                    expression::key(part("key")?, &mut self.parts.generators, &path.key("key"))?;
+                let key = expression::key(part("key")?, &mut self.expressions(), &path.key("key"))?;
                 let data_path = path.key("data");
                 let map = self.map(part("data")?, &key, Data::Values(vec![kind]), &data_path)?;
                 let fits = matches!(&self.parts.sets[map.index()].data,
@@ -400,7 +409,7 @@ impl Reader<'_, '_> {
                 kind.constant(value, path).map(Operand::Constant)
             }
             Some(_) => {
-                let (load, read) = expression::load(value, &mut self.parts.generators, path)?;
+                let (load, read) = expression::load(value, &mut self.expressions(), path)?;
                 if !read.fits(kind) && read.words() != kind.words() {
                     return Err(path.invalid(format!("{read} for {kind}")));
                 }
@@ -422,7 +431,9 @@ impl Reader<'_, '_> {
             _ => return Err(path.key("op").invalid("neither add, update nor delete")),
         };
         let element = value.get("elem").ok_or_else(|| path.invalid("no `elem`"))?;
-        let (key, timeout) = element_key(element, &mut self.parts.generators, &path.key("elem"))?;
+        let declared = self.parts.sets[set.index()].key.clone();
+        let (key, timeout) =
+            element_key(element, &declared, &mut self.expressions(), &path.key("elem"))?;
         let declared = &self.parts.sets[set.index()];
         sets::check_key(declared, &kinds(&key), &path.key("elem"))?;
         if declared.data != Data::None {
@@ -455,7 +466,7 @@ impl Reader<'_, '_> {
     /// A set that a rule declares and fills itself.
     fn meter(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Item> {
         let element = value.get("key").ok_or_else(|| path.invalid("no `key`"))?;
-        let (key, timeout) = element_key(element, &mut self.parts.generators, &path.key("key"))?;
+        let (key, timeout) = element_key(element, &[], &mut self.expressions(), &path.key("key"))?;
         let statement = value.get("stmt").ok_or_else(|| path.invalid("no `stmt`"))?;
         let parts = vec![sets::part(statement, &path.key("stmt"))?];
         let size = value.get("size").and_then(Value::as_u64);
@@ -479,20 +490,25 @@ impl Reader<'_, '_> {
     }
 }
 
+/// The refusal of an address that nft may have printed in place of a prefix.
+const CUT_PREFIX: &str = "an address of a connection that begins with 0: nft prints some prefixes \
+                          in this wrong way; write the family, as in `ct original ip saddr`";
+
 /// The key that is added to a set, and its timeout.
 fn element_key(
     value: &Value,
-    generators: &mut Vec<Generator>,
+    declared: &[Kind],
+    reader: &mut ExpressionReader<'_>,
     path: &Path<'_>,
 ) -> Parsed<(TypedKey, Option<std::time::Duration>)> {
     match only(value) {
         Some(("elem", inside)) => {
             let path = path.key("elem");
             let key = inside.get("val").ok_or_else(|| path.invalid("no `val`"))?;
-            let key = expression::key(key, generators, &path.key("val"))?;
+            let key = expression::element(key, declared, reader, &path.key("val"))?;
             Ok((key, sets::seconds(inside.get("timeout"))))
         }
-        _ => Ok((expression::key(value, generators, path)?, None)),
+        _ => Ok((expression::element(value, declared, reader, path)?, None)),
     }
 }
 

@@ -156,6 +156,9 @@ fn payload(inside: &Value) -> String {
         Some(base) => {
             format!("@{base},{},{}", number(inside.get("offset")), number(inside.get("len")))
         }
+        None if inside.get("tunnel").is_some() => {
+            words(text("tunnel"), &[text("protocol"), text("field")])
+        }
         None => words(text("protocol"), &[text("field")]),
     }
 }

@@ -7,7 +7,7 @@ use control::RuleBook;
 use control::schema::Tunable;
 use steer::FragmentSteering;
 
-use crate::commands::rules::{NOTHING_JUDGES, host_rules};
+use crate::commands::rules::{EVERYTHING_PASSES, host_rules};
 use crate::config::{Configuration, RulesFile};
 use crate::print::{Output, things};
 
@@ -17,7 +17,7 @@ Examples:
   stateway check -c gateway.toml && systemctl restart stateway
   stateway check -c gateway.toml --elsewhere
 
-All problems are shown at once, with file, line and key, including those of the ruleset and of
+All problems are shown at once, with file, line and key, including those of the ruleset and of \
 this machine. The exit code is 2 if there is one.")]
 pub struct Args {
     /// The configuration.
@@ -92,8 +92,8 @@ fn print_rules(
     for problem in report.problems {
         out.line(format_args!("             {}", problem.message))?;
     }
-    if book.judges_nothing() {
-        out.line(format_args!("             {NOTHING_JUDGES}"))?;
+    if book.passes_everything() {
+        out.line(format_args!("             {EVERYTHING_PASSES}"))?;
     }
     let present: Vec<String> =
         config.interfaces.iter().map(|it| it.own_name().to_owned()).collect();
@@ -107,7 +107,9 @@ fn print_rules(
 /// Prints the rules that the kernel of this machine has to carry out.
 fn print_host_rules(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
     let mut lines = host_rules::lines(book);
-    lines.extend(host_rules::lines_of_chains(&book.kernels_chains()));
+    let kernel = book.look_at_kernel();
+    lines.extend(host_rules::lines_of_chains(&kernel.chains));
+    lines.extend(kernel.source_warning);
     lines.iter().try_for_each(|line| out.line(format_args!("             {line}")))
 }
 

@@ -15,7 +15,9 @@ Examples:
   stateway drops --all        every reason there is, with its meaning
   stateway drops --recent     the last packets for each reason: headers, and the check that
                               decided, with its numbers
-  stateway drops -v --watch   per worker, again every second")]
+  stateway drops -v --watch   per worker, again every second
+
+--recent lacks frames that the queue of an interface refuses: these are only counted.")]
 pub struct Args {
     /// Show reasons that have not occurred, too.
     #[arg(short, long)]

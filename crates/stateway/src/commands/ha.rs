@@ -13,8 +13,9 @@ Examples:
   stateway ha active               this gateway takes over
   stateway ha standby              the peer takes over
 
-The notify script of keepalived calls these. A standby has copies of the peer's connections, which
-go on at once when their packets come. docs/high-availability.md has a whole example.")]
+The notify script of keepalived calls these. Each gateway has copies of the other one's \
+connections, which go on at once when their packets come. docs/high-availability.md has a whole \
+example.")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -29,12 +30,12 @@ enum Action {
         #[command(flatten)]
         json: Json,
     },
-    /// Take over: the copies of the peer's connections become this gateway's own.
+    /// Take over: own the connections of a peer that goes on standby or is silent.
     Active {
         #[command(flatten)]
         remote: Remote,
     },
-    /// Follow the peer: get copies of its connections.
+    /// Give the connections of this gateway to an active peer. A bridge forwards nothing.
     Standby {
         #[command(flatten)]
         remote: Remote,

@@ -21,7 +21,7 @@ const HEADERS: u64 = 42;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-The generator of the packet-rate measurements: UDP frames over many flows, for a bounded
+The generator of the packet-rate measurements: UDP frames over many flows, for a bounded \
 time. Point it at interfaces of a lab only.")]
 pub struct Args {
     /// Interface to send from.

@@ -61,6 +61,7 @@ fn show(sync: &Sync, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("staleness    {staleness}"))?;
     out.line(format_args!("not acknowledged  {}", count(sync.unacknowledged)))?;
     out.line(format_args!("copies here  {}", count(sync.copies)))?;
+    out.line(format_args!("term         {}", sync.term))?;
     for (name, value) in sync.counters.iter().filter(|(_, value)| **value > 0) {
         out.line(format_args!("  {name:<28} {}", count(*value)))?;
     }
@@ -72,9 +73,13 @@ fn peer_of(sync: &Sync) -> String {
         (Some(name), Some(node)) => format!("{name} (node {node}), "),
         _ => String::new(),
     };
+    let presence = match &sync.peer_role {
+        Some(role) => format!("{}, {role}", sync.presence),
+        None => sync.presence.clone(),
+    };
     match sync.silent_ms {
         Some(silent) => format!("{name}{} for {:.1} s", sync.presence, silent as f64 / 1000.0),
-        None => format!("{name}{}", sync.presence),
+        None => format!("{name}{presence}"),
     }
 }
 

@@ -20,7 +20,7 @@ Examples:
   stateway zone delete 12
   stateway zone load -c gateway.toml      all zones and policies of a file, and no others
 
-All zones change at once. Connections stay in the zone in which they were opened. A change
+All zones change at once. Connections stay in the zone in which they were opened. A change \
 holds until the gateway stops; [[zone]] in its configuration makes it last.")]
 pub struct Args {
     #[command(subcommand)]

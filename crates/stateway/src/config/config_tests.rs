@@ -468,9 +468,9 @@ fn rules_come_from_a_regular_file() {
         (Path::new("-"), "can not be read: No such file or directory (os error 2)"),
     ] {
         let config = parse(&with_line_6("rules", "file", path)).unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || tell.send(config.load_rules(None, 0).map(|_| ())));
-        let found = told.recv_timeout(Duration::from_secs(60)).expect("no answer");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(config.load_rules(None, 0).map(|_| ())));
+        let found = receiver.recv_timeout(Duration::from_secs(60)).expect("no answer");
         let wants = if path == Path::new("-") {
             ""
         } else {

@@ -153,7 +153,8 @@ fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) 
     let unfit = found.as_ref().ok().and_then(|it| it.as_ref()?.unfit(takes_bare));
     if let Some(what) = unfit {
         let interface = name.to_owned();
-        return Some(PortError::NotEthernet { interface, what }.to_string());
+        let is_bridge = mode == Mode::Bridge;
+        return Some(PortError::NotEthernet { interface, what, is_bridge }.to_string());
     }
     match found {
         Ok(Some(state)) if state.up => None,
@@ -168,7 +169,7 @@ fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) 
 
 /// The interfaces of this network namespace. This file belongs to the process, unlike
 /// `/sys/class/net`, which shows the namespace of the process that mounted it.
-fn present() -> std::io::Result<Vec<String>> {
+pub(super) fn present() -> std::io::Result<Vec<String>> {
     let table = std::fs::read_to_string("/proc/self/net/dev")?;
     let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
     // The first two lines are headings without a colon.

@@ -17,7 +17,7 @@ use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
 use control::RuleBook;
 use engine::{
-    Mode, PassList, ReversePath, Settings, StationLimits, TimeoutPolicy, WorkerCount, ZoneConfig,
+    Mode, PassList, ReversePath, Settings, StationLimits, WorkerCount, ZoneConfig, ZoneTimeouts,
 };
 use flow::HashKey;
 use netio::LinkState;
@@ -54,7 +54,7 @@ pub struct Configuration {
     pub tunnels: TunnelSteering,
     /// The hash that chooses the bucket.
     pub hash: HashKind,
-    /// Whether fragments are spread over workers or datagrams kept in order.
+    /// Spreads fragments over workers, or keeps datagrams in order.
     pub fragments: FragmentSteering,
     /// Source check of a router, for interfaces that do not name one.
     pub rp_filter: ReversePath,
@@ -65,7 +65,7 @@ pub struct Configuration {
     /// Interfaces, in the order of the file.
     pub interfaces: Vec<Interface>,
     /// Timeouts that zones may share.
-    pub timeout_policies: Vec<Arc<TimeoutPolicy>>,
+    pub timeout_policies: Vec<Arc<ZoneTimeouts>>,
     /// Zones, in the order of the file.
     pub zones: Vec<ZoneConfig>,
     /// Connections that are reserved for some sources.

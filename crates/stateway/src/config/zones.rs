@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use conntrack::{Prefix, PrefixError, RESERVE_SHARE, Reserve};
 use engine::{
-    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, MOST_ZONES, TimeoutPolicy, ZoneConfig,
-    ZoneError,
+    LAST_VLAN, MOST_CONNECTIONS, MOST_TIMEOUT_POLICIES, MOST_ZONES, ZoneConfig, ZoneError,
+    ZoneTimeouts,
 };
 use flow::{SetTunableError, Zone};
 use netio::PortId;
@@ -19,8 +19,8 @@ use super::sections::{table, tables};
 pub(super) fn policies(
     reader: &mut Reader<'_>,
     document: &mut Section<'_>,
-) -> Vec<Arc<TimeoutPolicy>> {
-    let mut policies: Vec<Arc<TimeoutPolicy>> = Vec::new();
+) -> Vec<Arc<ZoneTimeouts>> {
+    let mut policies: Vec<Arc<ZoneTimeouts>> = Vec::new();
     for mut section in tables(reader, document, "timeout_policy", MOST_TIMEOUT_POLICIES) {
         let offset = section.place_of("name");
         if !section.has("name") {
@@ -29,11 +29,11 @@ pub(super) fn policies(
         }
         let policy = section.read(reader, "name", |value| {
             let name = text(value, "1 to 63 characters without blank")?;
-            TimeoutPolicy::new(name).map_err(|error| error.to_string())
+            ZoneTimeouts::new(name).map_err(|error| error.to_string())
         });
         let is_named = policy.is_some();
         // A policy without a name is read too, for the mistakes in the rest of it.
-        let Some(mut policy) = policy.or_else(|| TimeoutPolicy::new("unnamed").ok()) else {
+        let Some(mut policy) = policy.or_else(|| ZoneTimeouts::new("unnamed").ok()) else {
             continue;
         };
         for entry in section.rest() {
@@ -58,7 +58,7 @@ pub(super) fn read(
     reader: &mut Reader<'_>,
     document: &mut Section<'_>,
     interfaces: &[Interface],
-    policies: &[Arc<TimeoutPolicy>],
+    policies: &[Arc<ZoneTimeouts>],
 ) -> Vec<ZoneConfig> {
     let (mut zones, mut lines) = (Vec::<ZoneConfig>::new(), Vec::new());
     for section in tables(reader, document, "zone", MOST_ZONES) {
@@ -84,7 +84,7 @@ fn zone(
     reader: &mut Reader<'_>,
     mut section: Section<'_>,
     interfaces: &[Interface],
-    policies: &[Arc<TimeoutPolicy>],
+    policies: &[Arc<ZoneTimeouts>],
 ) -> Option<ZoneConfig> {
     if !section.has("id") {
         reader.note(section.offset, "zone.id", "is missing; for example id = 1");
@@ -149,8 +149,8 @@ const MOST_NAMED: usize = 16;
 
 fn find_policy(
     value: &DeValue<'_>,
-    policies: &[Arc<TimeoutPolicy>],
-) -> Result<Arc<TimeoutPolicy>, String> {
+    policies: &[Arc<ZoneTimeouts>],
+) -> Result<Arc<ZoneTimeouts>, String> {
     let name = text(value, "the name of a [[timeout_policy]]")?;
     let found = policies.iter().find(|policy| policy.name() == name);
     found.cloned().ok_or_else(|| {

@@ -200,27 +200,27 @@ fn a_hundred_thousand_zones_are_refused_at_once() {
     let file = |table: &dyn Fn(u32) -> String| {
         interfaces.to_owned() + &(1..=100_000).map(table).collect::<String>()
     };
-    let told =
+    let message =
         "gateway.toml:2053: zone: there may be 1024 of them at most, and the file has 100000";
     // Zones with valid numbers, and zones whose numbers are all invalid.
     let numbered =
         |first: u32| problems(&file(&|zone| format!("[[zone]]\nid = {}\n", first + zone)));
     let (all, none) = (numbered(0), numbered(65_535));
-    assert!(all.contains(told), "{}", &all[..all.len().min(500)]);
-    assert!(none.contains(told) && none.lines().count() == 1025, "{}", none.lines().count());
+    assert!(all.contains(message), "{}", &all[..all.len().min(500)]);
+    assert!(none.contains(message) && none.lines().count() == 1025, "{}", none.lines().count());
     let policies = problems(&file(&|policy| format!("[[timeout_policy]]\nname = \"{policy}\"\n")));
-    assert_eq!(policies, told.replace("zone:", "timeout_policy:"));
+    assert_eq!(policies, message.replace("zone:", "timeout_policy:"));
 }
 
 #[test]
 fn a_policy_that_is_not_there_has_few_others_named() {
     let policies = (0..1024).map(|name| format!("[[timeout_policy]]\nname = \"{name}\"\n"));
     let zone = "[[zone]]\nid = 1\ntimeout_policy = \"absent\"\n";
-    let told = problems(&(policies.collect::<String>() + zone));
+    let message = problems(&(policies.collect::<String>() + zone));
     assert!(
-        told.ends_with(
+        message.ends_with(
             "there are: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, and others"
         ),
-        "{told}"
+        "{message}"
     );
 }

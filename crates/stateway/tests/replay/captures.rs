@@ -107,17 +107,17 @@ fn each_packet_is_told_in_text_and_as_json() {
     frames.push(vec![0xab; 5]);
     let input = written(&directory, "in.pcap", &pcap(&frames));
     let text = stdout(&stateway(&["replay", &input, "--packets"]));
-    let told: Vec<&str> = text.lines().take_while(|line| !line.starts_with("packets")).collect();
+    let lines: Vec<&str> = text.lines().take_while(|line| !line.starts_with("packets")).collect();
     let expected = [
         "1: passed: new, original direction of udp 192.0.2.1:7 > 198.51.100.2:9",
         "    192.0.2.1:7 > 198.51.100.2:9 UDP length 9",
         "2: passed: established, reply direction of udp 192.0.2.1:7 > 198.51.100.2:9",
         "    198.51.100.2:9 > 192.0.2.1:7 UDP length 9",
     ];
-    assert_eq!(told[..4], expected);
+    assert_eq!(lines[..4], expected);
     let link =
         "3: dropped: not tracked; malformed_link: an Ethernet header has 14 bytes, and 5 are there";
-    assert_eq!(told[4], link);
+    assert_eq!(lines[4], link);
     let text = stdout(&stateway(&["replay", &input, "--packets", "--json"]));
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 4, "three packets and the report");

@@ -1,4 +1,4 @@
-//! The dialects of pfsync: which messages and structures a peer speaks.
+//! The dialects of pfsync, which differ in their messages and structures.
 
 /// A dialect, by the name under which pfsync's `version` tunable has it. FreeBSD's dialects share
 /// header version 5 and differ in the numbers and structures of full states.

@@ -1,4 +1,4 @@
-//! Which of two accounts of a connection's ends is newer.
+//! Finds the newer of two accounts of a connection's ends.
 
 use std::cmp::Ordering;
 

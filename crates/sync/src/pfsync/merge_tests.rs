@@ -77,7 +77,7 @@ fn any_tcp() -> impl Strategy<Value = Peers> {
 }
 
 proptest! {
-    /// Whoever hears of the other first, both have the same in the end.
+    /// Both have the same in the end, whichever of them hears of the other first.
     #[test]
     fn two_ends_agree_after_an_exchange(ours in any_tcp(), theirs in any_tcp()) {
         let here = merge(&ours, &theirs).unwrap();

@@ -48,7 +48,7 @@ pub enum Request {
 /// The parts of a state that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressedUpdate {
-    /// Which state.
+    /// Name of the state.
     pub id: StateId,
     /// Both ends, first the one that has begun the connection. The protocol is that of the state.
     pub peers: [RawPeer; 2],
@@ -67,7 +67,7 @@ pub struct BulkStatus {
     pub creator: CreatorId,
     /// Seconds since the sender got the request.
     pub elapsed: u32,
-    /// Whether it begins or ends.
+    /// Its beginning or its end.
     pub edge: BulkEdge,
 }
 

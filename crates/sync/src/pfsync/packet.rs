@@ -57,10 +57,10 @@ impl Packet {
         let [number, second] = groups.array().ok_or(Refusal::Truncated)?;
         let count = groups.u16().ok_or(Refusal::Truncated)?;
         let kind = Kind::of_number(dialect, number);
-        let told = dialect.tells_lengths().then_some(usize::from(second) * 4);
-        let stride = match (told, kind.bytes()) {
-            (Some(told), Some(bytes)) if told < bytes => return Err(Refusal::WrongLength),
-            (Some(told), _) => told,
+        let length = dialect.tells_lengths().then_some(usize::from(second) * 4);
+        let stride = match (length, kind.bytes()) {
+            (Some(length), Some(bytes)) if length < bytes => return Err(Refusal::WrongLength),
+            (Some(length), _) => length,
             (None, Some(bytes)) => bytes,
             (None, None) if kind == Kind::NoDelete => return Err(Refusal::FullDelete),
             (None, None) => {

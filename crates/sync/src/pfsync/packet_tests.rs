@@ -250,7 +250,7 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
-        // Whatever is read is right, so it can be written and read again.
+        // A packet that was read is right, so it can be written and read again.
         if let Ok(packet) = Packet::decode(dialect, &bytes) {
             for message in &packet.messages {
                 // A state may be in the form of another version of FreeBSD.

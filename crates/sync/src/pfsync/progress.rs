@@ -143,7 +143,7 @@ impl Timeout {
 }
 
 numbered! {
-    /// Whether the first packet of a state came into the gateway or left it by the interface to
+    /// The way of the first packet of a state: it came into the gateway or left it by the interface to
     /// which the state belongs.
     Direction {
         /// Into the gateway.

@@ -276,7 +276,7 @@ pub struct Policy {
     pub segment_max: u16,
     /// Packets get these priorities: usual and urgent ones.
     pub priorities: [u8; 2],
-    /// Whether its packets are logged.
+    /// Its setting for the log of packets.
     pub log: u8,
     /// Flags about the message itself.
     pub message_flags: u8,
@@ -313,7 +313,7 @@ pub struct StateParts {
     pub id: StateId,
     /// The interface to which it belongs, or [`InterfaceName::ANY`].
     pub interface: InterfaceName,
-    /// Whether its first packet came in or left.
+    /// The direction of its first packet: in or out.
     pub direction: Direction,
     /// The key of its packets outside.
     pub wire: Key,
@@ -331,7 +331,7 @@ pub struct StateParts {
     pub counts: [Counts; 2],
     /// Flags.
     pub flags: StateFlags,
-    /// Updates that were sent in one message, modulo 256. Version 1500 does not carry it.
+    /// Number of changes that the message stands for, modulo 256. Version 1500 has no field for it.
     pub updates: u8,
     /// Decisions of pf's rules.
     pub policy: Policy,

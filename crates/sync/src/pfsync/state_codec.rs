@@ -238,8 +238,8 @@ impl Prefix {
         RawKey::encode(stack, form, to);
         peers.raw().iter().for_each(|peer| peer.encode(to));
         // Only 1500 tells the family of a next hop.
-        let is_told = |it: &IpAddr| form == StateForm::V1500 || it.is_ipv4() == wire.is_ipv4();
-        to.extend(policy.route_address.filter(is_told).map_or([0; 16], address_field));
+        let is_encoded = |it: &IpAddr| form == StateForm::V1500 || it.is_ipv4() == wire.is_ipv4();
+        to.extend(policy.route_address.filter(is_encoded).map_or([0; 16], address_field));
         for word in [policy.rule, policy.anchor, policy.nat_rule, *age, *left] {
             to.extend(word.to_be_bytes());
         }
@@ -299,7 +299,7 @@ impl Prefix {
     }
 }
 
-/// Whether there is the next hop of a route, and its family.
+/// The family of the next hop of a route, if there is one.
 enum RouteFamily {
     None,
     Of(Family),

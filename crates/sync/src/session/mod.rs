@@ -14,12 +14,12 @@ use flow::Timestamp;
 use crate::bulk::{Inflow, InflowInput, Outflow, OutflowInput, Pace};
 use crate::epoch::{Epoch, SEALED_OVERHEAD_BYTES};
 use crate::fault::Faults;
-use crate::greeting::{Agreed, Greeter, Host};
+use crate::greeting::{Agreed, Bond, Greeter, Host};
 use crate::handshake::Handshake;
 use crate::inbox::Inbox;
 use crate::keys::{HashSecret, PreSharedKey, Seed};
 use crate::likeness::{Aspect, Consequence, Likeness, Mismatch, Proof};
-use crate::message::BulkId;
+use crate::message::{BulkId, Message, WORDS_BYTES_MAX};
 use crate::node::{NodeId, NodeName};
 use crate::outbox::Outbox;
 use crate::packet::{Ack, Place};
@@ -103,6 +103,15 @@ pub enum Event {
     /// [`Applied::is_left_over`](crate::Applied::is_left_over) is true have ended. The owner may
     /// look at them one by one meanwhile: what a later transfer names is not left over.
     BulkEnded(BulkId),
+    /// The peer's owner has said this, after all records that came before it.
+    Words(Vec<u8>),
+}
+
+/// Names a stream of this node. Words that were said in it arrive, unless another one begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamId {
+    bond: Option<Bond>,
+    stream: u32,
 }
 
 /// Why a record was not taken in.
@@ -135,6 +144,7 @@ struct Owed {
 /// and after each other call, and when [`Session::next_timeout`] has come, it takes datagrams with
 /// [`Session::poll_transmit`] until there is none.
 pub struct Session {
+    node: NodeId,
     greeter: Greeter,
     follows: bool,
     secret_role: SecretRole,
@@ -182,6 +192,7 @@ impl Session {
         let mut greeter = Greeter::new((node, name), peer, secret, seed);
         let bulks = greeter.jitter(u32::MAX.into()) as u32;
         Self {
+            node,
             greeter,
             follows,
             secret_role,
@@ -214,8 +225,8 @@ impl Session {
         }
     }
 
-    /// True if nothing of the peer was heard for a while.
-    fn is_away(&self, now: Timestamp) -> bool {
+    /// True if nothing of the peer was heard for [`AWAY_AFTER`].
+    pub fn is_away(&self, now: Timestamp) -> bool {
         self.heard.is_none_or(|heard| now.since(heard) >= AWAY_AFTER)
     }
 
@@ -340,7 +351,7 @@ impl Session {
         self.compare_again();
     }
 
-    /// Whether records and ends of bulk transfers are acknowledged only when the owner calls
+    /// Sets whether records and ends of bulk transfers are acknowledged only when the owner calls
     /// [`Session::applied`] and [`Session::bulk_applied`], rather than when it has taken them. So
     /// the peer's staleness counts the time in the owner's own queues, and the peer does not count
     /// as safe what is lost with these.
@@ -381,7 +392,7 @@ impl Session {
         }
     }
 
-    /// Whether this node wants the peer's connections. Wanting them again begins with a bulk
+    /// Sets whether this node wants the peer's connections. Wanting them again begins with a bulk
     /// transfer.
     pub fn set_follows(&mut self, follows: bool) {
         if self.follows == follows {
@@ -398,6 +409,31 @@ impl Session {
                 self.owed.follow = true;
             }
         }
+    }
+
+    /// The number of this node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The stream in which this node speaks. `None` while the peers are apart.
+    pub fn stream(&self) -> Option<StreamId> {
+        let stream = self.outbox.stream();
+        self.is_together().then(|| StreamId { bond: self.greeter.bond(), stream })
+    }
+
+    /// Says something to the peer's owner, after all records that were offered before. False if
+    /// there is no room now or the peers are apart, or if it is not between 1 and
+    /// [`WORDS_BYTES_MAX`] bytes.
+    pub fn say(&mut self, now: Timestamp, words: &[u8]) -> bool {
+        let is_possible = (1..=WORDS_BYTES_MAX).contains(&words.len()) && self.is_together();
+        // Messages that are owed come first: the likeness begins the stream.
+        self.flush_owed(now);
+        if !is_possible || self.owed.likeness || !self.outbox.takes_control() {
+            return false;
+        }
+        self.outbox.push_control(now, &Message::Words(words.to_vec()));
+        true
     }
 
     /// Asks for all connections of the peer once more.

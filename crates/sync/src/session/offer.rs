@@ -101,7 +101,7 @@ impl Session {
     }
 
     /// True if the peer lacks nothing but changes that wait for its acknowledgment.
-    pub(super) fn is_level(&self) -> bool {
+    pub fn is_level(&self) -> bool {
         self.is_sent_whole() && !self.has_hole
     }
 

@@ -13,7 +13,7 @@ use crate::packet::{Ack, Kind, Place, SealedHeader};
 use crate::record::{Batch, Mark, Part};
 use crate::refusal::Refusal;
 
-/// Which keys a datagram names.
+/// The keys that a datagram names.
 #[derive(Clone, Copy)]
 enum Keys {
     Candidate,
@@ -202,6 +202,13 @@ impl Session {
                         self.ask_bulk();
                     }
                     _ => {}
+                }
+                is_wanted
+            }
+            Message::Words(words) => {
+                let is_wanted = self.is_together();
+                if is_wanted {
+                    self.events.push_back(Event::Words(words));
                 }
                 is_wanted
             }

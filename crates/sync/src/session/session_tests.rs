@@ -129,9 +129,10 @@ fn a_process_that_comes_back_after_another_one_of_its_node_is_followed_again() {
     std::mem::swap(&mut pair.ends[1], &mut twin);
     pair.wait(Duration::from_secs(2));
     assert!(matches!(pair.status(1).inflow, Inflow::Asked(_)));
-    let is_told = |event: &Event| matches!(event, Event::Joined { is_other_process: true, .. });
-    assert!(pair.events[0].iter().any(is_told));
-    assert!(!pair.events[1].iter().any(is_told));
+    let is_other_process =
+        |event: &Event| matches!(event, Event::Joined { is_other_process: true, .. });
+    assert!(pair.events[0].iter().any(is_other_process));
+    assert!(!pair.events[1].iter().any(is_other_process));
     std::mem::swap(&mut pair.ends[1], &mut twin);
     pair.wait(Duration::from_secs(4));
     for at in [0, 1] {

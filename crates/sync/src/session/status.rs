@@ -48,7 +48,7 @@ pub struct Counters {
     pub keys_agreed: u64,
 }
 
-/// Whether the peer is there.
+/// Presence of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// It never was.
@@ -84,9 +84,9 @@ pub struct PeerStatus {
 pub struct Status {
     /// The peer, once it was there.
     pub peer: Option<PeerStatus>,
-    /// Whether it is there.
+    /// Its presence.
     pub presence: Presence,
-    /// Whether it is like this node.
+    /// Its likeness to this node.
     pub agreement: Agreement,
     /// The way to the peer, with the progress of a bulk transfer.
     pub outflow: Outflow,

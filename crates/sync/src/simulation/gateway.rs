@@ -46,7 +46,7 @@ pub struct Connection {
 
 pub struct Gateway {
     pub session: Session,
-    /// Which end of the link it is at.
+    /// The end of the link that it is at.
     pub side: usize,
     /// When its process ends, if that is known.
     pub ends_at: u64,
@@ -59,8 +59,9 @@ pub struct Gateway {
     /// The newest state of each key that the copies ever had of the peer's process.
     newest: BTreeMap<u64, (u64, u32)>,
     incarnation: u64,
-    /// Which worker each key belongs to, and the workers' records.
+    /// The worker that each key belongs to.
     worker: BTreeMap<u64, usize>,
+    /// The records of the workers.
     rings: [VecDeque<Queued>; 2],
     /// Changes for which there was no room: the newest of each key.
     waiting: BTreeMap<u64, Queued>,
@@ -411,7 +412,7 @@ impl Gateway {
 
     fn follow(&mut self, event: Event) {
         match event {
-            Event::Compared => {}
+            Event::Compared | Event::Words(_) => {}
             Event::Secret(secret) => {
                 self.likeness.hash_secret = secret;
                 self.session.set_likeness(self.likeness.clone());
@@ -449,7 +450,7 @@ impl Gateway {
         for record in batch.records() {
             let Identity { key, incarnation, version } = record.identity;
             let held = self.copies.get(&key).map(|(lineage, _)| *lineage);
-            let state = match self.applied.judge(batch.time(), held, &record) {
+            let state = match self.applied.decide(batch.time(), held, &record) {
                 Verdict::Insert(state) | Verdict::Replace(state) | Verdict::Update(state) => state,
                 Verdict::End => {
                     if held.is_some_and(|held| held.incarnation > incarnation) {

@@ -108,7 +108,7 @@ impl World {
         let result = gateway.handle(self.now, &flying.datagram, flying.is_honest, accepted);
         let (kind, length) = (flying.datagram.get(1), flying.datagram.len());
         match result {
-            // That it carries no frame, or was refused, says little in a trace.
+            // A trace does without datagrams that carry no frame or were refused.
             Ok(is_accepted) if is_accepted && length > SHORT_BYTES => {
                 self.note(|| format!("-> {at}: kind {kind:?}, {length} bytes"));
             }

@@ -12,7 +12,7 @@ mod state;
 use wire::dccp::{Header, PacketType, header};
 
 use super::{Before, Input, Step};
-use crate::{Direction, DropCause};
+use crate::{Direction, TrackingCause};
 
 pub use state::{DccpState, Role, Transition, opening, transition};
 
@@ -30,14 +30,14 @@ pub(crate) struct Dccp {
 
 impl Dccp {
     /// The first packet of a connection.
-    pub fn open(input: &Input<'_>) -> Result<Self, DropCause> {
+    pub fn open(input: &Input<'_>) -> Result<Self, TrackingCause> {
         let header = header(input.frame, input.network)?;
         let client = (header.kind == PacketType::Request).then_some(Direction::Original);
         match opening(header.kind) {
             Transition::To(state) if client.is_some() || input.dccp_loose => {
                 Ok(Self { response: 0, client, requested: client, state })
             }
-            _ => Err(DropCause::State {
+            _ => Err(TrackingCause::State {
                 state: None,
                 what: header.kind.name(),
                 direction: Direction::Original,
@@ -60,7 +60,7 @@ impl Dccp {
         let next = match transition(from, self.role(direction, kind), kind) {
             Transition::Invalid => {
                 let why =
-                    DropCause::State { state: Some(from.name()), what: kind.name(), direction };
+                    TrackingCause::State { state: Some(from.name()), what: kind.name(), direction };
                 return Step::Invalid { why, cap: None };
             }
             Transition::To(DccpState::Request) if from == DccpState::TimeWait => {

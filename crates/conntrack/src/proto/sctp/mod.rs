@@ -28,7 +28,7 @@ use wire::sctp::{Chunk, Chunks, chunks};
 
 use self::tags::{Asked, Tag, Tags};
 use super::{Input, Step};
-use crate::{Direction, DropCause};
+use crate::{Direction, TrackingCause};
 
 pub use state::{ChunkClass, SctpState, opening, transition};
 
@@ -58,10 +58,10 @@ enum Course {
 
 impl Sctp {
     /// The first packet of an association or path.
-    pub fn open(input: &Input<'_>) -> Result<Self, DropCause> {
+    pub fn open(input: &Input<'_>) -> Result<Self, TrackingCause> {
         let packet = Packet::read(input)?;
         for chunk in packet.classes() {
-            opening(chunk).ok_or(DropCause::State {
+            opening(chunk).ok_or(TrackingCause::State {
                 state: None,
                 what: chunk.name(),
                 direction: Direction::Original,
@@ -130,7 +130,11 @@ impl Sctp {
         input.timeouts.sctp[self.state as usize]
     }
 
-    fn follow(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Course, DropCause> {
+    fn follow(
+        &mut self,
+        packet: &Packet<'_>,
+        direction: Direction,
+    ) -> Result<Course, TrackingCause> {
         let mut course = Course::Refresh;
         for chunk in packet.chunks.clone() {
             let chunk = chunk?;
@@ -140,7 +144,7 @@ impl Sctp {
                 continue;
             }
             let from = self.state;
-            self.state = transition(from, direction, class).ok_or(DropCause::State {
+            self.state = transition(from, direction, class).ok_or(TrackingCause::State {
                 state: Some(from.name()),
                 what: class.name(),
                 direction,
@@ -167,7 +171,7 @@ impl Sctp {
         chunk: &Chunk<'_>,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<Course, DropCause> {
+    ) -> Result<Course, TrackingCause> {
         let back = direction.reversed();
         match class {
             ChunkClass::Init => {
@@ -202,7 +206,7 @@ impl Sctp {
     }
 
     /// The tag of `packet` if it is a tag of `direction`.
-    fn known(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, DropCause> {
+    fn known(&mut self, packet: &Packet<'_>, direction: Direction) -> Result<Tag, TrackingCause> {
         let tags = &mut self.tags[direction.index()];
         if let (true, true, Some(tag)) = (self.learns, tags.are_unknown(), packet.tag) {
             tags.prove(tag);
@@ -218,7 +222,7 @@ impl Sctp {
         &mut self,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<(), DropCause> {
+    ) -> Result<(), TrackingCause> {
         let tags = &mut self.tags[direction.index()];
         if tags.are_unknown() && !self.state.is_opening() {
             tags.prove(packet.tag.ok_or_else(|| tags.refuse(None))?);
@@ -235,7 +239,7 @@ impl Sctp {
         class: ChunkClass,
         packet: &Packet<'_>,
         direction: Direction,
-    ) -> Result<Course, DropCause> {
+    ) -> Result<Course, TrackingCause> {
         let (here, back) = (direction.index(), direction.reversed());
         let tag = packet.tag.ok_or_else(|| self.tags[here].refuse(None))?;
         if self.tags[here].are_unknown() {
@@ -271,7 +275,7 @@ impl<'a> Packet<'a> {
     /// INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets, a COOKIE ECHO or
     /// COOKIE ACK is the first chunk (RFC 9260 sections 5.1 and 6.10), and the tag of
     /// zero belongs to INIT (section 8.5.1 (A)).
-    fn read(input: &Input<'a>) -> Result<Self, DropCause> {
+    fn read(input: &Input<'a>) -> Result<Self, TrackingCause> {
         // The protocol is part of the flow key, so another transport never comes here.
         let Transport::Sctp { verification_tag, .. } = input.network.transport else {
             return Err(DropReason::ProtocolState.into());

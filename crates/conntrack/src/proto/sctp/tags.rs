@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use crate::{Direction, DropCause};
+use crate::{Direction, TrackingCause};
 
 /// A verification tag. It is never zero: only an INIT is sent with zero, which means no tag.
 pub(super) type Tag = NonZeroU32;
@@ -36,10 +36,10 @@ impl Tags {
     }
 
     /// The reason why a packet with this tag is refused.
-    pub fn refuse(&self, tag: Option<Tag>) -> DropCause {
+    pub fn refuse(&self, tag: Option<Tag>) -> TrackingCause {
         let [newer, older] = self.offered;
         let number = |tag: Option<Tag>| tag.map_or(0, Tag::get);
-        DropCause::Tag { found: number(tag), expected: [self.proven, newer, older].map(number) }
+        TrackingCause::Tag { found: number(tag), expected: [self.proven, newer, older].map(number) }
     }
 
     pub fn are_unknown(&self) -> bool {

@@ -20,6 +20,7 @@
 mod in_window;
 mod invalid;
 mod record;
+mod relearning;
 mod segment;
 mod sequence;
 mod settings;
@@ -33,6 +34,7 @@ mod endpoints_tests;
 mod testing;
 
 pub use invalid::Invalid;
+pub use relearning::{Effect, Relearning, Relearnt};
 pub use segment::{Segment, SynOptions};
 pub use sequence::Seq;
 pub use settings::{TUNABLES, TcpSettings, TcpTimeouts};

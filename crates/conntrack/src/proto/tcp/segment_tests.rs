@@ -96,7 +96,7 @@ fn padding_behind_the_packet_is_no_payload() {
 
 #[test]
 fn illegal_control_bits_are_refused() {
-    for (flags, told) in [
+    for (flags, message) in [
         (TcpFlags::SYN.with(TcpFlags::FIN), "control bits FIN|SYN are never sent together"),
         (TcpFlags::FIN, "control bit FIN is never sent alone"),
         (TcpFlags::default(), "no segment is sent without control bits"),
@@ -104,7 +104,7 @@ fn illegal_control_bits_are_refused() {
         let (bytes, tcp, network) = parsed(&FrameSpec { flags, ..FrameSpec::ack() });
         let why = Segment::parse(&tcp, &network, &bytes).unwrap_err();
         assert_eq!(why, Invalid::Flags { flags });
-        assert_eq!(why.to_string(), told);
+        assert_eq!(why.to_string(), message);
     }
 }
 

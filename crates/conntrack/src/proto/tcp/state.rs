@@ -69,6 +69,21 @@ impl TcpState {
         }
     }
 
+    /// How far a connection has come: it goes back only by a SYN that opens another one.
+    pub const fn progress(self) -> u8 {
+        match self {
+            Self::SynSent => 0,
+            Self::SynSent2 => 1,
+            Self::SynRecv => 2,
+            Self::Established => 3,
+            Self::FinWait => 4,
+            Self::CloseWait => 5,
+            Self::LastAck => 6,
+            Self::TimeWait => 7,
+            Self::Close => 8,
+        }
+    }
+
     /// True before the ACK that completes the handshake.
     pub const fn is_opening(self) -> bool {
         matches!(self, Self::SynSent | Self::SynRecv | Self::SynSent2)

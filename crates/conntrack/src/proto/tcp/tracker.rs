@@ -137,28 +137,6 @@ impl TcpTracker {
         Ok(Opened { tracker, timeout })
     }
 
-    /// Starts over in the middle of a connection, as if this segment was its first, and returns
-    /// its timer. `None`, with nothing changed, if the segment can not open a connection or
-    /// opens a new one.
-    pub fn start_over(
-        &mut self,
-        direction: Direction,
-        segment: &Segment<'_>,
-        settings: &TcpSettings,
-    ) -> Option<Timeout> {
-        if segment.class == FlagClass::Syn {
-            return None;
-        }
-        let Opened { tracker, timeout } = Self::open(segment, settings).ok()?;
-        *self = tracker;
-        if direction == Direction::Reply {
-            self.windows.swap(0, 1);
-            self.modes.swap(0, 1);
-            self.last = Some((direction, segment.class));
-        }
-        Some(timeout)
-    }
-
     /// Follows the connection with its next segment.
     ///
     /// `seen_reply` and `assured` are the flags of the entry from earlier segments.

@@ -169,7 +169,7 @@ impl TcpTracker {
         if !plain && self.prepare(direction, segment, &mut numbers) {
             return Fit::Inside;
         }
-        let verdict = self.judge(from, to, &numbers);
+        let verdict = self.check(from, to, &numbers);
         if verdict != Fit::Inside {
             let liberal = settings.be_liberal || self.modes[from].has(Mode::LIBERAL);
             return if liberal { Fit::Inside } else { verdict };
@@ -281,7 +281,7 @@ impl TcpTracker {
     }
 
     /// Applies the four rules.
-    fn judge(&mut self, from: usize, to: usize, numbers: &Numbers) -> Fit {
+    fn check(&mut self, from: usize, to: usize, numbers: &Numbers) -> Fit {
         let Numbers { sequence, end, highest_ack, .. } = *numbers;
         let (sender, other) = (self.windows[from], self.windows[to]);
         let broken = self.broken(from, to, numbers);

@@ -15,6 +15,7 @@ use crate::expect::Claim;
 use crate::helper::AttachedHelper;
 use crate::nat::{Pool, Translation};
 use crate::proto::State;
+use crate::proto::tcp::Relearning;
 use crate::replication::DirtyList;
 use crate::seqadj::Shift;
 use crate::syn_proxy::Proxied;
@@ -55,6 +56,8 @@ pub(crate) struct Slab {
     shifts: SideArray<[Shift; 2]>,
     /// The timeouts of connections that have their own.
     policies: SideArray<TimeoutPolicy>,
+    /// The numbers learnt of connections that may have continued at another gateway.
+    relearning: SideArray<Box<Relearning>>,
     /// The counts of connections that connections have a place in.
     tallied: SideArray<Vec<Tallied>>,
     /// The recorded forwarding decisions of connections that have any.
@@ -101,6 +104,7 @@ impl Slab {
             translations: SideArray::new(),
             shifts: SideArray::new(),
             policies: SideArray::new(),
+            relearning: SideArray::new(),
             tallied: SideArray::new(),
             forwardings: Forwardings::new(),
             resteered_in: None,
@@ -130,6 +134,8 @@ impl Slab {
             + self.translations.memory_bytes()
             + self.shifts.memory_bytes()
             + self.policies.memory_bytes()
+            + self.relearning.memory_bytes()
+            + self.relearning.len() * size_of::<Relearning>()
             + self.tallied.memory_bytes()
             + self.forwardings.memory_bytes()
             + self.dirty.memory_bytes()
@@ -190,6 +196,7 @@ impl Slab {
         if self.policies.len() > 0 {
             self.policies.remove(slot);
         }
+        self.forget_relearning(slot);
         self.leave_tallies(slot);
     }
 
@@ -442,6 +449,26 @@ impl Slab {
     /// Sets the own timeouts of a connection.
     pub fn set_policy(&mut self, slot: u32, policy: TimeoutPolicy) {
         self.policies.insert(slot, policy);
+    }
+
+    /// The numbers learnt of a connection that may have continued at another gateway.
+    pub fn relearning(&self, slot: u32) -> Relearning {
+        self.relearning.get(slot).map_or_else(Relearning::default, |heard| **heard)
+    }
+
+    pub fn set_relearning(&mut self, slot: u32, heard: Relearning) {
+        match self.relearning.get_mut(slot) {
+            _ if heard.is_empty() => self.forget_relearning(slot),
+            Some(place) => **place = heard,
+            None => self.relearning.insert(slot, Box::new(heard)),
+        }
+    }
+
+    #[inline]
+    pub fn forget_relearning(&mut self, slot: u32) {
+        if self.relearning.len() > 0 {
+            self.relearning.remove(slot);
+        }
     }
 
     /// Removes and returns the claim of a connection.

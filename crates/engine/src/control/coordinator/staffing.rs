@@ -21,20 +21,20 @@ impl Coordinator {
         let id = WorkerId(self.workers.len() as u16);
         let cpu = self.cpu_of(id);
         let (mut handle, inbox) = WorkerHandle::new(id, cpu).map_err(StartError::Thread)?;
+        let refuses_new = self.ports.refuse_new();
         let post = Post {
             id,
             hasher: &self.hasher,
             routes: self.table.iter().map(|(_, owner)| owner).collect(),
             zones: &self.zones,
-            refuses_new: self.ports.refuse_new(),
+            outputs: refuses_new.len(),
+            refuses_new,
             workers: u32::from(id.0) + 1,
+            resolver: self.resolver.clone(),
+            host_questions: self.host_asker.as_ref().map(|it| it.of_worker(&handle.wakeup)),
         };
         let tools = (inbox, &handle.wakeup);
-        let mut equipment = self.blueprint.equipment(&self.config, post, tools);
-        equipment.path.resolver = self.resolver.clone();
-        equipment.path.host_questions =
-            self.host_asker.as_ref().map(|asker| asker.of_worker(&handle.wakeup));
-        let mut worker = Worker::new(equipment);
+        let mut worker = Worker::new(self.blueprint.equipment(&self.config, post, tools));
         let now = self.execution.now();
         for bucket in self.table.buckets_of(id) {
             worker.install(bucket, Box::new(Bucket::new(now)));
@@ -170,9 +170,9 @@ impl Coordinator {
         self.inherit_drops(id)?;
         let Some(mut handle) = self.workers.pop() else { return Ok(()) };
         self.retired_rules.add(&counts);
-        let told = self.tell_all(|| Command::Disconnect(id));
+        let outcome = self.tell_all(|| Command::Disconnect(id));
         self.retire(&handle.stop()?);
-        told?;
+        outcome?;
         Ok(self.share_limits()?)
     }
 

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use conntrack::{ConnectionRecord, ImportRefusal};
+use conntrack::{ConnectionRecord, ImportRefusal, decode_flow};
 use flow::{HashKey, KeyedPacket};
-use sync::{Applied, Batch, BulkId, Faults, Lineage, Mark, Record, RecordKind, Verdict};
+use sync::{Applied, Batch, BulkId, Faults, Lineage, Mark, NameMap, Record, RecordKind, Verdict};
 
-use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::CopyChange;
 
-use super::name_of;
+use super::{Connections, name_of};
 
 /// Changes that are given to the workers in one go, so that datagrams are acknowledged meanwhile.
 const CHANGES_AT_ONCE: usize = 1024;
@@ -26,11 +25,20 @@ pub struct CopyCounters {
     pub ended: u64,
     /// Records that were older than the copy.
     pub stale: u64,
+    /// News from the peer about connections of this node.
+    pub news: u64,
+    /// Connections of this node that ended or were given up, because those of the peer prevail.
+    pub clashes_lost: u64,
+    /// Connections of the peer that were refused, because those of this node prevail.
+    pub clashes_won: u64,
     /// Records that can not be read.
     pub malformed: u64,
     /// Connections that were not made, by reason.
     pub refused: BTreeMap<ImportRefusal, u64>,
 }
+
+/// Records that wait for the end of the connection that they clash with, at most.
+const CLASHING_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Copy {
@@ -44,9 +52,11 @@ pub(super) struct Copies {
     /// The fault that a test has planted.
     faults: Faults,
     applied: Applied,
-    /// In the order of their names, so that what is done is the same in each run.
-    held: BTreeMap<u64, Copy>,
+    held: NameMap<Copy>,
     changes: Vec<CopyChange>,
+    /// Records of connections that clash with others, by name. If a bucket moves between two workers of
+    /// the peer, the end of a connection may come behind the start of one that takes its ports.
+    clashing: NameMap<CopyChange>,
     /// The last batch whose records are among the changes.
     mark: Option<Mark>,
     counters: CopyCounters,
@@ -61,8 +71,9 @@ impl Copies {
             names,
             faults,
             applied: Applied::new(faults),
-            held: BTreeMap::new(),
+            held: NameMap::default(),
             changes: Vec::new(),
+            clashing: NameMap::default(),
             mark: None,
             counters: CopyCounters::default(),
             lacks_zones: false,
@@ -87,13 +98,11 @@ impl Copies {
         self.changes.len() >= CHANGES_AT_ONCE
     }
 
-    /// Another process is the peer now, whose stamps may be lower than those of the one before. Its
-    /// bulk transfer tells which of the connections it has.
-    pub fn forget_stamps(&mut self) {
-        self.applied = Applied::new(self.faults);
-        for Copy { lineage, .. } in self.held.values_mut() {
-            (lineage.incarnation, lineage.version) = (0, 0);
-        }
+    /// The peer owns a connection that was this node's. Its next bulk transfer tells whether it has
+    /// it.
+    pub fn take_in(&mut self, original: KeyedPacket) {
+        let lineage = Lineage { incarnation: 0, version: 0, seen: BulkId::default() };
+        self.held.insert(name_of(self.names, &original), Copy { lineage, original });
     }
 
     /// True if records were refused, since a bulk transfer began, because their zones are not
@@ -119,29 +128,46 @@ impl Copies {
         });
     }
 
-    /// Decides about records, in their order.
-    pub fn judge(&mut self, batch: &Batch) {
+    /// Decides about records, in their order. `prevails` is true if a connection of the peer remains
+    /// where one of this node clashes with it.
+    pub fn decide_on_all(&mut self, batch: &Batch, prevails: bool) {
         for record in batch.records() {
-            self.judge_one(batch, &record);
+            self.decide_on(batch, &record, prevails);
         }
         self.mark = Some(batch.mark());
     }
 
-    fn judge_one(&mut self, batch: &Batch, record: &Record<'_>) {
+    fn decide_on(&mut self, batch: &Batch, record: &Record<'_>, prevails: bool) {
         let name = record.identity.key;
         // It is read first: a record that can not be read changes nothing.
         let state = match record.kind {
             RecordKind::End => None,
-            RecordKind::Insert | RecordKind::Change => {
+            RecordKind::EndNews => {
+                return match decode_flow(record.body) {
+                    Ok(original) if name_of(self.names, &original) == name => {
+                        self.counters.news += 1;
+                        self.held.remove(&name);
+                        self.changes.push(CopyChange::EndNews(original));
+                    }
+                    _ => self.counters.malformed += 1,
+                };
+            }
+            RecordKind::Insert | RecordKind::Change | RecordKind::News => {
                 match ConnectionRecord::decode(record.body) {
                     Ok(state) if name_of(self.names, &state.original()) == name => Some(state),
                     _ => return self.counters.malformed += 1,
                 }
             }
         };
+        if let (RecordKind::News, Some(state)) = (record.kind, &state) {
+            // Also if this node believes that the peer owns it: the peer does not.
+            self.counters.news += 1;
+            self.held.remove(&name);
+            return self.changes.push(CopyChange::News(Box::new(state.clone())));
+        }
         let held = self.held.get(&name).copied();
         let lineage = held.map(|it| it.lineage);
-        match (self.applied.judge(batch.time(), lineage, record), state, held) {
+        match (self.applied.decide(batch.time(), lineage, record), state, held) {
             (
                 Verdict::Insert(lineage) | Verdict::Replace(lineage) | Verdict::Update(lineage),
                 Some(state),
@@ -149,7 +175,9 @@ impl Copies {
             ) => {
                 let original = state.original();
                 self.held.insert(name, Copy { lineage, original });
-                self.changes.push(CopyChange::State(Box::new(state)));
+                self.clashing.remove(&name);
+                let record = Box::new(state);
+                self.changes.push(CopyChange::State { record, prevails });
             }
             (Verdict::End, _, Some(Copy { original, .. })) => {
                 self.held.remove(&name);
@@ -164,19 +192,35 @@ impl Copies {
     }
 
     /// Gives the changes to the workers. Returns the last batch that is applied now.
-    pub fn apply(&mut self, gateway: &Gateway) -> Result<Option<Mark>, Unresponsive> {
+    pub fn apply(&mut self, gateway: &dyn Connections) -> Result<Option<Mark>, Unresponsive> {
         if self.changes.is_empty() {
             return Ok(self.mark.take());
+        }
+        let is_end = |change: &CopyChange| matches!(change, CopyChange::End(_));
+        if !self.clashing.is_empty() && self.changes.iter().any(is_end) {
+            let Self { clashing, held, changes, .. } = self;
+            let again = clashing.drain().filter(|(name, _)| held.contains_key(name));
+            changes.extend(again.map(|(_, change)| change));
         }
         let report = gateway.change_copies(std::mem::take(&mut self.changes))?;
         self.counters.made += report.made;
         self.counters.changed += report.changed;
         self.counters.ended += report.ended;
-        for (original, refusal) in report.refused {
+        self.counters.clashes_lost += report.given_up;
+        self.counters.clashes_won += report.kept.len() as u64;
+        for original in report.kept {
+            self.held.remove(&name_of(self.names, &original));
+        }
+        for (change, refusal) in report.refused {
             *self.counters.refused.entry(refusal).or_default() += 1;
             self.lacks_zones |= refusal == ImportRefusal::Zone;
-            // The next record of it is another try.
-            self.held.remove(&name_of(self.names, &original));
+            let name = name_of(self.names, &change.original());
+            if refusal == ImportRefusal::Clash && self.clashing.len() < CLASHING_MAX {
+                self.clashing.insert(name, change);
+            } else {
+                // The next record of it is another try.
+                self.held.remove(&name);
+            }
         }
         Ok(self.mark.take())
     }

@@ -4,18 +4,21 @@
 //! the peer to the workers. It has no socket, clock or thread: its owner passes in datagrams and the
 //! time, so a simulation can be the owner as well. docs/internals/replication.md explains the rules.
 
+mod connections;
 mod copies;
+mod ownership;
 mod supply;
 
-use flow::{HashKey, KeyedPacket, Timestamp};
-use sync::{Event, Refusal, Session};
+use flow::{HashKey, KeyedPacket, PortPart, Timestamp};
+use sync::{Event, Refusal, Session, StreamId};
 
-use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
 
 use self::copies::Copies;
+use self::ownership::{Claim, Passing, Sweep, Words};
 use self::supply::Supply;
 
+pub use self::connections::Connections;
 pub use self::copies::CopyCounters;
 pub use self::supply::SupplyCounters;
 
@@ -24,7 +27,7 @@ pub use self::supply::SupplyCounters;
 pub enum Role {
     /// It forwards, and its connections are copied to the peer.
     Active,
-    /// It has copies of the peer's connections, and takes over when it is told to.
+    /// It has copies of the peer's connections, and gives those that it owns to an active peer.
     Standby,
 }
 
@@ -42,21 +45,34 @@ impl Role {
 pub struct Peer {
     session: Session,
     role: Role,
+    /// The right of this node to its connections.
+    claim: Claim,
+    /// That of the peer, and its part, once it has told them.
+    peer: Option<(Claim, Role)>,
+    peer_node: u16,
     supply: Supply,
     copies: Copies,
+    sweep: Option<Sweep>,
+    /// The last words about the part of this node, and the stream in which they were said.
+    said: Option<(StreamId, Words)>,
+    /// The stream in which all was given away.
+    given: Option<StreamId>,
+    /// All was given away here, and the peer does not know so.
+    owes_yield: bool,
+    /// The part of all ports that this node gives away.
+    ports: PortPart,
     /// The revision of the zones when everything was asked for last.
     zones: u64,
 }
 
 impl Peer {
     /// A peer that nothing has been heard of. `names` is the secret by which the peers name
-    /// connections; both have the same. The session has to follow the peer if the role is
-    /// [`Role::Standby`].
+    /// connections; both have the same.
     ///
     /// # Errors
     /// [`Unresponsive`].
     pub fn new(
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         mut session: Session,
         role: Role,
         names: HashKey,
@@ -64,8 +80,25 @@ impl Peer {
     ) -> Result<Self, Unresponsive> {
         // The peer's staleness counts until the workers have a change.
         session.set_acknowledges_applied(now, true);
+        // Each node may own connections, whatever its part is.
+        session.set_follows(true);
+        let claim = Claim { term: 0, node: session.node().0.get() };
         let copies = Copies::new(names, session.faults());
-        let mut peer = Self { session, role, supply: Supply::new(names), copies, zones: 0 };
+        let mut peer = Self {
+            session,
+            role,
+            claim,
+            peer: None,
+            peer_node: 0,
+            supply: Supply::new(names),
+            copies,
+            sweep: None,
+            said: None,
+            given: None,
+            owes_yield: false,
+            ports: PortPart::All,
+            zones: 0,
+        };
         peer.set_role(gateway, role)?;
         Ok(peer)
     }
@@ -85,15 +118,22 @@ impl Peer {
     /// [`Unresponsive`]; nothing is lost, so another try may succeed.
     pub fn turn(
         &mut self,
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         now: Timestamp,
         mut send: impl FnMut(&[u8]),
     ) -> Result<bool, Unresponsive> {
-        let mut has_more = self.follow_events(gateway, now)?;
-        // A gateway on standby would tell of connections that are not its own.
-        if self.role == Role::Active {
-            has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
+        self.say_role(now);
+        let mut has_more = self.pass_on(gateway)?;
+        if self.sweep.is_none() {
+            has_more |= self.follow_events(gateway, now)?;
+            has_more |= self.begin_to_pass(gateway, now)?;
+            self.say_role(now);
+        }
+        self.divide_ports(gateway, now)?;
+        has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
+        if self.sweep.is_none() {
             has_more |= self.supply.go_on_with_bulk(gateway, &mut self.session, now)?;
+            self.say_yield(now);
         }
         let mut datagram = Vec::new();
         while self.session.poll_transmit(now, &mut datagram) {
@@ -102,21 +142,137 @@ impl Peer {
         Ok(has_more)
     }
 
-    fn follow_events(&mut self, gateway: &Gateway, now: Timestamp) -> Result<bool, Unresponsive> {
+    /// Goes on to give connections another owner. True if there is more.
+    fn pass_on(&mut self, gateway: &dyn Connections) -> Result<bool, Unresponsive> {
+        let Self { sweep, copies, owes_yield, .. } = self;
+        let Some(going) = sweep else { return Ok(false) };
+        if !going.go_on(gateway, |original| copies.take_in(original))? {
+            return Ok(true);
+        }
+        *owes_yield = going.passing == Passing::GivingAway;
+        *sweep = None;
+        Ok(true)
+    }
+
+    /// Begins to give connections another owner if there is a reason. True if it has.
+    fn begin_to_pass(
+        &mut self,
+        gateway: &dyn Connections,
+        now: Timestamp,
+    ) -> Result<bool, Unresponsive> {
+        if self.sweep.is_some() {
+            return Ok(true);
+        }
+        let is_away = self.session.is_away(now);
+        if self.role == Role::Active && is_away && self.copies.len() > 0 {
+            return self.adopt(gateway, now).map(|()| true);
+        }
+        let stream = self.session.stream();
+        let gives = self.role == Role::Standby
+            && self.peer_role() == Some(Role::Active)
+            && !is_away
+            && self.session.is_level()
+            && self.given != stream
+            && !self.owes_yield;
+        if gives {
+            self.sweep = Some(Sweep::new(Passing::GivingAway));
+        }
+        Ok(gives)
+    }
+
+    /// Takes over the connections of the peer, which has given them away or is silent.
+    fn adopt(&mut self, gateway: &dyn Connections, now: Timestamp) -> Result<(), Unresponsive> {
+        self.apply(gateway, now)?;
+        let peers_term = self.peer.map_or(0, |(claim, _)| claim.term);
+        self.claim.term = self.claim.term.max(peers_term).saturating_add(1);
+        self.copies.give_up();
+        self.sweep = Some(Sweep::new(Passing::Adopting));
+        self.owes_yield = false;
+        // The peer has to know the term before it hears of the connections.
+        self.say_role(now);
+        Ok(())
+    }
+
+    /// While both nodes are active, each gives away half of the ports, so that no two connections get
+    /// one.
+    fn divide_ports(
+        &mut self,
+        gateway: &dyn Connections,
+        now: Timestamp,
+    ) -> Result<(), Unresponsive> {
+        let both = self.role == Role::Active
+            && self.peer_role() == Some(Role::Active)
+            && !self.session.is_away(now);
+        let part = match both {
+            true if self.claim.node < self.peer_node => PortPart::First,
+            true => PortPart::Second,
+            false => PortPart::All,
+        };
+        if part != self.ports {
+            gateway.divide_ports(part)?;
+            self.ports = part;
+        }
+        Ok(())
+    }
+
+    /// Tells the peer the part and the term of this node, once in each stream.
+    fn say_role(&mut self, now: Timestamp) {
+        let words = Words::Role(self.role, self.claim.term);
+        let Some(stream) = self.session.stream() else { return };
+        if self.said != Some((stream, words)) && self.session.say(now, &words.encode()) {
+            self.said = Some((stream, words));
+        }
+    }
+
+    /// Tells the peer that all is its own now, after all that the workers had told before.
+    fn say_yield(&mut self, now: Timestamp) {
+        if self.owes_yield
+            && self.supply.is_drained()
+            && self.session.is_level()
+            && self.session.say(now, &Words::Yield.encode())
+        {
+            self.owes_yield = false;
+            self.given = self.session.stream();
+            // Copies that the peer does not have end here.
+            self.session.ask_again();
+        }
+    }
+
+    fn follow_events(
+        &mut self,
+        gateway: &dyn Connections,
+        now: Timestamp,
+    ) -> Result<bool, Unresponsive> {
         while let Some(event) = self.session.poll_event(now) {
             match event {
-                Event::Joined { is_other_process, .. } if is_other_process => {
-                    self.copies.forget_stamps();
+                Event::Joined { node, is_other_process, .. } => {
+                    (self.peer, self.peer_node) = (None, node.0.get());
+                    if is_other_process {
+                        // The owner of the copies is no more.
+                        self.adopt(gateway, now)?;
+                        return Ok(true);
+                    }
                 }
                 // Both peers derive the secret from the pre-shared key.
-                Event::Joined { .. } | Event::Compared | Event::Secret(_) => {}
+                Event::Compared | Event::Secret(_) => {}
                 Event::BulkAsked => self.supply.ask_bulk(),
                 Event::BulkBegan(bulk) => {
                     self.copies.begin_bulk(bulk);
-                    self.zones = gateway.zones().revision;
+                    self.zones = gateway.zones_revision();
                 }
+                Event::Words(bytes) => match Words::decode(&bytes) {
+                    Some(Words::Role(role, term)) => {
+                        self.peer = Some((Claim { term, node: self.peer_node }, role));
+                    }
+                    Some(Words::Yield) => {
+                        self.adopt(gateway, now)?;
+                        return Ok(true);
+                    }
+                    None => {}
+                },
                 Event::Records(batch) => {
-                    self.copies.judge(&batch);
+                    let prevails = self.peer.is_some_and(|(claim, _)| claim > self.claim);
+                    self.copies.decide_on_all(&batch, prevails);
                     if self.copies.has_many() {
                         self.apply(gateway, now)?;
                         return Ok(true);
@@ -131,15 +287,15 @@ impl Peer {
         }
         self.apply(gateway, now)?;
         // What was refused for its zone is not told again by itself.
-        if self.copies.lacks_zones() && gateway.zones().revision != self.zones {
-            self.zones = gateway.zones().revision;
+        if self.copies.lacks_zones() && gateway.zones_revision() != self.zones {
+            self.zones = gateway.zones_revision();
             self.session.ask_again();
         }
         Ok(false)
     }
 
     /// Gives changes of copies to the workers, and acknowledges them.
-    fn apply(&mut self, gateway: &Gateway, now: Timestamp) -> Result<(), Unresponsive> {
+    fn apply(&mut self, gateway: &dyn Connections, now: Timestamp) -> Result<(), Unresponsive> {
         if let Some(mark) = self.copies.apply(gateway)? {
             self.session.applied(now, mark);
         }
@@ -151,21 +307,29 @@ impl Peer {
         self.role
     }
 
-    /// Gives this gateway another part. The copies of an active gateway are its own connections.
+    /// Gives this gateway another part. An active one owns the connections of a peer that gives them
+    /// away or is silent. One on standby gives its own to an active peer.
     ///
     /// # Errors
     /// [`Unresponsive`].
-    pub fn set_role(&mut self, gateway: &Gateway, role: Role) -> Result<(), Unresponsive> {
-        let stands_by = role == Role::Standby;
-        gateway.set_stands_by(stands_by)?;
-        self.session.set_follows(stands_by);
-        if stands_by {
-            self.supply.pause(gateway, &mut self.session)?;
-        } else {
-            self.copies.give_up();
+    pub fn set_role(&mut self, gateway: &dyn Connections, role: Role) -> Result<(), Unresponsive> {
+        gateway.set_stands_by(role == Role::Standby)?;
+        if self.role != role {
+            self.given = None;
         }
         self.role = role;
         Ok(())
+    }
+
+    /// The part of the peer, once it has told it.
+    pub fn peer_role(&self) -> Option<Role> {
+        self.peer.map(|(_, role)| role)
+    }
+
+    /// The term of this node: how often connections have got another owner without being given away
+    /// by it, as far as it knows.
+    pub fn term(&self) -> u32 {
+        self.claim.term
     }
 
     /// The state of the session.
@@ -206,6 +370,8 @@ fn name_of(names: HashKey, original: &KeyedPacket) -> u64 {
     original.key.hash(names) & !1 | original.sender.index() as u64
 }
 
+#[cfg(test)]
+mod ownership_tests;
 #[cfg(test)]
 #[path = "peer_tests.rs"]
 mod tests;

@@ -2,16 +2,15 @@
 
 use std::collections::VecDeque;
 
-use conntrack::{Change, Cursor};
+use conntrack::{Change, Cursor, encode_flow};
 use flow::{HashKey, Timestamp};
 use steer::BucketId;
 use sync::{Identity, NotTaken, Outflow, Record, RecordKind, Session};
 
-use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::ChangeStream;
 
-use super::name_of;
+use super::{Connections, name_of};
 
 /// Lots of changes that one turn takes in at most, so that datagrams leave meanwhile.
 const LOTS_A_TURN: usize = 64;
@@ -43,6 +42,8 @@ pub(super) struct Supply {
     is_asked: bool,
     scan: Option<Scan>,
     counters: SupplyCounters,
+    /// All that the workers had sent was taken in.
+    is_drained: bool,
     bytes: Vec<u8>,
 }
 
@@ -55,6 +56,7 @@ impl Supply {
             is_asked: false,
             scan: None,
             counters: SupplyCounters::default(),
+            is_drained: false,
             bytes: Vec::new(),
         }
     }
@@ -67,6 +69,11 @@ impl Supply {
         self.stream.is_some()
     }
 
+    /// True if the session has taken in all that the workers had sent at the last look.
+    pub fn is_drained(&self) -> bool {
+        self.is_drained
+    }
+
     /// The peer wants all connections.
     pub fn ask_bulk(&mut self) {
         (self.is_asked, self.scan) = (true, None);
@@ -75,10 +82,11 @@ impl Supply {
     /// Takes in changes of connections. True if there are more, for which there is room.
     pub fn take_changes(
         &mut self,
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         session: &mut Session,
         now: Timestamp,
     ) -> Result<bool, Unresponsive> {
+        self.is_drained = false;
         for _ in 0..LOTS_A_TURN {
             while let Some(change) = self.waiting.front() {
                 match offer(&mut self.bytes, self.names, change, |it| session.offer(now, it)) {
@@ -89,18 +97,34 @@ impl Supply {
                 }
                 self.waiting.pop_front();
             }
-            let Some(stream) = &mut self.stream else { return Ok(false) };
-            let Self { waiting, counters, .. } = self;
+            let Some(stream) = &mut self.stream else {
+                self.is_drained = true;
+                return Ok(false);
+            };
+            let Self { waiting, counters, bytes, names, .. } = self;
             let mut has_lost = false;
             let has_taken = stream.take(|lot| {
-                waiting.extend(lot.changes.drain(..));
                 has_lost |= lot.has_lost;
+                let mut changes = lot.changes.drain(..);
+                // Changes that wait come first.
+                while waiting.is_empty()
+                    && let Some(change) = changes.next()
+                {
+                    match offer(bytes, *names, &change, |it| session.offer(now, it)) {
+                        Ok(()) => {}
+                        Err(NotTaken::TooLong) => counters.too_long += 1,
+                        // The next round of the loop finds out which of them it is.
+                        Err(NotTaken::Full | NotTaken::NotFollowed) => waiting.push_back(change),
+                    }
+                }
+                waiting.extend(changes);
             });
             if has_lost {
                 counters.lost_ends += 1;
                 session.lost_change();
             }
             if !has_taken {
+                self.is_drained = true;
                 return Ok(false);
             }
         }
@@ -108,7 +132,7 @@ impl Supply {
     }
 
     /// Nobody follows, so changes cost nothing from now on.
-    fn end(&mut self, gateway: &Gateway) -> Result<(), Unresponsive> {
+    fn end(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
         self.waiting.clear();
         self.scan = None;
         if self.stream.take().is_some() {
@@ -117,22 +141,10 @@ impl Supply {
         Ok(())
     }
 
-    /// Collects no more changes, because this gateway is on standby now. If the peer still follows when
-    /// it is active again, it gets all connections once more.
-    pub fn pause(&mut self, gateway: &Gateway, session: &mut Session) -> Result<(), Unresponsive> {
-        self.waiting.clear();
-        if self.stream.take().is_some() {
-            gateway.unfollow_changes()?;
-            // A bulk transfer that has begun goes on later, so that another one can follow it.
-            session.lost_change();
-        }
-        Ok(())
-    }
-
     /// Goes on with a bulk transfer. True if more of it can be done at once.
     pub fn go_on_with_bulk(
         &mut self,
-        gateway: &Gateway,
+        gateway: &dyn Connections,
         session: &mut Session,
         now: Timestamp,
     ) -> Result<bool, Unresponsive> {
@@ -168,9 +180,9 @@ impl Supply {
         }
         let (bucket, from) = (BucketId(scan.bucket), scan.from);
         match gateway.tell_connections(bucket, from)? {
-            Some(told) => {
-                scan.read.extend(told.changes);
-                match told.rest {
+            Some(piece) => {
+                scan.read.extend(piece.changes);
+                match piece.rest {
                     Some(rest) => scan.from = rest,
                     None => (scan.bucket, scan.from) = (scan.bucket + 1, Cursor::default()),
                 }
@@ -195,11 +207,17 @@ fn offer(
 ) -> Result<(), NotTaken> {
     bytes.clear();
     let (kind, stamp, original) = match change {
-        Change::State { stamp, record } => {
+        Change::State { is_copy, stamp, record } => {
             record.encode(bytes);
-            (RecordKind::Change, *stamp, record.original())
+            let kind = if *is_copy { RecordKind::News } else { RecordKind::Change };
+            (kind, *stamp, record.original())
         }
-        Change::End { stamp, original } => (RecordKind::End, *stamp, *original),
+        Change::End { is_copy: false, stamp, original } => (RecordKind::End, *stamp, *original),
+        Change::End { is_copy: true, stamp, original } => {
+            // The owner does not know connections of its own by their names.
+            encode_flow(original, bytes);
+            (RecordKind::EndNews, *stamp, *original)
+        }
     };
     let identity = Identity { key: name_of(names, &original), incarnation: stamp, version: 0 };
     take(&Record { identity, kind, body: bytes })

@@ -8,7 +8,7 @@
 
 use std::hash::Hasher;
 
-use flow::HashKey;
+use flow::{HashKey, PortPart};
 use siphasher::sip::SipHasher13;
 use wire::{Family, Network, Readdress};
 
@@ -31,7 +31,11 @@ const BLOCK_BITS: u32 = 3;
 pub struct Identifications {
     secret: HashKey,
     worker: u32,
-    /// log2 of the number of parts.
+    workers: u32,
+    /// The part of all identifications that the workers share.
+    part: PortPart,
+    /// Number of the part of this worker, and log2 of the number of parts.
+    own_part: u32,
     part_bits: u32,
     /// The number of identifications that were given, from a random start on, by the hash of the
     /// pair.
@@ -50,6 +54,9 @@ impl Identifications {
         Self {
             secret,
             worker: worker.into(),
+            workers: 1,
+            part: PortPart::All,
+            own_part: worker.into(),
             part_bits: 0,
             given: (0..COUNTERS).map(start).collect(),
         }
@@ -57,7 +64,25 @@ impl Identifications {
 
     /// Sets the number of workers that share the identifications.
     pub fn set_workers(&mut self, workers: u32) {
-        self.part_bits = workers.next_power_of_two().trailing_zeros().min(u16::BITS);
+        self.workers = workers;
+        self.divide();
+    }
+
+    /// Sets the part of all identifications that the workers of this gateway give.
+    pub fn set_part(&mut self, part: PortPart) {
+        self.part = part;
+        self.divide();
+    }
+
+    fn divide(&mut self) {
+        let worker_bits = self.workers.next_power_of_two().trailing_zeros();
+        let (half, bits) = match self.part {
+            PortPart::All => (0, 0),
+            PortPart::First => (0, 1),
+            PortPart::Second => (1, 1),
+        };
+        self.own_part = half << worker_bits | self.worker;
+        self.part_bits = (worker_bits + bits).min(u16::BITS);
     }
 
     /// The identification that a packet, and each of its fragments, gets with its new addresses.
@@ -95,7 +120,7 @@ impl Identifications {
         let block = round & ((1 << (own_bits - place_bits)) - 1);
         let own = block << place_bits | place;
         // Without the pair's secret nobody can tell the block or the worker from the result.
-        (self.worker << own_bits | own) as u16 ^ (pair >> 48) as u16
+        (self.own_part << own_bits | own) as u16 ^ (pair >> 48) as u16
     }
 
     /// The sum of all counters.

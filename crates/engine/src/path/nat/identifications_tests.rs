@@ -117,3 +117,19 @@ proptest! {
         prop_assert!(different.len() > 56, "{differences:?}");
     }
 }
+
+#[test]
+fn two_gateways_with_one_secret_give_different_ones() {
+    for workers in [1, 2, 3, 16] {
+        let mut given = [PortPart::First, PortPart::Second].map(|part| {
+            let mut all = of_workers(workers, SECRET);
+            all.iter_mut().for_each(|it| it.set_part(part));
+            let numbers = (0..1 << 16)
+                .map(|at| all[at % workers as usize].next(address(1), address(2), protocol::UDP));
+            numbers.collect::<std::collections::BTreeSet<_>>()
+        });
+        let [first, second] = &mut given;
+        assert!(first.is_disjoint(second), "{workers}");
+        assert_eq!(first.len(), second.len());
+    }
+}

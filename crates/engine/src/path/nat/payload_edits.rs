@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 
+use conntrack::nat::Edit;
 use flow::DropReason;
 use netio::Frame;
 use wire::{TcpFlags, Transport};
@@ -66,16 +67,9 @@ impl PacketPath {
         ControlFlow::Continue(())
     }
 
-    /// Edits the message of a packet that a helper has just read, if it has to change.
+    /// Edits the message of a packet as the helper that has read it wants.
     #[cold]
-    pub(in crate::path) fn edit_payload(&mut self, packet: &mut Packet) -> Step {
-        let Some(bucket) = self.buckets.get_mut(packet.bucket) else {
-            return ControlFlow::Continue(());
-        };
-        let edits = bucket.connections.take_edits();
-        if edits.is_empty() {
-            return ControlFlow::Continue(());
-        }
+    pub(in crate::path) fn edit_payload(&mut self, packet: &mut Packet, edits: &[Edit]) -> Step {
         let Packet { frame, network, pieces, .. } = packet;
         let covers = frame.offload.checksum.covers();
         let places = edits.iter().map(|edit| (edit.place.clone(), &edit.text[..]));

@@ -43,9 +43,9 @@ fn scan(net: &mut Net, port: usize, client: Host, server: Host, picture: u16) ->
             if who == 0 { (port, (client, server)) } else { (1 - port, (real, shown)) };
         let numbers = (said[who], said[1 - who]);
         let bytes = net.segment(side, ends, PSH_ACK, numbers, text);
-        let told = if who == 0 { [shown, real] } else { [server, client] };
+        let expected = if who == 0 { [shown, real] } else { [server, client] };
         let (leaves, read) = pass(net, side, &bytes);
-        assert_eq!((leaves, read.len()), (told, text.len()));
+        assert_eq!((leaves, read.len()), (expected, text.len()));
         said[who] += text.len() as u32;
         heard = read;
     }
@@ -106,8 +106,8 @@ fn back_up(net: &mut Net, port: usize, [asks, client]: [Host; 2], ports: [u16; 3
     let ([shown, real], text) = pass(net, port, &datagram(port, asks, client, request));
     assert_eq!(text, request.as_bytes());
     let answer = datagram(1 - port, real, shown, &reply(ports));
-    let (told, text) = pass(net, 1 - port, &answer);
-    assert_eq!(told, [client, asks]);
+    let (ends, text) = pass(net, 1 - port, &answer);
+    assert_eq!(ends, [client, asks]);
     let known = ports_of(&text);
     assert_eq!(text, reply(known).as_bytes());
     known

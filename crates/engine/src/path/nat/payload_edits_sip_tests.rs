@@ -59,15 +59,15 @@ fn sound_finds_its_way_whoever_owns_its_ports() {
         let mut net = phones(3);
         let (phone, server) = ((net.inside, port), (net.outside, SIP));
         let (seen, _, text) = net.datagram(0, (phone, server), &invite(phone, 6000));
-        let told = sound_of(&text);
-        assert_eq!(text, invite(seen, told));
-        assert!(told.is_multiple_of(2) && told > 1023, "{told}");
+        let public_port = sound_of(&text);
+        assert_eq!(text, invite(seen, public_port));
+        assert!(public_port.is_multiple_of(2) && public_port > 1023, "{public_port}");
         let answer =
             invite(server, 7000).replace("INVITE sip:b@example.com SIP/2.0", "SIP/2.0 200 OK");
         net.datagram(1, (server, seen), &answer);
         for odd in [0, 1] {
             let near = (net.inside, 6000 + odd);
-            let (known, far) = ((net.own, told + odd), (net.outside, 7000 + odd));
+            let (known, far) = ((net.own, public_port + odd), (net.outside, 7000 + odd));
             let there = |net: &mut Net| {
                 assert_eq!(net.datagram(0, (near, far), "x"), (known, far, "x".to_owned()));
             };
@@ -98,17 +98,17 @@ fn the_next_call_between_two_places_goes_on_with_the_flows_of_the_last() {
         for port in 40000..40008 {
             let phone = (net.inside, port);
             let (seen, _, text) = net.datagram(0, (phone, server), &invite(phone, 6000));
-            let told = (net.own, sound_of(&text));
+            let public = (net.own, sound_of(&text));
             let answer =
                 invite(server, 7000).replace("INVITE sip:b@example.com SIP/2.0", "SIP/2.0 200 OK");
             net.datagram(1, (server, seen), &answer);
             let (near, far) = ((net.inside, 6000), (net.outside, 7000));
             for _ in 0..2 {
                 let out = net.datagram(0, (near, far), "x");
-                assert_eq!(out, (told, far, "x".to_owned()));
-                assert_eq!(net.datagram(1, (far, told), "x"), (far, near, "x".to_owned()));
+                assert_eq!(out, (public, far, "x".to_owned()));
+                assert_eq!(net.datagram(1, (far, public), "x"), (far, near, "x".to_owned()));
             }
-            known.push(told);
+            known.push(public);
         }
         known.dedup();
         assert_eq!((known.len(), net.gateway.reasons()), (1, vec![]));
@@ -135,9 +135,9 @@ fn a_message_that_outgrows_the_next_link_is_cut_or_refused_as_any() {
         assert_eq!(bytes.len(), 14 + MTU as usize);
         net.gateway.arrive(0, &bytes);
         net.gateway.run_until_idle();
-        let (sent, told) = (net.gateway.sent(1), net.gateway.sent(0));
+        let (sent, errors) = (net.gateway.sent(1), net.gateway.sent(0));
         if may_be_cut {
-            assert_eq!((sent.len(), told.len()), (2, 0), "{:?}", net.gateway.reasons());
+            assert_eq!((sent.len(), errors.len()), (2, 0), "{:?}", net.gateway.reasons());
             let heard: Vec<u8> =
                 sent.iter().flat_map(|it| it.bytes()[34..].iter().copied()).skip(8).collect();
             let heard = String::from_utf8(heard).unwrap();
@@ -145,8 +145,8 @@ fn a_message_that_outgrows_the_next_link_is_cut_or_refused_as_any() {
             assert!(heard.contains("198.51.100.254") && !heard.contains("192.0.2.10"), "{heard}");
             continue;
         }
-        assert_eq!((sent.len(), told.len()), (0, 1), "{:?}", net.gateway.reasons());
-        let network = seen(&told[0]);
+        assert_eq!((sent.len(), errors.len()), (0, 1), "{:?}", net.gateway.reasons());
+        let network = seen(&errors[0]);
         assert_eq!(network.destination_ip(), phone.0);
         let Transport::IcmpError(error) = network.transport else { panic!("{network:?}") };
         let quoted = error.quoted.unwrap();
@@ -166,13 +166,13 @@ fn a_session_goes_on_while_its_buckets_move() {
             net.gateway.run_until_idle();
         }
         let place = (net.inside, data);
-        let told = of_six(&control.say(&mut net, 0, &format!("PORT {}\r\n", six(place))));
+        let public = of_six(&control.say(&mut net, 0, &format!("PORT {}\r\n", six(place))));
         control.say(&mut net, 1, "200 I see\r\n");
         for bucket in 0..16 {
             net.gateway.start_move(bucket, bucket + data + 1);
             net.gateway.run_until_idle();
         }
-        assert_eq!(net.open(1, (net.outside, 20), told), (place, (net.outside, 20)));
+        assert_eq!(net.open(1, (net.outside, 20), public), (place, (net.outside, 20)));
         control.say(&mut net, 1, "226 That was all\r\n");
         control.say(&mut net, 0, "NOOP\r\n");
     }

@@ -38,11 +38,11 @@ fn a_server_reaches_the_clients_that_have_told_it_where() {
                 let first = control.repeat(&mut net, 0, &text);
                 let heard = control.say(&mut net, 0, &text);
                 assert_eq!(heard, first, "said again");
-                let told = if six_numbers { of_six(&heard) } else { of_bars(&heard) };
-                assert_eq!(told, (net.own, data), "the port stays");
+                let public = if six_numbers { of_six(&heard) } else { of_bars(&heard) };
+                assert_eq!(public, (net.own, data), "the port stays");
                 control.say(&mut net, 1, "200 I see\r\n");
                 assert_eq!(net.expected(), 1);
-                let (to, from) = net.open(1, (net.outside, 20), told);
+                let (to, from) = net.open(1, (net.outside, 20), public);
                 assert_eq!((to, from), (place, (net.outside, 20)));
                 assert_eq!(net.expected(), 0);
                 control.say(&mut net, 1, "226 That was all\r\n");
@@ -89,12 +89,12 @@ fn a_server_behind_a_port_of_the_router_says_where_clients_reach_it() {
             };
             control.say(&mut net, 0, "PASV\r\n");
             let heard = control.say(&mut net, 1, &text);
-            let told = match is_v4 {
+            let public = match is_v4 {
                 true => of_six(&heard),
                 false => (net.own, heard.split('|').nth(3).unwrap().parse().unwrap()),
             };
-            assert_eq!(told.0, net.own);
-            let (to, from) = net.open(1, (net.outside, client_port + 1), told);
+            assert_eq!(public.0, net.own);
+            let (to, from) = net.open(1, (net.outside, client_port + 1), public);
             assert_eq!((to, from), (place, (net.outside, client_port + 1)));
             control.say(&mut net, 1, "226 Done\r\n");
             assert_eq!(
@@ -111,10 +111,12 @@ fn a_port_that_nobody_has_announced_is_the_hosts() {
     let (client, server) = ((net.inside, 40000), (net.outside, 21));
     let mut control = Control::open(&mut net, 0, client, server);
     let text = format!("PORT {}\r\n", six((net.inside, 5000)));
-    let told = of_six(&control.say(&mut net, 0, &text));
+    let public = of_six(&control.say(&mut net, 0, &text));
     let before = net.gateway.connections();
     // The connection comes from another server, or goes to another port.
-    for (from, to) in [((ip("203.0.113.9"), 20), told), ((net.outside, 20), (told.0, told.1 ^ 1))] {
+    for (from, to) in
+        [((ip("203.0.113.9"), 20), public), ((net.outside, 20), (public.0, public.1 ^ 1))]
+    {
         let to_host = net.gateway.to_host();
         let syn = net.segment(1, (from, to), SYN, (1, 0), b"");
         net.gateway.arrive(1, &syn);
@@ -136,14 +138,14 @@ fn without_rules_the_connections_that_were_go_on() {
     for data in [5000, 5001] {
         let place = (net.inside, data);
         let heard = control.say(&mut net, 0, &format!("PORT {}\r\n", six(place)));
-        let told = of_six(&heard);
-        assert_eq!(told.0, net.own);
+        let public = of_six(&heard);
+        assert_eq!(public.0, net.own);
         let to_host = net.gateway.to_host();
-        let stranger = net.segment(1, ((ip("203.0.113.9"), 20), told), SYN, (1, 0), b"");
+        let stranger = net.segment(1, ((ip("203.0.113.9"), 20), public), SYN, (1, 0), b"");
         net.gateway.arrive(1, &stranger);
         net.gateway.run_until_idle();
         assert_eq!((net.gateway.sent(0).len(), net.gateway.to_host()), (0, to_host + 1));
-        assert_eq!(net.open(1, (net.outside, 20), told), (place, (net.outside, 20)));
+        assert_eq!(net.open(1, (net.outside, 20), public), (place, (net.outside, 20)));
         control.say(&mut net, 1, "226 Done\r\n");
         control.say(&mut net, 0, "PASV\r\n");
         let reply = format!("227 ({})\r\n", six((net.outside, data)));
@@ -223,11 +225,11 @@ fn an_error_about_a_shifted_segment_quotes_what_was_sent() {
     wire::set_stations(&mut error, OUTSIDE, STATIONS[1]);
     net.gateway.arrive(1, &error[..length]);
     net.gateway.run_until_idle();
-    let told = net.gateway.sent(0).remove(0);
-    seen(&told);
+    let heard = net.gateway.sent(0).remove(0);
+    seen(&heard);
     // The quoted segment is behind the headers of link, network and error, and of the quoted
     // network.
-    let quoted = &told.bytes()[14 + 20 + 8 + 20..];
+    let quoted = &heard.bytes()[14 + 20 + 8 + 20..];
     assert_eq!(quoted[..4], [40000_u16.to_be_bytes(), 21_u16.to_be_bytes()].concat());
     assert_eq!(quoted[4..8], control.said[0].to_be_bytes());
 }

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use conntrack::nat::{BucketPorts, Request, Supply, TranslatedEnd};
-use conntrack::{Again, Reached};
+use conntrack::{Again, NextSource, Reached};
 use flow::{DropReason, FlowKey, KeyedPacket, Timestamp};
 use wire::{Readdress, TransportAddress};
 
@@ -44,14 +44,14 @@ pub struct Search {
     /// The last source that was tried.
     source: Option<TransportAddress>,
     /// The subscribers were told that the connection has ended, because it was translated anew.
-    is_told: bool,
+    is_end_reported: bool,
 }
 
 impl Search {
     /// Begins a search.
     pub const fn new(request: Option<Request>, seed: u64) -> Self {
         let reached = Reached { tried: 0, may_evict: false };
-        Self { request, seed, reached, asked: 0, source: None, is_told: false }
+        Self { request, seed, reached, asked: 0, source: None, is_end_reported: false }
     }
 
     /// A search that has ended.
@@ -118,7 +118,7 @@ impl PacketPath {
         let is_own = own.contains(source.port);
         scratch.replies_come_here =
             is_own && self.hasher.inside().contains(&source.address, reply.key.family);
-        if !is_own && self.translator.used_up.has(self.pool_of(request, &reply), scratch.now) {
+        if !is_own && self.translator.used_up().has(self.pool_of(request, &reply), scratch.now) {
             return Err(DropReason::PortPoolFull);
         }
         scratch.request = Some(*request);
@@ -146,14 +146,14 @@ impl PacketPath {
         let request = search.request.unwrap_or(Request::of(TranslatedEnd::Source));
         let mut last = None;
         while !search.ends_or_evicts() {
-            let Self { buckets, hasher, tracking, counters, .. } = self;
+            let Self { buckets, hasher, tracking, translator, counters, .. } = self;
             let Some(bucket) = buckets.get_mut(packet.bucket) else { break };
             let hash_of = |key: &FlowKey| hasher.table_hash(key);
             let Some(leaves) = bucket.connections.reply_of(&name, hash) else { break };
-            let own = bucket_ports(hasher, packet.bucket, &leaves);
+            let own = bucket_ports(hasher, packet.bucket, &leaves).in_part(translator.part);
             let supply = Supply { own, seed: search.seed, hash: &hash_of };
             let mut context = tracking.context_of(Some(packet.origin.zone), now, counters);
-            search.is_told = true;
+            search.is_end_reported = true;
             let again = bucket.connections.translate_again(
                 (&name, hash),
                 &request,
@@ -162,9 +162,9 @@ impl PacketPath {
                 &mut context,
             );
             let again = match again {
-                Ok(again) => again,
-                Err(DropReason::PortPoolFull) => break,
-                Err(_) => return Some(Filing::Taken),
+                NextSource::Found(again) => again,
+                NextSource::UsedUp => break,
+                NextSource::Refused => return Some(Filing::Taken),
             };
             if again.reached.may_evict && !search.reached.may_evict {
                 search.asked = 0;
@@ -180,7 +180,8 @@ impl PacketPath {
             }
         }
         if let Some(reply) = last.filter(|_| search.request.is_some()) {
-            self.translator.used_up.note(self.pool_of(&request, &reply), now);
+            let pool = self.pool_of(&request, &reply);
+            self.translator.used_up_mut().note(pool, now);
         }
         Some(Filing::Taken)
     }
@@ -193,7 +194,9 @@ impl PacketPath {
         filing: Filing,
         now: Timestamp,
     ) {
-        let Some((name, hash)) = packet.looked_up().filter(|_| search.is_told) else { return };
+        let Some((name, hash)) = packet.looked_up().filter(|_| search.is_end_reported) else {
+            return;
+        };
         if filing == Filing::Filed && search.source.is_some() {
             self.readdress_by(packet, &Readdress { source: search.source, destination: None });
         }

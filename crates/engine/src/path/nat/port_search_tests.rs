@@ -136,8 +136,8 @@ fn listeners_know_each_connection_as_it_is_in_the_table() {
         assert_eq!(sources.len(), usize::from(ports));
         let mut known: HashMap<flow::FlowKey, Connection> = HashMap::new();
         let mut again = 0;
-        while let Some(told) = events.try_next() {
-            let (kind, connection) = (told.event.kind, told.event.connection);
+        while let Some(report) = events.try_next() {
+            let (kind, connection) = (report.event.kind, report.event.connection);
             let before = known.remove(&connection.key);
             match kind {
                 EventKind::New => assert_eq!(before, None, "twice"),
@@ -164,7 +164,7 @@ fn a_packet_is_changed_twice_at_most_whatever_was_tried() {
     for workers in 1..3 {
         let mut gateway = gateway_with(workers, 200);
         let total = |gateway: &TestGateway| {
-            let of_worker = |worker: &Worker| worker.path.translator.identifications.total();
+            let of_worker = |worker: &Worker| worker.path.translator.identified();
             gateway.workers.iter().map(of_worker).fold(0, u32::wrapping_add)
         };
         let before = total(&gateway);

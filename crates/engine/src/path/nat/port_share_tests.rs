@@ -60,18 +60,18 @@ fn ask(gateway: &mut TestGateway, bytes: &[u8]) -> Option<u16> {
 }
 
 /// Sends a packet of the server. True if the client gets it.
-fn is_told(gateway: &mut TestGateway, bytes: &[u8], client: (u8, u16)) -> bool {
+fn is_delivered(gateway: &mut TestGateway, bytes: &[u8], client: (u8, u16)) -> bool {
     gateway.arrive(1, bytes);
     gateway.run_until_idle();
-    let told = gateway.sent(0);
-    told.len() == 1 && ends(&seen(&told[0]))[1] == (ip(&format!("192.0.2.{}", client.0)), client.1)
+    let sent = gateway.sent(0);
+    sent.len() == 1 && ends(&seen(&sent[0]))[1] == (ip(&format!("192.0.2.{}", client.0)), client.1)
 }
 
 /// Sends a question. True if the client gets the answer.
 fn is_answered(gateway: &mut TestGateway, client: (u8, u16)) -> bool {
     let question = udp(&from_inside([192, 0, 2, client.0], SERVER), (client.1, 53), b"ask");
     let Some(port) = ask(gateway, &question) else { return false };
-    is_told(gateway, &udp(&from_outside(SERVER, OWN), (53, port), b"answer"), client)
+    is_delivered(gateway, &udp(&from_outside(SERVER, OWN), (53, port), b"answer"), client)
 }
 
 /// Opens a connection. True if it is established.
@@ -81,7 +81,7 @@ fn is_connected(gateway: &mut TestGateway, client: (u8, u16)) -> bool {
         return false;
     };
     let answer = tcp(&from_outside(SERVER, OWN), (443, port), 0x12, (500, 101));
-    is_told(gateway, &answer, client)
+    is_delivered(gateway, &answer, client)
         && ask(gateway, &tcp(&to_server, (client.1, 443), 0x10, (101, 501))) == Some(port)
 }
 

@@ -101,7 +101,7 @@ impl TestGateway {
         let mut all = HashMap::new();
         for worker in &self.workers {
             let rules = worker.path.rules.as_ref().unwrap();
-            let ruleset = rules.shared.program.ruleset();
+            let ruleset = rules.shared().program.ruleset();
             let with_counter = ruleset.rules().iter().filter(|rule| rule.handle > Some(5));
             let counts = rules.counts(0).counters;
             for (rule, counted) in with_counter.zip(counts) {

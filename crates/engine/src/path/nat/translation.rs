@@ -13,7 +13,7 @@ use conntrack::nat::{
 };
 use conntrack::{Claimant, Context, Table, Tracked};
 use fib::LinkId;
-use flow::{Counters, DropReason, HashKey, KeyedPacket, Timestamp};
+use flow::{Counters, DropReason, HashKey, KeyedPacket, PortPart, Timestamp};
 use netio::Frame;
 use ruleset::{NatKind, NatRequest};
 use siphasher::sip::SipHasher13;
@@ -30,22 +30,23 @@ use crate::path::bucket::Bucket;
 use crate::path::nat::identifications::Identifications;
 use crate::path::nat::port_search::UsedUp;
 use crate::path::packet::{Packet, TrackedFlow};
-use crate::path::scratch::Scratch;
+use crate::path::scratch::{Progress, Scratch};
 use crate::path::step::{End, OrDrop, Step, Wait, dropped};
 use crate::path::tracking::Tracking;
 
-/// The state that a worker needs to translate. Two fields can be seen in the room `nat`, each for
-/// one of its files.
+/// The state that a worker needs to translate.
 #[derive(Debug)]
 pub struct Translator {
     /// Identifications for translated IPv4 packets.
-    pub(super) identifications: Identifications,
+    identifications: Identifications,
     /// The worker's number and the secret of all workers, for seeds.
     hasher: SipHasher13,
     /// The number of seeds so far.
     seeds: u64,
     /// Ranges of ports that need not be tried for a moment.
-    pub(super) used_up: UsedUp,
+    used_up: UsedUp,
+    /// The part of all ports that this gateway gives away.
+    pub(super) part: PortPart,
 }
 
 impl Translator {
@@ -58,12 +59,52 @@ impl Translator {
             hasher,
             seeds: 0,
             used_up: UsedUp::new(),
+            part: PortPart::All,
         }
+    }
+
+    /// Sets the part of all ports and identifications that this gateway gives away.
+    pub fn set_part(&mut self, part: PortPart) {
+        if self.part == part {
+            return;
+        }
+        self.part = part;
+        self.identifications.set_part(part);
+        // Another gateway with the same secret draws other numbers.
+        self.hasher.write_u8(part as u8);
     }
 
     /// Sets the number of workers that share identifications.
     pub fn set_workers(&mut self, workers: u32) {
         self.identifications.set_workers(workers);
+    }
+
+    /// The identification of a packet that is translated, if it needs another one, see
+    /// [`Identifications::of_translated`].
+    #[inline]
+    fn identify(
+        &mut self,
+        network: &Network,
+        is_in_pieces: bool,
+        change: &Readdress,
+    ) -> Option<u16> {
+        self.identifications.of_translated(network, is_in_pieces, change)
+    }
+
+    /// Ranges of ports that need not be tried for a moment.
+    pub const fn used_up(&self) -> &UsedUp {
+        &self.used_up
+    }
+
+    /// The same, to be changed.
+    pub const fn used_up_mut(&mut self) -> &mut UsedUp {
+        &mut self.used_up
+    }
+
+    /// Identifications that were given to packets, for tests.
+    #[cfg(test)]
+    pub fn identified(&self) -> u32 {
+        self.identifications.total()
     }
 
     /// A seed for a random choice: a keyed hash of a count. Ports that were chosen with earlier
@@ -166,12 +207,13 @@ impl PacketPath {
         ) -> Result<T, DropReason>,
     ) -> Step<(T, BucketPorts)> {
         let seed = self.translator.seed();
-        let Self { buckets, hasher, tracking, counters, .. } = self;
+        let Self { buckets, hasher, tracking, translator, counters, .. } = self;
         let (Some(bucket), Some(id)) = (buckets.get_mut(packet.bucket), scratch.tracked.connection)
         else {
             return ControlFlow::Continue((T::default(), BucketPorts::NONE));
         };
         let own = bucket_ports(hasher, packet.bucket, &bucket.connections.reply(id));
+        let own = own.in_part(translator.part);
         let hash = |key: &flow::FlowKey| hasher.table_hash(key);
         let mut context = tracking.context_of(Some(packet.origin.zone), scratch.now, counters);
         let supply = Supply { own, seed, hash: &hash };
@@ -248,8 +290,7 @@ impl PacketPath {
         // The quoted packet goes the other way, so its ends are swapped.
         let quoted = Readdress { source: change.destination, destination: change.source };
         let is_error = matches!(network.transport, Transport::IcmpError(_));
-        let identifications = &mut self.translator.identifications;
-        let id = identifications.of_translated(network, pieces.is_some(), change);
+        let id = self.translator.identify(network, pieces.is_some(), change);
         let transport_len = usize_of(network.end).saturating_sub(network.transport_offset.into());
         let pool = &mut self.pool;
         let mut apply = |frame: &mut Frame, network: &mut Network| {
@@ -354,13 +395,17 @@ impl PacketPath {
             return ControlFlow::Break(End::Wait(Wait::Alias));
         };
         match filing.refusal(search.refusal()) {
-            Some(why) => self.refuse_opened(packet, why, now),
+            Some(why) => {
+                scratch.tracking = Progress::Unreachable;
+                dropped(why)
+            }
             None => ControlFlow::Continue(()),
         }
     }
 
-    /// Ends the connection that a packet has opened, and drops the packet.
-    fn refuse_opened(&mut self, packet: &Packet, why: DropReason, now: Timestamp) -> Step {
+    /// Ends the connection that a packet has opened, because replies would not find it.
+    #[cold]
+    pub(in crate::path) fn end_opened(&mut self, packet: &Packet, now: Timestamp) {
         let Self { buckets, tracking, counters, .. } = self;
         if let (Some((name, hash)), Some(bucket)) =
             (packet.looked_up(), buckets.get_mut(packet.bucket))
@@ -369,7 +414,6 @@ impl PacketPath {
             let mut context = Context { ended: None, ..tracking.context(now, counters) };
             bucket.connections.end(&name, hash, &mut context);
         }
-        dropped(why)
     }
 
     /// Makes packets like `reply` find a connection in `bucket`, which this worker owns. Packets
@@ -430,14 +474,14 @@ impl PacketPath {
     /// Removes the aliases of connections that have ended.
     #[inline]
     pub(in crate::path) fn remove_aliases(&mut self) {
-        if !self.tracking.ended.is_empty() {
+        if self.tracking.has_ended() {
             self.remove_aliases_slowly();
         }
     }
 
     #[cold]
     fn remove_aliases_slowly(&mut self) {
-        let mut ended = std::mem::take(&mut self.tracking.ended);
+        let mut ended = self.tracking.take_ended();
         for conntrack::Ended { flows: [original, reply], resteered_in } in ended.drain(..) {
             let owner = match resteered_in {
                 Some(owner) => BucketId(owner),
@@ -451,7 +495,7 @@ impl PacketPath {
                 }
             }
         }
-        self.tracking.ended = ended;
+        self.tracking.reuse(ended);
     }
 }
 

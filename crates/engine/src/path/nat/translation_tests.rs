@@ -182,11 +182,11 @@ fn errors_are_about_what_their_receiver_has_sent() {
         wire::set_stations(&mut onward, STATIONS[1], OUTSIDE);
         let length = wire::icmp_error::write(&onward, message, router, &mut error).unwrap();
         wire::set_stations(&mut error, OUTSIDE, STATIONS[1]);
-        let told = gateway.pass(1, &error[..length]);
-        assert_eq!((told.source_ip(), told.destination_ip()), (router, client.into()));
-        let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = told.transport
+        let network = gateway.pass(1, &error[..length]);
+        assert_eq!((network.source_ip(), network.destination_ip()), (router, client.into()));
+        let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = network.transport
         else {
-            panic!("{told:?}")
+            panic!("{network:?}")
         };
         let port = wire::QuotedTransport::Ports { source: client_port, destination: 53 };
         assert_eq!(quoted.transport, port);
@@ -206,12 +206,13 @@ fn the_router_itself_speaks_of_packets_as_they_came() {
     let builder = from_inside(client, SERVER).dont_fragment();
     gateway.arrive(0, &udp(&builder, (2000, 53), &[7; 900]));
     gateway.run_until_idle();
-    let told = gateway.sent(0);
-    assert_eq!((told.len(), gateway.sent(1).len()), (1, 0));
-    let told = seen(&told[0]);
-    assert_eq!(told.destination_ip(), IpAddr::from(client));
-    let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = told.transport else {
-        panic!("{told:?}")
+    let errors = gateway.sent(0);
+    assert_eq!((errors.len(), gateway.sent(1).len()), (1, 0));
+    let network = seen(&errors[0]);
+    assert_eq!(network.destination_ip(), IpAddr::from(client));
+    let Transport::IcmpError(wire::IcmpError { quoted: Some(quoted), .. }) = network.transport
+    else {
+        panic!("{network:?}")
     };
     let ports = wire::QuotedTransport::Ports { source: 2000, destination: 53 };
     assert_eq!(

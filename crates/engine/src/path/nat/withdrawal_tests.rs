@@ -39,7 +39,7 @@ fn a_packet_that_is_refused_takes_no_alias_of_another_connection() {
 
 /// The number of items that worker 1 has for worker 0, which takes none, after this many SYNs
 /// through a port forward. Each SYN has a source of its own.
-fn told(policy: &str, config: Config, syns: u32) -> usize {
+fn queued_items(policy: &str, config: Config, syns: u32) -> usize {
     let chain = format!(
         r#",{{"chain":{{"family":"ip","table":"t","name":"filter","handle":20,"type":"filter",
         "hook":"forward","prio":0,"policy":"{policy}"}}}}]}}"#
@@ -66,8 +66,8 @@ fn told(policy: &str, config: Config, syns: u32) -> usize {
 fn connections_that_are_refused_tell_the_other_workers_nothing() {
     let mut with_proxy = Config::new(HashKey(3, 4));
     with_proxy.settings.set("stateway_syn_proxy_half_open", 1).unwrap();
-    assert_eq!(told("drop", Config::new(HashKey(3, 4)), 4000), 0);
-    assert_eq!(told("accept", with_proxy, 4000), 0);
+    assert_eq!(queued_items("drop", Config::new(HashKey(3, 4)), 4000), 0);
+    assert_eq!(queued_items("accept", with_proxy, 4000), 0);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn as_many_wait_for_aliases_as_there_is_room_for_and_nobody_hears_of_the_rest() 
     let config = Config::new(HashKey(3, 4));
     let most = 16 * crate::path::alias_table::MAX_WAITING;
     for syns in [4000, 40_000] {
-        let asked = told("accept", config.clone(), syns);
+        let asked = queued_items("accept", config.clone(), syns);
         assert!((1..=most).contains(&asked), "{asked}");
     }
 }

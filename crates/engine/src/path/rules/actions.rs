@@ -2,7 +2,7 @@
 
 use conntrack::Labels;
 use flow::{DropReason, Timestamp};
-use netio::{Checksum, Frame};
+use netio::{Checksum, Frame, PortId};
 use ruleset::{Decider, Decision, Outcome, Reject, SegmentSize};
 use wire::control_segment::{ControlSegment, MAX_FRAME};
 use wire::icmp_error::Message;
@@ -31,7 +31,7 @@ impl PacketPath {
         if let Some(bucket) = self.buckets.get_mut(packet.bucket) {
             let table = &mut bucket.connections;
             if let Some(rules) = &mut self.rules {
-                rules.state.take_joined().for_each(|tallied| table.tally(tracked, tallied));
+                rules.take_joined().for_each(|tallied| table.tally(tracked, tallied));
             }
             let mut context =
                 self.tracking.context_of(Some(packet.origin.zone), now, &mut self.counters);
@@ -56,7 +56,7 @@ impl PacketPath {
         if outcome.is_rewritten {
             self.rewrite(packet, scratch.has_taken_hop());
         }
-        self.log(outcome, packet, now);
+        self.log(outcome, packet, scratch.output_port, now);
     }
 
     /// Lowers the maximum segment size that a SYN announces.
@@ -83,10 +83,18 @@ impl PacketPath {
         self.edit(packet, |segment| segment.lower_segment_size(size));
     }
 
-    /// Notes a bounded number of packets that are to be logged.
-    pub(in crate::path) fn log(&mut self, outcome: &Outcome, packet: &Packet, now: Timestamp) {
+    /// Notes a bounded number of packets that are to be logged, with the port that they are to leave
+    /// by, if that is known.
+    pub(in crate::path) fn log(
+        &mut self,
+        outcome: &Outcome,
+        packet: &Packet,
+        output: Option<PortId>,
+        now: Timestamp,
+    ) {
         let Self { rules: Some(rules), tracking, .. } = self else { return };
-        let line = |why| RecentDrop::new(&packet.frame, why, now, tracking.zones());
+        let line =
+            |why| RecentDrop::new(&packet.frame, why, now, tracking.zones()).with_output(output);
         rules.log(&outcome.logs, now, line);
     }
 

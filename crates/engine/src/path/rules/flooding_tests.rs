@@ -84,7 +84,7 @@ impl TestGateway {
     fn counted_by_all(&self) -> Vec<u64> {
         let counts = |worker: &Worker| -> Vec<u64> {
             let rules = worker.path.rules.as_ref().unwrap();
-            rules.state.all_counted().iter().map(|counted| counted.packets).collect()
+            rules.all_counted().iter().map(|counted| counted.packets).collect()
         };
         let each: Vec<_> = self.workers.iter().map(counts).collect();
         (0..each[0].len()).map(|at| each.iter().map(|counts| counts[at]).sum()).collect()

@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 use conntrack::Tracked;
 use flow::{DropReason, ZonePair};
 use netio::PortId;
-use ruleset::{Decision, Hook, NatKind, NatRequest, Outcome, PacketView, evaluate_into};
+use ruleset::{Connection, Decision, Hook, NatKind, NatRequest, Outcome, PacketView, Routes};
+use wire::Network;
 
 use crate::egress::bridge::OutputPorts;
 use crate::egress::original_ends::original_ends;
@@ -34,7 +35,7 @@ impl PacketPath {
         let Some(rules) = self.rules.as_ref().filter(|_| !packet.passed_raw) else {
             return ControlFlow::Continue(());
         };
-        if rules.shared.program.is_empty(Hook::Untracked) {
+        if !rules.has_chains(Hook::Untracked) {
             return ControlFlow::Continue(());
         }
         let asked = self.ask(Hook::Untracked, packet, scratch);
@@ -67,9 +68,20 @@ impl PacketPath {
         if scratch.tracked.is_translated() {
             scratch.set_address_changes(self.address_changes(packet, &scratch.tracked));
         }
-        if scratch.proxy.skips_early_chains {
-            return ControlFlow::Continue(());
+        let found = if scratch.proxy.skips_early_chains {
+            ControlFlow::Continue(())
+        } else {
+            self.ask_prerouting(packet, scratch)
+        };
+        if scratch.ends_at_host {
+            // The host's kernel judges its own copy, and nobody else answers for it.
+            return ControlFlow::Break(End::Host);
         }
+        found
+    }
+
+    /// Asks the rules before routing. It finds out whether the packet ends at the host.
+    fn ask_prerouting(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
         self.pass(Hook::Prerouting, packet, scratch)?;
         if scratch.tracked.fresh {
             scratch.is_announced = self.translate_announced(packet, scratch)?;
@@ -86,7 +98,7 @@ impl PacketPath {
         }
         if scratch.ends_at_host && scratch.address_changes.destination.is_none() {
             scratch.host_may_refuse = true;
-            return ControlFlow::Break(End::Host);
+            return ControlFlow::Continue(());
         }
         scratch.ends_at_host = false;
         if scratch.address_changes.destination.is_some() {
@@ -144,8 +156,24 @@ impl PacketPath {
         ControlFlow::Continue(())
     }
 
-    /// Asks the rules behind routing, and gives the packet its new source: once, or for each port
-    /// that a bridge copies it to.
+    /// Asks the forward rules about a packet that leaves by one port. If a bridge copies it to
+    /// several ports, [`Self::find_source`] asks them for each.
+    pub(in crate::path) fn ask_forward_rules(
+        &mut self,
+        packet: &mut Packet,
+        scratch: &mut Scratch,
+    ) -> Step {
+        match (&scratch.exit.route, scratch.exit.ports) {
+            (Some(RouteDecision::Host), _) | (_, Some(OutputPorts::Many(_))) => {
+                ControlFlow::Continue(())
+            }
+            _ if scratch.proxy.skips_early_chains => ControlFlow::Continue(()),
+            _ => self.pass(Hook::Forward, packet, scratch),
+        }
+    }
+
+    /// Asks the postrouting rules, and gives the packet its new source. If a bridge copies the packet
+    /// to several ports, it asks the forward rules too, as often as there are ports.
     pub(in crate::path) fn find_source(
         &mut self,
         packet: &mut Packet,
@@ -154,7 +182,7 @@ impl PacketPath {
         self.ask_behind_routing(packet, scratch)?;
         // No rule looks at it any more.
         scratch.give_hop(&mut packet.frame);
-        if scratch.ends_at_host { ControlFlow::Break(End::Host) } else { ControlFlow::Continue(()) }
+        ControlFlow::Continue(())
     }
 
     fn ask_behind_routing(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
@@ -163,17 +191,12 @@ impl PacketPath {
             (_, Some(OutputPorts::Many(ports))) if self.rules.is_some() => {
                 self.ask_for_each_port(packet, scratch, ports)
             }
-            _ => {
-                if !scratch.proxy.skips_early_chains {
-                    self.pass(Hook::Forward, packet, scratch)?;
-                }
-                self.ask_postrouting(packet, scratch)
-            }
+            _ => self.ask_postrouting(packet, scratch),
         }
     }
 
-    /// Asks the last hooks for each of some ports, as the kernel does for the copies that its
-    /// bridge sends. The packet leaves by those that accept it. The rules see for each the marks
+    /// Asks the forward and postrouting rules for each of some ports, as the kernel does for the
+    /// copies that its bridge sends. The packet leaves by those that accept it. The rules see for each the marks
     /// that it came with.
     #[cold]
     #[inline(never)]
@@ -199,8 +222,8 @@ impl PacketPath {
             };
             match asked {
                 ControlFlow::Continue(()) => accepted.insert(port),
-                ControlFlow::Break(End::Drop(refused, told)) => {
-                    (why, reply) = (refused, told.or(reply));
+                ControlFlow::Break(End::Drop(refused, answer)) => {
+                    (why, reply) = (refused, answer.or(reply));
                 }
                 ControlFlow::Break(end) => return ControlFlow::Break(end),
             }
@@ -314,8 +337,7 @@ impl PacketPath {
         let Some(rules) = &mut self.rules else {
             return ControlFlow::Continue(RuleRequests::default());
         };
-        let program = &rules.shared.program;
-        if program.touches_headers() {
+        if rules.touches_headers() {
             scratch.take_hop(&mut packet.frame);
         }
         let table = self.buckets.get(packet.bucket).map(|bucket| &bucket.connections);
@@ -327,7 +349,6 @@ impl PacketPath {
             Some(table) if scratch.tracked.is_translated() => table.zones(&scratch.tracked),
             _ => ZonePair::both(packet.origin.zone),
         };
-        let bytes = packet.frame.bytes();
         let routes = self.forwarder.router().map(|router| RuleRoutes {
             routing: router.routing(),
             input: packet.frame.port,
@@ -335,20 +356,11 @@ impl PacketPath {
             route: scratch.exit.route.as_ref(),
             outputs: self.forwarder.outputs(),
         });
-        let view = PacketView {
-            frame: bytes,
-            network: &packet.network,
-            vlan: packet.origin.vlan,
-            packet_type: packet_type(bytes),
-            input: scratch.input,
-            output: scratch.output,
-            mark: scratch.mark,
-            priority: scratch.priority,
-            connection: scratch.connection(zones, asked.as_ref().map(|asked| asked as _)),
-            routes: routes.as_ref().map(|routes| routes as _),
-        };
+        let connection = scratch.connection(zones, asked.as_ref().map(|asked| asked as _));
+        let routes = routes.as_ref().map(|routes| routes as _);
+        let view = view(packet, &packet.network, scratch, connection, routes);
         let mut outcome = Outcome::NOTHING;
-        evaluate_into(&mut outcome, program, hook, &view, &mut rules.state, now);
+        rules.evaluate(&mut outcome, hook, &view, now);
         // Behind this packet rules see another mark, and may decide otherwise.
         let marks_anew = outcome.ct_mark.is_some_and(|mark| mark != scratch.tracked.mark);
         scratch.per_packet |= outcome.per_packet || marks_anew;
@@ -361,7 +373,7 @@ impl PacketPath {
             || outcome.segment_size.is_some()
             || outcome.is_rewritten
             || outcome.logs.asked() > 0
-            || rules.state.has_joined();
+            || rules.has_joined();
         if has_effects {
             scratch.take_hop(&mut packet.frame);
             self.apply_outcome(&outcome, packet, scratch);
@@ -396,12 +408,15 @@ impl PacketPath {
             let zone = packet.flow.as_ref().map(|flow| flow.keyed.key.zone);
             return tracking.confirm(bucket, id, zone, scratch.now, counters).or_drop();
         }
-        let tracked = *tracked;
-        let passed = tracking.accept(bucket, packet, tracked, scratch.now, counters);
+        let mut edits = Vec::new();
+        let passed = tracking.accept(bucket, packet, *tracked, &mut edits, scratch.now, counters);
         if let Some(why) = passed.refusal() {
             return dropped(why);
         }
-        if tracked.has_helper() { self.edit_payload(packet) } else { ControlFlow::Continue(()) }
+        if edits.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.edit_payload(packet, &edits)
     }
 
     /// Withdraws the connection that a packet has opened.
@@ -453,8 +468,33 @@ impl RuleRequests {
     }
 }
 
+/// A packet as rules see it: the packet itself, or one inside it, which `network` describes. In line,
+/// because a view is copied when it is handed on.
+#[inline(always)]
+pub(in crate::path) fn view<'a>(
+    packet: &'a Packet,
+    network: &'a Network,
+    scratch: &Scratch,
+    connection: Connection<'a>,
+    routes: Option<&'a dyn Routes>,
+) -> PacketView<'a> {
+    let frame = packet.frame.bytes();
+    PacketView {
+        frame,
+        network,
+        vlan: packet.origin.vlan,
+        packet_type: packet_type(frame),
+        input: scratch.input,
+        output: scratch.output,
+        mark: scratch.mark,
+        priority: scratch.priority,
+        connection,
+        routes,
+    }
+}
+
 /// To whom the link carried a frame, as rules number it.
-pub(in crate::path) fn packet_type(frame: &[u8]) -> u8 {
+fn packet_type(frame: &[u8]) -> u8 {
     const TO_US: u8 = 0;
     const BROADCAST: u8 = 1;
     const MULTICAST: u8 = 2;

@@ -14,8 +14,8 @@ use crate::testing::many_workers::TestGateway;
 use crate::testing::one_worker::Rig;
 use crate::testing::router;
 use crate::testing::rules::{one_chain, one_chain_with};
-use crate::worker::command::Command;
-use netio::Frame;
+use crate::worker::command::{Command, Notice};
+use netio::{Frame, PortId};
 use wire::Transport;
 
 const CLIENT: [u8; 4] = [192, 0, 2, 1];
@@ -90,7 +90,7 @@ impl Rig {
 
     fn counted(&self) -> Vec<u64> {
         let rules = self.worker.path.rules.as_ref().unwrap();
-        rules.state.all_counted().iter().map(|counted| counted.packets).collect()
+        rules.all_counted().iter().map(|counted| counted.packets).collect()
     }
 }
 
@@ -99,6 +99,47 @@ fn tcp_of(frame: &Frame) -> wire::TcpInfo {
     assert!(wire::checksum::verify_transport(frame.bytes(), &network));
     let Transport::Tcp(tcp) = network.transport else { panic!("no TCP") };
     tcp
+}
+
+/// A rule refuses packets of connections that have had more than two.
+const MORE_THAN_TWO: &str =
+    r#"{"match":{"op":">","left":{"ct":{"key":"packets"}},"right":2}},{"drop":null}"#;
+
+#[test]
+fn rules_that_ask_for_counts_have_connections_counted() {
+    let mut rig = rig(one_chain("forward", 0, "accept", &[MORE_THAN_TWO]));
+    assert!(rig.passes(false, 22, SYN, (100, 0)));
+    assert!(rig.passes(true, 22, SYN | ACK, (500, 101)));
+    assert!(!rig.passes(false, 22, ACK, (101, 501)), "the third packet");
+    // A change of tunables does not end it, and neither does the switch itself.
+    let mut settings = crate::Settings::default();
+    for tunable in [0, 1, 0] {
+        settings.set("nf_conntrack_acct", tunable).unwrap();
+        assert!(rig.commands.push(Command::Settings(Box::new(settings.clone()))).is_ok());
+        rig.exchange(0, []);
+        assert!(rig.worker.path.tracking.settings().conntrack.accounting);
+    }
+    // Other rules that do not ask end it, and the tunable holds again.
+    let names = ["lan0".to_owned(), "wan0".to_owned()];
+    let other = one_chain("forward", 0, "accept", &[PORT_22]);
+    let other = Rules::prepare(other, Mode::Bridge, 7, &names).unwrap().load(4, rig.now);
+    assert!(rig.commands.push(Command::Rules(Some(other.for_worker()))).is_ok());
+    rig.exchange(0, []);
+    assert!(!rig.worker.path.tracking.settings().conntrack.accounting);
+}
+
+#[test]
+fn a_logged_packet_has_the_port_that_it_leaves_by_where_that_is_known() {
+    for (hook, output) in [("prerouting", None), ("forward", Some(PortId(1)))] {
+        let mut rig = rig(one_chain(hook, 0, "accept", &[r#"{"log":{"prefix":"seen "}}"#]));
+        assert!(rig.passes(false, 22, SYN, (100, 0)));
+        let logged = rig.notices.try_iter().find_map(|notice| match notice {
+            Notice::Logged(_, line) => Some(line),
+            _ => None,
+        });
+        let logged = logged.unwrap();
+        assert_eq!((logged.port, logged.output), (PortId(0), output), "{hook}");
+    }
 }
 
 #[test]
@@ -121,8 +162,8 @@ fn a_rejected_packet_is_answered_and_leaves_no_connection() {
     assert_eq!(rig.worker.path.counters.output.tcp_resets, 2);
     let recent = rig.worker.path.recent_drops.kept();
     assert_eq!(recent[0].why, DropCause::Rule { rule: 0, revision: 3, invalid: None });
-    let told = rig.worker.path.rules.as_ref().unwrap().shared.tell(&recent[0].why);
-    assert_eq!(told.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
+    let text = rig.worker.path.rules.as_ref().unwrap().shared().tell(&recent[0].why);
+    assert_eq!(text.as_deref(), Some("inet t chain c rule handle 10 refuses it"));
     assert!(rig.passes(false, 80, SYN, (100, 0)));
     assert_eq!(rig.listed().len(), 1);
 }
@@ -197,8 +238,8 @@ fn rules_decide_whether_invalid_packets_are_dropped() {
     }
     let why = strict.worker.path.recent_drops.kept()[0].why;
     assert!(why.invalid().is_some_and(|check| check.reason() == DropReason::TcpSequence), "{why}");
-    let told = strict.worker.path.rules.as_ref().unwrap().shared.tell(&why).unwrap();
-    assert!(told.contains("; it is INVALID: sequence"), "{told}");
+    let text = strict.worker.path.rules.as_ref().unwrap().shared().tell(&why).unwrap();
+    assert!(text.contains("; it is INVALID: sequence"), "{text}");
 }
 
 #[test]
@@ -331,7 +372,7 @@ fn rules_of_a_router_and_senders_that_they_refuse_see_a_packet_with_a_hop_less()
     let mut gateway = router_with(r#"{"reject":{"type":"icmp","expr":"admin-prohibited"}}"#);
     gateway.arrive(0, &packet);
     gateway.run_until_idle();
-    let told = gateway.sent(0);
+    let errors = gateway.sent(0);
     // The quote lies behind the headers of Ethernet, IP and ICMP.
-    assert_eq!(told[0].bytes()[14 + 20 + 8 + 8], 63);
+    assert_eq!(errors[0].bytes()[14 + 20 + 8 + 8], 63);
 }

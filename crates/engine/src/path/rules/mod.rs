@@ -6,3 +6,4 @@ pub mod hooks;
 pub mod rewriting;
 pub mod routes;
 pub mod ruleset;
+pub mod worker_rules;

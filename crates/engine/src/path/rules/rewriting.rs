@@ -16,7 +16,7 @@ impl PacketPath {
         let Some(rules) = &self.rules else { return };
         let Packet { frame, network, pieces, .. } = packet;
         let transport_len = network.transport_len() as usize;
-        let writes = rules.state.writes();
+        let writes = rules.writes();
         let apply = |write: &FieldWrite, frame: &mut Frame, network: &mut Network| {
             let covers = frame.offload.checksum.covers();
             write.apply(frame.bytes_mut(), network, transport_len, covers)

@@ -148,6 +148,6 @@ fn a_bridge_refuses_rules_that_look_routes_up() {
     let ruleset = one_chain("prerouting", 0, "accept", &[fib]);
     assert_eq!(check_rules(&ruleset, Mode::Routed), []);
     let problems = check_rules(&ruleset, Mode::Bridge);
-    let told = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    assert!(told.contains("a bridge has no routes"), "{told}");
+    let text = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(text.contains("a bridge has no routes"), "{text}");
 }

@@ -7,29 +7,17 @@ use conntrack::proto::tcp::{TcpState, TcpTimeouts};
 use conntrack::syn_proxy::Promise;
 use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use flow::{Timestamp, Zone};
-use netio::PortId;
 use ruleset::listing::LiveElement;
 use ruleset::{
-    CompileError, CompileOptions, Counted, CounterMoves, CtState, ElementProblem, HelperId, Hook,
-    Interface, LogId, Logs, NamedElements, Need, Outcome, PacketView, Problem, Program, RuleState,
-    SetId, Severity, SharedState, SynProxy, TimeoutId, TimeoutState, Translations, ValidRuleset,
-    name_bits,
+    CompileError, CompileOptions, ElementProblem, HelperId, Interface, NamedElements, Need,
+    Problem, Program, RuleState, SetId, Severity, SharedState, SynProxy, TimeoutId, TimeoutState,
+    Translations, ValidRuleset, name_bits,
 };
 use wire::protocol;
 
 use crate::egress::Mode;
-use crate::egress::allowance::Allowance;
 use crate::path::drop_cause::DropCause;
-use crate::path::recent_drops::RecentDrop;
-
-/// Most log lines per second that one worker writes for rules.
-const LINES_PER_SECOND: u64 = 100;
-/// Most log lines that it may write at once after a pause.
-const LINE_BURST: u64 = 50;
-/// Most TCP resets per second that one worker sends for rules.
-const RESETS_PER_SECOND: u64 = 10_000;
-/// Most TCP resets that it may send at once after a pause.
-const RESET_BURST: u64 = 500;
+use crate::path::rules::worker_rules::WorkerRules;
 
 /// The reason why a ruleset can not be used.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +82,7 @@ const fn promise(proxy: &SynProxy) -> Promise {
 }
 
 /// Converts a timeout policy of the ruleset to one of connection tracking.
-fn timeout_policy(policy: &ruleset::TimeoutPolicy) -> TimeoutPolicy {
+fn timeout_policy(policy: &ruleset::TimeoutObject) -> TimeoutPolicy {
     // nft prints no state that has its default, so the tunables do not count here.
     let Timeouts { udp: mut unreplied, udp_stream: mut replied, .. } = Settings::default().timeouts;
     let mut tcp = TcpTimeouts::default();
@@ -147,6 +135,12 @@ pub struct Rules {
     shared: SharedState,
     /// The interfaces of the ports, for workers that begin to judge by these rules.
     interfaces: Mutex<Arc<[Interface]>>,
+    services: Services,
+}
+
+/// The services that a ruleset needs of a gateway.
+#[derive(Debug)]
+struct Services {
     /// The kinds of the helpers, by [`HelperId`].
     helpers: Vec<Option<Kind>>,
     /// The timeout policies, by [`TimeoutId`].
@@ -155,6 +149,8 @@ pub struct Rules {
     syn_proxies: Vec<Promise>,
     /// The zones that rules put packets in.
     zones: Vec<Zone>,
+    /// True if the rules ask for the packets or bytes of connections.
+    asks_for_counts: bool,
     translations: Translations,
 }
 
@@ -170,14 +166,17 @@ impl Rules {
         if !problems.is_empty() {
             return Err(PrepareRulesError::Unsupported(problems));
         }
-        let helpers = ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect();
-        let timeouts = ruleset.timeouts().iter().map(timeout_policy).collect();
-        let syn_proxies = ruleset.syn_proxies().iter().map(promise).collect();
-        let zones = ruleset.zones_set().into_iter().map(Zone).collect();
-        let translations = ruleset.translations();
+        let services = Services {
+            helpers: ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect(),
+            timeouts: ruleset.timeouts().iter().map(timeout_policy).collect(),
+            syn_proxies: ruleset.syn_proxies().iter().map(promise).collect(),
+            zones: ruleset.zones_set().into_iter().map(Zone).collect(),
+            asks_for_counts: ruleset.asks_for_counts(),
+            translations: ruleset.translations(),
+        };
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
         let interfaces = as_compared(interfaces);
-        Ok(Unloaded { program, interfaces, helpers, timeouts, syn_proxies, zones, translations })
+        Ok(Unloaded { program, interfaces, services })
     }
 
     /// Sets the interfaces of the ports, for workers that begin to judge by these rules from now
@@ -220,48 +219,53 @@ impl Rules {
 
     /// The packets and addresses that the rules translate.
     pub const fn translations(&self) -> &Translations {
-        &self.translations
+        &self.services.translations
     }
 
     /// True if the rules translate anything.
     pub fn translates(&self) -> bool {
-        !self.translations.is_empty()
+        !self.services.translations.is_empty()
     }
 
     /// True if rules assign helpers to connections.
     pub fn has_helpers(&self) -> bool {
-        self.helpers.iter().any(Option::is_some)
+        self.services.helpers.iter().any(Option::is_some)
     }
 
     /// The helper that a rule names.
     pub fn helper(&self, id: HelperId) -> Option<Kind> {
-        self.helpers.get(id.index()).copied().flatten()
+        self.services.helpers.get(id.index()).copied().flatten()
     }
 
     /// The timeouts that a rule names.
     pub fn timeouts(&self, id: TimeoutId) -> Option<&TimeoutPolicy> {
-        self.timeouts.get(id.index())
+        self.services.timeouts.get(id.index())
+    }
+
+    /// True if the rules ask for the packets or bytes of connections.
+    pub const fn asks_for_counts(&self) -> bool {
+        self.services.asks_for_counts
     }
 
     /// True if the rules have SYN proxies.
     pub fn has_syn_proxies(&self) -> bool {
-        !self.syn_proxies.is_empty()
+        !self.services.syn_proxies.is_empty()
     }
 
     /// The promise of the SYN proxy of this number.
     pub fn syn_proxy(&self, number: u32) -> Option<&Promise> {
-        self.syn_proxies.get(number as usize)
+        self.services.syn_proxies.get(number as usize)
     }
 
     /// True if the rules put packets into zones.
     #[inline]
     pub fn sets_zones(&self) -> bool {
-        !self.zones.is_empty()
+        !self.services.zones.is_empty()
     }
 
     /// The zones that the rules put packets in.
     pub fn zones(&self) -> &[Zone] {
-        &self.zones
+        &self.services.zones
     }
 
     /// The same rules with other elements in sets that packets do not change. They go on with the
@@ -294,18 +298,8 @@ impl Rules {
 
     /// Makes the state of one worker.
     pub fn for_worker(self: &Arc<Self>) -> Box<WorkerRules> {
-        let interfaces = self.interfaces();
-        let mut state = RuleState::new(&self.program, &self.shared, self.loaded_at);
-        state.set_interfaces(interfaces.clone());
-        Box::new(WorkerRules {
-            interfaces,
-            state,
-            shared: self.clone(),
-            lines: Allowance::new(LINES_PER_SECOND, LINE_BURST),
-            logged: Vec::new(),
-            unwritten: 0,
-            resets: Allowance::new(RESETS_PER_SECOND, RESET_BURST),
-        })
+        let state = RuleState::new(&self.program, &self.shared, self.loaded_at);
+        Box::new(WorkerRules::new(self.clone(), self.interfaces(), state))
     }
 }
 
@@ -319,17 +313,13 @@ fn as_compared(names: &[String]) -> Arc<[Interface]> {
 pub struct Unloaded {
     program: Program,
     interfaces: Arc<[Interface]>,
-    helpers: Vec<Option<Kind>>,
-    timeouts: Vec<TimeoutPolicy>,
-    syn_proxies: Vec<Promise>,
-    zones: Vec<Zone>,
-    translations: Translations,
+    services: Services,
 }
 
 impl Unloaded {
     /// Gives the rules their revision, and the state that workers share.
     pub fn load(self, revision: u32, now: Timestamp) -> Arc<Rules> {
-        for rule in &self.translations.vague {
+        for rule in &self.services.translations.vague {
             let place = self.program.ruleset().place_of_rule(*rule);
             tracing::warn!(
                 "the kernel may answer packets that a rule translates, because the rule names \
@@ -343,205 +333,15 @@ impl Unloaded {
     }
 
     fn into_rules(self, revision: u32, loaded_at: Timestamp, shared: SharedState) -> Arc<Rules> {
-        let Self { program, interfaces, helpers, timeouts, syn_proxies, zones, translations } =
-            self;
+        let Self { program, interfaces, services } = self;
         Arc::new(Rules {
             program,
             revision,
             loaded_at,
             shared,
             interfaces: Mutex::new(interfaces),
-            helpers,
-            timeouts,
-            syn_proxies,
-            zones,
-            translations,
+            services,
         })
-    }
-}
-
-/// The rules and the state of one worker. Two fields can be seen in the room `path`, where a stage
-/// runs the program of `shared` with `state` while it borrows other parts.
-#[derive(Debug)]
-pub struct WorkerRules {
-    /// The rules, which all workers share.
-    pub(in crate::path) shared: Arc<Rules>,
-    /// The interfaces of the ports.
-    interfaces: Arc<[Interface]>,
-    /// The state that changes while packets are judged.
-    pub(in crate::path) state: RuleState,
-    /// The log lines that may still be written.
-    lines: Allowance,
-    /// Packets that are to be logged, until the end of the turn.
-    logged: Vec<(LogId, Box<RecentDrop>)>,
-    /// Log lines that were not written, because too many were asked for.
-    unwritten: u64,
-    /// The TCP resets that may still be sent.
-    resets: Allowance,
-}
-
-/// Most counters that one question covers.
-const PIECE: usize = 4096;
-
-/// The counts of the rules, of one worker or of all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuleCounts {
-    /// The counters, by number.
-    pub counters: Vec<Counted>,
-    /// Bytes that were counted for each quota, by number.
-    pub quotas: Vec<u64>,
-    /// Additions to sets that failed because the set was full.
-    pub refused_elements: u64,
-    /// Log lines that were not written, because too many were asked for.
-    pub unwritten_lines: u64,
-}
-
-impl RuleCounts {
-    /// Adds the counts of another worker.
-    pub fn add(&mut self, other: &Self) {
-        grow(&mut self.counters, other.counters.len());
-        for (sum, counted) in self.counters.iter_mut().zip(&other.counters) {
-            sum.packets += counted.packets;
-            sum.bytes += counted.bytes;
-        }
-        grow(&mut self.quotas, other.quotas.len());
-        self.quotas.iter_mut().zip(&other.quotas).for_each(|(sum, used)| *sum += used);
-        self.refused_elements += other.refused_elements;
-        self.unwritten_lines += other.unwritten_lines;
-    }
-}
-
-impl RuleCounts {
-    /// The counts since `before`.
-    #[must_use]
-    pub fn since(mut self, before: &Self) -> Self {
-        for (counted, before) in self.counters.iter_mut().zip(&before.counters) {
-            counted.packets = counted.packets.saturating_sub(before.packets);
-            counted.bytes = counted.bytes.saturating_sub(before.bytes);
-        }
-        for (used, before) in self.quotas.iter_mut().zip(&before.quotas) {
-            *used = used.saturating_sub(*before);
-        }
-        self
-    }
-}
-
-fn grow<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
-    if values.len() < length {
-        values.resize(length, T::default());
-    }
-}
-
-impl WorkerRules {
-    /// Judges by rules that differ only in elements of sets, and goes on counting.
-    pub fn go_on_with(&mut self, rules: &Arc<Rules>, moves: &CounterMoves) {
-        if self.shared.revision == rules.revision {
-            self.state.go_on_with(moves);
-            self.shared = rules.clone();
-        }
-    }
-
-    /// The name of a port, as rules compare it.
-    #[inline]
-    pub fn interface(&self, port: PortId) -> u128 {
-        self.interfaces.get(usize::from(port.0)).map_or(0, |interface| interface.name)
-    }
-
-    /// The revision of the rules.
-    #[inline]
-    pub fn revision(&self) -> u32 {
-        self.shared.revision
-    }
-
-    /// True if the rules put packets into zones.
-    #[inline]
-    pub fn sets_zones(&self) -> bool {
-        self.shared.sets_zones()
-    }
-
-    /// True if the rules translate anything.
-    pub fn translates(&self) -> bool {
-        self.shared.translates()
-    }
-
-    /// The helper that a rule names.
-    pub fn helper(&self, id: HelperId) -> Option<Kind> {
-        self.shared.helper(id)
-    }
-
-    /// The timeouts that a rule names.
-    pub fn timeouts(&self, id: TimeoutId) -> Option<&TimeoutPolicy> {
-        self.shared.timeouts(id)
-    }
-
-    /// The promise of the SYN proxy of this number.
-    pub fn syn_proxy(&self, number: u32) -> Option<&Promise> {
-        self.shared.syn_proxy(number)
-    }
-
-    /// True if a hook accepts packets of this state whatever else they are.
-    #[inline]
-    pub fn accepts_at_once(&self, hook: Hook, state: CtState) -> bool {
-        self.shared.program.accepts_at_once(hook, state)
-    }
-
-    /// Asks a hook about a packet, and leaves rates, quotas and sets as they are.
-    #[inline]
-    pub fn consult(&mut self, hook: Hook, view: &PacketView<'_>, now: Timestamp) -> Outcome {
-        ruleset::consult(&self.shared.program, hook, view, &mut self.state, now)
-    }
-
-    /// Uses these interfaces of the ports.
-    pub fn know_interfaces(&mut self, interfaces: Arc<[Interface]>) {
-        self.state.set_interfaces(interfaces.clone());
-        self.interfaces = interfaces;
-    }
-
-    /// True if one more TCP reset may be sent.
-    pub fn may_reset(&mut self, now: Timestamp) -> bool {
-        self.resets.take(now.as_nanos())
-    }
-
-    /// Notes a bounded number of the log lines that rules ask for about a packet. `line` makes one
-    /// from its cause.
-    pub fn log(
-        &mut self,
-        logs: &Logs,
-        now: Timestamp,
-        mut line: impl FnMut(DropCause) -> RecentDrop,
-    ) {
-        let mut left = u64::from(logs.asked());
-        for (log, rule) in logs.lines() {
-            if !self.lines.take(now.as_nanos()) {
-                break;
-            }
-            left -= 1;
-            let revision = self.shared.revision;
-            let why = DropCause::Rule { rule: rule.index() as u32, revision, invalid: None };
-            self.logged.push((log, Box::new(line(why))));
-        }
-        self.unwritten += left;
-    }
-
-    /// Takes the noted log lines.
-    pub fn take_logged(&mut self) -> impl Iterator<Item = (LogId, Box<RecentDrop>)> {
-        self.logged.drain(..)
-    }
-
-    /// The counts with the counters from number `from` on, at most [`PIECE`] of them. All other
-    /// counts are only in the answer from number 0 on.
-    pub fn counts(&self, from: usize) -> RuleCounts {
-        let all = self.state.all_counted();
-        let counters = all.iter().skip(from).take(PIECE).copied().collect();
-        if from > 0 {
-            return RuleCounts { counters, ..RuleCounts::default() };
-        }
-        RuleCounts {
-            counters,
-            quotas: self.state.quotas_used(),
-            refused_elements: self.state.refused_elements(),
-            unwritten_lines: self.unwritten,
-        }
     }
 }
 
@@ -549,11 +349,11 @@ impl Rules {
     /// The rule or policy that decided, by its place in the ruleset, and the check that an INVALID
     /// packet failed. `None` if it is not of these rules.
     pub fn tell(&self, why: &DropCause) -> Option<String> {
-        let mut told = self.tell_decider(why)?;
+        let mut text = self.tell_decider(why)?;
         if let Some(invalid) = why.invalid() {
-            told = format!("{told}; it is INVALID: {invalid}");
+            text = format!("{text}; it is INVALID: {invalid}");
         }
-        Some(told)
+        Some(text)
     }
 
     fn tell_decider(&self, why: &DropCause) -> Option<String> {

@@ -54,8 +54,8 @@ fn stateway(segment: &Segment, rules: &str) -> Result<Stateway> {
     segment.stateway(StatewaySpec { ruleset, ..bridge_spec(2)? })
 }
 
-/// Has each host send packets to stations that are known and not, to all and to a group. Which
-/// host has heard which packet.
+/// Has each host send packets to stations that are known and not, to all and to a group.
+/// Returns each packet with each host that has received it.
 fn exchange(segment: &Segment) -> Result<BTreeSet<(usize, u16)>> {
     // All are known on their links.
     for host in 0..3 {

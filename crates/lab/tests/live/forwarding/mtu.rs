@@ -29,7 +29,7 @@ fn long_ping(lab: &Lab, family: Family) -> Result<String> {
     Ok(lab.on_server("ping").args(args).run()?.stdout)
 }
 
-fn told(lab: &Lab) -> Result<u64> {
+fn refusals(lab: &Lab) -> Result<u64> {
     drops(stateway(lab), "frag_needed")
 }
 
@@ -68,7 +68,7 @@ fn pings_cross_a_step_or_say_why_not() {
         let program = lab.on_server("ping").args(["-M", "dont", "-s", "4000"]);
         let report = ping(program, lab.client_address(Family::V4), 5)?;
         assert_eq!((report.sent, report.received), (5, 5), "cut by the gateway");
-        assert_eq!((told(&lab)?, learnt(&lab, Family::V4)?), (0, None), "nobody was told");
+        assert_eq!((refusals(&lab)?, learnt(&lab, Family::V4)?), (0, None), "nobody was told");
         for (family, expected) in [
             (Family::V4, "Frag needed and DF set (mtu = 1500)"),
             (Family::V6, "Packet too big: mtu=1500"),
@@ -77,7 +77,7 @@ fn pings_cross_a_step_or_say_why_not() {
             let from = format!("From {} ", lab.client_address(family));
             assert!(said.contains(expected) && said.contains(&from), "{said}");
         }
-        assert_eq!(told(&lab)?, 2);
+        assert_eq!(refusals(&lab)?, 2);
         soon("the books balance", || books_balance(&lab))?;
         stop_cleanly(&mut lab)
     });
@@ -91,10 +91,10 @@ fn tcp_finds_the_mtu_behind_a_step() {
         make_a_step(&lab)?;
         let server = HttpServer::start(&lab, BYTES)?;
         for family in FAMILIES {
-            let before = told(&lab)?;
+            let before = refusals(&lab)?;
             let got = server.download(&lab, family)?;
             assert_eq!((got.bytes, got.intact), (BYTES as u64, true), "{family:?}");
-            assert!(told(&lab)? > before, "{family:?}: no segment was too long");
+            assert!(refusals(&lab)? > before, "{family:?}: no segment was too long");
             assert_eq!(learnt(&lab, family)?.as_deref(), Some("1500"), "{family:?}");
         }
         stop_cleanly(&mut lab)

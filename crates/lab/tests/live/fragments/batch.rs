@@ -17,7 +17,7 @@ const TOGETHER: usize = 4;
 /// The time between two frames: a pace that every receiver keeps up with.
 const INTERVAL: Duration = Duration::from_micros(20);
 /// The number of sequences that a failure lists.
-const TOLD: usize = 5;
+const MOST_LISTED: usize = 5;
 
 /// Sequences that differ in their source addresses.
 pub struct Batch {
@@ -101,7 +101,7 @@ impl Batch {
         }
         complaints.extend(by_source.keys().map(|source| format!("unknown source {source}")));
         let count = complaints.len();
-        complaints.truncate(TOLD);
+        complaints.truncate(MOST_LISTED);
         match count {
             0 => String::new(),
             _ => format!("{count} of {}:\n{}", self.sequences.len(), complaints.join("\n")),

@@ -190,7 +190,7 @@ impl Model {
             queue = Queue::default();
         }
         queue.touched = self.count;
-        let verdict = self.judge(&mut queue, piece, end);
+        let verdict = self.check(&mut queue, piece, end);
         match verdict {
             Fit::Duplicate => {}
             Fit::Overlap => queue.condemned = true,
@@ -214,7 +214,7 @@ impl Model {
 
     /// Decides about a fragment. `Overlap` stands for every contradiction that condemns the
     /// datagram.
-    fn judge(&mut self, queue: &mut Queue, piece: &Piece, end: u32) -> Fit {
+    fn check(&mut self, queue: &mut Queue, piece: &Piece, end: u32) -> Fit {
         if queue.condemned {
             self.note(Stricter::Remembered);
             return Fit::Duplicate;

@@ -21,7 +21,10 @@ fn programs_that_send_fragments_work_through_two_workers() {
                 // no more than two such answers.
                 let program = lab.on_client("ping").args(["-A", "-s", size]);
                 let report = ping(program, lab.server_address(family), 10)?;
-                assert_eq!((report.received, report.duplicates), (10, 0), "{family:?} {size}");
+                // A busy machine may lose a fragment in a queue of the kernel; the gateway loses
+                // none, see below.
+                assert!(report.received >= 8, "{family:?} {size}: {report:?}");
+                assert_eq!(report.duplicates, 0, "{family:?} {size}");
             }
             assert_eq!(names.resolve_text(&lab, family)?, DnsServer::TEXT_BYTES, "{family:?}");
             // The rate is low because the receiver's buffer holds only one or two datagrams. A

@@ -300,14 +300,14 @@ fn with_a_long_second(lab: &Lab, family: Family) -> Vec<Vec<u8>> {
 
 /// The errors that the client gets about such datagrams (family, MTU), and the number of fragments
 /// that have come to the server.
-fn told_of_a_long_second(lab: &Lab) -> Result<(Vec<(Family, u32)>, usize)> {
+fn errors_about_a_long_second(lab: &Lab) -> Result<(Vec<(Family, u32)>, usize)> {
     let datagrams = Datagrams::new(lab, &stateway_binary()?)?;
     let frames = FAMILIES.into_iter().flat_map(|family| with_a_long_second(lab, family));
     let sniffers = [lab.on_client("python3"), lab.on_server("python3")];
     let [client, server] = sniffers.map(|program| ready(program.args(["-c", SNIFF])));
     datagrams.start_sending(lab, &capture(lab, frames, PAUSE))?.finish()?;
     let heard = client?.finish()?.stdout;
-    let told = heard.lines().skip(1).map(bytes).filter_map(|frame| {
+    let errors = heard.lines().skip(1).map(bytes).filter_map(|frame| {
         let network = dissect(&frame).ok()?.network?;
         let icmp = &frame[network.transport_offset.into()..];
         let mtu = u32::from_be_bytes(icmp.get(4..8)?.try_into().ok()?);
@@ -319,10 +319,10 @@ fn told_of_a_long_second(lab: &Lab) -> Result<(Vec<(Family, u32)>, usize)> {
             _ => None,
         }
     });
-    let told = told.collect();
+    let errors = errors.collect();
     let arrived = server?.finish()?.stdout;
     let fragments = arrived.lines().skip(1).filter(|line| shape(&bytes(line)).is_some()).count();
-    Ok((told, fragments))
+    Ok((errors, fragments))
 }
 
 /// Without an answer the sender would never learn the MTU of the path.
@@ -334,8 +334,8 @@ fn the_sender_of_a_later_fragment_that_is_too_long_hears_as_from_the_kernel() {
         let expected = FAMILIES.map(|family| (family, NARROW)).to_vec();
         for lab in [&kernel, &stateway] {
             lab.gateway().ip(&[&format!("link set wan0 mtu {NARROW}")])?;
-            soon("the MTU is known", || Ok(told_of_a_long_second(lab)?.0 == expected))?;
-            assert_eq!(told_of_a_long_second(lab)?, (expected.clone(), 0));
+            soon("the MTU is known", || Ok(errors_about_a_long_second(lab)?.0 == expected))?;
+            assert_eq!(errors_about_a_long_second(lab)?, (expected.clone(), 0));
         }
         stop_cleanly(&mut stateway)
     });
@@ -343,14 +343,14 @@ fn the_sender_of_a_later_fragment_that_is_too_long_hears_as_from_the_kernel() {
 
 /// Type and code of the ICMP errors that the client gets when only the first fragments of its
 /// datagrams come, by family.
-fn told_of_missing_fragments(lab: &Lab) -> Result<Vec<(Family, u8, u8)>> {
+fn errors_about_missing_fragments(lab: &Lab) -> Result<Vec<(Family, u8, u8)>> {
     let datagrams = Datagrams::new(lab, &stateway_binary()?)?;
     let frames = FAMILIES.map(|family| with_a_long_second(lab, family).swap_remove(0));
     let capture = capture(lab, frames, Duration::from_secs(4));
     let sniffer = ready(lab.on_client("python3").args(["-c", SNIFF]))?;
     datagrams.start_sending(lab, &capture)?.finish()?;
     let heard = sniffer.finish()?.stdout;
-    let told = heard.lines().skip(1).map(bytes).filter_map(|frame| {
+    let errors = heard.lines().skip(1).map(bytes).filter_map(|frame| {
         match dissect(&frame).ok()?.network?.transport {
             Transport::IcmpError(IcmpError { kind, code, quoted: Some(quoted), .. }) => {
                 let is_v4 = quoted.source.starts_with(&[0; 10]);
@@ -359,7 +359,7 @@ fn told_of_missing_fragments(lab: &Lab) -> Result<Vec<(Family, u8, u8)>> {
             _ => None,
         }
     });
-    Ok(told.collect())
+    Ok(errors.collect())
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn a_sender_hears_that_its_fragments_are_too_late_as_from_the_kernel() {
         let settings = ["net.ipv4.ipfrag_time=1", "net.netfilter.nf_conntrack_frag6_timeout=1"];
         kernel.gateway().sysctl(settings)?;
         for lab in [&kernel, &stateway] {
-            assert_eq!(told_of_missing_fragments(lab)?, [(Family::V6, 3, 1)]);
+            assert_eq!(errors_about_missing_fragments(lab)?, [(Family::V6, 3, 1)]);
         }
         stop_cleanly(&mut stateway)
     });

@@ -84,8 +84,8 @@ fn a_signal_ends_the_gateway_cleanly_or_is_told_and_ignored() {
             let (gateway, _) = gateway_and_children(&lab)?;
             for (ignored, name) in [("-USR1", "SIGUSR1"), ("-USR2", "SIGUSR2")] {
                 send(ignored, gateway);
-                let told = format!("{name} is ignored");
-                soon(&told, || Ok(stateway(&lab).log().contains(&told)))?;
+                let message = format!("{name} is ignored");
+                soon(&message, || Ok(stateway(&lab).log().contains(&message)))?;
             }
             wait_for_pings(&lab)?;
             let mut stateway = lab.take_stateway().expect("the lab has a Stateway");

@@ -158,8 +158,11 @@ fn a_full_disk_behind_the_log_stops_nothing_and_is_told_when_it_has_room() {
         let disk = lab.gateway().scratch().join("disk");
         std::fs::remove_file(disk.join("filler")).unwrap();
         assert_eq!(ping(lab.on_client("ping"), server, 10)?.received, 10);
-        let told = |log: &str| log.contains(" of the log lost here: ") && log.contains("in=lan0");
-        soon("the log goes on", || Ok(told(&std::fs::read_to_string(disk.join("log")).unwrap())))?;
+        let has_remark =
+            |log: &str| log.contains(" of the log lost here: ") && log.contains("in=lan0");
+        soon("the log goes on", || {
+            Ok(has_remark(&std::fs::read_to_string(disk.join("log")).unwrap()))
+        })?;
         stop_cleanly(&mut lab)
     });
 }

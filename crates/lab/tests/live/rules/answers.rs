@@ -46,7 +46,7 @@ table inet gateway {
 
 /// The answers that hosts on either side get from the ports on the other side.
 fn answers(lab: &Lab) -> Result<Vec<String>> {
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     for (side, other) in [(Side::Client, Side::Server), (Side::Server, Side::Client)] {
         let (asker, server) = match side {
             Side::Client => (lab.client(), lab.server()),
@@ -62,10 +62,10 @@ fn answers(lab: &Lab) -> Result<Vec<String>> {
         for (family, asking) in FAMILIES.map(|family| (family, ask(family))) {
             let said = asking?.finish()?;
             assert_eq!(said.code, Some(0), "{}", said.stdout);
-            told.extend(said.stdout.lines().map(|line| format!("{side:?} {family:?} {line}")));
+            lines.extend(said.stdout.lines().map(|line| format!("{side:?} {family:?} {line}")));
         }
     }
-    Ok(told)
+    Ok(lines)
 }
 
 fn address(lab: &Lab, side: Side, family: Family) -> std::net::IpAddr {

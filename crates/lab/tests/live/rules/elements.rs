@@ -104,10 +104,10 @@ fn element(lab: &Lab, args: &[&str]) -> Result<Output> {
 }
 
 /// The elements of a set as texts, in order, without the time that each has left.
-fn told(set: &Value) -> Vec<String> {
+fn texts_of(set: &Value) -> Vec<String> {
     let kind = set.get("set").or_else(|| set.get("map")).expect("a set or map");
     let list = kind["elem"].as_array().cloned().unwrap_or_default();
-    let mut told: Vec<String> = list
+    let mut texts: Vec<String> = list
         .into_iter()
         .map(|mut value| {
             let key = match &mut value {
@@ -121,8 +121,8 @@ fn told(set: &Value) -> Vec<String> {
             value.to_string()
         })
         .collect();
-    told.sort();
-    told
+    texts.sort();
+    texts
 }
 
 fn of_kernel(kernel: &Namespace, set: &str) -> Result<Vec<String>> {
@@ -130,13 +130,13 @@ fn of_kernel(kernel: &Namespace, set: &str) -> Result<Vec<String>> {
     let args = ["-j", "list", kind, "inet", "filter", set];
     let listed: Value = serde_json::from_str(&kernel.program("nft").args(args).check()?).unwrap();
     let objects = listed["nftables"].as_array().expect("a list");
-    Ok(told(objects.iter().find(|it| it.get(kind).is_some()).expect("the set")))
+    Ok(texts_of(objects.iter().find(|it| it.get(kind).is_some()).expect("the set")))
 }
 
 fn of_ours(lab: &Lab, set: &str) -> Result<Vec<String>> {
     let listed = stateway(lab).query(&["rules", "element", "list", "inet", "filter", set])?;
     assert_eq!(listed["schema"], 1);
-    Ok(told(&listed["set"]))
+    Ok(texts_of(&listed["set"]))
 }
 
 #[test]
@@ -297,8 +297,8 @@ fn an_element_that_leads_to_rules_that_can_not_run_is_refused_with_all_of_them()
         let refused = add("sent")?;
         assert!(refused.stderr.contains("chain sent rule"), "{refused:?}");
         let refused = add("routed")?;
-        let told = refused.stderr.matches("a bridge has no routes").count();
-        assert_eq!(told, 2, "each rule is named: {refused:?}");
+        let count = refused.stderr.matches("a bridge has no routes").count();
+        assert_eq!(count, 2, "each rule is named: {refused:?}");
         assert!(of_ours(&lab, "ways")?.is_empty());
         // The rules from before go on, and rules that can run do.
         let pings = |count| {

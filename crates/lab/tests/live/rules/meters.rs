@@ -156,9 +156,9 @@ while True:
 /// once in a tick which connections have ended, hence the pauses.
 const BOUNDED: &str = "
 import socket, struct, sys, time
-address, told, opened = sys.argv[1], '', {}
+address, outcomes, opened = sys.argv[1], '', {}
 def connect(port, times):
-    global told
+    global outcomes
     for number in range(times):
         time.sleep(0.03)
         client = socket.socket()
@@ -166,11 +166,11 @@ def connect(port, times):
         try:
             client.connect((address, port))
             opened.setdefault(port, []).append(client)
-            told += '+'
+            outcomes += '+'
         except ConnectionRefusedError:
             client.close()
-            told += '-'
-    told += ' '
+            outcomes += '-'
+    outcomes += ' '
 def close(port, times, abruptly=False):
     for number in range(times):
         client = opened[port].pop(0)
@@ -189,7 +189,7 @@ for port in (9000, 9001):
 connect(9002, 6)
 connect(9003, 3)
 connect(9000, 4)
-print(told)
+print(outcomes)
 ";
 
 fn bounded(lab: &Lab) -> Result<String> {
@@ -197,9 +197,9 @@ fn bounded(lab: &Lab) -> Result<String> {
     let mut server = lab.on_server("python3").args(["-c", LISTENS]).spawn()?;
     server.wait_for_port(Transport::Tcp, 9001)?;
     let address = lab.server_address(Family::V4).to_string();
-    let told = lab.on_client("python3").args(["-c", BOUNDED, &address]).check()?;
+    let output = lab.on_client("python3").args(["-c", BOUNDED, &address]).check()?;
     server.terminate()?;
-    Ok(told)
+    Ok(output)
 }
 
 #[test]

@@ -119,25 +119,25 @@ fn passes(lab: &Lab) -> Result<bool> {
 /// The counters of each rule and the named counter with their values, and the elements that are
 /// present.
 fn counted(document: &Value) -> Vec<String> {
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     for object in document["nftables"].as_array().expect("a list") {
         if let Some(rule) = object.get("rule") {
             for statement in rule["expr"].as_array().expect("statements") {
                 if let Some(counter) = statement.get("counter").filter(|it| it.is_object()) {
-                    told.push(format!("{} {counter}", rule["handle"]));
+                    texts.push(format!("{} {counter}", rule["handle"]));
                 }
             }
         }
         if let Some(counter) = object.get("counter") {
             let (packets, bytes) = (&counter["packets"], &counter["bytes"]);
-            told.push(format!("{} {packets} {bytes}", counter["name"]));
+            texts.push(format!("{} {packets} {bytes}", counter["name"]));
         }
         if let Some(set) = object.get("set") {
             let values = set["elem"].as_array().map(Vec::as_slice).unwrap_or_default();
-            told.extend(values.iter().map(|element| element["elem"]["val"].to_string()));
+            texts.extend(values.iter().map(|element| element["elem"]["val"].to_string()));
         }
     }
-    told
+    texts
 }
 
 #[test]
@@ -316,9 +316,9 @@ fn a_wrong_ruleset_leaves_the_one_that_runs() {
             (translating, "ip t chain n rule handle"),
         ] {
             let output = command(&lab, &["rules", "load", &file])?;
-            let told = output.stdout.clone() + &output.stderr;
-            assert_eq!(output.code, Some(2), "{told}");
-            assert!(told.contains(said), "{told}");
+            let text = output.stdout.clone() + &output.stderr;
+            assert_eq!(output.code, Some(2), "{text}");
+            assert!(text.contains(said), "{text}");
             assert!(!passes(&lab)?, "the one before holds");
         }
         let listed = done(&lab, &["rules", "list"])?;
@@ -329,13 +329,13 @@ fn a_wrong_ruleset_leaves_the_one_that_runs() {
 
 /// Checks the origin of the rules in the status, also while other rules are tried for a moment.
 fn tells_where_rules_came_from(lab: &Lab, gateway: &Stateway) -> Result<()> {
-    let told = || gateway.command(&["status"]).check();
+    let status = || gateway.command(&["status"]).check();
     let of_configuration = "refusing.json of the configuration: 1 rule, revision 1, loaded ";
-    let text = told()?;
+    let text = status()?;
     assert!(text.contains("mode        bridge\n") && text.contains(of_configuration), "{text}");
     let counting = ruleset_file(lab, "counting.json", COUNTING)?;
     gateway.command(&["rules", "load", &counting, "--confirm", "600"]).check()?;
-    let text = told()?;
+    let text = status()?;
     assert!(text.contains("rules       from `rules load`: "), "{text}");
     assert!(text.contains(", revision 2, loaded ") && text.contains(", tried for "), "{text}");
     gateway.command(&["rules", "rollback"]).check()?;
@@ -371,8 +371,8 @@ fn rules_of_the_configuration_hold_from_the_first_packet() {
         for command in ["run", "check"] {
             let refused = with_config(lab.gateway(), command, &config)?.run()?;
             assert_eq!(refused.code, Some(2), "{refused:?}");
-            let told = refused.stdout + &refused.stderr;
-            assert!(told.contains("cut.json: document: invalid: it ends in the middle"), "{told}");
+            let text = refused.stdout + &refused.stderr;
+            assert!(text.contains("cut.json: document: invalid: it ends in the middle"), "{text}");
         }
         Ok(())
     });
@@ -403,8 +403,8 @@ fn a_ruleset_about_the_host_alone_is_told_to_judge_nobody_here_and_nobody_there(
         let more = "[rules]\nfile = \"host.json\"\n".to_owned();
         let spec = StatewaySpec { more, ..bridge_spec(1)? };
         let gateway = start_in(lab.gateway(), &spec)?;
-        for told in [UNRUN, OPEN] {
-            assert!(gateway.log().contains(told), "no {told:?} in {}", gateway.log());
+        for warning in [UNRUN, OPEN] {
+            assert!(gateway.log().contains(warning), "no {warning:?} in {}", gateway.log());
         }
         let warnings = || -> Result<String> {
             let loaded = gateway.command(&["rules", "load", "/dev/shm/host.json"]).run()?;
@@ -418,7 +418,7 @@ fn a_ruleset_about_the_host_alone_is_told_to_judge_nobody_here_and_nobody_there(
         assert!(warnings()?.starts_with(UNRUN), "{}", warnings()?);
         // It is said beside each such chain, wherever one is shown.
         let remarks = || -> Result<Vec<String>> {
-            let mut told = Vec::new();
+            let mut found = Vec::new();
             for command in
                 [&["rules", "list"][..], &["status"], &["rules", "load", "/dev/shm/host.json"]]
             {
@@ -428,9 +428,9 @@ fn a_ruleset_about_the_host_alone_is_told_to_judge_nobody_here_and_nobody_there(
                     line.contains("chain ") && !others.iter().any(|other| line.contains(other))
                 };
                 let lines = output.lines().filter(is_remark);
-                told.extend(lines.map(|line| line.trim().to_owned()));
+                found.extend(lines.map(|line| line.trim().to_owned()));
             }
-            Ok(told)
+            Ok(found)
         };
         let remark = "NOBODY RUNS IT: only this host's kernel can, and does not have it";
         assert_eq!(
@@ -485,15 +485,18 @@ fn packets_are_explained_with_what_the_gateway_knows() {
         let listed = done(&lab, &["conntrack", "list", "-p", "icmp", "-o", "conntrack"])?;
         let id = listed.split("id=").nth(1).and_then(|rest| rest.split(' ').next());
         let question = question.replace("id 7", &format!("id {}", id.expect("a ping is tracked")));
-        let told = ask(&question)?;
-        assert!(told.contains("state established"), "{told}");
-        assert!(told.contains("icmp type echo-reply counter packets 4 bytes 336"), "{told}");
+        let explanation = ask(&question)?;
+        assert!(explanation.contains("state established"), "{explanation}");
+        assert!(
+            explanation.contains("icmp type echo-reply counter packets 4 bytes 336"),
+            "{explanation}"
+        );
         assert!(ask(&question)?.contains("packets 4 "), "a question counts nothing");
         let refused = ask(&format!("tcp {client} {server}:23 in lan0 out wan0"))?;
         assert!(refused.contains("verdict  dropped in forward by inet watch chain forward"));
         // A bridge of two interfaces has one way out.
-        let told = ask(&format!("tcp {client} {server}:23 in lan0"))?;
-        assert!(told.contains("in lan0, out wan0, state new"), "{told}");
+        let explanation = ask(&format!("tcp {client} {server}:23 in lan0"))?;
+        assert!(explanation.contains("in lan0, out wan0, state new"), "{explanation}");
         stop_cleanly(&mut lab)
     });
 }
@@ -537,9 +540,12 @@ fn a_packet_without_an_output_interface_is_explained_by_the_route_that_it_takes(
         let (client, server) = ("192.0.2.1", lab.server_address(Family::V4).to_string());
         let ask = |question: &str| done(&lab, &["rules", "explain", question]);
         let expect = |question: &str, way: &str, verdict: &str| -> Result<()> {
-            let told = ask(question)?;
-            assert!(told.contains(way) && told.contains(verdict), "{question}: {told}");
-            assert!(!told.contains("without `out`, rules"), "{told}");
+            let explanation = ask(question)?;
+            assert!(
+                explanation.contains(way) && explanation.contains(verdict),
+                "{question}: {explanation}"
+            );
+            assert!(!explanation.contains("without `out`, rules"), "{explanation}");
             Ok(())
         };
         // The gateway does with a packet the same as it says of it.

@@ -88,11 +88,11 @@ pub fn tells_mtu(lab: &Lab, mtu: u32) -> Result<()> {
         let args = ["-n", "-c", "1", "-W", "2", "-M", "do", "-s", payload, &to];
         let said = lab.on_client("ping").args(args).run()?.stdout;
         let from = inside(family);
-        let told = match family {
+        let message = match family {
             Family::V4 => format!("From {from} icmp_seq=1 Frag needed and DF set (mtu = {mtu})"),
             Family::V6 => format!("From {from} icmp_seq=1 Packet too big: mtu={mtu}"),
         };
-        assert!(said.contains(&told), "{said}");
+        assert!(said.contains(&message), "{said}");
     }
     Ok(())
 }

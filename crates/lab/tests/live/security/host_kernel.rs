@@ -193,8 +193,8 @@ fn an_interface_that_belongs_to_another_is_refused_and_told_of() {
             for command in ["check", "run"] {
                 let output = with_config(lab.gateway(), command, &config)?.run()?;
                 assert_eq!(output.code, Some(2), "{command}: {output:?}");
-                let told = belongs("lan0", lan0).into_iter().chain(belongs("wan0", wan0));
-                for part in told {
+                let messages = belongs("lan0", lan0).into_iter().chain(belongs("wan0", wan0));
+                for part in messages {
                     assert!(output.stderr.contains(&part), "{command}: no {part} in {output:?}");
                 }
             }
@@ -216,10 +216,10 @@ fn an_interface_that_belongs_to_another_is_refused_and_told_of() {
             || -> Result<String> { Ok(stateway.query(&["status"])?["warnings"].to_string()) };
         assert_eq!(warnings()?, "[]");
         lab.gateway().ip(&["link set wan0 master br0"])?;
-        let told = belongs("wan0", "bridge br0");
+        let messages = belongs("wan0", "bridge br0");
         soon("people are told", || {
             let warnings = warnings()?;
-            Ok(told.iter().all(|part| warnings.contains(part) && stateway.log().contains(part)))
+            Ok(messages.iter().all(|part| warnings.contains(part) && stateway.log().contains(part)))
         })?;
         lab.gateway().ip(&["link set wan0 nomaster"])?;
         soon("it is its own again", || Ok(warnings()? == "[]"))?;

@@ -142,7 +142,7 @@ fn posts_of_a_web_page_open_no_port() {
 }
 
 /// An FTP server that accepts every announcement and connects to the announced port.
-const TOLD: &str = "
+const SERVER_PROGRAM: &str = "
 import socket, sys
 own, limit = sys.argv[1], float(sys.argv[2])
 listener = socket.create_server((own, 21))
@@ -183,10 +183,10 @@ for port in map(int, ports):
 ";
 
 /// The announced ports that the server reaches.
-fn told(lab: &Lab) -> Result<String> {
+fn reached_ports(lab: &Lab) -> Result<String> {
     let ends = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
     let [client, server] = ends.map(|end: IpAddr| end.to_string());
-    let script = lab.server().write_file("told.py", TOLD.as_bytes())?;
+    let script = lab.server().write_file("server.py", SERVER_PROGRAM.as_bytes())?;
     let program = lab.on_server("/usr/bin/python3").args([&script]);
     let _taker = ready(program.args([&server, LIMIT]))?;
     let script = lab.client().write_file("teller.py", TELLER.as_bytes())?;
@@ -198,12 +198,12 @@ fn told(lab: &Lab) -> Result<String> {
 fn privileged_ports_are_reached_only_if_that_is_allowed() {
     beside_others(|| {
         let mut lab = guarded_bridge(2, HELPERS)?;
-        assert_eq!(told(&lab)?, "22 nothing\n8080 data\n1023 nothing\n1024 data\n");
+        assert_eq!(reached_ports(&lab)?, "22 nothing\n8080 data\n1023 nothing\n1024 data\n");
         assert_eq!(conntrack_counter(&lab, "expect_refused")?, 2);
         let stateway = stateway(&lab);
         let allow = ["tunable", "set", "stateway_expect_privileged_ports", "1"];
         stateway.command(&allow).check()?;
-        assert_eq!(told(&lab)?, "22 data\n8080 data\n1023 data\n1024 data\n");
+        assert_eq!(reached_ports(&lab)?, "22 data\n8080 data\n1023 data\n1024 data\n");
         assert_eq!(conntrack_counter(&lab, "expect_refused")?, 2);
         stop_cleanly(&mut lab)
     });

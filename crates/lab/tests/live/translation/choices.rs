@@ -202,11 +202,11 @@ fn ours(rules: &[Rule], firsts: &[First]) -> BTreeMap<Name, Reply> {
         let requests = [meant(&rule.destination), meant(&rule.source)];
         own.offer(&first.frame, |table, tracked, _, context| {
             let id = tracked.connection.expect("there is room");
-            let mut judged = Ok(());
+            let mut outcome = Ok(());
             for request in requests.into_iter().flatten() {
-                judged = judged.and_then(|()| table.translate(id, &request, supply, context));
+                outcome = outcome.and_then(|()| table.translate(id, &request, supply, context));
             }
-            match judged.and_then(|()| table.make_reply_unique(id, supply, context)) {
+            match outcome.and_then(|()| table.make_reply_unique(id, supply, context)) {
                 Ok(()) => table.confirm(id, context).unwrap(),
                 Err(DropReason::PortPoolFull) => table.withdraw(id, context),
                 Err(reason) => panic!("{reason}"),

@@ -227,12 +227,12 @@ fn discovered(lab: &Lab) -> Result<Vec<String>> {
         .args(["-L", SERVERS[0], "-L", SERVERS[1]])
         .spawn()?;
     server.wait_for_port(lab::Transport::Udp, 3478)?;
-    let told = lab
+    let output = lab
         .on_client("turnutils_natdiscovery")
         .args(["-m", "-f", "-L", "192.0.2.1", SERVERS[0]])
         .run()?
         .stdout;
-    Ok(told.lines().filter(|line| line.contains("NAT with")).map(str::to_owned).collect())
+    Ok(output.lines().filter(|line| line.contains("NAT with")).map(str::to_owned).collect())
 }
 
 #[test]

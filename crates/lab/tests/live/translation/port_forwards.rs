@@ -61,9 +61,9 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
         let binary = stateway_binary()?;
         let elsewhere = lab.gateway().program("unshare").args(["--net", &binary.to_string_lossy()]);
         let load_there = ["rules", "load", &forwards, "--socket", Stateway::SOCKET];
-        let told = elsewhere.args(load_there).check()?;
-        assert!(told.contains("another network namespace"), "{told}");
-        assert!(!told.contains("THE KERNEL"), "{told}");
+        let text = elsewhere.args(load_there).check()?;
+        assert!(text.contains("another network namespace"), "{text}");
+        assert!(!text.contains("THE KERNEL"), "{text}");
         let _inside = echo(lab.client(), 7)?;
         let asks =
             |times: &str| lab.on_server("python3").args(["-c", ASK, "198.51.100.254", "88", times]);
@@ -78,12 +78,15 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
             let words: Vec<&str> = words.split(' ').collect();
             stateway(&lab).command(&words).check()
         };
-        let told = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
-        assert!(told.contains("it goes to this host"), "{told}");
+        let explanation = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
+        assert!(explanation.contains("it goes to this host"), "{explanation}");
         assert_eq!(asking.finish()?.stdout.trim(), "10");
         load(&forwards)?;
-        let told = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
-        assert!(told.contains("destination translated to 192.0.2.1 port 7"), "{told}");
+        let explanation = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
+        assert!(
+            explanation.contains("destination translated to 192.0.2.1 port 7"),
+            "{explanation}"
+        );
         // The command explains both directions of a masqueraded connection.
         let _outside = echo(lab.server(), 7)?;
         let asked = lab.on_client("python3").args(["-c", ASK, "198.51.100.2", "7", "1"]).check()?;
@@ -92,9 +95,12 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
         let list = stateway(&lab).command(&list).check()?;
         let listed: serde_json::Value = serde_json::from_str(list.trim()).expect("one object");
         let port = &listed["reply"]["destination_port"];
-        let told = explain(&format!("tcp 198.51.100.2:7 198.51.100.254:{port} flags ack"))?;
-        assert!(told.contains("accepted: it goes on its way"), "{told}");
-        assert!(told.contains("is translated: destination 192.0.2.1 port "), "{told}");
+        let explanation = explain(&format!("tcp 198.51.100.2:7 198.51.100.254:{port} flags ack"))?;
+        assert!(explanation.contains("accepted: it goes on its way"), "{explanation}");
+        assert!(
+            explanation.contains("is translated: destination 192.0.2.1 port "),
+            "{explanation}"
+        );
         stop_cleanly(&mut lab)
     });
 }

@@ -14,14 +14,15 @@ use crate::print::Output;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Every benchmark compares variants in one run, in turns, and prints medians with their
+Every benchmark compares variants in one run, in turns, and prints medians with their \
 spread and the machine. Figures of a busy machine mean little: trust the ratios.
 
 Examples:
-  stateway bench conntrack            tracking in memory, beside locked tables
-  stateway bench defrag               reassembly, beside the designs of 2012 and under attack
-  stateway bench rules                rules, sets, maps and masquerade, beside older designs
-  stateway bench steer --json         700 conversations over one queue, with and without steering
+  stateway bench conntrack            tracking in memory, beside tables with one and 256 locks
+  stateway bench defrag               reassembly, beside one lock and a lock per bucket; attacks
+  stateway bench rules                rules, sets, maps, masquerade, beside rules without an index
+  stateway bench steer --json         700 connections over one queue, with and without steering
+  stateway bench sync                 state sync on against off, beside the queues of pfsync
   stateway bench io                   real traffic beside the kernel's gateways (needs root)
   stateway bench attacks              honest requests under attack, beside the kernel (needs root)
   stateway bench replay               captures, beside tcpdump")]

@@ -78,7 +78,7 @@ pub fn events(
     let usual = ["destroy", "tcp", "300", ENDPOINT, ENDPOINT, "ftp", "", ENDPOINT];
     widths.fit(&usual.map(str::to_owned));
     let mut begun = false;
-    super::told(query, "/v1/expectations/events", format, remote, out, |line, out| {
+    super::print_events(query, "/v1/expectations/events", format, remote, out, |line, out| {
         let event: ExpectationEvent = serde_json::from_slice(line)?;
         super::say_lost(event.lost);
         if !begun {

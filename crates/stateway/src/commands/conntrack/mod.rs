@@ -105,7 +105,7 @@ It ends with exit code 0 when the gateway is told to stop, and with 1 when it is
         short_flag = 'S',
         long_flag = "stats",
         after_long_help = "\
-The names are the kernel's: those of `conntrack -S`, and for the SYN proxy, once it has had
+The names are the kernel's: those of `conntrack -S`, and for the SYN proxy, once it has had \
 something to do, those of /proc/net/stat/synproxy (whose `entries` is always 0 there)."
     )]
     Stats {
@@ -161,7 +161,7 @@ Examples:
         short_flag = 'U',
         long_flag = "update",
         after_long_help = "\
-This sets the mark, as with the kernel's tool, and does not choose by it. With a mask, only the
+This sets the mark, as with the kernel's tool, and does not choose by it. With a mask, only the \
 bits of the mask are cleared before MARK is combined with the old mark by exclusive or.
 
 Examples:
@@ -177,9 +177,9 @@ Examples:
   stateway conntrack save connections.records
   stateway conntrack save - | ssh standby stateway conntrack load -
 
-The file has the state of each connection at the moment in which it was read: addresses and ports,
-translation, sequence numbers, marks, helpers. It also has the connections that helpers expect, and
-the elements of sets that packets change.")]
+The file has the state of each connection at the moment in which it was read: addresses and ports, \
+translation, sequence numbers, marks, helpers. It also has the connections that helpers expect, \
+and the elements of sets that packets change.")]
     Save(records::SaveArgs),
     /// Take over the connections of a file.
     #[command(after_long_help = "\
@@ -187,9 +187,9 @@ Examples:
   stateway conntrack load connections.records
   stateway conntrack load - < connections.records
 
-Load the rules before, because elements need the sets that they were in. What the gateway has already
-stays as it is. Exit code 1 means that other records were not taken over, and 2 that the file is
-damaged or no file of connections; then nothing has changed.")]
+Load the rules before, because elements need the sets that they were in. Connections and \
+elements that the gateway has already stay as they are. Exit code 1 means that other records were not taken over, \
+and 2 that the file is damaged or no file of connections; then nothing has changed.")]
     Load(records::LoadArgs),
     /// Delete all connections, or those that match a filter.
     #[command(short_flag = 'F', long_flag = "flush")]
@@ -345,7 +345,7 @@ fn events(
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let mut rows = EventRows::new();
-    told(query, "/v1/events", format, remote, out, |line, out| {
+    print_events(query, "/v1/events", format, remote, out, |line, out| {
         let event: Event = serde_json::from_slice(line)?;
         say_lost(event.lost);
         rows.add(&event, out)
@@ -353,7 +353,7 @@ fn events(
 }
 
 /// Prints a stream of events; `row` prints one event for people.
-fn told(
+fn print_events(
     query: &ConnectionQuery,
     path: &str,
     format: Format,

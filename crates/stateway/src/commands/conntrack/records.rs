@@ -299,8 +299,8 @@ fn report(
             things(total.announced, "announcement"),
             things(total.elements, "element"),
         );
-        told(&total.refused, |name| RecordRefusal::text_of(name).unwrap_or(name).to_owned());
-        told(&total.unreadable, str::to_owned);
+        tell_counts(&total.refused, |name| RecordRefusal::text_of(name).unwrap_or(name).to_owned());
+        tell_counts(&total.unreadable, str::to_owned);
     }
     let known = total.refused.get(RecordRefusal::KNOWN).copied().unwrap_or_default();
     let sum = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
@@ -311,7 +311,7 @@ fn report(
     })
 }
 
-fn told(counts: &BTreeMap<String, u64>, text: impl Fn(&str) -> String) {
+fn tell_counts(counts: &BTreeMap<String, u64>, text: impl Fn(&str) -> String) {
     for (reason, count) in counts {
         tell!("  {count} not: {}", text(reason));
     }

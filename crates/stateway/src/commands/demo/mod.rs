@@ -14,12 +14,12 @@ use crate::print::{Align, Output, Table, count, percent};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Where network namespaces are allowed (as root, or where users may make them), the demo
-builds a lab: a client, a gateway and a server, each in a namespace of its own, joined by
-veth cables. Stateway runs as the gateway, first with one worker, then with two while
+Where network namespaces are allowed (as root, or where users may make them), the demo \
+builds a lab: a client, a gateway and a server, each in a namespace of its own, joined by \
+veth cables. Stateway runs as the gateway, first with one worker, then with two while \
 the traffic goes on. Traffic is real: ping, curl and iperf3.
 
-Elsewhere, or with --memory, the same pipeline runs on generated traffic in memory.
+Elsewhere, or with --memory, the same pipeline runs on generated traffic in memory. \
 Nothing on the host is changed, and everything is gone at the end but the plot.
 
 Examples:
@@ -74,8 +74,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         match live::run(phase) {
             Err(error) if live::is_unavailable(&error) => {
                 tell!(
-                    "No lab here, so the demo shows less: {error:#}. `sudo make demo` installs \
-                     what a lab needs and builds one."
+                    "The demo can not build its lab, and shows less: {error:#}. If a program is \
+                     missing, `sudo scripts/setup demo` installs it; then run `make demo` again."
                 );
                 tell!("The same pipeline in memory instead:");
                 memory::run(phase)?

@@ -16,7 +16,7 @@ const QUIET: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-A line for each datagram: source address, source port, bytes, digest. The datagram
+A line for each datagram: source address, source port, bytes, digest. The datagram \
 `end` announces the end; datagrams that come before a silence of 0.3 s still count.")]
 pub struct Args {
     /// Port to listen on, IPv4 and IPv6.

@@ -31,19 +31,19 @@ Examples:
   tcpdump -i wan0 -w - | stateway replay -            as a stream; it ends with the stream
   stateway replay traffic.pcap -w - | tcpdump -r -    the report goes to standard error then
 
-A replay follows the configuration, except for settings that need the machine or other hosts:
-the SYN proxy and limits of half-open connections, rps_cpus, balance and [control]. A pcapng
-that names its interfaces, or --interface, tells by which interface a packet came in. Without
+A replay follows the configuration, except for settings that need the machine or other hosts: \
+the SYN proxy and limits of half-open connections, rps_cpus, balance and [control]. A pcapng \
+that names its interfaces, or --interface, tells by which interface a packet came in. Without \
 either, new_connections and zones that name some interfaces do not apply.
 
-Packets of IP that were cut off behind their headers are judged by these, as long as they were;
-no helper reads them. Headers of IP that an interface would have filled in behind the capture are
-taken as it would have sent them, unless --verify-checksums is given. Packets of link types that
-are not read are skipped. The output holds packets as they were captured. Packets that the
+Packets of IP that were cut off behind their headers are judged by these, as long as they were; \
+no helper reads them. Headers of IP that an interface would have filled in behind the capture are \
+taken as it would have sent them, unless --verify-checksums is given. Packets of link types that \
+are not read are skipped. The output holds packets as they were captured. Packets that the \
 gateway would have made itself are not in it.
 
-The time is that of the capture. The result does not depend on the number of workers. A
-capture that is damaged is played up to the damage, and an output that can not be written
+The time is that of the capture. The result does not depend on the number of workers. A \
+capture that is damaged is played up to the damage, and an output that can not be written \
 ends the replay; the report then covers the packets that were played, and the exit code is 1.
 
 Keys of a packet with --packets --json:

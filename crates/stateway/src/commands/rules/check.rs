@@ -16,12 +16,12 @@ use crate::print::{Output, things};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-Every problem is shown with table, chain and handle, and with the effect of leaving the rule out.
-The exit code is 2 if the ruleset can not be loaded. It is 0 for a ruleset that lets everything
-pass, because none of its chains judges forwarded packets. The first line says so then, and with
+Every problem is shown with table, chain and handle, and with the effect of leaving the rule out. \
+The exit code is 2 if the ruleset can not be loaded. It is 0 for a ruleset that lets everything \
+pass, because none of its chains judges forwarded packets. The first line says so then, and with \
 --json the list summary.base_chains is empty.
 
-Messages of nft and of iptables-restore-translate about the file are shown as they are, with its
+Messages of nft and of iptables-restore-translate about the file are shown as they are, with its \
 lines.")]
 pub struct Args {
     /// The ruleset in nft's syntax or JSON, or of iptables-save; `-` for standard input.
@@ -47,7 +47,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 let routed_only = book.obstacles(Mode::Bridge).len();
                 return if json.json {
                     report.kernels_rules = host_rules::rules(&book);
-                    report.kernels_rules.extend(book.kernels_chains());
+                    report.kernels_rules.extend(book.look_at_kernel().chains);
                     out.json(&report)
                 } else {
                     print(file, &book, &report, routed_only, out)
@@ -114,21 +114,21 @@ pub(super) fn at(file: &Path, what: &str) -> String {
     format!("{name}: {what}")
 }
 
-/// The warning about a ruleset whose chains judge no forwarded packets, such as that of a host that
+/// The warning about a ruleset whose chains see no forwarded packets, such as that of a host that
 /// forwards nothing: it opens a gateway wide.
-pub const NOTHING_JUDGES: &str = "none of its chains judges packets that are forwarded: ALL OF THEM \
+pub const EVERYTHING_PASSES: &str = "none of its chains judges packets that are forwarded: ALL OF THEM \
                                   PASS, also those that are invalid to tracking";
 
 /// Warns if no forwarded packet meets a rule: the ruleset of a host that forwards nothing lets
 /// every packet through a gateway.
-pub(super) fn warn_if_nothing_judges(
+pub(super) fn warn_if_everything_passes(
     summary: &RulesSummary,
     out: &mut Output,
 ) -> anyhow::Result<()> {
     if !summary.base_chains.is_empty() {
         return Ok(());
     }
-    out.line(format_args!("            {NOTHING_JUDGES}"))
+    out.line(format_args!("            {EVERYTHING_PASSES}"))
 }
 
 /// Prints problems, each with its rule below.
@@ -159,15 +159,19 @@ fn print(
             format!("can be loaded without {}", things(*left_out as u64, "unsupported part"))
         }
     };
-    let is_open = if book.judges_nothing() { ", but it LETS EVERYTHING PASS" } else { "" };
+    let is_open = if book.passes_everything() { ", but it LETS EVERYTHING PASS" } else { "" };
     out.line(at(file, &format!("{in_order}{is_open}")))?;
     if let Some(summary) = summary {
         print_summary(summary, routed_only, out)?;
     }
-    for kernels in [host_rules::lines(book), host_rules::lines_of_chains(&book.kernels_chains())] {
+    let kernel = book.look_at_kernel();
+    for kernels in [host_rules::lines(book), host_rules::lines_of_chains(&kernel.chains)] {
         let Some((title, lines)) = kernels.split_first() else { continue };
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;
+    }
+    if let Some(warning) = &kernel.source_warning {
+        tell!("warning: {warning}");
     }
     for (severity, title) in [
         ("unsupported", "left out:"),
@@ -189,10 +193,7 @@ fn print_per_packet(rules: &[RuleProblem], out: &mut Output) -> anyhow::Result<(
     if rules.is_empty() {
         return Ok(());
     }
-    out.title(
-        "rules that keep flows from the fast path, on which the decision about one packet of an \
-         answered TCP or UDP flow holds for the next",
-    )?;
+    out.title("packets that meet these rules take the slow path, because:")?;
     list(&rules[..rules.len().min(SHOWN)], out)?;
     match rules.len().saturating_sub(SHOWN) {
         0 => Ok(()),
@@ -215,7 +216,7 @@ fn print_summary(
         0 => format!("rules       {rules}"),
         some => format!("rules       {rules}, {some} of them only with mode = \"routed\""),
     })?;
-    warn_if_nothing_judges(summary, out)?;
+    warn_if_everything_passes(summary, out)?;
     out.line(format_args!("sets        {sets}, {}", things(*elements as u64, "element")))?;
     if interfaces.is_empty() {
         return Ok(());

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::commands::remote::{Json, Remote};
 use crate::config::in_json;
+use crate::errors::UsageError;
 use crate::print::{Output, things};
 
 /// Most elements that are tried one by one to find those that are wrong.
@@ -26,14 +27,14 @@ Examples:
   stateway rules element flush inet filter banned
   zcat list.gz | stateway rules element add inet filter banned -
 
-A set is named by the family of its table, the table and its name. Elements are written as for
-`nft add element`, separated by commas, with or without braces around them, and nft itself reads
-them; `-` reads them from standard input. They change for all workers at once, between two batches
-of packets, and all of them or none: the message names each element that is wrong. Connections,
-counters, rates and quotas stay. In a set with auto-merge, ranges that overlap or lie side by side
+A set is named by the family of its table, the table and its name. Elements are written as for \
+`nft add element`, separated by commas, with or without braces around them, and nft itself reads \
+them; `-` reads them from standard input. They change for all workers at once, between two batches \
+of packets, and all of them or none: the message names each element that is wrong. Connections, \
+counters, rates and quotas stay. In a set with auto-merge, ranges that overlap or lie side by side \
 become one, with the timeout and comment of the last, and a part of a range can be deleted.
 
-Elements that are added hold until they time out, are deleted, or the ruleset is exchanged;
+Elements that are added hold until they time out, are deleted, or the ruleset is exchanged; \
 `stateway rules load --keep-elements` keeps them in sets of the same name and type.")]
 pub struct Args {
     #[command(subcommand)]
@@ -147,7 +148,8 @@ fn text_of(words: &[String]) -> anyhow::Result<String> {
     let inside = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or(text);
     let inside = inside.trim().trim_end_matches(',');
     if inside.is_empty() {
-        bail!("no element is named; write them as for `nft add element`, such as 192.0.2.1");
+        let what = "no element is named; write them as for `nft add element`, such as 192.0.2.1";
+        return Err(UsageError(what.to_owned()).into());
     }
     Ok(inside.to_owned())
 }
@@ -184,7 +186,9 @@ impl SetName {
             }
         }
         let Some(object) = found else {
-            bail!("the ruleset has no set {family} {table} {set}; `stateway rules list` shows all");
+            let what = "`stateway rules list` shows all";
+            let what = format!("the ruleset has no set {family} {table} {set}; {what}");
+            return Err(UsageError(what).into());
         };
         let table = json!({ "table": { "family": family, "name": table } });
         Ok(Declaration { table, chains, object })
@@ -223,7 +227,7 @@ impl Declaration {
     }
 
     /// Reads elements in nft's words. Each one that is wrong is named.
-    fn read(&self, text: &str) -> anyhow::Result<Vec<Value>> {
+    fn read(&self, text: &str) -> Result<Vec<Value>, UsageError> {
         let whole = match self.ask(text) {
             Ok(elements) => return Ok(elements),
             Err(error) => error,
@@ -236,9 +240,9 @@ impl Declaration {
         });
         let wrong: Vec<String> = wrong.collect();
         if wrong.is_empty() {
-            bail!("{text}: {whole}");
+            return Err(UsageError(format!("{text}: {whole}")));
         }
-        bail!("{}", wrong.join("; "));
+        Err(UsageError(wrong.join("; ")))
     }
 
     /// Has nft read elements.
@@ -262,8 +266,8 @@ impl Declaration {
         document += &format!("add element {family} {table} {name} {{ {text} }}\n");
         let printed = in_json(document.into_bytes(), Path::new("elements"), None);
         let printed = printed.map_err(|problems| {
-            let told: Vec<&str> = problems.0.iter().map(|problem| problem.what.as_str()).collect();
-            told.join("; ")
+            let texts: Vec<&str> = problems.0.iter().map(|problem| problem.what.as_str()).collect();
+            texts.join("; ")
         })?;
         let mut printed: Value =
             serde_json::from_slice(&printed).map_err(|error| error.to_string())?;

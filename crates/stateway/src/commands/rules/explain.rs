@@ -23,8 +23,8 @@ Examples:
   stateway rules explain 4500001c000000004001f8e3c0000201c6336402... in lan0
   stateway rules explain @traffic.pcap:17 in lan0 out wan0
 
-A packet is a protocol with the addresses of its ends and, for TCP, UDP, SCTP and DCCP, their
-ports; or a frame or IP packet in hexadecimal digits; or the number of a packet in a capture,
+A packet is a protocol with the addresses of its ends and, for TCP, UDP, SCTP and DCCP, their \
+ports; or a frame or IP packet in hexadecimal digits; or the number of a packet in a capture, \
 counted from 1. Further properties follow, in any order:
   in IFACE  out IFACE      input and output interface
   state STATE              new (the default), established, related, invalid, untracked
@@ -34,9 +34,10 @@ counted from 1. Further properties follow, in any order:
 and for a packet that is not given byte by byte:
   flags syn,ack  type TYPE  code N  id N  vlan N  ttl N  dscp NAME  length BYTES
 
-With a running gateway, sets have their current elements, the state is that of the packet's
-connection unless STATE is given, and without `out` the route is looked up. With a file, sets have the elements that it lists, and a packet
-without STATE is new. Limits and quotas count as unused.")]
+With a running gateway, sets have their current elements, the state is that of the packet's \
+connection unless STATE is given, and without `out` the route is looked up. With a file, sets have \
+the elements that it lists, and a packet without STATE is new. Limits and quotas count as \
+unused.")]
 pub struct Args {
     /// The packet and its properties.
     #[arg(required = true, value_name = "PACKET")]

@@ -9,7 +9,7 @@ use serde_json::Value;
 /// to run; none if there are no such chains.
 pub fn lines_of_chains(chains: &[HostRule]) -> Vec<String> {
     let first = "only the kernel runs these chains, which are about this host's own traffic:";
-    if chains.is_empty() { Vec::new() } else { told(first, chains) }
+    if chains.is_empty() { Vec::new() } else { lines_about(first, chains) }
 }
 
 /// A remark about a chain of `input` or `output`, to stand beside it. `chain` is what is known of it;
@@ -29,7 +29,7 @@ pub fn lines(book: &RuleBook) -> Vec<String> {
     let rules = rules(book);
     let first = "the kernel carries these rules out, since they lead packets to this host; the \
                  gateway leaves it what they match:";
-    if rules.is_empty() { Vec::new() } else { told(first, &rules) }
+    if rules.is_empty() { Vec::new() } else { lines_about(first, &rules) }
 }
 
 /// The rules that lead packets to this host.
@@ -66,7 +66,7 @@ fn is_elsewhere(process: i32) -> bool {
     namespace(&process.to_string()).zip(namespace("self")).is_some_and(|(its, own)| its != own)
 }
 
-fn told(first: &str, rules: &[HostRule]) -> Vec<String> {
+fn lines_about(first: &str, rules: &[HostRule]) -> Vec<String> {
     let mut lines = vec![first.to_owned()];
     for HostRule { place, text, is_there } in rules {
         let has = match is_there {
@@ -126,7 +126,7 @@ mod tests {
             text: "tcp dport 80 redirect to :3128".to_owned(),
             is_there,
         };
-        let say = |rules: &[HostRule]| told("first", rules)[1..].join("\n");
+        let say = |rules: &[HostRule]| lines_about("first", rules)[1..].join("\n");
         let text = "\n    tcp dport 80 redirect to :3128";
         let place = "ip t chain c rule handle 4: ";
         assert_eq!(say(&[rule(Some(true))]), format!("{place}the kernel has it{text}"));

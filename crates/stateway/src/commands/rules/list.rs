@@ -16,8 +16,8 @@ Examples:
   stateway rules list -a                      with handles, as `nft -a list ruleset`
   diff <(nft -j list ruleset | jq -S .) <(stateway rules list --json | jq -S .)
 
-A remark stands beside each chain of the hooks input and output: only the kernel runs it.
-Counters are the sum of all workers and of the file. Sets that rules fill show their current
+A remark stands beside each chain of the hooks input and output: only the kernel runs it. \
+Counters are the sum of all workers and of the file. Sets that rules fill show their current \
 elements. With --json the output has the form of `nft -j list ruleset`.")]
 pub struct Args {
     /// Show the handle of each object.

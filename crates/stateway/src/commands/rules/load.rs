@@ -7,7 +7,7 @@ use control::{ClientError, RuleBook, RulesRefused};
 use engine::Mode;
 use ruleset::Options;
 
-use super::check::{document, list, obstruction, refusal, warn_if_nothing_judges};
+use super::check::{document, list, obstruction, refusal, warn_if_everything_passes};
 use super::host_rules;
 use crate::commands::remote::Remote;
 use crate::print::{Output, things};
@@ -19,14 +19,14 @@ Examples:
   stateway rules load rules.nft --confirm 60 && stateway rules confirm
   stateway rules load rules.nft --keep-elements    with the addresses that were banned meanwhile
 
-The ruleset replaces the one before at once: either of them judges a packet, never both.
+The ruleset replaces the one before at once: either of them judges a packet, never both. \
 Connections stay. If anything is wrong with it, the one before stays, and the exit code is 2.
 
-With --confirm the ruleset is on trial. Unless `stateway rules confirm` comes in time, the one
-before returns, even if this command has ended or its connection is lost. Counters and sets of
+With --confirm the ruleset is on trial. Unless `stateway rules confirm` comes in time, the one \
+before returns, even if this command has ended or its connection is lost. Counters and sets of \
 the one before begin again as in its file. During a trial no other ruleset can be loaded.
 
-A loaded ruleset holds until the gateway stops; [rules] in its configuration makes it last. A
+A loaded ruleset holds until the gateway stops; [rules] in its configuration makes it last. A \
 ruleset on trial is gone when the gateway stops.")]
 pub struct Args {
     /// The ruleset in nft's syntax or JSON, or of iptables-save; `-` for standard input.
@@ -101,7 +101,7 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         tell!("warning: {warning}");
     }
     if let Some(summary) = &loaded.summary {
-        warn_if_nothing_judges(summary, out)?;
+        warn_if_everything_passes(summary, out)?;
     }
     let rules = loaded.summary.map_or(0, |RulesSummary { rules, .. }| rules) as u64;
     match loaded.confirm_s {

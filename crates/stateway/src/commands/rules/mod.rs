@@ -7,17 +7,18 @@ pub mod host_rules;
 mod list;
 mod load;
 
-pub use check::NOTHING_JUDGES;
+pub use check::EVERYTHING_PASSES;
 
 use super::remote::Remote;
 use crate::print::Output;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
-A ruleset is a file in nft's own syntax, in its JSON (nft -j list ruleset > ruleset.json), or of
-iptables-save. Text is read by nft itself, in a network namespace of its own, so that nothing of
-this host changes. That namespace does not have the interfaces that iif and oif need: write iifname
-and oifname in their place. Rules of iptables-save go through iptables-restore-translate first.
+A ruleset is a file in nft's own syntax, in its JSON (nft -j list ruleset > ruleset.json), or of \
+iptables-save. Text is read by nft itself, in a network namespace of its own, so that nothing of \
+this host changes. That namespace does not have the interfaces that iif and oif need: write \
+iifname and oifname in their place. Rules of iptables-save go through iptables-restore-translate \
+first.
 
 Examples:
   stateway rules check rules.nft
@@ -27,7 +28,7 @@ Examples:
   stateway rules list && stateway rules reset
   stateway rules element add inet filter banned 192.0.2.1 timeout 5m
 
-[rules] in the configuration of a gateway names the ruleset that it runs
+[rules] in the configuration of a gateway names the ruleset that it runs \
 from its start.")]
 pub struct Args {
     #[command(subcommand)]

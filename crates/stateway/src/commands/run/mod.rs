@@ -26,7 +26,7 @@ use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::commands::rules::{NOTHING_JUDGES, host_rules};
+use crate::commands::rules::{EVERYTHING_PASSES, host_rules};
 use crate::config::{Configuration, Interface};
 use crate::errors::UsageError;
 use crate::log;
@@ -42,9 +42,10 @@ Examples:
   stateway run -c gateway.toml --log debug
   stateway run -c gateway.toml --socket /tmp/gw.sock
 
-It runs in the foreground until SIGTERM, SIGINT or SIGHUP, then sends the packets that it holds, and
-exits. It reads its configuration only at the start. If it does not end within 15 s, it is ended with
-exit code 1.
+It runs in the foreground until SIGTERM, SIGINT or SIGHUP, then sends the packets that it holds, \
+and exits. It reads its configuration only at the start. If it does not end within 15 s, it is \
+ended with exit code 1.
+
 A configuration to begin with:
   [[interface]]
   name = \"lan0\"
@@ -97,8 +98,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let (peer, sync) = match (&config.sync, key) {
         (Some(sync), Some(key)) => {
-            let told = rules.as_ref().map(|book| format!("{:?}", book.ruleset()));
-            let rules = told.unwrap_or_default().into_bytes();
+            let text = rules.as_ref().map(|book| format!("{:?}", book.ruleset()));
+            let rules = text.unwrap_or_default().into_bytes();
             let (peer, thread) = sync::start(&config, sync, key, rules, gateway.clone())?;
             (Some(peer), Some(thread))
         }
@@ -135,10 +136,10 @@ fn tell_of(book: &RuleBook) {
     for line in host_rules::lines(book) {
         tracing::info!("{line}");
     }
-    if book.judges_nothing() {
-        tracing::warn!("of the ruleset {NOTHING_JUDGES}");
+    if book.passes_everything() {
+        tracing::warn!("of the ruleset {EVERYTHING_PASSES}");
     }
-    if let Some(warning) = book.host_warning() {
+    for warning in book.look_at_kernel().warnings() {
         tracing::warn!("{warning}");
     }
 }
@@ -255,8 +256,8 @@ mod tests {
         config.interfaces[1].link = Some(link);
         for name in ["lan0", "lan-port"] {
             let error = PortError::NoInterface { interface: name.into() };
-            let told = format!("{:#}", at_its_line(&config, error));
-            assert!(told.starts_with("gateway.toml:4: "), "{told}");
+            let message = format!("{:#}", at_its_line(&config, error));
+            assert!(message.starts_with("gateway.toml:4: "), "{message}");
         }
     }
 }

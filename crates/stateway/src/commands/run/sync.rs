@@ -57,7 +57,7 @@ pub fn start(
     let socket = connect(sync)?;
     let names = name_key(&key);
     let session = session(config, sync, key, rules)?;
-    let peer = Arc::new(Mutex::new(Peer::new(&gateway, session, sync.role, names, now())?));
+    let peer = Arc::new(Mutex::new(Peer::new(&*gateway, session, sync.role, names, now())?));
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, own) = (stop.clone(), peer.clone());
     let thread = std::thread::Builder::new()

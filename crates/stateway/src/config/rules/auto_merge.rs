@@ -68,13 +68,13 @@ mod tests {
         let declared = "table inet t {\n\tset a {\n\t\ttype ipv4_addr\n\t\tflags interval\n\t\t\
              auto-merge\n\t}\n\tset b {\n\t\ttype ipv4_addr\n\t\tcomment \"auto-merge\"\n\t}\n}\n\
              table ip t {\n\tset a {\n\t\ttype ipv4_addr\n\t}\n}\n";
-        let told = String::from_utf8(marked(json.clone().into_bytes(), declared)).unwrap();
+        let text = String::from_utf8(marked(json.clone().into_bytes(), declared)).unwrap();
         let one = r#"{"set": {"auto-merge": true, "family": "inet", "name": "a", "table": "t""#;
-        assert!(told.contains(one), "{told}");
-        assert_eq!(told.replace(FIELD, ""), json);
-        assert_eq!(told.matches(FIELD).count(), 1);
+        assert!(text.contains(one), "{text}");
+        assert_eq!(text.replace(FIELD, ""), json);
+        assert_eq!(text.matches(FIELD).count(), 1);
         // A newer nft has told it itself.
-        assert_eq!(marked(told.clone().into_bytes(), declared), told.as_bytes());
+        assert_eq!(marked(text.clone().into_bytes(), declared), text.as_bytes());
         assert_eq!(marked(json.clone().into_bytes(), ""), json.as_bytes());
     }
 }

@@ -104,12 +104,12 @@ pub fn in_json(
     directory: Option<&Path>,
 ) -> Result<Vec<u8>, Problems> {
     if iptables::is_save(&document) {
-        let text = iptables::to_nft(&document, file)?;
-        return NftText { text: text.as_bytes(), file, directory }.to_json().map_err(|problems| {
-            // Its lines are those of the translation, which are shown.
-            let of = |it: Problem| Problem { line: 0, what: format!("as nft: {}", it.what), ..it };
-            Problems(problems.0.into_iter().map(of).collect())
-        });
+        return iptables::to_json(&document, file, directory);
+    }
+    if iptables::is_of_iptables_nft(&document) {
+        let what = "has tables of iptables-nft, of which nft prints some rules with another \
+                    meaning; load the output of iptables-save and ip6tables-save instead";
+        return Err(Problems(vec![nft::problem(file, 0, what.to_owned(), None)]));
     }
     // No JSON begins like a statement or a comment of nft.
     match document.trim_ascii_start().first() {

@@ -8,14 +8,18 @@ use std::thread;
 use netio::isolate_network;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 
-use super::super::{Problem, Problems};
+use super::super::{Problem, Problems, host};
 use super::auto_merge;
 
 /// Loads the ruleset from standard input, then prints it as JSON, and behind a new line the
 /// declarations of its sets. `$1` is the directory of the ruleset. nft looks there, too, for
-/// included files whose names begin with neither `/` nor `.`.
-const SCRIPT: &str =
-    "nft -I \"$1\" -f /dev/stdin && nft -j list ruleset && echo && exec nft -t list sets";
+/// included files whose names begin with neither `/` nor `.`. `$2` are orders for ip(8), or empty.
+const SCRIPT: &str = "[ -z \"$2\" ] || printf %s \"$2\" | { ip -force -batch -; } 2>/dev/null
+nft -I \"$1\" -f /dev/stdin && nft -j list ruleset && echo && exec nft -t list sets";
+/// Interfaces that are made for nft at most.
+const MOST_INTERFACES: usize = 1000;
+/// The beginning of nft's message about `iif` or `oif` of an interface that is not there.
+const NO_INTERFACE: &str = "Interface does not exist";
 /// Bytes of messages that are kept of a program.
 const MOST_MESSAGES: u64 = 64 << 10;
 /// Exit code of a shell that does not find a program.
@@ -42,12 +46,31 @@ impl NftText<'_> {
     /// # Errors
     /// Everything that nft says about it, or the reason why nft can not be asked.
     pub fn to_json(self) -> Result<Vec<u8>, Problems> {
+        let names_interface = |problem: &Problem| {
+            let is_flowtable = problem.rule.as_ref().is_some_and(|it| it.contains("flowtable"));
+            problem.what.starts_with(NO_INTERFACE) || is_flowtable
+        };
+        match self.read("") {
+            // Most rulesets name interfaces by text alone, and making them takes time.
+            Err(Problems(problems)) if problems.iter().any(names_interface) => {
+                let names = host::present().unwrap_or_default();
+                match orders(&names) {
+                    orders if orders.is_empty() => Err(Problems(problems)),
+                    orders => self.read(&orders),
+                }
+            }
+            read => read,
+        }
+    }
+
+    /// Has nft read it where interfaces are that `orders` make.
+    fn read(self, orders: &str) -> Result<Vec<u8>, Problems> {
         let Self { text, file, directory } = self;
         let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty());
         let beside = beside.unwrap_or(Path::new("."));
         let beside = std::path::absolute(beside).unwrap_or_else(|_| beside.to_owned());
         let mut shell = Command::new("sh");
-        shell.args(["-c", SCRIPT, "sh"]).arg(beside);
+        shell.args(["-c", SCRIPT, "sh"]).arg(beside).arg(orders);
         if let Some(directory) = directory {
             shell.current_dir(directory);
         }
@@ -58,6 +81,9 @@ impl NftText<'_> {
                 "is longer than {} MiB as JSON, the limit for a ruleset",
                 MAX_DOCUMENT_BYTES >> 20
             ))),
+            Some(0) if !output.starts_with(b"{") => Err(whole(
+                "has nft print something, as `list ruleset` does: take such orders out".to_owned(),
+            )),
             // The JSON is one line.
             Some(0) => {
                 let end = output.iter().position(|byte| *byte == b'\n').unwrap_or(output.len());
@@ -69,9 +95,34 @@ impl NftText<'_> {
                  a ruleset in JSON (nft -j list ruleset > ruleset.json)"
                     .to_owned(),
             )),
-            _ => Err(Problems(told(&messages, file))),
+            _ if has_returns(text) => Err(whole(
+                "has lines that end in CR LF, as on Windows, and nft reads only those that end in \
+                 LF: convert it, for example with sed -i 's/\\r$//' FILE"
+                    .to_owned(),
+            )),
+            _ => Err(Problems(problems_in(&messages, file))),
         }
     }
+}
+
+/// True if a line ends with a carriage return.
+fn has_returns(text: &[u8]) -> bool {
+    text.windows(2).any(|pair| pair == b"\r\n")
+}
+
+/// Orders for ip(8) that make interfaces of these names. All of them are ends of cables, because
+/// the kernel has a first interface of its own appear on the host when it learns some other types.
+fn orders(names: &[String]) -> String {
+    // ip(8) reads quotation marks and the like in another way.
+    let is_plain = |name: &&String| {
+        *name != "lo" && name.chars().all(|it| it.is_ascii_alphanumeric() || "._-".contains(it))
+    };
+    let names: Vec<&String> = names.iter().filter(is_plain).take(MOST_INTERFACES).collect();
+    let pairs = names.chunks(2).map(|pair| match pair {
+        [one, other] => format!("link add name {one} type veth peer name {other}\n"),
+        _ => format!("link add name {} type veth\n", pair[0]),
+    });
+    pairs.collect()
 }
 
 /// The end of a program, and its output.
@@ -131,7 +182,7 @@ pub(super) fn problem(file: &Path, line: usize, what: String, rule: Option<Strin
 
 /// The messages of nft, each with the file and line that it names. nft writes the line of the file
 /// below its message, and marks under it.
-fn told(messages: &str, file: &Path) -> Vec<Problem> {
+fn problems_in(messages: &str, file: &Path) -> Vec<Problem> {
     let mut problems: Vec<Problem> = Vec::new();
     for line in messages.lines() {
         let is_marks = line.chars().all(|mark| " \t^~".contains(mark));
@@ -150,7 +201,13 @@ fn told(messages: &str, file: &Path) -> Vec<Problem> {
             continue;
         }
         match problems.last_mut() {
-            Some(last) if last.rule.is_none() => last.rule = Some(line.to_owned()),
+            Some(last) if last.rule.is_none() => {
+                let is_flowtable = ["flowtable", "flow add"].iter().any(|it| line.contains(it));
+                if is_flowtable && last.what.starts_with("Could not process rule: ") {
+                    last.what += FLOWTABLE_ADVICE;
+                }
+                last.rule = Some(line.to_owned());
+            }
             Some(_) => {}
             None => problems.push(problem(file, 0, line.to_owned(), None)),
         }
@@ -162,11 +219,16 @@ fn told(messages: &str, file: &Path) -> Vec<Problem> {
     problems
 }
 
+/// Advice on a message about a flowtable.
+const FLOWTABLE_ADVICE: &str = "; this host lacks an interface of the flowtable, or its kernel has \
+                                no flowtables (nf_flow_table); the gateway needs none, so leave \
+                                it and its rules out";
+
 /// Advice on a message that has another reason here than elsewhere.
 fn advice(what: &str) -> &'static str {
-    if what.contains("Interface does not exist") {
-        "; nft reads it where this host's interfaces are not: write iifname and oifname in place of \
-         iif and oif"
+    if what.contains(NO_INTERFACE) {
+        "; iif and oif name interfaces that this host has: write iifname and oifname in their place \
+         for one that comes later, or is elsewhere"
     } else {
         ""
     }

@@ -105,7 +105,7 @@ pub enum Event {
     Released(StateId),
 }
 
-/// Whether the packet that has opened a state may go.
+/// Says whether the packet that has opened a state may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     /// It may.

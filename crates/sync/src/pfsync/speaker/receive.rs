@@ -19,7 +19,7 @@ use super::super::table::Held;
 use super::{COPY_GRACE, EVENTS_MAX, Event, Speaker, is_of};
 
 /// News about a known state besides its ends.
-enum Told<'a> {
+enum StateNews<'a> {
     /// All.
     Whole(&'a State),
     /// The timeout that runs, and the time left.
@@ -38,7 +38,7 @@ impl Speaker {
         pfsync: &[u8],
     ) -> Result<(), Refusal> {
         let packet =
-            self.judge(arrival, pfsync).inspect_err(|reason| self.refusals.count(*reason))?;
+            self.check(arrival, pfsync).inspect_err(|reason| self.refusals.count(*reason))?;
         self.counters.packets_taken += 1;
         self.counters.skipped += u64::from(packet.skipped);
         self.counters.abandoned += u64::from(packet.is_abandoned);
@@ -50,7 +50,7 @@ impl Speaker {
         Ok(())
     }
 
-    fn judge(&self, arrival: &Arrival, pfsync: &[u8]) -> Result<Packet, Refusal> {
+    fn check(&self, arrival: &Arrival, pfsync: &[u8]) -> Result<Packet, Refusal> {
         if !arrival.is_by_sync_link {
             return Err(Refusal::WrongInterface);
         }
@@ -64,22 +64,22 @@ impl Speaker {
             return Err(Refusal::Busy);
         }
         let packet = Packet::decode(self.config.dialect, pfsync)?;
-        self.judge_ends(&packet)?;
+        self.check_ends(&packet)?;
         Ok(packet)
     }
 
     /// A compressed update does not tell the protocol of its state, which tells what its ends can be.
-    fn judge_ends(&self, packet: &Packet) -> Result<(), Refusal> {
-        let mut told = BTreeMap::new();
+    fn check_ends(&self, packet: &Packet) -> Result<(), Refusal> {
+        let mut protocols = BTreeMap::new();
         for message in &packet.messages {
             match message {
                 Message::Insert(state) | Message::Update(state) => {
-                    told.entry(state.id()).or_insert(state.parts().wire.protocol);
+                    protocols.entry(state.id()).or_insert(state.parts().wire.protocol);
                 }
                 Message::UpdateCompressed(update) => {
                     let held = self.table.get(update.id);
                     let held = held.map(|held| held.state.parts().wire.protocol);
-                    if let Some(protocol) = held.or_else(|| told.get(&update.id).copied()) {
+                    if let Some(protocol) = held.or_else(|| protocols.get(&update.id).copied()) {
                         Peers::of_protocol(protocol, update.peers)?;
                     }
                 }
@@ -124,7 +124,7 @@ impl Speaker {
         match self.table.get(id) {
             Some(held) if held.slot() == Slot::Delete => self.counters.buried += 1,
             Some(held) if !held.state.has_keys_of(state) => self.counters.clashes += 1,
-            Some(_) => self.merge(now, id, &state.parts().peers, &Told::Whole(state)),
+            Some(_) => self.merge(now, id, &state.parts().peers, &StateNews::Whole(state)),
             None if self.has_ended(id) => {
                 self.counters.buried += 1;
                 self.retell_end(now, id);
@@ -168,8 +168,8 @@ impl Speaker {
         let protocol = held.state.parts().wire.protocol;
         match Peers::of_protocol(protocol, update.peers) {
             Ok(peers) => {
-                let told = Told::Compressed(update.timeout, update.left);
-                self.merge(now, id, &peers, &told);
+                let news = StateNews::Compressed(update.timeout, update.left);
+                self.merge(now, id, &peers, &news);
             }
             // A state with this name came in the same packet, and was not taken.
             Err(_) => self.counters.clashes += 1,
@@ -177,28 +177,28 @@ impl Speaker {
     }
 
     /// Takes from an account of a known state what is newer than ours, and sends ours if it is older.
-    fn merge(&mut self, now: Timestamp, id: StateId, theirs: &Peers, told: &Told<'_>) {
+    fn merge(&mut self, now: Timestamp, id: StateId, theirs: &Peers, news: &StateNews<'_>) {
         let Some(held) = self.table.get_mut(id) else { return };
         let Some(merged) = merge(&held.state.parts().peers, theirs) else {
             self.counters.clashes += 1;
             return;
         };
         (held.touched, held.asks) = (Some(now), 0);
-        let life = match told {
+        let life = match news {
             _ if merged.is_stale || held.is_owned && !merged.is_news => held.life(now),
-            Told::Whole(state) => state.life(),
-            Told::Compressed(timeout, left) => {
+            StateNews::Whole(state) => state.life(),
+            StateNews::Compressed(timeout, left) => {
                 let mut life = held.life(now);
                 life.timeout = *timeout;
                 life.left = if *left > 0 { *left } else { timeout.default_seconds() };
                 life
             }
         };
-        let kept = match told {
-            Told::Whole(state) if !held.is_owned && !merged.is_stale => {
+        let kept = match news {
+            StateNews::Whole(state) if !held.is_owned && !merged.is_stale => {
                 state.with_flags(state.parts().flags.without(StateFlags::ACK_WANTED))
             }
-            Told::Whole(_) | Told::Compressed(..) => held.state,
+            StateNews::Whole(_) | StateNews::Compressed(..) => held.state,
         };
         // The ends are of the state's protocol, since a merge of others has failed above.
         held.state = kept.with_peers(merged.peers).unwrap_or(kept).with_life(life);

@@ -46,7 +46,7 @@ fn end(host: &Namespace, number: u8, kind: &str, ends: [IpAddr; 2]) -> Result<Ba
     Ok(end)
 }
 
-/// Whether the server answers at ports 22 and 80 through a tunnel, and how many pings it answers.
+/// The answers of the server at ports 22 and 80 through a tunnel, and how many pings it answers.
 fn answers(lab: &Lab, kind: &str) -> Result<(String, u32)> {
     let [client, server] = [lab.client_address(Family::V4), lab.server_address(Family::V4)];
     let near = end(lab.client(), 1, kind, [client, server])?;

@@ -118,24 +118,28 @@ const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 /// usual run shows it.
 const ORDER: &str = "more than four streams displace the first in the line";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let last = told.last()?;
-    announced_by_one(told, last.is_announced_only_to_us()?, opens(last.frame)?)
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let last = observations.last()?;
+    announced_by_one(observations, last.is_announced_only_to_us()?, opens(last.frame)?)
 }
 
-fn expected(told: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
-    announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
+fn expected(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    announced_by_one(observations, unlike.is_only_ours()?, expected_port(line))
 }
 
 /// The rule by which only we expect a connection at a port, or only the kernel does.
-fn announced_by_one(told: &[Observation<'_>], more: bool, port: u16) -> Option<&'static str> {
+fn announced_by_one(
+    observations: &[Observation<'_>],
+    more: bool,
+    port: u16,
+) -> Option<&'static str> {
     if !more && (1..1024).contains(&port) {
         return Some(PRIVILEGED);
     }
     let (port, long) = (port.to_string(), (u32::from(port) + 65536).to_string());
-    let of_server = told.iter().filter(|told| told.from == Server && opens(told.frame).is_none());
+    let of_server = observations.iter().filter(|it| it.from == Server && opens(it.frame).is_none());
     let said = of_server
-        .map(|told| String::from_utf8(payload(told.frame)).expect("only ASCII is said"))
+        .map(|it| String::from_utf8(payload(it.frame)).expect("only ASCII is said"))
         .filter(|text| text.contains("CONNECT "));
     let said: Vec<String> = said.collect();
     let mut about_it = said.iter().filter(|text| text.contains(&port) || text.contains(&long));

@@ -133,42 +133,42 @@ const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 /// This is so rare that no seed of the usual run shows it.
 const BYTES: &str = "the numbers of PORT and 227 are bytes; the kernel takes larger ones";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let Observation { kernel, ours, .. } = told.last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let Observation { kernel, ours, .. } = observations.last()?;
     match (kernel.class, ours.class) {
         (Class::Lost, Class::Established) => Some(REFUSED),
-        (Class::Established, Class::Lost) if any(told, inside) => Some(INSIDE),
-        (Class::New, Class::Related) => expected(told, Unlike::OnlyOurs, ""),
-        (Class::Related, Class::New) => expected(told, Unlike::OnlyKernel, ""),
+        (Class::Established, Class::Lost) if any(observations, inside) => Some(INSIDE),
+        (Class::New, Class::Related) => expected(observations, Unlike::OnlyOurs, ""),
+        (Class::Related, Class::New) => expected(observations, Unlike::OnlyKernel, ""),
         _ => None,
     }
 }
 
 /// The rule for an expectation that only one of both has: an announcement that only one of both
 /// reads replaces an earlier expectation.
-fn expected(told: &[Observation<'_>], unlike: Unlike, _: &str) -> Option<&'static str> {
+fn expected(observations: &[Observation<'_>], unlike: Unlike, _: &str) -> Option<&'static str> {
     if unlike == Unlike::Time {
         return None;
     }
-    if !is_begun(told) {
+    if !is_begun(observations) {
         return (unlike == Unlike::OnlyKernel).then_some(BEGIN);
     }
-    if any(told, inside) {
+    if any(observations, inside) {
         Some(INSIDE)
-    } else if any(told, too_much) {
+    } else if any(observations, too_much) {
         Some(BYTES)
-    } else if is_unasked(told) {
+    } else if is_unasked(observations) {
         Some(ASKED)
     } else {
-        any(told, is_privileged).then_some(PRIVILEGED)
+        any(observations, is_privileged).then_some(PRIVILEGED)
     }
 }
 
 /// The payloads of the dialogue without repeated segments.
-fn said(told: &[Observation<'_>]) -> Vec<(Side, Vec<u8>)> {
-    let mut said: Vec<(Side, Vec<u8>)> = told
+fn said(observations: &[Observation<'_>]) -> Vec<(Side, Vec<u8>)> {
+    let mut said: Vec<(Side, Vec<u8>)> = observations
         .iter()
-        .map(|told| (told.from, payload(told.frame)))
+        .map(|it| (it.from, payload(it.frame)))
         .filter(|(_, bytes)| !bytes.is_empty())
         .collect();
     said.dedup();
@@ -176,16 +176,16 @@ fn said(told: &[Observation<'_>]) -> Vec<(Side, Vec<u8>)> {
 }
 
 /// True if both ends have begun as FTP does.
-fn is_begun(told: &[Observation<'_>]) -> bool {
-    let said = said(told);
+fn is_begun(observations: &[Observation<'_>]) -> bool {
+    let said = said(observations);
     let [(Server, greeting), (Client, first), ..] = &said[..] else { return false };
     let words: [&[u8]; 3] = [b"USER", b"FEAT", b"auth"];
     greeting.starts_with(b"220") && words.iter().any(|word| first.starts_with(word))
 }
 
 /// True if the server has named a port without a request, or inside a reply.
-fn is_unasked(told: &[Observation<'_>]) -> bool {
-    let said = said(told);
+fn is_unasked(observations: &[Observation<'_>]) -> bool {
+    let said = said(observations);
     let (mut asked, mut line) = (0, Vec::new());
     for (from, text) in &said {
         if *from == Server && text.windows(4).any(|it| it == b"214-") {
@@ -219,8 +219,8 @@ fn is_privileged(text: &[u8]) -> bool {
         || ports.clone().any(|port| text.contains(&format!(",{},{}", port >> 8, port & 0xff)))
 }
 
-fn any(told: &[Observation<'_>], is: fn(&[u8]) -> bool) -> bool {
-    told.iter().any(|told| is(&payload(told.frame)))
+fn any(observations: &[Observation<'_>], is: fn(&[u8]) -> bool) -> bool {
+    observations.iter().any(|it| is(&payload(it.frame)))
 }
 
 /// True if a line starts inside a segment.

@@ -111,27 +111,31 @@ const PIECES: &str = "messages may begin and end anywhere in segments";
 /// The kernel drops the second. This is so rare that no seed of the usual run shows it.
 const AGAIN: &str = "two connections may announce the same address and port";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let last = told.last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let last = observations.last()?;
     if last.kernel.class == Class::Lost && last.log.contains("cannot process") {
         return Some(AGAIN);
     }
-    announced_by_one(told, last.is_announced_only_to_us()?, visits(last.frame)?)
+    announced_by_one(observations, last.is_announced_only_to_us()?, visits(last.frame)?)
 }
 
-fn expected(told: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
-    announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
+fn expected(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    announced_by_one(observations, unlike.is_only_ours()?, expected_port(line))
 }
 
 /// The rule by which only we expect a connection at a port, or only the kernel does.
-fn announced_by_one(told: &[Observation<'_>], ours: bool, port: u16) -> Option<&'static str> {
-    let heard = told.iter().map(|told| (told, payload(told.frame)));
+fn announced_by_one(
+    observations: &[Observation<'_>],
+    ours: bool,
+    port: u16,
+) -> Option<&'static str> {
+    let heard = observations.iter().map(|it| (it, payload(it.frame)));
     let said: Vec<_> = heard.filter(|(_, bytes)| bytes.len() > SOUND.len()).collect();
     let only_one: &[&str] = if ours { &ONLY_OURS } else { &ONLY_KERNEL };
-    let mut announcing = said.iter().filter(|(told, bytes)| names(bytes, told.frame, port));
+    let mut announcing = said.iter().filter(|(it, bytes)| names(bytes, it.frame, port));
     let is_whole = |bytes: &[u8]| bytes[..4] == header(bytes.len());
-    let mut signalling = said.iter().filter(|(told, _)| is_signalling(told.frame));
-    if !ours && signalling.next().is_some_and(|(told, _)| told.from == Server) {
+    let mut signalling = said.iter().filter(|(it, _)| is_signalling(it.frame));
+    if !ours && signalling.next().is_some_and(|(it, _)| it.from == Server) {
         Some(FIRST)
     } else if announcing.any(|(_, bytes)| only_one.iter().any(|message| is(bytes, message))) {
         Some(if ours { ADDITIONS } else { OTHERS })

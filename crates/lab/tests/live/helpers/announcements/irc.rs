@@ -136,24 +136,28 @@ const AGAIN: &str = "a client may offer the same port through two servers";
 /// The kernel accepts any number of offers in a line. This is rare as well.
 const ONE: &str = "a line has one offer";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let last = told.last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let last = observations.last()?;
     if last.kernel.class == Class::Lost && last.log.contains("cannot add expectation") {
         return Some(AGAIN);
     }
-    announced_by_one(told, last.is_announced_only_to_us()?, opens(last.frame)?)
+    announced_by_one(observations, last.is_announced_only_to_us()?, opens(last.frame)?)
 }
 
-fn expected(told: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
-    announced_by_one(told, unlike.is_only_ours()?, expected_port(line))
+fn expected(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    announced_by_one(observations, unlike.is_only_ours()?, expected_port(line))
 }
 
 /// The rule by which only we expect a connection at a port, or only the kernel does.
-fn announced_by_one(told: &[Observation<'_>], ours: bool, port: u16) -> Option<&'static str> {
-    let mut said: Vec<String> = told
+fn announced_by_one(
+    observations: &[Observation<'_>],
+    ours: bool,
+    port: u16,
+) -> Option<&'static str> {
+    let mut said: Vec<String> = observations
         .iter()
-        .filter(|told| told.from == Client && opens(told.frame).is_none())
-        .map(|told| String::from_utf8(payload(told.frame)).expect("only ASCII is said"))
+        .filter(|it| it.from == Client && opens(it.frame).is_none())
+        .map(|it| String::from_utf8(payload(it.frame)).expect("only ASCII is said"))
         .filter(|text| !text.is_empty())
         .collect();
     // Without repeated segments.

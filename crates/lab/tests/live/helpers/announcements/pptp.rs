@@ -20,7 +20,9 @@ pub const PPTP: Comparison = Comparison {
     rule,
     rules: &[SEGMENTS, ROLES, SEVERAL],
     // Some rules show only in the lists.
-    lists_alike: |told| rule(told).is_none() && ends_what_it_has_heard_of(told),
+    lists_alike: |observations| {
+        rule(observations).is_none() && ends_what_it_has_heard_of(observations)
+    },
     expected: None,
 };
 
@@ -214,10 +216,10 @@ const SEVERAL: &str = "a control connection carries calls with several ids";
 /// the usual run shows it.
 const UNANSWERED: &str = "a requested call ends with the session, and not with another call";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let messages: Vec<(Side, Vec<u8>)> = told
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let messages: Vec<(Side, Vec<u8>)> = observations
         .iter()
-        .filter_map(|told| Some((told.from, payload(told.frame)?)))
+        .filter_map(|it| Some((it.from, payload(it.frame)?)))
         .filter(|(_, bytes)| !bytes.is_empty())
         .collect();
     let is_whole = |bytes: &[u8]| {
@@ -278,9 +280,9 @@ fn is_another_answered(mut kinds: impl Iterator<Item = u8>) -> bool {
 
 /// False if a call ends while the kernel lacks one of its ids. The kernel stores 0 for such an id.
 /// It then also ends connections that were never announced, because their sender's id is 0 too.
-fn ends_what_it_has_heard_of(told: &[Observation<'_>]) -> bool {
+fn ends_what_it_has_heard_of(observations: &[Observation<'_>]) -> bool {
     let (mut confirmed, mut pns, mut pac) = (false, None, None);
-    told.iter().filter_map(|told| payload(told.frame)).all(|bytes| {
+    observations.iter().filter_map(|it| payload(it.frame)).all(|bytes| {
         let [.., kind, _, _] = *bytes.get(..12).unwrap_or(&[0; 12]) else { return true };
         let id = |place: usize| bytes.get(place..place + 2).map(<[u8]>::to_vec);
         let done = |place: usize| bytes.get(place) == Some(&1);

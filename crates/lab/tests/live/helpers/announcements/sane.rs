@@ -107,20 +107,20 @@ const PRIVILEGED: &str = "no connection is expected at a port below 1024";
 /// To the kernel, port 0 replaces the earlier announcement.
 const NOBODY: &str = "port 0 announces nothing";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let Observation { kernel, ours, frame, .. } = told.last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let Observation { kernel, ours, frame, .. } = observations.last()?;
     opens(frame)?;
     match (kernel.class, ours.class) {
-        (Class::New, Class::Related) => expected(told, Unlike::OnlyOurs, ""),
-        (Class::Related, Class::New) => expected(told, Unlike::OnlyKernel, ""),
+        (Class::New, Class::Related) => expected(observations, Unlike::OnlyOurs, ""),
+        (Class::Related, Class::New) => expected(observations, Unlike::OnlyKernel, ""),
         _ => None,
     }
 }
 
-fn expected(told: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
-    let mut said: Vec<(Side, Vec<u8>)> = told
+fn expected(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+    let mut said: Vec<(Side, Vec<u8>)> = observations
         .iter()
-        .map(|told| (told.from, payload(told.frame)))
+        .map(|it| (it.from, payload(it.frame)))
         .filter(|(_, bytes)| !bytes.is_empty())
         .collect();
     // Without repeated segments.

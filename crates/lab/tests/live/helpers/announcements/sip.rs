@@ -184,26 +184,26 @@ const ENDED: &str = "a refusal after a BYE belongs to no INVITE";
 /// The kernel accepts an answer from any sender that repeats the number. This is as rare.
 const REGISTRAR: &str = "only the host that was asked answers a registration";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let Observation { kernel, ours, log, .. } = told.last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let Observation { kernel, ours, log, .. } = observations.last()?;
     let any = |is: &dyn Fn(&str) -> bool| {
-        told.iter().any(|told| is(&String::from_utf8_lossy(&payload(told.frame))))
+        observations.iter().any(|it| is(&String::from_utf8_lossy(&payload(it.frame))))
     };
     let is_ended = |text: &str| {
         text.starts_with("REGISTER")
             && (text.contains(";expires=0") || !text.to_lowercase().contains("expires"))
     };
     let mut registers = None;
-    let answers_itself = told.iter().any(|told| {
-        let text = String::from_utf8_lossy(&payload(told.frame)).to_lowercase();
+    let answers_itself = observations.iter().any(|it| {
+        let text = String::from_utf8_lossy(&payload(it.frame)).to_lowercase();
         if text.starts_with("register") {
-            registers = Some(told.from);
+            registers = Some(it.from);
         }
-        registers == Some(told.from) && text.starts_with("sip/2.0") && text.contains(" register\r")
+        registers == Some(it.from) && text.starts_with("sip/2.0") && text.contains(" register\r")
     });
     let mut said_bye = false;
-    let refused_after_bye = told.iter().any(|told| {
-        let text = String::from_utf8_lossy(&payload(told.frame)).to_lowercase();
+    let refused_after_bye = observations.iter().any(|it| {
+        let text = String::from_utf8_lossy(&payload(it.frame)).to_lowercase();
         said_bye |= text.starts_with("bye");
         let code = text.strip_prefix("sip/2.0 ");
         said_bye && code.is_some_and(|code| code.starts_with(['4', '5', '6']))

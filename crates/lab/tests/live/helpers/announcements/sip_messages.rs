@@ -261,9 +261,9 @@ fn kernels(calls: &[Call]) -> Result<Vec<Option<String>>> {
         orders += &(hex(&message.frame) + "\n");
     }
     let player = player(&namespace, PLAYER.as_bytes())?.input(orders);
-    let told = player.limit(std::time::Duration::from_secs(120)).check()?;
+    let output = player.limit(std::time::Duration::from_secs(120)).check()?;
     let read = |line: &str| String::from_utf8(payload(&bytes(line))).unwrap();
-    Ok(told.lines().map(|line| (line != "lost").then(|| read(line))).collect())
+    Ok(output.lines().map(|line| (line != "lost").then(|| read(line))).collect())
 }
 
 /// The messages that come out of our table.
@@ -274,16 +274,17 @@ fn ours(call: &Call) -> Vec<Option<String>> {
     let outside = Addresses::one(OUTSIDE.parse().unwrap());
     let masquerade = Request { addresses: Some(outside), ..Request::of(TranslatedEnd::Source) };
     let each = call.messages.iter().map(|Message { frame, .. }| {
+        let mut edits = Vec::new();
         let passed = own.offer(frame, |table, tracked, packet, context| {
             if let Some(id) = tracked.connection.filter(|_| tracked.fresh) {
                 let supply = Supply { own: BucketPorts::ALL, seed: 1, hash: &hash };
                 table.translate(id, &masquerade, supply, context).unwrap();
                 table.make_reply_unique(id, supply, context).unwrap();
             }
-            table.accept(tracked, packet, context)
+            table.accept_with_edits(tracked, packet, &mut edits, context)
         });
         let mut text = payload(frame);
-        for edit in own.table.take_edits().into_iter().rev() {
+        for edit in edits.into_iter().rev() {
             text.splice(edit.place, edit.text);
         }
         let is_lost = matches!(passed.verdict, Verdict::Drop(_));

@@ -72,17 +72,17 @@ fn message(talk: &mut Talk) -> Vec<u8> {
 const REQUEST: &str = "a request has a file name and a mode";
 const SERVER: &str = "a server sends no requests";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let last = told.last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let last = observations.last()?;
     match (last.kernel.class, last.ours.class) {
-        (Class::Related, Class::New) => expected(told, Unlike::OnlyKernel, ""),
+        (Class::Related, Class::New) => expected(observations, Unlike::OnlyKernel, ""),
         _ => None,
     }
 }
 
-fn expected(told: &[Observation<'_>], unlike: Unlike, _: &str) -> Option<&'static str> {
+fn expected(observations: &[Observation<'_>], unlike: Unlike, _: &str) -> Option<&'static str> {
     let asks = |is_such: &dyn Fn(Side, &[u8]) -> bool| {
-        let said = told.iter().map(|told| (told.from, payload(told.frame)));
+        let said = observations.iter().map(|it| (it.from, payload(it.frame)));
         let mut requests = said.filter(|(_, it)| matches!(it[..], [0, 1 | 2, ..]));
         requests.any(|(from, it)| is_such(from, &it))
     };

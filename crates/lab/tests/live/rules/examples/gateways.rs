@@ -79,32 +79,41 @@ fn play(
 ) -> Result<Vec<Steps>> {
     let interfaces: Vec<_> = site.cables.iter().map(|cable| cable.name).collect();
     let expected = elsewhere.map(|talks| {
-        let count = |frames: &Vec<Frame>| {
-            frames.iter().filter(|frame| !is_left_silent(site, frame)).count()
+        let step = |frames: &Vec<Frame>| {
+            let (optional, due): (Vec<_>, Vec<_>) =
+                frames.iter().partition(|frame| is_left_silent(site, frame));
+            let optional: Vec<_> = optional.into_iter().map(json_of).collect();
+            json!({"count": due.len(), "optional": optional})
         };
-        let counts = |steps: &Steps| steps.iter().map(count).collect::<Vec<_>>();
-        talks.iter().map(counts).collect::<Vec<_>>()
+        let expected = |steps: &Steps| steps.iter().map(step).collect::<Vec<_>>();
+        talks.iter().map(expected).collect::<Vec<_>>()
     });
     let order = json!({"interfaces": interfaces, "talks": talks, "expected": expected});
     let order = namespace.write_file("order.json", order.to_string().as_bytes())?;
     let hosts = player(namespace, include_bytes!("hosts.py"))?.args([order]);
-    let told = hosts.limit(Duration::from_secs(60)).check()?;
+    let output = hosts.limit(Duration::from_secs(60)).check()?;
     let steps = |line: &str| {
         let steps: Vec<Vec<Value>> = serde_json::from_str(line).expect("a list of steps");
         steps.iter().map(|frames| frames.iter().map(frame).collect()).collect()
     };
-    Ok(told.lines().map(steps).collect())
+    Ok(output.lines().map(steps).collect())
 }
 
-fn frame(told: &Value) -> Frame {
+fn frame(entry: &Value) -> Frame {
     let text = |value: &Value| value.as_str().expect("text").to_owned();
-    let ends = told["ends"].as_array().expect("a list");
+    let ends = entry["ends"].as_array().expect("a list");
     let end = |pair: &[Value]| (text(&pair[0]), pair[1].as_u64().expect("a port") as u16);
     Frame {
-        at: text(&told["at"]),
-        what: text(&told["what"]),
+        at: text(&entry["at"]),
+        what: text(&entry["what"]),
         ends: ends.chunks(2).map(end).collect(),
     }
+}
+
+/// A frame as the player prints it.
+fn json_of(frame: &Frame) -> Value {
+    let ends = frame.ends.iter().flat_map(|(address, port)| [json!(address), json!(port)]);
+    json!({"at": frame.at, "what": frame.what, "ends": ends.collect::<Vec<_>>()})
 }
 
 /// Runs the talks with the kernel as the gateway.

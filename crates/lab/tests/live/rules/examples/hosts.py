@@ -3,10 +3,11 @@
 
 The far end of the gateway's interface "lan0" is "far-lan0", and so on. The program takes a file
 with JSON: "interfaces", their names; "talks", exchanges of hosts; and "expected", which may be
-null: for each talk the number of frames that each of its steps caused in another run. Without
-"expected" the gateway is the kernel: the frames of a step arrive before a mark that follows them
-through the same cables. With it the gateway is a program, and this one waits for as many frames as
-in the other run.
+null: for each step of each talk the number of frames ("count") that it caused in another run, and
+the frames ("optional") that this run may leave out. Without "expected" the gateway is the kernel:
+the frames of a step arrive before a mark that follows them through the same cables. With it the
+gateway is a program, and this one waits for as many frames as in the other run. It does not wait
+for optional frames, and drops one that comes during a later step.
 
 A talk has a "kind", the interface "at" which it starts, the addresses "from" and "to", and the
 ports "sport" and "dport". A host answers to the addresses in the packet that it got, so the answer
@@ -23,6 +24,7 @@ import struct
 import sys
 import time
 import zlib
+from collections import Counter
 
 from cables import cable, received, station
 
@@ -53,6 +55,10 @@ class Packet:
     def __init__(self, source, destination, protocol, body, hops=64, cut=0):
         self.source, self.destination = map(ipaddress.ip_address, (source, destination))
         self.protocol, self.body, self.hops, self.cut = protocol, body, hops, cut
+
+    def end(self):
+        """The sender's end."""
+        return str(self.source), struct.unpack_from("!H", self.body)[0]
 
     def pseudo(self, length):
         ends = self.source.packed + self.destination.packed
@@ -210,6 +216,8 @@ class Came:
 class Cables:
     def __init__(self, interfaces, waits):
         self.waits, self.marks, self.in_vain = waits, 0, 0
+        # Optional frames of former steps that have not come.
+        self.late = Counter()
         self.far, self.near, self.macs = {}, {}, {}
         for name in interfaces:
             self.far[name] = cable(f"far-{name}")
@@ -256,17 +264,41 @@ class Cables:
             for name in self.far:
                 self.mark(name, self.near[name], self.far[name], came)
             return came
+        count = expected["count"]
+        # The two runs may choose other ends, but both refuse the packet that was sent.
+        end = packets[0].end()
+        optional = Counter((it["at"], it["what"], end) for it in expected["optional"])
         patience = PATIENCE if self.in_vain < TIMES else LESS_PATIENCE
-        until = time.monotonic() + (patience if expected else GRACE)
-        while len(came) < expected or expected == 0:
+        until = time.monotonic() + (patience if count else GRACE)
+        while len(came) < count or count == 0:
             left = until - time.monotonic()
             if left <= 0:
-                self.in_vain += expected > 0
+                self.in_vain += count > 0
                 break
             select.select(list(self.far.values()), [], [], left)
             for name, opened in self.far.items():
-                came += (it for it in self.received(name, opened) if isinstance(it, Came))
+                frames = (it for it in self.received(name, opened) if isinstance(it, Came))
+                came += (it for it in frames if not self.is_late(it, optional))
+        self.late += optional
         return came
+
+    def is_late(self, frame, optional):
+        """True for an optional frame of a former step."""
+        told = frame.told()
+        it = told["at"], told["what"], refused_end(told)
+        if optional[it]:
+            optional[it] -= 1
+            return False
+        if not self.late[it]:
+            return False
+        self.late[it] -= 1
+        return True
+
+
+def refused_end(told):
+    """The end whose packet this reset or error refuses."""
+    ends = told["ends"]
+    return tuple(ends[4:6] or ends[2:4])
 
 
 class Talk:
@@ -277,7 +309,8 @@ class Talk:
     def step(self, at, *packets):
         """Sends packets. Returns the frame that arrived if it is exactly one and no refusal."""
         number = len(self.steps)
-        expected = self.expected[number] if number < len(self.expected) else 0
+        nothing = {"count": 0, "optional": []}
+        expected = self.expected[number] if number < len(self.expected) else nothing
         came = self.cables.step(at, packets, expected)
         # Resets and errors may precede forwarded frames, and fragments may come in any order.
         came.sort(key=lambda it: (it.at, it.what))

@@ -22,7 +22,7 @@ use crate::scenario::{beside_others, different_objects, stateway_binary};
 /// The number of exchanges through each ruleset.
 const TALKS: usize = 250;
 /// The number of differences that a failure lists.
-const TOLD: usize = 8;
+const MOST_LISTED: usize = 8;
 
 fn example(name: &str) -> String {
     let path = format!("{}/../../examples/rulesets/{name}.nft", env!("CARGO_MANIFEST_DIR"));
@@ -129,9 +129,9 @@ fn are_chosen(choice: &Choice, theirs: &(String, u16), ours: &(String, u16)) -> 
 }
 
 /// Checks that the translated ends of an exchange stay the same.
-fn moved(talks: &[Value], told: &Outcome) -> Vec<String> {
+fn moved(talks: &[Value], outcome: &Outcome) -> Vec<String> {
     let mut found = Vec::new();
-    for (talk, steps) in talks.iter().zip(&told.talks) {
+    for (talk, steps) in talks.iter().zip(&outcome.talks) {
         let asked: Vec<_> = steps.iter().flatten().filter(|it| it.ends.len() == 2).collect();
         let back = |frame: &Frame| {
             frame.ends[1].0 == talk["from"].as_str().expect("text")
@@ -165,8 +165,8 @@ fn compare(site: &Site, rules: &str, talks: &[Value]) -> Result<(Outcome, Vec<St
 }
 
 fn is_nothing(found: &[String]) {
-    let told: Vec<_> = found.iter().take(TOLD).map(String::as_str).collect();
-    assert!(found.is_empty(), "{} differences:\n{}", found.len(), told.join("\n"));
+    let first: Vec<_> = found.iter().take(MOST_LISTED).map(String::as_str).collect();
+    assert!(found.is_empty(), "{} differences:\n{}", found.len(), first.join("\n"));
 }
 
 fn are_the_same(site: &Site, rules: &str, talks: &[Value]) -> Result<()> {

@@ -6,27 +6,27 @@ use flow::Timestamp;
 use ruleset::Step;
 
 use super::generate::{Case, Traffic};
-use super::kernel::Judged;
+use super::kernel::CaseOutcome;
 use super::stateway::{Ours, imported, segment_size};
 use crate::scenario::{different_objects, hex};
 
 /// None if nft could not list the case.
-pub fn differences(case: &Case, judged: &Judged, traffic: Traffic) -> Option<String> {
+pub fn differences(case: &Case, outcome: &CaseOutcome, traffic: Traffic) -> Option<String> {
     let mut found = String::new();
-    let [before, after] = judged.listed.as_ref()?;
+    let [before, after] = outcome.listed.as_ref()?;
     let ruleset = match imported(before) {
         Ok(ruleset) => ruleset,
         Err(refused) => return Some(refused),
     };
-    let begin = Timestamp::ZERO.after(judged.answers[0].at);
-    let mut indexed = Ours::new(ruleset.clone(), traffic, true, (judged.wall, judged.cpu), begin);
-    let mut linear = Ours::new(ruleset, traffic, false, (judged.wall, judged.cpu), begin);
-    assert_eq!(judged.answers.len(), case.packets.len());
+    let begin = Timestamp::ZERO.after(outcome.answers[0].at);
+    let mut indexed = Ours::new(ruleset.clone(), traffic, true, (outcome.wall, outcome.cpu), begin);
+    let mut linear = Ours::new(ruleset, traffic, false, (outcome.wall, outcome.cpu), begin);
+    assert_eq!(outcome.answers.len(), case.packets.len());
     let mut end = Timestamp::ZERO;
-    for (number, (packet, answer)) in case.packets.iter().zip(&judged.answers).enumerate() {
+    for (number, (packet, answer)) in case.packets.iter().zip(&outcome.answers).enumerate() {
         end = Timestamp::ZERO.after(answer.at);
-        let ours = indexed.judge(packet, answer, end);
-        assert_eq!(linear.judge(packet, answer, end), ours, "with and without index");
+        let ours = indexed.evaluate(packet, answer, end);
+        assert_eq!(linear.evaluate(packet, answer, end), ours, "with and without index");
         let mut different = Vec::new();
         match (&answer.out, ours.passes) {
             (Some(_), false) => different.push("the kernel's passes".to_owned()),

@@ -29,7 +29,7 @@ pub struct Answer {
 
 /// The outcome of a case.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct CaseOutcome {
     /// The rules that `nft` accepted. It refuses those whose parts exclude each other.
     pub rules: String,
     /// The rules as `nft` lists them before and after the packets; none if `nft` can not list them.
@@ -38,7 +38,7 @@ pub struct Judged {
     /// Nanoseconds from the times of sending to the time since 1970, and seconds that the local
     /// time is ahead of UTC.
     pub wall: (i64, i32),
-    /// The CPU that judged all packets.
+    /// The CPU that evaluated the rules for all packets.
     pub cpu: u32,
 }
 
@@ -65,7 +65,7 @@ impl Kernel {
     ///
     /// # Errors
     /// If `nft` does not accept a case.
-    pub fn judge(&self, cases: &[Case]) -> Result<Vec<Judged>> {
+    pub fn run(&self, cases: &[Case]) -> Result<Vec<CaseOutcome>> {
         const LIMIT: Duration = Duration::from_secs(120);
         let mut orders = String::new();
         for case in cases {
@@ -80,15 +80,15 @@ impl Kernel {
         let orders = self.namespace.write_file("cases", orders.as_bytes())?;
         let player = player(&self.namespace, include_bytes!("player.py"))?;
         let player = player.args([&self.cpu.to_string(), &orders]);
-        let told = player.limit(LIMIT).check()?;
-        Ok(told.lines().map(read).collect())
+        let output = player.limit(LIMIT).check()?;
+        Ok(output.lines().map(read).collect())
     }
 }
 
-fn read(line: &str) -> Judged {
-    let told: Value = serde_json::from_str(line).expect("the player prints JSON");
+fn read(line: &str) -> CaseOutcome {
+    let printed: Value = serde_json::from_str(line).expect("the player prints JSON");
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let answers = told["packets"].as_array().expect("a list").iter().map(|packet| Answer {
+    let answers = printed["packets"].as_array().expect("a list").iter().map(|packet| Answer {
         at: Duration::from_micros(packet["at"].as_u64().expect("a time")),
         out: packet["out"].as_str().map(|frame| {
             let side = if packet["side"] == "client" { Side::Client } else { Side::Server };
@@ -96,14 +96,14 @@ fn read(line: &str) -> Judged {
         }),
         refused: text(&packet["answer"]),
     });
-    Judged {
-        rules: text(&told["rules"]).expect("rules"),
-        listed: text(&told["before"]).zip(text(&told["after"])).map(Into::into),
+    CaseOutcome {
+        rules: text(&printed["rules"]).expect("rules"),
+        listed: text(&printed["before"]).zip(text(&printed["after"])).map(Into::into),
         answers: answers.collect(),
-        cpu: told["cpu"].as_u64().and_then(|cpu| cpu.try_into().ok()).expect("a number"),
+        cpu: printed["cpu"].as_u64().and_then(|cpu| cpu.try_into().ok()).expect("a number"),
         wall: (
-            told["ahead"].as_i64().expect("a number"),
-            told["zone"].as_i64().and_then(|zone| zone.try_into().ok()).expect("seconds"),
+            printed["ahead"].as_i64().expect("a number"),
+            printed["zone"].as_i64().and_then(|zone| zone.try_into().ok()).expect("seconds"),
         ),
     }
 }

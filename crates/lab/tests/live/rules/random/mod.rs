@@ -23,7 +23,7 @@ use crate::scenario::{beside_others, seeds};
 /// The number of cases of each kind, unless `STATEWAY_SEEDS` gives another.
 const SEEDS: u64 = 700;
 /// The number of differences that a failure lists.
-const TOLD: usize = 3;
+const MOST_LISTED: usize = 3;
 /// The number of cases that a namespace gets at a time.
 const BATCH: u64 = 20;
 
@@ -49,7 +49,7 @@ struct Comparison {
     next: AtomicU64,
     packets: AtomicU64,
     passed: AtomicU64,
-    told: Mutex<Vec<String>>,
+    failures: Mutex<Vec<String>>,
     is_over: AtomicBool,
 }
 
@@ -64,17 +64,17 @@ impl Comparison {
                 break;
             }
             let cases: Vec<_> = batch.clone().map(|seed| case(seed, self.traffic)).collect();
-            let judged = kernel.judge(&cases)?;
-            assert_eq!(judged.len(), cases.len());
-            for ((seed, case), judged) in batch.zip(&cases).zip(&judged) {
-                let Some(differences) = differences(case, judged, self.traffic) else { continue };
-                let passed = judged.answers.iter().filter(|answer| answer.out.is_some()).count();
-                self.packets.fetch_add(judged.answers.len() as u64, Ordering::Relaxed);
+            let outcomes = kernel.run(&cases)?;
+            assert_eq!(outcomes.len(), cases.len());
+            for ((seed, case), outcome) in batch.zip(&cases).zip(&outcomes) {
+                let Some(differences) = differences(case, outcome, self.traffic) else { continue };
+                let passed = outcome.answers.iter().filter(|answer| answer.out.is_some()).count();
+                self.packets.fetch_add(outcome.answers.len() as u64, Ordering::Relaxed);
                 self.passed.fetch_add(passed as u64, Ordering::Relaxed);
                 if !differences.is_empty() {
-                    let mut told = self.told.lock().expect("nobody panics");
-                    told.push(format!("seed {seed}:\n{differences}\n{}", judged.rules));
-                    self.is_over.fetch_or(told.len() >= TOLD, Ordering::Relaxed);
+                    let mut failures = self.failures.lock().expect("nobody panics");
+                    failures.push(format!("seed {seed}:\n{differences}\n{}", outcome.rules));
+                    self.is_over.fetch_or(failures.len() >= MOST_LISTED, Ordering::Relaxed);
                 }
             }
         }
@@ -90,7 +90,7 @@ fn compare(traffic: Traffic) -> Result<()> {
         seeds,
         packets: AtomicU64::new(0),
         passed: AtomicU64::new(0),
-        told: Mutex::default(),
+        failures: Mutex::default(),
         is_over: AtomicBool::new(false),
     };
     // The kernel makes a process that changes its rules wait, so there are more players than CPUs.
@@ -101,11 +101,11 @@ fn compare(traffic: Traffic) -> Result<()> {
             (0..players).map(|cpu| scope.spawn(move || comparison.take(cpu))).collect();
         players.into_iter().try_for_each(|player| player.join().expect("it does not panic"))
     })?;
-    let Comparison { packets, passed, told, .. } = comparison;
+    let Comparison { packets, passed, failures, .. } = comparison;
     let (packets, passed) = (packets.into_inner(), passed.into_inner());
     println!("{packets} packets, {passed} of them passed");
-    let told = told.into_inner().expect("nobody panics");
-    assert!(told.is_empty(), "{}", told.join("\n"));
+    let failures = failures.into_inner().expect("nobody panics");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
     // If all packets passed or none, the cases would show nothing. Translated traffic passes
     // mostly, because only a packet that passes shows its translation.
     let most =

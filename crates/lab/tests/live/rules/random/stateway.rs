@@ -26,7 +26,7 @@ pub struct Ours {
 
 /// The decision of the rules about a packet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judgement {
+pub struct PacketOutcome {
     pub passes: bool,
     /// The answer to the sender of a refused packet.
     pub refused: Option<String>,
@@ -43,7 +43,7 @@ struct Passing {
     mark: u32,
     said: Option<Said>,
     notrack: bool,
-    judgement: Judgement,
+    outcome: PacketOutcome,
 }
 
 /// A ruleset from nft's listing, or the reason for a refusal.
@@ -111,13 +111,13 @@ impl Ours {
 
     /// The decision of the rules about a packet. If they leave a choice, this takes the kernel's
     /// choice after a check that they allow it.
-    pub fn judge(&mut self, packet: &Packet, answer: &Answer, now: Timestamp) -> Judgement {
+    pub fn evaluate(&mut self, packet: &Packet, answer: &Answer, now: Timestamp) -> PacketOutcome {
         let mut passing = Passing {
             frame: packet.frame.clone(),
             mark: 0,
             said: None,
             notrack: false,
-            judgement: Judgement {
+            outcome: PacketOutcome {
                 passes: true,
                 refused: None,
                 segment_size: segment_size(&packet.frame),
@@ -146,24 +146,24 @@ impl Ours {
                 let said = passing.said.as_mut().expect("it is new");
                 match translation::follow(&nat, &mut passing.frame, answer, output) {
                     Ok(()) => said.translated(nat.kind, &read(&passing.frame)),
-                    Err(why) => passing.judgement.mistranslated = Some(why),
+                    Err(why) => passing.outcome.mistranslated = Some(why),
                 }
             }
-            if !passing.judgement.passes {
+            if !passing.outcome.passes {
                 break;
             }
         }
         if let Some((side, out)) = &answer.out
-            && passing.judgement.passes
+            && passing.outcome.passes
         {
             let changed = translation::difference(&passing.frame, out);
             let changed = changed.or_else(|| (*side != output).then(|| format!("to {side:?}")));
-            passing.judgement.mistranslated = passing.judgement.mistranslated.or(changed);
+            passing.outcome.mistranslated = passing.outcome.mistranslated.or(changed);
         }
         if let Some(said) = &passing.said {
-            self.connections.conclude(said, passing.judgement.passes, now);
+            self.connections.conclude(said, passing.outcome.passes, now);
         }
-        passing.judgement
+        passing.outcome
     }
 
     fn hook(
@@ -197,7 +197,7 @@ impl Ours {
             connection,
         };
         let Self { program, state, .. } = &mut *self;
-        let steps = &mut passing.judgement.steps;
+        let steps = &mut passing.outcome.steps;
         let outcome =
             explain(program, hook, &view, state, now, &mut |step| steps.push((hook, step)));
         passing.mark = outcome.mark.unwrap_or(passing.mark);
@@ -219,17 +219,17 @@ impl Ours {
             let network = read(&passing.frame);
             wire::checksum::fill_transport(&mut passing.frame, &network);
         }
-        passing.judgement.segment_size = segment_size(&passing.frame);
-        passing.judgement.passes = outcome.decision == Decision::Accept;
+        passing.outcome.segment_size = segment_size(&passing.frame);
+        passing.outcome.passes = outcome.decision == Decision::Accept;
         if let Decision::Reject(reject) = outcome.decision {
-            passing.judgement.refused = told(reject, &network);
+            passing.outcome.refused = answer_to_sender(reject, &network);
         }
         outcome.nat
     }
 }
 
 /// The answer to the sender of a refused packet.
-fn told(reject: Reject, network: &Network) -> Option<String> {
+fn answer_to_sender(reject: Reject, network: &Network) -> Option<String> {
     // The kernel expects a checksum in such a packet, which has none, and sends no answer.
     if network.protocol == NUMBERLESS {
         return None;

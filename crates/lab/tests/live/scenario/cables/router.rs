@@ -119,8 +119,8 @@ impl Router {
         sent.iter().chain(&ends).for_each(|sent| order(&mut text, sent));
         let file = self.hosts.write_file("frames", text.as_bytes())?;
         let player = player(&self.hosts, include_bytes!("packets.py"))?.args([file]);
-        let told = player.limit(LIMIT).check()?;
-        let fates: Vec<Fate> = told.lines().map(read).collect();
+        let output = player.limit(LIMIT).check()?;
+        let fates: Vec<Fate> = output.lines().map(read).collect();
         assert_eq!(fates.len(), sent.len());
         Ok(fates)
     }
@@ -136,8 +136,8 @@ impl Router {
         }
         let file = self.hosts.write_file("frames", text.as_bytes())?;
         let player = player(&self.hosts, include_bytes!("burst.py"))?.args([file]);
-        let told = player.limit(LIMIT).check()?;
-        let came = told.lines().filter_map(|line| line.split_once(' '));
+        let output = player.limit(LIMIT).check()?;
+        let came = output.lines().filter_map(|line| line.split_once(' '));
         Ok(came.map(|(name, frame)| Sent { side: side(name), frame: bytes(frame) }).collect())
     }
 }
@@ -158,8 +158,8 @@ fn side(name: &str) -> Side {
 }
 
 fn read(line: &str) -> Fate {
-    let told: Value = serde_json::from_str(line).expect("the player prints JSON");
-    let list = |key: &str| told[key].as_array().expect("a list");
+    let printed: Value = serde_json::from_str(line).expect("the player prints JSON");
+    let list = |key: &str| printed[key].as_array().expect("a list");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     let out = list("out").iter().map(|out| (side(&text(&out[0])), bytes(&text(&out[1]))));
     let answers = list("answers").iter().map(|answer| bytes(&text(answer))).collect();

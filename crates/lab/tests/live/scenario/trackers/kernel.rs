@@ -168,8 +168,8 @@ impl Kernel {
         let (orders, order) = orders(dialogues, pause);
         let limit = Duration::from_secs(60) + 4 * pause;
         let player = player(&self.namespace, include_bytes!("player.py"))?;
-        let told = player.input(orders).limit(limit).check()?;
-        let mut lines = told.lines();
+        let output = player.input(orders).limit(limit).check()?;
+        let mut lines = output.lines();
         let answers = order.into_iter().map(|(dialogue, step)| {
             let line = lines.next().expect("an answer to each order");
             let mut words = line.splitn(3, ' ');

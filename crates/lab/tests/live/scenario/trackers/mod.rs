@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use conntrack::DropCause;
+use conntrack::TrackingCause;
 use lab::Result;
 
 use self::dialogue::{Dialogue, Side, Step};
@@ -27,7 +27,7 @@ pub const BATCH: u64 = 500;
 /// A pause after which an entry with one second left has timed out.
 pub const A_SECOND_IS_OVER: Duration = Duration::from_millis(1200);
 /// The number of dialogues that a failure lists.
-const TOLD: usize = 5;
+const MOST_LISTED: usize = 5;
 
 /// The largest delay in seconds until the kernel lists its expectations.
 const SLACK_S: u64 = 20;
@@ -88,7 +88,7 @@ pub struct Observation<'a> {
     /// The kernel's log message.
     pub log: &'a str,
     pub ours: Outcome,
-    pub why: Option<DropCause>,
+    pub why: Option<TrackingCause>,
     at: Duration,
     took: Duration,
     /// A description of the change to the timer just before, for the transcript.
@@ -144,7 +144,7 @@ impl Comparison {
         let mut totals = Totals::default();
         let seeds = seeds(self.seeds);
         let mut seed = seeds.start;
-        while seed < seeds.end && totals.unexplained.len() < TOLD {
+        while seed < seeds.end && totals.unexplained.len() < MOST_LISTED {
             let batch = seed / BATCH;
             let end = seeds.end.min((batch + 1) * BATCH);
             let dialogues: Vec<Dialogue> = (seed..end).map(self.generate).collect();
@@ -166,7 +166,7 @@ impl Comparison {
             self.name
         );
         assert!(undecided * 20 <= dialogues, "{undecided} of {dialogues} dialogues are undecided");
-        unexplained.truncate(TOLD);
+        unexplained.truncate(MOST_LISTED);
         assert!(unexplained.is_empty(), "{}", unexplained.join("\n"));
         // Seeds given by the caller need not meet all rules.
         for rule in self.rules.iter().filter(|_| std::env::var("STATEWAY_SEEDS").is_err()) {
@@ -184,33 +184,33 @@ impl Comparison {
         [listed, expected]: &[Vec<String>; 2],
         totals: &mut Totals,
     ) {
-        let mut told = told(dialogues, answers, &mut ours);
+        let mut all = observe(dialogues, answers, &mut ours);
         totals.dialogues += dialogues.len();
-        totals.packets += told.iter().map(Vec::len).sum::<usize>();
+        totals.packets += all.iter().map(Vec::len).sum::<usize>();
         let mut differ = HashSet::new();
-        for (dialogue, told) in dialogues.iter().zip(&mut told) {
+        for (dialogue, observations) in dialogues.iter().zip(&mut all) {
             let ends = together(dialogue);
-            if !(self.lists_alike)(told) {
+            if !(self.lists_alike)(observations) {
                 differ.insert(ends.clone());
             }
-            let Some(at) = told.iter().position(|told| !told.agrees()) else { continue };
+            let Some(at) = observations.iter().position(|it| !it.agrees()) else { continue };
             // A difference causes further differences.
-            told.truncate(at + 1);
+            observations.truncate(at + 1);
             differ.insert(ends);
             if let Some(time) = self.turns_after
-                && let Some((last, before)) = told.split_last()
+                && let Some((last, before)) = observations.split_last()
                 && before.iter().any(|before| last.straddles(before, time))
             {
                 totals.undecided += 1;
                 continue;
             }
-            match (self.rule)(told) {
+            match (self.rule)(observations) {
                 Some(rule) => *totals.rules.entry(rule).or_default() += 1,
                 None => totals.unexplained.push(format!(
                     "{} seed {}, {tunables:?}\n{}",
                     self.name,
                     dialogue.seed,
-                    transcript(told)
+                    transcript(observations)
                 )),
             }
         }
@@ -225,13 +225,13 @@ impl Comparison {
             if differ.contains(&together(&dialogues[number])) {
                 continue;
             }
-            match rule(&told[number], unlike, line) {
+            match rule(&all[number], unlike, line) {
                 Some(rule) => *totals.rules.entry(rule).or_default() += 1,
                 None => totals.unexplained.push(format!(
                     "{} seed {}, {unlike:?}: {line}\n{}",
                     self.name,
                     dialogues[number].seed,
-                    transcript(&told[number])
+                    transcript(&all[number])
                 )),
             }
         }
@@ -245,12 +245,12 @@ fn together(dialogue: &Dialogue) -> String {
 
 /// Sends the packets that the kernel has answered through our tracker. Returns the results by
 /// dialogue.
-fn told<'a>(
+fn observe<'a>(
     dialogues: &'a [Dialogue],
     answers: &'a [Answer],
     ours: &mut Ours,
 ) -> Vec<Vec<Observation<'a>>> {
-    let mut told: Vec<Vec<Observation<'_>>> = dialogues.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<Vec<Observation<'_>>> = dialogues.iter().map(|_| Vec::new()).collect();
     let mut aged = vec![String::new(); dialogues.len()];
     let keys: Vec<_> = dialogues.iter().map(|dialogue| dialogue.key().0).collect();
     for answer in answers {
@@ -261,7 +261,7 @@ fn told<'a>(
                 let (ours, why) = ours.track(frame, key, answer);
                 let (took, aged) = (*until - *at, std::mem::take(&mut aged[*number]));
                 let at = *at;
-                told[*number].push(Observation {
+                all[*number].push(Observation {
                     from: *from,
                     frame,
                     kernel,
@@ -280,16 +280,16 @@ fn told<'a>(
             (step, said) => panic!("{said:?} of {step:?}"),
         }
     }
-    told
+    all
 }
 
-fn transcript(told: &[Observation<'_>]) -> String {
+fn transcript(observations: &[Observation<'_>]) -> String {
     let mut text = String::new();
-    for told in told {
-        let Observation { from, frame, kernel, log, ours, why, aged, .. } = told;
+    for observation in observations {
+        let Observation { from, frame, kernel, log, ours, why, aged, .. } = observation;
         let why = why.map_or(String::new(), |why| why.to_string());
         writeln!(text, "{aged}  {}", outline(*from, frame)).unwrap();
-        if told.agrees() {
+        if observation.agrees() {
             writeln!(text, "    {ours}. {why}").unwrap();
         } else {
             writeln!(text, "    kernel: {kernel}. {log}").unwrap();

@@ -1,12 +1,12 @@
 //! The reasons for invalid packets, in the words of the kernel's log.
 
-use conntrack::DropCause;
+use conntrack::TrackingCause;
 use conntrack::proto::tcp::Invalid;
 use flow::DropReason;
 
 /// True unless the kernel has logged another reason than ours. The words are those of Linux 6;
 /// unknown words count as agreement.
-pub fn agree(why: Option<DropCause>, log: &str) -> bool {
+pub fn agree(why: Option<TrackingCause>, log: &str) -> bool {
     let known = [
         "SEQ is over upper bound",
         "ACK is over upper bound",
@@ -17,16 +17,16 @@ pub fn agree(why: Option<DropCause>, log: &str) -> bool {
     ];
     let Some(theirs) = known.iter().find(|words| log.contains(**words)) else { return true };
     let (words, bound) = match why {
-        Some(DropCause::Tcp { check: Invalid::SequenceOver { highest, .. }, .. }) => {
+        Some(TrackingCause::Tcp { check: Invalid::SequenceOver { highest, .. }, .. }) => {
             ("SEQ is over upper bound", Some(highest))
         }
-        Some(DropCause::Tcp { check: Invalid::AckOver { highest, .. }, .. }) => {
+        Some(TrackingCause::Tcp { check: Invalid::AckOver { highest, .. }, .. }) => {
             ("ACK is over upper bound", Some(highest))
         }
-        Some(DropCause::Tcp { check: Invalid::ResetUnder { .. }, .. }) => ("invalid rst", None),
-        Some(DropCause::Tcp { check: Invalid::State { .. }, .. }) => ("invalid, state", None),
-        Some(DropCause::Tcp { check: Invalid::Flags { .. }, .. }) => ("flag combination", None),
-        Some(DropCause::Reason(DropReason::BadChecksum)) => ("bad checksum", None),
+        Some(TrackingCause::Tcp { check: Invalid::ResetUnder { .. }, .. }) => ("invalid rst", None),
+        Some(TrackingCause::Tcp { check: Invalid::State { .. }, .. }) => ("invalid, state", None),
+        Some(TrackingCause::Tcp { check: Invalid::Flags { .. }, .. }) => ("flag combination", None),
+        Some(TrackingCause::Reason(DropReason::BadChecksum)) => ("bad checksum", None),
         _ => return false,
     };
     // The kernel prints the first number that is too high.

@@ -8,8 +8,8 @@ use conntrack::helper::Kind;
 use conntrack::nat::{BucketPorts, Supply};
 use conntrack::syn_proxy::Screening;
 use conntrack::{
-    Changes, Checksum, Connection, Context, Direction, DropCause, Expectations, Limits,
-    Replication, Settings, Table, TimeoutPolicy, TrackedPacket, class_without_flow, format,
+    Changes, Checksum, Connection, Context, Direction, Expectations, Limits, Replication, Settings,
+    Table, TimeoutPolicy, TrackedPacket, TrackingCause, class_without_flow, format,
 };
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, Timestamp, Zone, ZonePair};
 use wire::{Network, Transport, dissect};
@@ -57,14 +57,14 @@ pub struct Ours {
     now: Timestamp,
 }
 
-struct Judgement {
+struct Classification {
     class: Class,
     way: Option<Way>,
-    why: Option<DropCause>,
+    why: Option<TrackingCause>,
 }
 
-impl Judgement {
-    fn invalid(why: DropCause) -> Self {
+impl Classification {
+    fn invalid(why: TrackingCause) -> Self {
         Self { class: Class::Invalid, way: None, why: Some(why) }
     }
 }
@@ -110,18 +110,18 @@ impl Ours {
         frame: &[u8],
         flow: &FlowKey,
         answer: &Answer,
-    ) -> (Outcome, Option<DropCause>) {
+    ) -> (Outcome, Option<TrackingCause>) {
         self.now = Timestamp::ZERO.after(answer.at);
-        let Judgement { class, way, why } = self.judge(frame);
+        let Classification { class, way, why } = self.classify(frame);
         self.now = Timestamp::ZERO.after(answer.until);
         (Outcome { class, way, entry: self.entry(flow) }, why)
     }
 
     /// Follows the same steps as the engine.
-    fn judge(&mut self, frame: &[u8]) -> Judgement {
+    fn classify(&mut self, frame: &[u8]) -> Classification {
         let network = match dissect(frame) {
             Ok(dissected) => dissected.network.expect("a packet of IP"),
-            Err(malformed) => return Judgement::invalid(malformed.into()),
+            Err(malformed) => return Classification::invalid(malformed.into()),
         };
         let zone = Zone(0);
         let keyed = match network.transport {
@@ -132,8 +132,8 @@ impl Ours {
         };
         let Some(keyed) = keyed else {
             return match class_without_flow(&network) {
-                flow::Class::Invalid(reason) => Judgement::invalid(reason.into()),
-                class => Judgement { class: named(class), way: None, why: None },
+                flow::Class::Invalid(reason) => Classification::invalid(reason.into()),
+                class => Classification { class: named(class), way: None, why: None },
             };
         };
         let (keyed, zones) = self.zoned(keyed, &network);
@@ -167,13 +167,13 @@ impl Ours {
         }
         let tracked = table.accept(tracked, &packet, &mut context);
         if tracked.verdict != Verdict::Accept {
-            return Judgement { class: Class::Lost, way: None, why: tracked.why };
+            return Classification { class: Class::Lost, way: None, why: tracked.why };
         }
         let way = tracked.direction.map(|direction| match direction {
             Direction::Original => Way::Original,
             Direction::Reply => Way::Reply,
         });
-        Judgement { class: named(tracked.class), way, why: tracked.why }
+        Classification { class: named(tracked.class), way, why: tracked.why }
     }
 
     /// A packet with the zone in which rules have it looked up, and the pair of zones if there are
@@ -284,8 +284,8 @@ impl Ours {
     }
 }
 
-/// The bucket of a tunnel's packet. Its content chooses the bucket; which bits decide does not
-/// matter here.
+/// The bucket of a tunnel's packet. Its content chooses the bucket, by
+/// any of its bits.
 fn bucket_of(frame: &[u8], packet: &KeyedPacket, network: &Network) -> usize {
     let is_error = matches!(network.transport, Transport::IcmpError(_));
     let inside = frame.iter().skip(network.transport_offset.into());

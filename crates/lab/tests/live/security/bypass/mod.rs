@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// All frames have arrived when none has come for this long.
 const SETTLING: Duration = Duration::from_millis(100);
 /// The number of findings that a failure lists.
-const TOLD: usize = 8;
+const MOST_LISTED: usize = 8;
 /// The source and destination port of the flow that the rules let through.
 const OPEN_PORTS: (u16, u16) = (4000, 9);
 /// The length in bytes of the datagram that ends a batch, with its header.
@@ -329,11 +329,11 @@ impl Attack {
             let Some(half) = found else { break };
             (guilty, counted) = half;
         }
-        let mut told = format!("seeds {guilty:?} reach the host's kernel: {counted:?}");
-        for frame in guilty.clone().flat_map(|seed| self.burst(seed)).take(TOLD) {
-            told.push_str(&format!("\n  {}", hex(&frame)));
+        let mut report = format!("seeds {guilty:?} reach the host's kernel: {counted:?}");
+        for frame in guilty.clone().flat_map(|seed| self.burst(seed)).take(MOST_LISTED) {
+            report.push_str(&format!("\n  {}", hex(&frame)));
         }
-        Ok(vec![told])
+        Ok(vec![report])
     }
 }
 
@@ -437,20 +437,20 @@ fn nothing_gets_past(routed: bool, from: From) {
     beside_others(|| {
         let mut attack = Attack::new(routed, from)?;
         let seeds = seeds(BURSTS);
-        let (mut told, mut frames) = (Vec::new(), 0);
+        let (mut reports, mut frames) = (Vec::new(), 0);
         for first in seeds.clone().step_by(AT_ONCE as usize) {
             let batch = first..(first + AT_ONCE).min(seeds.end);
             frames += batch.clone().map(|seed| attack.burst(seed).len()).sum::<usize>();
-            told.extend(attack.attack(batch)?);
-            if told.len() >= TOLD {
+            reports.extend(attack.attack(batch)?);
+            if reports.len() >= MOST_LISTED {
                 break;
             }
         }
         let seen = attack.witness.log();
         let passed = seen.lines().filter(|line| line.starts_with("passed"));
-        told.extend(passed.clone().take(TOLD).map(str::to_owned));
+        reports.extend(passed.clone().take(MOST_LISTED).map(str::to_owned));
         println!("{frames} frames; {} arrived that should not", passed.count());
-        assert!(told.is_empty(), "past the rules:\n{}", told.join("\n"));
+        assert!(reports.is_empty(), "past the rules:\n{}", reports.join("\n"));
         stop_cleanly(&mut attack.lab)
     });
 }

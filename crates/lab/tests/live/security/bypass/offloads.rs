@@ -174,7 +174,7 @@ fn ports(frame: &[u8]) -> Option<(u16, u16)> {
 }
 
 /// Nothing that the rules refuse arrives, and what was sent in good order does.
-fn only_what_was_judged(probes: &[fn(&Lab) -> Vec<Probe>], routed: bool) -> Result<()> {
+fn only_right_packets_arrive(probes: &[fn(&Lab) -> Vec<Probe>], routed: bool) -> Result<()> {
     // With one worker, packets arrive in the order in which they were sent.
     let spec = StatewaySpec { routed, ..bridge_spec(1)? };
     let mut lab = start(spec)?;
@@ -193,7 +193,7 @@ fn only_what_was_judged(probes: &[fn(&Lab) -> Vec<Probe>], routed: bool) -> Resu
 #[test]
 fn a_checksum_at_a_place_of_the_senders_choice_gets_nothing_past_a_bridge() {
     beside_others(|| {
-        only_what_was_judged(
+        only_right_packets_arrive(
             &[every_place, |lab| vec![for_another_port(lab), hidden(lab)], super_packets],
             false,
         )
@@ -203,7 +203,7 @@ fn a_checksum_at_a_place_of_the_senders_choice_gets_nothing_past_a_bridge() {
 #[test]
 fn a_checksum_at_a_place_of_the_senders_choice_gets_nothing_past_a_router() {
     beside_others(|| {
-        only_what_was_judged(
+        only_right_packets_arrive(
             &[every_place, |lab| vec![for_another_port(lab), hidden(lab)], super_packets],
             true,
         )

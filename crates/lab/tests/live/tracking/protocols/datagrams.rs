@@ -23,7 +23,7 @@ pub const DATAGRAMS: Comparison = Comparison {
     generate,
     rule,
     rules: &[LITE, UNVERIFIED, KEYS],
-    lists_alike: |told| told.iter().all(|told| !is_gre(told.frame)),
+    lists_alike: |observations| observations.iter().all(|it| !is_gre(it.frame)),
     expected: None,
 };
 
@@ -149,15 +149,17 @@ fn is_gre(frame: &[u8]) -> bool {
     place(frame).0 == protocol::GRE
 }
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let Observation { frame, kernel, ours, log, .. } = told.last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let Observation { frame, kernel, ours, log, .. } = observations.last()?;
     let (protocol, start) = place(frame);
     let lite = protocol == protocol::UDPLITE;
-    let key = |told: &Observation<'_>| {
-        let header = &told.frame[start..];
+    let key = |it: &Observation<'_>| {
+        let header = &it.frame[start..];
         (header[0] & 0x20 != 0).then(|| header[4..8].to_vec())
     };
-    if protocol == protocol::GRE && told.iter().any(|other| key(other) != key(&told[0])) {
+    if protocol == protocol::GRE
+        && observations.iter().any(|other| key(other) != key(&observations[0]))
+    {
         return Some(KEYS);
     }
     match (kernel.class == Class::Invalid, ours.class == Class::Invalid) {

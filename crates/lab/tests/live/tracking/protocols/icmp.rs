@@ -217,8 +217,8 @@ const KEY: &str = "a quote of GRE has to include the key";
 /// RFC 4286 section 5 has three messages. The kernel knows two of them.
 const TERMINATION: &str = "a multicast router's termination also stays on the link";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let Observation { frame, ours, .. } = told.last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let Observation { frame, ours, .. } = observations.last()?;
     let (four, quoted) = if frame[12] == 8 { (true, 42) } else { (false, 62) };
     let kind = frame[quoted - 8];
     if !four && kind == 153 {

@@ -169,10 +169,10 @@ const FORGED_INIT: &str = "an INIT does not invalidate the tags";
 const HEARTBEATS: &str = "heartbeats correct both tags";
 const REFLECTED: &str = "only the answer to a SHUTDOWN ACK reflects its tag";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
     use Class::{Established, Invalid, New};
 
-    let (last, before) = told.split_last()?;
+    let (last, before) = observations.split_last()?;
     let packets: Vec<Heard<'_>> = before.iter().map(Heard::of).collect();
     let had = |what: &dyn Fn(&Heard<'_>) -> bool| packets.iter().any(what);
     let foreign = |tag| tag != TO_CLIENT && tag != TO_SERVER;
@@ -184,9 +184,8 @@ fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
     let Heard { kind, tag, .. } = Heard::of(last);
     // The kernel has forgotten one tag, as it does when heartbeats correct the other.
     let forgotten = last.log.contains(" vs 0 ") && had(&|heard| heard.kind == of::HEARTBEAT_ACK);
-    let out_of_the_blue = before
-        .iter()
-        .any(|told| told.ours.class == New && Heard::of(told).kind == of::SHUTDOWN_ACK);
+    let out_of_the_blue =
+        before.iter().any(|it| it.ours.class == New && Heard::of(it).kind == of::SHUTDOWN_ACK);
     match (kind, last.ours.class, last.kernel.class) {
         (of::INIT, New, _) => Some(ANEW),
         (kind, Invalid, _) if tag == 0 && kind != of::INIT => Some(ZERO),
@@ -210,9 +209,9 @@ struct Heard<'a> {
 }
 
 impl<'a> Heard<'a> {
-    fn of(told: &Observation<'a>) -> Self {
-        let header = if told.frame[12] == 8 { 34 } else { 54 };
-        let bytes = &told.frame[header + 4..];
+    fn of(observation: &Observation<'a>) -> Self {
+        let header = if observation.frame[12] == 8 { 34 } else { 54 };
+        let bytes = &observation.frame[header + 4..];
         let heard = Self { tag: 0, kind: bytes[8], bytes };
         Self { tag: heard.word(0), ..heard }
     }

@@ -21,7 +21,7 @@ const ZONED: Comparison = Comparison {
     generate,
     rule,
     rules: &[REPLIES, PORTS],
-    lists_alike: |told| !has_a_flow_twice(told),
+    lists_alike: |observations| !has_a_flow_twice(observations),
     expected: None,
 };
 
@@ -103,8 +103,8 @@ const REPLIES: &str = "a reply in the first of its zones belongs to the connecti
 /// If no rule translates, the kernel drops the packet, or has the flow twice.
 const PORTS: &str = "a connection gets another port if its flow is taken";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let (last, before) = told.split_last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let (last, before) = observations.split_last()?;
     let zones = zones_of(last);
     let is_answered =
         |&(side, sent): &(Side, ZonePair)| side != last.from && sent.reply == zones.original;
@@ -114,23 +114,23 @@ fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
         {
             Some(REPLIES)
         }
-        _ if has_a_flow_twice(told) => Some(PORTS),
+        _ if has_a_flow_twice(observations) => Some(PORTS),
         _ => None,
     }
 }
 
-fn has_a_flow_twice(told: &[Observation<'_>]) -> bool {
-    let sent = datagrams(told);
+fn has_a_flow_twice(observations: &[Observation<'_>]) -> bool {
+    let sent = datagrams(observations);
     (0..sent.len()).any(|at| is_refused(sent[at], &sent[..at]))
 }
 
 /// The senders and zones of all packets that are no errors.
-fn datagrams(told: &[Observation<'_>]) -> Vec<(Side, ZonePair)> {
-    let of = |told: &&Observation<'_>| matches!(told.ours.class, Class::New | Class::Established);
-    told.iter().filter(of).map(|told| (told.from, zones_of(told))).collect()
+fn datagrams(observations: &[Observation<'_>]) -> Vec<(Side, ZonePair)> {
+    let of = |it: &&Observation<'_>| matches!(it.ours.class, Class::New | Class::Established);
+    observations.iter().filter(of).map(|it| (it.from, zones_of(it))).collect()
 }
 
-fn zones_of(told: &Observation<'_>) -> ZonePair {
-    let network = dissect(told.frame).unwrap().network.unwrap();
+fn zones_of(observation: &Observation<'_>) -> ZonePair {
+    let network = dissect(observation.frame).unwrap().network.unwrap();
     zones(network.ttl)
 }

@@ -41,10 +41,10 @@ pub const DOUBTED: Comparison = Comparison {
     name: "ras, doubted",
     seeds: 1000,
     tunables: |_| tunables(0),
-    rule: |told| doubted(told).or_else(|| rule(told)),
+    rule: |observations| doubted(observations).or_else(|| rule(observations)),
     rules: &[THIRD],
-    expected: Some(|told, unlike, line| {
-        of_third(told, unlike, line).or_else(|| expected(told, unlike, line))
+    expected: Some(|observations, unlike, line| {
+        of_third(observations, unlike, line).or_else(|| expected(observations, unlike, line))
     }),
     ..RAS
 };
@@ -250,8 +250,8 @@ const A_DAY: &str = "a registration lasts a day at most";
 /// Kernels of 2026 do the same.
 const NO_THIRD: &str = "a gatekeeper named by another may not name a third";
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let (last, before) = told.split_last()?;
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let (last, before) = observations.split_last()?;
     let bytes = payload(last.frame);
     if is(&bytes, REGISTRATION_CONFIRM) {
         return of_confirmation(before, last, &bytes);
@@ -262,21 +262,21 @@ fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
         return Some(NOT_SHORTER);
     }
     match (last.kernel.class, last.ours.class) {
-        (Class::Related, Class::New) => expected(told, Unlike::OnlyKernel, ""),
-        (Class::New, Class::Related) => expected(told, Unlike::OnlyOurs, ""),
+        (Class::Related, Class::New) => expected(observations, Unlike::OnlyKernel, ""),
+        (Class::New, Class::Related) => expected(observations, Unlike::OnlyOurs, ""),
         _ => None,
     }
 }
 
 /// The rule for an expectation that differs.
-fn expected(told: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+fn expected(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
     let any = |kind: u8, is_such: &dyn Fn(&Observation<'_>, &[u8]) -> bool| {
-        let mut said = told.iter().map(|told| (told, payload(told.frame)));
-        said.any(|(told, bytes)| is(&bytes, kind) && is_such(told, &bytes))
+        let mut said = observations.iter().map(|it| (it, payload(it.frame)));
+        said.any(|(it, bytes)| is(&bytes, kind) && is_such(it, &bytes))
     };
     let registers = |is_such: fn(&[u8]) -> bool| any(REGISTRATION_REQUEST, &|_, it| is_such(it));
-    let elsewhere = |told: &Observation<'_>, _: &[u8]| {
-        let (from, to) = ends(told.frame);
+    let elsewhere = |it: &Observation<'_>, _: &[u8]| {
+        let (from, to) = ends(it.frame);
         ![from.1, to.1].contains(&PORT)
     };
     match unlike {
@@ -294,30 +294,30 @@ fn expected(told: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'st
 }
 
 /// The rule for a connection to a host that a gatekeeper has named and that is neither end.
-fn doubted(told: &[Observation<'_>]) -> Option<&'static str> {
-    let last = told.last()?;
+fn doubted(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let last = observations.last()?;
     let (_, (visited, _)) = ends(last.frame);
     let only_kernel = last.is_announced_only_to_us() == Some(false);
-    (only_kernel && !is_end(told, visited)).then_some(THIRD)
+    (only_kernel && !is_end(observations, visited)).then_some(THIRD)
 }
 
-fn of_third(told: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
+fn of_third(observations: &[Observation<'_>], unlike: Unlike, line: &str) -> Option<&'static str> {
     let mut hosts = line.split(' ').filter_map(|field| field.strip_prefix("dst="));
     let host = hosts.next().and_then(|host| host.parse().ok())?;
-    (unlike == Unlike::OnlyKernel && !is_end(told, host)).then_some(THIRD)
+    (unlike == Unlike::OnlyKernel && !is_end(observations, host)).then_some(THIRD)
 }
 
-fn is_end(told: &[Observation<'_>], host: IpAddr) -> bool {
-    let (client, server) = ends(told[0].frame);
+fn is_end(observations: &[Observation<'_>], host: IpAddr) -> bool {
+    let (client, server) = ends(observations[0].frame);
     [client.0, server.0].contains(&host)
 }
 
 /// False if the kernel keeps a connection other than the first for less than its protocol says
 /// ([`NOT_SHORTER`]). Only the lists show that.
-fn lists_alike(told: &[Observation<'_>]) -> bool {
-    !told.iter().any(|told| {
-        let (from, to) = ends(told.frame);
-        is(&payload(told.frame), REGISTRATION_CONFIRM) && ![from.1, to.1].contains(&PORT)
+fn lists_alike(observations: &[Observation<'_>]) -> bool {
+    !observations.iter().any(|it| {
+        let (from, to) = ends(it.frame);
+        is(&payload(it.frame), REGISTRATION_CONFIRM) && ![from.1, to.1].contains(&PORT)
     })
 }
 
@@ -330,8 +330,8 @@ fn of_confirmation(
     let [kernel, ours] = [last.kernel, last.ours].map(|said| said.entry.map(|it| it.timeout_s));
     let (kernel, ours) = (kernel?, ours?);
     let (from, to) = ends(last.frame);
-    let of_both = |told: &&Observation<'_>| [(from, to), (to, from)].contains(&ends(told.frame));
-    let said = before.iter().filter(of_both).map(|told| (told.from, payload(told.frame)));
+    let of_both = |it: &&Observation<'_>| [(from, to), (to, from)].contains(&ends(it.frame));
+    let said = before.iter().filter(of_both).map(|it| (it.from, payload(it.frame)));
     let said: Vec<(Side, Vec<u8>)> = said.collect();
     let registers = |bytes: &[u8]| is(bytes, REGISTRATION_REQUEST);
     let asked = said.iter().rposition(|(_, bytes)| registers(bytes) && is_whole(bytes));

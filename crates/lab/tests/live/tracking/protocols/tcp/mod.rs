@@ -69,19 +69,19 @@ const GUESSED_RESET: &str = "a RST with a guessed number closes nothing";
 const GUESSED_ANSWER: &str = "a SYN+ACK that answers no SYN teaches no numbers";
 
 /// The TCP header of a packet.
-fn header<'a>(told: &Observation<'a>) -> &'a [u8] {
-    &told.frame[if told.frame[12] == 8 { 34 } else { 54 }..]
+fn header<'a>(observation: &Observation<'a>) -> &'a [u8] {
+    &observation.frame[if observation.frame[12] == 8 { 34 } else { 54 }..]
 }
 
-fn has(told: &Observation<'_>, flags: TcpFlags) -> bool {
-    TcpFlags(header(told)[13]).contains(flags)
+fn has(observation: &Observation<'_>, flags: TcpFlags) -> bool {
+    TcpFlags(header(observation)[13]).contains(flags)
 }
 
 /// The rule for a last segment, or an earlier one, that may be a guess and to which we give less
 /// effect than the kernel.
-fn guessed(told: &[Observation<'_>]) -> Option<&'static str> {
-    let state = |told: &Observation<'_>| told.ours.entry.and_then(|entry| entry.state);
-    let (last, before) = told.split_last()?;
+fn guessed(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let state = |it: &Observation<'_>| it.ours.entry.and_then(|entry| entry.state);
+    let (last, before) = observations.split_last()?;
     let (had, stays) =
         (before.last().and_then(state)?, before.last().and_then(state) == state(last));
     let is_unknown =
@@ -97,9 +97,9 @@ fn guessed(told: &[Observation<'_>]) -> Option<&'static str> {
     if had == "CLOSE" && before.windows(2).any(was_reset) {
         return Some(GUESSED_RESET);
     }
-    let sequence = |told: &Observation<'_>| header(told)[4..8].to_vec();
+    let sequence = |it: &Observation<'_>| header(it)[4..8].to_vec();
     let answers_nothing = |at: usize| {
-        let (before, answer) = (&told[..at], &told[at]);
+        let (before, answer) = (&observations[..at], &observations[at]);
         let is_syn = |it: &&Observation<'_>| it.from == answer.from && has(it, TcpFlags::SYN);
         let is_answer = has(answer, TcpFlags::SYN.with(TcpFlags::ACK));
         match before.last().and_then(state) {
@@ -113,16 +113,17 @@ fn guessed(told: &[Observation<'_>]) -> Option<&'static str> {
             _ => false,
         }
     };
-    (1..told.len()).any(answers_nothing).then_some(GUESSED_ANSWER)
+    (1..observations.len()).any(answers_nothing).then_some(GUESSED_ANSWER)
 }
 
-fn rule(told: &[Observation<'_>]) -> Option<&'static str> {
-    let last = told.last()?;
-    if let Some(guessed) = guessed(told) {
+fn rule(observations: &[Observation<'_>]) -> Option<&'static str> {
+    let last = observations.last()?;
+    if let Some(guessed) = guessed(observations) {
         return Some(guessed);
     }
-    let closes = |told: &Observation<'_>| has(told, TcpFlags::FIN) || has(told, TcpFlags::RST);
-    let both_close = closes(last) && told.iter().any(|told| told.from != last.from && closes(told));
+    let closes = |it: &Observation<'_>| has(it, TcpFlags::FIN) || has(it, TcpFlags::RST);
+    let both_close =
+        closes(last) && observations.iter().any(|it| it.from != last.from && closes(it));
     let (kernel, ours) = (last.kernel, last.ours);
     let (kernels, own) = (kernel.entry?, ours.entry?);
     let lowered = own.timeout_s < kernels.timeout_s && kernels.timeout_s < TWO_MINUTES_S;

@@ -5,6 +5,8 @@
 //! read what the other wrote, with a sequentially consistent fence between (Dekker's pattern). At
 //! least one of them sees the other: either the producer sees that the worker sleeps, or the
 //! worker sees the work.
+//!
+//! The flag has a crate of its own so that its model (`tests/loom.rs`) builds without the gateway.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};

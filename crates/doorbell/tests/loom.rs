@@ -1,10 +1,6 @@
 //! The doorbell under loom, which tries every schedule and every value that the
-//! memory model allows: `RUSTFLAGS="--cfg loom" cargo test -p engine --test loom`.
+//! memory model allows: `RUSTFLAGS="--cfg loom" cargo test -p doorbell --test loom`.
 #![cfg(loom)]
-
-#[path = "../src/rings/doorbell.rs"]
-#[allow(dead_code, missing_docs)]
-mod doorbell;
 
 use doorbell::Doorbell;
 use loom::sync::atomic::{AtomicUsize, Ordering};

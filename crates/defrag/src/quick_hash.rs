@@ -25,11 +25,11 @@ const FOLLOWING: u64 = SEATS as u64;
 /// whichever they are. But an attacker who finds a collision learns more about the secrets than
 /// from SipHash. So every structure that must withstand that uses [`DatagramKey::hash`].
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct QuickHash {
     secrets: [u64; WORDS],
 }
 
-impl Places {
+impl QuickHash {
     pub fn new(secret: HashKey) -> Self {
         let number = |word: usize, attempt: u32| {
             let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
@@ -76,7 +76,7 @@ impl Places {
     }
 }
 
-/// Whether consecutive identifications have different places in the nursery with this
+/// True if consecutive identifications have different places in the nursery with this
 /// multiplier. VLAN and zone are added before the multiplication; up to zone 4095 that sum has
 /// 24 bits. With a higher zone some identifications may share a place.
 ///
@@ -98,5 +98,5 @@ fn words(address: [u8; 16]) -> [[u32; 2]; 2] {
 }
 
 #[cfg(test)]
-#[path = "places_tests.rs"]
+#[path = "quick_hash_tests.rs"]
 mod tests;

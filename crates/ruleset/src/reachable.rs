@@ -1,15 +1,15 @@
-//! The rules that packets can meet.
+//! The rules that packets can reach.
 
 use crate::model::{Item, Parts, Rule, RuleId, Verdict};
 
 impl Parts {
-    /// The rules that packets can meet, with the elements that sets have now. Others wait for an
+    /// The rules that packets can reach, with the elements that sets have now. Others wait for an
     /// element that leads to their chain.
-    pub(crate) fn met_rules(&self) -> impl Iterator<Item = (RuleId, &Rule)> {
-        let mut is_met = vec![false; self.chains.len()];
+    pub(crate) fn reachable_rules(&self) -> impl Iterator<Item = (RuleId, &Rule)> {
+        let mut is_reachable = vec![false; self.chains.len()];
         let mut open: Vec<_> = self.bases.iter().flatten().copied().collect();
         while let Some(chain) = open.pop() {
-            if std::mem::replace(&mut is_met[chain.index()], true) {
+            if std::mem::replace(&mut is_reachable[chain.index()], true) {
                 continue;
             }
             let mut follow = |verdict| match verdict {
@@ -31,6 +31,6 @@ impl Parts {
             }
         }
         let rules = (0..).map(RuleId).zip(&self.rules);
-        rules.filter(move |(_, rule)| is_met[rule.chain.index()])
+        rules.filter(move |(_, rule)| is_reachable[rule.chain.index()])
     }
 }

@@ -10,7 +10,7 @@ use crate::proto::tcp;
 /// Why a packet was refused: the reason that is counted, with the numbers that prove it to an
 /// operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropCause {
+pub enum TrackingCause {
     /// The reason needs no numbers.
     Reason(DropReason),
     /// A TCP segment failed a check.
@@ -40,7 +40,7 @@ pub enum DropCause {
     },
 }
 
-impl DropCause {
+impl TrackingCause {
     /// The reason under which it is counted.
     pub const fn reason(self) -> DropReason {
         match self {
@@ -52,25 +52,25 @@ impl DropCause {
     }
 }
 
-impl From<DropReason> for DropCause {
+impl From<DropReason> for TrackingCause {
     fn from(reason: DropReason) -> Self {
         Self::Reason(reason)
     }
 }
 
-impl From<wire::Malformed> for DropCause {
+impl From<wire::Malformed> for TrackingCause {
     fn from(malformed: wire::Malformed) -> Self {
         Self::Reason(malformed.into())
     }
 }
 
-impl From<tcp::Invalid> for DropCause {
+impl From<tcp::Invalid> for TrackingCause {
     fn from(check: tcp::Invalid) -> Self {
         Self::Tcp { check, connection: None }
     }
 }
 
-impl fmt::Display for DropCause {
+impl fmt::Display for TrackingCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reason(reason) => f.write_str(reason.meaning()),
@@ -99,5 +99,5 @@ impl fmt::Display for DropCause {
 }
 
 #[cfg(test)]
-#[path = "drop_cause_tests.rs"]
+#[path = "tracking_cause_tests.rs"]
 mod tests;

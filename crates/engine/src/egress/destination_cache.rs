@@ -17,7 +17,7 @@ const DESTINATION_BITS: u32 = 11;
 
 /// Facts about a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Destination {
+pub(crate) struct DestinationFacts {
     /// It is an address of the host, and no broadcast address.
     pub is_host: bool,
     /// The decision about packets for it that can belong to no translated connection.
@@ -27,7 +27,7 @@ pub(crate) struct Destination {
     pub route: Option<RouteDecision>,
 }
 
-impl Destination {
+impl DestinationFacts {
     #[cold]
     #[inline(never)]
     fn find(address: IpAddr, routing: &Routing) -> Self {
@@ -49,16 +49,16 @@ impl Destination {
     }
 }
 
-/// The destinations of the last packets.
-pub(crate) struct Destinations(RecentAnswers<(Family, [u8; 16]), Destination>);
+/// The facts about the destinations of the last packets.
+pub(crate) struct DestinationCache(RecentAnswers<(Family, [u8; 16]), DestinationFacts>);
 
-impl Default for Destinations {
+impl Default for DestinationCache {
     fn default() -> Self {
         Self(RecentAnswers::new(DESTINATION_BITS))
     }
 }
 
-impl Destinations {
+impl DestinationCache {
     /// Forgets all facts, because the routes have changed.
     pub fn forget(&mut self) {
         self.0.forget();
@@ -66,13 +66,13 @@ impl Destinations {
 
     /// The facts about the destination of a packet.
     #[inline]
-    pub fn of(&mut self, network: &Network, routing: &Routing) -> &Destination {
+    pub fn of(&mut self, network: &Network, routing: &Routing) -> &DestinationFacts {
         let asked = (network.family, network.destination);
         let place = self.0.place(fold(network.destination));
         if place.is_none_or(|(known, _)| known != asked) {
             *place = None;
         }
-        let find = || (asked, Destination::find(network.destination_ip(), routing));
+        let find = || (asked, DestinationFacts::find(network.destination_ip(), routing));
         &place.get_or_insert_with(find).1
     }
 }
