@@ -152,9 +152,9 @@ impl World {
         let id = (at as u32 + 1) << 8;
         // Some hosts outside use the port that leads inside.
         if self.plan.is_shared {
-            let (pair, number) = (at / 2, at % 2);
-            let from = FROM_PORTS.0 + pair % 4;
-            let to = (host(Side::Outside, pair / 4 % 2), 80);
+            let (round, number) = (at / HOSTS, at % HOSTS);
+            let to = (host(Side::Outside, round % 2), 80);
+            let from = FROM_PORTS.0 + round / 2;
             return self.open_free_talk(id, (Side::Inside, number), to, from as u16, script);
         }
         let is_led = self.random.once_in(5) && !script.is_ftp;
@@ -228,7 +228,11 @@ impl World {
         let (_, pause) = self.plan.chats[at];
         let id = (at as u32 + 1) << 24;
         let number = self.random.between(0, HOSTS - 1);
-        let from = self.random.between(FROM_PORTS.0, FROM_PORTS.1) as u16;
+        let mut from = self.random.between(FROM_PORTS.0, FROM_PORTS.1) as u16;
+        if self.plan.is_shared {
+            // Two gateways may let two hosts keep one port, if both begin at once.
+            from += 10 * (1 + number as u16);
+        }
         let to = host(Side::Outside, self.random.between(0, 1));
         let is_taken = |it: &Chat| (it.host, it.from, it.to) == (number, from, to);
         if self.chats.values().any(is_taken) {

@@ -2,6 +2,7 @@
 
 use lab::Random;
 
+use crate::address::HOSTS;
 use crate::talk::Script;
 use crate::weather::Weather;
 
@@ -9,6 +10,11 @@ use crate::weather::Weather;
 pub const SECOND: u64 = 1_000_000;
 /// A millisecond.
 pub const MS: u64 = 1000;
+
+/// Time between two looks at a peer at the program's pace, microseconds.
+const FASTEST: u64 = 500;
+/// Time after which both gateways know a connection, if the link between them is well.
+const UNTIL_KNOWN: u64 = 200 * MS;
 
 /// Something that somebody does to the gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +122,7 @@ impl Plan {
                 _ => [32; 2],
             },
             // The program's pace, or a machine that has much else to do.
-            pace: random.one_of(&[500, 500, 10_000, 40_000]),
+            pace: random.one_of(&[FASTEST, FASTEST, 10_000, 40_000]),
             masquerades: random.once_in(2),
             max_connections: if random.once_in(12) { [4096, 8] } else { [4096; 2] },
             zone: random.once_in(8).then(|| random.one_of(&[0, 0, 2_000]) * MS),
@@ -135,19 +141,25 @@ impl Plan {
     }
 
     /// Has both gateways active. They hear each other all the time: what they do otherwise is no part
-    /// of this. Two hosts begin to talk at once each time, to the same port from the same port.
+    /// of this. Three hosts talk to a port from the same port: the first one alone, and the two others
+    /// at once when both gateways know the first connection.
     fn share(&mut self) {
         self.is_shared = true;
         (self.buckets[1], self.max_connections) = (self.buckets[0], [4096; 2]);
         (self.zone, self.sync) = (None, Weather::FINE);
+        // An answer passes one gateway, and what its receiver says to it the other one. That has to
+        // know the answer by then.
+        self.pace = FASTEST;
+        self.hosts.delay = self.hosts.delay.max(3 * FASTEST as usize);
         self.actions.retain(|(_, action)| {
             matches!(action, Action::Moves(..) | Action::Storm(..) | Action::Workers(..))
         });
         for at in 0..self.talks.len() {
-            let pair = self.talks[at & !1].0.max(2 * SECOND);
+            let first = self.talks[at - at % HOSTS].0.max(2 * SECOND);
             let (time, script) = &mut self.talks[at];
+            *time = if at % HOSTS == 0 { first } else { first + UNTIL_KNOWN };
             // Only the gateway with a command's packet knows at once how its helper has changed it.
-            (*time, script.is_ftp) = (pair, false);
+            (script.is_ftp, script.repeats) = (false, 0);
         }
     }
 }

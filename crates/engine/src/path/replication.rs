@@ -347,22 +347,47 @@ impl PacketPath {
                 lot.back.push((bucket, change));
                 continue;
             }
-            match self.apply_one(bucket, &change, now) {
+            let original = change.original();
+            let home = self.home_of(bucket, &original, now);
+            if self.buckets.get(home).is_none() {
+                lot.back.push((home, change));
+                continue;
+            }
+            match self.apply_one(home, &change, now) {
                 Ok(Done::Made) => report.made += 1,
                 Ok(Done::Changed) => report.changed += 1,
                 Ok(Done::Ended(ended)) => report.ended += u64::from(ended),
-                Ok(Done::Kept) => report.kept.push(change.original()),
+                Ok(Done::Kept) => report.kept.push(original),
                 Ok(Done::GivenUp(count)) => {
                     report.changed += 1;
                     report.given_up += count;
                 }
                 Err(NotDone::Refused(refusal)) => report.refused.push((change, refusal)),
-                Err(NotDone::Later) => lot.back.push((bucket, change)),
+                Err(NotDone::Later) => {
+                    lot.back.push((self.hasher.bucket_of_key(&original.key), change));
+                }
             }
             // It may have taken the place of others that have aliases.
             self.remove_aliases();
         }
         lot
+    }
+
+    /// The bucket that has the connection of such packets, or is to get it. Packets may have been
+    /// steered to another bucket when the connection was made; an alias leads to it then. If it leads
+    /// nowhere, it is removed.
+    fn home_of(&mut self, bucket: BucketId, original: &KeyedPacket, now: Timestamp) -> BucketId {
+        let hash = self.hasher.table_hash(&original.key);
+        let steered = self.hasher.bucket_of_key(&original.key);
+        let alias = self.buckets.get(bucket).and_then(|it| it.aliases.owner(original, hash));
+        let home = alias.unwrap_or(bucket);
+        let is_left =
+            self.buckets.get(home).is_some_and(|it| !it.connections.has(original, hash, now));
+        if home == steered || !is_left {
+            return home;
+        }
+        self.remove_alias(home, (*original, hash), steered);
+        steered
     }
 
     fn apply_one(
@@ -424,6 +449,12 @@ impl PacketPath {
             Ok(own) => return Ok(Done::GivenUp(own)),
             Err(own) => own,
         };
+        let steered = self.hasher.bucket_of_key(&original.key);
+        // Packets were steered to this bucket before.
+        let is_former = id != steered;
+        if is_former && self.home_of(id, &original, now) == steered {
+            return Err(NotDone::Later);
+        }
         let mut made = self.import_copy(id, record, now);
         if made == Err(NotDone::Refused(ImportRefusal::Clash)) {
             let ended =
@@ -436,6 +467,9 @@ impl PacketPath {
                 })?;
             given_up += ended;
             self.remove_aliases();
+            if ended > 0 && is_former {
+                return Err(NotDone::Later);
+            }
             if ended > 0 {
                 made = self.import_copy(id, record, now);
             }
