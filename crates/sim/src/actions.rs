@@ -1,9 +1,11 @@
 //! What happens to the gateways, and the datagrams between them.
 
 use crate::failure::{Invariant, Violation};
-use crate::plan::Action;
+use crate::plan::{Action, SECOND};
 use crate::world::{Event, World};
 
+/// Time after a change of parts until all connections have another owner, if the link is well.
+const UNTIL_PASSED: u64 = 3 * SECOND;
 /// Kind of a greeting to which any node gets an answer.
 const HELLO: u8 = 1;
 
@@ -23,7 +25,7 @@ impl World {
                 Some(standby) if self.nodes[standby].is_some() => self.kill(standby),
                 _ => Ok(()),
             },
-            Action::Switch if is_settled => match self.master {
+            Action::Switch if is_settled && !self.is_cut() => match self.master {
                 Some(active) if self.nodes[1 - active].is_some() => {
                     self.check()?;
                     self.protect(1 - active)?;
@@ -38,6 +40,7 @@ impl World {
                 _ => Ok(()),
             },
             Action::KillActive | Action::KillStandby | Action::Switch => Ok(()),
+            Action::Cut(..) if self.now <= self.settled_at + UNTIL_PASSED => Ok(()),
             Action::Cut(ways, time) => {
                 for (until, is_cut) in self.cut_until.iter_mut().zip(ways) {
                     if is_cut {
@@ -64,6 +67,11 @@ impl World {
                 self.work(node)
             }
         }
+    }
+
+    /// True while the link between the gateways is cut.
+    fn is_cut(&self) -> bool {
+        self.cut_until.iter().any(|until| self.now < *until)
     }
 
     /// A bucket of a gateway moves, and soon another one.

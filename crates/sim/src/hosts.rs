@@ -63,6 +63,8 @@ impl World {
 
     fn go_on_with_talks(&mut self, side: Side, number: usize) -> Result<(), Violation> {
         let (now, settled_at) = (self.now, self.settled_at);
+        let is_new = |it: &Talk| (it.side, it.host) == (side, number) && !it.is_established;
+        let is_informed = self.talks.values().any(is_new) && self.is_informed();
         let ids: Vec<u32> = self
             .talks
             .values()
@@ -76,7 +78,7 @@ impl World {
             let standing = talk.go_on(host, now)?;
             if talk.is_established && !was_established {
                 talk.is_protected =
-                    now > settled_at && talk.opened_at > settled_at && !self.plan.is_late();
+                    is_informed && talk.opened_at > settled_at && !self.plan.is_late();
             }
             match standing {
                 Standing::On => {}
@@ -272,8 +274,8 @@ impl World {
         let Some(([from, to], id)) = read(packet) else { return Ok(()) };
         match side {
             Side::Outside => {
-                let is_calm =
-                    self.now > self.settled_at && !self.plan.is_short() && !self.plan.is_late();
+                let is_odd = self.plan.is_short() || self.plan.is_late();
+                let is_calm = !is_odd && self.now > self.settled_at && self.is_informed();
                 if let Some(chat) = self.chats.get_mut(&id) {
                     chat.heard_from(from)?;
                     chat.is_protected |= is_calm;

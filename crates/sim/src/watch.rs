@@ -306,6 +306,15 @@ impl World {
         Ok((!are_level).then(|| format!("not level: {}", self.counters())))
     }
 
+    /// True if the active gateway has heard of all connections of the other one, so that none of them
+    /// is in the way of one that opens now.
+    pub(crate) fn is_informed(&self) -> bool {
+        let Some(active) = self.master else { return false };
+        let Some(other) = &self.nodes[1 - active] else { return true };
+        let staleness = other.status(self.now).staleness;
+        staleness.is_some_and(|it| it.as_micros() as u64 <= self.plan.until_offered())
+    }
+
     /// A gateway on standby is about to take over: what it has goes on, and what it does not have need
     /// not. If it is not level, it may have connections from the time when it was active before, which
     /// are so old that it takes their next packets for invalid.

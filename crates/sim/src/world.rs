@@ -219,7 +219,7 @@ impl World {
                 Some(what) if self.now >= end => {
                     return Err(Violation::new(Invariant::EqualAfterQuiet, what));
                 }
-                Some(_) => {}
+                Some(what) => self.note(|_| format!("not equal yet: {what:.200}")),
             }
         }
     }

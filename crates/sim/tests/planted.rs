@@ -34,12 +34,12 @@ fn a_missing_alias_is_caught() {
 
 #[test]
 fn addresses_that_come_late_are_caught() {
-    caught(Fault::LateAddress, &[NoReset, NoStall, NothingLost]);
+    caught(Fault::LateAddress, &[EqualAfterQuiet, NoReset, NoRollBack, NoStall, NothingLost]);
 }
 
 #[test]
 fn what_ends_with_the_virtual_address_is_caught() {
-    caught(Fault::LostAddress, &[NoReset, NoStall, NothingLost]);
+    caught(Fault::LostAddress, &[NoReset, NoStall, NothingLost, NothingMixed]);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn numbers_of_interfaces_are_caught() {
 
 #[test]
 fn deadlines_are_caught() {
-    caught(Fault::AbsoluteDeadline, &[NothingLost]);
+    caught(Fault::AbsoluteDeadline, &[NoReset, NothingLost]);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn connections_that_learn_nothing_anew_are_caught() {
 
 #[test]
 fn the_end_of_an_old_connection_that_hits_a_new_one_is_caught() {
-    caught(Fault::OldEnd, &[NothingLost]);
+    caught(Fault::OldEnd, &[NoRollBack, NothingLost]);
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_record_of_a_bucket_that_has_moved_is_caught() {
 
 #[test]
 fn an_assured_copy_that_gives_way_is_caught() {
-    caught(Fault::EvictsAssured, &[FullKeepsAssured]);
+    caught(Fault::EvictsAssured, &[FullKeepsAssured, NoReset]);
 }
 
 #[test]
