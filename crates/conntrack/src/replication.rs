@@ -20,6 +20,10 @@ const FLAG_BITS: u32 = 5;
 /// Ends of connections that wait in a table at most. If more end, the peer needs all connections
 /// once more.
 pub const ENDS_MAX: usize = 4096;
+/// Connections that are due, so many that a worker sends their states, and the longest time that fewer
+/// of them wait. Each costs less in the company of others, and none of them is urgent.
+const DUE_MANY: u32 = 64;
+const DUE_LONGEST: Duration = Duration::from_millis(10);
 /// The time that the copy of a peer's connection is given whenever its time is over and its owner has
 /// not said that it has ended. It is also the least time that it has left when this node becomes its
 /// owner.
@@ -34,12 +38,27 @@ pub struct Replication {
     refresh: u32,
     /// The tables with dirty lists, by the place that they have at the worker.
     tables: Vec<u16>,
+    /// The time since the peer began to follow, at the beginning of the turn.
+    followed: Duration,
+    /// Something is on the lists that the peer hears of at the end of the turn.
+    has_urgent: bool,
+    /// Connections that have become due since all lists were empty, and when the first did.
+    due: u32,
+    due_since: Duration,
 }
 
 impl Default for Replication {
     fn default() -> Self {
         let refresh = ticks(Self::REFRESH);
-        Self { tick: 0, refresh, tables: Vec::new() }
+        Self {
+            tick: 0,
+            refresh,
+            tables: Vec::new(),
+            followed: Duration::ZERO,
+            has_urgent: false,
+            due: 0,
+            due_since: Duration::ZERO,
+        }
     }
 }
 
@@ -51,6 +70,10 @@ impl Replication {
     /// if nobody follows. All workers count from the same time.
     pub fn begin_turn(&mut self, followed: Option<Duration>) {
         self.tick = followed.map_or(0, |followed| (ticks(followed) + 1).min(LAST_TICK));
+        let followed = followed.unwrap_or_default();
+        // Whoever follows next has to hear of the connections that are due by the time of before.
+        self.has_urgent |= followed < self.followed;
+        self.followed = followed;
     }
 
     /// Sets how long windows, timers and counts of a connection may differ at the peer. They are
@@ -61,12 +84,30 @@ impl Replication {
 
     /// A table with a dirty list, by its place; it is no longer listed here.
     pub fn next_table(&mut self) -> Option<u16> {
-        self.tables.pop()
+        let table = self.tables.pop();
+        if table.is_none() {
+            (self.has_urgent, self.due) = (false, 0);
+        }
+        table
     }
 
     /// True if a table has a dirty list.
     pub fn has_tables(&self) -> bool {
         !self.tables.is_empty()
+    }
+
+    /// True if it is time to look at the tables with dirty lists: something is urgent, many
+    /// connections are due, or a few have been due for a while.
+    pub fn has_news(&self) -> bool {
+        let is_worth_it = || self.due >= DUE_MANY || self.followed >= self.due_since + DUE_LONGEST;
+        self.has_tables() && (self.has_urgent || is_worth_it())
+    }
+
+    fn note_due(&mut self) {
+        if self.due == 0 {
+            self.due_since = self.followed;
+        }
+        self.due += 1;
     }
 
     /// True for a connection whose windows, timers or counts were told so long ago that the peer
@@ -238,6 +279,7 @@ impl DirtyList {
         self.is_known = replication.tables.contains(&place);
         if !self.is_empty() {
             self.make_known(replication);
+            replication.has_urgent = true;
         }
     }
 
@@ -263,6 +305,7 @@ impl DirtyList {
             note.0 |= Note::URGENT;
             self.urgent.push_back(slot);
             self.make_known(replication);
+            replication.has_urgent = true;
         }
     }
 
@@ -276,6 +319,7 @@ impl DirtyList {
             note.0 |= Note::LISTED;
             self.listed.push_back(slot);
             self.make_known(replication);
+            replication.note_due();
         }
     }
 
@@ -300,6 +344,7 @@ impl DirtyList {
             self.has_lost = true;
         }
         self.make_known(replication);
+        replication.has_urgent = true;
     }
 
     /// A number that no change of the table has had, and a later one in any table has a higher one:
@@ -319,6 +364,11 @@ impl DirtyList {
     pub fn next_slot(&mut self) -> Option<(u32, bool)> {
         let urgent = self.urgent.pop_front().map(|slot| (slot, false));
         urgent.or_else(|| Some((self.listed.pop_front()?, true)))
+    }
+
+    /// The slots that [`DirtyList::next_slot`] gives next, so many at most.
+    pub fn next_slots(&self, count: usize) -> impl Iterator<Item = u32> {
+        self.urgent.iter().chain(&self.listed).take(count).copied()
     }
 
     /// True once after ends were lost.

@@ -9,6 +9,7 @@ mod buffer;
 pub mod capture;
 pub mod clock;
 pub mod cpu;
+mod datagrams;
 mod descriptors;
 mod frame;
 mod heap;
@@ -24,6 +25,7 @@ mod user;
 mod wake;
 
 pub use buffer::enlarge_receive_buffer;
+pub use datagrams::DatagramSocket;
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use frame::{Frame, NOTE_LEN};
 pub use heap::{Heap, return_free_memory};

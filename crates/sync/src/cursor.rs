@@ -55,6 +55,12 @@ pub(crate) fn put_varint(value: u64, bytes: &mut Vec<u8>) {
     bytes.varint(value);
 }
 
+/// Bytes of a number in the form of [`Reader::varint`].
+pub(crate) const fn varint_bytes(value: u64) -> usize {
+    let bits = u64::BITS - (value | 1).leading_zeros();
+    bits.div_ceil(7) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

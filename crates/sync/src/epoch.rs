@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 use crate::replay_window::ReplayWindow;
 
 /// Bytes of the tag of AES-256-GCM (NIST SP 800-38D).
-const TAG_BYTES: usize = 16;
+pub const TAG_BYTES: usize = 16;
 /// Bytes that a sealed datagram has besides what it carries.
 pub const SEALED_OVERHEAD_BYTES: usize = SEALED_HEADER_BYTES + TAG_BYTES;
 /// No key seals more frames than this, whatever becomes of the exchange of new keys. RFC 8446

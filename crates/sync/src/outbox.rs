@@ -196,23 +196,19 @@ impl Outbox {
         if self.open.as_ref().is_some_and(is_done) {
             self.close();
         }
-        let mut open = self.open.take().unwrap_or_else(|| Open::new(now, part, limit));
-        let before = open.bytes.len();
-        record.encode(&mut open.bytes);
-        if open.bytes.len() > limit && open.records > 0 {
-            open.bytes.truncate(before);
-            self.open = Some(open);
+        // A frame with one record may be longer than the limit, and no other is.
+        let length = record.encoded_bytes();
+        if self.open.as_ref().is_some_and(|open| open.bytes.len() + length > limit) {
             self.close();
-            open = Open::new(now, part, limit);
-            record.encode(&mut open.bytes);
         }
+        let open = self.open.get_or_insert_with(|| Open::new(now, part, limit));
         if open.records == 0 {
             self.bytes += open.start + FRAME_COST_BYTES;
         }
+        record.encode(&mut open.bytes);
         open.records += 1;
-        self.bytes += record_bytes(&open, before);
+        self.bytes += length;
         self.records += 1;
-        self.open = Some(open);
     }
 
     /// Ends the frame that takes records in.
@@ -376,11 +372,6 @@ impl Outbox {
         self.allowed = FLYING_FEWEST;
         self.timeouts = self.timeouts.saturating_add(1);
     }
-}
-
-/// Bytes of the last record of a frame, which began with `before` bytes unless it is the first.
-fn record_bytes(open: &Open, before: usize) -> usize {
-    open.bytes.len() - if open.records == 1 { open.start } else { before }
 }
 
 impl Open {

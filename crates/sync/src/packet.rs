@@ -122,6 +122,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Its bytes.
     pub const BYTES: usize = 12;
 
     pub fn encode(self, bytes: &mut Vec<u8>) {

@@ -2,7 +2,7 @@
 
 use flow::Timestamp;
 
-use crate::cursor::{Reader, put_varint};
+use crate::cursor::{Reader, put_varint, varint_bytes};
 use crate::greeting::Bond;
 use crate::message::BulkId;
 use crate::packet::Place;
@@ -60,10 +60,23 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// Bytes of its encoding.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        let Identity { incarnation, version, .. } = self.identity;
+        let head = self.head();
+        let numbers = [head, incarnation, version.into()];
+        size_of::<u64>() + numbers.map(varint_bytes).iter().sum::<usize>() + self.body.len()
+    }
+
+    /// The length of the body, and the kind.
+    fn head(&self) -> u64 {
+        (self.body.len() as u64) << RecordKind::BITS | self.kind as u64
+    }
+
     pub(crate) fn encode(&self, bytes: &mut Vec<u8>) {
         let Identity { key, incarnation, version } = self.identity;
         bytes.extend_from_slice(&key.to_be_bytes());
-        put_varint((self.body.len() as u64) << RecordKind::BITS | self.kind as u64, bytes);
+        put_varint(self.head(), bytes);
         put_varint(incarnation, bytes);
         put_varint(version.into(), bytes);
         bytes.extend_from_slice(self.body);

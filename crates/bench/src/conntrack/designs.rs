@@ -227,7 +227,7 @@ impl Buckets {
     ) -> bool {
         let mut context = self.desk.context(&mut self.limits, now);
         let table = &mut self.tables[usize::from(place)];
-        table.take_changes(budget, &NoInterfaces, &mut context, each)
+        table.take_changes(budget, &NoInterfaces, Hardware, &mut context, each)
     }
 
     /// Shows connections of a table; see [`Table::tell_all_from`].

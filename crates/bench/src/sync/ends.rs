@@ -14,7 +14,10 @@ use engine::{
     PortOpener, PortSetup, ReplicationPiece, Role, Stepper, Unresponsive, WorkerCount,
 };
 use flow::{HashKey, KeyedPacket, PortPart, Timestamp};
-use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, Waiter, clock, cpu};
+use netio::{
+    DatagramSocket, Frame, FramePool, PortError, RxQueue, TxQueue, Waiter, clock, cpu,
+    enlarge_receive_buffer,
+};
 use netlink::Picture;
 use socket2::SockRef;
 use steer::BucketId;
@@ -30,13 +33,12 @@ use super::rivals::ChangeSource;
 use super::wrong;
 use crate::Error;
 
-/// As the thread of a gateway: time between two looks, datagrams between two turns, bytes that the
-/// kernel may keep. The longest pause is shorter, so that a turn ends soon.
+/// As the thread of a gateway: time between two looks, visits to the socket between two turns, bytes
+/// that the kernel may keep. The longest pause is shorter, so that a turn ends soon.
 const PACE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
-const DATAGRAMS_A_TURN: usize = 64;
-const SOCKET_BYTES: usize = 4 << 20;
-const DATAGRAM_BYTES: usize = 65_536;
+const VISITS_A_TURN: usize = 16;
+const SOCKET_BYTES: u32 = 4 << 20;
 /// How long a node tries to get rid of what waits for a dead peer.
 const DEAD_DRAIN: Duration = Duration::from_millis(20);
 /// By this the two name connections.
@@ -70,7 +72,7 @@ fn session(clock: &NodeClock, number: u16, follows: bool) -> Result<Session, Err
 }
 
 /// Two sockets that are connected to each other.
-pub fn sockets() -> Result<[UdpSocket; 2], Error> {
+pub fn sockets() -> Result<[DatagramSocket; 2], Error> {
     let open = || {
         let pair = [(); 2].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)));
         let [a, b] = pair;
@@ -78,22 +80,20 @@ pub fn sockets() -> Result<[UdpSocket; 2], Error> {
         a.connect(b.local_addr()?)?;
         b.connect(a.local_addr()?)?;
         for socket in [&a, &b] {
-            socket.set_nonblocking(true)?;
-            let socket = SockRef::from(socket);
-            socket.set_recv_buffer_size(SOCKET_BYTES)?;
-            socket.set_send_buffer_size(SOCKET_BYTES)?;
+            enlarge_receive_buffer(socket, SOCKET_BYTES)?;
+            SockRef::from(socket).set_send_buffer_size(SOCKET_BYTES as usize)?;
         }
-        Ok([a, b])
+        Ok([DatagramSocket::new(a)?, DatagramSocket::new(b)?])
     };
     open().map_err(|source| Error::System { what: "no sockets for state sync", source })
 }
 
 /// Takes datagrams of the peer. True if there may be more.
-fn receive(peer: &mut Peer, socket: &UdpSocket, now: Timestamp, buffer: &mut [u8]) -> bool {
-    for _ in 0..DATAGRAMS_A_TURN {
-        match socket.recv(buffer) {
-            // The session counts those that it refuses.
-            Ok(length) => _ = peer.handle(now, &buffer[..length]),
+fn receive(peer: &mut Peer, socket: &mut DatagramSocket, now: Timestamp) -> bool {
+    for _ in 0..VISITS_A_TURN {
+        // The session counts those that it refuses.
+        match socket.receive(|datagram| _ = peer.handle(now, datagram)) {
+            Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
             Err(_) => {}
         }
@@ -101,7 +101,7 @@ fn receive(peer: &mut Peer, socket: &UdpSocket, now: Timestamp, buffer: &mut [u8
     true
 }
 
-fn pause(waiter: &mut Waiter, socket: &UdpSocket, time: Duration) {
+fn pause(waiter: &mut Waiter, socket: &DatagramSocket, time: Duration) {
     if waiter.wait([socket.as_fd()], Some(time)).is_err() {
         std::thread::sleep(time);
     }
@@ -110,10 +110,9 @@ fn pause(waiter: &mut Waiter, socket: &UdpSocket, time: Duration) {
 /// The sync thread of the sending node.
 pub struct Sender {
     pub peer: Peer,
-    pub socket: UdpSocket,
+    pub socket: DatagramSocket,
     /// The other end of a rival's queue.
     pub source: Option<Box<dyn ChangeSource>>,
-    buffer: Vec<u8>,
 }
 
 impl Sender {
@@ -121,11 +120,11 @@ impl Sender {
     pub fn new(
         hub: &Hub,
         clock: &NodeClock,
-        socket: UdpSocket,
+        socket: DatagramSocket,
         source: Option<Box<dyn ChangeSource>>,
     ) -> Result<Self, Error> {
         let peer = Peer::new(hub, session(clock, 1, false)?, Role::Active, NAMES, clock.session())?;
-        Ok(Self { peer, socket, source, buffer: vec![0; DATAGRAM_BYTES] })
+        Ok(Self { peer, socket, source })
     }
 
     /// Moves what is in a rival's queue into the ring. True if there may be more.
@@ -166,10 +165,12 @@ impl Sender {
             }
             let is_clear = now_at != stage::WORK && hub.is_clear();
             let now = clock.session();
-            let mut has_more = receive(&mut self.peer, &self.socket, now, &mut self.buffer);
+            let mut has_more = receive(&mut self.peer, &mut self.socket, now);
             has_more |= self.feed(hub);
-            let socket = &self.socket;
-            match self.peer.turn(hub, now, |datagram| _ = socket.send(datagram)) {
+            let Self { peer, socket, .. } = self;
+            let turn = peer.turn(hub, now, |datagram| socket.send(datagram));
+            socket.flush();
+            match turn {
                 Ok(more) => has_more |= more,
                 Err(error) => break Err(error.into()),
             }
@@ -315,13 +316,12 @@ pub struct Standby {
     pub copies: Copies,
     stepper: Stepper,
     pub peer: Peer,
-    socket: UdpSocket,
-    buffer: Vec<u8>,
+    socket: DatagramSocket,
 }
 
 impl Standby {
     /// A gateway without connections.
-    pub fn new(clock: &NodeClock, socket: UdpSocket) -> Result<Self, Error> {
+    pub fn new(clock: &NodeClock, socket: DatagramSocket) -> Result<Self, Error> {
         /// More than any load has.
         const ROOM: u64 = 1 << 23;
         let mut config = Config::new(PEER_SECRET);
@@ -333,7 +333,7 @@ impl Standby {
         let copies = Copies { gateway, log: Mutex::new(None) };
         let peer =
             Peer::new(&copies, session(clock, 2, true)?, Role::Standby, NAMES, clock.session())?;
-        Ok(Self { copies, stepper, peer, socket, buffer: vec![0; DATAGRAM_BYTES] })
+        Ok(Self { copies, stepper, peer, socket })
     }
 
     /// Works until all is over. With `until_level`, lanes stop when it has all connections. Returns
@@ -350,11 +350,13 @@ impl Standby {
         loop {
             let is_over = at.load(Ordering::Relaxed) == stage::OVER;
             let now = clock.session();
-            let mut has_more = receive(&mut self.peer, &self.socket, now, &mut self.buffer);
+            let mut has_more = receive(&mut self.peer, &mut self.socket, now);
             self.stepper.pass_to(now);
             self.stepper.take_turns();
-            let socket = &self.socket;
-            match self.peer.turn(&self.copies, now, |datagram| _ = socket.send(datagram)) {
+            let Self { peer, socket, copies, .. } = self;
+            let turn = peer.turn(copies, now, |datagram| socket.send(datagram));
+            socket.flush();
+            match turn {
                 Ok(more) => has_more |= more,
                 Err(error) => {
                     at.store(stage::OVER, Ordering::Relaxed);

@@ -180,9 +180,8 @@ impl Lane {
                 }
             }
             Part::Track => self.track(),
-            Part::Replicate(sender) => {
-                let followed = sender.as_ref().map(|sender| now.since(sender.since()));
-                self.tables.replication().begin_turn(followed);
+            Part::Replicate(_) => {
+                self.begin_turn(now);
                 self.track();
                 self.send_changes(now);
             }
@@ -200,13 +199,21 @@ impl Lane {
         self.handle();
     }
 
-    /// As a worker of the gateway: `PacketPath::send_changes`. True if there is more.
+    /// As a worker of the gateway: `PacketPath::begin_replication`.
+    fn begin_turn(&mut self, now: Timestamp) {
+        let Self { tables, part: Part::Replicate(sender), .. } = self else { return };
+        let followed = sender.as_ref().map(|sender| now.since(sender.since()));
+        tables.replication().begin_turn(followed);
+    }
+
+    /// As a worker of the gateway: `PacketPath::send_changes`. True if there is more, which may have to
+    /// wait.
     fn send_changes(&mut self, now: Timestamp) -> bool {
         let Self { tables, part: Part::Replicate(sender), .. } = self else { return false };
-        if !tables.replication().has_tables() {
-            return false;
-        }
         let Some(ring) = sender else { return false };
+        if !tables.replication().has_news() {
+            return tables.replication().has_tables();
+        }
         if ring.is_abandoned() {
             *sender = None;
             return false;
@@ -242,8 +249,7 @@ impl Lane {
                 Request::Send(sender) => {
                     if let Part::Replicate(held) = &mut self.part {
                         *held = sender;
-                        let followed = held.as_ref().map(|sender| now.since(sender.since()));
-                        self.tables.replication().begin_turn(followed);
+                        self.begin_turn(now);
                     }
                 }
                 Request::Tell(bucket, from, answer) => {
@@ -263,11 +269,10 @@ impl Lane {
     /// time. Otherwise all would be due when the period after the bulk transfer is over.
     pub fn spread_refresh(&mut self, refresh: Duration) {
         let now = self.clock.now();
-        let followed = match &self.part {
-            Part::Replicate(Some(sender)) => now.since(sender.since()),
-            _ => return,
-        };
-        self.tables.replication().begin_turn(Some(followed));
+        if !matches!(self.part, Part::Replicate(Some(_))) {
+            return;
+        }
+        self.begin_turn(now);
         let buckets = self.tables.buckets();
         for bucket in 0..buckets {
             self.tables.replication().set_refresh(refresh * (bucket as u32 + 1) / buckets as u32);
@@ -312,6 +317,7 @@ impl Lane {
         while has_sender && at.load(Ordering::Relaxed) != stage::OVER {
             let now = self.clock.now();
             self.serve(now);
+            self.begin_turn(now);
             let has_more = self.send_changes(now);
             self.mailbox.is_clear.store(!has_more, Ordering::Release);
             // A change that finds no room in the ring waits for the sync thread.

@@ -1,7 +1,7 @@
 //! The dirty list of a table: see [`crate::replication`].
 
 use flow::codec::Millis;
-use flow::{KeyedPacket, Timestamp};
+use flow::{KeyedPacket, Prefetch, Timestamp};
 
 use super::entry::Entry;
 use super::slab::Slab;
@@ -36,9 +36,15 @@ impl Table {
         &mut self,
         budget: usize,
         interfaces: &dyn Interfaces,
+        prefetch: impl Prefetch,
         context: &mut Context<'_>,
         mut each: impl FnMut(Change),
     ) -> bool {
+        // When the ring was full for a while, their memory has left the caches.
+        for slot in self.slab.dirty.next_slots(budget) {
+            prefetch.prefetch(&self.slab[slot].head);
+            prefetch.prefetch(&self.slab[slot].body);
+        }
         for _ in 0..budget {
             if let Some((stamp, original, is_copy)) = self.slab.dirty.next_end() {
                 each(Change::End { is_copy, stamp, original });

@@ -22,7 +22,7 @@ fn followed() -> Lab {
 fn take(lab: &mut Lab, budget: usize) -> (Vec<Change>, bool) {
     let mut changes = Vec::new();
     let has_lost = lab.run(|table, context| {
-        table.take_changes(budget, &NumberedInterfaces, context, |it| changes.push(it))
+        table.take_changes(budget, &NumberedInterfaces, NoPrefetch, context, |it| changes.push(it))
     });
     (changes, has_lost)
 }
@@ -66,6 +66,46 @@ fn many_changes_of_a_connection_are_told_once() {
     let [Change::State { record, .. }] = &changes[..] else { panic!("{changes:?}") };
     assert_eq!(lab.records(), std::slice::from_ref(record));
     assert!(!lab.replication.has_tables() || lab.replication.next_table().is_some());
+}
+
+#[test]
+fn connections_that_are_due_wait_for_others_and_not_for_long() {
+    let mut lab = followed();
+    let look = |lab: &mut Lab| {
+        let changes = take(lab, 1000).0;
+        while lab.replication.next_table().is_some() {}
+        changes.len()
+    };
+    (1..=64).for_each(|port| ask(&mut lab, port));
+    assert!(lab.replication.has_news(), "a new connection is urgent");
+    assert_eq!(look(&mut lab), 64);
+    let later = Duration::from_secs(20);
+    lab.replication.begin_turn(Some(later));
+    ask(&mut lab, 1);
+    assert!(lab.replication.has_tables() && !lab.replication.has_news());
+    lab.replication.begin_turn(Some(later + Duration::from_millis(9)));
+    assert!(!lab.replication.has_news());
+    lab.replication.begin_turn(Some(later + Duration::from_millis(10)));
+    assert!(lab.replication.has_news());
+    assert_eq!(look(&mut lab), 1);
+    (2..64).for_each(|port| ask(&mut lab, port));
+    assert!(!lab.replication.has_news());
+    ask(&mut lab, 64);
+    assert!(!lab.replication.has_news(), "63 are due");
+    ask(&mut lab, 100);
+    assert!(lab.replication.has_news(), "a new one brings the others along");
+    assert_eq!(look(&mut lab), 64);
+    lab.replication.begin_turn(Some(2 * later));
+    (1..=64).for_each(|port| ask(&mut lab, port));
+    assert!(lab.replication.has_news(), "64 are due");
+    // Another peer begins to follow while one is due.
+    look(&mut lab);
+    lab.replication.begin_turn(Some(3 * later));
+    ask(&mut lab, 1);
+    assert!(!lab.replication.has_news());
+    lab.replication.begin_turn(None);
+    lab.replication.begin_turn(Some(Duration::ZERO));
+    assert!(lab.replication.has_news());
 }
 
 #[test]

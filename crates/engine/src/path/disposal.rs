@@ -2,8 +2,10 @@
 //! stages has ended. Reassembly alone keeps packets itself, because it owns the place where fragments
 //! wait for their datagram.
 //!
-//! Other files have parts of the driver too: [`super::alias_messages`] releases packets that have
-//! waited for an alias, and [`super::segments`] makes segments and sends those of an [`Answer`].
+//! Other files have parts of the driver too. [`super::stages`] calls the stages,
+//! [`super::alias_messages`] releases packets that have waited for an alias,
+//! [`super::inner_packets`] confirms connections inside tunnels, and [`super::segments`] makes
+//! segments and sends those of an [`Answer`].
 
 use conntrack::syn_proxy::Screening;
 use flow::{Class, DropReason, Timestamp};

@@ -15,6 +15,7 @@ use steer::BucketId;
 
 use crate::path::PacketPath;
 use crate::path::bucket::Bucket;
+use crate::path::prefetch::Hardware;
 use crate::path::records::{RecordImport, importing, interfaces_of};
 use crate::rings::link::Wakeup;
 
@@ -287,7 +288,7 @@ impl PacketPath {
 
     /// Sends what the peer has to hear of. True if there is more, for which the ring has room.
     pub(super) fn send_changes(&mut self, now: Timestamp) -> bool {
-        if !self.tracking.replication().has_tables() {
+        if !self.tracking.replication().has_news() {
             return false;
         }
         let Some(sender) = &mut self.change_sender else { return false };
@@ -307,12 +308,13 @@ impl PacketPath {
                 return Some(bucket.connections.take_changes(
                     budget,
                     interfaces,
+                    Hardware,
                     &mut context,
                     push,
                 ));
             }
         });
-        !sender.is_full() && self.tracking.replication().has_tables()
+        !sender.is_full() && self.tracking.replication().has_news()
     }
 
     /// The connections of this node in a piece of a bucket, of which a peer hears now; `None` if the bucket is
@@ -339,21 +341,22 @@ impl PacketPath {
         changes: Vec<(BucketId, CopyChange)>,
         now: Timestamp,
     ) -> AppliedLot {
+        let hashes = self.prefetch(&changes);
         let mut lot = AppliedLot::default();
         let report = &mut lot.report;
-        for (bucket, change) in changes {
+        for ((bucket, change), hash) in changes.into_iter().zip(hashes) {
             // Aliases are told to other workers. Their rings have to have room.
             if self.buckets.get(bucket).is_none() || !self.buckets.have_room_for_news() {
                 lot.back.push((bucket, change));
                 continue;
             }
             let original = change.original();
-            let home = self.home_of(bucket, &original, now);
+            let home = self.home_of(bucket, (&original, hash), now);
             if self.buckets.get(home).is_none() {
                 lot.back.push((home, change));
                 continue;
             }
-            match self.apply_one(home, &change, now) {
+            match self.apply_one(home, &change, hash, now) {
                 Ok(Done::Made) => report.made += 1,
                 Ok(Done::Changed) => report.changed += 1,
                 Ok(Done::Ended(ended)) => report.ended += u64::from(ended),
@@ -376,28 +379,50 @@ impl PacketPath {
     /// The bucket that has the connection of such packets, or is to get it. Packets may have been
     /// steered to another bucket when the connection was made; an alias leads to it then. If it leads
     /// nowhere, it is removed.
-    fn home_of(&mut self, bucket: BucketId, original: &KeyedPacket, now: Timestamp) -> BucketId {
-        let hash = self.hasher.table_hash(&original.key);
+    fn home_of(
+        &mut self,
+        id: BucketId,
+        (original, hash): (&KeyedPacket, u64),
+        now: Timestamp,
+    ) -> BucketId {
+        let Some(bucket) = self.buckets.get(id) else { return id };
+        if bucket.aliases.is_empty() && !bucket.connections.is_resteered() {
+            return id;
+        }
+        let home = bucket.aliases.owner(original, hash).unwrap_or(id);
         let steered = self.hasher.bucket_of_key(&original.key);
-        let alias = self.buckets.get(bucket).and_then(|it| it.aliases.owner(original, hash));
-        let home = alias.unwrap_or(bucket);
-        let is_left =
-            self.buckets.get(home).is_some_and(|it| !it.connections.has(original, hash, now));
-        if home == steered || !is_left {
+        let has = |home: &Bucket| home.connections.has(original, hash, now);
+        if home == steered || self.buckets.get(home).is_none_or(has) {
             return home;
         }
         self.remove_alias(home, (*original, hash), steered);
         steered
     }
 
+    /// Asks for the memory of all connections before the first is needed, as for a batch of packets.
+    /// Returns the hashes of their keys.
+    fn prefetch(&self, changes: &[(BucketId, CopyChange)]) -> Vec<u64> {
+        let hash = |(_, change): &(_, CopyChange)| self.hasher.table_hash(&change.original().key);
+        let hashes: Vec<u64> = changes.iter().map(hash).collect();
+        let found = || {
+            let found = changes.iter().zip(&hashes);
+            found.filter_map(|((id, _), hash)| Some((&self.buckets.get(*id)?.connections, *hash)))
+        };
+        found().for_each(|(connections, hash)| connections.prefetch_index(hash, Hardware));
+        for (connections, hash) in found() {
+            let _ = connections.prefetch_entry(hash, Hardware);
+        }
+        hashes
+    }
+
     fn apply_one(
         &mut self,
         id: BucketId,
         change: &CopyChange,
+        hash: u64,
         now: Timestamp,
     ) -> Result<Done, NotDone> {
         let original = change.original();
-        let hash = self.hasher.table_hash(&original.key);
         let Self { buckets, tracking, counters, .. } = self;
         let Some(Bucket { connections, .. }) = buckets.get_mut(id) else {
             return Err(NotDone::Later);
@@ -430,30 +455,19 @@ impl PacketPath {
         now: Timestamp,
     ) -> Result<Done, NotDone> {
         let original = record.original();
-        let given_up =
+        let (is_amended, mut given_up) =
             self.with_importing(id, record, now, |connections, importing, context| {
                 let hash = (importing.hash)(&original.key);
                 let owner = connections.owner_of(&original, hash);
-                let own = u64::from(owner == Some(Owner::This));
-                if connections.amend_copy(record, importing, context).is_ok() {
-                    return Ok(own);
-                }
+                let is_amended = connections.amend_copy(record, importing, context).is_ok();
                 // It may have other replies now, because it was translated anew.
-                if !connections.end_copy(&original, hash, context) {
+                if !is_amended && !connections.end_copy(&original, hash, context) {
                     connections.end_original(&original, hash, context);
                 }
-                Err(own)
+                (is_amended, u64::from(owner == Some(Owner::This)))
             })?;
-        let mut given_up = match given_up {
-            Ok(0) => return Ok(Done::Changed),
-            Ok(own) => return Ok(Done::GivenUp(own)),
-            Err(own) => own,
-        };
-        let steered = self.hasher.bucket_of_key(&original.key);
-        // Packets were steered to this bucket before.
-        let is_former = id != steered;
-        if is_former && self.home_of(id, &original, now) == steered {
-            return Err(NotDone::Later);
+        if is_amended {
+            return Ok(if given_up == 0 { Done::Changed } else { Done::GivenUp(given_up) });
         }
         let mut made = self.import_copy(id, record, now);
         if made == Err(NotDone::Refused(ImportRefusal::Clash)) {
@@ -467,9 +481,6 @@ impl PacketPath {
                 })?;
             given_up += ended;
             self.remove_aliases();
-            if ended > 0 && is_former {
-                return Err(NotDone::Later);
-            }
             if ended > 0 {
                 made = self.import_copy(id, record, now);
             }
@@ -481,12 +492,24 @@ impl PacketPath {
         Ok(if given_up == 0 { Done::Made } else { Done::GivenUp(given_up) })
     }
 
+    /// Makes a connection where its packets are steered to. At a bucket to which an alias has led, it
+    /// clashes with the connection of the alias, or the alias led nowhere.
     fn import_copy(
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
         now: Timestamp,
     ) -> Result<ConnectionId, NotDone> {
+        let original = record.original();
+        let steered = self.hasher.bucket_of_key(&original.key);
+        if steered != id {
+            let hash = self.hasher.table_hash(&original.key);
+            if self.buckets.get(id).is_some_and(|it| it.connections.has(&original, hash, now)) {
+                return Err(NotDone::Refused(ImportRefusal::Clash));
+            }
+            self.remove_alias(id, (original, hash), steered);
+            return Err(NotDone::Later);
+        }
         let epoch = self.epoch_of(record);
         match self.import_one(id, record, (epoch, false), now) {
             RecordImport::Made(made) => Ok(made),

@@ -70,9 +70,15 @@ fn say(pair: &mut Pair, number: u64, message: &[u8]) -> Result<(), Refusal> {
     let mut content = Vec::new();
     Ack::default().encode(&mut content);
     Place { stream: 100, number }.encode(&mut content);
-    content.extend_from_slice(message);
+    put_message(message, &mut content);
     let datagram = seal(pair, &content);
     pair.ends[1].handle(pair.now, &datagram)
+}
+
+/// Appends a message behind its length.
+fn put_message(message: &[u8], content: &mut Vec<u8>) {
+    content.extend_from_slice(&(message.len() as u16).to_be_bytes());
+    content.extend_from_slice(message);
 }
 
 #[test]
@@ -314,7 +320,7 @@ proptest! {
                 let (_, bytes) = &others[message.index(others.len())];
                 let mut bytes = bytes.clone();
                 changes[0].make(&mut bytes, &others);
-                content.extend_from_slice(&bytes);
+                put_message(&bytes, &mut content);
             }
             changes[1].make(&mut content, &others);
             let datagram = seal(&mut pair, &content);
@@ -416,7 +422,7 @@ fn a_content_that_is_cut_anywhere_changes_nothing() {
         Ack { stream: 0, next: 3, ranges: vec![(1, 2), (3, 4)] }.encode(&mut content);
         let acknowledgment = content.len();
         Place { stream: 100, number: 0 }.encode(&mut content);
-        content.extend_from_slice(&message);
+        put_message(&message, &mut content);
         for length in 0..content.len() {
             let datagram = seal(&mut pair, &content[..length]);
             let expected = match length == acknowledgment {
@@ -425,7 +431,9 @@ fn a_content_that_is_cut_anywhere_changes_nothing() {
             };
             assert_eq!(deliver(&mut pair, 1, &datagram), expected, "{length} bytes");
         }
-        let datagram = seal(&mut pair, &content);
+        let datagram = seal(&mut pair, &[&content[..], &[0, 1]].concat());
+        assert_eq!(deliver(&mut pair, 1, &datagram), Err(Refusal::Malformed), "padding");
+        let datagram = seal(&mut pair, &[&content[..], &[0, 0]].concat());
         assert_eq!(deliver(&mut pair, 1, &datagram), Ok(()));
     }
 }

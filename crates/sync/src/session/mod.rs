@@ -37,8 +37,9 @@ pub const AWAY_AFTER: Duration = Duration::from_secs(1);
 const KEEPALIVE: Duration = Duration::from_millis(250);
 /// Keys that have been replaced still open datagrams that were on their way.
 const OLD_KEYS_KEPT: Duration = Duration::from_secs(5);
-/// Bytes of a datagram besides its message: keys, an acknowledgment without ranges, and place.
-const AROUND_MESSAGE_BYTES: usize = SEALED_OVERHEAD_BYTES + Ack::BYTES_LEAST + Place::BYTES;
+/// Bytes of a datagram besides its message: keys, an acknowledgment without ranges, place, and the
+/// length of the message.
+const AROUND_MESSAGE_BYTES: usize = SEALED_OVERHEAD_BYTES + Ack::BYTES_LEAST + Place::BYTES + 2;
 
 /// The fate of the hash secret if the peers have different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,10 +36,12 @@ impl Content {
             [] => None,
             _ => {
                 let place = Place::decode(&mut reader)?;
-                Some((place, (reader.0.len(), Message::decode(reader.0)?)))
+                let length = usize::from(reader.u16()?);
+                Some((place, (length, Message::decode(reader.bytes(length)?)?)))
             }
         };
-        Some(Self { ack, frame })
+        // The rest is padding.
+        reader.0.iter().all(|byte| *byte == 0).then_some(Self { ack, frame })
     }
 }
 

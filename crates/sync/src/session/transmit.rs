@@ -4,8 +4,12 @@ use flow::Timestamp;
 
 use super::{AWAY_AFTER, KEEPALIVE, Session};
 use crate::bulk::{Inflow, Outflow};
-use crate::epoch::Epoch;
+use crate::epoch::{Epoch, TAG_BYTES};
 use crate::message::Message;
+
+/// Most bytes by which a datagram with a frame is made longer, so that full ones all have the same
+/// length: a network stack takes many of one length at once.
+const PADDING_BYTES_MAX: usize = 128;
 
 impl Session {
     /// Writes the next datagram for the peer into `datagram`. False if there is none now.
@@ -79,8 +83,14 @@ impl Session {
         ack.encode(datagram);
         if let Some((place, message)) = frame {
             place.encode(datagram);
+            // A message is shorter than a datagram, whose length has two bytes.
+            datagram.extend_from_slice(&(message.len() as u16).to_be_bytes());
             datagram.extend_from_slice(message);
             self.counters.sent_frames += 1;
+            let full = self.settings.datagram_bytes - TAG_BYTES;
+            if datagram.len() + PADDING_BYTES_MAX >= full {
+                datagram.resize(full.max(datagram.len()), 0);
+            }
         }
         epoch.seal(datagram);
         self.spoke = now;

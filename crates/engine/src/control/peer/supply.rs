@@ -105,19 +105,20 @@ impl Supply {
             let mut has_lost = false;
             let has_taken = stream.take(|lot| {
                 has_lost |= lot.has_lost;
-                let mut changes = lot.changes.drain(..);
                 // Changes that wait come first.
-                while waiting.is_empty()
-                    && let Some(change) = changes.next()
-                {
-                    match offer(bytes, *names, &change, |it| session.offer(now, it)) {
-                        Ok(()) => {}
-                        Err(NotTaken::TooLong) => counters.too_long += 1,
+                let taken = lot.changes.iter().take_while(|change| {
+                    match offer(bytes, *names, change, |it| session.offer(now, it)) {
+                        Ok(()) => true,
+                        Err(NotTaken::TooLong) => {
+                            counters.too_long += 1;
+                            true
+                        }
                         // The next round of the loop finds out which of them it is.
-                        Err(NotTaken::Full | NotTaken::NotFollowed) => waiting.push_back(change),
+                        Err(NotTaken::Full | NotTaken::NotFollowed) => false,
                     }
-                }
-                waiting.extend(changes);
+                });
+                let taken = if waiting.is_empty() { taken.count() } else { 0 };
+                waiting.extend(lot.changes.drain(taken..));
             });
             if has_lost {
                 counters.lost_ends += 1;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use engine::{Gateway, Peer, Role};
 use flow::{HashKey, Timestamp};
-use netio::{Waiter, clock};
+use netio::{DatagramSocket, Waiter, clock, enlarge_receive_buffer};
 use socket2::{Domain, Protocol, Socket, Type};
 use sync::{Config, Faults, Likeness, PreSharedKey, SecretRole, Seed, Session, Settings};
 
@@ -25,11 +25,9 @@ const PACE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that the kernel may keep for the socket in each direction: what comes during a
 /// bulk transfer while the thread applies records.
-const SOCKET_BYTES: usize = 4 << 20;
-/// Datagrams that are taken between two turns.
-const DATAGRAMS_A_TURN: usize = 64;
-/// Longest datagram.
-const DATAGRAM_BYTES: usize = 65_536;
+const SOCKET_BYTES: u32 = 4 << 20;
+/// How often the thread takes datagrams between two turns. Each time up to 64 may come.
+const VISITS_A_TURN: usize = 16;
 
 /// The thread. Dropping it ends it.
 pub struct SyncThread {
@@ -62,14 +60,14 @@ pub fn start(
     let (stopping, own) = (stop.clone(), peer.clone());
     let thread = std::thread::Builder::new()
         .name("sync".into())
-        .spawn(move || carry(&gateway, &own, &socket, &stopping))
+        .spawn(move || carry(&gateway, &own, socket, &stopping))
         .context("the system has no thread for state sync")?;
     Ok((peer, SyncThread { stop, thread: Some(thread) }))
 }
 
 /// The socket to the peer. The kernel gives it only datagrams of the peer's address and port that
 /// arrive on the interface.
-fn connect(sync: &SyncConfig) -> anyhow::Result<UdpSocket> {
+fn connect(sync: &SyncConfig) -> anyhow::Result<DatagramSocket> {
     let SyncConfig { peer, port, interface, .. } = sync;
     let peer = SocketAddr::new(*peer, *port);
     let (domain, any) = match peer {
@@ -79,13 +77,12 @@ fn connect(sync: &SyncConfig) -> anyhow::Result<UdpSocket> {
     let open = || {
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind_device(Some(interface.as_bytes()))?;
-        // The kernel cuts these to its limits.
-        socket.set_recv_buffer_size(SOCKET_BYTES)?;
-        socket.set_send_buffer_size(SOCKET_BYTES)?;
-        socket.set_nonblocking(true)?;
+        enlarge_receive_buffer(&socket, SOCKET_BYTES)?;
+        // The kernel cuts this to its limit.
+        socket.set_send_buffer_size(SOCKET_BYTES as usize)?;
         socket.bind(&any.into())?;
         socket.connect(&peer.into())?;
-        Ok(UdpSocket::from(socket))
+        DatagramSocket::new(UdpSocket::from(socket))
     };
     open().map_err(|error: std::io::Error| {
         anyhow::anyhow!("[sync]: no socket to {peer} on {interface}: {error}")
@@ -142,16 +139,16 @@ fn lock(peer: &Mutex<Peer>) -> MutexGuard<'_, Peer> {
     peer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn carry(gateway: &Gateway, peer: &Mutex<Peer>, socket: &UdpSocket, stop: &AtomicBool) {
+fn carry(gateway: &Gateway, peer: &Mutex<Peer>, mut socket: DatagramSocket, stop: &AtomicBool) {
     let mut waiter = Waiter::new();
-    let mut buffer = vec![0; DATAGRAM_BYTES];
     let mut has_failed = false;
     while !stop.load(Ordering::Relaxed) {
         let pause = {
             let mut peer = lock(peer);
-            let has_more = receive(&mut peer, socket, &mut buffer);
-            // A full queue loses the datagram, which is sent again like any that is lost.
-            let turn = peer.turn(gateway, now(), |datagram| _ = socket.send(datagram));
+            let has_more = receive(&mut peer, &mut socket);
+            // A full queue loses datagrams, which are sent again like any that are lost.
+            let turn = peer.turn(gateway, now(), |datagram| socket.send(datagram));
+            socket.flush();
             match turn {
                 Ok(true) => Duration::ZERO,
                 Ok(false) if has_more => Duration::ZERO,
@@ -173,11 +170,11 @@ fn carry(gateway: &Gateway, peer: &Mutex<Peer>, socket: &UdpSocket, stop: &Atomi
 }
 
 /// Takes datagrams of the peer. True if there may be more.
-fn receive(peer: &mut Peer, socket: &UdpSocket, buffer: &mut [u8]) -> bool {
-    for _ in 0..DATAGRAMS_A_TURN {
-        match socket.recv(buffer) {
-            // The session counts those that it refuses.
-            Ok(length) => _ = peer.handle(now(), &buffer[..length]),
+fn receive(peer: &mut Peer, socket: &mut DatagramSocket) -> bool {
+    for _ in 0..VISITS_A_TURN {
+        // The session counts those that it refuses.
+        match socket.receive(|datagram| _ = peer.handle(now(), datagram)) {
+            Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
             // An ICMP error about a datagram that was sent: the peer is not there.
             Err(_) => {}
