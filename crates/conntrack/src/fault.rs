@@ -25,8 +25,6 @@ flow::declare_faults! {
     LateAddress: forgets_late_addresses,
     /// A connection whose replies come to another bucket gets no alias there when it is imported.
     NoAlias: imports_no_aliases,
-    /// Two active gateways give the same ports away.
-    SamePorts: gives_all_ports,
     /// A record goes to the worker that had its bucket at the start, and is lost there.
     MovedBucket: loses_records_of_moved_buckets,
 }

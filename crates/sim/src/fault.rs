@@ -32,21 +32,17 @@ pub enum Fault {
     NoShifts,
     /// (n) A connection of an unknown zone is imported.
     UnknownZone,
-    /// (p) Both gateways give the same ports away.
-    SamePorts,
     /// (q) A record of a bucket that has moved is lost.
     MovedBucket,
     /// (r) A standby that is full evicts what is assured.
     EvictsAssured,
     /// A connection whose replies come to another bucket gets no alias there when it is imported.
     NoAlias,
-    /// A change that its owner could not keep leads to no other bulk transfer.
-    KeptHole,
 }
 
 impl Fault {
     /// All.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 17] = [
         Self::OtherBuckets,
         Self::PortOfImported,
         Self::LateAddress,
@@ -61,11 +57,9 @@ impl Fault {
         Self::ReplayedFrame,
         Self::NoShifts,
         Self::UnknownZone,
-        Self::SamePorts,
         Self::MovedBucket,
         Self::EvictsAssured,
         Self::NoAlias,
-        Self::KeptHole,
     ];
 
     /// The fault of this name, as it is written here.
@@ -92,7 +86,6 @@ impl Planted {
             Some(Fault::NoRelearning) => In::NoRelearning,
             Some(Fault::NoShifts) => In::NoShifts,
             Some(Fault::UnknownZone) => In::UnknownZone,
-            Some(Fault::SamePorts) => In::SamePorts,
             Some(Fault::MovedBucket) => In::MovedBucket,
             Some(Fault::EvictsAssured) => In::EvictsAssured,
             Some(Fault::NoAlias) => In::NoAlias,
@@ -110,7 +103,6 @@ impl Planted {
             Some(Fault::OldEnd) => In::OldEnd,
             Some(Fault::LostBulkEnd) => In::LostBulkEnd,
             Some(Fault::ReplayedFrame) => In::ReplayedFrame,
-            Some(Fault::KeptHole) => In::KeptHole,
             _ => return sync::Faults::default(),
         };
         sync::Faults::planted(fault)

@@ -82,9 +82,6 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive> {
         let mut coordinator = self.shared.lock();
-        if coordinator.config.settings.conntrack.faults.gives_all_ports() {
-            return Ok(());
-        }
         coordinator.replication.port_part = part;
         coordinator.tell_all(|| Command::DividePorts(part))
     }
