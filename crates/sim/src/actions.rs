@@ -1,4 +1,4 @@
-//! What happens to the gateways, and the datagrams between them.
+//! The actions on the gateways, and the datagrams between them.
 
 use crate::failure::{Invariant, Violation};
 use crate::plan::{Action, SECOND};

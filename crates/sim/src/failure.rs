@@ -89,7 +89,7 @@ pub struct Failure {
     pub seed: u64,
     /// When, in microseconds of virtual time.
     pub at: u64,
-    /// What did not hold.
+    /// The invariant that did not hold.
     pub violation: Violation,
     /// The last events before, if a trace was wanted.
     pub trace: Vec<String>,

@@ -35,7 +35,7 @@ impl World {
     pub(crate) fn wake(&mut self, side: Side, number: usize) -> Result<(), Violation> {
         let now = self.now;
         let mut told = Vec::new();
-        // What is said makes TCP send, and what it has received is said.
+        // Talks make TCP send, and what it has received is said.
         for _ in 0..2 {
             let host = self.host(side, number);
             let mut sent = host.work(now);

@@ -130,7 +130,7 @@ pub struct Node {
     pub life: u64,
     /// Microseconds that are added to virtual time: clocks differ.
     pub clock: u64,
-    /// Whether it has the virtual address of each side.
+    /// True if it has the virtual address of each side.
     pub has_virtual: [bool; 2],
     pool: FramePool,
 }

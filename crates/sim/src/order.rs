@@ -1,4 +1,4 @@
-//! Whether packets leave a gateway at once, and in the order in which they came.
+//! Watches whether packets leave a gateway at once, and in the order in which they came.
 //!
 //! Each packet of a host has an IPv4 identification of its own, by which it is known again when a
 //! gateway has translated it.

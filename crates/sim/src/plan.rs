@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens.
+//! The decisions of a seed before anything happens.
 
 use lab::Random;
 
@@ -37,7 +37,7 @@ pub enum Action {
     Workers(usize, usize),
 }
 
-/// What happens in a seed.
+/// The plan of a seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Workers of each gateway.

@@ -16,7 +16,7 @@ use crate::host::{Host, read, read_header, write};
 
 /// The port of FTP.
 pub const FTP: u16 = 21;
-/// What a server of FTP says first, and what it says to each command.
+/// The words that a server of FTP says first, and what it says to each command.
 const GREETING: &[u8; 8] = b"220 ok\r\n";
 const AGREED: &[u8; 8] = b"200 ok\r\n";
 /// How a client begins.
@@ -74,7 +74,7 @@ pub fn command(host: usize) -> Vec<u8> {
 /// Bytes of an answer to a command.
 pub const AGREED_LENGTH: u32 = AGREED.len() as u32;
 
-/// What is said in a talk.
+/// The script of a talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script {
     /// Bytes of each question.
@@ -339,7 +339,7 @@ impl Talk {
         Ok(Standing::On)
     }
 
-    /// When it goes on by itself; what has been due waits for its connection.
+    /// When it goes on by itself. A round that is due already waits for its connection.
     pub fn wakes_at(&self, now: u64) -> u64 {
         match self.over_at {
             Some(since) => (since + LINGER).max(now + 1),

@@ -40,8 +40,8 @@ pub struct Watch {
     older: BTreeSet<One>,
     /// Assured copies of the standby, likewise.
     assured: Vec<One>,
-    /// The processes, which one is active, and the transfer since which the standby is level: what
-    /// was seen of others does not count.
+    /// The processes, which one is active, and the transfer since which the standby is level. The
+    /// memory of others does not count.
     of: ([u64; 2], usize, BulkId),
     of_active: usize,
 }
@@ -199,7 +199,7 @@ impl World {
         Err(Violation::new(Invariant::NothingLost, what))
     }
 
-    /// What was seen of other processes, or of other parts of these, does not count.
+    /// Forgets the memory of other processes, or of other parts of these.
     fn forget_others(&mut self, (active, bulk): (usize, BulkId), standby: &BTreeMap<Name, Seen>) {
         let processes = [0, 1].map(|at| self.nodes[at].as_ref().map_or(0, |node| node.life));
         let of = (processes, active, bulk);
@@ -341,7 +341,7 @@ impl World {
         for talk in self.talks.values_mut() {
             let from = host_address(talk.side, talk.host);
             let is_there = has(6, [(from, talk.from), (talk.to.0.into(), talk.to.1)]);
-            // What a helper has done to the last command may be unknown here.
+            // This gateway may not know how a helper has changed the last command.
             let is_certain = !talk.script.is_ftp || talk.last_progress < certain;
             talk.is_protected &= is_there && is_certain;
         }

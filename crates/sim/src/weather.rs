@@ -1,8 +1,8 @@
-//! What links do to what they carry.
+//! Links lose, repeat, delay and change the packets that they carry.
 
 use lab::Random;
 
-/// What a link does. Chances are in percent.
+/// The behaviour of a link. Chances are in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weather {
     /// It is lost.

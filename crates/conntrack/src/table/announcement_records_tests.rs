@@ -72,7 +72,7 @@ fn a_peer_hears_at_once_what_a_helper_has_read() {
     send(&mut lab, false, down, SYN | ACK, (0, 1), "");
     send(&mut lab, true, up, ACK, (1, 1), "");
     assert_eq!((told(&mut lab), told(&mut lab)), (1, 0));
-    // Whether a command counts depends on the greeting.
+    // The greeting decides whether a command counts.
     send(&mut lab, false, down, ACK, (1, 1), "220 hello\r\n");
     assert_eq!(told(&mut lab), 1);
     send(&mut lab, true, up, ACK, (1, 12), "");

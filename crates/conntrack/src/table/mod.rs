@@ -14,6 +14,7 @@ mod inside;
 mod inspection;
 mod opening;
 mod packet;
+mod planted;
 mod port_eviction;
 mod records;
 mod replication;

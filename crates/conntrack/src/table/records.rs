@@ -6,6 +6,7 @@ use flow::codec::Millis;
 use flow::{FlowKey, KeyedPacket, Timestamp, Zone, ZonePair};
 
 use super::entry::Entry;
+use super::planted::time_left;
 use super::slab::{SECOND, SideFacts};
 use super::{Cursor, Table};
 use crate::capacity::Shortage;
@@ -273,10 +274,7 @@ impl Table {
             counted = admitted.ok_or(ImportRefusal::SourceFull)?;
         }
         let mut paid = self.pay(&record.original, assured, context);
-        if paid.is_err() && context.settings.faults.evicts_assured() {
-            if let Some(other) = (0..self.slab.slots()).find(|it| self.slab.live(*it).is_some()) {
-                self.end_whole(other, context);
-            }
+        if paid.is_err() && self.evicts_for_import(context) {
             paid = self.pay(&record.original, assured, context);
         }
         match paid {
@@ -381,11 +379,7 @@ impl Table {
         let longest = state.longest(timeouts, tcp, record.policy.as_ref(), family);
         let kept = if record.helper.is_some() { LONGEST_KEPT_S } else { 0 };
         let most = Duration::from_secs(longest.max(kept).into());
-        let left = match settings.faults.records_deadlines() {
-            true => record.left.duration().saturating_sub(context.now.since(Timestamp::ZERO)),
-            false => record.left.duration(),
-        };
-        context.now.after(left.min(most))
+        context.now.after(time_left(record, context).min(most))
     }
 
     /// Adds a record to a part of the same tunnel.

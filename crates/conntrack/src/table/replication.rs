@@ -1,17 +1,13 @@
 //! The dirty list of a table: see [`crate::replication`].
 
-use flow::codec::Millis;
-use flow::{KeyedPacket, Prefetch, Timestamp};
+use flow::{KeyedPacket, Prefetch};
 
 use super::entry::Entry;
 use super::slab::Slab;
 use super::{Cursor, Table, report};
 use crate::connection::Status;
 use crate::replication::COPY_KEPT;
-use crate::{
-    Change, ConnectionId, ConnectionRecord, Context, EventKind, InterfaceName, Interfaces,
-    Replication,
-};
+use crate::{Change, ConnectionId, Context, EventKind, Interfaces, Replication};
 
 /// The node that owns a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,20 +96,6 @@ impl Table {
         self.slab[slot].body.note.note_sent(left, context.replication);
         let is_copy = self.slab[slot].body.note.is_copy();
         Some(Change::State { is_copy, stamp, record })
-    }
-
-    /// Brings planted faults into a record.
-    fn mar(&self, record: &mut ConnectionRecord, slot: u32, context: &Context<'_>) {
-        let faults = context.settings.faults;
-        if faults.records_deadlines() {
-            record.left = Millis::until(self.slab[slot].head.deadline, Timestamp::ZERO);
-        }
-        if faults.records_interface_numbers()
-            && let Some(translation) = &mut record.translation
-        {
-            let number = self.slab.translation(slot).and_then(|it| it.interface);
-            translation.interface = number.and_then(|it| InterfaceName::new(&it.to_string()));
-        }
     }
 
     /// The peer owns a connection, and has just told its state. Only the owner ends it because its

@@ -286,7 +286,7 @@ impl Peer {
             }
         }
         self.apply(gateway, now)?;
-        // What was refused for its zone is not told again by itself.
+        // The peer does not repeat by itself the connections that were refused for their zones.
         if self.copies.lacks_zones() && gateway.zones_revision() != self.zones {
             self.zones = gateway.zones_revision();
             self.session.ask_again();
