@@ -63,7 +63,7 @@ fn a_peer_hears_at_once_what_a_helper_has_read() {
     let told = |lab: &mut Lab| {
         let mut told = 0;
         lab.run(|table, context| {
-            table.take_changes(100, &NumberedInterfaces, context, |_| told += 1)
+            table.take_changes(100, &NumberedInterfaces, flow::NoPrefetch, context, |_| told += 1)
         });
         told
     };
