@@ -103,6 +103,11 @@ impl Replication {
         self.has_tables() && (self.has_urgent || is_worth_it())
     }
 
+    /// Makes all that is due worth a look, however little it is.
+    pub fn hurry(&mut self) {
+        self.has_urgent = true;
+    }
+
     fn note_due(&mut self) {
         if self.due == 0 {
             self.due_since = self.followed;

@@ -22,11 +22,12 @@ use crate::interface::{Interface, NameTime};
 /// it all the same, packet sockets receive it, and routing drops it without an answer.
 const AWAY: Verdict = Verdict::Goto("away");
 
-/// Priorities of chains: before reassembly, before tracking, right behind that, and behind the
-/// translation of destinations. The chain of output has the usual one.
+/// Priorities of chains: before reassembly, before tracking, right behind those before it, right
+/// behind tracking, and behind the translation of destinations. The chain of output has the usual one.
 const BEFORE_REASSEMBLY: i32 = -450;
 const RAW: i32 = -300;
 const BEHIND_RAW: i32 = -299;
+const BEHIND_TRACKING: i32 = -199;
 const BEHIND_DSTNAT: i32 = -99;
 const FILTER: i32 = 0;
 
@@ -74,10 +75,13 @@ const SYN: u128 = 0x02;
 /// broadcast, anycast, multicast.
 const FOR_HOST: [u128; 4] = [2, 3, 4, 5];
 
-/// Bits of the kernel's connections (`IPS_`): expected, confirmed, destination translated.
+/// Bits of the kernel's connections (`IPS_`): expected, confirmed, source or destination translated.
 const EXPECTED: u128 = 1;
 const CONFIRMED: u128 = 1 << 3;
+const SOURCE_TRANSLATED: u128 = 1 << 4;
 const DESTINATION_TRANSLATED: u128 = 1 << 5;
+/// The way of replies in one of these.
+const REPLY: u128 = 1;
 
 impl HostFilter {
     /// The table with this name that applies the filter.
@@ -104,17 +108,26 @@ impl HostFilter {
             return Table { name, recent: Vec::new(), chains };
         }
         let to_translated = Rule::new([came_in.clone()], Verdict::Jump("translated"));
-        let host = vec![to_left, to_translated.clone()];
+        let mut host = vec![to_left, to_translated.clone()];
+        // Tracking costs the kernel time for each packet to a translation address, which it drops
+        // here before it keeps a connection of it. So the chain is behind tracking only if needed.
+        let priority = if self.kernel_translates { BEHIND_TRACKING } else { BEHIND_RAW };
+        if self.kernel_translates {
+            host.insert(0, replies_to_kernel().only_for([came_in.clone()]));
+        }
         chains.extend([
-            base("host", HookPoint::Prerouting, BEHIND_RAW, host),
+            base("host", HookPoint::Prerouting, priority, host),
             chain("translated", self.translated_rules()),
             chain("sources", self.sources_rules()),
             chain("former", opens_or_belongs_to_host()),
         ]);
         if self.redirects_any() {
             let translated = Match::some_of(Field::TrackStatus, DESTINATION_TRANSLATED);
-            let to_led = Rule::new([came_in, translated], Verdict::Goto("led"));
-            let behind = vec![not_for_host, to_led, to_translated];
+            let to_led = Rule::new([came_in.clone(), translated], Verdict::Goto("led"));
+            let mut behind = vec![not_for_host, to_led, to_translated];
+            if self.kernel_translates {
+                behind.insert(1, replies_to_kernel().only_for([came_in.clone()]));
+            }
             chains.push(base("behind", HookPoint::Prerouting, BEHIND_DSTNAT, behind));
             chains.push(chain("led", self.led_rules()));
         }
@@ -384,6 +397,13 @@ fn waits_for_anybody() -> Rule {
 /// also for connections that are being opened or are over. So both answers match.
 fn belongs_to_socket() -> Match {
     Match::ranges(Field::IsSocketTransparent, [(0, 1)])
+}
+
+/// Accepts replies to packets whose source the kernel has translated. Those that it forwards are
+/// dropped later: what comes in by an interface of the gateway is forwarded by the gateway alone.
+fn replies_to_kernel() -> Rule {
+    let translated = Match::some_of(Field::TrackStatus, SOURCE_TRANSLATED);
+    Rule::new([translated, Match::is(Field::TrackWay, REPLY)], Verdict::Accept)
 }
 
 /// Accepts packets that open a connection of the host, or belong to a socket of it.

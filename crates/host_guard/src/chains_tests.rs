@@ -18,6 +18,30 @@ fn rules(filter: &HostFilter, chain: &str) -> Vec<Rule> {
     chain.expect("there is such a chain").rules
 }
 
+/// The priority of a base chain.
+fn priority(filter: &HostFilter, chain: &str) -> i32 {
+    let table = filter.table("t".to_owned());
+    let chain = table.chains.into_iter().find(|it| it.name == chain);
+    chain.and_then(|it| it.hook).expect("there is such a base chain").priority
+}
+
+#[test]
+fn replies_to_sources_that_the_kernel_translates_reach_it_behind_its_tracking() {
+    let mut own = filter([80]);
+    own.interfaces = vec![Interface::test(Some(3), "wan0")];
+    let others = rules(&own, "host");
+    assert_eq!(priority(&own, "host"), BEHIND_RAW);
+    own.kernel_translates = true;
+    assert_eq!(priority(&own, "host"), BEHIND_TRACKING);
+    let replies = [
+        by(&[3]),
+        Match::some_of(Field::TrackStatus, SOURCE_TRANSLATED),
+        Match::is(Field::TrackWay, REPLY),
+    ];
+    let first = [Rule::new(replies, Verdict::Accept)];
+    assert_eq!(rules(&own, "host"), [&first[..], &others].concat());
+}
+
 fn for_port(port: u128) -> Vec<Match> {
     vec![Match::is(Field::Protocol, TCP), Match::is(Field::DESTINATION_PORT, port)]
 }

@@ -25,6 +25,9 @@ pub struct HostFilter {
     /// The numbers of those of these interfaces that are bridges of the kernel, in order, and the
     /// station of each.
     pub bridges: Vec<(u32, [u8; 6])>,
+    /// The kernel translates sources too, so replies to its connections may come for a translation
+    /// address.
+    pub kernel_translates: bool,
     /// Addresses that sources are translated to.
     pub translation_addresses: Vec<RangeInclusive<IpAddr>>,
     /// Packets whose destination a rule translates.
@@ -51,6 +54,7 @@ impl HostFilter {
             stacked: Vec::new(),
             expects,
             bridges: Vec::new(),
+            kernel_translates: false,
             translation_addresses: addresses.collect(),
             forwarded: forwarded.to_vec(),
             formerly_forwarded: Vec::new(),
@@ -77,6 +81,7 @@ impl HostFilter {
         self.interfaces.clone_from(&before.interfaces);
         self.stacked.clone_from(&before.stacked);
         self.bridges.clone_from(&before.bridges);
+        self.kernel_translates = before.kernel_translates;
         self.formerly_forwarded =
             latest_gone(&before.formerly_forwarded, &before.forwarded, &self.forwarded);
         self.formerly_redirected =

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use engine::{FromHost, HostGuard, HostPart, LinkId, PortLink, ToHost};
 use netlink::Stacked;
+use netlink::nf_tables::BaseChains;
 
 use crate::filter::HostFilter;
 use crate::interface::Interface;
-use crate::refusals::Refusals;
+use crate::refusals::{Refusals, kernel_translates};
 use crate::table::{Error, FilterTable, KernelTable};
 
 /// The longest time that the loader of rules waits for the kernel.
@@ -19,7 +20,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Pause between looks for news of interfaces that stand on those of the gateway.
+/// Pause between looks for news of interfaces that stand on those of the gateway, and of the kernel's
+/// chains.
 const LOOKS: Duration = Duration::from_millis(200);
 
 /// Keeps the kernel away from the packets of the interfaces as long as it exists.
@@ -151,10 +153,23 @@ impl Shared {
         Ok(())
     }
 
+    /// Learns whether the kernel translates sources. If it does not tell, nothing changes.
+    fn look_at_chains(&self, chains: &mut BaseChains) {
+        let Ok(kernel_translates) = kernel_translates(chains) else { return };
+        let mut desired = lock(&self.desired);
+        if kernel_translates != desired.filter.kernel_translates {
+            let filter = HostFilter::clone(&desired.filter);
+            desired.filter = Arc::new(HostFilter { kernel_translates, ..filter });
+        }
+    }
+
     /// Brings the kernel to each desired state until the guard ends.
-    fn follow_requests(&self, mut stacked: Stacked) {
+    fn follow_requests(&self, mut stacked: Stacked, mut chains: Option<BaseChains>) {
         let mut complained = false;
         loop {
+            if let Some(chains) = &mut chains {
+                self.look_at_chains(chains);
+            }
             if let Err(error) = self.look_for_stacked(&mut stacked)
                 && !std::mem::replace(&mut complained, true)
             {
@@ -197,7 +212,16 @@ impl Guard {
         let mut stacked = Stacked::new().map_err(netlink::Error::from)?;
         stacked.refresh()?;
         let (on, bridges) = around(&interfaces, &stacked);
-        let filter = HostFilter { interfaces, stacked: on, bridges, ..HostFilter::default() };
+        let mut chains = BaseChains::new().ok();
+        let kernel_translates =
+            chains.as_mut().is_some_and(|chains| kernel_translates(chains).unwrap_or(false));
+        let filter = HostFilter {
+            interfaces,
+            stacked: on,
+            bridges,
+            kernel_translates,
+            ..HostFilter::default()
+        };
         let filter = Arc::new(filter);
         let actual = Mutex::new(Actual::new(Box::new(table), filter.clone())?);
         let desired = DesiredState { tried: filter.clone(), filter, ..DesiredState::default() };
@@ -213,8 +237,9 @@ impl Guard {
         let shared = Arc::new(shared);
         let thread = std::thread::Builder::new().name("guard".into());
         let of_thread = shared.clone();
-        let thread =
-            thread.spawn(move || of_thread.follow_requests(stacked)).map_err(Error::NoThread)?;
+        let thread = thread
+            .spawn(move || of_thread.follow_requests(stacked, chains))
+            .map_err(Error::NoThread)?;
         Ok(Self { thread: Some(thread), shared })
     }
 
@@ -275,7 +300,8 @@ impl HostGuard for GuardHandle {
         let filter = lock(&self.0.actual).filter.clone();
         let Some(link) = filter.kept(packet) else { return HostPart::Destination };
         let mut refusals = lock(&self.0.refusals);
-        let part = refusals.as_mut().map(|it| it.part_of_host(packet, link));
+        let translates = filter.kernel_translates;
+        let part = refusals.as_mut().map(|it| it.part_of_host(packet, link, translates));
         // Where the kernel does not answer, nobody knows what it would do.
         part.and_then(Result::ok).unwrap_or(HostPart::Destination)
     }

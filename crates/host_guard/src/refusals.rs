@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use engine::{HostPart, ToHost};
 use netlink::nf_tables::{BaseChain, BaseChains};
-use netlink::{Ends, LinkId, Receiver, SocketProtocol, Sockets};
+use netlink::{Ends, LinkId, Receiver, SocketProtocol, Sockets, Tracked};
 use ruleset::{Forwarded, OWN_TABLE_PREFIX};
 use wire::{Family, protocol};
 
@@ -27,6 +27,7 @@ const LEGACY_TABLES: [&str; 2] =
 pub struct Refusals {
     sockets: Sockets,
     chains: BaseChains,
+    tracked: Tracked,
 }
 
 impl Refusals {
@@ -35,22 +36,30 @@ impl Refusals {
     /// # Errors
     /// The system's error, also if it has no way to ask for sockets.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { sockets: Sockets::new()?, chains: BaseChains::new()? })
+        Ok(Self { sockets: Sockets::new()?, chains: BaseChains::new()?, tracked: Tracked::new()? })
     }
 
-    /// The part that the host has in a packet, were there no table.
+    /// The part that the host has in a packet, were there no table. If the kernel translates sources,
+    /// the packet may be a reply to such a connection, which has no socket at this address.
     ///
     /// # Errors
     /// The system's error.
-    pub fn part_of_host(&mut self, packet: &ToHost, link: LinkId) -> io::Result<HostPart> {
+    pub fn part_of_host(
+        &mut self,
+        packet: &ToHost,
+        link: LinkId,
+        kernel_translates: bool,
+    ) -> io::Result<HostPart> {
         let protocol = match packet.protocol {
             protocol::TCP => SocketProtocol::Tcp,
             _ => SocketProtocol::Udp,
         };
         let ToHost { source, destination, .. } = *packet;
-        let receiver = self.sockets.receiver(&Ends { protocol, source, destination, link })?;
+        let ends = Ends { protocol, source, destination, link };
+        let receiver = self.sockets.receiver(&ends)?;
         Ok(match receiver {
             Receiver::Connected => HostPart::Flow,
+            Receiver::Nobody if kernel_translates && self.tracked.has(&ends)? => HostPart::Flow,
             Receiver::Nobody if !self.may_drop()? => HostPart::Nothing,
             Receiver::Waiting | Receiver::Nobody => HostPart::Destination,
         })
@@ -70,11 +79,23 @@ fn may_drop(chain: &BaseChain) -> bool {
     is_reachable && drops && !chain.table.starts_with(OWN_TABLE_PREFIX)
 }
 
+/// True if the kernel has rules that may translate sources of its own.
+pub fn kernel_translates(chains: &mut BaseChains) -> io::Result<bool> {
+    let is_other = |chain: &BaseChain| !chain.table.starts_with(OWN_TABLE_PREFIX);
+    let mut chains = chains.now()?.iter().filter(|chain| is_other(chain));
+    Ok(chains.any(BaseChain::translates_sources) || has_legacy_table(|name| name == "nat")?)
+}
+
 /// True if the former iptables may drop packets.
 fn has_legacy_filter() -> io::Result<bool> {
+    has_legacy_table(|name| name != "nat")
+}
+
+/// True if the former iptables has a table of such a name.
+fn has_legacy_table(is_meant: impl Fn(&str) -> bool) -> io::Result<bool> {
     for file in LEGACY_TABLES {
         match std::fs::read_to_string(file) {
-            Ok(names) if names.lines().any(|name| name != "nat") => return Ok(true),
+            Ok(names) if names.lines().any(&is_meant) => return Ok(true),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

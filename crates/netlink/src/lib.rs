@@ -5,7 +5,7 @@
 //! when asked. Administrators, routing daemons and DHCP clients change routes as before. This crate
 //! changes nothing in the kernel, with two exceptions: [`Mirror::resolve`] makes the kernel look
 //! for a neighbour, and [`nf_tables`] makes tables, which end with the process. [`Sockets`] asks which
-//! socket of the host would get a packet.
+//! socket of the host would get a packet, and [`Tracked`] whether a connection of the kernel has it.
 
 mod master;
 mod mirror;
@@ -15,6 +15,7 @@ mod reading;
 mod sockets;
 mod stacked;
 mod super_packets;
+mod tracked;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,7 @@ pub use mirror::{Error, Mirror};
 pub use sockets::{Ends, Receiver, SocketProtocol, Sockets};
 pub use stacked::Stacked;
 pub use super_packets::longest_super_packet;
+pub use tracked::Tracked;
 
 /// The kernel's state. A clone is cheap, as that of [`Fib`] is.
 #[derive(Clone, Debug, Default)]

@@ -19,7 +19,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLMSG_ERROR, NetlinkBuffer};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 
 pub use listing::{BaseChain, BaseChains, base_chains};
-use message::Message;
+pub(crate) use message::Message;
 pub use recent::{KeyFields, RecentKeys};
 pub use rule::{Field, MAX_RANGES, Match, PACKET_OTHERHOST, Rule, Verdict};
 

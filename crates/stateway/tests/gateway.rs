@@ -144,6 +144,26 @@ fn a_missing_interface_is_told_with_its_line() {
 }
 
 #[test]
+fn an_interface_that_does_not_fit_is_told_with_the_ways_out_for_its_mode() {
+    let directory = TempDir::new().unwrap();
+    let config = directory.path().join("gw.toml");
+    let socket = directory.path().join("gw.sock");
+    for (mode, advice) in [
+        ("bridge", "lo is the loopback interface; a bridge has Ethernet interfaces only, and"),
+        ("bridge", ": set `mode = \"routed\"`, name the interface that it runs over, or"),
+        ("routed", "lo is the loopback interface; a bridge has Ethernet interfaces only, and"),
+        ("routed", ": name the interface that it runs over, or"),
+    ] {
+        let text = format!("[gateway]\nmode = \"{mode}\"\n[[interface]]\nname = \"lo\"\n");
+        std::fs::write(&config, text).unwrap();
+        let (code, message) = code_and_message(&["check", "-c", config.to_str().unwrap()], &socket);
+        assert_eq!(code, Some(2), "{message}");
+        assert!(message.contains("gw.toml:4: interface.name: "), "{message}");
+        assert!(message.contains(advice), "{mode}: {message}");
+    }
+}
+
+#[test]
 fn all_errors_of_a_configuration_are_told_in_one_go() {
     let directory = TempDir::new().unwrap();
     let config = directory.path().join("gw.toml");

@@ -296,14 +296,12 @@ fn a_ruleset_that_can_not_be_loaded_is_refused_with_the_place() {
         .chain([chain("c20", 120), rule(9, &jump("c0"))])
         .collect();
     let nested = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
-    let cases: [(&[u8], &str); 7] = [
+    let cases: [(&[u8], &str); 5] = [
         (
             &HOME_ROUTER.as_bytes()[..HOME_ROUTER.len() / 2],
             "document: invalid: it ends in the middle",
         ),
         (nested.as_bytes(), "document: invalid: recursion limit exceeded"),
-        (b"\xff\xfe\x00\x01", "document: invalid: "),
-        (b"", "document: invalid: it is empty"),
         (
             &ruleset(&[chain("a", 3), rule(5, &jump("a")), in_chain("a", 6, &jump("a"))]),
             "inet t chain a handle 3: invalid: jumps of this chain lead back to it",
@@ -321,6 +319,49 @@ fn a_ruleset_that_can_not_be_loaded_is_refused_with_the_place() {
             assert_eq!(output.status.code(), Some(2), "{message}");
             assert!(message.contains(said), "{said}: {message}");
             assert!(message.contains("is refused"), "{message}");
+        }
+    }
+}
+
+/// Bytes that are no ruleset, and what is said of them.
+const NO_RULESETS: [(&[u8], &str); 12] = [
+    (b"", "is empty: "),
+    (b" \n\t\r\n", "is empty: "),
+    (b"\xef\xbb\xbftable ip t { }\n", "begins with a byte order mark, "),
+    (b"\xef\xbb\xbf{\"nftables\": []}", "begins with a byte order mark, "),
+    (b"\xef\xbb\xbf*filter\nCOMMIT\n", "begins with a byte order mark, "),
+    (b"\xff\xfet\0a\0b\0", "is UTF-16 or no text: "),
+    (b"\xfe\xff\0t\0a\0b", "is UTF-16 or no text: "),
+    (b"\x7fELF\x02\x01\x01\0\0", "is no text: "),
+    (b"\x1f\x8b\x08\xfe\xfd", "is no text: "),
+    (b"{\"nftables\": [\"\xfe\"]}", "is no text: "),
+    // nft reads nothing behind a zero, without a word about it.
+    (b"table ip t { }\n\0table ip u { chain c { drop; }; }\n", "is no text: "),
+    (b"*filter\n:FORWARD DROP [0:0]\n\0-A FORWARD -j ACCEPT\nCOMMIT\n", "is no text: "),
+];
+
+#[test]
+fn a_file_that_is_no_ruleset_is_told_by_name_and_by_what_it_is() {
+    let gateway = "[[interface]]\nname = \"lan0\"\n[[interface]]\nname = \"wan0\"\n";
+    for (document, said) in NO_RULESETS {
+        let file = File::new(document);
+        let path = file.path.to_str().unwrap();
+        let config = file.directory.path().join("gw.toml");
+        fs::write(&config, format!("{gateway}[rules]\nfile = \"{path}\"\n")).unwrap();
+        let config = config.to_str().unwrap();
+        for words in [
+            &["rules", "check", path][..],
+            &["rules", "check", "--json", path],
+            &["rules", "load", path, "--socket", "/nonexistent/stateway.sock"],
+            &["rules", "explain", "--file", path, "udp 192.0.2.1:1 192.0.2.2:5"],
+            &["check", "--elsewhere", "-c", config],
+        ] {
+            let output = stateway(words);
+            let message = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{words:?}: {message}");
+            assert!(message.starts_with(&format!("{path}: {said}")), "{words:?}: {message}");
+            assert_eq!(message.lines().count(), 1, "{words:?}: {message}");
+            assert_eq!(text(&output.stdout), "", "{words:?}");
         }
     }
 }

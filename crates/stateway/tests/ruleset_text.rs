@@ -346,7 +346,7 @@ fn rules_that_iptables_can_not_say_for_nft_are_listed_with_their_lines() {
         return;
     }
     let more = "-A FORWARD -p icmp -m icmp -j DROP\n\
-                [7:9] -A FORWARD -p icmp -m icmp --icmp-type 3/4 -j DROP\n\
+                [7:9] -A FORWARD -p icmp -m icmp --icmp-type 40 -j DROP\n\
                 COMMIT\n# Completed";
     let save = SAVE.replacen("COMMIT\n# Completed", more, 1);
     let files = Files::new(&[("old.save", &save)]);
@@ -363,7 +363,7 @@ fn rules_that_iptables_can_not_say_for_nft_are_listed_with_their_lines() {
             "{told}"
         );
         let second = format!(
-            "old.save:10: {what}\n    [7:9] -A FORWARD -p icmp -m icmp --icmp-type 3/4 -j DROP\n\
+            "old.save:10: {what}\n    [7:9] -A FORWARD -p icmp -m icmp --icmp-type 40 -j DROP\n\
              old.save: nothing of it is applied: write the rules above in nft's syntax, or take \
              them out\n"
         );
@@ -391,6 +391,15 @@ fn rules_that_iptables_translates_wrongly_keep_their_meaning_or_are_refused() {
             "-m addrtype ! --dst-type LOCAL --src-type UNICAST -j ACCEPT",
             "fib saddr type unicast fib daddr type != local counter accept",
         ),
+        ("-p udp -m udp ! --dport 53 -j ACCEPT", "udp dport != 53 ip protocol udp counter accept"),
+        (
+            "-p tcp -m tcp ! --tcp-option 2 -j ACCEPT",
+            "meta l4proto tcp tcp option 2 missing ip protocol tcp counter accept",
+        ),
+        (
+            "-p tcp -m tcp ! --tcp-flags ACK ACK -j ACCEPT",
+            "tcp flags & ack != ack ip protocol tcp counter accept",
+        ),
     ] {
         let chain = "type filter hook forward priority 0; policy drop;";
         let wanted = format!("table ip filter {{ chain FORWARD {{ {chain} {nft}; }}; }}\n");
@@ -411,11 +420,8 @@ fn rules_that_iptables_translates_wrongly_keep_their_meaning_or_are_refused() {
 #[test]
 fn rules_without_a_right_translation_and_files_that_are_cut_off_are_refused() {
     let refused = [
-        save_with("-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT"),
-        save_with("-m conntrack --ctstate NEW,DNAT -j ACCEPT"),
-        save_with("-p tcp -m multiport ! --ports 22,80 -j ACCEPT"),
-        save_with("-j CONNMARK --restore-mark --nfmask 0x3f00 --ctmask 0x3f00"),
-        save_with("-j CONNMARK --set-xmark 0x5/0xff"),
+        save_with("-m set --match-set banned src -j DROP"),
+        save_with("-m time --timestart 10:00 -j ACCEPT"),
         save_with("! -i + -j ACCEPT"),
         save_with("-m conntrack --ctorigdstport 8080 -j ACCEPT"),
         save_with("-p tcp -m tcp --dport "),
@@ -428,12 +434,38 @@ fn rules_without_a_right_translation_and_files_that_are_cut_off_are_refused() {
         let told = text(&output.stderr);
         assert!(told.starts_with("a.save:3: "), "{save}: {told}");
     }
+    let set = "-A FORWARD -m set --match-set banned src -j DROP";
+    let files = Files::new(&[("a.save", &save_with("-m set --match-set banned src -j DROP"))]);
+    let told = text(&files.stateway(&["rules", "check", "a.save"]).stderr);
+    assert!(told.starts_with("a.save:3: `-m set` asks for the ipset banned, "), "{told}");
+    assert!(told.contains("`ip saddr @banned`"), "{told}");
+    assert!(told.contains(&format!("\n    {set}\n")), "{told}");
     let warning = "# Warning: table ip filter is managed by iptables-nft, do not touch!\n\
                    table ip filter { }\n";
     let files = Files::new(&[("a.nft", warning)]);
     let output = files.stateway(&["rules", "check", "a.nft"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("load the output of iptables-save"));
+}
+
+#[test]
+fn texts_that_nft_takes_in_another_way_are_told_by_name() {
+    if !has_nft() {
+        return;
+    }
+    let files = Files::new(&[
+        ("returns.nft", "table ip t {\r\n  chain c {\r\n  }\r\n}\r\n"),
+        ("printing.nft", "table ip t {\n  chain c {\n  }\n}\nlist ruleset\n"),
+    ]);
+    for (file, said) in [
+        ("returns.nft", "returns.nft: has lines that end in CR LF, as on Windows"),
+        ("printing.nft", "printing.nft: has nft print something, as `list ruleset` does"),
+    ] {
+        let output = files.stateway(&["rules", "check", file]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.starts_with(said), "{told}");
+    }
 }
 
 #[test]

@@ -206,14 +206,13 @@ impl Lane {
         tables.replication().begin_turn(followed);
     }
 
-    /// As a worker of the gateway: `PacketPath::send_changes`. True if there is more, which may have to
-    /// wait.
+    /// As a worker of the gateway: `PacketPath::send_changes`. True if there is more.
     fn send_changes(&mut self, now: Timestamp) -> bool {
         let Self { tables, part: Part::Replicate(sender), .. } = self else { return false };
-        let Some(ring) = sender else { return false };
         if !tables.replication().has_news() {
-            return tables.replication().has_tables();
+            return false;
         }
+        let Some(ring) = sender else { return false };
         if ring.is_abandoned() {
             *sender = None;
             return false;
@@ -317,7 +316,8 @@ impl Lane {
         while has_sender && at.load(Ordering::Relaxed) != stage::OVER {
             let now = self.clock.now();
             self.serve(now);
-            self.begin_turn(now);
+            // The time of the workers stands still.
+            self.tables.replication().hurry();
             let has_more = self.send_changes(now);
             self.mailbox.is_clear.store(!has_more, Ordering::Release);
             // A change that finds no room in the ring waits for the sync thread.

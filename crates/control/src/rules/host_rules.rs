@@ -29,8 +29,8 @@ pub struct KernelLook {
     /// The chains about the host's own traffic, which only the kernel can run, and whether it has
     /// them now. Chains that accept everything are left out.
     pub chains: Vec<HostRule>,
-    /// A warning, as long as the kernel translates sources as well as the ruleset. The kernel gets no
-    /// replies to connections that it has translated to an address of the gateway's rules.
+    /// A warning, as long as the kernel translates sources as well as the ruleset. The kernel forwards
+    /// no replies to connections of containers that it has translated.
     pub source_warning: Option<String>,
 }
 
@@ -114,10 +114,9 @@ impl KernelLook {
 fn source_warning(chains: &[String]) -> Option<String> {
     (!chains.is_empty()).then(|| {
         format!(
-            "THE KERNEL TRANSLATES SOURCES TOO, in {}: the gateway takes the replies of TCP and UDP \
-             connections that the kernel has translated to one of its own translation addresses, so \
-             these connections of this host, its containers and its virtual machines break: have \
-             the kernel translate nothing that leaves by an interface of the gateway",
+            "THE KERNEL TRANSLATES SOURCES TOO, in {}: connections of this host work, but those of \
+             containers and virtual machines, which the kernel forwards, do not work over an \
+             interface of the gateway: have the kernel translate nothing that leaves by one",
             chains.join(", ")
         )
     })

@@ -35,20 +35,21 @@ const MOST_PER_PACKET: usize = 1000;
 const FROM_TEXT: &str = "this is a ruleset in nft's own syntax, where JSON is needed: `stateway rules \
      load RULES.nft` has nft read it, and `nft -j list ruleset` prints the one of a host";
 
-/// The reason why bytes are no ruleset in any form; `None` if they may be one with a mistake in it.
-fn no_ruleset(text: &[u8]) -> Option<&'static str> {
+/// The reason why bytes are no ruleset in any form, as words behind the name of their file; `None`
+/// if they may be one with a mistake in it.
+pub fn no_ruleset(text: &[u8]) -> Option<&'static str> {
     match text {
         [0xef, 0xbb, 0xbf, ..] => Some(
-            "it begins with a byte order mark, which is no part of a ruleset: save it as UTF-8 \
+            "begins with a byte order mark, which is no part of a ruleset: save it as UTF-8 \
              without one",
         ),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Some("it is UTF-16 or no text: save it as UTF-8"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Some("is UTF-16 or no text: save it as UTF-8"),
         _ if text.iter().all(u8::is_ascii_whitespace) => Some(
-            "it is empty: write a ruleset as nft(8) describes it, or print the one of a host with \
+            "is empty: write a ruleset as nft(8) describes it, or print the one of a host with \
              `nft list ruleset`",
         ),
         _ if text.contains(&0) || std::str::from_utf8(text).is_err() => {
-            Some("it is no text: a ruleset is text in nft's syntax or JSON, as UTF-8")
+            Some("is no text: a ruleset is text in nft's syntax or JSON, as UTF-8")
         }
         _ => None,
     }
@@ -112,7 +113,7 @@ impl RuleBook {
                 error @ DocumentError::TooLong => return refused(error.to_string()),
             };
             if let Some(what) = no_ruleset(&text) {
-                return refused(what.to_owned());
+                return refused(format!("it {what}"));
             }
             refused(if is_text(&text) {
                 FROM_TEXT.to_owned()

@@ -36,6 +36,5 @@ pub fn kernel_chains() -> io::Result<KernelChains> {
 }
 
 fn translates_sources(chain: &BaseChain) -> bool {
-    let translates = chain.is_nat && !chain.is_empty && chain.hook == "postrouting";
-    translates && !chain.table.starts_with(OWN_TABLE_PREFIX)
+    chain.translates_sources() && !chain.table.starts_with(OWN_TABLE_PREFIX)
 }

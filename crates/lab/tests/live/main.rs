@@ -61,6 +61,7 @@ mod translation {
     mod hairpin;
     mod identifications;
     mod kept_ports;
+    mod kernel_sources;
     mod masquerade;
     mod port_forwards;
     mod redirects;
@@ -73,6 +74,7 @@ mod rules {
     mod elements;
     mod examples;
     mod groups;
+    mod iptables;
     mod meters;
     mod random;
     mod routes;

@@ -31,6 +31,13 @@ pub struct BaseChain {
     pub is_nat: bool,
 }
 
+impl BaseChain {
+    /// True if the chain may translate the sources of packets that the host sends or forwards.
+    pub fn translates_sources(&self) -> bool {
+        self.is_nat && !self.is_empty && self.hook == "postrouting"
+    }
+}
+
 /// The chains of the families `ip`, `ip6` and `inet` that packets meet by themselves, in the
 /// network namespace of this process.
 ///

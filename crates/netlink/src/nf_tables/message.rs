@@ -1,4 +1,4 @@
-//! Messages of nf_tables: a header, and attributes that may hold others (netlink(7)).
+//! Messages of nf_tables and of connection tracking: a header, and attributes that may hold others (netlink(7)).
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST};
 
@@ -10,6 +10,8 @@ const ATTRIBUTE: usize = 4;
 const NESTED: u16 = 1 << 15;
 /// The part of netfilter that nf_tables is.
 pub const NF_TABLES: u16 = 10;
+/// The message that asks connection tracking for a connection.
+const GET_CONNECTION: u16 = 1 << 8 | 1;
 /// Messages that enclose a transaction.
 const BEGIN: u16 = 16;
 const END: u16 = 17;
@@ -34,6 +36,11 @@ impl Message {
     /// Asks for the one thing of this kind that there is.
     pub fn asking_for(kind: u16) -> Self {
         Self::with(NF_TABLES << 8 | kind, 0, UNSPECIFIED, 0)
+    }
+
+    /// Asks connection tracking for a connection of this address family.
+    pub fn asking_for_connection(family: u8) -> Self {
+        Self::with(GET_CONNECTION, 0, family, 0)
     }
 
     /// The message that begins a transaction.

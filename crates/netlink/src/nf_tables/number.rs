@@ -209,6 +209,7 @@ pub mod ct {
     pub const KEY: u16 = 2;
     pub const DIRECTION: u16 = 3;
     pub const ORIGINAL: u8 = 0;
+    pub const WAY: u32 = 1;
     pub const STATUS: u32 = 2;
     pub const DESTINATION_PORT: u32 = 12;
     pub const SOURCE_V4: u32 = 19;

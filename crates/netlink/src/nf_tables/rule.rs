@@ -56,6 +56,8 @@ pub enum Field {
     IsSocketTransparent,
     /// Status bits of the kernel's connection: `IPS_` of linux/netfilter/nf_conntrack_common.h.
     TrackStatus,
+    /// The way of the packet in the kernel's connection: 0 is that of its first packet, 1 is the other.
+    TrackWay,
     /// Original source address of the kernel's connection, if that is of IPv4.
     OpenedFromV4,
     /// Original source address of the kernel's connection, if that is of IPv6.
@@ -92,7 +94,7 @@ impl Field {
             Self::InputIndex | Self::OutputIndex | Self::DestinationType | Self::TrackStatus => 4,
             Self::OpenedFromV4 | Self::OpenedToV4 => 4,
             Self::OpenedToPort => 2,
-            Self::Family | Self::Protocol | Self::PacketType => 1,
+            Self::Family | Self::Protocol | Self::PacketType | Self::TrackWay => 1,
             Self::IsSocketWildcard | Self::IsSocketTransparent => 1,
         }
     }
@@ -173,6 +175,7 @@ impl Field {
             Self::IsSocketWildcard => read_socket(rule, number::socket::WILDCARD),
             Self::IsSocketTransparent => read_socket(rule, number::socket::TRANSPARENT),
             Self::TrackStatus => read_tracking(rule, number::ct::STATUS, None),
+            Self::TrackWay => read_tracking(rule, number::ct::WAY, None),
             Self::OpenedFromV4 => read_opened(rule, number::ct::SOURCE_V4),
             Self::OpenedFromV6 => read_opened(rule, number::ct::SOURCE_V6),
             Self::OpenedToV4 => read_opened(rule, number::ct::DESTINATION_V4),

@@ -152,7 +152,9 @@ fn elements_change_as_those_of_the_kernel() {
             let args = [change, "element", "inet", "filter", set, &listed];
             let theirs = kernel.program("nft").args(args).run()?;
             let ours = element(&lab, &[change, "inet", "filter", set, elements])?;
-            if (theirs.code == Some(0)) != (ours.code == Some(0)) {
+            // Wrong usage, whoever has found it.
+            let wanted = if theirs.code == Some(0) { 0 } else { 2 };
+            if ours.code != Some(wanted) {
                 wrong += &format!("{change} {set} {elements}\n  {theirs:?}\n  {ours:?}\n");
             }
             let (theirs, ours) = (of_kernel(&kernel, set)?, of_ours(&lab, set)?);
@@ -373,14 +375,18 @@ fn an_element_holds_for_all_workers_and_survives_a_reload_if_asked() {
             &lab,
             &["add", "inet", "filter", "nets", "192.0.2.9, 300.1.1.1, 203.0.113.9, x!"],
         )?;
-        assert_ne!(bad.code, Some(0));
+        assert_eq!(bad.code, Some(2));
         assert!(bad.stderr.contains("300.1.1.1") && bad.stderr.contains("x!"), "{bad:?}");
         let bad = element(&lab, &["delete", "inet", "filter", "banned", "192.0.2.9, 192.0.2.10"])?;
-        assert_ne!(bad.code, Some(0));
+        assert_eq!(bad.code, Some(2));
         assert!(bad.stderr.contains("192.0.2.9: is not in the set"), "{bad:?}");
         assert!(bad.stderr.contains("192.0.2.10: is not in the set"), "{bad:?}");
         let none = element(&lab, &["add", "inet", "filter", "nothing", "192.0.2.9"])?;
+        assert_eq!(none.code, Some(2));
         assert!(none.stderr.contains("no set inet filter nothing"), "{none:?}");
+        let none = element(&lab, &["add", "inet", "filter", "nets", "{ }"])?;
+        assert_eq!(none.code, Some(2));
+        assert!(none.stderr.contains("no element is named"), "{none:?}");
         assert_eq!(of_ours(&lab, "nets")?.len(), 1);
         stop_cleanly(&mut lab)
     });

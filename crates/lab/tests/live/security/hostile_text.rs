@@ -63,7 +63,8 @@ fn text_of_a_ruleset_forges_no_line_of_the_log_or_of_commands() {
         let log = stateway.log();
         let lines: Vec<&str> = log.lines().filter(|line| line.contains("FORGED")).collect();
         assert!(is_harmless(&log) && lines.len() == 3, "{log:?}");
-        let line = |line: &&str| line.contains("rules: x\\nFORGED") && line.contains("in=lan0 ");
+        let line =
+            |line: &&str| line.contains("rules: x\\nFORGED") && line.contains("in=lan0 out=wan0 ");
         assert!(lines.iter().all(line), "{lines:?}");
         stop_cleanly(&mut lab)
     });

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use control::schema::RuleProblem;
-use control::{RuleBook, RulesRefused, check_memory};
+use control::{RuleBook, RulesRefused, check_memory, no_ruleset};
 use engine::Mode;
 use ruleset::Options;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
@@ -103,7 +103,16 @@ pub fn in_json(
     file: &Path,
     directory: Option<&Path>,
 ) -> Result<Vec<u8>, Problems> {
-    if iptables::is_save(&document) {
+    // No JSON begins like a statement or a comment of nft.
+    let first = document.trim_ascii_start().first();
+    let is_nft = matches!(first, Some(b'#' | b'a'..=b'z' | b'A'..=b'Z' | b'$'));
+    let is_save = iptables::is_save(&document);
+    // Comments may have any encoding, but nft leaves out what follows a zero.
+    let is_text = (is_nft || is_save) && !document.contains(&0);
+    if let Some(what) = no_ruleset(&document).filter(|_| !is_text) {
+        return Err(Problems(vec![nft::problem(file, 0, what.to_owned(), None)]));
+    }
+    if is_save {
         return iptables::to_json(&document, file, directory);
     }
     if iptables::is_of_iptables_nft(&document) {
@@ -111,12 +120,9 @@ pub fn in_json(
                     meaning; load the output of iptables-save and ip6tables-save instead";
         return Err(Problems(vec![nft::problem(file, 0, what.to_owned(), None)]));
     }
-    // No JSON begins like a statement or a comment of nft.
-    match document.trim_ascii_start().first() {
-        Some(b'#' | b'a'..=b'z' | b'A'..=b'Z' | b'$') => {
-            NftText { text: &document, file, directory }.to_json()
-        }
-        _ => Ok(document),
+    match is_nft {
+        true => NftText { text: &document, file, directory }.to_json(),
+        false => Ok(document),
     }
 }
 

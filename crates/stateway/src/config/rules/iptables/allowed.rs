@@ -1,5 +1,7 @@
 //! The matches and targets of iptables whose translation means the same as they do, with the
-//! options and values for which this holds. They rest on the output of iptables 1.8.9 for each.
+//! options and values for which this holds. They rest on the output of iptables 1.8.9 for each, and
+//! on the live test that sends packets through each of them in the kernel and here
+//! (`lab/tests/live/rules/iptables`).
 //!
 //! A rule with anything else is refused. The translation of what is not listed is often wrong
 //! without a word about it.
@@ -57,6 +59,14 @@ const CONNTRACK: &[Kind] = &[
     }),
     either("--ctproto", number),
     one("--ctdir", |value| ["ORIGINAL", "REPLY"].contains(&value)),
+    either("--ctorigsrc", prefix),
+    either("--ctorigdst", prefix),
+    either("--ctreplsrc", prefix),
+    either("--ctrepldst", prefix),
+    either("--ctorigsrcport", range),
+    either("--ctorigdstport", range),
+    either("--ctreplsrcport", range),
+    either("--ctrepldstport", range),
 ];
 
 const HASHLIMIT: &[Kind] = &[
@@ -92,7 +102,7 @@ const STATISTIC: &[Kind] = &[
 ];
 
 const MULTIPORT: &[Kind] =
-    &[either("--sports", ranges), either("--dports", ranges), one("--ports", ranges)];
+    &[either("--sports", ranges), either("--dports", ranges), either("--ports", ranges)];
 const IPRANGE: &[Kind] = &[either("--src-range", addresses), either("--dst-range", addresses)];
 const TTL: &[Kind] =
     &[either("--ttl-eq", number), one("--ttl-lt", number), one("--ttl-gt", number)];
@@ -130,10 +140,50 @@ pub(super) fn of_match(module: &str) -> Option<&'static [Kind]> {
         "rpfilter" => RPFILTER,
         "tcpmss" => const { &[one("--mss", range)] },
         "helper" => const { &[one("--helper", name)] },
+        "nfacct" => const { &[one("--nfacct-name", |_| true)] },
         "owner" => const { &[one("--uid-owner", number), one("--gid-owner", number)] },
         _ => return None,
     };
     Some(kinds)
+}
+
+/// Words about a match or target that nft says with sets of its own, which depend on more than the
+/// rule. `rest` are the words behind its name.
+pub(super) fn advice(by: &str, name: &str, rest: &[String], is_v6: bool) -> Option<String> {
+    let (family, kind) = if is_v6 { ("ip6", "ipv6_addr") } else { ("ip", "ipv4_addr") };
+    let set = || {
+        let option = ["--match-set", "--add-set", "--del-set", "--map-set"];
+        let at = rest.iter().position(|word| option.contains(&word.as_str()))?;
+        let is_name = |name: &&String| !name.starts_with('-');
+        Some((rest.get(at + 1).filter(is_name)?, rest.get(at + 2)?))
+    };
+    let unknown = (&"NAME".to_owned(), &"src".to_owned());
+    let (set, of) = set().unwrap_or(unknown);
+    let end = if of.starts_with("dst") { "daddr" } else { "saddr" };
+    match (by, name) {
+        ("-m", "set") if of.contains(',') => Some(format!(
+            "`-m set` asks for the ipset {set}, whose elements iptables-save does not print; write \
+             the set and the rule in nft's syntax, such as `set {set} {{ type {kind} . inet_proto . \
+             inet_service; elements = {{ ... }}; }}` and `{family} {end} . meta l4proto . th dport \
+             @{set}`"
+        )),
+        ("-m", "set") => Some(format!(
+            "`-m set` asks for the ipset {set}, whose elements iptables-save does not print; write \
+             the set and the rule in nft's syntax: `set {set} {{ type {kind}; flags interval; \
+             elements = {{ ... }}; }}` and `{family} {end} @{set}`"
+        )),
+        ("-j", "SET") => Some(format!(
+            "`-j SET` changes the ipset {set}, whose elements iptables-save does not print; write \
+             the set and the rule in nft's syntax: `set {set} {{ type {kind}; flags \
+             dynamic,timeout; }}` and `add @{set} {{ {family} {end} timeout 1h }}`"
+        )),
+        ("-m", "recent") => Some(format!(
+            "`-m recent` keeps a list that nft has no words for; write the rule in nft's syntax with \
+             `set NAME {{ type {kind}; flags dynamic,timeout; }}`: `update @NAME {{ {family} saddr \
+             timeout 60s }}` in the place of `--set`, `{family} saddr @NAME` in that of `--rcheck`"
+        )),
+        _ => None,
+    }
 }
 
 const LOG: &[Kind] = &[
@@ -288,7 +338,6 @@ fn tcp_flags(value: &str) -> bool {
     is_list(value, &["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ALL", "NONE"])
 }
 
-/// Lists with `SNAT` and `DNAT` are judged as a whole elsewhere.
 fn states(value: &str) -> bool {
     let known = ["INVALID", "NEW", "ESTABLISHED", "RELATED", "UNTRACKED", "SNAT", "DNAT"];
     is_list(value, &known)
@@ -339,6 +388,11 @@ fn network(value: &str) -> bool {
         let is_v4 = bits == 32 && mask.parse::<Ipv4Addr>().is_ok();
         is_v4 || parsed(mask).is_some_and(|length| length <= bits)
     })
+}
+
+/// An address, with the length of a prefix or without.
+fn prefix(value: &str) -> bool {
+    network(value) && value.split_once('/').is_none_or(|(_, length)| number(length))
 }
 
 fn addresses(value: &str) -> bool {

@@ -2,11 +2,13 @@
 //! syntax.
 //!
 //! It says some rules wrongly, and does not tell which. So each rule is read here first. A rule
-//! with anything that is not known to be translated rightly is refused, and some are written in
-//! another way that means the same. Comments and prefixes of log lines pass it by: words with the
+//! with anything that is not known to be translated rightly is refused. Some rules are written in
+//! another way that means the same, and some parts of rules are written in nft's syntax at once
+//! (`direct.rs`), in front of the translation of the rest. Comments and prefixes of log lines pass it by: words with the
 //! number of the line stand for them, and give the line in messages as well.
 
 mod allowed;
+mod direct;
 mod rule;
 mod save;
 #[cfg(test)]
@@ -16,6 +18,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
+use self::direct::Words;
 use self::rule::{Ready, comment_of, prefix_of};
 use self::save::Save;
 use super::super::{Problem, Problems};
@@ -177,6 +180,27 @@ struct Text {
 }
 
 impl Text {
+    fn add_line(&mut self, printed: &str, line: usize) {
+        self.text += printed;
+        self.text.push('\n');
+        self.lines.push(line);
+    }
+
+    /// Adds a rule once with each of its words.
+    fn add_rule(&mut self, printed: &str, line: usize, ready: &Ready) {
+        let comment = format!(" comment \"{}\"", comment_of(line));
+        let bare = printed.strip_suffix(comment.as_str()).unwrap_or(printed);
+        let comment = if ready.comment.is_some() { comment.as_str() } else { "" };
+        // `add rule`, the family, the table and the chain.
+        let place = bare.match_indices(' ').nth(4).map_or(bare.len(), |(at, _)| at);
+        let (place, rest) = bare.split_at(place);
+        for Words { before, after } in &ready.words {
+            let before = if before.is_empty() { String::new() } else { format!(" {before}") };
+            let after = if after.is_empty() { String::new() } else { format!(" {after}") };
+            self.add_line(&format!("{place}{before}{rest}{after}{comment}"), line);
+        }
+    }
+
     /// Adds what a program has printed for these rules.
     fn add(&mut self, output: &str, rules: &HashMap<usize, Ready>, known: &mut Known<'_>) {
         let mut seen: HashMap<usize, usize> = HashMap::new();
@@ -194,15 +218,10 @@ impl Text {
             if is_rule || printed.starts_with("# -t ") {
                 *seen.entry(line).or_default() += 1;
             }
-            let has_comment = rules.get(&line).is_some_and(|ready| ready.comment.is_some());
-            let placed = format!(" comment \"{}\"", comment_of(line));
-            let shown = match printed.strip_suffix(placed.as_str()) {
-                Some(bare) if is_rule && !has_comment => bare,
-                _ => printed,
-            };
-            self.text += shown;
-            self.text.push('\n');
-            self.lines.push(line);
+            match rules.get(&line).filter(|_| is_rule) {
+                Some(ready) => self.add_rule(printed, line, ready),
+                None => self.add_line(printed, line),
+            }
         }
         for line in rules.keys().filter(|line| seen.get(line) != Some(&1)) {
             known

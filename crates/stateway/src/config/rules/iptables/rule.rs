@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::allowed::{CORE, Kind, ends, of_match, of_target, parsed};
+use super::allowed::{CORE, Kind, advice, ends, of_match, of_target, parsed};
+use super::direct::{Words, take};
 
 /// The surroundings of a rule in its file.
 #[derive(Clone, Copy, Debug)]
@@ -16,10 +17,12 @@ pub(super) struct Place<'a> {
 }
 
 /// A rule for the translation. Free text is left out, with a word in its place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ready {
     /// The line for the program.
     pub text: String,
+    /// The rules that its translation becomes: one with each of these words.
+    pub words: Vec<Words>,
     /// The comment of the rule.
     pub comment: Option<String>,
     /// The prefix of its log lines.
@@ -40,30 +43,37 @@ pub(super) fn prefix_of(line: usize) -> String {
 
 /// An option with its values.
 #[derive(Clone, Debug)]
-struct Given {
-    negated: bool,
-    name: &'static str,
-    values: Vec<String>,
+pub(super) struct Given {
+    /// True behind `!`.
+    pub negated: bool,
+    /// Its name.
+    pub name: &'static str,
+    /// As many as its [`Kind`] has.
+    pub values: Vec<String>,
 }
 
 impl Given {
-    fn value(&self) -> &str {
+    /// The first value, or nothing.
+    pub fn value(&self) -> &str {
         self.values.first().map_or("", String::as_str)
     }
 }
 
 /// The options of one match, or of the target.
 #[derive(Clone, Debug)]
-struct Part {
+pub(super) struct Part {
     /// `-m`, `-j` or `-g`; nothing for the options before.
-    by: &'static str,
-    name: String,
+    pub by: &'static str,
+    /// Name of the match, the target or the chain.
+    pub name: String,
     kinds: &'static [Kind],
-    options: Vec<Given>,
+    /// The options that are there.
+    pub options: Vec<Given>,
 }
 
 impl Part {
-    fn get(&self, option: &str) -> Option<&Given> {
+    /// An option, if it is there.
+    pub fn get(&self, option: &str) -> Option<&Given> {
         self.options.iter().find(|given| given.name == option)
     }
 }
@@ -101,9 +111,10 @@ pub(super) fn words(line: &str) -> Option<Vec<String>> {
 /// The reason why it is refused.
 pub(super) fn ready(chain: &str, words: &[String], place: Place<'_>) -> Result<Ready, String> {
     let mut parts = parts(words, place)?;
-    let mut ready = Ready { text: String::new(), comment: None, prefix: None, hash_table: None };
+    let mut ready = Ready { words: vec![Words::default()], ..Ready::default() };
     parts = split_address_types(parts);
     let protocol = parts[0].get("-p").filter(|it| !it.negated).map(|it| it.value().to_owned());
+    take_words(&mut parts, protocol.as_deref(), place, &mut ready)?;
     for part in &mut parts {
         judge(part, place)?;
         take_text(part, &mut ready, place);
@@ -133,6 +144,54 @@ pub(super) fn ready(chain: &str, words: &[String], place: Place<'_>) -> Result<R
     Ok(ready)
 }
 
+/// Takes out of the parts what is said in nft's syntax at once. Parts of which nothing is left go.
+fn take_words(
+    parts: &mut Vec<Part>,
+    protocol: Option<&str>,
+    place: Place<'_>,
+    ready: &mut Ready,
+) -> Result<(), String> {
+    let mut said = vec![false; parts.len()];
+    let mut is_behind_state = false;
+    for (part, said) in parts.iter_mut().zip(&mut said) {
+        let Some(words) = take(part, protocol, place)? else {
+            is_behind_state |= keeps_state(part);
+            continue;
+        };
+        // The words stand in front of all that the translation says.
+        if is_behind_state && words.iter().any(|it| !it.before.is_empty()) {
+            return Err(format!(
+                "`{} {}` is said in front of a limit here, and stands behind it; let it stand in \
+                 front of the limit",
+                part.by, part.name
+            ));
+        }
+        *said = part.options.is_empty();
+        let with = |one: &Words| words.iter().map(|other| one.with(other)).collect::<Vec<_>>();
+        ready.words = ready.words.iter().flat_map(with).collect();
+    }
+    let depends = |part: &Part| keeps_state(part) || ["mark", "connmark"].contains(&&*part.name);
+    if ready.words.len() > 1
+        && let Some(part) = parts.iter().find(|part| depends(part))
+    {
+        return Err(format!(
+            "`{} {}` stands in a rule that becomes {} rules in nft's syntax, each with a limit or a \
+             mark of its own; write the rule in nft's syntax",
+            part.by,
+            part.name,
+            ready.words.len()
+        ));
+    }
+    let mut said = said.into_iter();
+    parts.retain(|_| said.next() == Some(false));
+    Ok(())
+}
+
+/// True for a match whose result depends on the packets that it has met.
+fn keeps_state(part: &Part) -> bool {
+    part.by == "-m" && ["limit", "hashlimit", "connlimit", "statistic"].contains(&&*part.name)
+}
+
 fn write(part: &Part, text: &mut String) {
     if !part.by.is_empty() {
         *text += &format!(" {} {}", part.by, part.name);
@@ -149,7 +208,7 @@ fn write(part: &Part, text: &mut String) {
 }
 
 /// The match of a protocol, by the names that it has for iptables.
-fn implied(protocol: &str) -> Option<&'static str> {
+pub(super) fn implied(protocol: &str) -> Option<&'static str> {
     Some(match protocol {
         "tcp" | "6" => "tcp",
         "udp" | "17" => "udp",
@@ -196,7 +255,7 @@ fn parts(words: &[String], place: Place<'_>) -> Result<Vec<Part>, String> {
         let cut = || format!("has nothing behind `{word}`: it is cut off");
         if ["-m", "-j", "-g"].contains(&option) && !negated {
             let name = words.next().ok_or_else(cut)?;
-            let part = part(option, name, place)?;
+            let part = part(option, name, words.as_slice(), place)?;
             if part.by != "-m" && parts.iter().any(|it| ["-j", "-g"].contains(&it.by)) {
                 return Err("has more than one target".to_owned());
             }
@@ -232,7 +291,8 @@ fn label(parts: &[Part]) -> String {
     }
 }
 
-fn part(by: &str, name: &str, place: Place<'_>) -> Result<Part, String> {
+/// The match, target or chain of this name. `rest` are the words behind it.
+fn part(by: &str, name: &str, rest: &[String], place: Place<'_>) -> Result<Part, String> {
     let is_chain = place.chains.contains(name);
     let (by, kinds) = match by {
         "-m" => ("-m", of_match(name)),
@@ -241,6 +301,7 @@ fn part(by: &str, name: &str, place: Place<'_>) -> Result<Part, String> {
         _ => ("-j", of_target(name)),
     };
     let kinds = kinds.ok_or_else(|| match by {
+        _ if let Some(advice) = advice(by, name, rest, place.is_v6) => advice,
         "-m" => format!("`-m {name}` {UNKNOWN}"),
         _ => format!("`{by} {name}` names no chain of its table, and as a target it {UNKNOWN}"),
     })?;
@@ -323,7 +384,6 @@ fn drop_whole(part: &mut Part) -> Result<(), String> {
 fn judge(part: &Part, place: Place<'_>) -> Result<(), String> {
     let has = |name: &str| part.get(name).is_some();
     let is_wrong = match (part.by, part.name.as_str()) {
-        ("-m", "conntrack" | "state") => return judge_states(part),
         ("-m", "addrtype") => return judge_address_type(part, place),
         ("-m", "icmp" | "icmp6") => part
             .options
@@ -351,7 +411,7 @@ fn judge(part: &Part, place: Place<'_>) -> Result<(), String> {
         // One condition for each match.
         ("-m", "multiport" | "ttl" | "hl" | "owner") => part.options.len() != 1,
         ("-j", "MARK") => part.options.len() != 1,
-        ("-j", "CONNMARK") => return judge_connection_mark(part),
+        ("-j", "CONNMARK") => is_connection_mark_wrong(part),
         ("-j", "CT") => !has("--notrack"),
         ("-j", "SNAT") => !has("--to-source"),
         ("-j", "DNAT") => !has("--to-destination"),
@@ -364,38 +424,6 @@ fn judge(part: &Part, place: Place<'_>) -> Result<(), String> {
         true => Err(format!("`{} {}` with these options {UNKNOWN}", part.by, part.name)),
         false => Ok(()),
     }
-}
-
-fn judge_states(part: &Part) -> Result<(), String> {
-    if part.options.is_empty() {
-        return Err(format!("`-m {}` without options {UNKNOWN}", part.name));
-    }
-    let Some(states) = part.get("--ctstate").or(part.get("--state")) else { return Ok(()) };
-    let of = |state: &str| states.value().split(',').any(|it| it == state);
-    let is_translated = of("SNAT") || of("DNAT");
-    if is_translated && states.negated {
-        return Err("`! --ctstate` with SNAT or DNAT loses its negation and its other states in \
-                    iptables-restore-translate; write the rule in nft's syntax, with `ct state` and \
-                    `ct status`"
-            .to_owned());
-    }
-    if is_translated && states.value().contains(',') {
-        return Err("`--ctstate` with SNAT or DNAT loses its other states in \
-                    iptables-restore-translate; write one rule with `--ctstate` for SNAT, one for \
-                    DNAT and one for the other states"
-            .to_owned());
-    }
-    // A packet without a connection is judged by its state alone in iptables, and has neither a
-    // direction nor a status in nft.
-    let may_lack = states.negated || of("INVALID") || of("UNTRACKED");
-    if part.options.len() > 1 && may_lack {
-        return Err(format!(
-            "`{}` {} beside other options of its match {UNKNOWN}",
-            states.name,
-            states.value()
-        ));
-    }
-    Ok(())
 }
 
 fn judge_address_type(part: &Part, place: Place<'_>) -> Result<(), String> {
@@ -418,22 +446,13 @@ fn judge_address_type(part: &Part, place: Place<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn judge_connection_mark(part: &Part) -> Result<(), String> {
+/// True for options of `-j CONNMARK` that are translated wrongly.
+fn is_connection_mark_wrong(part: &Part) -> bool {
     let is_full = |mask: &str| parsed(mask) == Some(u32::MAX);
     let orders = ["--set-xmark", "--set-mark", "--save-mark", "--restore-mark"];
     let given = orders.iter().filter(|name| part.get(name).is_some()).count();
     let masks = ["--nfmask", "--ctmask"].map(|name| part.get(name).map(Given::value));
-    let are_full = masks.iter().flatten().all(|mask| is_full(mask));
     let set = part.get("--set-xmark").map(Given::value).unwrap_or_default();
     let is_set_full = set.split_once('/').is_none_or(|(_, mask)| is_full(mask));
-    if given != 1 {
-        return Err(format!("`-j CONNMARK` with these options {UNKNOWN}"));
-    }
-    if !are_full || !is_set_full {
-        return Err("`-j CONNMARK` with a mask changes other bits in iptables-restore-translate; \
-                    write the rule in nft's syntax, such as `ct mark set ct mark and 0xffffff00 xor \
-                    0x5`"
-            .to_owned());
-    }
-    Ok(())
+    given != 1 || !masks.iter().flatten().all(|mask| is_full(mask)) || !is_set_full
 }

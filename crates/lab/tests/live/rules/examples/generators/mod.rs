@@ -83,12 +83,14 @@ fn site([lan, guest, wan]: [&'static str; 3]) -> Site {
     let masqueraded = own.map(|own| Choice { first: own, last: own, ports: Some((1, 65_535)) });
     let endpoints = [["198.51.100.10", "198.51.100.11"], ["2001:db8:2::10", "2001:db8:2::11"]];
     let endpoints = endpoints.map(|[first, last]| Choice { first, last, ports: None });
+    let ports = ["198.51.100.11", "2001:db8:2::11"];
+    let ports = ports.map(|it| Choice { first: it, last: it, ports: Some((8080, 8081)) });
     Site {
         cables: Box::leak(Box::new(cables)),
         routes: Box::leak(Box::new(routes.map(|route| &*route.leak()))),
         sources: sources.collect::<Vec<_>>().leak(),
         targets: targets.into_iter().flatten().collect::<Vec<_>>().leak(),
-        choices: masqueraded.into_iter().chain(endpoints).collect::<Vec<_>>().leak(),
+        choices: masqueraded.into_iter().chain(endpoints).chain(ports).collect::<Vec<_>>().leak(),
         forwarded: &["192.0.2.65", "2001:db8:1::1"],
     }
 }
@@ -183,28 +185,79 @@ fn firewalld_is_one_with_the_kernels() {
     });
 }
 
+/// The same rules of iptables-save for the other family.
+fn save_for_v6(save: &str) -> String {
+    const WORDS: [(&str, &str); 13] = [
+        ("127.0.0.0/8", "::1/128"),
+        ("127.0.0.1/32", "::1/128"),
+        ("192.0.2.65", "2001:db8:1::1"),
+        ("192.0.2.", "2001:db8:5::"),
+        ("198.51.100.0/24", "2001:db8:2::/64"),
+        ("198.51.100.", "2001:db8:2::"),
+        ("203.0.113.128/25", "2001:db8:3::/64"),
+        ("203.0.113.11/", "2001:db8:9::11/"),
+        ("203.0.113.", "2001:db8:3::"),
+        ("/32", "/128"),
+        ("icmp-port", "icmp6-port"),
+        ("-p icmp -m icmp", "-p ipv6-icmp -m icmp6"),
+        ("--icmp-type", "--icmpv6-type"),
+    ];
+    let mut text = String::new();
+    for line in save.lines() {
+        let line = match line.split_once("--to-destination ") {
+            Some((before, to)) => {
+                let (address, port) = to.split_once(':').expect("an address and a port");
+                format!("{before}--to-destination [{address}]:{port}")
+            }
+            None => line.to_owned(),
+        };
+        text += &WORDS.iter().fold(line, |line, (v4, v6)| line.replace(v4, v6));
+        text.push('\n');
+    }
+    text
+}
+
+/// The same for rules that both programs of iptables have, of IPv4 and of IPv6.
+fn saves_are_the_same(site: &Site, saves: [&str; 2], seed: u64) -> Result<()> {
+    let programs = ["iptables-nft", "ip6tables-nft"];
+    let load = |namespace: &Namespace| {
+        for (program, save) in programs.iter().zip(saves) {
+            let restore = namespace.program(&format!("{program}-restore"));
+            restore.input(save.to_owned()).check()?;
+        }
+        Ok(())
+    };
+    // The programs save their own rules, in one file.
+    let generator = Namespace::new("iptables")?;
+    load(&generator)?;
+    let mut saved = String::new();
+    for program in programs {
+        saved += &generator.program(&format!("{program}-save")).check()?;
+    }
+    are_the_same(site, load, Some(&saved), seed)
+}
+
 #[test]
 fn rules_of_iptables_nft_are_one_with_the_kernels() {
     beside_others(|| {
-        let saves = [
-            ("iptables-nft", include_str!("iptables.save")),
-            ("ip6tables-nft", include_str!("ip6tables.save")),
-        ];
-        let load = |namespace: &Namespace| {
-            for (program, save) in saves {
-                let restore = namespace.program(&format!("{program}-restore"));
-                restore.input(save.to_owned()).check()?;
-            }
-            Ok(())
-        };
-        // The programs save their own rules, in one file.
-        let generator = Namespace::new("iptables")?;
-        load(&generator)?;
-        let mut saved = String::new();
-        for (program, _) in saves {
-            saved += &generator.program(&format!("{program}-save")).check()?;
-        }
-        are_the_same(&site(["lan0", "guest0", "wan0"]), load, Some(&saved), 22)
+        let saves = [include_str!("iptables.save"), include_str!("ip6tables.save")];
+        saves_are_the_same(&site(["lan0", "guest0", "wan0"]), saves, 22)
+    });
+}
+
+#[test]
+fn rules_of_iptables_like_those_of_kube_proxy_are_one_with_the_kernels() {
+    beside_others(|| {
+        let save = include_str!("kube-proxy.save");
+        saves_are_the_same(&site(["cni0", "guest0", "wan0"]), [save, &save_for_v6(save)], 27)
+    });
+}
+
+#[test]
+fn rules_of_iptables_like_those_of_docker_are_one_with_the_kernels() {
+    beside_others(|| {
+        let save = include_str!("docker.save");
+        saves_are_the_same(&site(["docker0", "br-app", "wan0"]), [save, &save_for_v6(save)], 28)
     });
 }
 
