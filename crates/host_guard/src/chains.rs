@@ -399,8 +399,8 @@ fn belongs_to_socket() -> Match {
     Match::ranges(Field::IsSocketTransparent, [(0, 1)])
 }
 
-/// Accepts replies to packets whose source the kernel has translated. Those that it forwards are
-/// dropped later: what comes in by an interface of the gateway is forwarded by the gateway alone.
+/// Accepts replies to packets whose source the kernel has translated. Another chain drops those that
+/// the kernel would forward: it forwards nothing that comes in by an interface of the gateway.
 fn replies_to_kernel() -> Rule {
     let translated = Match::some_of(Field::TrackStatus, SOURCE_TRANSLATED);
     Rule::new([translated, Match::is(Field::TrackWay, REPLY)], Verdict::Accept)

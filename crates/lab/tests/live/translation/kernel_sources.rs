@@ -7,7 +7,7 @@ use crate::scenario::{
     FAMILIES, beside_others, echo, inside, masquerading_router, soon, stop_cleanly,
 };
 
-/// What the host's kernel translates.
+/// Rules of the host's kernel.
 const MASQUERADE: &str = "
 table inet of_host {
     chain out {

@@ -324,8 +324,8 @@ fn differences(
         for form in theirs.counts[at].keys() {
             let Form { table, chain, rule, .. } = forms[form.1];
             let (kernel, gateway) = (grown(theirs, form), grown(ours, form));
-            // A rule that copies bits of marks is a pair of rules for each bit. The rules
-            // that match marks show its effect.
+            // A rule that copies bits of marks is a pair of rules for each bit. The rules that match
+            // marks show its effect.
             if kernel != gateway && !rule.contains("mask 0x") {
                 found.push(format!(
                     "{table} {chain} {rule} (v6: {}): kernel {kernel:#b}, ours {gateway:#b} of \
