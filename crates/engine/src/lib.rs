@@ -9,7 +9,7 @@ mod egress;
 mod path;
 mod replay;
 mod rings;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 mod testing;
 mod worker;
 
@@ -60,6 +60,8 @@ pub use path::zones::{MOST_ZONES, Zones, ZonesError};
 pub use replay::fates::Fate;
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
 pub use rings::link::Wakeup;
+#[cfg(any(test, feature = "testing"))]
+pub use testing::{cable::Cable, line::Line};
 pub use worker::queue::Received;
 pub use worker::report::BucketStatus;
 

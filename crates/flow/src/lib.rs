@@ -15,6 +15,7 @@ mod index;
 mod key;
 mod lease;
 mod named;
+mod planted;
 mod port_permutation;
 mod prefetch;
 mod shown;

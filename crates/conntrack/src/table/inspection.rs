@@ -68,9 +68,8 @@ impl Table {
         let passage = Passage::of(&flow, &self.leaves_as(slot), direction);
         let interface = self.slab.translation(slot).and_then(|it| it.interface);
         let Some((head, helper)) = self.slab.helper_mut(slot) else { return tracked };
-        let status = head.status;
         let start = helper.start_of(direction, &packet.network.transport);
-        let Some(seen) = HelperPacket::of(packet, direction, &flow, status, &passage, context)
+        let Some(seen) = HelperPacket::of(packet, direction, &flow, head.status, &passage, context)
         else {
             return tracked;
         };
@@ -124,6 +123,7 @@ impl Table {
             _ if full => tracked.dropped(DropReason::ExpectationsFull),
             Inspected::Incomplete => tracked.dropped(DropReason::HelperIncomplete),
             Inspected::Pass | Inspected::Left => {
+                self.note_change(slot, context);
                 if !wanted.is_empty() {
                     *edits = put_together(wanted, measures);
                     self.shift_by_edits(slot, direction, sequence, edits);

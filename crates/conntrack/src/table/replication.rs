@@ -89,9 +89,10 @@ impl Table {
         interfaces: &dyn Interfaces,
         context: &Context<'_>,
     ) -> Option<Change> {
-        let record = self.recorded(slot, interfaces, context.now)?;
+        let mut record = self.recorded(slot, interfaces, context.now)?;
         let stamp = self.slab.dirty.next_stamp(context.now);
         let left = record.left.duration();
+        self.mar(&mut record, slot, context);
         self.slab[slot].body.note.note_sent(left, context.replication);
         let is_copy = self.slab[slot].body.note.is_copy();
         Some(Change::State { is_copy, stamp, record })

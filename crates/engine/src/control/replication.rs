@@ -164,9 +164,13 @@ impl Gateway {
     /// # Errors
     /// [`Unresponsive`]; changes that were made before stay.
     pub fn change_copies(&self, changes: Vec<CopyChange>) -> Result<CopyReport, Unresponsive> {
-        let execution = self.shared.lock().execution.clone();
+        let coordinator = self.shared.lock();
+        let execution = coordinator.execution.clone();
+        let of_bucket =
+            |change: CopyChange| (coordinator.bucket_of(&change.original().key), change);
+        let mut rest: Vec<_> = changes.into_iter().map(of_bucket).collect();
+        drop(coordinator);
         let mut report = CopyReport::default();
-        let mut rest = changes;
         for _ in 0..TRIES {
             rest = self.change_copies_once(rest, &mut report)?;
             if rest.is_empty() {
@@ -174,17 +178,16 @@ impl Gateway {
             }
             execution.pause(PAUSE);
         }
-        let coordinator = self.shared.lock();
-        let owner = rest.first().map(|change| coordinator.bucket_of(&change.original().key));
-        Err(Unresponsive(owner.map_or(WorkerId(0), |bucket| coordinator.table.owner(bucket))))
+        let owner = rest.first().map(|(bucket, _)| self.shared.lock().table.owner(*bucket));
+        Err(Unresponsive(owner.unwrap_or(WorkerId(0))))
     }
 
-    /// Returns the changes that must be offered again.
+    /// Returns the changes that must be offered again, each with the bucket that its connection is in.
     fn change_copies_once(
         &self,
-        changes: Vec<CopyChange>,
+        changes: Vec<(BucketId, CopyChange)>,
         report: &mut CopyReport,
-    ) -> Result<Vec<CopyChange>, Unresponsive> {
+    ) -> Result<Vec<(BucketId, CopyChange)>, Unresponsive> {
         let mut again = Vec::new();
         let mut changes = changes.into_iter();
         loop {
@@ -195,7 +198,7 @@ impl Gateway {
             // Buckets stay where they are while the lock is held.
             for lot in self.shared.lock().change_lot(some)? {
                 report.add(lot.report);
-                again.extend(lot.back.into_iter().map(|(_, change)| change));
+                again.extend(lot.back);
             }
         }
     }
@@ -203,9 +206,16 @@ impl Gateway {
 
 impl Coordinator {
     /// Gives changes to the owners of their buckets, all at the same time.
-    fn change_lot(&mut self, changes: Vec<CopyChange>) -> Result<Vec<AppliedLot>, Unresponsive> {
-        let of_bucket = |change: CopyChange| (self.bucket_of(&change.original().key), change);
-        let filed: Vec<_> = changes.into_iter().map(of_bucket).collect();
+    fn change_lot(
+        &mut self,
+        mut filed: Vec<(BucketId, CopyChange)>,
+    ) -> Result<Vec<AppliedLot>, Unresponsive> {
+        if self.config.settings.conntrack.faults.loses_records_of_moved_buckets() {
+            let (workers, buckets) = (self.worker_count(), self.config.buckets.get());
+            filed.retain(|(bucket, _)| {
+                self.table.owner(*bucket).0 as usize == bucket.index() * workers / buckets
+            });
+        }
         self.offer(filed, Question::Apply)
     }
 }

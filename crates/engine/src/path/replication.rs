@@ -224,17 +224,25 @@ impl PacketPath {
                 lot.back.push((bucket, change));
                 continue;
             }
-            match self.apply_one(bucket, &change, hash, now) {
+            let original = change.original();
+            let home = self.home_of(bucket, (&original, hash), now);
+            if self.buckets.get(home).is_none() {
+                lot.back.push((home, change));
+                continue;
+            }
+            match self.apply_one(home, &change, hash, now) {
                 Ok(Done::Made) => report.made += 1,
                 Ok(Done::Changed) => report.changed += 1,
                 Ok(Done::Ended(ended)) => report.ended += u64::from(ended),
-                Ok(Done::Kept) => report.kept.push(change.original()),
+                Ok(Done::Kept) => report.kept.push(original),
                 Ok(Done::GivenUp(count)) => {
                     report.changed += 1;
                     report.given_up += count;
                 }
                 Err(NotDone::Refused(refusal)) => report.refused.push((change, refusal)),
-                Err(NotDone::Later) => lot.back.push((bucket, change)),
+                Err(NotDone::Later) => {
+                    lot.back.push((self.hasher.bucket_of_key(&original.key), change));
+                }
             }
             // It may have taken the place of others that have aliases.
             self.remove_aliases();
@@ -335,12 +343,24 @@ impl PacketPath {
         Ok(if given_up == 0 { Done::Made } else { Done::GivenUp(given_up) })
     }
 
+    /// Makes a connection where its packets are steered to. At a bucket to which an alias has led, it
+    /// clashes with the connection of the alias, or the alias led nowhere.
     fn import_copy(
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
         now: Timestamp,
     ) -> Result<ConnectionId, NotDone> {
+        let original = record.original();
+        let steered = self.hasher.bucket_of_key(&original.key);
+        if steered != id {
+            let hash = self.hasher.table_hash(&original.key);
+            if self.buckets.get(id).is_some_and(|it| it.connections.has(&original, hash, now)) {
+                return Err(NotDone::Refused(ImportRefusal::Clash));
+            }
+            self.remove_alias(id, (original, hash), steered);
+            return Err(NotDone::Later);
+        }
         let epoch = self.epoch_of(record);
         match self.import_one(id, record, (epoch, false), now) {
             RecordImport::Made(made) => Ok(made),

@@ -300,9 +300,16 @@ impl Session {
         next.is_some()
     }
 
+    /// The fault that a test has planted.
+    pub fn faults(&self) -> Faults {
+        self.faults
+    }
+
     /// True if the peers have compared each other and agree about buckets.
     fn is_together(&self) -> bool {
-        let keeps_apart = |it: &Mismatch| it.aspect.consequence() == Consequence::KeepsApart;
+        let keeps_apart = |it: &Mismatch| {
+            it.aspect.consequence() == Consequence::KeepsApart && !self.faults.ignores_differences()
+        };
         self.compared.as_ref().is_some_and(|(_, found)| !found.iter().any(keeps_apart))
     }
 

@@ -72,6 +72,11 @@ pub trait Connections {
         from: Cursor,
     ) -> Result<Option<Passed>, Unresponsive>;
 
+    /// The [revision](crate::Zones::revision) of the zones. Tables that have none keep it at 0.
+    fn zones_revision(&self) -> u64 {
+        0
+    }
+
     /// As [`Gateway::divide_ports`].
     ///
     /// # Errors
@@ -126,5 +131,9 @@ impl Connections for Gateway {
 
     fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive> {
         Gateway::divide_ports(self, part)
+    }
+
+    fn zones_revision(&self) -> u64 {
+        self.zones().revision
     }
 }

@@ -61,6 +61,8 @@ pub struct Peer {
     owes_yield: bool,
     /// The part of all ports that this node gives away.
     ports: PortPart,
+    /// The revision of the zones when everything was asked for last.
+    zones: u64,
 }
 
 impl Peer {
@@ -81,6 +83,7 @@ impl Peer {
         // Each node may own connections, whatever its part is.
         session.set_follows(true);
         let claim = Claim { term: 0, node: session.node().0.get() };
+        let copies = Copies::new(names, session.faults());
         let mut peer = Self {
             session,
             role,
@@ -88,12 +91,13 @@ impl Peer {
             peer: None,
             peer_node: 0,
             supply: Supply::new(names),
-            copies: Copies::new(names),
+            copies,
             sweep: None,
             said: None,
             given: None,
             owes_yield: false,
             ports: PortPart::All,
+            zones: 0,
         };
         peer.set_role(gateway, role)?;
         Ok(peer)
@@ -253,7 +257,10 @@ impl Peer {
                 // Both peers derive the secret from the pre-shared key.
                 Event::Compared | Event::Secret(_) => {}
                 Event::BulkAsked => self.supply.ask_bulk(),
-                Event::BulkBegan(bulk) => self.copies.begin_bulk(bulk),
+                Event::BulkBegan(bulk) => {
+                    self.copies.begin_bulk(bulk);
+                    self.zones = gateway.zones_revision();
+                }
                 Event::Words(bytes) => match Words::decode(&bytes) {
                     Some(Words::Role(role, term)) => {
                         self.peer = Some((Claim { term, node: self.peer_node }, role));
@@ -280,6 +287,11 @@ impl Peer {
             }
         }
         self.apply(gateway, now)?;
+        // The peer does not repeat by itself the connections that were refused for their zones.
+        if self.copies.lacks_zones() && gateway.zones_revision() != self.zones {
+            self.zones = gateway.zones_revision();
+            self.session.ask_again();
+        }
         Ok(false)
     }
 

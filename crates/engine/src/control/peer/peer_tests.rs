@@ -1,10 +1,12 @@
 use std::time::Duration;
 
+use flow::Zone;
 use proptest::prelude::*;
 use steer::{BucketId, WorkerId};
 use sync::{Agreement, Aspect, Inflow, Outflow, Settings};
 
 use super::*;
+use crate::ZoneConfig;
 use crate::rings::link::Wakeup;
 use crate::testing::pair::{FIRST_OF_SIP, Pair};
 
@@ -253,6 +255,26 @@ fn a_standby_gets_more_connections_than_a_window_holds() {
     assert_eq!(pair.nodes[1].connections().len(), 40_000);
     let status = pair.nodes[0].peer.status(Timestamp::ZERO);
     assert_eq!((status.unacknowledged_records, status.counters.resent_frames), (0, 0));
+}
+
+#[test]
+fn connections_of_a_zone_come_when_it_is_configured_later() {
+    let mut pair = level();
+    let configure = |pair: &Pair, at: usize| {
+        let mut book = pair.nodes[at].gateway.zones();
+        book.zones = vec![ZoneConfig::new(Zone(7))];
+        pair.nodes[at].gateway.set_zones(book).unwrap();
+    };
+    configure(&pair, 0);
+    pair.udp(0, 2001, false);
+    pair.pass(100 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections(), []);
+    let refused = pair.nodes[1].peer.copy_counters().refused;
+    assert_eq!(refused, [(conntrack::ImportRefusal::Zone, 1)].into());
+    configure(&pair, 1);
+    pair.pass(1000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 1);
+    assert_alike(&pair);
 }
 
 #[test]
