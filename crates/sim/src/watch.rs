@@ -400,7 +400,7 @@ fn host_address(side: Side, number: usize) -> std::net::IpAddr {
 
 /// No two connections may have the same packets outside.
 fn check_tuples(table: &BTreeMap<Name, Seen>) -> Result<(), Violation> {
-    let mut seen_before: BTreeMap<(u8, u16, [(std::net::IpAddr, u16); 2]), &Seen> = BTreeMap::new();
+    let mut seen_before = BTreeMap::new();
     for ((protocol, ..), seen) in table {
         let outside = VIRTUAL[Side::Outside.index()];
         if seen.reply[1].0 != outside {
