@@ -13,9 +13,12 @@ const LISTED: usize = 20;
 
 fn seeds() -> Range<u64> {
     let Ok(given) = std::env::var("STATEWAY_SEEDS") else { return 1..SEEDS + 1 };
+    let number = |word: &str| -> u64 {
+        word.parse().unwrap_or_else(|_| panic!("STATEWAY_SEEDS={given}: use 2000 or 17-17"))
+    };
     match given.split_once('-') {
-        Some((first, last)) => first.parse().unwrap()..last.parse::<u64>().unwrap() + 1,
-        None => 1..given.parse::<u64>().unwrap() + 1,
+        Some((first, last)) => number(first)..number(last) + 1,
+        None => 1..number(&given) + 1,
     }
 }
 

@@ -118,12 +118,13 @@ impl Table {
         let sequence = seen.sequence;
         counters.helper_left += u64::from(inspected == Inspected::Left);
         counters.helper_forgot += expectations.memory().forgotten();
+        // The helper has another state, or the connection another deadline.
+        self.note_change(slot, context);
         match inspected {
             _ if no_port => tracked.dropped(DropReason::PortPoolFull),
             _ if full => tracked.dropped(DropReason::ExpectationsFull),
             Inspected::Incomplete => tracked.dropped(DropReason::HelperIncomplete),
             Inspected::Pass | Inspected::Left => {
-                self.note_change(slot, context);
                 if !wanted.is_empty() {
                     *edits = put_together(wanted, measures);
                     self.shift_by_edits(slot, direction, sequence, edits);
