@@ -137,7 +137,7 @@ const OPENS: &str = "
 import socket, sys, time
 _, server = sys.argv[1:]
 slowest = 0
-for _ in range(5):
+for _ in range(2):
     begin = time.monotonic()
     with socket.create_connection((server, 7000), timeout=10) as s:
         s.sendall(b'x')
@@ -185,8 +185,8 @@ fn asymmetric_connections_open_at_once_if_first_packets_wait_for_the_peer() {
         assert!(slowest < 900, "{slowest} ms");
         let status = one.query(&["sync", "status"])?;
         let counted = |name: &str| status["counters"][name].as_u64();
-        assert_eq!(counted("deferred_packets"), Some(5), "{status}");
-        assert_eq!(counted("deferred_acknowledged"), Some(5), "{status}");
+        assert_eq!(counted("deferred_packets"), Some(2), "{status}");
+        assert_eq!(counted("deferred_acknowledged"), Some(2), "{status}");
         one.stop()?;
         Ok(())
     });
