@@ -97,6 +97,16 @@ impl DatagramSocket {
         }
         Ok(())
     }
+
+    /// Takes what has come, in so many visits to the kernel at most, and shows each datagram to
+    /// `each`. True if there may be more. An error about a datagram that was sent is a visit: the
+    /// peer is not there.
+    pub fn receive_in(&mut self, visits: usize, mut each: impl FnMut(&[u8])) -> bool {
+        let is_empty = |result: io::Result<()>| {
+            result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        };
+        (0..visits).all(|_| !is_empty(self.receive(&mut each)))
+    }
 }
 
 impl AsFd for DatagramSocket {

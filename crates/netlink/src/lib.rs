@@ -7,6 +7,7 @@
 //! for a neighbour, and [`nf_tables`] makes tables, which end with the process. [`Sockets`] asks which
 //! socket of the host would get a packet, and [`Tracked`] whether a connection of the kernel has it.
 
+mod lookup;
 mod master;
 mod mirror;
 mod news;

@@ -5,8 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::Range;
 
 use fib::LinkId;
-use netlink_packet_core::{NLM_F_REQUEST, NLMSG_ERROR, NetlinkBuffer};
-use netlink_sys::{Socket, SocketAddr as NetlinkAddress, protocols::NETLINK_SOCK_DIAG};
+use netlink_packet_core::NLM_F_REQUEST;
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+
+use crate::lookup::Lookup;
 
 /// The message (linux/sock_diag.h).
 const BY_FAMILY: u16 = 20;
@@ -15,15 +17,6 @@ const HEADER: usize = 16;
 const REQUEST: usize = 56;
 /// The port that the socket is connected to, in the answer (`inet_diag_msg`).
 const OTHER_PORT: Range<usize> = 6..8;
-/// Address families (socket(2)).
-const INET: u8 = 2;
-const INET6: u8 = 10;
-/// Protocols.
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-/// The kernel's code for "there is none" (ENOENT).
-const NONE: i32 = 2;
-
 /// A protocol whose sockets can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketProtocol {
@@ -59,11 +52,7 @@ pub enum Receiver {
 
 /// The sockets of this network namespace.
 #[derive(Debug)]
-pub struct Sockets {
-    socket: Socket,
-    /// The number of the last question.
-    sequence: u32,
-}
+pub struct Sockets(Lookup);
 
 impl Sockets {
     /// Prepares to ask.
@@ -74,11 +63,7 @@ impl Sockets {
     /// # Errors
     /// The system's error. It is [`io::ErrorKind::Unsupported`] if the kernel has no such modules.
     pub fn new() -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
-        socket.bind_auto()?;
-        // The answer is there once the question was sent.
-        socket.set_non_blocking(true)?;
-        let mut it = Self { socket, sequence: 0 };
+        let mut it = Self(Lookup::new(NETLINK_SOCK_DIAG)?);
         let source = (Ipv4Addr::LOCALHOST, 9).into();
         // Where the loopback interface is down, its address belongs to nobody.
         let own = [(Ipv4Addr::LOCALHOST, 0).into(), (Ipv4Addr::UNSPECIFIED, 0).into()];
@@ -105,29 +90,12 @@ impl Sockets {
     /// # Errors
     /// The system's error, also if the kernel has not answered.
     pub fn receiver(&mut self, ends: &Ends) -> io::Result<Receiver> {
-        self.sequence = self.sequence.wrapping_add(1);
-        self.socket.send_to(&question(ends, self.sequence), &NetlinkAddress::new(0, 0), 0)?;
-        loop {
-            let (bytes, from) = match self.socket.recv_from_full() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                received => received?,
-            };
-            let Ok(answer) = NetlinkBuffer::new_checked(&bytes) else { continue };
-            // Anybody may send to the socket; only the kernel has port 0.
-            if from.port_number() != 0 || answer.sequence_number() != self.sequence {
-                continue;
-            }
-            if answer.message_type() != NLMSG_ERROR {
-                let port = answer.payload().get(OTHER_PORT).ok_or(io::ErrorKind::InvalidData)?;
-                let is_connected = port.iter().any(|&byte| byte != 0);
-                return Ok(if is_connected { Receiver::Connected } else { Receiver::Waiting });
-            }
-            let code = answer.payload().first_chunk().map_or(0, |it| i32::from_ne_bytes(*it));
-            return match -code {
-                NONE => Ok(Receiver::Nobody),
-                code => Err(io::Error::from_raw_os_error(code)),
-            };
-        }
+        let Some(answer) = self.0.ask(|sequence| question(ends, sequence))? else {
+            return Ok(Receiver::Nobody);
+        };
+        let port = answer.get(OTHER_PORT).ok_or(io::ErrorKind::InvalidData)?;
+        let is_connected = port.iter().any(|&byte| byte != 0);
+        Ok(if is_connected { Receiver::Connected } else { Receiver::Waiting })
     }
 }
 
@@ -135,18 +103,17 @@ impl Sockets {
 fn question(ends: &Ends, sequence: u32) -> Vec<u8> {
     // The kernel reads the ends of a UDP packet from its point of view, and those of a TCP packet
     // from that of the socket.
-    let (protocol, first, second) = match ends.protocol {
-        SocketProtocol::Tcp => (TCP, ends.destination, ends.source),
-        SocketProtocol::Udp => (UDP, ends.source, ends.destination),
+    let (first, second) = match ends.protocol {
+        SocketProtocol::Tcp => (ends.destination, ends.source),
+        SocketProtocol::Udp => (ends.source, ends.destination),
     };
-    let family = if ends.destination.is_ipv4() { INET } else { INET6 };
     let mut bytes = Vec::with_capacity(HEADER + REQUEST);
     bytes.extend_from_slice(&((HEADER + REQUEST) as u32).to_ne_bytes());
     bytes.extend_from_slice(&BY_FAMILY.to_ne_bytes());
     bytes.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
     bytes.extend_from_slice(&sequence.to_ne_bytes());
     bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(&[family, protocol, 0, 0]);
+    bytes.extend_from_slice(&[ends.family(), ends.protocol.number(), 0, 0]);
     // Sockets in any state.
     bytes.extend_from_slice(&u32::MAX.to_ne_bytes());
     bytes.extend_from_slice(&first.port().to_be_bytes());

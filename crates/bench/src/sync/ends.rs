@@ -1,7 +1,6 @@
 //! The two ends of state sync: the sync thread of the sending node, and its peer. Each has a socket
 //! on the loopback interface, and real keys and frames.
 
-use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Mutex;
@@ -88,19 +87,6 @@ pub fn sockets() -> Result<[DatagramSocket; 2], Error> {
     open().map_err(|source| Error::System { what: "no sockets for state sync", source })
 }
 
-/// Takes datagrams of the peer. True if there may be more.
-fn receive(peer: &mut Peer, socket: &mut DatagramSocket, now: Timestamp) -> bool {
-    for _ in 0..VISITS_A_TURN {
-        // The session counts those that it refuses.
-        match socket.receive(|datagram| _ = peer.handle(now, datagram)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-            Err(_) => {}
-        }
-    }
-    true
-}
-
 fn pause(waiter: &mut Waiter, socket: &DatagramSocket, time: Duration) {
     if waiter.wait([socket.as_fd()], Some(time)).is_err() {
         std::thread::sleep(time);
@@ -165,7 +151,10 @@ impl Sender {
             }
             let is_clear = now_at != stage::WORK && hub.is_clear();
             let now = clock.session();
-            let mut has_more = receive(&mut self.peer, &mut self.socket, now);
+            let Self { peer, socket, .. } = self;
+            // The session counts datagrams that it refuses.
+            let mut has_more =
+                socket.receive_in(VISITS_A_TURN, |datagram| _ = peer.handle(now, datagram));
             has_more |= self.feed(hub);
             let Self { peer, socket, .. } = self;
             let turn = peer.turn(hub, now, |datagram| socket.send(datagram));
@@ -350,7 +339,10 @@ impl Standby {
         loop {
             let is_over = at.load(Ordering::Relaxed) == stage::OVER;
             let now = clock.session();
-            let mut has_more = receive(&mut self.peer, &mut self.socket, now);
+            let Self { peer, socket, .. } = self;
+            // The session counts datagrams that it refuses.
+            let mut has_more =
+                socket.receive_in(VISITS_A_TURN, |datagram| _ = peer.handle(now, datagram));
             self.stepper.pass_to(now);
             self.stepper.take_turns();
             let Self { peer, socket, copies, .. } = self;

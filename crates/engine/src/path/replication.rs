@@ -292,8 +292,10 @@ impl PacketPath {
                 connections.repeat_to_peer(&original, hash, &mut context);
                 Ok(Done::Kept)
             }
-            CopyChange::State { record, prevails } => self.set_copy(id, record, *prevails, now),
-            CopyChange::News(record) => self.take_news(id, record, now),
+            CopyChange::State { record, prevails } => {
+                self.set_copy(id, record, hash, *prevails, now)
+            }
+            CopyChange::News(record) => self.take_news(id, record, hash, now),
         }
     }
 
@@ -302,13 +304,13 @@ impl PacketPath {
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
+        hash: u64,
         prevails: bool,
         now: Timestamp,
     ) -> Result<Done, NotDone> {
         let original = record.original();
         let (is_amended, mut given_up) =
             self.with_importing(id, record, now, |connections, importing, context| {
-                let hash = (importing.hash)(&original.key);
                 let owner = connections.owner_of(&original, hash);
                 let is_amended = connections.amend_copy(record, importing, context).is_ok();
                 // It may have other replies now, because it was translated anew.
@@ -375,11 +377,11 @@ impl PacketPath {
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
+        hash: u64,
         now: Timestamp,
     ) -> Result<Done, NotDone> {
         let original = record.original();
         let known = self.with_importing(id, record, now, |connections, importing, context| {
-            let hash = (importing.hash)(&original.key);
             let owner = connections.owner_of(&original, hash)?;
             let amended = connections.amend(record, importing, context).map(|found| {
                 if owner == Owner::Peer {

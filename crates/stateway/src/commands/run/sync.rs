@@ -1,7 +1,7 @@
 //! State sync on a thread of its own, which carries datagrams between the peer and a socket.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,7 +146,9 @@ fn carry(gateway: &Gateway, peer: &Mutex<Peer>, mut socket: DatagramSocket, stop
     while !stop.load(Ordering::Relaxed) {
         let pause = {
             let mut peer = lock(peer);
-            let has_more = receive(&mut peer, &mut socket);
+            // The session counts datagrams that it refuses.
+            let has_more =
+                socket.receive_in(VISITS_A_TURN, |datagram| _ = peer.handle(now(), datagram));
             // A full queue loses datagrams, which are sent again like any that are lost.
             let turn = peer.turn(gateway, now(), |datagram| socket.send(datagram));
             socket.flush();
@@ -168,18 +170,4 @@ fn carry(gateway: &Gateway, peer: &Mutex<Peer>, mut socket: DatagramSocket, stop
             std::thread::sleep(pause);
         }
     }
-}
-
-/// Takes datagrams of the peer. True if there may be more.
-fn receive(peer: &mut Peer, socket: &mut DatagramSocket) -> bool {
-    for _ in 0..VISITS_A_TURN {
-        // The session counts those that it refuses.
-        match socket.receive(|datagram| _ = peer.handle(now(), datagram)) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-            // An ICMP error about a datagram that was sent: the peer is not there.
-            Err(_) => {}
-        }
-    }
-    true
 }

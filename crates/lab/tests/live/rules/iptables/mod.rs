@@ -138,7 +138,7 @@ struct Outcome {
     counts: Vec<Counts>,
 }
 
-/// What has to be the same of a frame: the side where it came out, and its bytes. Gateways choose
+/// The part of a frame that has to be the same: the side where it came out, and its bytes. Gateways choose
 /// the identification of IPv4 themselves, and the header of their own errors and resets.
 type Seen = (bool, Vec<u8>);
 
