@@ -122,8 +122,10 @@ impl Server {
         let followed = peer.clone();
         let tell_peer = move |book: Option<&RuleBook>| {
             if let Some(peer) = &followed {
+                // The peer's owner does not wait for that: it takes a while for large sets.
+                let fingerprint = book.map(|book| book.ruleset().fingerprint());
                 let mut peer = peer.lock().unwrap_or_else(PoisonError::into_inner);
-                peer.set_rules(book.map(|book| book.ruleset().fingerprint()));
+                peer.set_rules(fingerprint);
             }
         };
         let rules = Arc::new(Keeper::new(rules, Box::new(tell_peer)));

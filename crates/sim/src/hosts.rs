@@ -242,7 +242,7 @@ impl World {
         }
         let length = self.random.between(1, 60) as u64 * crate::plan::SECOND;
         let ends_at = self.now + length;
-        let (outside, is_protected) = (None, !self.plan.is_short());
+        let (outside, is_protected) = (None, false);
         let chat =
             Chat { id, host: number, from, to, pause, ends_at, sent: 0, outside, is_protected };
         self.chats.insert(id, chat);
@@ -274,11 +274,8 @@ impl World {
         let Some(([from, to], id)) = read(packet) else { return Ok(()) };
         match side {
             Side::Outside => {
-                let is_odd = self.plan.is_short() || self.plan.is_late();
-                let is_calm = !is_odd && self.now > self.settled_at && self.is_informed();
                 if let Some(chat) = self.chats.get_mut(&id) {
                     chat.heard_from(from)?;
-                    chat.is_protected |= is_calm;
                 }
                 self.send_from_host(side, number, datagram(to, from, (id, 0)));
                 Ok(())
@@ -288,14 +285,19 @@ impl World {
     }
 
     fn answer_heard(
-        &self,
+        &mut self,
         number: usize,
         (from, to): ((Ipv4Addr, u16), (Ipv4Addr, u16)),
         id: u32,
     ) -> Result<(), Violation> {
-        let Some(chat) = self.chats.get(&id) else { return Ok(()) };
+        let is_odd = self.plan.is_short() || self.plan.is_late();
+        let is_calm = !is_odd && self.now > self.settled_at && self.is_informed();
+        let Some(chat) = self.chats.get_mut(&id) else { return Ok(()) };
         let is_its = (chat.host, chat.from, chat.to) == (number, to.1, from.0);
         if is_its {
+            // A gateway that meets the first answer before the record holds it for a connection of
+            // its own.
+            chat.is_protected |= is_calm;
             return Ok(());
         }
         let what = format!("host {number} got an answer to chat {id:x} at port {}", to.1);

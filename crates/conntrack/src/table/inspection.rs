@@ -115,11 +115,10 @@ impl Table {
                 head.deadline = head.deadline.max(deadline(*now, seconds));
             }
         });
-        let sequence = seen.sequence;
+        let (sequence, keeps_beginning) = (seen.sequence, helper.keeps_beginning());
         counters.helper_left += u64::from(inspected == Inspected::Left);
         counters.helper_forgot += expectations.memory().forgotten();
-        // The helper has another state, or the connection another deadline.
-        self.note_change(slot, context);
+        self.note_inspected(slot, keeps_beginning, context);
         match inspected {
             _ if no_port => tracked.dropped(DropReason::PortPoolFull),
             _ if full => tracked.dropped(DropReason::ExpectationsFull),

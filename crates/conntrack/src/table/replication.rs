@@ -227,6 +227,16 @@ impl Table {
         }
     }
 
+    /// A helper has read a packet: it has another state, or its connection another deadline. While it
+    /// keeps the beginning of a message, the record is long and changes with each segment, so the
+    /// peer hears of it with the windows.
+    pub(super) fn note_inspected(&mut self, slot: u32, keeps: bool, context: &mut Context<'_>) {
+        match keeps {
+            true => self.note_refresh(slot, context),
+            false => self.note_change(slot, context),
+        }
+    }
+
     /// Puts a connection on the dirty list if its windows, timer and counts are due.
     #[inline]
     pub(super) fn note_refresh(&mut self, slot: u32, context: &mut Context<'_>) {

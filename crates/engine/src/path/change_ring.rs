@@ -86,6 +86,9 @@ impl ChangeSender {
 
     /// Sends a receipt behind all changes. False if there is no room.
     pub(super) fn send_receipt(&mut self, receipt: Receipt) -> bool {
+        if self.is_full() {
+            return false;
+        }
         let changes = self.memory();
         self.lots.push(Lot { changes, has_lost: false, receipt: Some(receipt) }).is_ok()
     }

@@ -71,15 +71,25 @@ impl Receipt {
     }
 }
 
+/// Why a packet waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// It has opened its connection, of which the peer has to know.
+    Opening,
+    /// The peer owns its connection, and has to know the state into which it has brought that.
+    Handshake,
+    /// Another packet of its flow and sender waits in front of it.
+    Order,
+}
+
 /// A packet that waits. Everything is done except sending it.
 struct Deferred {
     keyed: KeyedPacket,
     opener: Opener,
-    /// It has opened its connection.
-    has_opened: bool,
+    cause: Cause,
     /// When it leaves in any case.
     until: Timestamp,
-    /// The receipt that it waits for.
+    /// The receipt that it waits for. No later packet of its flow waits for an earlier one.
     receipt: u64,
     bytes: usize,
 }
@@ -97,6 +107,8 @@ pub struct Deferrals {
     /// Hashes of their flow keys, in the same order. To look for one is fast.
     hashes: VecDeque<u64>,
     bytes: usize,
+    /// Those that wait for the [order](Cause::Order) of their flow.
+    followers: usize,
 }
 
 impl Deferrals {
@@ -111,13 +123,15 @@ impl Deferrals {
             waiting: VecDeque::new(),
             hashes: VecDeque::new(),
             bytes: 0,
+            followers: 0,
         }
     }
 
-    /// The place of the first packet of a flow and sender that waits.
-    fn place_of(&self, keyed: &KeyedPacket, hash: u64) -> Option<usize> {
-        let mut places = self.hashes.iter().zip(&self.waiting);
-        places.position(|(other, it)| *other == hash && it.keyed == *keyed)
+    /// The last packet of a flow and sender that waits.
+    fn last_of(&self, keyed: &KeyedPacket, hash: u64) -> Option<&Deferred> {
+        let places = self.hashes.iter().zip(&self.waiting).rev();
+        let mut of_flow = places.filter(|(other, it)| **other == hash && it.keyed == *keyed);
+        of_flow.next().map(|(_, deferred)| deferred)
     }
 
     fn has_room_for(&self, bytes: usize) -> bool {
@@ -126,6 +140,7 @@ impl Deferrals {
 
     fn push(&mut self, deferred: Deferred, hash: u64) {
         self.bytes += deferred.bytes;
+        self.followers += usize::from(deferred.cause == Cause::Order);
         self.waiting.push_back(deferred);
         self.hashes.push_back(hash);
     }
@@ -134,13 +149,18 @@ impl Deferrals {
         self.hashes.remove(place)?;
         let deferred = self.waiting.remove(place)?;
         self.bytes -= deferred.bytes;
+        self.followers -= usize::from(deferred.cause == Cause::Order);
         Some(deferred)
+    }
+
+    /// The highest number of the receipts that came back.
+    fn last_returned(&self) -> u64 {
+        self.returned.last.load(Ordering::Acquire)
     }
 
     /// The peer has the connection of the oldest packet.
     fn is_returned(&self) -> bool {
-        let last = self.returned.last.load(Ordering::Acquire);
-        self.waiting.front().is_some_and(|first| first.receipt <= last)
+        self.waiting.front().is_some_and(|first| first.receipt <= self.last_returned())
     }
 }
 
@@ -151,10 +171,12 @@ impl PacketPath {
     #[inline(never)]
     pub(super) fn defer(&mut self, packet: &mut Packet, scratch: &Scratch) -> bool {
         let Scratch { tracked, exit, now, .. } = scratch;
-        let waits = tracked.fresh || is_of_handshake(packet) && self.owes_news(packet, tracked);
-        // The host has its own copy of what is for it.
-        exit.route != Some(RouteDecision::Host)
-            && self.defer_exit(packet, exit, (waits, tracked.fresh), *now)
+        let cause = match tracked.fresh {
+            true => Some(Cause::Opening),
+            false => (is_of_handshake(packet) && self.owes_news(packet, tracked))
+                .then_some(Cause::Handshake),
+        };
+        self.defer_exit(packet, exit, cause, *now)
     }
 
     /// True if the peer owns the connection of a packet and has not heard of the state that the packet
@@ -172,16 +194,21 @@ impl PacketPath {
         exit: &Exit,
         now: Timestamp,
     ) -> bool {
-        self.deferrals.is_some() && self.defer_exit(packet, exit, (true, true), now)
+        self.deferrals.is_some() && self.defer_exit(packet, exit, Some(Cause::Opening), now)
     }
 
+    /// `cause`: why the packet waits, if not for the order of its flow alone.
     fn defer_exit(
         &mut self,
         packet: &mut Packet,
         exit: &Exit,
-        (waits, has_opened): (bool, bool),
+        cause: Option<Cause>,
         now: Timestamp,
     ) -> bool {
+        // The host has its own copy of what is for it.
+        if exit.route == Some(RouteDecision::Host) {
+            return false;
+        }
         let generation = self.tracking.generation();
         let Self { deferrals: Some(deferrals), buckets, counters, hasher, .. } = self else {
             return false;
@@ -189,24 +216,28 @@ impl PacketPath {
         let Some(flow) = &mut packet.flow else { return false };
         let (keyed, hash) = (flow.keyed, flow.table_hash(hasher));
         // To look for a flow takes a while, and a packet that opens one has none in front of it.
-        let before = if waits { None } else { deferrals.place_of(&keyed, hash) };
+        let before = match cause {
+            Some(Cause::Opening) => None,
+            _ => deferrals.last_of(&keyed, hash).map(|it| it.receipt),
+        };
         // A bucket that leaves takes nothing along that waits here.
-        let waits = waits && deferrals.awaited.get() && buckets.is_routed_here(packet.bucket);
-        if before.is_none() && !waits {
-            return false;
-        }
+        let is_awaited = deferrals.awaited.get() && buckets.is_routed_here(packet.bucket);
+        let (cause, receipt) = match (cause.filter(|_| is_awaited), before) {
+            (Some(cause), _) => (cause, deferrals.receipts + 1),
+            (None, Some(receipt)) => (Cause::Order, receipt),
+            (None, None) => return false,
+        };
         let pieces = packet.pieces.iter().flat_map(|pieces| pieces.frames());
         let bytes = packet.frame.footprint() + pieces.map(|it| it.footprint()).sum::<usize>();
         if !deferrals.has_room_for(bytes) {
             counters.deferral.not_deferred += 1;
             if before.is_some() {
-                self.send_deferred_if(now, |it| it.keyed == keyed);
+                let _ = self.send_deferred_if(now, |it| it.keyed == keyed);
             }
             return false;
         }
         counters.deferral.deferred += 1;
-        let receipt = before.and_then(|place| deferrals.waiting.get(place)).map(|it| it.receipt);
-        deferrals.wants_receipt |= receipt.is_none();
+        deferrals.wants_receipt |= cause != Cause::Order;
         let deferred = Deferred {
             keyed,
             opener: Opener {
@@ -215,9 +246,9 @@ impl PacketPath {
                 generation,
                 search: Search::new(None, 0),
             },
-            has_opened,
+            cause,
             until: now.after(deferrals.limit),
-            receipt: receipt.unwrap_or(deferrals.receipts + 1),
+            receipt,
             bytes,
         };
         deferrals.push(deferred, hash);
@@ -237,7 +268,7 @@ impl PacketPath {
             return false;
         };
         let hash = flow.table_hash(&self.hasher);
-        deferrals.place_of(&flow.keyed, hash).is_some()
+        deferrals.last_of(&flow.keyed, hash).is_some()
     }
 
     /// Asks to hear when the peer has all changes that were sent, if packets wait for that and
@@ -280,13 +311,20 @@ impl PacketPath {
         let mut has_sent = false;
         while self.has_deferred_to_send(now) {
             let Some(deferrals) = &mut self.deferrals else { break };
-            let counter = match deferrals.is_returned() {
-                true => &mut self.counters.deferral.acknowledged,
-                false => &mut self.counters.deferral.timed_out,
-            };
-            *counter += 1;
+            let (is_returned, last) = (deferrals.is_returned(), deferrals.last_returned());
             let Some(deferred) = deferrals.remove(0) else { break };
+            let (keyed, last) = (deferred.keyed, deferred.receipt.max(last));
+            let has_followers = deferrals.followers > 0;
             self.send_late(deferred, now);
+            let mut sent = 1;
+            if has_followers {
+                // They do not wait for the connections of others.
+                sent += self.send_deferred_if(now, |it| it.keyed == keyed && it.receipt <= last);
+            }
+            match is_returned {
+                true => self.counters.deferral.acknowledged += sent,
+                false => self.counters.deferral.timed_out += sent,
+            }
             has_sent = true;
         }
         has_sent
@@ -295,11 +333,16 @@ impl PacketPath {
     /// Sends the packets whose buckets leave.
     pub(super) fn send_deferred_of_leaving(&mut self, now: Timestamp) {
         let Some(deferrals) = &self.deferrals else { return };
-        let routes_here = |it: &Deferred| self.buckets.is_routed_here(it.opener.packet.bucket);
-        let leaving: Vec<_> =
-            deferrals.waiting.iter().filter(|it| !routes_here(it)).map(|it| it.keyed).collect();
+        let mut leaving: Vec<_> = deferrals
+            .waiting
+            .iter()
+            .map(|it| it.opener.packet.bucket)
+            .filter(|bucket| !self.buckets.is_routed_here(*bucket))
+            .collect();
+        leaving.sort_unstable();
+        leaving.dedup();
         if !leaving.is_empty() {
-            self.send_deferred_if(now, |it| leaving.contains(&it.keyed));
+            self.send_deferred_if(now, |it| leaving.contains(&it.opener.packet.bucket));
         }
     }
 
@@ -316,28 +359,30 @@ impl PacketPath {
         self.drop_refused();
     }
 
-    /// Sends packets out of their turn, those of each flow in their order.
-    fn send_deferred_if(&mut self, now: Timestamp, is_meant: impl Fn(&Deferred) -> bool) {
-        let mut place = 0;
+    /// Sends packets out of their turn, those of each flow in their order. Returns how many.
+    fn send_deferred_if(&mut self, now: Timestamp, is_meant: impl Fn(&Deferred) -> bool) -> u64 {
+        let (mut place, mut sent) = (0, 0);
         while let Some(deferrals) = &mut self.deferrals
             && let Some(deferred) = deferrals.waiting.get(place)
         {
             match is_meant(deferred) {
                 true => {
-                    let Some(deferred) = deferrals.remove(place) else { return };
+                    let Some(deferred) = deferrals.remove(place) else { break };
                     self.send_late(deferred, now);
+                    sent += 1;
                 }
                 false => place += 1,
             }
         }
+        sent
     }
 
     fn send_late(&mut self, deferred: Deferred, now: Timestamp) {
-        let Deferred { mut opener, has_opened, .. } = deferred;
+        let Deferred { mut opener, cause, .. } = deferred;
         match self.renew_route(&mut opener) {
             Ok(()) => self.send_out(&mut opener.packet, &opener.exit, now),
             Err(why) => {
-                if has_opened {
+                if cause == Cause::Opening {
                     self.end_connection(&opener.packet, now);
                 }
                 self.drop_frames(opener.packet.frame, opener.packet.pieces, why);

@@ -106,6 +106,23 @@ fn packets_of_a_sender_wait_in_their_order_and_others_do_not_wait() {
 }
 
 #[test]
+fn a_flow_does_not_wait_for_connections_that_others_open() {
+    let mut pair = pair(true);
+    pair.udp(0, 2001, false);
+    let mut waits = Vec::new();
+    for opened in 0..40 {
+        // The other packets of the flow come behind connections that open all the time.
+        pair.udp(0, 3000 + opened, false);
+        pair.datagram(0, 2001, false, &[0; 900]);
+        let is_of_flow = |length: &&usize| **length > 900;
+        waits.push(lengths(&pair).iter().filter(is_of_flow).count());
+        pair.pass(MILLISECOND / 2);
+    }
+    let late = &waits[20..];
+    assert!(late.iter().all(|left| *left == 1), "{waits:?}");
+}
+
+#[test]
 fn no_packet_takes_the_fast_path_past_one_that_waits() {
     let mut pair = pair(true);
     pair.udp(0, 2001, false);
