@@ -6,7 +6,7 @@ use crate::address::{HOSTS, Side, VIRTUAL, host};
 use crate::chat::{ANSWERS_AT, Chat, datagram, read};
 use crate::failure::{Invariant, Violation};
 use crate::talk::{AGREED_LENGTH, FTP, Script, Standing, Talk, Told, command};
-use crate::world::{Event, World};
+use crate::world::{Again, Event, World};
 
 /// Ports from which hosts open talks: few, so that they are used again and by several hosts.
 const FROM_PORTS: (usize, usize) = (5000, 5003);
@@ -93,13 +93,18 @@ impl World {
                     self.talks.remove(&id);
                     self.note(|_| line);
                     if script.repeats > 0 {
-                        // The same ports, at once.
+                        // The same ports, at once or with the next batches of changes.
                         script.repeats -= 1;
                         if self.random.once_in(2) {
                             self.delete((from_address, from), to)?;
                         }
-                        let again = id + (1 << 16);
-                        self.open_talk(again, (side, number), to, from, script)?;
+                        // Some are there for long enough to be missed if they end too early.
+                        let dialogues = [(1, 0), (1, 0), (1, 0), (3, 200_000)];
+                        (script.rounds, script.pause) = self.random.one_of(&dialogues);
+                        let id = id + (1 << 16);
+                        let pause = self.random.one_of(&[0, 700, 2_000, 6_000]);
+                        let host = (side, number);
+                        self.after(pause, Event::Again(Again { id, host, to, from, script }));
                     }
                 }
             }
@@ -203,7 +208,7 @@ impl World {
         self.move_buckets(at, 8)
     }
 
-    fn open_talk(
+    pub(crate) fn open_talk(
         &mut self,
         id: u32,
         (side, number): (Side, usize),

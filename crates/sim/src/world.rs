@@ -1,6 +1,7 @@
 //! Two gateways, hosts and links, and all that happens to them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::Ipv4Addr;
 
 use engine::Role;
 use lab::Random;
@@ -13,7 +14,7 @@ use crate::host::Host;
 use crate::node::{Build, Node, rules};
 use crate::order::{Order, identify};
 use crate::plan::{MS, Plan, SECOND};
-use crate::talk::Talk;
+use crate::talk::{Script, Talk};
 use crate::watch::Watch;
 use crate::weather::Weather;
 
@@ -49,6 +50,8 @@ pub enum Event {
     Act(usize),
     /// A talk of the plan begins.
     Talk(usize),
+    /// A host opens a talk anew, from the same port.
+    Again(Again),
     /// A chat of the plan begins.
     Chat(usize),
     /// A chat goes on.
@@ -69,6 +72,16 @@ pub enum Event {
     Elect,
     /// All that must hold is looked at.
     Tick,
+}
+
+/// A talk that is opened anew.
+#[derive(Clone, Debug)]
+pub struct Again {
+    pub id: u32,
+    pub host: (Side, usize),
+    pub to: (Ipv4Addr, u16),
+    pub from: u16,
+    pub script: Script,
 }
 
 /// The simulation of a seed.
@@ -285,6 +298,9 @@ impl World {
             Event::Wake(side, host) => self.wake(side, host)?,
             Event::Act(at) => self.act(at)?,
             Event::Talk(at) => self.begin_talk(at)?,
+            Event::Again(Again { id, host, to, from, script }) => {
+                self.open_talk(id, host, to, from, script)?;
+            }
             Event::Chat(at) => self.begin_chat(at),
             Event::Say(id) => self.say(id),
             Event::Learn(side, at) => {
