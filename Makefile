@@ -4,7 +4,7 @@ CARGO ?= cargo
 STATEWAY = $(CARGO) run --locked --release --quiet --package stateway --
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build lint model docs bench fmt setup clean
+.PHONY: help demo test build lint model docs bench fmt setup clean soak
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ lint: ## formatting, clippy, house rules, licences
 
 model: ## model tests of the lock-free parts
 	@scripts/test model
+
+soak: ## simulate gateways with state sync, one seed after the other, until stopped
+	$(CARGO) run --locked --package sim -- --from $$(date +%s)000
 
 docs: ## API documentation, with warnings as errors
 	@scripts/test docs

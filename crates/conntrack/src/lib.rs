@@ -11,6 +11,7 @@
 mod capacity;
 mod connection;
 mod expect;
+mod fault;
 pub mod helper;
 pub mod nat;
 pub mod proto;
@@ -34,6 +35,9 @@ pub use connection::{
     NoInterfaces, Prefix, PrefixError, UnknownLabel,
 };
 pub use expect::{AnnouncementCursor, AnnouncementRecord, ExpectationCursor, Expectations};
+#[cfg(any(test, feature = "faults"))]
+pub use fault::Fault;
+pub use fault::Faults;
 pub use flow::codec::{DecodeError, Millis};
 pub use proto::{TimeoutPolicy, Timeouts, TrackingCause};
 pub use record::{

@@ -215,6 +215,11 @@ impl Note {
         !self.is_copy() || self.has(Self::SENT) || self.is_dirty()
     }
 
+    /// True if the peer owns the connection, and its state has changed here since it was told last.
+    pub const fn owes_news(self) -> bool {
+        self.is_copy() && self.is_dirty() && self.has(Self::URGENT)
+    }
+
     /// True if the connection has changed since the peer heard of it last.
     pub const fn is_dirty(self) -> bool {
         self.due() == LAST_TICK

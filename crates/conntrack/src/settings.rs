@@ -3,6 +3,7 @@
 use flow::declared::LONGEST_TIMEOUT;
 use flow::{SetTunableError, Tunable, declare_tunables};
 
+use crate::fault::Faults;
 use crate::helper::{HelperSettings, Helpers, TUNABLES as HELPER_TUNABLES};
 use crate::proto::Timeouts;
 use crate::proto::dccp::DccpState;
@@ -44,6 +45,8 @@ pub struct Settings {
     pub tcp: tcp::TcpSettings,
     /// The SYN proxy.
     pub syn_proxy: SynProxySettings,
+    /// The fault that a test has planted.
+    pub faults: Faults,
 }
 
 impl Settings {
@@ -90,6 +93,7 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             tcp: tcp::TcpSettings::default(),
             syn_proxy: SynProxySettings::default(),
+            faults: Faults::default(),
         };
         DECLARED.apply_defaults(&mut settings);
         settings

@@ -36,6 +36,10 @@ fn book(rules: u64) -> RuleBook {
     RuleBook::read(document, Options::default(), 1).unwrap()
 }
 
+fn keeper(active: Option<RuleBook>) -> Keeper {
+    Keeper::new(active, Box::new(|_| {}))
+}
+
 const MINUTE: Option<Duration> = Some(Duration::from_secs(60));
 
 fn active(keeper: &Keeper) -> Option<usize> {
@@ -45,7 +49,7 @@ fn active(keeper: &Keeper) -> Option<usize> {
 
 #[test]
 fn a_ruleset_on_trial_is_rolled_back_unless_it_is_confirmed() {
-    let (keeper, target, now) = (Keeper::new(None), Witness::default(), Instant::now());
+    let (keeper, target, now) = (keeper(None), Witness::default(), Instant::now());
     let number = keeper.load(&target, book(1), MINUTE, now).unwrap().unwrap();
     assert_eq!(keeper.active(now).1, MINUTE);
     assert!(matches!(keeper.load(&target, book(2), None, now), Err(TryError::Waits(_))));
@@ -65,7 +69,7 @@ fn a_ruleset_on_trial_is_rolled_back_unless_it_is_confirmed() {
 
 #[test]
 fn the_end_of_one_trial_does_not_end_the_next() {
-    let (keeper, target, now) = (Keeper::new(Some(book(9))), Witness::default(), Instant::now());
+    let (keeper, target, now) = (keeper(Some(book(9))), Witness::default(), Instant::now());
     let first = keeper.load(&target, book(1), MINUTE, now).unwrap();
     keeper.confirm();
     let second = keeper.load(&target, book(2), MINUTE, now).unwrap();
@@ -78,7 +82,7 @@ fn the_end_of_one_trial_does_not_end_the_next() {
 
 #[test]
 fn a_ruleset_that_the_gateway_refuses_changes_nothing() {
-    let (keeper, target, now) = (Keeper::new(Some(book(5))), Witness::default(), Instant::now());
+    let (keeper, target, now) = (keeper(Some(book(5))), Witness::default(), Instant::now());
     target.refuses.set(true);
     assert!(matches!(keeper.load(&target, book(1), MINUTE, now), Err(TryError::Load(_))));
     assert_eq!((active(&keeper), keeper.active(now).1), (Some(5), None));
@@ -94,7 +98,7 @@ fn a_ruleset_that_the_gateway_refuses_changes_nothing() {
 
 #[test]
 fn the_gateway_is_asked_again_if_another_was_loaded_meanwhile() {
-    let (keeper, target, now) = (Keeper::new(Some(book(1))), Witness::default(), Instant::now());
+    let (keeper, target, now) = (keeper(Some(book(1))), Witness::default(), Instant::now());
     let mut answers = 0;
     let asked = keeper.active_and(|| {
         answers += 1;
@@ -109,4 +113,23 @@ fn the_gateway_is_asked_again_if_another_was_loaded_meanwhile() {
     let (answer, (book, left)) = asked.unwrap();
     assert_eq!((answer, book.unwrap().ruleset().rules().len()), (2, 2));
     assert!(left.is_some());
+}
+
+#[test]
+fn a_listener_hears_of_each_ruleset_that_is_in_force() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let heard = seen.clone();
+    let listener = move |book: Option<&RuleBook>| {
+        heard.lock().unwrap().push(book.map(|book| book.ruleset().rules().len()));
+    };
+    let keeper = Keeper::new(None, Box::new(listener));
+    let (target, now) = (Witness::default(), Instant::now());
+    keeper.load(&target, book(1), MINUTE, now).unwrap();
+    assert!(keeper.roll_back(&target, None).unwrap());
+    keeper.load(&target, book(2), None, now).unwrap();
+    let change = |_: &RuleBook| Ok::<_, ()>(((), Some(book(3))));
+    keeper.change(change).unwrap().unwrap();
+    target.refuses.set(true);
+    keeper.load(&target, book(4), None, now).unwrap_err();
+    assert_eq!(*seen.lock().unwrap(), [Some(1), None, Some(2), Some(3)]);
 }

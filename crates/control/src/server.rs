@@ -1,7 +1,7 @@
 //! The thread that serves the control socket.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -119,7 +119,16 @@ impl Server {
         };
         let stop = Arc::new(Stop::default());
         let streams = Arc::new(Semaphore::new(MAX_STREAMS));
-        let rules = Arc::new(Keeper::new(rules));
+        let followed = peer.clone();
+        let tell_peer = move |book: Option<&RuleBook>| {
+            if let Some(peer) = &followed {
+                // The peer's owner does not wait for that: it takes a while for large sets.
+                let fingerprint = book.map(|book| book.ruleset().fingerprint());
+                let mut peer = peer.lock().unwrap_or_else(PoisonError::into_inner);
+                peer.set_rules(fingerprint);
+            }
+        };
+        let rules = Arc::new(Keeper::new(rules, Box::new(tell_peer)));
         let connections = Connections::new(netio::descriptor_limit()?);
         let stopping = stop.clone();
         let turns = Turns::new();

@@ -28,9 +28,11 @@ fn peer_of(shared: &Shared) -> Result<Arc<Mutex<Peer>>, Refused> {
 
 async fn status(State(shared): State<Shared>) -> Answer<Sync> {
     let peer = peer_of(&shared)?;
-    call(shared, move |_| {
+    call(shared, move |gateway| {
+        let totals = gateway.status().map_err(unresponsive)?.totals();
         let peer = peer.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Sync::new(&peer, Timestamp::from_nanos(clock::monotonic_nanoseconds())))
+        let now = Timestamp::from_nanos(clock::monotonic_nanoseconds());
+        Ok(Sync::new(&peer, &totals.deferral, now))
     })
     .await
 }

@@ -9,7 +9,7 @@ mod egress;
 mod path;
 mod replay;
 mod rings;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 mod testing;
 mod worker;
 
@@ -18,7 +18,7 @@ pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
 pub use control::host_chains::{KernelChains, kernel_chains};
 pub use control::host_guard::{FromHost, HostGuard};
-pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters};
+pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters, rules_likeness};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::record::{Record, RecordRefusal};
@@ -40,6 +40,7 @@ pub use egress::reverse_path::ReversePath;
 pub use egress::stations::StationLimits;
 pub use fib::LinkId;
 pub use path::bucket::Bucket;
+pub use path::change_ring::{ChangeSender, ChangeStream, ChangeTap, Lot};
 pub use path::drop_cause::DropCause;
 pub use path::events::{EventStream, NumberedEvent, Reported};
 pub use path::host_questions::{HostPart, ToHost};
@@ -48,9 +49,7 @@ pub use path::pass_list::{PassList, PassListError};
 pub use path::prefetch::Hardware;
 pub use path::reassembly::{DatagramMemory, DatagramStatus};
 pub use path::recent_drops::{DROPS_KEPT, RecentDrop};
-pub use path::replication::{
-    ChangeSender, ChangeStream, ChangeTap, CopyChange, CopyReport, Lot, Passed, ReplicationPiece,
-};
+pub use path::replication::{CopyChange, CopyReport, Passed, ReplicationPiece};
 pub use path::rules::ruleset::{PrepareRulesError, check_rules};
 pub use path::rules::worker_rules::RuleCounts;
 pub use path::settings::Settings;
@@ -61,6 +60,8 @@ pub use path::zones::{MOST_ZONES, Zones, ZonesError};
 pub use replay::fates::Fate;
 pub use replay::{REPLAY_SECRET, ReplayOptions, ReplayReport, Seen, replay};
 pub use rings::link::Wakeup;
+#[cfg(any(test, feature = "testing"))]
+pub use testing::{cable::Cable, line::Line};
 pub use worker::queue::Received;
 pub use worker::report::BucketStatus;
 

@@ -16,6 +16,8 @@ pub struct Counters {
     pub syn_proxy: SynProxyCounters,
     /// Counters of the output besides packets and bytes sent.
     pub output: OutputCounters,
+    /// Packets that wait for a peer.
+    pub deferral: DeferralCounters,
     /// Packets sent.
     pub transmitted: u64,
     /// Bytes sent, link header included.
@@ -33,6 +35,7 @@ impl Default for Counters {
             defrag: DefragCounters::default(),
             syn_proxy: SynProxyCounters::default(),
             output: OutputCounters::default(),
+            deferral: DeferralCounters::default(),
             transmitted: 0,
             transmitted_bytes: 0,
             classes: [0; 5],
@@ -85,6 +88,7 @@ impl Counters {
         self.defrag.add(&other.defrag);
         self.syn_proxy.add(&other.syn_proxy);
         self.output.add(&other.output);
+        self.deferral.add(&other.deferral);
         self.transmitted += other.transmitted;
         self.transmitted_bytes += other.transmitted_bytes;
         for (sum, value) in self.classes.iter_mut().zip(other.classes) {
@@ -218,6 +222,20 @@ counter_group! {
         cookie_retrans,
         /// Connections whose client opened them anew after they had closed.
         conn_reopened,
+    }
+}
+
+counter_group! {
+    /// Packets that wait until a peer has their connections.
+    DeferralCounters {
+        /// Packets that waited.
+        deferred,
+        /// Those of which the peer had the connection in time.
+        acknowledged,
+        /// Those that left because their time was over.
+        timed_out,
+        /// Packets that did not wait, because as many waited as may.
+        not_deferred,
     }
 }
 

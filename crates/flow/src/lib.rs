@@ -15,6 +15,7 @@ mod index;
 mod key;
 mod lease;
 mod named;
+mod planted;
 mod port_permutation;
 mod prefetch;
 mod shown;
@@ -26,7 +27,8 @@ mod wheel;
 
 pub use bucket_ports::{BucketPorts, PortPart};
 pub use counters::{
-    ConntrackCounters, Counters, DefragCounters, SoftnetCounters, SynProxyCounters,
+    ConntrackCounters, Counters, DeferralCounters, DefragCounters, SoftnetCounters,
+    SynProxyCounters,
 };
 pub use drop_reason::{Class, DropReason};
 pub use index::{Crowded, SlotIndex};

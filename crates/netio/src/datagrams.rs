@@ -25,8 +25,9 @@ pub struct DatagramSocket {
     train: Vec<u8>,
     /// The length of the first datagram of the train.
     segment: usize,
-    /// The kernel or the interface does not cut trains, so each datagram leaves alone.
-    is_single: bool,
+    /// Datagrams of this length in bytes and longer ones leave alone, because the kernel or the
+    /// interface has not cut a train of them.
+    single_from: usize,
     received: Box<[u8]>,
 }
 
@@ -40,7 +41,7 @@ impl DatagramSocket {
         // A kernel before 5.0 does not know it, and then joins nothing.
         let _ = set_udp_option(&socket, libc::UDP_GRO, 1);
         let received = vec![0; RECEIVED_BYTES].into();
-        Ok(Self { socket, train: Vec::new(), segment: 0, is_single: false, received })
+        Ok(Self { socket, train: Vec::new(), segment: 0, single_from: usize::MAX, received })
     }
 
     /// Sends a datagram with the next [`DatagramSocket::flush`], or before. A datagram that the
@@ -48,6 +49,7 @@ impl DatagramSocket {
     pub fn send(&mut self, datagram: &[u8]) {
         let is_whole = self.train.len().is_multiple_of(self.segment.max(1));
         let joins = is_whole
+            && self.segment < self.single_from
             && datagram.len() <= self.segment
             && self.train.len() < TRAIN_DATAGRAMS * self.segment
             && self.train.len() + datagram.len() <= TRAIN_BYTES;
@@ -66,16 +68,12 @@ impl DatagramSocket {
         if self.train.len() <= self.segment {
             let _ = self.socket.send(&self.train);
         } else {
-            if !self.is_single
-                && let Err(error) = send_train(&self.socket, &self.train, self.segment)
+            if let Err(error) = send_train(&self.socket, &self.train, self.segment)
+                && let Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP) =
+                    error.raw_os_error()
             {
                 // Other errors are about the train, and it is lost.
-                self.is_single = matches!(
-                    error.raw_os_error(),
-                    Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP)
-                );
-            }
-            if self.is_single {
+                self.single_from = self.segment;
                 for datagram in self.train.chunks(self.segment) {
                     let _ = self.socket.send(datagram);
                 }

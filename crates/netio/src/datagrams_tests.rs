@@ -45,7 +45,7 @@ fn many_datagrams_of_one_length_take_few_visits() {
     a.flush();
     let (datagrams, visits) = received(&mut b);
     assert_eq!(datagrams, sent);
-    assert!(!a.is_single, "the kernel cuts trains");
+    assert_eq!(a.single_from, usize::MAX, "the kernel cuts trains");
     // 46 of 1400 bytes fit in 64 KiB.
     assert_eq!(visits, 3);
 }
@@ -62,7 +62,7 @@ fn a_train_has_no_more_datagrams_than_the_kernel_takes() {
 #[test]
 fn without_trains_each_datagram_leaves_alone() {
     let [mut a, mut b] = pair();
-    a.is_single = true;
+    a.single_from = 1;
     let sent: Vec<_> = (0..20).map(|at| datagram(at, 1000)).collect();
     sent.iter().for_each(|datagram| a.send(datagram));
     a.flush();
@@ -91,4 +91,17 @@ fn a_peer_that_is_not_there_is_an_error_and_not_the_end() {
     let error = a.receive(|_| panic!("nothing has come")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     assert_eq!(a.receive(|_| ()).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn shorter_datagrams_still_leave_together_if_long_ones_can_not() {
+    let [mut a, mut b] = pair();
+    a.single_from = 9000;
+    let sent: Vec<_> = [9000, 1000, 1000, 1000, 9000, 9000].map(|it| datagram(it, it)).into();
+    sent.iter().for_each(|datagram| a.send(datagram));
+    a.flush();
+    let (datagrams, visits) = received(&mut b);
+    assert_eq!(datagrams, sent);
+    // Neither joins a train that begins with a long one.
+    assert_eq!(visits, 4);
 }

@@ -43,6 +43,7 @@ mod document;
 mod elements;
 mod evaluate;
 mod field;
+mod fingerprint;
 mod generator;
 mod hook;
 mod import;

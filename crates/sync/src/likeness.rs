@@ -140,6 +140,9 @@ struct Proven {
 }
 
 impl Proof {
+    /// Most bytes that it takes.
+    pub const BYTES_MAX: usize = Aspect::ALL.len() * (CODE_BYTES + 1 + TEXT_BYTES_MAX);
+
     pub fn encode(&self, bytes: &mut Vec<u8>) {
         for Proven { digest, text } in &self.0 {
             bytes.extend_from_slice(digest);

@@ -110,7 +110,9 @@ impl Applied {
         match held {
             None if has_ended() => Verdict::Ignore,
             None => Verdict::Insert(new),
-            Some(held) if incarnation < held.incarnation => Verdict::Ignore,
+            Some(held) if incarnation < held.incarnation && !self.faults.takes_stale_updates() => {
+                Verdict::Ignore
+            }
             Some(held) if incarnation > held.incarnation => Verdict::Replace(new),
             Some(held) if version <= held.version && !self.faults.takes_stale_updates() => {
                 Verdict::Keep(Lineage { seen: self.bulk, ..held })

@@ -3,8 +3,8 @@
 use crate::cursor::Reader;
 use crate::refusal::Refusal;
 
-/// Version of the protocol.
-pub(crate) const VERSION: u8 = 1;
+/// Version of the protocol. 2: frames carry a length and padding, and records may be long.
+pub(crate) const VERSION: u8 = 2;
 pub(crate) const SEALED_HEADER_BYTES: usize = 14;
 
 /// The second byte of each datagram.

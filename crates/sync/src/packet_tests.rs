@@ -40,8 +40,8 @@ proptest! {
     #[test]
     fn any_bytes_have_a_kind_or_a_reason(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
         let expected = match bytes.as_slice() {
-            [1, kind @ 1..=4, ..] => Ok(*kind),
-            [] | [1, ..] => Err(Refusal::Malformed),
+            [VERSION, kind @ 1..=4, ..] => Ok(*kind),
+            [] | [VERSION, ..] => Err(Refusal::Malformed),
             _ => Err(Refusal::WrongVersion),
         };
         prop_assert_eq!(Kind::of(&bytes).map(|kind| kind as u8), expected);

@@ -7,8 +7,9 @@ use crate::greeting::Bond;
 use crate::message::BulkId;
 use crate::packet::Place;
 
-/// Longest record of a connection, bytes, without its identity.
-pub const RECORD_BYTES_MAX: usize = 1000;
+/// Longest record of a connection, bytes, without its identity. Two beginnings of messages that a
+/// helper keeps fit, one for each direction.
+pub const RECORD_BYTES_MAX: usize = 32 << 10;
 /// Most bytes that the identity, kind and length of a record take.
 pub(crate) const RECORD_HEADER_BYTES_MAX: usize = 8 + 2 + 10 + 5;
 

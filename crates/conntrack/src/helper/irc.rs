@@ -109,6 +109,10 @@ impl Irc {
 }
 
 impl Inspect for Irc {
+    fn keeps_beginning(&self) -> bool {
+        self.lines.keeps_beginning()
+    }
+
     fn write(&self, to: &mut Vec<u8>) {
         to.u8(SESSIONS.iter().position(|session| *session == self.session).unwrap_or(0) as u8);
         self.lines.write(to);

@@ -273,6 +273,11 @@ impl AttachedHelper {
         inspected
     }
 
+    /// True if it keeps the beginning of a message whose end has not come.
+    pub fn keeps_beginning(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.keeps_beginning())
+    }
+
     /// Learns from a SYN the number of its sender's first byte, and returns it for this and
     /// later segments. For the opener only the first packet of the connection counts: otherwise
     /// anybody could forge a later SYN to move the beginning.
@@ -297,6 +302,11 @@ impl AttachedHelper {
 pub(crate) trait Inspect: Debug + Send {
     /// Reads a packet of the connection, and calls `ask` with its requests, in order.
     fn inspect(&mut self, packet: &HelperPacket<'_>, ask: &mut dyn FnMut(Request)) -> Inspected;
+
+    /// True if it keeps the beginning of a message whose end has not come.
+    fn keeps_beginning(&self) -> bool {
+        false
+    }
 
     /// Writes its state for a record. A function `read` beside it is the reverse.
     fn write(&self, to: &mut Vec<u8>);

@@ -271,6 +271,10 @@ impl Pptp {
 }
 
 impl Inspect for Pptp {
+    fn keeps_beginning(&self) -> bool {
+        self.streams.keeps_beginning()
+    }
+
     fn write(&self, to: &mut Vec<u8>) {
         record::write(&self.state, to);
         self.streams.write(to);

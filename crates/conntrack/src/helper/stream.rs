@@ -54,6 +54,11 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// True if it keeps the beginning of a message whose end has not come.
+    pub fn keeps_beginning(&self) -> bool {
+        self.kept.is_some()
+    }
+
     /// Takes in a segment and calls `each` with every message that it completes. The second
     /// argument is the offset of that message in the payload, `None` if it began in an earlier
     /// one.
@@ -231,6 +236,11 @@ impl Stream {
 pub(crate) struct Streams([Stream; 2]);
 
 impl Streams {
+    /// As [`Stream::keeps_beginning`], of one of them.
+    pub fn keeps_beginning(&self) -> bool {
+        self.0.iter().any(Stream::keeps_beginning)
+    }
+
     /// Writes their state for a record.
     pub fn write(&self, to: &mut Vec<u8>) {
         self.0.iter().for_each(|stream| stream.write(to));

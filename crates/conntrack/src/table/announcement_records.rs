@@ -35,7 +35,7 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Result<(), ImportRefusal> {
         records::check_zones(record.zones(), context)?;
-        let interface = importing.number_of(record.interface())?;
+        let interface = importing.number_of(record.interface(), context.settings.faults)?;
         let hash = |key: &FlowKey| (importing.hash)(key);
         let is_there = match &record.0 {
             Announcement::Expectation(it) => {

@@ -56,6 +56,31 @@ fn announced() -> Lab {
     lab
 }
 
+#[test]
+fn a_peer_hears_at_once_what_a_helper_has_read() {
+    let mut lab = lab();
+    lab.replication.begin_turn(Some(Duration::ZERO));
+    let told = |lab: &mut Lab| {
+        let mut told = 0;
+        lab.run(|table, context| {
+            table.take_changes(100, &NumberedInterfaces, flow::NoPrefetch, context, |_| told += 1)
+        });
+        told
+    };
+    let (up, down) = ((40_000, 21), (21, 40_000));
+    send(&mut lab, true, up, SYN, (0, 0), "");
+    send(&mut lab, false, down, SYN | ACK, (0, 1), "");
+    send(&mut lab, true, up, ACK, (1, 1), "");
+    assert_eq!((told(&mut lab), told(&mut lab)), (1, 0));
+    // The greeting decides whether a command counts.
+    send(&mut lab, false, down, ACK, (1, 1), "220 hello\r\n");
+    assert_eq!(told(&mut lab), 1);
+    send(&mut lab, true, up, ACK, (1, 12), "");
+    assert_eq!(told(&mut lab), 0);
+    send(&mut lab, true, up, ACK, (1, 12), "USER a\r\n");
+    assert_eq!(told(&mut lab), 1);
+}
+
 fn import(lab: &mut Lab, record: &AnnouncementRecord) -> Result<(), ImportRefusal> {
     let importing = Importing {
         hash: &|key| key.hash(SECRET),

@@ -2,6 +2,7 @@
 
 use super::entry::{Body, Entry};
 use super::{Table, input_of};
+use crate::fault::Faults;
 use crate::proto::{Before, Input, Step};
 use crate::{Context, TimeoutPolicy, TrackedPacket};
 
@@ -42,8 +43,12 @@ impl Table {
 
     /// The connection in a slot may have continued at another gateway until the last packet with
     /// this [epoch](TrackedPacket::map_epoch).
-    pub(super) fn set_behind(&mut self, slot: u32, map_epoch: u16) {
+    pub(super) fn set_behind(&mut self, slot: u32, map_epoch: u16, faults: Faults) {
         self.slab[slot].body.map_epoch = map_epoch;
+        if faults.never_relearns() {
+            self.slab[slot].body.map_epoch = map_epoch.wrapping_add(1);
+            return;
+        }
         let heard = self.slab.relearning(slot).after_news();
         self.slab.set_relearning(slot, heard);
     }

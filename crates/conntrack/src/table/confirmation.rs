@@ -60,12 +60,7 @@ impl Table {
         if !tracked.has_helper() || packet.checksum == Checksum::Cut {
             return tracked;
         }
-        let inspected = self.inspect(tracked, packet, edits, context);
-        // The helper has another state, or the connection another deadline.
-        if let Some(ConnectionId(slot)) = inspected.connection {
-            self.note_change(slot, context);
-        }
-        inspected
+        self.inspect(tracked, packet, edits, context)
     }
 
     /// Confirms a connection, because the packet that opened it passes: the connection becomes

@@ -68,9 +68,8 @@ impl Table {
         let passage = Passage::of(&flow, &self.leaves_as(slot), direction);
         let interface = self.slab.translation(slot).and_then(|it| it.interface);
         let Some((head, helper)) = self.slab.helper_mut(slot) else { return tracked };
-        let status = head.status;
         let start = helper.start_of(direction, &packet.network.transport);
-        let Some(seen) = HelperPacket::of(packet, direction, &flow, status, &passage, context)
+        let Some(seen) = HelperPacket::of(packet, direction, &flow, head.status, &passage, context)
         else {
             return tracked;
         };
@@ -116,9 +115,10 @@ impl Table {
                 head.deadline = head.deadline.max(deadline(*now, seconds));
             }
         });
-        let sequence = seen.sequence;
+        let (sequence, keeps_beginning) = (seen.sequence, helper.keeps_beginning());
         counters.helper_left += u64::from(inspected == Inspected::Left);
         counters.helper_forgot += expectations.memory().forgotten();
+        self.note_inspected(slot, keeps_beginning, context);
         match inspected {
             _ if no_port => tracked.dropped(DropReason::PortPoolFull),
             _ if full => tracked.dropped(DropReason::ExpectationsFull),

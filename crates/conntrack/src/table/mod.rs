@@ -14,6 +14,7 @@ mod inside;
 mod inspection;
 mod opening;
 mod packet;
+mod planted;
 mod port_eviction;
 mod records;
 mod replication;
@@ -178,7 +179,11 @@ impl Table {
         let Self { index, slab, wheel, occupancy, .. } = self;
         let looked_at = wheel.advance(context.now, budget, |slot| {
             let entry = &mut slab[slot];
-            if entry.is_over(context.now) {
+            let is_over = match context.settings.faults.expires_copies() {
+                true => entry.head.is_expired(context.now),
+                false => entry.is_over(context.now),
+            };
+            if is_over {
                 retire(index, slab, occupancy, slot, context);
                 return None;
             }

@@ -6,10 +6,12 @@ use flow::codec::Millis;
 use flow::{FlowKey, KeyedPacket, Timestamp, Zone, ZonePair};
 
 use super::entry::Entry;
+use super::planted::time_left;
 use super::slab::{SECOND, SideFacts};
 use super::{Cursor, Table};
 use crate::capacity::Shortage;
 use crate::connection::Status;
+use crate::fault::Faults;
 use crate::helper::{Holder, RecordedHelper};
 use crate::nat::{BucketPorts, Request, Supply, TranslatedEnd};
 use crate::proto::{RecordedState, State};
@@ -45,8 +47,12 @@ impl Importing<'_> {
     pub(super) fn number_of(
         &self,
         name: Option<&InterfaceName>,
+        faults: Faults,
     ) -> Result<Option<u32>, ImportRefusal> {
-        let number = |name| self.interfaces.number_of(name).ok_or(ImportRefusal::Interface);
+        let number = |name: &InterfaceName| match faults.records_interface_numbers() {
+            true => name.as_str().parse().map_err(|_| ImportRefusal::Interface),
+            false => self.interfaces.number_of(name).ok_or(ImportRefusal::Interface),
+        };
         name.map(number).transpose()
     }
 }
@@ -55,7 +61,11 @@ impl Importing<'_> {
 pub(super) fn check_zones(zones: ZonePair, context: &Context<'_>) -> Result<(), ImportRefusal> {
     let is_known = |zone| zone == Zone::default() || context.limits.counted_zone(zone).is_some();
     let are_known = is_known(zones.original) && is_known(zones.reply);
-    if are_known { Ok(()) } else { Err(ImportRefusal::Zone) }
+    if are_known || context.settings.faults.imports_unknown_zones() {
+        Ok(())
+    } else {
+        Err(ImportRefusal::Zone)
+    }
 }
 
 /// The result of an import.
@@ -190,7 +200,7 @@ impl Table {
         let hash = |packet: &KeyedPacket| (importing.hash)(&packet.key);
         let original = record.original;
         check_zones(record.zones(), context)?;
-        let interface = importing.number_of(record.interface())?;
+        let interface = importing.number_of(record.interface(), context.settings.faults)?;
         let has_address = |number| importing.interfaces.has_address(number, record.leaves_from());
         if importing.needs_addresses && interface.is_some_and(|it| !has_address(it)) {
             return Err(ImportRefusal::Address);
@@ -228,7 +238,7 @@ impl Table {
         let state = record.state.restore(&original.key, context.now);
         let paid = self.pay_for(record, &state, context)?;
         let slot = self.place(record, original_hash as u32, (state, paid), context)?;
-        self.set_behind(slot, importing.map_epoch);
+        self.set_behind(slot, importing.map_epoch, context.settings.faults);
         self.dress(slot, record, context);
         if self.file_record(slot, record, interface, importing, context).is_err() {
             self.close(slot, context);
@@ -263,7 +273,11 @@ impl Table {
             let admitted = context.limits.sources.count(source, key.family, key.zone, limit);
             counted = admitted.ok_or(ImportRefusal::SourceFull)?;
         }
-        match self.pay(&record.original, assured, context) {
+        let mut paid = self.pay(&record.original, assured, context);
+        if paid.is_err() && self.evicts_for_import(context) {
+            paid = self.pay(&record.original, assured, context);
+        }
+        match paid {
             Ok(status) => Ok(status.with(Status::when(counted, Status::COUNTED))),
             Err(shortage) => {
                 if counted {
@@ -326,7 +340,9 @@ impl Table {
             let memory = context.expectations.memory();
             slab.attach_helper(slot, helper.restore(memory, opener));
         }
-        if let Some(shifts) = record.shifts {
+        if let Some(shifts) = record.shifts
+            && !context.settings.faults.imports_no_shifts()
+        {
             slab.shift(slot, |it| *it = shifts);
         }
         if let Some(proxied) = &record.proxied {
@@ -363,7 +379,7 @@ impl Table {
         let longest = state.longest(timeouts, tcp, record.policy.as_ref(), family);
         let kept = if record.helper.is_some() { LONGEST_KEPT_S } else { 0 };
         let most = Duration::from_secs(longest.max(kept).into());
-        context.now.after(record.left.duration().min(most))
+        context.now.after(time_left(record, context).min(most))
     }
 
     /// Adds a record to a part of the same tunnel.
@@ -495,7 +511,7 @@ impl Table {
             head.status.clear(if is_ahead { Status::NONE } else { bit });
             head.status.set(Status::when(is_so, bit));
         }
-        self.set_behind(slot, importing.map_epoch);
+        self.set_behind(slot, importing.map_epoch, context.settings.faults);
         self.refile(slot);
         self.slab.set_mark(slot, record.mark);
         self.slab.set_labels(slot, record.labels);

@@ -89,9 +89,10 @@ impl Table {
         interfaces: &dyn Interfaces,
         context: &Context<'_>,
     ) -> Option<Change> {
-        let record = self.recorded(slot, interfaces, context.now)?;
+        let mut record = self.recorded(slot, interfaces, context.now)?;
         let stamp = self.slab.dirty.next_stamp(context.now);
         let left = record.left.duration();
+        self.mar(&mut record, slot, context);
         self.slab[slot].body.note.note_sent(left, context.replication);
         let is_copy = self.slab[slot].body.note.is_copy();
         Some(Change::State { is_copy, stamp, record })
@@ -113,6 +114,11 @@ impl Table {
         }
         self.rank(slot, context);
         self.note_change(slot, context);
+    }
+
+    /// True if the peer owns a connection, and has still to hear of the state that it has here.
+    pub fn owes_news(&self, ConnectionId(slot): ConnectionId) -> bool {
+        self.slab[slot].body.note.owes_news()
     }
 
     /// The owner of the connection whose originator sends such packets; `None` if there is no such
@@ -218,6 +224,16 @@ impl Table {
         if !self.slab[slot].head.status.has(Status::FRESH) {
             self.slab.dirty.note_change(slot, &mut note, context.replication);
             self.slab[slot].body.note = note;
+        }
+    }
+
+    /// A helper has read a packet: it has another state, or its connection another deadline. While it
+    /// keeps the beginning of a message, the record is long and changes with each segment, so the
+    /// peer hears of it with the windows.
+    pub(super) fn note_inspected(&mut self, slot: u32, keeps: bool, context: &mut Context<'_>) {
+        match keeps {
+            true => self.note_refresh(slot, context),
+            false => self.note_change(slot, context),
         }
     }
 

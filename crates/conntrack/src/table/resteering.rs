@@ -32,6 +32,12 @@ impl Table {
         }
     }
 
+    /// True if [`Table::set_resteered`] was called: packets of connections here may be steered to
+    /// other buckets.
+    pub const fn is_resteered(&self) -> bool {
+        self.slab.resteered_in.is_some()
+    }
+
     /// Notes that this is the table of a bucket from which packets of connections may be steered
     /// away. So the end of each connection is reported ([`Context::ended`](crate::Context)).
     pub const fn set_resteered(&mut self, bucket: u16) {

@@ -277,7 +277,9 @@ impl Table {
             let is_doomed = self.slab.translation(slot).is_some_and(|it| {
                 let KeyedPacket { key, sender } = it.leaves_as;
                 let is_it = |address| key.endpoint(sender).address == address;
-                it.interface == Some(interface) && address.is_none_or(is_it)
+                let of_interface = it.interface == Some(interface)
+                    || context.settings.faults.ends_what_names_lost_addresses();
+                of_interface && address.is_none_or(is_it)
             });
             // The peer may have the address.
             let is_doomed = is_doomed && !self.slab[slot].body.note.is_copy();
@@ -398,8 +400,10 @@ impl Table {
             return false;
         }
         while let Some(other) = self.owner(&reply, hash, slot) {
+            let is_overlooked = context.settings.faults.ignores_ports_of_copies()
+                && self.slab[other].body.note.is_copy();
             if !self.slab[other].is_over(context.now) {
-                return false;
+                return is_overlooked;
             }
             self.close(other, context);
         }

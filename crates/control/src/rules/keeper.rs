@@ -29,8 +29,13 @@ impl RuleTarget for Gateway {
 }
 
 /// The loaded ruleset, and during a trial the one before. Changes happen one at a time.
-#[derive(Debug, Default)]
-pub(crate) struct Keeper(Mutex<Kept>);
+pub(crate) struct Keeper {
+    kept: Mutex<Kept>,
+    listener: Box<Listener>,
+}
+
+/// Hears of each change of the loaded ruleset, in their order.
+pub(crate) type Listener = dyn Fn(Option<&RuleBook>) + Send + Sync;
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -62,14 +67,18 @@ pub(crate) enum TryError {
 
 impl Keeper {
     /// A keeper of the ruleset that the gateway was started with.
-    pub fn new(active: Option<RuleBook>) -> Self {
+    pub fn new(active: Option<RuleBook>, listener: Box<Listener>) -> Self {
         let active = active.map(Arc::new);
-        Self(Mutex::new(Kept { active, ..Kept::default() }))
+        Self { kept: Mutex::new(Kept { active, ..Kept::default() }), listener }
+    }
+
+    fn tell(&self, kept: &Kept) {
+        (self.listener)(kept.active.as_deref());
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
         // The fields are consistent between any two statements.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The ruleset that is loaded now.
@@ -116,6 +125,7 @@ impl Keeper {
         }
         target.apply(Some(book.ruleset()))?;
         let before = kept.active.replace(Arc::new(book));
+        self.tell(&kept);
         let Some(confirm) = confirm else { return Ok(None) };
         // Its sets would begin again as in its file.
         let before = before.map(|before| before.as_loaded().map_or(before, Arc::new));
@@ -136,6 +146,7 @@ impl Keeper {
         Some(change(&active).map(|(answer, changed)| {
             if let Some(changed) = changed {
                 kept.active = Some(Arc::new(changed));
+                self.tell(&kept);
             }
             answer
         }))
@@ -161,6 +172,7 @@ impl Keeper {
         let Some(trial) = kept.trial.as_ref().filter(is_meant) else { return Ok(false) };
         target.apply(trial.before.as_ref().map(|book| book.ruleset()))?;
         kept.active = kept.trial.take().and_then(|trial| trial.before);
+        self.tell(&kept);
         Ok(true)
     }
 }

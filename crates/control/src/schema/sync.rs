@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::{Peer, Role};
-use flow::Timestamp;
+use flow::{DeferralCounters, Timestamp};
 use serde::{Deserialize, Serialize};
 use sync::{Agreement, Inflow, Mismatch, Outflow, Presence, Progress};
 
@@ -111,8 +111,8 @@ impl Flow {
 }
 
 impl Sync {
-    /// The state of a peer.
-    pub fn new(peer: &Peer, now: Timestamp) -> Self {
+    /// The state of a peer. `deferral` has the counts of all workers.
+    pub fn new(peer: &Peer, deferral: &DeferralCounters, now: Timestamp) -> Self {
         let status = peer.status(now);
         let (presence, silent) = match status.presence {
             Presence::Unknown => ("unknown", None),
@@ -145,12 +145,16 @@ impl Sync {
             staleness_ms: status.staleness.map(|it| it.as_secs_f64() * 1000.0),
             unacknowledged: status.unacknowledged_records,
             copies: peer.copies() as u64,
-            counters: counters(peer, &status),
+            counters: counters(peer, &status, deferral),
         }
     }
 }
 
-fn counters(peer: &Peer, status: &sync::Status) -> BTreeMap<String, u64> {
+fn counters(
+    peer: &Peer,
+    status: &sync::Status,
+    deferral: &DeferralCounters,
+) -> BTreeMap<String, u64> {
     let (copies, supply, session) =
         (peer.copy_counters(), peer.supply_counters(), &status.counters);
     let mut all: BTreeMap<String, u64> = [
@@ -164,6 +168,10 @@ fn counters(peer: &Peer, status: &sync::Status) -> BTreeMap<String, u64> {
         ("records_malformed", copies.malformed),
         ("records_too_long", supply.too_long),
         ("lost_ends", supply.lost_ends),
+        ("deferred_packets", deferral.deferred),
+        ("deferred_acknowledged", deferral.acknowledged),
+        ("deferred_timed_out", deferral.timed_out),
+        ("not_deferred", deferral.not_deferred),
         ("sent_datagrams", session.sent_datagrams),
         ("received_datagrams", session.received_datagrams),
         ("sent_frames", session.sent_frames),

@@ -102,6 +102,8 @@ struct Stepped {
 #[derive(Default)]
 struct Held {
     workers: BTreeMap<WorkerId, Worker>,
+    /// Decides about the order of turns; `None`: that of their numbers.
+    order: Option<u64>,
     /// The last reports of workers that have stopped.
     reports: BTreeMap<WorkerId, WorkerReport>,
 }
@@ -123,17 +125,24 @@ impl Stepper {
         self.0.now_ns.fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
 
+    /// From now on, workers take their turns in an order that follows from `seed`, also while the
+    /// coordinator waits for them: some take several turns before others take one. So whatever
+    /// workers do in one order in a simulation, they do in another one in another simulation.
+    pub fn shuffle(&self, seed: u64) {
+        self.lock().order = Some(seed);
+    }
+
     /// Lets one worker take a turn; false if it had nothing to do, or there is no such worker.
     pub fn take_turn(&self, id: WorkerId) -> bool {
         let mut held = self.lock();
         held.turn(id, self.now())
     }
 
-    /// Lets each worker take a turn, in the order of their numbers; false if none had anything to
-    /// do.
+    /// Lets each worker take a turn, in the order of their numbers unless they are
+    /// [shuffled](Self::shuffle); false if none had anything to do.
     pub fn take_turns(&self) -> bool {
         let mut held = self.lock();
-        let ids: Vec<_> = held.workers.keys().copied().collect();
+        let ids = held.next_turns();
         ids.into_iter().fold(false, |worked, id| worked | held.turn(id, self.now()))
     }
 
@@ -156,6 +165,25 @@ impl Stepper {
 }
 
 impl Held {
+    /// The workers in the order of their next turns. Each comes at least once.
+    fn next_turns(&mut self) -> Vec<WorkerId> {
+        let mut ids: Vec<_> = self.workers.keys().copied().collect();
+        let Some(order) = &mut self.order else { return ids };
+        let mut draw = |below: usize| {
+            // Knuth's linear congruential generator, whose upper half is good enough for this.
+            *order = order.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (*order >> 33) as usize % below
+        };
+        for last in (1..ids.len()).rev() {
+            ids.swap(last, draw(last + 1));
+        }
+        for _ in 0..ids.len() {
+            let again = ids[draw(ids.len())];
+            ids.insert(draw(ids.len() + 1), again);
+        }
+        ids
+    }
+
     fn turn(&mut self, id: WorkerId, now: Timestamp) -> bool {
         let Some(worker) = self.workers.get_mut(&id) else { return false };
         match worker.turn(now) {

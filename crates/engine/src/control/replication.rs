@@ -2,6 +2,7 @@
 //! [`crate::path::replication`] says what a worker does.
 
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use conntrack::Cursor;
 use flow::PortPart;
@@ -11,9 +12,8 @@ use crate::Gateway;
 use crate::control::coordinator::Coordinator;
 use crate::control::offers::{LOT, PAUSE, TRIES};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle};
-use crate::path::replication::{
-    AppliedLot, ChangeStream, ChangeTap, CopyChange, CopyReport, Passed, ReplicationPiece,
-};
+use crate::path::change_ring::{ChangeStream, ChangeTap};
+use crate::path::replication::{AppliedLot, CopyChange, CopyReport, Passed, ReplicationPiece};
 use crate::worker::command::{Command, Question};
 
 /// The part that workers have in replication.
@@ -25,6 +25,8 @@ pub struct ReplicationRole {
     stands_by: bool,
     /// The part of all ports that this gateway gives away.
     port_part: PortPart,
+    /// The longest time that the first packet of a connection waits for the reader of changes.
+    defers: Option<Duration>,
 }
 
 impl ReplicationRole {
@@ -46,7 +48,8 @@ impl Gateway {
     /// [`Unresponsive`].
     pub fn follow_changes(&self) -> Result<ChangeStream, Unresponsive> {
         let mut coordinator = self.shared.lock();
-        let (tap, stream) = ChangeTap::new(coordinator.execution.now());
+        let (mut tap, stream) = ChangeTap::new(coordinator.execution.now());
+        tap.set_defers(coordinator.replication.defers);
         coordinator.replication.tap = Some(tap.clone());
         coordinator.for_each_worker(|handle| match tap.connect(&handle.wakeup) {
             Some(sender) => handle.tell(Command::SendChanges(Some(Box::new(sender)))),
@@ -63,6 +66,13 @@ impl Gateway {
         let mut coordinator = self.shared.lock();
         coordinator.replication.tap = None;
         coordinator.tell_all(|| Command::SendChanges(None))
+    }
+
+    /// Has the first packet of a connection wait until the reader of changes says that the peer has
+    /// the connection, or for so long at most; `None`: no packet waits. It holds from the next
+    /// [`Gateway::follow_changes`] on.
+    pub fn set_defers(&self, limit: Option<Duration>) {
+        self.shared.lock().replication.defers = limit;
     }
 
     /// Sets whether a bridge forwards nothing, because this gateway is on standby.
@@ -154,9 +164,13 @@ impl Gateway {
     /// # Errors
     /// [`Unresponsive`]; changes that were made before stay.
     pub fn change_copies(&self, changes: Vec<CopyChange>) -> Result<CopyReport, Unresponsive> {
-        let execution = self.shared.lock().execution.clone();
+        let coordinator = self.shared.lock();
+        let execution = coordinator.execution.clone();
+        let of_bucket =
+            |change: CopyChange| (coordinator.bucket_of(&change.original().key), change);
+        let mut rest: Vec<_> = changes.into_iter().map(of_bucket).collect();
+        drop(coordinator);
         let mut report = CopyReport::default();
-        let mut rest = changes;
         for _ in 0..TRIES {
             rest = self.change_copies_once(rest, &mut report)?;
             if rest.is_empty() {
@@ -164,17 +178,16 @@ impl Gateway {
             }
             execution.pause(PAUSE);
         }
-        let coordinator = self.shared.lock();
-        let owner = rest.first().map(|change| coordinator.bucket_of(&change.original().key));
-        Err(Unresponsive(owner.map_or(WorkerId(0), |bucket| coordinator.table.owner(bucket))))
+        let owner = rest.first().map(|(bucket, _)| self.shared.lock().table.owner(*bucket));
+        Err(Unresponsive(owner.unwrap_or(WorkerId(0))))
     }
 
-    /// Returns the changes that must be offered again.
+    /// Returns the changes that must be offered again, each with the bucket that its connection is in.
     fn change_copies_once(
         &self,
-        changes: Vec<CopyChange>,
+        changes: Vec<(BucketId, CopyChange)>,
         report: &mut CopyReport,
-    ) -> Result<Vec<CopyChange>, Unresponsive> {
+    ) -> Result<Vec<(BucketId, CopyChange)>, Unresponsive> {
         let mut again = Vec::new();
         let mut changes = changes.into_iter();
         loop {
@@ -185,7 +198,7 @@ impl Gateway {
             // Buckets stay where they are while the lock is held.
             for lot in self.shared.lock().change_lot(some)? {
                 report.add(lot.report);
-                again.extend(lot.back.into_iter().map(|(_, change)| change));
+                again.extend(lot.back);
             }
         }
     }
@@ -193,9 +206,16 @@ impl Gateway {
 
 impl Coordinator {
     /// Gives changes to the owners of their buckets, all at the same time.
-    fn change_lot(&mut self, changes: Vec<CopyChange>) -> Result<Vec<AppliedLot>, Unresponsive> {
-        let of_bucket = |change: CopyChange| (self.bucket_of(&change.original().key), change);
-        let filed: Vec<_> = changes.into_iter().map(of_bucket).collect();
+    fn change_lot(
+        &mut self,
+        mut filed: Vec<(BucketId, CopyChange)>,
+    ) -> Result<Vec<AppliedLot>, Unresponsive> {
+        if self.config.settings.conntrack.faults.loses_records_of_moved_buckets() {
+            let (workers, buckets) = (self.worker_count(), self.config.buckets.get());
+            filed.retain(|(bucket, _)| {
+                self.table.owner(*bucket).0 as usize == bucket.index() * workers / buckets
+            });
+        }
         self.offer(filed, Question::Apply)
     }
 }

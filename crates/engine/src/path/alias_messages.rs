@@ -271,7 +271,9 @@ impl PacketPath {
             match (packet, refusal) {
                 (Waiting::Opener(Opener { mut packet, exit, .. }), None) => {
                     self.resteer_opening(&packet, now);
-                    self.send_out(&mut packet, &exit, now)
+                    if !self.defer_opener(&mut packet, &exit, now) {
+                        self.send_out(&mut packet, &exit, now);
+                    }
                 }
                 (Waiting::Follower(mut packet), None) => self.process(&mut packet, now),
                 (waiting, Some(reason)) => {
@@ -289,7 +291,7 @@ impl PacketPath {
     /// The reason to drop the packet: it would leave by another port than the one that rules have
     /// accepted it for, and that its source was chosen for. Its sender sends it again, and the
     /// connection is opened anew.
-    fn renew_route(&mut self, opener: &mut Opener) -> Result<(), DropReason> {
+    pub(super) fn renew_route(&mut self, opener: &mut Opener) -> Result<(), DropReason> {
         let Opener { packet, exit, generation, .. } = opener;
         let Some(before) = exit.route.filter(|_| *generation != self.tracking.generation()) else {
             return Ok(());

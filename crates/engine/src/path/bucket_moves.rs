@@ -21,13 +21,14 @@ impl PacketPath {
     }
 
     /// Moves buckets to other owners, or waits for buckets of others.
-    pub(crate) fn switch(&mut self, moves: Vec<Move>) {
+    pub(crate) fn switch(&mut self, moves: Vec<Move>, now: Timestamp) {
         self.remove_aliases();
         for order in moves {
             if let Some(departure) = self.buckets.switch(order) {
                 self.depart(departure);
             }
         }
+        self.send_deferred_of_leaving(now);
     }
 
     /// Takes a fence for a bucket that leaves.

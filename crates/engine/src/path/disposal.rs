@@ -62,7 +62,11 @@ impl PacketPath {
         };
         self.finish_tracking(&end, packet, scratch);
         match end {
-            End::Forward => self.send_out(packet, &scratch.exit, scratch.now),
+            End::Forward => {
+                if self.deferrals.is_none() || !self.defer(packet, scratch) {
+                    self.send_out(packet, &scratch.exit, scratch.now);
+                }
+            }
             // Reassembly has it.
             End::Wait(Wait::Datagram) => {}
             End::Host if scratch.host_may_refuse && self.ask_host(packet, scratch.now) => {

@@ -108,6 +108,7 @@ impl PacketPath {
             upkeep: Upkeep::default(),
             late_imports: LateImports::default(),
             change_sender: None,
+            deferrals: None,
         }
     }
 }

@@ -146,7 +146,7 @@ fn a_bucket_that_leaves_is_not_asked_to_make_room() {
     assert_eq!(giver(&rig), Some(bucket.0));
     // In the same turn, another packet may need room.
     let order = Move { bucket, from: WorkerId(0), to: WorkerId(1), workers: 1 };
-    rig.worker.path.switch(vec![order]);
+    rig.worker.path.switch(vec![order], flow::Timestamp::ZERO);
     assert_eq!(giver(&rig), None);
 }
 

@@ -127,7 +127,11 @@ impl PacketPath {
     /// each packet of its flow.
     #[inline]
     pub(super) fn record(&mut self, packet: &mut Packet, scratch: &mut Scratch) -> Step {
-        if scratch.tracked.class == Class::Established && !scratch.per_packet && is_usual(packet) {
+        if scratch.tracked.class == Class::Established
+            && !scratch.per_packet
+            && is_usual(packet)
+            && !self.has_deferred(packet)
+        {
             self.record_usual(packet, scratch);
         }
         ControlFlow::Continue(())

@@ -8,7 +8,9 @@ pub mod bucket;
 pub mod bucket_moves;
 pub mod buckets;
 pub mod calls;
+pub mod change_ring;
 pub mod changes;
+pub mod deferred;
 pub mod disposal;
 pub mod drop_cause;
 pub mod equipment;
@@ -54,6 +56,8 @@ use steer::SteeringHasher;
 
 use crate::egress::forwarder::Forwarder;
 use crate::path::buckets::Buckets;
+use crate::path::change_ring::ChangeSender;
+use crate::path::deferred::Deferrals;
 use crate::path::drop_cause::DropCause;
 use crate::path::host_questions::HostQuestions;
 use crate::path::nat::translation::Translator;
@@ -62,7 +66,6 @@ use crate::path::pass_list::PassList;
 use crate::path::reassembly::{Discarded, Reassembly};
 use crate::path::recent_drops::RecentDrops;
 use crate::path::records::LateImports;
-use crate::path::replication::ChangeSender;
 use crate::path::rules::worker_rules::WorkerRules;
 use crate::path::syn_proxy::SynProxy;
 use crate::path::tracking::Tracking;
@@ -119,6 +122,8 @@ pub struct PacketPath {
     late_imports: LateImports,
     /// Where changes of connections go that a peer has to hear of; `None` if nobody wants them.
     change_sender: Option<Box<ChangeSender>>,
+    /// Packets that wait until the peer has their connections; `None` unless the operator wants that.
+    deferrals: Option<Box<Deferrals>>,
 }
 
 impl PacketPath {

@@ -211,7 +211,8 @@ impl PacketPath {
             Err(refusal) => return RecordImport::Refused(refusal),
         };
         let made = RecordImport::Made(imported.id());
-        if matches!(imported, Imported::Joined(_)) || record.needs_no_alias() {
+        let needs_no_alias = matches!(imported, Imported::Joined(_)) || record.needs_no_alias();
+        if needs_no_alias || self.tracking.settings().conntrack.faults.imports_no_aliases() {
             return made;
         }
         let filing = self.direct(id, (original, hash), record.reply(), None, now);

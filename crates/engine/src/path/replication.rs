@@ -4,159 +4,20 @@
 //! connections through a ring. Another thread encodes and encrypts them. When the ring is full, the
 //! connections stay on their lists, so a peer never holds a packet up.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
 use conntrack::{
     Change, ConnectionId, ConnectionRecord, Context, Cursor, ImportRefusal, Importing, Owner, Table,
 };
 use flow::{FlowKey, KeyedPacket, PortPart, Timestamp};
-use rtrb::{Consumer, Producer, RingBuffer};
 use steer::BucketId;
 
 use crate::path::PacketPath;
 use crate::path::bucket::Bucket;
+use crate::path::change_ring::ChangeSender;
 use crate::path::prefetch::Hardware;
 use crate::path::records::{RecordImport, importing, interfaces_of};
-use crate::rings::link::Wakeup;
 
-/// Changes that go through the ring in one piece at most.
-const LOT: usize = 64;
-/// Pieces that the ring of a worker holds.
-const LOTS: usize = 64;
-/// Slots of dirty lists that a worker looks at in one turn, so that packets wait no longer than for
-/// a few batches.
-const CHANGES_A_TURN: usize = 256;
 /// Places of a connection table that one question about all of its connections covers.
 const PIECE: u32 = 256;
-
-/// Some changes of one worker.
-#[derive(Debug, Default)]
-pub struct Lot {
-    /// The changes.
-    pub changes: Vec<Change>,
-    /// The worker has lost ends of connections, so the peer needs all connections once more.
-    pub has_lost: bool,
-}
-
-/// The end of a ring of changes that a worker holds.
-pub struct ChangeSender {
-    since: Timestamp,
-    lots: Producer<Lot>,
-    /// Memory that comes back.
-    spare: Consumer<Vec<Change>>,
-}
-
-impl ChangeSender {
-    /// The time since which changes are wanted.
-    pub fn since(&self) -> Timestamp {
-        self.since
-    }
-
-    /// True if nobody reads any more.
-    pub fn is_abandoned(&self) -> bool {
-        self.lots.is_abandoned()
-    }
-
-    /// True while the ring has no room.
-    pub fn is_full(&self) -> bool {
-        self.lots.is_full()
-    }
-
-    /// Sends changes, as many as there is room and time for. `next` shows up to so many changes of
-    /// one more table and says whether some of its ends were lost; `None`: no table has changes.
-    pub fn send_from(&mut self, mut next: impl FnMut(usize, &mut Vec<Change>) -> Option<bool>) {
-        let (mut left, mut is_over) = (CHANGES_A_TURN, false);
-        while left > 0 && !is_over && !self.is_full() {
-            let changes = self.spare.pop().unwrap_or_else(|_| Vec::with_capacity(LOT));
-            let mut lot = Lot { changes, has_lost: false };
-            // Most tables have one change or two, so a lot has those of several.
-            while left > 0 && lot.changes.len() < LOT {
-                let before = lot.changes.len();
-                let Some(has_lost) = next(LOT - before, &mut lot.changes) else {
-                    is_over = true;
-                    break;
-                };
-                lot.has_lost |= has_lost;
-                left = left.saturating_sub((lot.changes.len() - before).max(1));
-            }
-            if !lot.changes.is_empty() || lot.has_lost {
-                // The ring has room, and nobody else writes to it.
-                let _ = self.lots.push(lot);
-            }
-        }
-    }
-}
-
-/// The other end.
-struct Source {
-    lots: Consumer<Lot>,
-    spare: Producer<Vec<Change>>,
-    wakeup: Wakeup,
-}
-
-/// The coordinator's end of a stream of changes. It connects workers that come later.
-#[derive(Clone)]
-pub struct ChangeTap {
-    since: Timestamp,
-    joining: Weak<Mutex<Vec<Source>>>,
-}
-
-impl ChangeTap {
-    /// Creates a stream of changes, which is read from now on. No worker is connected to it.
-    pub fn new(now: Timestamp) -> (Self, ChangeStream) {
-        let joining = Arc::default();
-        let tap = Self { since: now, joining: Arc::downgrade(&joining) };
-        (tap, ChangeStream { sources: Vec::new(), joining })
-    }
-
-    /// Connects one more worker and returns its end of the ring; `None` when nobody reads.
-    pub fn connect(&self, wakeup: &Wakeup) -> Option<ChangeSender> {
-        let joining = self.joining.upgrade()?;
-        let (lots, received) = RingBuffer::new(LOTS);
-        let (emptied, spare) = RingBuffer::new(LOTS);
-        lock(&joining).push(Source { lots: received, spare: emptied, wakeup: wakeup.clone() });
-        Some(ChangeSender { since: self.since, lots, spare })
-    }
-}
-
-/// Locks the list. A panic of another thread does no harm: the list is whole between any two steps.
-fn lock(sources: &Mutex<Vec<Source>>) -> MutexGuard<'_, Vec<Source>> {
-    sources.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The changes of all workers, including workers that come later.
-pub struct ChangeStream {
-    sources: Vec<Source>,
-    joining: Arc<Mutex<Vec<Source>>>,
-}
-
-impl ChangeStream {
-    /// Takes one lot of each worker that has one; `each` gets it, and its memory goes back
-    /// afterwards. False if there was none.
-    ///
-    /// The order of the changes of one connection is that of their stamps: while its bucket moves,
-    /// they are in the rings of two workers.
-    pub fn take(&mut self, mut each: impl FnMut(&mut Lot)) -> bool {
-        self.sources.append(&mut lock(&self.joining));
-        let mut has_taken = false;
-        self.sources.retain_mut(|Source { lots, spare, wakeup }| {
-            // This comes first: if the worker has left, its last lots are in the ring by now.
-            let has_left = lots.is_abandoned();
-            let was_full = lots.slots() == LOTS;
-            let Ok(mut lot) = lots.pop() else { return !has_left };
-            has_taken = true;
-            each(&mut lot);
-            lot.changes.clear();
-            // The worker allocates another one if there is no place for it.
-            let _ = spare.push(lot.changes);
-            if was_full {
-                wakeup.ring();
-            }
-            true
-        });
-        has_taken
-    }
-}
 
 /// A change of a copy of a peer's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,7 +126,13 @@ pub struct ReplicationPiece {
 
 impl PacketPath {
     /// Sends changes of connections to this reader from now on, or to none.
-    pub(crate) fn set_change_sender(&mut self, sender: Option<Box<ChangeSender>>, now: Timestamp) {
+    pub(crate) fn set_change_sender(
+        &mut self,
+        mut sender: Option<Box<ChangeSender>>,
+        now: Timestamp,
+    ) {
+        self.send_all_deferred(now);
+        self.deferrals = sender.as_mut().and_then(|sender| sender.take_deferrals());
         self.change_sender = sender;
         self.begin_replication(now);
     }
@@ -282,19 +149,26 @@ impl PacketPath {
 
     /// Begins a turn in which changes are collected, if anybody wants them.
     pub(super) fn begin_replication(&mut self, now: Timestamp) {
-        let followed = self.change_sender.as_ref().map(|sender| now.since(sender.since));
+        let followed = self.change_sender.as_ref().map(|sender| now.since(sender.since()));
         self.tracking.replication_mut().begin_turn(followed);
     }
 
     /// Sends what the peer has to hear of. True if there is more, for which the ring has room.
     pub(super) fn send_changes(&mut self, now: Timestamp) -> bool {
+        let has_more = self.tell_changes(now);
+        self.send_receipt();
+        has_more
+    }
+
+    fn tell_changes(&mut self, now: Timestamp) -> bool {
         if !self.tracking.replication().has_news() {
             return false;
         }
         let Some(sender) = &mut self.change_sender else { return false };
         if sender.is_abandoned() {
             self.set_change_sender(None, now);
-            return false;
+            // Packets that have waited for the peer leave at the end of the next turn.
+            return true;
         }
         let Self { buckets, tracking, forwarder, counters, .. } = self;
         sender.send_from(|budget, changes| {
@@ -350,17 +224,25 @@ impl PacketPath {
                 lot.back.push((bucket, change));
                 continue;
             }
-            match self.apply_one(bucket, &change, hash, now) {
+            let original = change.original();
+            let home = self.home_of(bucket, (&original, hash), now);
+            if self.buckets.get(home).is_none() {
+                lot.back.push((home, change));
+                continue;
+            }
+            match self.apply_one(home, &change, hash, now) {
                 Ok(Done::Made) => report.made += 1,
                 Ok(Done::Changed) => report.changed += 1,
                 Ok(Done::Ended(ended)) => report.ended += u64::from(ended),
-                Ok(Done::Kept) => report.kept.push(change.original()),
+                Ok(Done::Kept) => report.kept.push(original),
                 Ok(Done::GivenUp(count)) => {
                     report.changed += 1;
                     report.given_up += count;
                 }
                 Err(NotDone::Refused(refusal)) => report.refused.push((change, refusal)),
-                Err(NotDone::Later) => lot.back.push((bucket, change)),
+                Err(NotDone::Later) => {
+                    lot.back.push((self.hasher.bucket_of_key(&original.key), change));
+                }
             }
             // It may have taken the place of others that have aliases.
             self.remove_aliases();
@@ -463,12 +345,24 @@ impl PacketPath {
         Ok(if given_up == 0 { Done::Made } else { Done::GivenUp(given_up) })
     }
 
+    /// Makes a connection where its packets are steered to. At a bucket to which an alias has led, it
+    /// clashes with the connection of the alias, or the alias led nowhere.
     fn import_copy(
         &mut self,
         id: BucketId,
         record: &ConnectionRecord,
         now: Timestamp,
     ) -> Result<ConnectionId, NotDone> {
+        let original = record.original();
+        let steered = self.hasher.bucket_of_key(&original.key);
+        if steered != id {
+            let hash = self.hasher.table_hash(&original.key);
+            if self.buckets.get(id).is_some_and(|it| it.connections.has(&original, hash, now)) {
+                return Err(NotDone::Refused(ImportRefusal::Clash));
+            }
+            self.remove_alias(id, (original, hash), steered);
+            return Err(NotDone::Later);
+        }
         let epoch = self.epoch_of(record);
         match self.import_one(id, record, (epoch, false), now) {
             RecordImport::Made(made) => Ok(made),

@@ -62,6 +62,9 @@ impl PacketPath {
         if !self.buckets.have_room_for_news() {
             return Some(from);
         }
+        if self.tracking.settings().conntrack.faults.forgets_late_addresses() {
+            return None;
+        }
         self.remove_aliases();
         let Bucket { connections, openings, .. } = self.buckets.get_mut(bucket)?;
         let mut flows = Vec::new();
@@ -114,6 +117,29 @@ impl PacketPath {
         if let (Some(home), Some(alias)) = (packet.alias_in, packet.looked_up()) {
             self.lead_resteered(packet.bucket, alias, home, now);
         }
+    }
+
+    /// The bucket that has the connection of such packets, or is to get it. Packets may have been
+    /// steered to another bucket when the connection was made; an alias leads to it then. If it leads
+    /// nowhere, it is removed.
+    pub(super) fn home_of(
+        &mut self,
+        id: BucketId,
+        (original, hash): (&KeyedPacket, u64),
+        now: Timestamp,
+    ) -> BucketId {
+        let Some(bucket) = self.buckets.get(id) else { return id };
+        if bucket.aliases.is_empty() && !bucket.connections.is_resteered() {
+            return id;
+        }
+        let home = bucket.aliases.owner(original, hash).unwrap_or(id);
+        let steered = self.hasher.bucket_of_key(&original.key);
+        let has = |home: &Bucket| home.connections.has(original, hash, now);
+        if home == steered || self.buckets.get(home).is_none_or(has) {
+            return home;
+        }
+        self.remove_alias(home, (*original, hash), steered);
+        steered
     }
 
     /// Files an alias for each direction of a connection that will be steered to another bucket.

@@ -1,9 +1,11 @@
 use std::sync::mpsc::sync_channel;
 
-use conntrack::Cursor;
+use conntrack::{Change, Cursor};
+use flow::KeyedPacket;
 use steer::{AddressSet, BucketId};
 use wire::TcpFlags;
 
+use crate::path::replication::{CopyChange, CopyReport};
 use crate::testing::many_workers::TestGateway;
 use crate::testing::router::{OWN, SERVER, ends, from_inside, from_outside, gateway, ip, tcp, udp};
 use crate::worker::command::{Command, Question};
@@ -182,4 +184,79 @@ fn a_change_that_is_given_up_leaves_no_aliases() {
     }
     gateway.run_until_idle();
     assert_eq!((gateway.connections(), gateway.aliases()), (40, 0));
+}
+
+/// Asks the owner of a bucket.
+fn ask<T>(
+    gateway: &mut TestGateway,
+    bucket: BucketId,
+    question: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Question,
+) -> T {
+    let (reply, answer) = sync_channel(1);
+    let owner = gateway.owners[bucket.index()].index();
+    gateway.handles[owner].tell(Command::Ask(question(reply))).unwrap();
+    gateway.run_until_idle();
+    answer.recv().unwrap()
+}
+
+/// The records of all connections.
+fn records(gateway: &mut TestGateway) -> Vec<conntrack::ConnectionRecord> {
+    let mut records = Vec::new();
+    for bucket in (0..16).map(BucketId) {
+        let tell = |reply| Question::TellAll(bucket, Cursor::default(), reply);
+        let piece = ask(gateway, bucket, tell).unwrap();
+        records.extend(piece.changes.into_iter().filter_map(|change| match change {
+            Change::State { record, .. } => Some(record),
+            Change::End { .. } => None,
+        }));
+    }
+    records
+}
+
+/// Makes changes of copies as the coordinator does.
+fn apply(gateway: &mut TestGateway, changes: Vec<CopyChange>) -> CopyReport {
+    let mut report = CopyReport::default();
+    for change in changes {
+        let mut place = Some((gateway.hasher.bucket_of_key(&change.original().key), change));
+        while let Some((bucket, change)) = place {
+            let lot = ask(gateway, bucket, |reply| Question::Apply(vec![(bucket, change)], reply));
+            report.add(lot.report);
+            place = lot.back.into_iter().next();
+        }
+    }
+    report
+}
+
+#[test]
+fn changes_of_copies_find_connections_whose_packets_were_steered_anew() {
+    let mut gateway = gateway(3);
+    for port in 30_000..30_040 {
+        gateway.pass(0, &udp(&from_inside(CLIENT, SERVER), (port, 53), b"question"));
+    }
+    let records = records(&mut gateway);
+    assert_eq!(records.len(), 40);
+    let states = || {
+        let state = |record| CopyChange::State { record: Box::new(record), prevails: true };
+        records.iter().cloned().map(state).collect::<Vec<_>>()
+    };
+    assert_eq!(apply(&mut gateway, states()).given_up, 40, "they are the peer's now");
+    let [none, ..] = sets(&gateway);
+    change_inside(&mut gateway, &none);
+    assert!(gateway.aliases() > 0);
+    let report = apply(&mut gateway, states());
+    assert_eq!((report.changed, report.refused), (40, Vec::new()));
+    assert_eq!(gateway.connections(), 40);
+    // One that begins anew is found by its packets again.
+    let originals: Vec<KeyedPacket> = records.iter().map(|record| record.original()).collect();
+    let ends = || originals.iter().map(|it| CopyChange::End(*it)).collect::<Vec<_>>();
+    assert_eq!(apply(&mut gateway, ends()).ended, 40);
+    assert_eq!((gateway.connections(), gateway.aliases()), (0, 0));
+    assert_eq!(apply(&mut gateway, states()).made, 40);
+    for port in 30_000..30_040 {
+        let bytes = udp(&from_outside(SERVER, OWN), (53, port), b"answer");
+        assert_eq!(
+            crate::testing::router::ends(&gateway.pass(1, &bytes))[1],
+            (CLIENT.into(), port)
+        );
+    }
 }

@@ -60,6 +60,6 @@ impl PacketPath {
     /// True if an item of another worker or an answer of the host waits, or something for one has not found room.
     pub(crate) fn has_work(&self) -> bool {
         let has_answers = self.host_questions.as_ref().is_some_and(|it| it.has_news());
-        has_answers || self.buckets.has_work()
+        has_answers || self.has_returned_receipt() || self.buckets.has_work()
     }
 }

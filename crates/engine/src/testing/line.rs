@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, TxReport};
 
@@ -13,12 +13,17 @@ pub struct Line(pub Arc<Mutex<VecDeque<Frame>>>);
 impl Line {
     /// Puts frames on the line.
     pub fn put(&self, frames: impl IntoIterator<Item = Frame>) {
-        self.0.lock().unwrap().extend(frames);
+        self.lock().extend(frames);
     }
 
     /// Takes all frames off the line.
     pub fn take_all(&self) -> Vec<Frame> {
-        self.0.lock().unwrap().drain(..).collect()
+        self.lock().drain(..).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Frame>> {
+        // The frames are whole between any two steps.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -29,7 +34,7 @@ impl RxQueue for Line {
         max: usize,
         _: &mut FramePool,
     ) -> Result<usize, PortError> {
-        let mut waiting = self.0.lock().unwrap();
+        let mut waiting = self.lock();
         let count = max.min(waiting.len());
         frames.extend(waiting.drain(..count));
         Ok(count)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use conntrack::helper::Kind;
 use conntrack::{Connection, Filter};
 use flow::{HashKey, Timestamp};
 use netio::FramePool;
@@ -21,6 +22,10 @@ use crate::{Config, Gateway, PortSetup, Stepper, WorkerCount};
 
 const CLIENT: [u8; 4] = [198, 51, 100, 1];
 const SERVER: [u8; 4] = [192, 0, 2, 1];
+/// TCP connections with this number and higher ones go to a port whose connections the helper of SIP
+/// reads.
+pub const FIRST_OF_SIP: u16 = 60_000;
+const SIP_PORT: u16 = 5060;
 /// Time that a datagram takes from one gateway to the other.
 const DELAY: Duration = Duration::from_micros(200);
 /// Time between two looks at a peer while it is followed.
@@ -59,7 +64,8 @@ pub struct Pair {
 impl Node {
     fn new(number: u16, role: Role, clock: Duration, now: Timestamp, settings: Settings) -> Self {
         let secret = HashKey(5, 6);
-        let config = Config { workers: WorkerCount::fixed(2).unwrap(), ..Config::new(secret) };
+        let mut config = Config { workers: WorkerCount::fixed(2).unwrap(), ..Config::new(secret) };
+        config.settings.conntrack.helpers.attach(Kind::Sip, SIP_PORT).unwrap();
         let (lan, wan) = (Cable::default(), Cable::default());
         let ports = vec![PortSetup::new("lan0", lan.clone()), PortSetup::new("wan0", wan.clone())];
         let stepper = Stepper::new(now.after(clock));
@@ -196,10 +202,15 @@ impl Pair {
 
     /// Sends a datagram in a flow through a node.
     pub fn udp(&mut self, through: usize, flow: u16, is_reply: bool) {
+        self.datagram(through, flow, is_reply, if is_reply { b"answer" } else { b"question" });
+    }
+
+    /// Sends a datagram with this content.
+    pub fn datagram(&mut self, through: usize, flow: u16, is_reply: bool, content: &[u8]) {
         let mut bytes = Vec::new();
         match is_reply {
-            false => PacketBuilder::v4(CLIENT, SERVER).udp(flow, 53, b"question", &mut bytes),
-            true => PacketBuilder::v4(SERVER, CLIENT).udp(53, flow, b"answer", &mut bytes),
+            false => PacketBuilder::v4(CLIENT, SERVER).udp(flow, 53, content, &mut bytes),
+            true => PacketBuilder::v4(SERVER, CLIENT).udp(53, flow, content, &mut bytes),
         }
         self.put(through, is_reply, &bytes);
     }
@@ -219,7 +230,12 @@ impl Pair {
 
     /// Sends data in a TCP connection.
     pub fn data(&mut self, through: usize, flow: u16, is_reply: bool) {
-        self.tcp(through, flow, is_reply, TcpFlags::ACK.with(TcpFlags::PSH), &[7; 1000]);
+        self.text(through, flow, is_reply, &[7; 1000]);
+    }
+
+    /// Sends this in a TCP connection.
+    pub fn text(&mut self, through: usize, flow: u16, is_reply: bool, text: &[u8]) {
+        self.tcp(through, flow, is_reply, TcpFlags::ACK.with(TcpFlags::PSH), text);
     }
 
     /// An end of a TCP connection goes on with a number so far ahead.
@@ -236,7 +252,7 @@ impl Pair {
     fn tcp(&mut self, through: usize, flow: u16, is_reply: bool, flags: TcpFlags, data: &[u8]) {
         let ends = self.ends.entry(flow).or_default();
         let from = usize::from(is_reply);
-        let ports = [flow, 80];
+        let ports = [flow, if flow < FIRST_OF_SIP { 80 } else { SIP_PORT }];
         let tcp = Tcp {
             source_port: ports[from],
             destination_port: ports[1 - from],

@@ -15,12 +15,13 @@ use steer::{AddressSet, BucketId, WorkerId};
 
 use crate::egress::routing::Routing;
 use crate::egress::stations::StationUpdate;
+use crate::path::change_ring::ChangeSender;
 use crate::path::events::EventSender;
 use crate::path::host_flows::Sign;
 use crate::path::packet::Link;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::records::{Exported, ExportedAnnouncements, Filed, ImportedLot, SettledImports};
-use crate::path::replication::{AppliedLot, ChangeSender, CopyChange, Passed, ReplicationPiece};
+use crate::path::replication::{AppliedLot, CopyChange, Passed, ReplicationPiece};
 use crate::path::rules::ruleset::Rules;
 use crate::path::rules::worker_rules::{RuleCounts, WorkerRules};
 use crate::path::selection::{Selected, Selection};

@@ -12,7 +12,7 @@ impl Worker {
             self.path.forget_decisions();
         }
         match command {
-            Command::Switch(moves) => self.path.switch(moves),
+            Command::Switch(moves) => self.path.switch(moves, now),
             Command::Connect(peer, link) => self.path.connect(peer, Some(link)),
             Command::Disconnect(peer) => self.path.connect(peer, None),
             Command::AddQueue(queue) => self.queues.push(queue),

@@ -93,6 +93,7 @@ impl Worker {
         while let Ok(command) = self.inbox.pop() {
             worked = true;
             if matches!(command, Command::Stop) {
+                self.path.stop_deferring(now);
                 return Turn::Stopped;
             }
             let is_question = matches!(command, Command::Ask(_));
@@ -102,6 +103,7 @@ impl Worker {
             }
         }
         worked |= self.path.take_host_answers(now);
+        worked |= self.path.send_deferred(now);
         worked |= self.take_from_peers(now);
         worked |= self.take_from_queues(now);
         self.end_turn(now);
@@ -113,6 +115,11 @@ impl Worker {
     /// not found room: to be asked after the doorbell was told of the sleep.
     pub fn has_work(&self) -> bool {
         !self.inbox.is_empty() || self.path.has_work()
+    }
+
+    /// When it has work although nothing comes; `None` if it needs no turn at a certain time.
+    pub fn next_timeout(&self) -> Option<Timestamp> {
+        self.path.next_deferred()
     }
 
     /// How it is woken.

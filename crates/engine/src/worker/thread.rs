@@ -47,7 +47,9 @@ fn run(worker: &mut Worker) -> WorkerReport {
             Turn::Idle => {
                 idle_turns += 1;
                 if idle_turns > SPINS_BEFORE_SLEEP {
-                    sleep(worker, &mut waiter);
+                    let now = Timestamp::from_nanos(now);
+                    let due = worker.next_timeout().map_or(LONGEST_SLEEP, |at| at.since(now));
+                    sleep(worker, &mut waiter, due.min(LONGEST_SLEEP));
                     idle_turns = 0;
                 }
                 now = clock::monotonic_nanoseconds();
@@ -68,8 +70,8 @@ fn pin(worker: &Worker, cpu: usize) {
     }
 }
 
-/// Sleeps until a queue has frames, another thread rings, or [`LONGEST_SLEEP`] is over.
-fn sleep(worker: &mut Worker, waiter: &mut Waiter) {
+/// Sleeps until a queue has frames, another thread rings, or a time is over.
+fn sleep(worker: &mut Worker, waiter: &mut Waiter, longest: Duration) {
     worker.wakeup().bell().prepare_to_sleep();
     // A source without a handle must be polled.
     let sleeps = !worker.has_work()
@@ -80,7 +82,7 @@ fn sleep(worker: &mut Worker, waiter: &mut Waiter) {
         let queues = worker.queues.iter().filter_map(|queue| queue.source.wait_handle());
         let handles = std::iter::once(bell).chain(queues);
         // If the wait fails the worker polls, which is slower but correct.
-        if let Ok(ready) = waiter.wait(handles, Some(LONGEST_SLEEP)) {
+        if let Ok(ready) = waiter.wait(handles, Some(longest)) {
             woken = ready.contains(0);
         }
     }

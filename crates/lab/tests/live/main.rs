@@ -125,5 +125,6 @@ mod operations {
     mod records;
     mod stacked_interfaces;
     mod stalls;
+    mod switch_over;
     mod workers;
 }

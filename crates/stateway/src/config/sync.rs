@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use engine::Role;
 use sync::{NodeId, NodeName, PreSharedKey};
@@ -15,6 +16,9 @@ use super::document::{Reader, Section, choice, number, show, text};
 
 /// The UDP port that peers use if the configuration names no other.
 const DEFAULT_PORT: u16 = 4780;
+/// The longest time that a packet may wait for the peer, in milliseconds: a client sends its SYN
+/// again after that (RFC 6298 section 2.1).
+const MAX_DEFER_MS: u64 = 1000;
 /// The longest file with a key, in bytes.
 const MAX_KEY_BYTES: u64 = 4096;
 /// Permissions that nobody but the owner of a key may have.
@@ -39,6 +43,9 @@ pub struct SyncConfig {
     pub key_line: usize,
     /// The part that this node has at the start.
     pub role: Role,
+    /// The first packet of a connection waits until the peer has the connection, or for so long;
+    /// `None`: it does not wait.
+    pub defer: Option<Duration>,
 }
 
 impl SyncConfig {
@@ -130,6 +137,7 @@ pub(super) fn read(
     section.read(reader, "protocol", |value| choice(value, &protocols));
     let roles = [("active", Some(Role::Active)), ("standby", Some(Role::Standby))];
     let role = section.read(reader, "role", |value| choice(value, &roles));
+    let defer_ms = section.read(reader, "defer_ms", |value| number(value, 1, MAX_DEFER_MS));
     section.finish(reader);
     let node = node?;
     // A name of this form can name a node.
@@ -143,6 +151,7 @@ pub(super) fn read(
         key_file: key_file?,
         key_line,
         role: role.unwrap_or(Role::Standby),
+        defer: defer_ms.map(Duration::from_millis),
     })
 }
 

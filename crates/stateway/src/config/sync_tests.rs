@@ -1,6 +1,7 @@
 //! The table `[sync]`.
 
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use engine::Role;
 
@@ -17,6 +18,7 @@ port = 4781
 key_file = \"/etc/stateway/sync.key\"
 protocol = \"native\"
 role = \"active\"
+defer_ms = 20
 ";
 
 #[test]
@@ -25,11 +27,13 @@ fn every_key_is_read_and_most_may_be_left_out() {
     assert_eq!((sync.node.0.get(), sync.name.as_str()), (2, "right"));
     assert_eq!((sync.peer, sync.port), ("2001:db8::1".parse().unwrap(), 4781));
     assert_eq!((sync.interface.as_str(), sync.role), ("sync0", Role::Active));
+    assert_eq!(sync.defer, Some(Duration::from_millis(20)));
     let short = "[sync]\nnode = 7\npeer = \"192.0.2.2\"\ninterface = \"s\"\nkey_file = \"key\"";
     let file = Path::new("/etc/stateway/gateway.toml");
     let config = Configuration::parse(file, short, &CpuSet::first(1)).unwrap();
     let sync = config.sync.unwrap();
     assert_eq!((sync.name.as_str(), sync.port, sync.role), ("node7", 4780, Role::Standby));
+    assert_eq!(sync.defer, None);
     assert_eq!((sync.key_file, sync.key_line), ("/etc/stateway/key".into(), 5));
     assert!(parse("").unwrap().sync.is_none());
 }
@@ -49,6 +53,7 @@ interface = \"a name that is too long\"
 port = 65536
 protocol = \"pfsync-1400\"
 role = \"both\"
+defer_ms = 0
 multicast = true
 "
     ));

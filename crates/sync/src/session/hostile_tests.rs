@@ -8,7 +8,7 @@ use proptest::sample::Index;
 use super::pair::*;
 use super::*;
 use crate::message::Message;
-use crate::packet::{Ack, Place};
+use crate::packet::{Ack, Place, VERSION};
 use crate::record::Part;
 use crate::refusal::Refusal;
 
@@ -32,8 +32,8 @@ fn nothing_of_another_key_or_of_this_node_is_taken() {
         }
     }
     assert_eq!(end.handle(pair.now, &[]), Err(Refusal::Malformed));
-    assert_eq!(end.handle(pair.now, &[2, 4]), Err(Refusal::WrongVersion));
-    assert_eq!(end.handle(pair.now, &[1, 4, 0]), Err(Refusal::Malformed));
+    assert_eq!(end.handle(pair.now, &[VERSION + 1, 4]), Err(Refusal::WrongVersion));
+    assert_eq!(end.handle(pair.now, &[VERSION, 4, 0]), Err(Refusal::Malformed));
     let mut after = pair.status(0);
     assert!(after.refusals.of(Refusal::OwnNode) > 0);
     after.refusals = before.refusals.clone();
@@ -279,7 +279,7 @@ proptest! {
                     prop_assert!(result.is_err() || is_sent, "{result:?}");
                 }
                 Step::Invent(to, kind, bytes) => {
-                    let datagram = [&[1, *kind], &bytes[..]].concat();
+                    let datagram = [&[VERSION, *kind], &bytes[..]].concat();
                     prop_assert!(take(&mut pair, *to, &datagram).is_err());
                 }
                 Step::Offer => {

@@ -125,7 +125,8 @@ pub enum NotTaken {
     /// of the same connection, above all not its end. It calls [`Session::lost_change`] for a
     /// change that it can not keep.
     Full,
-    /// The body is longer than [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX).
+    /// The body is longer than [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX), or than a quarter of
+    /// [`Settings::queue_bytes`].
     TooLong,
 }
 
@@ -299,9 +300,16 @@ impl Session {
         next.is_some()
     }
 
+    /// The fault that a test has planted.
+    pub fn faults(&self) -> Faults {
+        self.faults
+    }
+
     /// True if the peers have compared each other and agree about buckets.
     fn is_together(&self) -> bool {
-        let keeps_apart = |it: &Mismatch| it.aspect.consequence() == Consequence::KeepsApart;
+        let keeps_apart = |it: &Mismatch| {
+            it.aspect.consequence() == Consequence::KeepsApart && !self.faults.ignores_differences()
+        };
         self.compared.as_ref().is_some_and(|(_, found)| !found.iter().any(keeps_apart))
     }
 
@@ -343,6 +351,14 @@ impl Session {
     pub fn set_likeness(&mut self, likeness: Likeness) {
         self.likeness = likeness;
         self.compare_again();
+    }
+
+    /// The same with other rules alone.
+    pub fn set_rules(&mut self, rules: Vec<u8>) {
+        if self.likeness.rules != rules {
+            self.likeness.rules = rules;
+            self.compare_again();
+        }
     }
 
     /// Sets whether records and ends of bulk transfers are acknowledged only when the owner calls

@@ -6,7 +6,7 @@ use super::{AWAY_AFTER, NotTaken, Session};
 use crate::bulk::{Outflow, OutflowInput, Pace, Progress};
 use crate::message::{Message, RECORDS_HEADER_BYTES_MAX};
 use crate::outbox::FRAME_COST_BYTES;
-use crate::record::{Part, RECORD_BYTES_MAX, RECORD_HEADER_BYTES_MAX, Record};
+use crate::record::{Part, RECORD_HEADER_BYTES_MAX, Record};
 
 /// Most bytes of the queue that a record takes besides its body.
 pub const RECORD_COST_BYTES: usize =
@@ -31,7 +31,7 @@ impl Session {
     /// When a queue without room for the longest record is given up: the peer has acknowledged
     /// nothing for so long, though it may still speak.
     pub(super) fn gives_up_at(&self) -> Timestamp {
-        match self.left() < RECORD_COST_BYTES + RECORD_BYTES_MAX {
+        match self.left() < RECORD_COST_BYTES + self.settings.record_bytes() {
             true => self.outbox.waits_since().after(AWAY_AFTER),
             false => Timestamp::NEVER,
         }
@@ -42,7 +42,7 @@ impl Session {
     /// # Errors
     /// [`NotTaken`] says what becomes of the change. The call never waits.
     pub fn offer(&mut self, now: Timestamp, record: &Record<'_>) -> Result<(), NotTaken> {
-        if record.body.len() > RECORD_BYTES_MAX {
+        if record.body.len() > self.settings.record_bytes() {
             return Err(NotTaken::TooLong);
         }
         if matches!(self.outflow, Outflow::Unfollowed | Outflow::Asked(_)) {
@@ -100,6 +100,12 @@ impl Session {
         is_live && self.outbox.is_acknowledged(self.bulk_end)
     }
 
+    /// When the oldest record was offered that the peer's owner has not taken, as far as this node
+    /// knows. `None` if there is none.
+    pub fn oldest_unacknowledged(&self) -> Option<Timestamp> {
+        self.outbox.oldest()
+    }
+
     /// True if the peer lacks nothing but changes that wait for its acknowledgment.
     pub fn is_level(&self) -> bool {
         self.is_sent_whole() && !self.has_hole
@@ -142,7 +148,7 @@ impl Session {
     /// [`NotTaken`]; the owner offers the connection again if it is [`NotTaken::Full`]. The peer's
     /// copy of a connection that is [`NotTaken::TooLong`] ends with the transfer.
     pub fn offer_bulk(&mut self, now: Timestamp, record: &Record<'_>) -> Result<(), NotTaken> {
-        if record.body.len() > RECORD_BYTES_MAX {
+        if record.body.len() > self.settings.record_bytes() {
             return Err(NotTaken::TooLong);
         }
         let Outflow::Bulk(Progress { bulk, .. }) = self.outflow else {

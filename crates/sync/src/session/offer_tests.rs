@@ -238,14 +238,35 @@ fn batches_are_acknowledged_when_they_are_applied_if_the_owner_wants_that() {
 #[test]
 fn a_record_that_is_too_long_is_told() {
     let mut pair = following();
-    let long = vec![0; RECORD_BYTES_MAX + 1];
     let record = |body| Record { body, ..record(1) };
+    // The queue is short, so the longest record is a quarter of it.
+    let long = vec![0; 4097];
     assert_eq!(pair.ends[0].offer(pair.now, &record(&long)), Err(NotTaken::TooLong));
-    let settings = Settings { datagram_bytes: 0, ..pair.ends[0].settings };
-    pair.ends[0].settings = settings.bounded();
     pair.ends[0].offer(pair.now, &record(&long[1..])).unwrap();
-    pair.wait(Duration::from_millis(2));
-    assert_eq!(pair.events[1].len(), 1);
-    let longest = pair.seen.iter().map(|(_, datagram)| datagram.len()).max();
-    assert!(longest <= Some(Settings::DATAGRAM_BYTES_MIN));
+    pair.ends[0].settings = Settings::default();
+    let long = vec![0; RECORD_BYTES_MAX + 1];
+    assert_eq!(pair.ends[0].offer(pair.now, &record(&long)), Err(NotTaken::TooLong));
+}
+
+#[test]
+fn a_long_record_has_a_datagram_of_its_own_and_no_other_is_longer_than_it_should_be() {
+    let mut pair = following();
+    let settings = Settings { datagram_bytes: 0, ..Settings::default() }.bounded();
+    pair.ends[0].settings = settings;
+    let long = vec![0; RECORD_BYTES_MAX];
+    let lengths = [100, RECORD_BYTES_MAX, 100, 100, 900, 100].map(|length| &long[..length]);
+    for body in lengths {
+        pair.ends[0].offer(pair.now, &Record { body, ..record(1) }).unwrap();
+    }
+    pair.wait(Duration::from_millis(20));
+    let batches = pair.events[1].iter().map(|event| match event {
+        Event::Records(batch) => batch.records().map(|it| it.body.len()).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    });
+    let wanted = [vec![100], vec![RECORD_BYTES_MAX], vec![100, 100], vec![900], vec![100]];
+    assert_eq!(batches.collect::<Vec<_>>(), wanted);
+    let sent = pair.seen.iter().filter(|(to, _)| *to == 1).map(|(_, datagram)| datagram.len());
+    let long = sent.clone().filter(|length| *length > Settings::DATAGRAM_BYTES_MIN).count();
+    assert_eq!(long, 2);
+    assert!(sent.max() < Some(RECORD_BYTES_MAX + 200));
 }

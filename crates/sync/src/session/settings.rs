@@ -4,14 +4,15 @@ use std::ops::RangeInclusive;
 
 use super::AROUND_MESSAGE_BYTES;
 use crate::epoch::KEY_FRAMES_MAX;
-use crate::message::RECORDS_HEADER_BYTES_MAX;
-use crate::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES_MAX};
+use crate::likeness::Proof;
+use crate::record::RECORD_BYTES_MAX;
 
 /// The numbers that an owner may tune. A session brings each within its bounds;
 /// [`Settings::check`] tells of one that is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Longest datagram, bytes: [`Settings::DATAGRAM_BYTES`].
+    /// Longest datagram, bytes: [`Settings::DATAGRAM_BYTES`]. A record that does not fit gets a
+    /// datagram of its own, which is longer.
     pub datagram_bytes: usize,
     /// Most bytes of frames that wait for the peer's acknowledgment: [`Settings::QUEUE_BYTES`].
     pub queue_bytes: usize,
@@ -36,15 +37,13 @@ pub struct SettingOutOfBounds {
 }
 
 impl Settings {
-    /// The shortest datagrams in which each message fits.
-    pub const DATAGRAM_BYTES_MIN: usize = AROUND_MESSAGE_BYTES
-        + RECORDS_HEADER_BYTES_MAX
-        + RECORD_HEADER_BYTES_MAX
-        + RECORD_BYTES_MAX;
-    /// Bounds of [`Settings::datagram_bytes`]: each message fits, and so does the datagram in UDP.
+    /// The shortest datagrams in which each message fits that has no records.
+    pub const DATAGRAM_BYTES_MIN: usize = AROUND_MESSAGE_BYTES + 1 + Proof::BYTES_MAX;
+    /// Bounds of [`Settings::datagram_bytes`]: each message without records fits, and so does the
+    /// datagram in UDP.
     pub const DATAGRAM_BYTES: RangeInclusive<usize> = Self::DATAGRAM_BYTES_MIN..=65_000;
-    /// Bounds of [`Settings::queue_bytes`]: the longest record fits beside a bulk transfer, and a
-    /// peer that is away can not take much memory.
+    /// Bounds of [`Settings::queue_bytes`]: a record of a usual length fits beside a bulk transfer,
+    /// and a peer that is away can not take much memory.
     pub const QUEUE_BYTES: RangeInclusive<usize> = 4 << 10..=1 << 30;
     /// Bounds of [`Settings::bulk_records_per_s`]: a transfer moves, and its pace is counted in
     /// whole nanoseconds without a great error.
@@ -93,7 +92,13 @@ impl Settings {
         }
     }
 
-    /// The longest message.
+    /// The longest record: [`RECORD_BYTES_MAX`], but it fits beside a bulk transfer, which has half of
+    /// the queue.
+    pub(super) fn record_bytes(&self) -> usize {
+        RECORD_BYTES_MAX.min(self.queue_bytes / 4)
+    }
+
+    /// The longest message, unless it has a record that is longer.
     pub(super) fn message_bytes(&self) -> usize {
         self.datagram_bytes - AROUND_MESSAGE_BYTES
     }

@@ -137,6 +137,10 @@ impl Ras {
 }
 
 impl Inspect for CallSignalling {
+    fn keeps_beginning(&self) -> bool {
+        self.0.keeps_beginning()
+    }
+
     fn write(&self, to: &mut Vec<u8>) {
         self.0.write(to);
     }
@@ -156,6 +160,10 @@ impl Inspect for CallSignalling {
 }
 
 impl Inspect for MediaControl {
+    fn keeps_beginning(&self) -> bool {
+        self.0.keeps_beginning()
+    }
+
     fn write(&self, to: &mut Vec<u8>) {
         self.0.write(to);
     }

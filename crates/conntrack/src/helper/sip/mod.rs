@@ -112,6 +112,10 @@ impl Sip {
 }
 
 impl Inspect for Sip {
+    fn keeps_beginning(&self) -> bool {
+        self.streams.keeps_beginning()
+    }
+
     fn write(&self, to: &mut Vec<u8>) {
         let Dialogue { invites, registration } = &self.dialogue;
         to.varint(invites.len() as u64);

@@ -211,7 +211,12 @@ impl TcpTracker {
 
     fn learn_windows(&mut self, ends: [Heard; 2]) {
         for (own, other) in [(0, 1), (1, 0)] {
-            let Heard { end, acknowledged, window, .. } = ends[own];
+            let Heard { acknowledged, window, .. } = ends[own];
+            let end = match ends[other].acknowledged {
+                // A keep-alive repeats a number, and its answer acknowledges one more.
+                answered if answered == ends[own].end.plus(1) => answered,
+                _ => ends[own].end,
+            };
             let max_end = ends[other].allowed.max(end);
             let max_window = self.windows[own].max_window.max(window);
             self.windows[own] = WindowState { end, max_end, max_window, max_ack: acknowledged };

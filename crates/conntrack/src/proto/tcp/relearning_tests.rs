@@ -196,6 +196,24 @@ fn a_fin_counts_when_it_is_acknowledged() {
 }
 
 #[test]
+fn a_closed_window_that_is_probed_opens_again() {
+    for sent in [0, FAR] {
+        let mut taken = TakenOver::behind_by(sent);
+        let probe = segment(ACK, taken.next[1].wrapping_sub(1), taken.next[0]);
+        // RFC 9293 section 3.8.6.1; most stacks repeat the number before the next one.
+        for _ in 0..3 {
+            assert!(passes(taken.sees(Reply, &probe)), "{sent}");
+            let closed = taken.segment(Original, ACK).window(0);
+            assert!(passes(taken.sees(Original, &closed)), "{sent}");
+        }
+        assert!(taken.is_strict, "{sent}");
+        assert!(passes(taken.says(Original, 0)), "{sent}");
+        assert!(passes(taken.says(Reply, 1400)), "{sent}");
+        assert!(taken.is_refused(Reply, FAR) && taken.is_refused(Original, FAR));
+    }
+}
+
+#[test]
 fn the_end_of_a_handshake_that_nobody_has_told_of_is_learnt() {
     let known = Conversation::open(&segment(SYN, 100, 0), TcpSettings::default());
     let mut taken = TakenOver { tracker: known.tracker, ..TakenOver::behind_by(0) };

@@ -6,7 +6,8 @@ use steer::BucketId;
 
 use crate::Gateway;
 use crate::control::worker_handle::Unresponsive;
-use crate::path::replication::{ChangeStream, CopyChange, CopyReport, Passed, ReplicationPiece};
+use crate::path::change_ring::ChangeStream;
+use crate::path::replication::{CopyChange, CopyReport, Passed, ReplicationPiece};
 
 /// The connections of a gateway. [`Gateway`] has those of its workers; a benchmark has tables of its
 /// own.
@@ -71,6 +72,11 @@ pub trait Connections {
         from: Cursor,
     ) -> Result<Option<Passed>, Unresponsive>;
 
+    /// The [revision](crate::Zones::revision) of the zones. Tables that have none keep it at 0.
+    fn zones_revision(&self) -> u64 {
+        0
+    }
+
     /// As [`Gateway::divide_ports`].
     ///
     /// # Errors
@@ -125,5 +131,9 @@ impl Connections for Gateway {
 
     fn divide_ports(&self, part: PortPart) -> Result<(), Unresponsive> {
         Gateway::divide_ports(self, part)
+    }
+
+    fn zones_revision(&self) -> u64 {
+        self.zones().revision
     }
 }

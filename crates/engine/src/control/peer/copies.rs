@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use conntrack::{ConnectionRecord, ImportRefusal, decode_flow};
 use flow::{HashKey, KeyedPacket};
-use sync::{Applied, Batch, BulkId, Lineage, Mark, NameMap, Record, RecordKind, Verdict};
+use sync::{Applied, Batch, BulkId, Faults, Lineage, Mark, NameMap, Record, RecordKind, Verdict};
 
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::CopyChange;
@@ -50,6 +50,8 @@ struct Copy {
 /// The peer's connections by name.
 pub(super) struct Copies {
     names: HashKey,
+    /// The fault that a test has planted.
+    faults: Faults,
     applied: Applied,
     held: NameMap<Copy>,
     changes: Vec<CopyChange>,
@@ -59,25 +61,29 @@ pub(super) struct Copies {
     /// The last batch whose records are among the changes.
     mark: Option<Mark>,
     counters: CopyCounters,
+    /// Records were refused because their zones are not configured here.
+    lacks_zones: bool,
 }
 
 impl Copies {
     /// None yet.
-    pub fn new(names: HashKey) -> Self {
+    pub fn new(names: HashKey, faults: Faults) -> Self {
         Self {
             names,
-            applied: Applied::default(),
+            faults,
+            applied: Applied::new(faults),
             held: NameMap::default(),
             changes: Vec::new(),
             clashing: NameMap::default(),
             mark: None,
             counters: CopyCounters::default(),
+            lacks_zones: false,
         }
     }
 
     /// Gives them up, because they are this gateway's own connections from now on.
     pub fn give_up(&mut self) {
-        *self = Self { counters: self.counters.clone(), ..Self::new(self.names) };
+        *self = Self { counters: self.counters.clone(), ..Self::new(self.names, self.faults) };
     }
 
     pub fn len(&self) -> usize {
@@ -100,7 +106,14 @@ impl Copies {
         self.held.insert(name_of(self.names, &original), Copy { lineage, original });
     }
 
+    /// True if records were refused, since a bulk transfer began, because their zones are not
+    /// configured here.
+    pub fn lacks_zones(&self) -> bool {
+        self.lacks_zones
+    }
+
     pub fn begin_bulk(&mut self, bulk: BulkId) {
+        self.lacks_zones = false;
         self.applied.begin_bulk(bulk);
     }
 
@@ -209,6 +222,7 @@ impl Copies {
         }
         for (change, refusal) in report.refused {
             *self.counters.refused.entry(refusal).or_default() += 1;
+            self.lacks_zones |= refusal == ImportRefusal::Zone;
             let name = name_of(self.names, &change.original());
             if refusal == ImportRefusal::Clash && self.clashing.len() < CLASHING_MAX {
                 self.clashing.insert(name, change);

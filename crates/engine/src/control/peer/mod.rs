@@ -61,6 +61,8 @@ pub struct Peer {
     owes_yield: bool,
     /// The part of all ports that this node gives away.
     ports: PortPart,
+    /// The revision of the zones when everything was asked for last.
+    zones: u64,
 }
 
 impl Peer {
@@ -81,6 +83,7 @@ impl Peer {
         // Each node may own connections, whatever its part is.
         session.set_follows(true);
         let claim = Claim { term: 0, node: session.node().0.get() };
+        let copies = Copies::new(names, session.faults());
         let mut peer = Self {
             session,
             role,
@@ -88,12 +91,13 @@ impl Peer {
             peer: None,
             peer_node: 0,
             supply: Supply::new(names),
-            copies: Copies::new(names),
+            copies,
             sweep: None,
             said: None,
             given: None,
             owes_yield: false,
             ports: PortPart::All,
+            zones: 0,
         };
         peer.set_role(gateway, role)?;
         Ok(peer)
@@ -127,6 +131,7 @@ impl Peer {
         }
         self.divide_ports(gateway, now)?;
         has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
+        self.supply.give_receipts_back(&self.session, now);
         if self.sweep.is_none() {
             has_more |= self.supply.go_on_with_bulk(gateway, &mut self.session, now)?;
             self.say_yield(now);
@@ -252,7 +257,10 @@ impl Peer {
                 // Both peers derive the secret from the pre-shared key.
                 Event::Compared | Event::Secret(_) => {}
                 Event::BulkAsked => self.supply.ask_bulk(),
-                Event::BulkBegan(bulk) => self.copies.begin_bulk(bulk),
+                Event::BulkBegan(bulk) => {
+                    self.copies.begin_bulk(bulk);
+                    self.zones = gateway.zones_revision();
+                }
                 Event::Words(bytes) => match Words::decode(&bytes) {
                     Some(Words::Role(role, term)) => {
                         self.peer = Some((Claim { term, node: self.peer_node }, role));
@@ -279,6 +287,11 @@ impl Peer {
             }
         }
         self.apply(gateway, now)?;
+        // The peer does not repeat by itself the connections that were refused for their zones.
+        if self.copies.lacks_zones() && gateway.zones_revision() != self.zones {
+            self.zones = gateway.zones_revision();
+            self.session.ask_again();
+        }
         Ok(false)
     }
 
@@ -307,6 +320,12 @@ impl Peer {
         }
         self.role = role;
         Ok(())
+    }
+
+    /// This gateway has another ruleset: the number that its fingerprint is, or `None` without rules.
+    /// The peer compares it with its own.
+    pub fn set_rules(&mut self, fingerprint: Option<u128>) {
+        self.session.set_rules(rules_likeness(fingerprint));
     }
 
     /// The part of the peer, once it has told it.
@@ -352,12 +371,19 @@ impl Peer {
     }
 }
 
+/// The form in which peers compare rulesets, of which these are the fingerprints.
+pub fn rules_likeness(fingerprint: Option<u128>) -> Vec<u8> {
+    fingerprint.map_or_else(Vec::new, |it| it.to_be_bytes().to_vec())
+}
+
 /// The name of a connection between peers. Two connections may have one key, if each end has opened
 /// one of them.
 fn name_of(names: HashKey, original: &KeyedPacket) -> u64 {
     original.key.hash(names) & !1 | original.sender.index() as u64
 }
 
+#[cfg(test)]
+mod defer_tests;
 #[cfg(test)]
 mod ownership_tests;
 #[cfg(test)]

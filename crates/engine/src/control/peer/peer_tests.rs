@@ -1,12 +1,14 @@
 use std::time::Duration;
 
+use flow::Zone;
 use proptest::prelude::*;
 use steer::{BucketId, WorkerId};
-use sync::{Inflow, Outflow, Settings};
+use sync::{Agreement, Aspect, Inflow, Outflow, Settings};
 
 use super::*;
+use crate::ZoneConfig;
 use crate::rings::link::Wakeup;
-use crate::testing::pair::Pair;
+use crate::testing::pair::{FIRST_OF_SIP, Pair};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -256,6 +258,26 @@ fn a_standby_gets_more_connections_than_a_window_holds() {
 }
 
 #[test]
+fn connections_of_a_zone_come_when_it_is_configured_later() {
+    let mut pair = level();
+    let configure = |pair: &Pair, at: usize| {
+        let mut book = pair.nodes[at].gateway.zones();
+        book.zones = vec![ZoneConfig::new(Zone(7))];
+        pair.nodes[at].gateway.set_zones(book).unwrap();
+    };
+    configure(&pair, 0);
+    pair.udp(0, 2001, false);
+    pair.pass(100 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections(), []);
+    let refused = pair.nodes[1].peer.copy_counters().refused;
+    assert_eq!(refused, [(conntrack::ImportRefusal::Zone, 1)].into());
+    configure(&pair, 1);
+    pair.pass(1000 * MILLISECOND);
+    assert_eq!(pair.nodes[1].connections().len(), 1);
+    assert_alike(&pair);
+}
+
+#[test]
 fn a_standby_that_starts_anew_gets_all() {
     let mut pair = level();
     pair.open(0, 2001);
@@ -303,6 +325,62 @@ fn nobody_collects_changes_for_a_peer_that_is_gone() {
     pair.loses = 0;
     pair.pass(5000 * MILLISECOND);
     assert_alike(&pair);
+}
+
+#[test]
+fn a_connection_is_copied_while_its_helper_keeps_the_beginning_of_a_long_message() {
+    let mut pair = level();
+    pair.open(0, FIRST_OF_SIP);
+    let mut text = b"INVITE sip:somebody@192.0.2.1 SIP/2.0\r\nSubject: ".to_vec();
+    text.resize(7000, b'x');
+    pair.text(0, FIRST_OF_SIP, false, &text);
+    let lengths = |pair: &Pair| {
+        assert_eq!(pair.nodes[0].peer.supply_counters().too_long, 0);
+        assert_eq!(pair.nodes[1].peer.copy_counters().malformed, 0);
+        [0, 1].map(|at| {
+            let mut length = 0;
+            let mut each = |record: conntrack::ConnectionRecord| {
+                let mut bytes = Vec::new();
+                record.encode(&mut bytes);
+                length += bytes.len();
+                std::ops::ControlFlow::Continue(())
+            };
+            pair.nodes[at].gateway.export_connections(&mut each).unwrap();
+            length
+        })
+    };
+    // It is told of with the numbers of the connection, and in a bulk transfer.
+    pair.pass(11_000 * MILLISECOND);
+    pair.text(0, FIRST_OF_SIP, false, b"xxx");
+    pair.pass(50 * MILLISECOND);
+    let [own, copied] = lengths(&pair);
+    assert!(own > 7000 && copied > 7000, "{own} bytes, {copied} at the peer");
+    pair.restart(1, Role::Standby);
+    assert_eq!(lengths(&pair)[1], 0);
+    pair.pass(3000 * MILLISECOND);
+    assert!(lengths(&pair)[1] > 7000);
+}
+
+#[test]
+fn a_peer_that_has_other_rules_tells_so_while_both_run() {
+    let mut pair = level();
+    let differ = |pair: &mut Pair, rules: [Option<u128>; 2], differ: bool| {
+        for (node, rules) in pair.nodes.iter_mut().zip(rules) {
+            node.peer.set_rules(rules);
+        }
+        pair.pass(20 * MILLISECOND);
+        for node in &pair.nodes {
+            let Agreement::Together(found) = node.peer.status(Timestamp::ZERO).agreement else {
+                panic!("rules keep nobody apart");
+            };
+            let found: Vec<_> = found.iter().map(|it| it.aspect).collect();
+            assert_eq!(found, if differ { vec![Aspect::Rules] } else { vec![] });
+        }
+    };
+    differ(&mut pair, [Some(1), None], true);
+    differ(&mut pair, [Some(1), Some(1)], false);
+    differ(&mut pair, [Some(2), Some(1)], true);
+    differ(&mut pair, [None, None], false);
 }
 
 #[derive(Clone, Debug)]

@@ -8,7 +8,8 @@ use steer::BucketId;
 use sync::{Identity, NotTaken, Outflow, Record, RecordKind, Session};
 
 use crate::control::worker_handle::Unresponsive;
-use crate::path::replication::ChangeStream;
+use crate::path::change_ring::ChangeStream;
+use crate::path::deferred::Receipt;
 
 use super::{Connections, name_of};
 
@@ -39,6 +40,10 @@ pub(super) struct Supply {
     stream: Option<ChangeStream>,
     /// Changes that were taken from a worker and not taken in yet.
     waiting: VecDeque<Change>,
+    /// Receipts that came behind changes which were not taken in yet.
+    receipts: Vec<Receipt>,
+    /// Receipts of changes that the session has taken in, with the time.
+    owed: VecDeque<(Timestamp, Receipt)>,
     is_asked: bool,
     scan: Option<Scan>,
     counters: SupplyCounters,
@@ -53,6 +58,8 @@ impl Supply {
             names,
             stream: None,
             waiting: VecDeque::new(),
+            receipts: Vec::new(),
+            owed: VecDeque::new(),
             is_asked: false,
             scan: None,
             counters: SupplyCounters::default(),
@@ -97,14 +104,16 @@ impl Supply {
                 }
                 self.waiting.pop_front();
             }
+            self.owed.extend(self.receipts.drain(..).map(|receipt| (now, receipt)));
             let Some(stream) = &mut self.stream else {
                 self.is_drained = true;
                 return Ok(false);
             };
-            let Self { waiting, counters, bytes, names, .. } = self;
+            let Self { waiting, receipts, counters, bytes, names, .. } = self;
             let mut has_lost = false;
             let has_taken = stream.take(|lot| {
                 has_lost |= lot.has_lost;
+                receipts.extend(lot.receipt.take());
                 // Changes that wait come first.
                 let taken = lot.changes.iter().take_while(|change| {
                     match offer(bytes, *names, change, |it| session.offer(now, it)) {
@@ -132,9 +141,25 @@ impl Supply {
         Ok(true)
     }
 
+    /// Gives receipts back to workers of which the peer has all changes. Nobody waits for a peer that
+    /// is away, or that lacks more than changes.
+    pub fn give_receipts_back(&mut self, session: &Session, now: Timestamp) {
+        let is_awaited = session.is_level() && !session.is_away(now);
+        if let Some(stream) = &self.stream {
+            stream.set_awaited(is_awaited);
+        }
+        let oldest = session.oldest_unacknowledged().filter(|_| is_awaited);
+        let is_safe = |at: &Timestamp| oldest.is_none_or(|oldest| *at < oldest);
+        while let Some((_, receipt)) = self.owed.pop_front_if(|(at, _)| is_safe(at)) {
+            receipt.give_back();
+        }
+    }
+
     /// Nobody follows, so changes cost nothing from now on.
     fn end(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
         self.waiting.clear();
+        self.receipts.clear();
+        self.owed.clear();
         self.scan = None;
         if self.stream.take().is_some() {
             gateway.unfollow_changes()?;
@@ -153,6 +178,8 @@ impl Supply {
             // Changes from before are part of what is read. Those that come from now on are not
             // missed, because the workers collect them before the first connection is read.
             self.waiting.clear();
+            self.receipts.clear();
+            self.owed.clear();
             self.stream = Some(gateway.follow_changes()?);
             match session.begin_bulk(now, gateway.connection_count()?) {
                 Ok(()) => {

@@ -44,6 +44,7 @@ use std::time::Duration;
 use lab::{Error, Family, Result};
 
 pub mod cables;
+pub mod cluster;
 mod frames;
 mod gateways;
 pub mod h323;

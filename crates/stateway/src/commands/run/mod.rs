@@ -98,8 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let (peer, sync) = match (&config.sync, key) {
         (Some(sync), Some(key)) => {
-            let text = rules.as_ref().map(|book| format!("{:?}", book.ruleset()));
-            let rules = text.unwrap_or_default().into_bytes();
+            let rules = rules.as_ref().map(|book| book.ruleset().fingerprint());
             let (peer, thread) = sync::start(&config, sync, key, rules, gateway.clone())?;
             (Some(peer), Some(thread))
         }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use engine::{Gateway, Peer, Role};
+use engine::{Gateway, Peer, Role, rules_likeness};
 use flow::{HashKey, Timestamp};
 use netio::{DatagramSocket, Waiter, clock, enlarge_receive_buffer};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -49,12 +49,13 @@ pub fn start(
     config: &Configuration,
     sync: &SyncConfig,
     key: PreSharedKey,
-    rules: Vec<u8>,
+    rules: Option<u128>,
     gateway: Arc<Gateway>,
 ) -> anyhow::Result<(Arc<Mutex<Peer>>, SyncThread)> {
     let socket = connect(sync)?;
     let names = name_key(&key);
     let session = session(config, sync, key, rules)?;
+    gateway.set_defers(sync.defer);
     let peer = Arc::new(Mutex::new(Peer::new(&*gateway, session, sync.role, names, now())?));
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, own) = (stop.clone(), peer.clone());
@@ -93,7 +94,7 @@ fn session(
     config: &Configuration,
     sync: &SyncConfig,
     key: PreSharedKey,
-    rules: Vec<u8>,
+    rules: Option<u128>,
 ) -> anyhow::Result<Session> {
     let mut seed = [0; 32];
     File::open("/dev/urandom")
@@ -109,7 +110,7 @@ fn session(
         fragment_mode: format!("{:?}", config.fragments),
         tunnel_mode: format!("{:?}", config.tunnels),
         zones: format!("{:?}", config.zones).into_bytes(),
-        rules,
+        rules: rules_likeness(rules),
     };
     let config = Config {
         node: sync.node,
