@@ -21,6 +21,9 @@ pub struct HostRule {
     pub text: String,
     /// True if the kernel has the rule too; `None` if that is not known.
     pub is_there: Option<bool>,
+    /// True for a chain that the gateway runs too: one of prerouting, for what is not for the host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub runs_here: bool,
 }
 
 /// The kernel's chains as a ruleset sees them.
@@ -56,7 +59,7 @@ impl RuleBook {
             let place = ruleset.place_of_rule(ending.rule)?.to_string();
             let own = self.object(ruleset.rules()[ending.rule].position)?;
             let is_there = kernel.map(|kernel| holds(kernel, &own));
-            Some(HostRule { place, text: listing::rule_text(&own), is_there })
+            Some(HostRule { place, text: listing::rule_text(&own), is_there, runs_here: false })
         });
         rules.collect()
     }
@@ -97,6 +100,7 @@ impl RuleBook {
                 place: format!("{family} {table} chain {name}"),
                 text: format!("hook {hook}, policy {policy}"),
                 is_there: kernel.map(|kernel| kernel.contains(chain)),
+                runs_here: hook == "prerouting",
             }
         });
         rules.collect()
@@ -106,7 +110,8 @@ impl RuleBook {
 impl KernelLook {
     /// Warnings about chains that the kernel lacks, and about those that it has.
     pub fn warnings(&self) -> Vec<String> {
-        warning(&self.chains).into_iter().chain(self.source_warning.clone()).collect()
+        let of_chains = [false, true].into_iter().filter_map(|it| warning(&self.chains, it));
+        of_chains.chain(self.source_warning.clone()).collect()
     }
 }
 
@@ -122,14 +127,24 @@ fn source_warning(chains: &[String]) -> Option<String> {
     })
 }
 
-/// A warning about the chains that the kernel lacks.
-fn warning(chains: &[HostRule]) -> Option<String> {
-    let lacks = chains.iter().filter(|chain| chain.is_there == Some(false));
+/// A warning about the chains that the kernel lacks, among those that the gateway runs too or among
+/// the others.
+fn warning(chains: &[HostRule], runs_here: bool) -> Option<String> {
+    let lacks = chains.iter().filter(|it| it.is_there == Some(false) && it.runs_here == runs_here);
     let lacks: Vec<_> = lacks.map(|it| format!("{} ({})", it.place, it.text)).collect();
+    let why = match runs_here {
+        true => {
+            " FOR THIS HOST: what it drops here reaches the host all the same, because the kernel \
+             has a copy of its own, and the kernel does not have the chain"
+        }
+        false => {
+            ": it is about this host's own traffic, which the gateway does not judge, and the kernel \
+             does not have it"
+        }
+    };
     (!lacks.is_empty()).then(|| {
         format!(
-            "NOBODY RUNS {}: it is about this host's own traffic, which the gateway does not judge, \
-             and the kernel does not have it: load the ruleset into the kernel too (nft -f RULES.nft)",
+            "NOBODY RUNS {}{why}: load the ruleset into the kernel too (nft -f RULES.nft)",
             lacks.join(", ")
         )
     })
