@@ -149,7 +149,8 @@ fn warning(chains: &[HostRule], runs_here: bool) -> Option<String> {
     };
     (!lacks.is_empty()).then(|| {
         format!(
-            "NOBODY RUNS {}{why}: load the ruleset into the kernel too (nft -f RULES.nft)",
+            "NOBODY RUNS {}{why}: load the ruleset into the kernel too (nft -f; iptables-restore for \
+             rules of iptables-save)",
             lacks.join(", ")
         )
     })

@@ -90,8 +90,8 @@ fn lines_about(first: &str, rules: &[HostRule]) -> Vec<String> {
     let lacks = |wanted| rules.iter().any(|rule| rule.is_there == wanted);
     if lacks(Some(false)) {
         lines.push(
-            "load the ruleset into the kernel too (nft -f RULES.nft): until then nobody does what \
-             they say"
+            "load the ruleset into the kernel too (nft -f; iptables-restore for rules of \
+             iptables-save): until then nobody does what they say"
                 .to_owned(),
         );
     } else if lacks(None) {
