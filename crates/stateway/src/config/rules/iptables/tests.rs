@@ -237,13 +237,6 @@ fn a_file_that_is_cut_off_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_nft_prints_of_iptables_nft_is_recognized() {
-    let warning = b"# Warning: table ip filter is managed by iptables-nft, do not touch!\ntable ip";
-    assert!(is_of_iptables_nft(warning));
-    assert!(!is_of_iptables_nft(b"# a table\ntable ip filter {}"));
-}
-
-#[test]
 fn free_texts_come_back_as_they_were() {
     let texts = [("stateway comment 5".to_owned(), "a \"b\" $5".to_owned())].into();
     let json = br#"{"comment": "stateway comment 5", "prefix": "stateway prefix 6"}"#;
