@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::direct::Words;
 use super::rule::{Place, Ready, ready, words};
 use super::save::read;
-use super::{is_of_iptables_nft, with_texts};
+use super::with_texts;
 
 fn read_rule(rule: &str, is_v6: bool) -> Result<Ready, String> {
     let words = words(rule).ok_or("a quotation without its end")?;
