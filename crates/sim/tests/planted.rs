@@ -1,5 +1,4 @@
-//! The simulation catches each planted fault within 500 seeds. All of them take a minute or two, so
-//! they run beside the other tests.
+//! The simulation catches each planted fault within 500 seeds.
 
 use sim::{Fault, Planted, run, run_all};
 
@@ -16,103 +15,86 @@ fn caught(fault: Fault) {
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn other_buckets_at_the_peer_are_caught() {
     caught(Fault::OtherBuckets);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn the_port_of_an_imported_connection_that_a_new_one_gets_is_caught() {
     caught(Fault::PortOfImported);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn a_missing_alias_is_caught() {
     caught(Fault::NoAlias);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn addresses_that_come_late_are_caught() {
     caught(Fault::LateAddress);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn what_ends_with_the_virtual_address_is_caught() {
     caught(Fault::LostAddress);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn numbers_of_interfaces_are_caught() {
     caught(Fault::InterfaceNumber);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn deadlines_are_caught() {
     caught(Fault::AbsoluteDeadline);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn a_standby_that_expires_copies_is_caught() {
     caught(Fault::EarlyExpiry);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn a_stale_update_is_caught() {
     caught(Fault::StaleUpdate);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn connections_that_learn_nothing_anew_are_caught() {
     caught(Fault::NoRelearning);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn the_end_of_an_old_connection_that_hits_a_new_one_is_caught() {
     caught(Fault::OldEnd);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn a_lost_end_of_a_bulk_transfer_is_caught() {
     caught(Fault::LostBulkEnd);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn a_replayed_frame_is_caught() {
     caught(Fault::ReplayedFrame);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn missing_shifts_are_caught() {
     caught(Fault::NoShifts);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn an_unknown_zone_is_caught() {
     caught(Fault::UnknownZone);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn a_record_of_a_bucket_that_has_moved_is_caught() {
     caught(Fault::MovedBucket);
 }
 
 #[test]
-#[ignore = "`scripts/test simulation` runs it"]
 fn an_assured_copy_that_gives_way_is_caught() {
     caught(Fault::EvictsAssured);
 }
