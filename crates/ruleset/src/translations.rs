@@ -128,14 +128,11 @@ impl ValidRuleset {
                 let Item::Nat(id) = item else { continue };
                 let nat = &self.nats[id.index()];
                 let arrivals = match nat.kind {
-                    NatKind::Source => {
-                        all.sources.extend(self.addresses(nat));
-                        all.source_ports.extend(self.ports(nat));
-                        all.leaving.push(self.leaving(rule, nat));
-                        continue;
-                    }
-                    NatKind::Masquerade => {
-                        all.masquerades = true;
+                    NatKind::Source | NatKind::Masquerade => {
+                        match nat.kind {
+                            NatKind::Masquerade => all.masquerades = true,
+                            _ => all.sources.extend(self.addresses(nat)),
+                        }
                         all.source_ports.extend(self.ports(nat));
                         all.leaving.push(self.leaving(rule, nat));
                         continue;

@@ -12,24 +12,17 @@ pub fn lines_of_chains(chains: &[HostRule]) -> Vec<String> {
     if chains.is_empty() { Vec::new() } else { lines_about(first, chains) }
 }
 
-/// A remark about a chain of `input`, `output` or `prerouting`, to stand beside it. `chain` is what is
-/// known of it; `None`: it accepts everything, so nobody misses it.
-pub fn remark(hook: &str, chain: Option<&HostRule>) -> &'static str {
-    match chain.map(|chain| (chain.runs_here, chain.is_there)) {
-        None if hook == "prerouting" => "",
-        None => "only this host's kernel runs it",
-        Some((false, Some(true))) => "only this host's kernel runs it, and has it",
-        Some((false, Some(false))) => {
-            "NOBODY RUNS IT: only this host's kernel can, and does not have it"
-        }
-        Some((false, None)) => "only this host's kernel runs it; can not tell whether it has it",
-        Some((true, Some(true))) => "for this host, only its kernel runs it, and has it",
-        Some((true, Some(false))) => {
+/// A remark about a chain of `input`, `output` or `prerouting`, to stand beside it.
+pub fn remark(chain: &HostRule) -> &'static str {
+    match (chain.runs_here, chain.is_there) {
+        (false, Some(true)) => "only this host's kernel runs it, and has it",
+        (false, Some(false)) => "NOBODY RUNS IT: only this host's kernel can, and does not have it",
+        (false, None) => "only this host's kernel runs it; can not tell whether it has it",
+        (true, Some(true)) => "for this host, only its kernel runs it, and has it",
+        (true, Some(false)) => {
             "NOBODY RUNS IT FOR THIS HOST: only its kernel can, and does not have it"
         }
-        Some((true, None)) => {
-            "for this host, only its kernel runs it; can not tell whether it has it"
-        }
+        (true, None) => "for this host, only its kernel runs it; can not tell whether it has it",
     }
 }
 

@@ -51,7 +51,12 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
     let of_host = |family: &str, table: &str, chain: &str, hook: &str| {
         let place = format!("{family} {table} chain {chain}");
-        remark(hook, kernels_chains.iter().find(|known| known.place == place))
+        match kernels_chains.iter().find(|known| known.place == place) {
+            Some(chain) => remark(chain),
+            // It drops nothing, so nobody misses it.
+            None if hook == "prerouting" => "",
+            None => "only this host's kernel runs it",
+        }
     };
     let text = listing::text(&document, *handles, &of_host);
     text.lines().try_for_each(|line| out.line(line))

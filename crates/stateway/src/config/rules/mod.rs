@@ -93,8 +93,9 @@ impl RulesFile {
 }
 
 /// A ruleset in nft's JSON, from any form that one is kept in: that JSON, nft's own syntax, and the
-/// output of iptables-save. It warns of rules of iptables in nft's words. `file` is its name for messages, `-` for standard input; nft finds
-/// included files from `directory`, or from that of this process.
+/// output of iptables-save. It warns of rules of iptables in nft's words. `file` is its name for
+/// messages, `-` for standard input; nft finds included files from `directory`, or from that of this
+/// process.
 ///
 /// # Errors
 /// The messages of the program that reads it, with their lines.
