@@ -194,9 +194,12 @@ impl Table {
             head.note_filed(head.deadline);
             Some(head.deadline)
         });
-        index.shrink(|filed| slab.hash_of(filed));
-        slab.shrink();
-        occupancy.shrink();
+        // Most tables are empty most of the time, and then there is nothing to give back.
+        if slab.slots() > 0 {
+            index.shrink(|filed| slab.hash_of(filed));
+            slab.shrink();
+            occupancy.shrink();
+        }
         looked_at
     }
 
