@@ -63,7 +63,10 @@ impl World {
 
     fn go_on_with_talks(&mut self, side: Side, number: usize) -> Result<(), Violation> {
         let (now, settled_at) = (self.now, self.settled_at);
-        let is_new = |it: &Talk| (it.side, it.host) == (side, number) && !it.is_established;
+        // A gateway that is short of room may have half-open connections give way.
+        let is_short = self.plan.is_short();
+        let is_safe = |it: &Talk| it.is_established && (!is_short || it.is_answered());
+        let is_new = |it: &Talk| (it.side, it.host) == (side, number) && !is_safe(it);
         let is_informed = self.talks.values().any(is_new) && self.is_informed();
         let ids: Vec<u32> = self
             .talks
@@ -74,9 +77,9 @@ impl World {
         for id in ids {
             let host = &mut self.hosts[side.index() * HOSTS + number];
             let Some(talk) = self.talks.get_mut(&id) else { continue };
-            let was_established = talk.is_established;
+            let was_safe = is_safe(talk);
             let standing = talk.go_on(host, now)?;
-            if talk.is_established && !was_established {
+            if is_safe(talk) && !was_safe {
                 talk.is_protected =
                     is_informed && talk.opened_at > settled_at && !self.plan.is_late();
             }

@@ -340,6 +340,11 @@ impl Talk {
         Ok(Standing::On)
     }
 
+    /// True if the other end has sent data, which it does only behind the handshake.
+    pub fn is_answered(&self) -> bool {
+        self.read > 0
+    }
+
     /// When it goes on by itself. A round that is due already waits for its connection.
     pub fn wakes_at(&self, now: u64) -> u64 {
         match self.over_at {
