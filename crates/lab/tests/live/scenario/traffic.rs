@@ -45,9 +45,14 @@ fn pings_are_answered(lab: &Lab) -> Result<()> {
 pub fn fragments_arrive(lab: &Lab) -> Result<()> {
     for family in FAMILIES {
         for size in ["4000", "65000"] {
-            let program = lab.on_client("ping").args(["-s", size]);
-            let report = ping(program, lab.server_address(family), 5)?;
-            assert_eq!((report.sent, report.received), (5, 5), "{family:?}, {size} bytes");
+            let all_arrive = || -> Result<bool> {
+                let program = lab.on_client("ping").args(["-s", size]);
+                Ok(ping(program, lab.server_address(family), 5)?.received == 5)
+            };
+            // On a busy machine a queue of the lab may overflow, which costs a fragment. A size that
+            // is not carried never arrives.
+            let arrives = all_arrive()? || all_arrive()? || all_arrive()?;
+            assert!(arrives, "{family:?}, {size} bytes");
         }
     }
     Ok(())
