@@ -55,6 +55,7 @@ pub struct Contents {
 /// An element with its key.
 #[derive(Clone, Debug)]
 struct Listed {
+    /// Empty for the element `*`.
     key: Vec<Interval>,
     value: Value,
 }
@@ -149,7 +150,7 @@ impl Contents {
             ElementChange::Delete if self.merges() => {
                 let mut merging = Merging::new(self.types[0], elements);
                 for element in wanted {
-                    if merging.cut(element.key[0]) {
+                    if merging.cut(&element) {
                         changed += 1;
                     } else {
                         problems
@@ -309,6 +310,9 @@ fn key_of(value: &Value, is_map: bool, types: &[Kind]) -> Parsed<Vec<Interval>> 
         Some(("elem", inside)) => inside.get("val").unwrap_or(&Value::Null),
         _ => key,
     };
+    if sets::is_catch_all(key) {
+        return Ok(Vec::new());
+    }
     sets::intervals(key, types, &Path::root("elem"))
 }
 
@@ -330,8 +334,11 @@ fn is_single(key: &[Interval]) -> bool {
     key.iter().all(|part| part.is_one())
 }
 
+/// True if a key has both. The element `*` has only what no other has.
 fn overlap(one: &[Interval], other: &[Interval]) -> bool {
-    one.iter().zip(other).all(|(one, other)| one.low <= other.high && other.low <= one.high)
+    let are_alike = one.is_empty() == other.is_empty();
+    are_alike
+        && one.iter().zip(other).all(|(one, other)| one.low <= other.high && other.low <= one.high)
 }
 
 fn problem(value: &Value, what: impl Into<String>) -> ElementProblem {

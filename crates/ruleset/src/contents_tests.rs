@@ -192,3 +192,31 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn the_element_for_all_others_overlaps_with_none() {
+    for fields in
+        [json!({"flags": ["interval"]}), json!({"flags": ["interval"], "auto-merge": true})]
+    {
+        let mut object = json!({"type": "ipv4_addr", "elem": ["192.0.2.1", "*"]});
+        object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let mut set = Contents::of(0, "set".to_owned(), object).unwrap();
+        let [all, none] = [json!("*"), json!("198.51.100.1")];
+        assert_eq!(
+            set.change(ElementChange::Add, std::slice::from_ref(&all), Duration::ZERO),
+            Ok(0)
+        );
+        assert_eq!(
+            set.change(ElementChange::Add, std::slice::from_ref(&none), Duration::ZERO),
+            Ok(1)
+        );
+        assert_eq!(
+            set.change(ElementChange::Delete, std::slice::from_ref(&all), Duration::ZERO),
+            Ok(1)
+        );
+        assert_eq!(texts(&set), ["192.0.2.1", "198.51.100.1"]);
+        set.change(ElementChange::Delete, &[all.clone()], Duration::ZERO).unwrap_err();
+        assert_eq!(set.change(ElementChange::Add, &[all], Duration::ZERO), Ok(1));
+        assert_eq!(texts(&set), ["192.0.2.1", "198.51.100.1", "*"]);
+    }
+}

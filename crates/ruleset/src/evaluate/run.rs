@@ -371,7 +371,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             key.push(value, usize::from(lookup.words[0]));
             return self.find_dynamic(at, &key);
         }
-        let found = lookup.find_one(value)?;
+        let found = lookup.find_one(value);
         self.counted(lookup, found)
     }
 
@@ -386,7 +386,8 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         if let Shape::Dynamic(at) = lookup.shape {
             return Some(self.find_dynamic(at, &key));
         }
-        Some(lookup.find(&key).and_then(|found| self.counted(lookup, found)))
+        let found = lookup.find(&key);
+        Some(self.counted(lookup, found))
     }
 
     fn packed(&mut self, key: &Key, lookup: &Lookup) -> Option<PackedKey> {
@@ -409,14 +410,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.state.meet(at as usize, key, facts, T::USES).then_some(0)
     }
 
-    /// Counts for an element; `None` if it has expired.
+    /// Counts for the element that was found, or for `*` if none was found or it has expired.
     #[inline]
-    fn counted(&mut self, lookup: &Lookup, found: u32) -> Option<u32> {
-        if let Some(expires) = lookup.expires.get(found as usize)
-            && self.state.age(self.now) >= *expires
-        {
-            return None;
-        }
+    fn counted(&mut self, lookup: &Lookup, found: Option<u32>) -> Option<u32> {
+        let lives = |it: &u32| {
+            lookup.expires.get(*it as usize).is_none_or(|end| self.state.age(self.now) < *end)
+        };
+        let found = found.filter(lives).or_else(|| lookup.catch_all.filter(lives))?;
         if let Some(first) = lookup.counters {
             self.state.count(CounterId(first + found), self.bytes);
         }

@@ -439,6 +439,9 @@ impl Reader<'_, '_> {
         if declared.data != Data::None {
             return Err(path.unsupported("adding to a map"));
         }
+        if declared.elements.catch_all().is_some() {
+            return Err(path.unsupported(format!("{} that packets change", sets::CATCH_ALL)));
+        }
         let mut parts = Vec::new();
         if let Some(statements) = value.get("stmt") {
             let path = path.key("stmt");
