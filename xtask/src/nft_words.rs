@@ -312,7 +312,7 @@ fn surroundings() -> Vec<(&'static str, Vec<Value>)> {
         ("`secmark`", object("secmark", json!({"context": "label"}))),
         (
             "`*`, the element of a set or map for all keys that no other element has",
-            catch_all(asks(source.clone(), json!("@s"))),
+            catch_all(json!({"match": {"op": "==", "left": source, "right": "@s"}})),
         ),
         (
             "`*` in a set that rules change",

@@ -138,7 +138,8 @@ fn objects(random: &mut Random) -> String {
     let over = random.one_of(&["", "over "]);
     let used = random.one_of(&["", " used 500 bytes"]);
     // The element for all keys that no other element has.
-    let mut others = |element: &'static str| if random.once_in(4) { element } else { "" };
+    let mut draw = Random::new((13 * h + i) as u64);
+    let mut others = |element: &'static str| if draw.once_in(4) { element } else { "" };
     let [listed, nets, pairs, triples, names] = [(); 5].map(|()| others(", *"));
     let [verdicts, counted] = [(); 2].map(|()| others(", * : continue"));
     let (pairs_verdicts, marked) = (others(", * : drop"), others(", * : 0x4"));
