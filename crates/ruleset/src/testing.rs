@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use wire::build::PacketBuilder;
 use wire::dissect;
 
-use crate::evaluate::{Decision, Interface, PacketView, Routes, RuleState, SharedState, evaluate};
+use crate::evaluate::{
+    Decision, Interface, Outcome, PacketView, Routes, RuleState, SharedState, evaluate,
+};
 use crate::hook::Hook;
 use crate::import::import_value;
 use crate::{CompileOptions, Options, Program, name_bits};
@@ -50,6 +52,11 @@ pub fn one_rule(hook: Hook, objects: &[Value], rule: &Value) -> Value {
 
 /// True if a ruleset drops a UDP packet from 192.0.2.1:1000 to 198.51.100.2:53.
 pub fn drops(document: &Value, surroundings: &Surroundings<'_>) -> bool {
+    outcome(document, surroundings).decision == Decision::Drop
+}
+
+/// The outcome of a ruleset for that packet.
+pub fn outcome(document: &Value, surroundings: &Surroundings<'_>) -> Outcome {
     let Surroundings { hook, links: (from, to), routes, cpu } = *surroundings;
     let imported = import_value(document, Options::default()).expect("it is right");
     let options = CompileOptions { index: false, seed: 3 };
@@ -71,6 +78,5 @@ pub fn drops(document: &Value, surroundings: &Surroundings<'_>) -> bool {
         routes,
         ..PacketView::untracked(&bytes, &network)
     };
-    let outcome = evaluate(&program, hook, &view, &mut state, Timestamp::ZERO);
-    outcome.decision == Decision::Drop
+    evaluate(&program, hook, &view, &mut state, Timestamp::ZERO)
 }

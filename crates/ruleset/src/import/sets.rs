@@ -10,7 +10,7 @@ use super::statement;
 use crate::compile::is_dynamic;
 use crate::elements::{Datum, Elements, NewElement};
 use crate::hook::TableFamily;
-use crate::kind::{Interval, Kind, Measure, names_of, only, outline};
+use crate::kind::{Interval, Kind, ObjectKind, names_of, only, outline};
 use crate::limits::{
     DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS,
 };
@@ -27,8 +27,8 @@ pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parse
     let data = match object.fields.get("map") {
         None => Data::None,
         Some(Value::String(name)) if name == "verdict" => Data::Verdicts,
-        Some(Value::String(name)) if Measure::named(name).is_some() => {
-            Data::Values(Measure::named(name).map(Kind::Object).into_iter().collect())
+        Some(Value::String(name)) if ObjectKind::named(name).is_some() => {
+            Data::Values(ObjectKind::named(name).map(Kind::Object).into_iter().collect())
         }
         Some(value) => Data::Values(kinds(Some(value), &Path::root("map"))?),
     };
@@ -239,9 +239,11 @@ fn datum(value: &Value, data: &Data, scope: &Scope<'_>, path: &Path<'_>) -> Pars
             let name = value.as_str().ok_or_else(|| path.invalid("no name of an object"))?;
             let names = scope.names;
             let id = match what {
-                Measure::Counter => resolve(&names.counters, what.name(), name, path)?.index(),
-                Measure::Limit => resolve(&names.limits, what.name(), name, path)?.index(),
-                Measure::Quota => resolve(&names.quotas, what.name(), name, path)?.index(),
+                ObjectKind::Counter => resolve(&names.counters, what.name(), name, path)?.index(),
+                ObjectKind::Limit => resolve(&names.limits, what.name(), name, path)?.index(),
+                ObjectKind::Quota => resolve(&names.quotas, what.name(), name, path)?.index(),
+                ObjectKind::Helper => resolve(&names.helpers, what.name(), name, path)?.index(),
+                ObjectKind::Timeout => resolve(&names.timeouts, what.name(), name, path)?.index(),
             };
             Ok(Datum::Values(vec![Interval::one(id as u128)]))
         }
