@@ -94,11 +94,12 @@ fn elements_are_kept_that_came_later_and_still_fit() {
     let new = new.replace("\"203.0.113.64/26\"", r#"{"prefix":{"addr":"203.0.113.64","len":26}}"#);
     let new = Document::read(new.into_bytes()).unwrap();
     let mut next = Contents::find(&new, ["inet", "t", "s"]).unwrap().unwrap();
-    assert_eq!(next.keep(&running, Some(&loaded)), 1);
+    assert_eq!(next.keep(&running.since(&loaded)), Ok(1));
     let last = texts(&next).pop();
     assert_eq!(last.as_deref(), Some("192.0.2.50"), "the other is in a range of the new set");
     let map = Contents::find(&document, ["inet", "t", "m"]).unwrap().unwrap();
-    assert_eq!(next.keep(&map, None), 0, "it is of another type");
+    let why = next.keep(&map).unwrap_err();
+    assert_eq!(why, "its type is `ipv4_addr` now and was `inet_service : mark`");
 }
 
 /// A set of ports that joins its ranges.
