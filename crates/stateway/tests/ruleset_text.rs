@@ -418,6 +418,30 @@ fn rules_that_iptables_translates_wrongly_keep_their_meaning_or_are_refused() {
 }
 
 #[test]
+fn chains_of_iptables_may_have_any_name() {
+    if !has_nft() || !has_iptables() {
+        return;
+    }
+    let names = ["reject", "drop", "set", "1st", "dynamic", "plain", "a+b", "KUBE-X", "_x"];
+    let declared = names.map(|name| format!(":{name} - [0:0]\n")).concat();
+    let jumps = names.map(|name| {
+        format!("-A FORWARD -p tcp -j {name}\n-A {name} -m comment --comment {name} -j DROP\n")
+    });
+    let jumps = jumps.concat();
+    let save = format!("*filter\n:FORWARD ACCEPT [0:0]\n{declared}{jumps}COMMIT\n");
+    let files = Files::new(&[("a.save", &save)]);
+    let packet = "tcp 192.0.2.1:1 198.51.100.1:22 in lan0 out wan0";
+    let output = files.stateway(&["rules", "explain", "--json", "--file", "a.save", packet]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    // The first one drops the packet. Its comment is a text of its own.
+    assert!(told.contains("\"name\":\"reject\"") && told.contains("jump reject"), "{told}");
+    assert!(!told.contains("stateway_chain"), "{told}");
+    let output = files.stateway(&["rules", "check", "--json", "a.save"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
 fn rules_without_a_right_translation_and_files_that_are_cut_off_are_refused() {
     let refused = [
         save_with("-m set --match-set banned src -j DROP"),
