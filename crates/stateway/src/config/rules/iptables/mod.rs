@@ -215,6 +215,10 @@ impl Text {
             }
             match rules.get(&line).filter(|_| is_rule) {
                 Some(ready) => self.add_rule(printed, line, ready),
+                // ip6tables-restore-translate 1.8.9 declares the sets of connlimit so.
+                None if printed.starts_with("add set ip6 ") => {
+                    self.add_line(&printed.replace("type ipv4_addr;", "type ipv6_addr;"), line);
+                }
                 None => self.add_line(printed, line),
             }
         }
