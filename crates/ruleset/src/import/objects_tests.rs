@@ -31,7 +31,7 @@ fn by_port(statement: &str, elements: Value) -> Value {
     one_rule(Hook::Forward, &objects(), &rule)
 }
 
-/// What becomes of a UDP packet to port 53.
+/// The outcome for a UDP packet to port 53.
 fn at(statement: &str, elements: Value) -> Outcome {
     outcome(&by_port(statement, elements), &Surroundings::default())
 }
