@@ -269,6 +269,16 @@ fn surroundings() -> Vec<(&'static str, Vec<Value>)> {
         }
         vec![table("inet"), json!({ kind: object })]
     };
+    // A set with the element `*`, and a rule with it.
+    let catch_all = |rule: Value| {
+        let mut objects = chain("inet", "filter", "forward");
+        objects.push(json!({"set": {"family": "inet", "table": "t", "name": "s", "handle": 3,
+            "type": "ipv4_addr", "elem": ["192.0.2.1", "*"]}}));
+        objects.push(json!({"rule": {"family": "inet", "table": "t", "chain": "c", "handle": 4,
+            "expr": [rule]}}));
+        objects
+    };
+    let source = json!({"payload": {"protocol": "ip", "field": "saddr"}});
     vec![
         (
             "tables `ip`, `ip6`, `inet`: chains of `prerouting`",
@@ -300,6 +310,14 @@ fn surroundings() -> Vec<(&'static str, Vec<Value>)> {
             ),
         ),
         ("`secmark`", object("secmark", json!({"context": "label"}))),
+        (
+            "`*`, the element of a set or map for all keys that no other element has",
+            catch_all(json!({"match": {"op": "==", "left": source, "right": "@s"}})),
+        ),
+        (
+            "`*` in a set that rules change",
+            catch_all(json!({"set": {"op": "add", "elem": source, "set": "@s"}})),
+        ),
     ]
 }
 

@@ -83,9 +83,9 @@ fn try_document(
     let seed = RandomState::new().hash_one(0_u8);
     let book =
         RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))?;
-    let book = match shared.rules.active(Instant::now()) {
+    let (book, not_kept) = match shared.rules.active(Instant::now()) {
         (Some(running), _) if keep_elements => with_kept(book, &running, &shared.gateway)?,
-        _ => book,
+        _ => (book, Vec::new()),
     };
     let missing_interfaces = book.missing_interfaces(&shared.gateway.interfaces());
     let (report, kernel) = (book.report(), book.look_at_kernel());
@@ -121,6 +121,7 @@ fn try_document(
         missing_interfaces,
         warnings,
         kernels_chains: kernel.chains,
+        not_kept,
         confirm_s,
     };
     Ok((loaded, trial))

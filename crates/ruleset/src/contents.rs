@@ -6,7 +6,7 @@
 
 mod merging;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -15,7 +15,7 @@ use self::merging::{Merging, merges};
 use crate::document::{Document, DocumentError};
 use crate::import::sets;
 use crate::kind::{Interval, Kind, only};
-use crate::listing::element_text;
+use crate::listing::{element_text, names_of_types};
 use crate::problem::{Parsed, Path};
 
 /// How the elements of a set change.
@@ -55,6 +55,7 @@ pub struct Contents {
 /// An element with its key.
 #[derive(Clone, Debug)]
 struct Listed {
+    /// Empty for the element `*`.
     key: Vec<Interval>,
     value: Value,
 }
@@ -149,7 +150,7 @@ impl Contents {
             ElementChange::Delete if self.merges() => {
                 let mut merging = Merging::new(self.types[0], elements);
                 for element in wanted {
-                    if merging.cut(element.key[0]) {
+                    if merging.cut(&element) {
                         changed += 1;
                     } else {
                         problems
@@ -227,24 +228,38 @@ impl Contents {
         Ok(true)
     }
 
-    /// Adds those of `more` whose keys overlap with no element and that are not in `except`.
-    /// Returns how many.
-    pub fn keep(&mut self, more: &Self, except: Option<&Self>) -> usize {
-        if more.types != self.types || more.fields.get("map") != self.fields.get("map") {
-            return 0;
+    /// The set without the elements whose keys it had before.
+    #[must_use]
+    pub fn since(mut self, before: &Self) -> Self {
+        let known: HashSet<&[Interval]> = before.elements.iter().map(|it| &it.key[..]).collect();
+        self.elements.retain(|element| !known.contains(&element.key[..]));
+        self
+    }
+
+    /// Adds those elements of `more` whose keys overlap with none here. Returns how many.
+    ///
+    /// # Errors
+    /// The text says why a set of this type can hold none of them.
+    pub fn keep(&mut self, more: &Self) -> Result<usize, String> {
+        let types = [self.type_text(), more.type_text()];
+        if types[0] != types[1] {
+            return Err(format!("its type is `{}` now and was `{}`", types[0], types[1]));
         }
         let before = self.elements.len();
-        let is_in = |elements: &[Listed], key: &[Interval]| {
-            elements.iter().any(|known| overlap(&known.key, key))
-        };
         for element in &more.elements {
-            let came_with_it =
-                except.is_some_and(|it| it.elements.iter().any(|known| known.key == element.key));
-            if !came_with_it && !is_in(&self.elements[..before], &element.key) {
+            let mut known = self.elements[..before].iter();
+            if !known.any(|known| overlap(&known.key, &element.key)) {
                 self.elements.push(element.clone());
             }
         }
-        self.elements.len() - before
+        Ok(self.elements.len() - before)
+    }
+
+    /// The type of its elements, as nft writes it.
+    fn type_text(&self) -> String {
+        let [keys, data] = ["type", "map"].map(|field| self.fields.get(field).map(names_of_types));
+        let data = data.map(|data| format!(" : {data}")).unwrap_or_default();
+        format!("{}{data}", keys.unwrap_or_default())
     }
 
     /// An element whose end counts from the time at which the document was loaded.
@@ -309,6 +324,9 @@ fn key_of(value: &Value, is_map: bool, types: &[Kind]) -> Parsed<Vec<Interval>> 
         Some(("elem", inside)) => inside.get("val").unwrap_or(&Value::Null),
         _ => key,
     };
+    if sets::is_catch_all(key) {
+        return Ok(Vec::new());
+    }
     sets::intervals(key, types, &Path::root("elem"))
 }
 
@@ -330,8 +348,11 @@ fn is_single(key: &[Interval]) -> bool {
     key.iter().all(|part| part.is_one())
 }
 
+/// True if a key has both. The element `*` has only what no other has.
 fn overlap(one: &[Interval], other: &[Interval]) -> bool {
-    one.iter().zip(other).all(|(one, other)| one.low <= other.high && other.low <= one.high)
+    let are_alike = one.is_empty() == other.is_empty();
+    are_alike
+        && one.iter().zip(other).all(|(one, other)| one.low <= other.high && other.low <= one.high)
 }
 
 fn problem(value: &Value, what: impl Into<String>) -> ElementProblem {

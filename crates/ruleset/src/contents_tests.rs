@@ -94,11 +94,12 @@ fn elements_are_kept_that_came_later_and_still_fit() {
     let new = new.replace("\"203.0.113.64/26\"", r#"{"prefix":{"addr":"203.0.113.64","len":26}}"#);
     let new = Document::read(new.into_bytes()).unwrap();
     let mut next = Contents::find(&new, ["inet", "t", "s"]).unwrap().unwrap();
-    assert_eq!(next.keep(&running, Some(&loaded)), 1);
+    assert_eq!(next.keep(&running.since(&loaded)), Ok(1));
     let last = texts(&next).pop();
     assert_eq!(last.as_deref(), Some("192.0.2.50"), "the other is in a range of the new set");
     let map = Contents::find(&document, ["inet", "t", "m"]).unwrap().unwrap();
-    assert_eq!(next.keep(&map, None), 0, "it is of another type");
+    let why = next.keep(&map).unwrap_err();
+    assert_eq!(why, "its type is `ipv4_addr` now and was `inet_service : mark`");
 }
 
 /// A set of ports that joins its ranges.
@@ -190,5 +191,33 @@ proptest::proptest! {
                 proptest::prop_assert_eq!(&read, &element.key);
             }
         }
+    }
+}
+
+#[test]
+fn the_element_for_all_others_overlaps_with_none() {
+    for fields in
+        [json!({"flags": ["interval"]}), json!({"flags": ["interval"], "auto-merge": true})]
+    {
+        let mut object = json!({"type": "ipv4_addr", "elem": ["192.0.2.1", "*"]});
+        object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let mut set = Contents::of(0, "set".to_owned(), object).unwrap();
+        let [all, none] = [json!("*"), json!("198.51.100.1")];
+        assert_eq!(
+            set.change(ElementChange::Add, std::slice::from_ref(&all), Duration::ZERO),
+            Ok(0)
+        );
+        assert_eq!(
+            set.change(ElementChange::Add, std::slice::from_ref(&none), Duration::ZERO),
+            Ok(1)
+        );
+        assert_eq!(
+            set.change(ElementChange::Delete, std::slice::from_ref(&all), Duration::ZERO),
+            Ok(1)
+        );
+        assert_eq!(texts(&set), ["192.0.2.1", "198.51.100.1"]);
+        set.change(ElementChange::Delete, &[all.clone()], Duration::ZERO).unwrap_err();
+        assert_eq!(set.change(ElementChange::Add, &[all], Duration::ZERO), Ok(1));
+        assert_eq!(texts(&set), ["192.0.2.1", "198.51.100.1", "*"]);
     }
 }

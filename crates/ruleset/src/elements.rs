@@ -18,6 +18,8 @@ pub(crate) struct Elements {
     counted: Vec<(u64, u64)>,
     /// The operator's comments, by number.
     comments: BTreeMap<u32, String>,
+    /// The number of the element `*`.
+    catch_all: Option<u32>,
 }
 
 /// The data of a map's elements.
@@ -39,6 +41,9 @@ pub(crate) struct NewElement {
     pub counted: (u64, u64),
     /// The operator's comment.
     pub comment: Option<String>,
+    /// True for the element `*`, which holds each key that no other element holds. Its key is all
+    /// values.
+    pub catch_all: bool,
 }
 
 /// The value of a map's element.
@@ -58,7 +63,7 @@ impl Elements {
         };
         let (expires, comments) = (BTreeMap::new(), BTreeMap::new());
         let (keys, counted) = (Rows::new(key), Vec::new());
-        Self { count: 0, keys, data, expires, counted, comments }
+        Self { count: 0, keys, data, expires, counted, comments, catch_all: None }
     }
 
     /// Reserves memory for `count` more elements.
@@ -73,7 +78,7 @@ impl Elements {
 
     /// Adds an element. Its key and datum have the types of the set.
     pub fn push(&mut self, element: &NewElement) {
-        let NewElement { key, datum, expires, counted, comment } = element;
+        let NewElement { key, datum, expires, counted, comment, catch_all } = element;
         let number = self.count;
         self.count += 1;
         self.keys.push(key);
@@ -87,6 +92,9 @@ impl Elements {
         }
         if let Some(comment) = comment {
             self.comments.insert(number as u32, comment.clone());
+        }
+        if *catch_all {
+            self.catch_all = Some(number as u32);
         }
         if *counted != (0, 0) {
             self.counted.resize(number, (0, 0));
@@ -114,9 +122,19 @@ impl Elements {
         !self.expires.is_empty()
     }
 
-    /// True if no key has a part of more than one value.
-    pub const fn is_exact(&self) -> bool {
-        self.keys.highs.is_empty()
+    /// The number of the element `*`, which holds each key that no other element holds.
+    pub const fn catch_all(&self) -> Option<u32> {
+        self.catch_all
+    }
+
+    /// The elements but `*`, with their numbers.
+    pub fn plain(&self) -> impl Iterator<Item = (u32, Element<'_>)> {
+        (0..).zip(self.iter()).filter(|(number, _)| Some(*number) != self.catch_all)
+    }
+
+    /// True if no key but that of `*` has a part of more than one value.
+    pub fn is_exact(&self) -> bool {
+        self.keys.highs.is_empty() || self.plain().all(|(_, it)| it.key().all(|it| it.is_one()))
     }
 }
 

@@ -81,7 +81,7 @@ pub enum Kind {
     /// Group of interfaces (ip-link(8), `group`).
     Group,
     /// An object of the ruleset, by its number; written by name.
-    Object(Measure),
+    Object(ObjectKind),
     /// Time, in milliseconds; written in seconds.
     Time,
     /// Yes or no.
@@ -92,24 +92,25 @@ pub enum Kind {
 
 /// The kinds of objects that maps hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Measure {
+pub enum ObjectKind {
     /// A counter.
     Counter,
     /// A rate limit.
     Limit,
     /// A quota.
     Quota,
+    /// A helper.
+    Helper,
+    /// Timeouts of connections.
+    Timeout,
 }
 
-impl Measure {
+impl ObjectKind {
+    const ALL: [Self; 5] = [Self::Counter, Self::Limit, Self::Quota, Self::Helper, Self::Timeout];
+
     /// The kind that nftables calls `name`.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "counter" => Self::Counter,
-            "limit" => Self::Limit,
-            "quota" => Self::Quota,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     /// nftables' name of the kind.
@@ -118,6 +119,8 @@ impl Measure {
             Self::Counter => "counter",
             Self::Limit => "limit",
             Self::Quota => "quota",
+            Self::Helper => "ct helper",
+            Self::Timeout => "ct timeout",
         }
     }
 }
@@ -158,7 +161,7 @@ impl fmt::Display for Kind {
             Self::Day => "day of the week",
             Self::LinkType => "type of a link",
             Self::Group => "group of interfaces (its number, or `default`)",
-            Self::Object(measure) => measure.name(),
+            Self::Object(kind) => kind.name(),
             Self::Time => "time in seconds",
             Self::Boolean => "truth value",
             Self::Integer(bits) => return write!(f, "number of {bits} bits"),

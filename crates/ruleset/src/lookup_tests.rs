@@ -7,11 +7,13 @@ use crate::elements::{Elements, NewElement};
 use crate::hook::TableFamily;
 use crate::model::Data;
 
+fn element(key: Vec<Interval>, expires: Option<Duration>) -> NewElement {
+    NewElement { key, datum: None, expires, counted: (0, 0), comment: None, catch_all: false }
+}
+
 fn set(key: Vec<Kind>, elements: Vec<Vec<Interval>>) -> Set {
     let mut held = Elements::new(&key, &Data::None);
-    for key in elements {
-        held.push(&NewElement { key, datum: None, expires: None, counted: (0, 0), comment: None });
-    }
+    elements.into_iter().for_each(|key| held.push(&element(key, None)));
     Set {
         family: TableFamily::Inet,
         table: "t".to_owned(),
@@ -135,7 +137,7 @@ fn deadlines_are_after_loading() {
     let mut elements = Elements::new(&set.key, &Data::None);
     for (port, expires) in [(1, None), (2, Some(Duration::from_secs(3)))] {
         let key = vec![Interval::one(port)];
-        elements.push(&NewElement { key, datum: None, expires, counted: (0, 0), comment: None });
+        elements.push(&element(key, expires));
     }
     set.elements = elements;
     let lookup = Lookup::new(&set, 1).unwrap_or_else(|_| panic!("it has no tuples"));

@@ -13,7 +13,7 @@ use crate::elements::Elements;
 use crate::field::{Field, HeaderBits, Typed};
 use crate::generator::Generator;
 use crate::hook::{Hook, TableFamily};
-use crate::kind::{Interval, Kind, Measure};
+use crate::kind::{Interval, Kind, ObjectKind};
 
 /// Declares an index into a list of the ruleset.
 macro_rules! ids {
@@ -226,9 +226,9 @@ pub(crate) enum Item {
     Quota(QuotaId),
     /// Counts the packet's connection, and goes on within the bound.
     Connections(BoundId),
-    /// Counts, or goes on within the limit or quota, with the object that a map holds for the key.
-    /// The rule ends if there is none.
-    Measure { what: Measure, key: Key, map: SetId },
+    /// Counts, goes on within the limit or quota, or gives the connection the helper or timeouts,
+    /// with the object that a map holds for the key. The rule ends if there is none.
+    Object { what: ObjectKind, key: Key, map: SetId },
     /// Asks for a log line.
     Log(LogId),
     /// Sets a mark or another property.
@@ -266,7 +266,7 @@ impl Item {
             Self::Assign { value: Operand::Computed(load), .. } => std::slice::from_ref(load),
             Self::Member { key, .. }
             | Self::VerdictMap { key, .. }
-            | Self::Measure { key, .. }
+            | Self::Object { key, .. }
             | Self::Assign { value: Operand::Mapped { key, .. }, .. } => &key.loads,
             Self::Update(update) => &update.key.loads,
             _ => &[],

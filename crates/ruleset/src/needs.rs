@@ -1,7 +1,9 @@
 //! The services that a ruleset needs of a gateway, and the places of its rules and chains.
 
 use crate::attached::{Helper, SynProxy, TimeoutObject};
+use crate::elements::Element;
 use crate::field::{CtField, Field, HeaderBits};
+use crate::kind::ObjectKind;
 use crate::model::{
     HelperId, Item, Load, Log, NatKind, NatOperand, Operand, RuleId, Target, ValidRuleset,
 };
@@ -27,17 +29,23 @@ impl ValidRuleset {
     /// The services that its rules need, in the order of the rules.
     pub fn needs(&self) -> impl Iterator<Item = (RuleId, Need)> {
         let need = |item: &Item| {
-            Some(match item {
-                Item::Nat(nat) => Need::Translation(self.nats[nat.index()].kind),
-                Item::Helper(helper) => Need::Helper(*helper),
-                item if item.loads().iter().any(|load| self.is_read(load, is_of_routes)) => {
-                    Need::Routes
+            let mut needs: Vec<Need> = match item {
+                Item::Nat(nat) => vec![Need::Translation(self.nats[nat.index()].kind)],
+                Item::Helper(helper) => vec![Need::Helper(*helper)],
+                Item::Object { what: ObjectKind::Helper, map, .. } => {
+                    let held = self.sets[map.index()].elements.iter();
+                    let helper = |it: Element<'_>| Some(HelperId(it.value(0)?.low as u32));
+                    held.filter_map(helper).map(Need::Helper).collect()
                 }
-                _ => return None,
-            })
+                _ => Vec::new(),
+            };
+            if item.loads().iter().any(|load| self.is_read(load, is_of_routes)) {
+                needs.push(Need::Routes);
+            }
+            needs
         };
         self.reachable_rules()
-            .flat_map(move |(id, rule)| rule.items.iter().filter_map(need).map(move |it| (id, it)))
+            .flat_map(move |(id, rule)| rule.items.iter().flat_map(need).map(move |it| (id, it)))
     }
 
     /// True if a value is such a field, or a number made of one.

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use wire::build::PacketBuilder;
 use wire::dissect;
 
-use crate::evaluate::{Decision, Interface, PacketView, Routes, RuleState, SharedState, evaluate};
+use crate::evaluate::{
+    Decision, Interface, Outcome, PacketView, Routes, RuleState, SharedState, evaluate,
+};
 use crate::hook::Hook;
 use crate::import::import_value;
 use crate::{CompileOptions, Options, Program, name_bits};
@@ -31,17 +33,32 @@ impl Default for Surroundings<'_> {
 /// True if a UDP packet from 192.0.2.1 to 198.51.100.2 matches a condition. The set `types` has two
 /// types of links.
 pub fn matches(condition: &Value, surroundings: &Surroundings<'_>) -> bool {
+    let types = json!({"set": {"family": "inet", "table": "t", "name": "types",
+        "type": "iface_type", "elem": ["ether", "ppp"]}});
+    drops(&one_rule(surroundings.hook, &[types], &json!([condition, {"drop": null}])), surroundings)
+}
+
+/// A table `t` with these objects and a chain with one rule.
+pub fn one_rule(hook: Hook, objects: &[Value], rule: &Value) -> Value {
+    let mut all = vec![json!({"table": {"family": "inet", "name": "t"}})];
+    all.extend_from_slice(objects);
+    all.extend([
+        json!({"chain": {"family": "inet", "table": "t", "name": "c", "type": "filter",
+            "hook": hook.name(), "prio": 0, "policy": "accept"}}),
+        json!({"rule": {"family": "inet", "table": "t", "chain": "c", "handle": 4, "expr": rule}}),
+    ]);
+    json!({ "nftables": all })
+}
+
+/// True if a ruleset drops a UDP packet from 192.0.2.1:1000 to 198.51.100.2:53.
+pub fn drops(document: &Value, surroundings: &Surroundings<'_>) -> bool {
+    outcome(document, surroundings).decision == Decision::Drop
+}
+
+/// The outcome of a ruleset for that packet.
+pub fn outcome(document: &Value, surroundings: &Surroundings<'_>) -> Outcome {
     let Surroundings { hook, links: (from, to), routes, cpu } = *surroundings;
-    let document = json!({"nftables": [
-        {"table": {"family": "inet", "name": "t"}},
-        {"set": {"family": "inet", "table": "t", "name": "types", "type": "iface_type",
-            "elem": ["ether", "ppp"]}},
-        {"chain": {"family": "inet", "table": "t", "name": "c", "type": "filter",
-            "hook": hook.name(), "prio": 0, "policy": "accept"}},
-        {"rule": {"family": "inet", "table": "t", "chain": "c", "handle": 4,
-            "expr": [condition, {"drop": null}]}},
-    ]});
-    let imported = import_value(&document, Options::default()).expect("it is right");
+    let imported = import_value(document, Options::default()).expect("it is right");
     let options = CompileOptions { index: false, seed: 3 };
     let program = Program::compile(imported.ruleset, options).expect("it is small");
     let shared = SharedState::new(&program, Timestamp::ZERO);
@@ -61,6 +78,5 @@ pub fn matches(condition: &Value, surroundings: &Surroundings<'_>) -> bool {
         routes,
         ..PacketView::untracked(&bytes, &network)
     };
-    let outcome = evaluate(&program, hook, &view, &mut state, Timestamp::ZERO);
-    outcome.decision == Decision::Drop
+    evaluate(&program, hook, &view, &mut state, Timestamp::ZERO)
 }

@@ -9,7 +9,7 @@ use ruleset::{
 use super::{RuleBook, live};
 use crate::refusal::Refused;
 use crate::routes::unresponsive;
-use crate::schema::ChangeElements;
+use crate::schema::{ChangeElements, NotKept};
 
 /// The remedy for elements that are wrong.
 const CORRECT: &str = "correct them: none of the elements has changed";
@@ -112,7 +112,7 @@ impl RuleBook {
 }
 
 /// A new ruleset whose sets keep the elements that the sets of the same place and type have got
-/// since they were loaded.
+/// since they were loaded, and the sets of which none are kept.
 ///
 /// # Errors
 /// [`Refused`].
@@ -120,31 +120,47 @@ pub(crate) fn with_kept(
     new: RuleBook,
     running: &RuleBook,
     gateway: &Gateway,
-) -> Result<RuleBook, Refused> {
+) -> Result<(RuleBook, Vec<NotKept>), Refused> {
     let defect = |error: &dyn ToString| Refused::defect(error.to_string());
-    let Some(view) = gateway.rules().map_err(unresponsive)? else { return Ok(new) };
+    let Some(view) = gateway.rules().map_err(unresponsive)? else { return Ok((new, Vec::new())) };
     let listed = listing::with_live(running.document.value(), &running.program(), &live(&view));
     let listed = Document::read(listed.to_string().into_bytes()).map_err(|it| defect(&it))?;
     let loaded = running.origin.as_ref().unwrap_or(&running.document);
     let mut merged: Option<Document<Bytes>> = None;
-    for set in new.ruleset.sets() {
+    let mut not_kept = Vec::new();
+    for set in running.ruleset.sets() {
         let Some(name) = set.name.as_deref() else { continue };
         let place = [set.family.name(), set.table.as_str(), name];
+        let Ok(Some(more)) = Contents::find(&listed, place) else { continue };
+        let more = match Contents::find(loaded, place) {
+            Ok(Some(before)) => more.since(&before),
+            _ => more,
+        };
+        let elements = more.elements().len();
+        if elements == 0 {
+            continue;
+        }
         let target = merged.as_ref().unwrap_or(&new.document);
-        let found = (Contents::find(target, place), Contents::find(&listed, place));
-        let (Ok(Some(mut contents)), Ok(Some(more))) = found else { continue };
-        let before = Contents::find(loaded, place).ok().flatten();
-        if contents.keep(&more, before.as_ref()) > 0 {
-            let document = contents.put_into(target).map_err(|it| defect(&it))?;
-            let text = Bytes::from(document.text().clone());
-            merged = Some(Document::read(text).map_err(|it| defect(&it))?);
+        let contents = Contents::find(target, place);
+        let contents = contents.and_then(|it| it.ok_or("the new ruleset has no such set".into()));
+        match contents.and_then(|mut it| it.keep(&more).map(|kept| (it, kept))) {
+            Ok((_, 0)) => {}
+            Ok((contents, _)) => {
+                let document = contents.put_into(target).map_err(|it| defect(&it))?;
+                let text = Bytes::from(document.text().clone());
+                merged = Some(Document::read(text).map_err(|it| defect(&it))?);
+            }
+            Err(why) => {
+                let [family, table, set] = place.map(str::to_owned);
+                not_kept.push(NotKept { family, table, set, elements, why });
+            }
         }
     }
-    let Some(merged) = merged else { return Ok(new) };
+    let Some(merged) = merged else { return Ok((new, not_kept)) };
     let book = RuleBook::read(merged.text().clone(), new.import, new.options.seed);
     let book = book.map_err(|error| {
         let todo = "load it without keeping elements";
         Refused::bad_request("rules", format!("with the kept elements: {error}"), todo)
     })?;
-    Ok(RuleBook { origin: Some(new.document), ..book })
+    Ok((RuleBook { origin: Some(new.document), ..book }, not_kept))
 }

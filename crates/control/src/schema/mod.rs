@@ -23,7 +23,7 @@ pub use expectation::{Expectation, ExpectationEvent};
 pub use names::Names;
 pub use rules::{
     ActiveRules, AskRules, ChangeElements, ExplainedStage, ExplainedStep, Explanation, LoadedRules,
-    RuleObject, RuleProblem, RulesReport, RulesSummary,
+    NotKept, RuleObject, RuleProblem, RulesReport, RulesSummary,
 };
 pub use status::{Bucket, Buckets, Counters, Port, RulesStatus, Status, Worker, ZoneStatus};
 pub use sync::{Difference, Flow, SetRole, Sync};

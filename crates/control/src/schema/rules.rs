@@ -200,8 +200,26 @@ pub struct LoadedRules {
     /// Chains about the host's own traffic, which only its kernel can run.
     #[serde(default)]
     pub kernels_chains: Vec<HostRule>,
+    /// Sets whose elements should have been kept and were not.
+    #[serde(default)]
+    pub not_kept: Vec<NotKept>,
     /// Length of the trial, in seconds; `null` if the ruleset stays.
     pub confirm_s: Option<u64>,
+}
+
+/// A set of the ruleset before whose elements the new one does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotKept {
+    /// Family of its table, as nftables writes it.
+    pub family: String,
+    /// Table.
+    pub table: String,
+    /// Name.
+    pub set: String,
+    /// The number of elements that it had got since it was loaded.
+    pub elements: usize,
+    /// The reason.
+    pub why: String,
 }
 
 /// The ruleset that the gateway runs.

@@ -1,6 +1,8 @@
 //! Rules of a running gateway.
 
-use control::schema::{ActiveRules, AskRules, Explanation, ImportedRecords, LoadedRules};
+use control::schema::{
+    ActiveRules, AskRules, ChangeElements, Explanation, ImportedRecords, LoadedRules, NotKept,
+};
 use serde_json::{Value, json};
 
 use super::*;
@@ -245,5 +247,47 @@ fn elements_that_rules_have_added_come_back_as_records() {
     load(&running, "", br#"{"nftables": []}"#.to_vec()).unwrap();
     let said = import(&running);
     assert_eq!(said.refused["set_unknown"], 1, "{said:?}");
+    running.stop();
+}
+
+#[test]
+fn sets_whose_elements_can_not_be_kept_are_named_with_the_reason() {
+    let running = Running::start();
+    let of = |sets: &[(&str, Value)]| {
+        let mut objects = vec![json!({"table": {"family": "inet", "name": "t", "handle": 1}})];
+        objects.extend(sets.iter().map(|(name, types)| {
+            json!({"set": {"family": "inet", "table": "t", "name": name, "handle": 2,
+                "type": types, "elem": []}})
+        }));
+        serde_json::to_vec(&json!({ "nftables": objects })).unwrap()
+    };
+    let all = ["stays", "changes", "goes", "empty"].map(|name| (name, json!("ipv4_addr")));
+    load(&running, "", of(&all)).unwrap();
+    for name in ["stays", "changes", "goes"] {
+        let change = ChangeElements {
+            family: "inet".to_owned(),
+            table: "t".to_owned(),
+            set: name.to_owned(),
+            change: "add".to_owned(),
+            elements: vec![json!("192.0.2.1"), json!("192.0.2.2")],
+        };
+        let _: Done = running.client.post("/v1/rules/elements", &change).unwrap();
+    }
+    let next = [("stays", json!("ipv4_addr")), ("changes", json!(["ipv4_addr", "inet_service"]))];
+    let loaded = load(&running, "?keep_elements=true", of(&next)).unwrap();
+    let not_kept = |set: &str, why: &str| NotKept {
+        family: "inet".to_owned(),
+        table: "t".to_owned(),
+        set: set.to_owned(),
+        elements: 2,
+        why: why.to_owned(),
+    };
+    let expected = [
+        not_kept("changes", "its type is `ipv4_addr . inet_service` now and was `ipv4_addr`"),
+        not_kept("goes", "the new ruleset has no such set"),
+    ];
+    assert_eq!(loaded.not_kept, expected);
+    let rules = active(&running).ruleset.unwrap();
+    assert_eq!(rules["nftables"][1]["set"]["elem"], json!(["192.0.2.1", "192.0.2.2"]));
     running.stop();
 }

@@ -212,7 +212,7 @@ impl Coordinator {
         let outcome = self.tell_all(|| Command::Routing(routing.clone()));
         // Until workers steer by these routes, aliases lead replies.
         if let Some(rules) = &rules
-            && let Err(error) = self.divide_addresses(rules)
+            && let Err(error) = self.divide_addresses(rules, &self.hasher.inside().clone())
         {
             tracing::error!("{error}");
         }

@@ -29,8 +29,10 @@ impl Coordinator {
         &mut self,
         addresses: impl IntoIterator<Item = RangeInclusive<[u8; 16]>>,
     ) -> Result<(), Unresponsive> {
-        self.note_translation_addresses(AddressSet::new(addresses));
-        self.change_inside(self.hasher.inside().with(self.translation_addresses.ranges()))
+        let new = AddressSet::new(addresses);
+        let inside = self.hasher.inside().with(new.ranges());
+        self.note_translation_addresses(new);
+        self.change_inside(inside)
     }
 
     fn note_translation_addresses(&mut self, new: AddressSet) {
@@ -44,7 +46,9 @@ impl Coordinator {
     /// both.
     pub fn prepare_translations(&mut self, rules: &Rules) -> Result<(), LoadRulesError> {
         let Some(mut left) = self.know_addresses(rules) else { return Ok(()) };
-        self.divide_addresses(rules)?;
+        // Addresses to which only rules before have translated are where they are by the routes.
+        let before = self.hasher.inside().without(&self.translation_addresses);
+        self.divide_addresses(rules, &before)?;
         left.retain(|packets| self.host_has.contains(packets));
         self.keep_from_host(Some(rules), &left)?;
         self.host_has = left;
@@ -75,14 +79,17 @@ impl Coordinator {
     }
 
     /// Has workers steer packets by the realms of these rules and the current routes, if anything is
-    /// translated.
-    pub fn divide_addresses(&mut self, rules: &Rules) -> Result<(), Unresponsive> {
+    /// translated. The addresses `before` stay inside until a route says otherwise.
+    pub fn divide_addresses(
+        &mut self,
+        rules: &Rules,
+        before: &AddressSet,
+    ) -> Result<(), Unresponsive> {
         if self.translation_addresses.is_empty() && rules.translations().leaving.is_empty() {
             return Ok(());
         }
-        let (own, names) = (&self.translation_addresses, self.ports.names());
-        let realms = Realms::of(rules.translations(), own, self.routing.as_deref(), &names);
-        self.change_inside(realms.after(self.hasher.inside()).inside)
+        let names = self.ports.names();
+        self.change_inside(inside(rules.translations(), self.routing.as_deref(), &names, before))
     }
 
     /// Keeps all packets of the current rules from the host, because the rules are about to go.
@@ -172,6 +179,18 @@ impl Coordinator {
     }
 }
 
+/// The inside addresses for these rules and routes, and those that were inside `before` of which the
+/// routes say nothing else.
+fn inside(
+    translations: &Translations,
+    routing: Option<&Routing>,
+    names: &[String],
+    before: &AddressSet,
+) -> AddressSet {
+    let own = AddressSet::new(addresses(translations, routing, names));
+    Realms::of(translations, &own, routing, names).after(before).inside
+}
+
 /// The addresses that rules translate sources to, in the mapped form. `routing` has the addresses
 /// of masquerades, and `names` are the interfaces of the ports as rules name them.
 pub fn addresses(
@@ -195,3 +214,7 @@ pub fn addresses(
     }
     addresses
 }
+
+#[cfg(test)]
+#[path = "translation_addresses_tests.rs"]
+mod tests;

@@ -16,9 +16,10 @@ use crate::path::nat::port_search::Search;
 use crate::path::packet::Packet;
 use crate::path::scratch::Exit;
 
-/// Most packets of one bucket that may wait for the aliases of their connections; each fragment
-/// counts. An answer takes microseconds.
-pub const MAX_WAITING: usize = 64;
+/// Most packets of one bucket that may wait for the aliases of their connections, those of all its
+/// connections together; each fragment counts. An answer takes microseconds, but a burst may come
+/// whole before it: as many wait as for a next hop.
+pub const MAX_WAITING: usize = 256;
 
 /// The result of a request for an alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

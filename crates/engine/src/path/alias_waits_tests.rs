@@ -162,3 +162,20 @@ fn it_is_dropped_for_the_reason_of_a_route_that_leads_nowhere() {
     assert_eq!((outside, waits.gateway.reasons()), (vec![], vec![DropReason::NoRoute]));
     assert_eq!(waits.gateway.connections(), others - 1);
 }
+
+#[test]
+fn a_burst_behind_a_packet_that_waits_leaves_whole_and_in_order() {
+    const BURST: u8 = 128;
+    let mut waits = Waits::new(routing(USUAL, None));
+    let payload = waits.question.len() - 3;
+    for number in 0..BURST {
+        let mut frame = waits.question.clone();
+        // The checksum of UDP is that of the question.
+        frame[payload] = number;
+        waits.gateway.arrive(0, &frame);
+    }
+    waits.gateway.run_until_idle();
+    let sent: Vec<u8> = waits.gateway.sent(1).iter().map(|it| it.bytes()[payload]).collect();
+    assert_eq!(waits.gateway.reasons(), []);
+    assert_eq!(sent[1..], (0..BURST).collect::<Vec<_>>());
+}

@@ -97,6 +97,8 @@ pub struct ReplayReport {
 pub enum Seen {
     /// This many packets were played.
     Packets(u64),
+    /// All packets that are there were played, and the next one is still on its way.
+    Paused,
     /// A packet passed; told if [`ReplayOptions::tells_packets`] is set.
     Passed {
         /// Its number in the capture, from 1.
@@ -190,6 +192,13 @@ pub fn replay(
     }
     let mut input = ReadAhead::new(input, output.is_some()).map_err(StartError::Thread)?;
     while report.output_problem.is_none() {
+        if !input.is_ready() {
+            tell(Seen::Paused);
+            if let Some(Err(error)) = output.as_mut().map(PassedPackets::flush) {
+                report.note_output(Err(error));
+                output = None;
+            }
+        }
         let mut frame = match input.next_packet() {
             Some(Captured::Frame(frame)) => frame,
             Some(Captured::TooLong(length)) => {

@@ -32,6 +32,11 @@ impl PassedPackets {
         Self { writer, waiting: BTreeMap::new() }
     }
 
+    /// Hands on what is written so far.
+    pub fn flush(&mut self) -> Result<(), PortError> {
+        self.writer.flush()
+    }
+
     /// Notes what became of packets after the last one of `input` was played: the frames that
     /// passed then, with a comment, and the numbers of those that were dropped.
     pub fn settle(

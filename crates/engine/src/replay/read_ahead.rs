@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::panic::resume_unwind;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use netio::capture::{CaptureReader, Captured, CapturedPacket, name_of_link_type};
@@ -92,6 +92,20 @@ impl ReadAhead {
         Ok(Self { full, empty, thread, batch: Batch::default(), next: 0, taken: Taken::default() })
     }
 
+    /// True if [`ReadAhead::next_packet`] does not have to wait.
+    pub fn is_ready(&mut self) -> bool {
+        if self.next < self.batch.packets.len() || self.batch.end.is_some() {
+            return true;
+        }
+        match self.full.try_recv() {
+            Ok(batch) => self.begin(batch),
+            Err(TryRecvError::Empty) => return false,
+            // The reader has ended, and there is nothing to wait for.
+            Err(TryRecvError::Disconnected) => {}
+        }
+        true
+    }
+
     /// The next packet; `None` at the end.
     pub fn next_packet(&mut self) -> Option<Captured> {
         while self.next == self.batch.packets.len() {
@@ -113,15 +127,19 @@ impl ReadAhead {
         Some(captured)
     }
 
-    /// Gives the batch back and waits for another one.
-    fn exchange(&mut self) {
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.clear();
+    /// Goes on with another batch, and gives the one before back.
+    fn begin(&mut self, batch: Batch) {
+        let mut before = std::mem::replace(&mut self.batch, batch);
+        before.clear();
         // A reader that has ended needs no batches.
-        let _ = self.empty.try_send(batch);
+        let _ = self.empty.try_send(before);
         self.next = 0;
+    }
+
+    /// Waits for another batch.
+    fn exchange(&mut self) {
         match self.full.recv() {
-            Ok(batch) => self.batch = batch,
+            Ok(batch) => self.begin(batch),
             // The reader sends the end, unless it panics.
             Err(_) => {
                 if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {

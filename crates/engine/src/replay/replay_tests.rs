@@ -386,7 +386,7 @@ fn each_packet_is_told_with_its_class_direction_and_connection() {
             Seen::Dropped { number, why, fate, .. } => {
                 lines.push(format!("{number} {}: {fate}", why.reason().name()));
             }
-            Seen::Packets(_) => {}
+            Seen::Packets(_) | Seen::Paused => {}
         };
         let options = ReplayOptions { tells_packets: true, ..with_workers(workers) };
         let out = directory.path().join("out.pcapng");

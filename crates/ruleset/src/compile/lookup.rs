@@ -54,6 +54,8 @@ pub(crate) struct Lookup {
     pub expires: Vec<u64>,
     /// The counter of the first element; the others follow. `None` if the elements do not count.
     pub counters: Option<u32>,
+    /// The element of the keys that the others do not hold. The search does not find it.
+    pub catch_all: Option<u32>,
 }
 
 /// The search structure of a set.
@@ -93,7 +95,8 @@ impl Lookup {
         } else {
             Vec::new()
         };
-        Ok(Self { shape: shape(set, seed)?, words, expires, counters: None })
+        let catch_all = set.elements.catch_all();
+        Ok(Self { shape: shape(set, seed)?, words, expires, counters: None, catch_all })
     }
 
     /// The element that holds a key of one value.
@@ -126,7 +129,7 @@ impl Lookup {
 }
 
 fn shape(set: &Set, seed: u64) -> Result<Shape, TooManyTuples> {
-    let elements = (0..).zip(set.elements.iter());
+    let elements = set.elements.plain();
     let is_exact = set.elements.is_exact();
     if let [kind] = set.key[..] {
         if is_exact {
@@ -159,7 +162,7 @@ fn shape(set: &Set, seed: u64) -> Result<Shape, TooManyTuples> {
 /// Cuts overlapping ranges. Sets may have such; import refuses them in maps.
 fn ranges(set: &Set, kind: Kind) -> Shape {
     let mut sorted: Vec<(Interval, u32)> =
-        set.elements.iter().filter_map(|element| element.part(0)).zip(0..).collect();
+        set.elements.plain().filter_map(|(at, element)| Some((element.part(0)?, at))).collect();
     sorted.sort_by_key(|(interval, _)| (interval.low, std::cmp::Reverse(interval.high)));
     let mut free_from = Some(0);
     let disjoint: Vec<(Interval, u32)> = sorted
@@ -209,7 +212,7 @@ fn tuples(set: &Set, seed: u64) -> Result<Vec<(PackedKey, Table)>, TooManyTuples
     let mut spaces: Vec<Space> = Vec::new();
     let mut by_lengths = std::collections::HashMap::new();
     let mut total = 0;
-    for (number, element) in (0..).zip(set.elements.iter()) {
+    for (number, element) in set.elements.plain() {
         let parts: Vec<Vec<(u128, u32)>> = (element.key().zip(&set.key))
             .map(|(part, kind)| prefixes(part, u32::from(kind.bits())))
             .collect();

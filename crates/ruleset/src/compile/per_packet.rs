@@ -12,7 +12,7 @@ use wire::{TcpFlags, protocol};
 use crate::CtState;
 use crate::field::{CtField, Field, Guard, HeaderBits, Layer};
 use crate::generator::Source;
-use crate::kind::Measure;
+use crate::kind::ObjectKind;
 use crate::model::{Item, Load, Operand, Parts, RuleId, Target, ValidRuleset, Verdict};
 
 use super::at_once::States;
@@ -85,9 +85,9 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
         Item::Limit(_) => Some(PerPacket::Rate),
         Item::Quota(_) => Some(PerPacket::Quota),
         Item::Connections(_) => Some(PerPacket::Connections),
-        Item::Measure { what: Measure::Counter, .. } => Some(PerPacket::Counts),
-        Item::Measure { what: Measure::Limit, .. } => Some(PerPacket::Rate),
-        Item::Measure { what: Measure::Quota, .. } => Some(PerPacket::Quota),
+        Item::Object { what: ObjectKind::Counter, .. } => Some(PerPacket::Counts),
+        Item::Object { what: ObjectKind::Limit, .. } => Some(PerPacket::Rate),
+        Item::Object { what: ObjectKind::Quota, .. } => Some(PerPacket::Quota),
         Item::Log(_) => Some(PerPacket::Logs),
         Item::Update(_) => Some(PerPacket::ChangingSet),
         Item::Within { .. } => loads(),
@@ -108,9 +108,11 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
         Item::Assign { target: Target::CtZone(_), .. } => Some(PerPacket::Zone),
         Item::Assign { .. } => Some(PerPacket::Acts),
         Item::Verdict(_) | Item::Reject(_) | Item::Nat(_) => None,
-        Item::Helper(_) | Item::Timeout(_) | Item::Notrack | Item::SynProxy(_) => {
-            Some(PerPacket::Acts)
-        }
+        Item::Object { what: ObjectKind::Helper | ObjectKind::Timeout, .. }
+        | Item::Helper(_)
+        | Item::Timeout(_)
+        | Item::Notrack
+        | Item::SynProxy(_) => Some(PerPacket::Acts),
     }
 }
 

@@ -13,18 +13,28 @@ use crate::listing::json_of;
 pub(super) struct Merging {
     kind: Kind,
     elements: BTreeMap<u128, Listed>,
+    /// The element `*`, which is no range.
+    catch_all: Option<Listed>,
 }
 
 impl Merging {
-    /// Elements whose keys are one value or range each, apart from each other.
+    /// Elements whose keys are one value or range each, apart from each other, and possibly `*`.
     pub fn new(kind: Kind, elements: Vec<Listed>) -> Self {
+        let (mut rest, elements): (Vec<Listed>, Vec<Listed>) =
+            elements.into_iter().partition(|element| element.key.is_empty());
         let by_first = |element: Listed| (of(&element).low, element);
-        Self { kind, elements: elements.into_iter().map(by_first).collect() }
+        let elements = elements.into_iter().map(by_first).collect();
+        Self { kind, elements, catch_all: rest.pop() }
     }
 
     /// Adds an element. Ranges that it touches become one range with it, which has its timeout and
     /// comment, as in nft. False if it changes nothing.
     pub fn add(&mut self, element: Listed) -> bool {
+        if element.key.is_empty() {
+            let changes = self.catch_all.is_none() || property(&element.value, "timeout").is_some();
+            self.catch_all = if changes { Some(element) } else { self.catch_all.take() };
+            return changes;
+        }
         let added = of(&element);
         if let Some((_, known)) = self.elements.range_mut(..=added.low).next_back()
             && of(known).high >= added.high
@@ -55,7 +65,11 @@ impl Merging {
     }
 
     /// Deletes an element, or a part of one. False if none has all of it.
-    pub fn cut(&mut self, deleted: Interval) -> bool {
+    pub fn cut(&mut self, element: &Listed) -> bool {
+        if element.key.is_empty() {
+            return self.catch_all.take().is_some();
+        }
+        let deleted = of(element);
         let known = self.elements.range(..=deleted.low).next_back();
         let Some((&first, whole)) = known.filter(|(_, known)| of(known).high >= deleted.high)
         else {
@@ -76,7 +90,7 @@ impl Merging {
 
     /// The elements, in the order of their values.
     pub fn into_elements(self) -> Vec<Listed> {
-        self.elements.into_values().collect()
+        self.elements.into_values().chain(self.catch_all).collect()
     }
 
     /// An element of another key with the other properties of this one.

@@ -13,10 +13,10 @@ use crate::compile::{Candidates, Dimension, Instruction, Lookup, PackedKey, Prog
 use crate::elements::Element;
 use crate::field::{Field, Guard};
 use crate::hook::Hook;
-use crate::kind::Measure;
+use crate::kind::ObjectKind;
 use crate::model::{
-    ChainId, CounterId, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId, SetId, Target,
-    Update, Verdict,
+    ChainId, CounterId, HelperId, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId,
+    SetId, Target, TimeoutId, Update, Verdict,
 };
 
 /// The end of a rule.
@@ -292,10 +292,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                     None => false,
                 }
             }
-            Item::Measure { what, key, map } => {
+            Item::Object { what, key, map } => {
                 let object = self.mapped(key, *map).and_then(|held| held.value(0));
                 match object.map(|object| object.low as u32) {
-                    Some(object) => self.measure(*what, object),
+                    Some(object) => self.use_object(*what, object),
                     None => false,
                 }
             }
@@ -305,25 +305,8 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 let facts = self.facts();
                 self.state.within_bound(bound.index(), facts, T::USES)
             }
-            Item::Helper(helper) => {
-                let known = &self.program.ruleset.helpers[helper.index()];
-                let Network { protocol, family, .. } = self.view.network;
-                let fits =
-                    known.protocol == *protocol && known.family.is_none_or(|of| of == *family);
-                // The first helper that fits stays.
-                if fits {
-                    self.outcome.helper.get_or_insert(*helper);
-                }
-                true
-            }
-            Item::Timeout(timeout) => {
-                // The last timeout policy for the packet's protocol stays.
-                let policy = &self.program.ruleset.timeouts[timeout.index()];
-                if policy.protocol == self.view.network.protocol {
-                    self.outcome.timeout = Some(*timeout);
-                }
-                true
-            }
+            Item::Helper(helper) => self.use_object(ObjectKind::Helper, helper.0),
+            Item::Timeout(timeout) => self.use_object(ObjectKind::Timeout, timeout.0),
             Item::Notrack => {
                 self.outcome.notrack |= self.outcome.zone.is_none();
                 true
@@ -371,7 +354,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             key.push(value, usize::from(lookup.words[0]));
             return self.find_dynamic(at, &key);
         }
-        let found = lookup.find_one(value)?;
+        let found = lookup.find_one(value);
         self.counted(lookup, found)
     }
 
@@ -386,7 +369,8 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         if let Shape::Dynamic(at) = lookup.shape {
             return Some(self.find_dynamic(at, &key));
         }
-        Some(lookup.find(&key).and_then(|found| self.counted(lookup, found)))
+        let found = lookup.find(&key);
+        Some(self.counted(lookup, found))
     }
 
     fn packed(&mut self, key: &Key, lookup: &Lookup) -> Option<PackedKey> {
@@ -409,14 +393,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.state.meet(at as usize, key, facts, T::USES).then_some(0)
     }
 
-    /// Counts for an element; `None` if it has expired.
+    /// Counts for the element that was found, or for `*` if none was found or it has expired.
     #[inline]
-    fn counted(&mut self, lookup: &Lookup, found: u32) -> Option<u32> {
-        if let Some(expires) = lookup.expires.get(found as usize)
-            && self.state.age(self.now) >= *expires
-        {
-            return None;
-        }
+    fn counted(&mut self, lookup: &Lookup, found: Option<u32>) -> Option<u32> {
+        let lives = |it: &u32| {
+            lookup.expires.get(*it as usize).is_none_or(|end| self.state.age(self.now) < *end)
+        };
+        let found = found.filter(lives).or_else(|| lookup.catch_all.filter(lives))?;
         if let Some(first) = lookup.counters {
             self.state.count(CounterId(first + found), self.bytes);
         }
@@ -433,17 +416,37 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.program.ruleset.sets[map.index()].elements.get(found as usize)
     }
 
-    /// Counts, or says whether the packet is within the limit or quota of this number.
-    fn measure(&mut self, what: Measure, object: u32) -> bool {
+    /// Counts, gives the connection a helper or timeouts, or says whether the packet is within the
+    /// limit or quota of this number.
+    fn use_object(&mut self, what: ObjectKind, object: u32) -> bool {
         match what {
-            Measure::Counter => {
+            ObjectKind::Counter => {
                 self.state.count(CounterId(object), self.bytes);
                 true
             }
-            Measure::Limit => {
+            ObjectKind::Limit => {
                 self.state.within_rate(object as usize, self.bytes, self.now, T::USES)
             }
-            Measure::Quota => self.state.within_quota(object as usize, self.bytes, T::USES),
+            ObjectKind::Quota => self.state.within_quota(object as usize, self.bytes, T::USES),
+            ObjectKind::Helper => {
+                let known = &self.program.ruleset.helpers[object as usize];
+                let Network { protocol, family, .. } = self.view.network;
+                let fits =
+                    known.protocol == *protocol && known.family.is_none_or(|of| of == *family);
+                // The first helper that fits stays.
+                if fits {
+                    self.outcome.helper.get_or_insert(HelperId(object));
+                }
+                true
+            }
+            ObjectKind::Timeout => {
+                // The last timeout policy for the packet's protocol stays.
+                let policy = &self.program.ruleset.timeouts[object as usize];
+                if policy.protocol == self.view.network.protocol {
+                    self.outcome.timeout = Some(TimeoutId(object));
+                }
+                true
+            }
         }
     }
 

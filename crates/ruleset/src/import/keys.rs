@@ -11,6 +11,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("counter", &["packets", "bytes", "map"]),
     ("ct", &["key", "dir", "family"]),
     ("ct count", &["val", "inv"]),
+    ("ct helper", &["map"]),
+    ("ct timeout", &["map"]),
     ("dnat", TRANSLATION),
     ("exthdr", &["name", "field"]),
     ("fib", &["flags", "result"]),

@@ -34,7 +34,7 @@ use crate::hook::{Hook, TableFamily};
 use crate::kind::{Kind, outline};
 use crate::limits::{MAX_CHAINS, MAX_DOCUMENT_BYTES, MAX_ELEMENTS, MAX_RULES, MAX_SETS};
 use crate::model::{Base, Chain, ChainId, HostChain, Parts, Rule, SetId, ValidRuleset};
-use crate::problem::{Fault, Location, Path, Problem, Problems, Severity};
+use crate::problem::{Effect, Fault, Location, Path, Problem, Problems, Severity};
 
 /// Prefix of the tables that a running gateway makes in the kernel; its process number and the
 /// table's number follow. Such tables are no part of the operator's rules.
@@ -363,10 +363,7 @@ impl Import {
             let problems = &mut self.problems;
             object.each_element(|at, value| {
                 let path = root.index(at.unwrap_or(0));
-                match sets::element(&value, set, &scope, &path) {
-                    Ok(element) => elements.push(&element),
-                    Err(fault) => faults.push(fault),
-                }
+                faults.extend(sets::push(&mut elements, &value, set, &scope, &path).err());
                 if set.key == [Kind::Interface] && value.is_number() {
                     let what = format!("the interface {} does not exist", outline(&value));
                     problems.push(object.problem(Severity::Note, &path.to_string(), what));
@@ -375,8 +372,11 @@ impl Import {
             let set = &mut self.parts.sets[id.index()];
             set.elements = elements;
             faults.extend(sets::check_disjoint(set, &root).err());
-            for fault in faults {
-                self.fault(object, fault);
+            for Fault { severity, path, what } in faults {
+                let mut problem = object.problem(severity, &path, what);
+                // Packets that meet the element meet no other one, or `*`.
+                problem.effect = (severity == Severity::Unsupported).then_some(Effect::Unclear);
+                self.problems.push(problem);
             }
         }
     }

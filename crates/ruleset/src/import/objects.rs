@@ -112,3 +112,7 @@ fn protocol(object: &Opened<'_, '_>, path: &Path<'_>) -> Parsed<u8> {
         .map(|number| number as u8)
         .ok_or_else(|| path.key("protocol").invalid("no transport protocol"))
 }
+
+#[cfg(test)]
+#[path = "objects_tests.rs"]
+mod tests;

@@ -10,7 +10,7 @@ use super::statement;
 use super::{keys, refusals};
 use crate::elements::Elements;
 use crate::field::{CtField, Field, nfproto};
-use crate::kind::{Interval, Kind, Measure, only, outline};
+use crate::kind::{Interval, Kind, ObjectKind, only, outline};
 use crate::limits::{DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_RULE_ITEMS, MAX_SETS};
 use crate::listing::expression_text;
 use crate::model::{
@@ -142,6 +142,9 @@ impl Reader<'_, '_> {
             "masquerade" => self.translation(NatKind::Masquerade, value, &here)?,
             "redirect" => self.translation(NatKind::Redirect, value, &here)?,
             "notrack" => Item::Notrack,
+            "ct helper" | "ct timeout" if value.get("map").is_some() => {
+                self.object_by_map(name, &value["map"], &here.key("map"))?
+            }
             "ct helper" => {
                 Item::Helper(self.named(&self.scope.names.helpers, name, value, &here)?)
             }
@@ -305,7 +308,7 @@ impl Reader<'_, '_> {
                 Item::Quota(self.named(&self.scope.names.quotas, name, value, path)?)
             }
             (_, value) if value.get("map").is_some() => {
-                return self.measure_by_map(name, &value["map"], &path.key("map"));
+                return self.object_by_map(name, &value["map"], &path.key("map"));
             }
             ("counter", value) => {
                 let number = |key| value.get(key).and_then(Value::as_u64).unwrap_or(0);
@@ -325,19 +328,19 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// A counter, limit or quota that a map holds.
-    fn measure_by_map(&mut self, name: &str, value: &Value, path: &Path<'_>) -> Parsed<Item> {
+    /// An object that a map holds.
+    fn object_by_map(&mut self, name: &str, value: &Value, path: &Path<'_>) -> Parsed<Item> {
         keys::check("map", value, path)?;
         let part =
             |key: &'static str| value.get(key).ok_or_else(|| path.invalid(format!("no `{key}`")));
-        let what = Measure::named(name).ok_or_else(|| path.unsupported("objects by map"))?;
+        let what = ObjectKind::named(name).ok_or_else(|| path.unsupported("objects by map"))?;
         let key = expression::key(part("key")?, &mut self.expressions(), &path.key("key"))?;
         let (data, path) = (Data::Values(vec![Kind::Object(what)]), path.key("data"));
         let map = self.map(part("data")?, &key, data.clone(), &path)?;
         if self.parts.sets[map.index()].data != data {
             return Err(path.invalid(format!("a map that holds no {name}")));
         }
-        Ok(Item::Measure { what, key: bare(&key), map })
+        Ok(Item::Object { what, key: bare(&key), map })
     }
 
     fn assignment(&mut self, value: &Value, path: &Path<'_>) -> Parsed<Option<Item>> {
@@ -438,6 +441,9 @@ impl Reader<'_, '_> {
         sets::check_key(declared, &kinds(&key), &path.key("elem"))?;
         if declared.data != Data::None {
             return Err(path.unsupported("adding to a map"));
+        }
+        if declared.elements.catch_all().is_some() {
+            return Err(path.unsupported(format!("{} that packets change", sets::CATCH_ALL)));
         }
         let mut parts = Vec::new();
         if let Some(statements) = value.get("stmt") {

@@ -7,14 +7,18 @@ use serde_json::Value;
 use super::document::Opened;
 use super::scope::{Scope, resolve};
 use super::statement;
+use crate::compile::is_dynamic;
 use crate::elements::{Datum, Elements, NewElement};
 use crate::hook::TableFamily;
-use crate::kind::{Interval, Kind, Measure, names_of, only, outline};
+use crate::kind::{Interval, Kind, ObjectKind, names_of, only, outline};
 use crate::limits::{
     DEFAULT_DYNAMIC_SIZE, MAX_DYNAMIC_SIZE, MAX_EXPRESSION_DEPTH, MAX_KEY_BYTES, MAX_KEY_FIELDS,
 };
 use crate::model::{Data, Part, Set, Verdict};
 use crate::problem::{Parsed, Path};
+
+/// The beginning of the message that refuses the element `*`.
+pub(crate) const CATCH_ALL: &str = "the element `*` of a set";
 
 /// The declaration of a named set, without its elements.
 pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parsed<Set> {
@@ -23,8 +27,8 @@ pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parse
     let data = match object.fields.get("map") {
         None => Data::None,
         Some(Value::String(name)) if name == "verdict" => Data::Verdicts,
-        Some(Value::String(name)) if Measure::named(name).is_some() => {
-            Data::Values(Measure::named(name).map(Kind::Object).into_iter().collect())
+        Some(Value::String(name)) if ObjectKind::named(name).is_some() => {
+            Data::Values(ObjectKind::named(name).map(Kind::Object).into_iter().collect())
         }
         Some(value) => Data::Values(kinds(Some(value), &Path::root("map"))?),
     };
@@ -140,20 +144,33 @@ pub(crate) fn anonymous(
         one => std::slice::from_ref(one),
     };
     for (at, value) in list.iter().enumerate() {
-        held.push(&element(value, &set, scope, &path.index(at))?);
+        push(&mut held, value, &set, scope, &path.index(at))?;
     }
     set.elements = held;
     check_disjoint(&set, path)?;
     Ok(set)
 }
 
-/// One element as it stands in a list.
-pub(crate) fn element(
+/// Adds an element as it stands in a list to those of its set.
+pub(crate) fn push(
+    held: &mut Elements,
     value: &Value,
     set: &Set,
     scope: &Scope<'_>,
     path: &Path<'_>,
-) -> Parsed<NewElement> {
+) -> Parsed<()> {
+    let element = element(value, set, scope, path)?;
+    if element.catch_all && held.catch_all().is_some() {
+        return Err(path.invalid("a second element `*`"));
+    }
+    if element.catch_all && is_dynamic(set) {
+        return Err(path.unsupported(format!("{CATCH_ALL} whose elements have limits or quotas")));
+    }
+    held.push(&element);
+    Ok(())
+}
+
+fn element(value: &Value, set: &Set, scope: &Scope<'_>, path: &Path<'_>) -> Parsed<NewElement> {
     let (key, datum) = match (&set.data, value) {
         (Data::None, key) => (key, None),
         (_, Value::Array(pair)) => {
@@ -165,8 +182,14 @@ pub(crate) fn element(
         (_, other) => return Err(path.invalid(format!("{} is no pair", outline(other)))),
     };
     let (key_values, comment) = (Vec::new(), None);
-    let mut element =
-        NewElement { key: key_values, datum, expires: None, counted: (0, 0), comment };
+    let mut element = NewElement {
+        key: key_values,
+        datum,
+        expires: None,
+        counted: (0, 0),
+        comment,
+        catch_all: false,
+    };
     let key = match only(key) {
         Some(("elem", inside)) => {
             let timeout = || seconds(inside.get("timeout"));
@@ -181,11 +204,17 @@ pub(crate) fn element(
         }
         _ => key,
     };
-    if key.as_str() == Some("*") && set.key != [Kind::Interface] {
-        return Err(path.unsupported("the element `*` for all others"));
-    }
-    element.key = intervals(key, &set.key, path)?;
+    element.catch_all = is_catch_all(key);
+    element.key = match element.catch_all {
+        true => set.key.iter().map(|kind| Interval { low: 0, high: kind.greatest() }).collect(),
+        false => intervals(key, &set.key, path)?,
+    };
     Ok(element)
+}
+
+/// True for the key `*`, which stands for all keys that no other element has.
+pub(crate) fn is_catch_all(key: &Value) -> bool {
+    key.as_str() == Some("*")
 }
 
 /// The parts of a key or datum of these types.
@@ -210,9 +239,11 @@ fn datum(value: &Value, data: &Data, scope: &Scope<'_>, path: &Path<'_>) -> Pars
             let name = value.as_str().ok_or_else(|| path.invalid("no name of an object"))?;
             let names = scope.names;
             let id = match what {
-                Measure::Counter => resolve(&names.counters, what.name(), name, path)?.index(),
-                Measure::Limit => resolve(&names.limits, what.name(), name, path)?.index(),
-                Measure::Quota => resolve(&names.quotas, what.name(), name, path)?.index(),
+                ObjectKind::Counter => resolve(&names.counters, what.name(), name, path)?.index(),
+                ObjectKind::Limit => resolve(&names.limits, what.name(), name, path)?.index(),
+                ObjectKind::Quota => resolve(&names.quotas, what.name(), name, path)?.index(),
+                ObjectKind::Helper => resolve(&names.helpers, what.name(), name, path)?.index(),
+                ObjectKind::Timeout => resolve(&names.timeouts, what.name(), name, path)?.index(),
             };
             Ok(Datum::Values(vec![Interval::one(id as u128)]))
         }
@@ -265,7 +296,7 @@ pub(crate) fn check_disjoint(set: &Set, path: &Path<'_>) -> Parsed<()> {
         return Ok(());
     }
     let mut intervals: Vec<Interval> =
-        set.elements.iter().filter_map(|element| element.part(0)).collect();
+        set.elements.plain().filter_map(|(_, element)| element.part(0)).collect();
     intervals.sort_unstable();
     if intervals.windows(2).any(|pair| pair[0].high >= pair[1].low) {
         return Err(path.invalid("elements of the map overlap"));
@@ -310,3 +341,7 @@ pub(crate) enum Mention<'v> {
     Chain(&'v str),
     Set(&'v str),
 }
+
+#[cfg(test)]
+#[path = "sets_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::kind::only;
+use crate::kind::{ObjectKind, only};
 
 /// The notation of constants, which depends on the expression that they are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,7 @@ impl Style {
         match name {
             "mark" => Self::Mark,
             "ifname" => Self::Quoted,
+            name if ObjectKind::named(name).is_some() => Self::Quoted,
             _ => Self::Plain,
         }
     }

@@ -211,12 +211,24 @@ fn set(out: &mut String, set: &Value, kind: &str) {
     };
     let data = set.get("map").map(names_of_types);
     let data_text = data.as_ref().map(|data| format!(" : {data}")).unwrap_or_default();
-    line(out, 2, &format!("type {}{data_text}", types.join(" . ")));
+    // The types of some expressions have no name that nft would read.
+    match set.get("typeof").and_then(Value::as_array).map(Vec::as_slice) {
+        Some([Value::String(key), of_data @ ..]) => {
+            let of_data = of_data.first().and_then(Value::as_str).filter(|_| data.is_some());
+            let data = of_data.map_or(data_text, |data| format!(" : {data}"));
+            line(out, 2, &format!("typeof {key}{data}"));
+        }
+        _ => line(out, 2, &format!("type {}{data_text}", types.join(" . "))),
+    }
     if let Some(size) = set.get("size").and_then(Value::as_u64) {
         line(out, 2, &format!("size {size}"));
     }
-    if let Some(flags) = set.get("flags") {
-        line(out, 2, &format!("flags {}", names(flags)));
+    let flags = set.get("flags").unwrap_or(&Value::Null);
+    let is_dynamic = set.get("dynamic") == Some(&Value::Bool(true)) && !mentions(flags, "dynamic");
+    let flags = [if is_dynamic { "dynamic" } else { "" }, &names(flags)].map(str::to_owned);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
+    if !flags.is_empty() {
+        line(out, 2, &format!("flags {}", flags.join(",")));
     }
     for statement in set.get("stmt").and_then(Value::as_array).into_iter().flatten() {
         line(out, 2, &statement::written(statement));
@@ -260,7 +272,8 @@ fn set(out: &mut String, set: &Value, kind: &str) {
     line(out, 2, &format!("elements = {{ {} }}", lines.join(",\n\t\t\t     ")));
 }
 
-fn names_of_types(value: &Value) -> String {
+/// The types of a key or of data.
+pub(crate) fn names_of_types(value: &Value) -> String {
     match value {
         Value::Array(names) => {
             names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" . ")

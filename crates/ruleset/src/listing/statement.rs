@@ -37,6 +37,9 @@ pub(super) fn written(statement: &Value) -> String {
         "log" => log(inside),
         "reject" => reject(inside),
         "snat" | "dnat" | "masquerade" | "redirect" => translation(name, inside),
+        "ct helper" | "ct timeout" if inside.get("map").is_some() => {
+            format!("{name} set {}", named_by_map(inside))
+        }
         "ct helper" | "ct timeout" | "ct expectation" => {
             format!("{name} set {}", quoted(inside.as_str().unwrap_or_default()))
         }
@@ -95,7 +98,11 @@ pub(super) fn measure(name: &str, inside: &Value) -> String {
 fn named_by_map(inside: &Value) -> String {
     let map = inside.get("map").unwrap_or(&Value::Null);
     let key = expression::written(map.get("key").unwrap_or(&Value::Null), Style::Plain);
-    let elements = map.get("data").and_then(|data| data.get("set")).and_then(Value::as_array);
+    let data = map.get("data").unwrap_or(&Value::Null);
+    if data.is_string() {
+        return format!("{key} map {}", expression::written(data, Style::Plain));
+    }
+    let elements = data.get("set").and_then(Value::as_array);
     let elements: Vec<String> = elements
         .into_iter()
         .flatten()

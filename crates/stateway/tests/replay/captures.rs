@@ -1,5 +1,9 @@
 //! Files, streams, and packets one by one.
 
+use std::io::Read;
+use std::process::Stdio;
+use std::time::Duration;
+
 use netio::capture::CapturedPacket;
 
 use super::*;
@@ -64,6 +68,35 @@ fn captures_come_and_go_as_streams() {
     assert_eq!((&report["passed"], &report["written"]), (&json!(27), &json!(27)));
     let passed = written(&directory, "passed.pcapng", &run.stdout);
     assert_eq!(replayed(&passed, &[])["passed"], 27);
+}
+
+#[test]
+fn a_packet_of_a_stream_is_shown_and_written_before_the_next_one_comes() {
+    for (more, shown) in [(&["--packets"][..], &b"1: passed"[..]), (&["-w", "-"], b"\n\r\r\n")] {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_stateway"))
+            .args([&["replay", "-"], more].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (mut input, mut output) = (run.stdin.take().unwrap(), run.stdout.take().unwrap());
+        input.write_all(&pcap(&traffic(1)[..1])).unwrap();
+        let (sender, first) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            let length = output.read(&mut bytes).unwrap();
+            sender.send(bytes[..length].to_vec()).unwrap();
+            // The program may go on to write.
+            output.read_to_end(&mut Vec::new()).unwrap();
+        });
+        let first = first.recv_timeout(Duration::from_secs(60));
+        drop(input);
+        let first = first.expect("it is shown while the stream is open");
+        assert!(first.starts_with(shown), "{}", String::from_utf8_lossy(&first));
+        reader.join().unwrap();
+        assert!(run.wait().unwrap().success());
+    }
 }
 
 #[test]

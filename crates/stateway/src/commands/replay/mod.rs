@@ -28,7 +28,7 @@ Examples:
                                                     decided, with its numbers
   stateway replay traffic.pcap --packets            class, direction and connection of each
   stateway replay traffic.pcap --json | jq .drops
-  tcpdump -i wan0 -w - | stateway replay -            as a stream; it ends with the stream
+  tcpdump -i wan0 -U -w - | stateway replay - -p      as a stream, live; it ends with the stream
   stateway replay traffic.pcap -w - | tcpdump -r -    the report goes to standard error then
 
 A replay follows the configuration, except for settings that need the machine or other hosts: \
@@ -156,13 +156,15 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let as_json = args.json.json;
     let result = engine::replay(input, output, &config, options, &mut |seen| match seen {
         Seen::Packets(packets) => progress.set_position(packets),
+        // A stream is shown as it comes.
+        Seen::Paused if explained.is_ok() => explained = progress.suspend(|| out.flush()),
         packet if args.packets && explained.is_ok() => {
             explained = progress.suspend(|| packets::tell(&packet, as_json, out));
         }
         dropped if args.explain && explained.is_ok() => {
             explained = progress.suspend(|| report::explain(&dropped, as_json, out));
         }
-        Seen::Dropped { .. } | Seen::Passed { .. } => {}
+        Seen::Dropped { .. } | Seen::Passed { .. } | Seen::Paused => {}
     });
     progress.finish_and_clear();
     explained?;

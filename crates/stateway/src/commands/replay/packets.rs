@@ -30,7 +30,7 @@ struct Packet<'a> {
 /// Shows what became of a packet.
 pub fn tell(seen: &Seen, as_json: bool, out: &mut Output) -> anyhow::Result<()> {
     let (number, fate, summary, length, zone, vlan) = match seen {
-        Seen::Packets(_) => return Ok(()),
+        Seen::Packets(_) | Seen::Paused => return Ok(()),
         Seen::Passed { number, fate, summary, length, zone, vlan }
         | Seen::Dropped { number, fate, summary, length, zone, vlan, .. } => {
             (*number, fate, summary, *length, zone.0, *vlan)

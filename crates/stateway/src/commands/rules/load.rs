@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use control::schema::{Done, LoadedRules, RuleProblem, RulesSummary};
+use control::schema::{Done, LoadedRules, NotKept, RuleProblem, RulesSummary};
 use control::{ClientError, RuleBook, RulesRefused};
 use engine::Mode;
 use ruleset::Options;
@@ -99,6 +99,10 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     }
     for warning in &loaded.warnings {
         tell!("warning: {warning}");
+    }
+    for NotKept { family, table, set, elements, why } in &loaded.not_kept {
+        let elements = things(*elements as u64, "element");
+        tell!("warning: set {family} {table} {set}: {elements} not kept: {why}");
     }
     if let Some(summary) = &loaded.summary {
         warn_if_everything_passes(summary, out)?;

@@ -1,6 +1,6 @@
 //! `[rules]`: the ruleset that the gateway runs.
 
-mod auto_merge;
+mod declared;
 mod iptables;
 mod nft;
 

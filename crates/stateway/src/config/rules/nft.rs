@@ -9,13 +9,14 @@ use netio::isolate_network;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 
 use super::super::{Problem, Problems, host};
-use super::auto_merge;
+use super::declared::with_declared;
 
 /// Loads the ruleset from standard input, then prints it as JSON, and behind a new line the
-/// declarations of its sets. `$1` is the directory of the ruleset. nft looks there, too, for
+/// declarations of its sets and maps. `$1` is the directory of the ruleset. nft looks there, too, for
 /// included files whose names begin with neither `/` nor `.`. `$2` are orders for ip(8), or empty.
 const SCRIPT: &str = "[ -z \"$2\" ] || printf %s \"$2\" | { ip -force -batch -; } 2>/dev/null
-nft -I \"$1\" -f /dev/stdin && nft -j list ruleset && echo && exec nft -t list sets";
+nft -I \"$1\" -f /dev/stdin && nft -j list ruleset && echo && nft -t list sets &&
+exec nft -t list maps";
 /// Interfaces that are made for nft at most.
 const MOST_INTERFACES: usize = 1000;
 /// The beginning of nft's message about `iif` or `oif` of an interface that is not there.
@@ -88,7 +89,7 @@ impl NftText<'_> {
             Some(0) => {
                 let end = output.iter().position(|byte| *byte == b'\n').unwrap_or(output.len());
                 let declared = output.split_off(end);
-                Ok(auto_merge::marked(output, &String::from_utf8_lossy(&declared)))
+                Ok(with_declared(output, &String::from_utf8_lossy(&declared)))
             }
             Some(NOT_FOUND) => Err(whole(
                 "is in nft's own syntax, and nft is not there to read it: install nftables, or name \
@@ -233,3 +234,7 @@ fn advice(what: &str) -> &'static str {
         ""
     }
 }
+
+#[cfg(test)]
+#[path = "nft_tests.rs"]
+mod tests;

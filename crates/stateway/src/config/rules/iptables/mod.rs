@@ -4,8 +4,9 @@
 //! It says some rules wrongly, and does not tell which. So each rule is read here first. A rule
 //! with anything that is not known to be translated rightly is refused. Some rules are written in
 //! another way that means the same, and some parts of rules are written in nft's syntax at once
-//! (`direct.rs`), in front of the translation of the rest. Comments and prefixes of log lines pass it by: words with the
-//! number of the line stand for them, and give the line in messages as well.
+//! (`direct.rs`), in front of the translation of the rest. Comments, prefixes of log lines and names
+//! of chains that may be words of nft pass it by: words with the number of the line stand for them.
+//! Those for comments give the line in messages as well.
 
 mod allowed;
 mod direct;
@@ -48,10 +49,11 @@ pub(super) fn to_json(
     let mut known = Known { file, all, texts: HashMap::new(), problems: Vec::new() };
     let mut text = Text::default();
     for (is_v6, lines) in by_program(&save) {
-        let Save { text: input, rules, refused } = save::read(&lines, is_v6);
+        let Save { text: input, rules, renamed, refused } = save::read(&lines, is_v6);
         for (line, why) in refused {
             known.refuse(line, why);
         }
+        known.texts.extend(renamed);
         let rules: HashMap<usize, Ready> = rules.into_iter().collect();
         let programs = ["iptables-restore-translate", "ip6tables-restore-translate"];
         let output = translate(programs[usize::from(is_v6)], &input, &mut known);
@@ -213,6 +215,10 @@ impl Text {
             }
             match rules.get(&line).filter(|_| is_rule) {
                 Some(ready) => self.add_rule(printed, line, ready),
+                // ip6tables-restore-translate 1.8.9 declares the sets of connlimit so.
+                None if printed.starts_with("add set ip6 ") => {
+                    self.add_line(&printed.replace("type ipv4_addr;", "type ipv6_addr;"), line);
+                }
                 None => self.add_line(printed, line),
             }
         }
@@ -226,9 +232,9 @@ impl Text {
     }
 }
 
-/// The JSON with the free texts in the place of the words that stand for them.
+/// The JSON with the free texts and names in the place of the words that stand for them.
 fn with_texts(json: &[u8], texts: &HashMap<String, String>) -> Vec<u8> {
-    let begin = b"\"stateway ";
+    let begin = b"\"stateway";
     let mut with = Vec::with_capacity(json.len());
     let mut rest = json;
     while let Some(at) = rest.windows(begin.len()).position(|it| it == begin) {

@@ -1,6 +1,6 @@
 //! One rule of iptables-save: read into options, judged, and written for the translation.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::allowed::{CORE, Kind, advice, ends, of_match, of_target, parsed};
 use super::direct::{Words, take};
@@ -10,8 +10,8 @@ use super::direct::{Words, take};
 pub(super) struct Place<'a> {
     /// True for a rule of ip6tables.
     pub is_v6: bool,
-    /// The chains of the table so far.
-    pub chains: &'a HashSet<String>,
+    /// The chains of the table so far, each with its name in the translation.
+    pub chains: &'a HashMap<String, String>,
     /// The line of the rule, from 1.
     pub line: usize,
 }
@@ -39,6 +39,15 @@ pub(super) fn comment_of(line: usize) -> String {
 /// The prefix that a rule of this line has for the translation.
 pub(super) fn prefix_of(line: usize) -> String {
     format!("stateway prefix {line}")
+}
+
+/// The name that a chain, which is declared in this line, has for the translation. nft takes no word
+/// of its own as a name, and all of these are in small letters.
+pub(super) fn name_of_chain(name: &str, line: usize) -> String {
+    let is_taken = name.starts_with(|it: char| it.is_ascii_alphabetic())
+        && name.chars().all(|it| it.is_ascii_alphanumeric() || "_-.".contains(it))
+        && name.chars().any(|it| it.is_ascii_uppercase());
+    if is_taken { name.to_owned() } else { format!("stateway_chain_{line}") }
 }
 
 /// An option with its values.
@@ -296,7 +305,8 @@ fn label(parts: &[Part]) -> String {
 
 /// The match, target or chain of this name. `rest` are the words behind it.
 fn part(by: &str, name: &str, rest: &[String], place: Place<'_>) -> Result<Part, String> {
-    let is_chain = place.chains.contains(name);
+    let chain = place.chains.get(name).filter(|_| by != "-m");
+    let is_chain = chain.is_some();
     let (by, kinds) = match by {
         "-m" => ("-m", of_match(name)),
         "-g" => ("-g", is_chain.then_some(&[][..])),
@@ -308,7 +318,8 @@ fn part(by: &str, name: &str, rest: &[String], place: Place<'_>) -> Result<Part,
         "-m" => format!("`-m {name}` {UNKNOWN}"),
         _ => format!("`{by} {name}` names no chain of its table, and as a target it {UNKNOWN}"),
     })?;
-    Ok(Part { by, name: name.to_owned(), kinds, options: Vec::new() })
+    let name = chain.map_or(name, String::as_str).to_owned();
+    Ok(Part { by, name, kinds, options: Vec::new() })
 }
 
 /// The part that an option belongs to: the last one, that of the protocol, or that of no match.

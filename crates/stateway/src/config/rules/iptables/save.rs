@@ -1,9 +1,9 @@
 //! The file of iptables-save: tables, chains and rules, each with its line.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::allowed::{builtin_chains, of_target};
-use super::rule::{Place, Ready, ready, words};
+use super::rule::{Place, Ready, name_of_chain, ready, words};
 
 /// Lines of a file that one program printed, ready for the translation.
 #[derive(Debug, Default)]
@@ -12,6 +12,8 @@ pub(super) struct Save {
     pub text: String,
     /// The rules, with the numbers of their lines.
     pub rules: Vec<(usize, Ready)>,
+    /// The chains that have another name in the text: that one and the name in the file.
+    pub renamed: Vec<(String, String)>,
     /// Lines that are refused, and why. 0 is the whole file.
     pub refused: Vec<(usize, String)>,
 }
@@ -20,7 +22,8 @@ pub(super) struct Save {
 struct Table<'a> {
     name: &'a str,
     line: usize,
-    chains: HashSet<String>,
+    /// Its chains, each with its name in the translation.
+    chains: HashMap<String, String>,
 }
 
 /// Reads the lines, of which those of another program are empty.
@@ -33,6 +36,10 @@ pub(super) fn read(lines: &[&str], is_v6: bool) -> Save {
             Ok(Read::Rule(ready)) => {
                 save.text += &ready.text;
                 save.rules.push((number, ready));
+            }
+            Ok(Read::Chain { text, renamed }) => {
+                save.text += &text;
+                save.renamed.extend(renamed);
             }
             Ok(Read::Other(text)) => save.text += &text,
             Err(why) => save.refused.push((number, why)),
@@ -54,6 +61,7 @@ fn cut_off(table: &str) -> String {
 
 enum Read {
     Rule(Ready),
+    Chain { text: String, renamed: Option<(String, String)> },
     Other(String),
 }
 
@@ -81,7 +89,7 @@ impl<'a> Reader<'a> {
             return Ok(Read::Other(line.to_owned()));
         }
         if let Some(chain) = line.strip_prefix(':') {
-            return declare(table, chain);
+            return declare(table, chain, number);
         }
         let rule = without_counters(line);
         let words = words(rule).ok_or("has a quotation without its end: it is cut off")?;
@@ -91,13 +99,13 @@ impl<'a> Reader<'a> {
             }
             _ => return Err("is no line of iptables-save, whose rules begin with `-A`".to_owned()),
         };
-        if !table.chains.contains(chain) {
+        let Some(name) = table.chains.get(chain) else {
             return Err(format!(
                 "adds to the chain {chain}, which the table has not declared with `:{chain}`"
             ));
-        }
+        };
         let place = Place { is_v6: self.is_v6, chains: &table.chains, line: number };
-        let ready = ready(chain, options, place)?;
+        let ready = ready(name, options, place)?;
         if let Some(name) = &ready.hash_table
             && !self.hash_tables.insert(name.clone())
         {
@@ -110,7 +118,7 @@ impl<'a> Reader<'a> {
     }
 
     fn begin(&mut self, name: &'a str, number: usize) -> Result<Read, String> {
-        let before = self.table.replace(Table { name, line: number, chains: HashSet::new() });
+        let before = self.table.replace(Table { name, line: number, chains: HashMap::new() });
         if let Some(before) = before {
             let why = format!("line {}: {}", before.line, cut_off(before.name));
             return Err(format!("begins a table within another; {why}"));
@@ -131,22 +139,21 @@ impl<'a> Reader<'a> {
 }
 
 /// `INPUT ACCEPT [0:0]`, or `name - [0:0]`.
-fn declare(table: &mut Table<'_>, declaration: &str) -> Result<Read, String> {
+fn declare(table: &mut Table<'_>, declaration: &str, line: usize) -> Result<Read, String> {
     let mut words = declaration.split_whitespace();
     let (name, policy) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let taken = name_of_chain(name, line);
     // Known even if it is refused, so that its rules are not refused for it again.
-    table.chains.insert(name.to_owned());
+    table.chains.insert(name.to_owned(), taken.clone());
     let builtin = builtin_chains(table.name).unwrap_or_default();
-    let is_name = name.starts_with(|it: char| it.is_ascii_alphabetic())
-        && name.chars().all(|it| it.is_ascii_alphanumeric() || "_-.".contains(it));
     let fits = match policy {
         "ACCEPT" | "DROP" => builtin.contains(&name),
         "-" => !builtin.contains(&name),
         "" => return Err("has no policy: it is cut off".to_owned()),
         _ => false,
     };
-    if !is_name || (policy == "-" && of_target(name).is_some()) {
-        return Err(format!("nft takes no chain of the name {name}; give it another"));
+    if policy == "-" && of_target(name).is_some() {
+        return Err(format!("the name {name} is that of a target; give the chain another"));
     }
     if !fits {
         return Err(format!(
@@ -154,7 +161,9 @@ fn declare(table: &mut Table<'_>, declaration: &str) -> Result<Read, String> {
             table.name
         ));
     }
-    Ok(Read::Other(format!(":{name} {policy} [0:0]")))
+    let text = format!(":{taken} {policy} [0:0]");
+    let renamed = (taken != name).then(|| (taken, name.to_owned()));
+    Ok(Read::Chain { text, renamed })
 }
 
 /// A rule without the counters that `iptables-save -c` writes before it.

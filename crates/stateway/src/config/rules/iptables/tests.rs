@@ -7,7 +7,8 @@ use super::with_texts;
 
 fn read_rule(rule: &str, is_v6: bool) -> Result<Ready, String> {
     let words = words(rule).ok_or("a quotation without its end")?;
-    let place = Place { is_v6, chains: &["X".to_owned()].into(), line: 5 };
+    let chains = [("X".to_owned(), "X".to_owned())].into();
+    let place = Place { is_v6, chains: &chains, line: 5 };
     ready("X", &words, place)
 }
 

@@ -137,6 +137,12 @@ fn objects(random: &mut Random) -> String {
     let (rate, burst) = (random.between(1, 9), random.between(1, 9));
     let over = random.one_of(&["", "over "]);
     let used = random.one_of(&["", " used 500 bytes"]);
+    // The element for all keys that no other element has.
+    let mut draw = Random::new((13 * h + i) as u64);
+    let mut others = |element: &'static str| if draw.once_in(4) { element } else { "" };
+    let [listed, nets, pairs, triples, names] = [(); 5].map(|()| others(", *"));
+    let [verdicts, counted] = [(); 2].map(|()| others(", * : continue"));
+    let (pairs_verdicts, marked) = (others(", * : drop"), others(", * : 0x4"));
     format!(
         "\tcounter shared {{ }}
 \tcounter begun {{ packets {h} bytes 1000; }}
@@ -147,20 +153,20 @@ fn objects(random: &mut Random) -> String {
 \tset counted {{ type ipv6_addr; size 1000; flags dynamic; counter; }}
 \tset measured {{ type ipv4_addr; size 1000; flags dynamic; }}
 \tset exceeding {{ type ipv4_addr . ipv4_addr; size 1000; flags dynamic; }}
-\tset listed {{ type ipv4_addr; flags interval; counter; elements = {{ 192.0.2.{h}, 198.51.100.{i}-198.51.100.20 }} }}
+\tset listed {{ type ipv4_addr; flags interval; counter; elements = {{ 192.0.2.{h}, 198.51.100.{i}-198.51.100.20{listed} }} }}
 \tset ends {{ type ipv4_addr; flags interval,timeout; elements = {{ 192.0.2.0/30 timeout 1h, 198.51.100.{i} timeout 2h }} }}
-\tset nets {{ type ipv6_addr; flags interval; elements = {{ 2001:db8:1::{h:x}-2001:db8:1::ff, 2001:db8:2::/125 }} }}
-\tset pairs {{ type ipv4_addr . inet_proto; elements = {{ 198.51.100.{i} . tcp, 192.0.2.{h} . udp, 198.51.100.2 . icmp }} }}
-\tset triples {{ typeof ip saddr . ip daddr . th dport; flags interval; elements = {{ 192.0.2.0/29 . 198.51.100.0-198.51.100.9 . 20-100, 192.0.2.8-192.0.2.12 . 198.51.100.{i} . 443 }} }}
+\tset nets {{ type ipv6_addr; flags interval; elements = {{ 2001:db8:1::{h:x}-2001:db8:1::ff, 2001:db8:2::/125{nets} }} }}
+\tset pairs {{ type ipv4_addr . inet_proto; elements = {{ 198.51.100.{i} . tcp, 192.0.2.{h} . udp, 198.51.100.2 . icmp{pairs} }} }}
+\tset triples {{ typeof ip saddr . ip daddr . th dport; flags interval; elements = {{ 192.0.2.0/29 . 198.51.100.0-198.51.100.9 . 20-100, 192.0.2.8-192.0.2.12 . 198.51.100.{i} . 443{triples} }} }}
 \tset ways {{ type ifname . inet_proto; elements = {{ \"client0\" . tcp, \"server0\" . udp }} }}
-\tset names {{ type ifname; flags interval; elements = {{ \"client*\", \"lan0\" }} }}
+\tset names {{ type ifname; flags interval; elements = {{ \"client*\", \"lan0\"{names} }} }}
 \tset marks {{ type mark; flags interval; elements = {{ 0x1, 0x10-0x20 }} }}
 \tmap counters {{ type inet_service : counter; elements = {{ 22 : \"shared\", 80 : \"begun\" }} }}
 \tmap limits {{ type ipv4_addr : limit; flags interval; elements = {{ 192.0.2.0/29 : \"slow\" }} }}
-\tmap verdicts {{ type ipv4_addr : verdict; flags interval; elements = {{ 198.51.100.{i} : accept, 192.0.2.0/30 : drop }} }}
-\tmap pairs_verdicts {{ type ipv4_addr . inet_service : verdict; flags interval; elements = {{ 192.0.2.0/29 . 20-60 : drop, 198.51.100.0/28 . 1024-65535 : accept }} }}
-\tmap marked {{ type ipv4_addr : mark; flags interval; elements = {{ 192.0.2.0/30 : 0x1, 192.0.2.{h}0-192.0.2.{h}9 : 0x2, 198.51.100.{i} : 0x13 }} }}
-\tmap counted_verdicts {{ type inet_service : verdict; counter; elements = {{ 22 : continue, 80 : drop, 443 : accept }} }}
+\tmap verdicts {{ type ipv4_addr : verdict; flags interval; elements = {{ 198.51.100.{i} : accept, 192.0.2.0/30 : drop{verdicts} }} }}
+\tmap pairs_verdicts {{ type ipv4_addr . inet_service : verdict; flags interval; elements = {{ 192.0.2.0/29 . 20-60 : drop, 198.51.100.0/28 . 1024-65535 : accept{pairs_verdicts} }} }}
+\tmap marked {{ type ipv4_addr : mark; flags interval; elements = {{ 192.0.2.0/30 : 0x1, 192.0.2.{h}0-192.0.2.{h}9 : 0x2, 198.51.100.{i} : 0x13{marked} }} }}
+\tmap counted_verdicts {{ type inet_service : verdict; counter; elements = {{ 22 : continue, 80 : drop, 443 : accept{counted} }} }}
 "
     )
 }

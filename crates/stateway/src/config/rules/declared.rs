@@ -1,0 +1,138 @@
+//! What older versions of nft (1.0.6 among them) tell of a set in their own syntax and not in JSON:
+//! that it joins its ranges, that packets may change it, and expressions in the place of types.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+
+/// The beginning of a set and of a map in nft's JSON, up to the family.
+const BEGINS: [&str; 2] = [r#"{"set": {"#, r#"{"map": {"#];
+/// The first field of a set in nft's JSON.
+const FAMILY: &str = r#""family": ""#;
+/// A set joins its ranges, as newer versions of nft say it in JSON.
+const MERGES: &str = r#""auto-merge": true, "#;
+
+/// The properties of a set that its JSON lacks.
+#[derive(Default)]
+struct Declared<'a> {
+    merges: bool,
+    is_dynamic: bool,
+    /// The expressions of the key and of a map's data.
+    typeof_: Option<&'a str>,
+}
+
+impl Declared<'_> {
+    /// The properties as fields in JSON, each with a comma behind it. `told` says that the JSON has
+    /// `auto-merge` by itself.
+    fn fields(&self, told: bool) -> String {
+        let mut fields = String::new();
+        if self.merges && !told {
+            fields += MERGES;
+        }
+        if self.is_dynamic {
+            fields += r#""dynamic": true, "#;
+        }
+        if let Some(of) = self.typeof_ {
+            let parts: Vec<&str> = of.split(" : ").collect();
+            fields += &format!(r#""typeof": {}, "#, json!(parts));
+        }
+        fields
+    }
+}
+
+/// The JSON of a ruleset with these properties of its sets and maps. `declared` are their
+/// declarations in nft's own syntax.
+pub(super) fn with_declared(json: Vec<u8>, declared: &str) -> Vec<u8> {
+    let declared = read(declared);
+    let Ok(text) = str::from_utf8(&json) else { return json };
+    let told = text.contains(MERGES.trim_end_matches(", "));
+    let mut whole = String::with_capacity(text.len() + 64 * declared.len());
+    let mut rest = text;
+    // A quotation mark inside a text has a backslash in front, so none of these is in one.
+    while let Some(at) = BEGINS.iter().filter_map(|begin| rest.find(begin)).min() {
+        let (before, object) = rest.split_at(at + BEGINS[0].len());
+        whole.push_str(before);
+        let mut words = object.strip_prefix(FAMILY).unwrap_or_default().split('"');
+        let family = words.next().unwrap_or_default();
+        let name = words.by_ref().skip_while(|word| *word != "name").nth(2).unwrap_or_default();
+        let table = words.skip_while(|word| *word != "table").nth(2).unwrap_or_default();
+        if let Some(set) = declared.get(&(family, table, name)) {
+            whole.push_str(&set.fields(told));
+        }
+        rest = object;
+    }
+    whole.push_str(rest);
+    whole.into_bytes()
+}
+
+/// The sets and maps by family, table and name.
+fn read(declared: &str) -> HashMap<(&str, &str, &str), Declared<'_>> {
+    let mut found: HashMap<_, Declared<'_>> = HashMap::new();
+    let (mut table, mut place) = (None, None);
+    for line in declared.lines().map(str::trim) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match *words.as_slice() {
+            ["table", family, name, "{"] => table = Some((family, name)),
+            ["set" | "map", name, "{"] => {
+                place = table.map(|(family, table)| (family, table, name));
+            }
+            _ => {}
+        }
+        let Some(place) = place else { continue };
+        match *words.as_slice() {
+            ["auto-merge"] => found.entry(place).or_default().merges = true,
+            ["flags", flags] if flags.split(',').any(|flag| flag == "dynamic") => {
+                found.entry(place).or_default().is_dynamic = true;
+            }
+            ["typeof", ..] => {
+                found.entry(place).or_default().typeof_ = line.strip_prefix("typeof ");
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_get_the_properties_that_their_json_lacks_and_no_others() {
+        let object = |kind: &str, family: &str, name: &str, table: &str| {
+            format!(
+                r#"{{"{kind}": {{"family": "{family}", "name": "{name}", "table": "{table}", "type": "ipv4_addr", "comment": "a \"set\": {{\"family\": \"inet\""}}}}"#
+            )
+        };
+        let all = [
+            object("set", "inet", "a", "t"),
+            object("set", "inet", "b", "t"),
+            object("set", "ip", "a", "t"),
+            object("map", "inet", "m", "t"),
+        ];
+        let json = format!(r#"{{"nftables": [{}]}}"#, all.join(", "));
+        let declared = "table inet t {\n\tset a {\n\t\ttype ipv4_addr\n\t\tflags interval\n\t\t\
+             auto-merge\n\t}\n\tset b {\n\t\ttype ipv4_addr\n\t\tflags dynamic,timeout\n\t\t\
+             comment \"auto-merge\"\n\t}\n}\ntable ip t {\n\tset a {\n\t\ttype ipv4_addr\n\t}\n}\n\
+             table inet t {\n\tmap m {\n\t\ttypeof iifname . ip saddr : ct zone\n\t}\n}\n";
+        let text = String::from_utf8(with_declared(json.clone().into_bytes(), declared)).unwrap();
+        let of_map = r#""typeof": ["iifname . ip saddr","ct zone"], "#;
+        for (fields, place) in [
+            (MERGES, r#"{"set": {*"family": "inet", "name": "a", "table": "t""#),
+            (r#""dynamic": true, "#, r#"{"set": {*"family": "inet", "name": "b""#),
+            (of_map, r#"{"map": {*"family": "inet", "name": "m""#),
+        ] {
+            assert!(text.contains(&place.replace('*', fields)), "{fields}: {text}");
+            assert_eq!(text.matches(fields).count(), 1);
+        }
+        let bare = [MERGES, r#""dynamic": true, "#, of_map]
+            .iter()
+            .fold(text.clone(), |text, fields| text.replace(fields, ""));
+        assert_eq!(bare, json);
+        // A newer nft has told it itself.
+        let newer = json.replacen(r#"{"set": {"#, &format!("{}{MERGES}", r#"{"set": {"#), 1);
+        let newer = String::from_utf8(with_declared(newer.into_bytes(), declared)).unwrap();
+        assert_eq!(newer.matches(MERGES).count(), 1);
+        assert_eq!(with_declared(json.clone().into_bytes(), ""), json.as_bytes());
+    }
+}
