@@ -8,7 +8,7 @@ use crate::Timestamp;
 /// Ends of things that wait for a look, at most.
 const ENDS_MAX: usize = 4096;
 
-/// What a peer hears of a thing.
+/// The words in which a peer hears of a thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told<R> {
     /// It has this state.

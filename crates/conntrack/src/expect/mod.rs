@@ -95,7 +95,7 @@ struct Book {
     calls: Calls,
     ids: CallIds,
     media: announced_ports::Media,
-    /// What a peer has to hear of, and what it owns.
+    /// The changes that a peer has to hear of, and the things that it owns.
     journal: Journal<Item, AnnouncementRecord>,
     /// The last change that a peer was told of.
     told: u64,

@@ -44,7 +44,7 @@ pub struct Sync {
     pub unacknowledged: u64,
     /// Connections here that the peer owns.
     pub copies: u64,
-    /// What connections have announced and elements of sets, here, that the peer owns.
+    /// Announcements of connections and elements of sets here that the peer owns.
     #[serde(default)]
     pub shared_copies: u64,
     /// Counts since the start.

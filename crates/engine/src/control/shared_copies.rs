@@ -22,7 +22,7 @@ const ELEMENTS: usize = 1024;
 pub enum SharedChange {
     /// It has this state.
     State(SharedRecord, Origin),
-    /// What the record names has ended. If it is true, only a copy ends.
+    /// The thing that the record names has ended. If it is true, only a copy ends.
     End(SharedRecord, bool),
 }
 
@@ -47,7 +47,7 @@ impl Default for SharedCursor {
 /// A piece of all that is shared.
 #[derive(Debug)]
 pub struct SharedPiece<T> {
-    /// What is in it.
+    /// The things in it.
     pub things: Vec<T>,
     /// The start of the next piece; `None` if this was the last.
     pub rest: Option<SharedCursor>,

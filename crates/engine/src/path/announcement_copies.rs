@@ -20,7 +20,7 @@ const PIECE: usize = 64;
 pub enum AnnouncementChange {
     /// It has this state.
     State(AnnouncementRecord, Origin),
-    /// What the record names has ended. If it is true, only a copy ends.
+    /// The thing that the record names has ended. If it is true, only a copy ends.
     End(AnnouncementRecord, bool),
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Shard {
     tallies: Vec<Tally>,
     /// The operator's comments, by number of the element.
     comments: BTreeMap<u32, Box<str>>,
-    /// What a peer has to hear of.
+    /// The changes that a peer has to hear of.
     journal: Journal,
 }
 

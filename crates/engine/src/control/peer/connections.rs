@@ -78,7 +78,7 @@ pub trait Connections {
         0
     }
 
-    /// What workers share beside their tables. Tables of others have no such things.
+    /// The things that workers share beside their tables. Tables of others have none.
     fn shared_things(&self) -> Option<&dyn SharedThings> {
         None
     }

@@ -68,7 +68,7 @@ pub(super) struct Copies {
     counters: CopyCounters,
     /// Records were refused because their zones are not configured here.
     lacks_zones: bool,
-    /// What the peer's workers share.
+    /// Copies of the things that the peer's workers share.
     shared: SharedCopies,
 }
 

@@ -1,4 +1,4 @@
-//! What connections have announced and elements of sets, at two gateways.
+//! Announcements of connections and elements of sets, at two gateways.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -76,7 +76,7 @@ fn media_that_was_announced_at_the_active_gateway_passes_at_the_other_one() {
     assert_eq!(expected(&pair, 1), [7000, 7001]);
     assert_eq!(pair.nodes[1].peer.shared_copies(), 2);
 
-    // What is used up ends at both.
+    // An expectation that is used up ends at both.
     pair.datagram(0, 7001, true, b"control");
     pair.pass(5 * MILLISECOND);
     assert_eq!((expected(&pair, 0), expected(&pair, 1)), (vec![7000], vec![7000]));

@@ -36,7 +36,7 @@ enum Telling {
     Shared(Told<SharedRecord>),
 }
 
-/// The place that a bulk transfer reads next. What connections have announced comes behind them.
+/// The place that a bulk transfer reads next. Announcements come behind connections.
 #[derive(Clone, Copy)]
 enum Place {
     /// In a bucket.
@@ -46,7 +46,7 @@ enum Place {
     End,
 }
 
-/// What a bulk transfer has still to read.
+/// The part of a bulk transfer that is still to be read.
 struct Scan {
     next: Place,
     /// Things that were read and not taken in yet.

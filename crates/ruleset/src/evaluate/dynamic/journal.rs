@@ -1,4 +1,4 @@
-//! What a peer has to hear of the elements of a shard, and which of them the peer owns.
+//! The changes of the elements of a shard for a peer, and which elements the peer owns.
 
 use std::time::Duration;
 
