@@ -6,7 +6,7 @@ use super::entry::Entry;
 use super::slab::Slab;
 use super::{Cursor, Table, report};
 use crate::connection::Status;
-use crate::replication::COPY_KEPT;
+use crate::expect::COPY_KEPT;
 use crate::{Change, ConnectionId, Context, EventKind, Interfaces, Replication};
 
 /// The node that owns a connection.

@@ -44,6 +44,9 @@ pub struct Sync {
     pub unacknowledged: u64,
     /// Connections here that the peer owns.
     pub copies: u64,
+    /// Announcements of connections and elements of sets here that the peer owns.
+    #[serde(default)]
+    pub shared_copies: u64,
     /// Counts since the start.
     pub counters: BTreeMap<String, u64>,
 }
@@ -145,6 +148,7 @@ impl Sync {
             staleness_ms: status.staleness.map(|it| it.as_secs_f64() * 1000.0),
             unacknowledged: status.unacknowledged_records,
             copies: peer.copies() as u64,
+            shared_copies: peer.shared_copies() as u64,
             counters: counters(peer, &status, deferral),
         }
     }
@@ -168,6 +172,14 @@ fn counters(
         ("records_malformed", copies.malformed),
         ("records_too_long", supply.too_long),
         ("lost_ends", supply.lost_ends),
+        ("shared_made", copies.shared.made),
+        ("shared_changed", copies.shared.changed),
+        ("shared_ended", copies.shared.ended),
+        ("shared_news", copies.shared.news),
+        ("shared_stale", copies.shared.stale),
+        ("shared_malformed", copies.shared.malformed),
+        ("shared_clashes_lost", copies.shared.clashes_lost),
+        ("shared_clashes_won", copies.shared.clashes_won),
         ("deferred_packets", deferral.deferred),
         ("deferred_acknowledged", deferral.acknowledged),
         ("deferred_timed_out", deferral.timed_out),
@@ -186,6 +198,9 @@ fn counters(
     .into();
     for (refusal, count) in &copies.refused {
         all.insert(format!("copies_refused_{}", refusal.name()), *count);
+    }
+    for (refusal, count) in &copies.shared.refused {
+        all.insert(format!("shared_refused_{}", refusal.name()), *count);
     }
     all
 }

@@ -26,6 +26,7 @@ pub mod rule_elements;
 pub mod rule_loading;
 pub mod selection;
 pub mod setting_changes;
+pub mod shared_copies;
 pub mod stepped;
 pub mod translation_addresses;
 pub mod views;

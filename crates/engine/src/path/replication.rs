@@ -92,6 +92,8 @@ pub struct CopyReport {
     pub kept: Vec<KeyedPacket>,
     /// Connections of this node that those of the peer have prevailed over.
     pub given_up: u64,
+    /// Key and sender of the originators' packets of the connections that were made.
+    pub opened: Vec<KeyedPacket>,
 }
 
 impl CopyReport {
@@ -103,6 +105,7 @@ impl CopyReport {
         self.refused.extend(other.refused);
         self.kept.extend(other.kept);
         self.given_up += other.given_up;
+        self.opened.extend(other.opened);
     }
 }
 
@@ -231,13 +234,17 @@ impl PacketPath {
                 continue;
             }
             match self.apply_one(home, &change, hash, now) {
-                Ok(Done::Made) => report.made += 1,
+                Ok(Done::Made) => {
+                    report.made += 1;
+                    report.opened.push(original);
+                }
                 Ok(Done::Changed) => report.changed += 1,
                 Ok(Done::Ended(ended)) => report.ended += u64::from(ended),
                 Ok(Done::Kept) => report.kept.push(original),
                 Ok(Done::GivenUp(count)) => {
                     report.changed += 1;
                     report.given_up += count;
+                    report.opened.push(original);
                 }
                 Err(NotDone::Refused(refusal)) => report.refused.push((change, refusal)),
                 Err(NotDone::Later) => {

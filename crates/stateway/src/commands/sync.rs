@@ -61,6 +61,7 @@ fn show(sync: &Sync, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("staleness    {staleness}"))?;
     out.line(format_args!("not acknowledged  {}", count(sync.unacknowledged)))?;
     out.line(format_args!("copies here  {}", count(sync.copies)))?;
+    out.line(format_args!("announced or in sets, here  {}", count(sync.shared_copies)))?;
     out.line(format_args!("term         {}", sync.term))?;
     for (name, value) in sync.counters.iter().filter(|(_, value)| **value > 0) {
         out.line(format_args!("  {name:<28} {}", count(*value)))?;
