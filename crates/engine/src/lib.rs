@@ -19,6 +19,7 @@ pub use control::gateway::{CpuSource, Gateway, system_cpus};
 pub use control::host_chains::{KernelChains, kernel_chains};
 pub use control::host_guard::{FromHost, HostGuard};
 pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters, rules_likeness};
+pub use control::pfsync::{Carried, Pfsync, PfsyncCounters, Unmapped};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::record::{Record, RecordRefusal};
@@ -27,6 +28,7 @@ pub use control::route_keeper::host_addresses;
 pub use control::rule_elements::ChangeElementsError;
 pub use control::rule_loading::{LoadRulesError, RulesView, wall_clock};
 pub use control::setting_changes::ChangeTunableError;
+pub use control::state_sync::StateSync;
 pub use control::stepped::Unthreaded;
 pub use control::views::{
     DroppedPacket, PortStatus, RulesStatus, Status, WorkerStatus, ZoneStatus,

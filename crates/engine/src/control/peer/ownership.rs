@@ -64,7 +64,7 @@ pub(super) struct Claim {
 
 /// The way in which all connections of a node get another owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passing {
+pub enum Passing {
     /// This node owns those of the peer from now on.
     Adopting,
     /// The peer owns those of this node from now on.
@@ -73,7 +73,7 @@ pub(super) enum Passing {
 
 /// How far connections have got another owner.
 #[derive(Debug)]
-pub(super) struct Sweep {
+pub struct Sweep {
     pub passing: Passing,
     bucket: u16,
     from: Cursor,
