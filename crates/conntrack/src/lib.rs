@@ -43,8 +43,9 @@ pub use fault::Faults;
 pub use flow::codec::{DecodeError, Millis};
 pub use proto::{TimeoutPolicy, Timeouts, TrackingCause};
 pub use record::{
-    Batch, ConnectionRecord, ImportRefusal, LONGEST_RECORD, RecordFileError, RecordFileReader,
-    RecordFileWriter, decode_flow, encode_flow, end_of_export, push_to_batch, whole_records,
+    Batch, ConnectionRecord, ImportRefusal, LONGEST_RECORD, Outline, OutlineState, RecordFileError,
+    RecordFileReader, RecordFileWriter, Untold, decode_flow, encode_flow, end_of_export,
+    push_to_batch, whole_records,
 };
 pub use replication::{Change, ENDS_MAX, Replication};
 pub use settings::Settings;

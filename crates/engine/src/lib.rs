@@ -21,6 +21,7 @@ pub use control::host_guard::{FromHost, HostGuard};
 pub use control::peer::{
     Connections, CopyCounters, Peer, Role, SharedCounters, SupplyCounters, rules_likeness,
 };
+pub use control::pfsync::{Carried, Pfsync, PfsyncCounters, Unmapped};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::record::{Record, RecordRefusal, SharedRecord};
@@ -32,6 +33,7 @@ pub use control::setting_changes::ChangeTunableError;
 pub use control::shared_copies::{
     SharedChange, SharedCursor, SharedOutcome, SharedPiece, SharedThings,
 };
+pub use control::state_sync::StateSync;
 pub use control::stepped::Unthreaded;
 pub use control::views::{
     DroppedPacket, PortStatus, RulesStatus, Status, WorkerStatus, ZoneStatus,

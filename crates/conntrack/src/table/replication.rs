@@ -165,6 +165,18 @@ impl Table {
         }
     }
 
+    /// This node owns the connection whose originator sends such packets from now on, and the peer
+    /// hears so. False if there is none.
+    pub fn own_original(
+        &mut self,
+        original: &KeyedPacket,
+        hash: u64,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let slot = self.slot_of_original(original, hash);
+        slot.map(|slot| self.set_own(ConnectionId(slot), context)).is_some()
+    }
+
     fn slot_of_original(&self, original: &KeyedPacket, hash: u64) -> Option<u32> {
         self.slot_of(&original.key, hash).filter(|slot| self.original(*slot) == *original)
     }

@@ -36,6 +36,8 @@ pub enum CopyChange {
     News(Box<ConnectionRecord>),
     /// This node owns it, and a packet that came to the peer or the peer's operator has ended it.
     EndNews(KeyedPacket),
+    /// This node owns it, although it has given it away.
+    Keep(KeyedPacket),
 }
 
 impl CopyChange {
@@ -43,7 +45,7 @@ impl CopyChange {
     pub fn original(&self) -> KeyedPacket {
         match self {
             Self::State { record, .. } | Self::News(record) => record.original(),
-            Self::End(original) | Self::EndNews(original) => *original,
+            Self::End(original) | Self::EndNews(original) | Self::Keep(original) => *original,
         }
     }
 }
@@ -292,6 +294,10 @@ impl PacketPath {
             }
             CopyChange::EndNews(_) => {
                 Ok(Done::Ended(connections.end_original(&original, hash, &mut context)))
+            }
+            CopyChange::Keep(_) => {
+                connections.own_original(&original, hash, &mut context);
+                Ok(Done::Changed)
             }
             CopyChange::State { record, prevails: false }
                 if connections.owner_of(&record.original(), hash) == Some(Owner::This) =>

@@ -45,6 +45,10 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
 
 /// The state of sync for people.
 fn show(sync: &Sync, out: &mut Output) -> anyhow::Result<()> {
+    if let (Some(version), Some(hostid)) = (sync.pfsync_version, sync.hostid) {
+        out.line(format_args!("protocol     pfsync, version {version}"))?;
+        out.line(format_args!("hostid       {hostid:#010x}"))?;
+    }
     out.line(format_args!("role         {}", sync.role))?;
     out.line(format_args!("peer         {}", peer_of(sync)))?;
     out.line(format_args!("agreement    {}", sync.agreement))?;

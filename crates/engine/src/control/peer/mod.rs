@@ -6,7 +6,7 @@
 
 mod connections;
 mod copies;
-mod ownership;
+pub(super) mod ownership;
 mod shared;
 mod supply;
 

@@ -66,7 +66,7 @@ pub(super) struct Claim {
 
 /// The way in which all connections of a node get another owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passing {
+pub enum Passing {
     /// This node owns those of the peer from now on.
     Adopting,
     /// The peer owns those of this node from now on.
@@ -75,7 +75,7 @@ pub(super) enum Passing {
 
 /// Something that was given away.
 #[derive(Debug)]
-pub(super) enum Given {
+pub enum Given {
     /// Key and sender of the packets of a connection's originator.
     Connection(KeyedPacket),
     /// Something that workers share.
@@ -84,7 +84,7 @@ pub(super) enum Given {
 
 /// How far connections have got another owner, and then what workers share.
 #[derive(Debug)]
-pub(super) struct Sweep {
+pub struct Sweep {
     pub passing: Passing,
     bucket: u16,
     from: Cursor,
@@ -96,6 +96,11 @@ impl Sweep {
     pub fn new(passing: Passing) -> Self {
         let shared = Some(SharedCursor::default());
         Self { passing, bucket: 0, from: Cursor::default(), shared }
+    }
+
+    /// For peers that know of connections alone.
+    pub fn of_connections(passing: Passing) -> Self {
+        Self { shared: None, ..Self::new(passing) }
     }
 
     /// Goes on. Shows those that are given away to `each`. True at the end.
