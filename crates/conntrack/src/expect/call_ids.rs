@@ -90,11 +90,11 @@ impl Announcements for Expectations {
         let others = (0..TRIES).map(|step| own.wrapping_add(step));
         let known = others.into_iter().find(|&known| !ids.taken.contains_key(&(way, known)))?;
         let of_end = |id: &&CallId| id.end == end;
-        if ids.of_master.get(master).is_some_and(|ids| ids.iter().filter(of_end).count() >= IDS) {
-            if let Some(id) = ids.forget_first(master, |id| id.end == end) {
-                let name = || AnnouncementRecord(Announcement::CallId { master: *master, id });
-                journal.note_end(&Item::CallId(id.way, id.known), name);
-            }
+        if ids.of_master.get(master).is_some_and(|ids| ids.iter().filter(of_end).count() >= IDS)
+            && let Some(id) = ids.forget_first(master, |id| id.end == end)
+        {
+            let name = || AnnouncementRecord(Announcement::CallId { master: *master, id });
+            journal.note_end(&Item::CallId(id.way, id.known), name);
         }
         ids.taken.insert((way, known), *master);
         ids.of_master.entry(*master).or_default().push(CallId { end, own, known, way });
