@@ -91,6 +91,51 @@ fn chains_of_the_host_are_told_that_the_kernel_lacks() {
 }
 
 #[test]
+fn chains_of_prerouting_that_may_drop_are_told_that_the_kernel_lacks() {
+    let chain = |name: &str, hook: &str, policy: &str| {
+        format!(
+            r#"{{"chain": {{"family": "ip", "table": "t", "name": "{name}", "handle": 2,
+                "type": "filter", "hook": "{hook}", "prio": -300, "policy": "{policy}"}}}}"#
+        )
+    };
+    let rule = |chain: &str, expr: &str| {
+        format!(
+            r#"{{"rule": {{"family": "ip", "table": "t", "chain": "{chain}", "handle": 9,
+                "expr": [{expr}]}}}}"#
+        )
+    };
+    let objects = [
+        r#"{"table": {"family": "ip", "name": "t", "handle": 1}}"#.to_owned(),
+        chain("closed", "prerouting", "drop"),
+        chain("open", "prerouting", "accept"),
+        chain("jumps", "prerouting", "accept"),
+        chain("forward", "forward", "drop"),
+        r#"{"chain": {"family": "ip", "table": "t", "name": "bans", "handle": 3}}"#.to_owned(),
+        rule("open", r#"{"notrack": null}"#),
+        rule("jumps", r#"{"jump": {"target": "bans"}}"#),
+        rule("bans", r#"{"drop": null}"#),
+    ];
+    let document = format!(r#"{{"nftables": [{}]}}"#, objects.join(", "));
+    let book = RuleBook::read(document.into_bytes(), Options::default(), 7).unwrap();
+    let told = |kernel: Option<&[HostChain]>| -> Vec<_> {
+        let chains = book.host_chains(kernel).into_iter();
+        chains.map(|it| (it.place, it.text, it.is_there, it.runs_here)).collect()
+    };
+    let place = |name: &str| format!("ip t chain {name}");
+    let closed = "hook prerouting, policy drop".to_owned();
+    let jumps = "hook prerouting, policy accept".to_owned();
+    let known = book.ruleset().host_chains()[..1].to_vec();
+    assert_eq!(
+        told(Some(&known)),
+        [(place("closed"), closed, Some(true), true), (place("jumps"), jumps, Some(false), true)]
+    );
+    let look = super::KernelLook { chains: book.host_chains(Some(&known)), source_warning: None };
+    let warnings = look.warnings();
+    let warning = "NOBODY RUNS ip t chain jumps (hook prerouting, policy accept) FOR THIS HOST: ";
+    assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{warnings:?}");
+}
+
+#[test]
 fn a_problem_shows_its_rule() {
     let document: &[u8] = br#"{"nftables": [
         {"table": {"family": "ip", "name": "t", "handle": 1}},

@@ -119,7 +119,7 @@ impl HostFilter {
             base("host", HookPoint::Prerouting, priority, host),
             chain("translated", self.translated_rules()),
             chain("sources", self.sources_rules()),
-            chain("former", opens_or_belongs_to_host()),
+            chain("former", opens_or_belongs_to_host(self.expects)),
         ]);
         if self.redirects_any() {
             let translated = Match::some_of(Field::TrackStatus, DESTINATION_TRANSLATED);
@@ -406,12 +406,14 @@ fn replies_to_kernel() -> Rule {
     Rule::new([translated, Match::is(Field::TrackWay, REPLY)], Verdict::Accept)
 }
 
-/// Accepts packets that open a connection of the host, or belong to a socket of it.
-fn opens_or_belongs_to_host() -> Vec<Rule> {
+/// Accepts packets that open a connection of the host, or belong to a socket of it. `expects` says
+/// that the gateway may take a connection to any port, so that the host gets only those to its sockets.
+fn opens_or_belongs_to_host(expects: bool) -> Vec<Rule> {
+    let to_socket = expects.then(comes_to_socket);
     vec![
         // Other protocols can not be told apart, and the host does not refuse their packets.
         Rule::new([Match::none_of(Field::Protocol, [TCP, UDP])], Verdict::Accept),
-        Rule::new(opens_tcp(), Verdict::Accept),
+        Rule::new(opens_tcp().into_iter().chain(to_socket), Verdict::Accept),
         Rule::new([Match::is(Field::Protocol, UDP), comes_to_socket()], Verdict::Accept),
         waits_for_anybody(),
         Rule::new([belongs_to_socket()], Verdict::Accept),

@@ -53,6 +53,17 @@ fn packets_of_former_rules_go_to_a_chain_that_spares_the_host() {
     assert_eq!(rules(&former, "translated"), jumps);
 }
 
+#[test]
+fn former_rules_let_no_connection_in_that_a_current_rule_may_take() {
+    let former = HostFilter { formerly_forwarded: vec![port(80)], ..filter([]) };
+    let vague = HostFilter { expects: true, ..former.clone() };
+    let opens =
+        |more: Option<Match>| Rule::new(opens_tcp().into_iter().chain(more), Verdict::Accept);
+    assert!(rules(&former, "former").contains(&opens(None)));
+    assert!(!rules(&vague, "former").contains(&opens(None)));
+    assert!(rules(&vague, "former").contains(&opens(Some(comes_to_socket()))));
+}
+
 /// The match on an input interface with one of these numbers.
 fn by(numbers: &[u128]) -> Match {
     Match::one_of(Field::InputIndex, numbers.iter().copied())

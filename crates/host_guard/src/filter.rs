@@ -20,7 +20,8 @@ pub struct HostFilter {
     pub interfaces: Vec<Interface>,
     /// The numbers of the interfaces that stand on one of these, such as VLANs, in order.
     pub stacked: Vec<u32>,
-    /// Helpers may expect connections at these addresses.
+    /// The gateway may take a connection to any port: helpers expect connections, or rules translate
+    /// packets that can not be described.
     pub expects: bool,
     /// The numbers of those of these interfaces that are bridges of the kernel, in order, and the
     /// station of each.

@@ -34,7 +34,8 @@
 //!   the host's own connections pass.
 //! - addresses and ports whose destination a former rule translated, unless the packet opens a
 //!   connection or belongs to a socket of the host. The gateway may still translate it, because
-//!   connections stay when rules change.
+//!   connections stay when rules change. Where the gateway may take a connection to any port, a packet
+//!   that opens one needs a socket of the host too.
 //!
 //! The kernel itself applies rules that redirect packets to the host or translate to one of its
 //! addresses. So the table lets through all packets that such a rule may match, by interface,

@@ -123,7 +123,8 @@ impl HostFilter {
             let is_translated =
                 is_translated.into_iter().any(|it| it.contains(&packet.destination.ip()));
             match packet.opens {
-                true => is_translated && !is_former && (self.expects || !to_service),
+                true if self.expects => is_translated || is_former,
+                true => is_translated && !is_former && !to_service,
                 false => is_translated || is_former,
             }
         };

@@ -83,6 +83,9 @@ fn packets_of_forwards_are_kept_and_those_that_open_connections_to_former_ones_a
     }
     assert_eq!(former.kept(&to_forwarded(false)), Some(LinkId(4)));
     assert_eq!(former.kept(&to_forwarded(true)), None);
+    // A current rule may take any connection.
+    let vague = HostFilter { expects: true, ..former };
+    assert_eq!(vague.kept(&to_forwarded(true)), Some(LinkId(4)));
     // The rule is about a name that the interface had before.
     let mut renamed = now;
     renamed.interfaces[1].follow(&PortLink { link: Some(LinkId(4)), name: "wan9".into() });

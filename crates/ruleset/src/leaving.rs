@@ -2,9 +2,9 @@
 
 use wire::Family;
 
+use crate::arrivals::of_table;
 use crate::elements::Element;
 use crate::field::Field;
-use crate::hook::TableFamily;
 use crate::kind::Interval;
 use crate::model::{Item, Nat, Rule, ValidRuleset};
 
@@ -56,11 +56,7 @@ impl ValidRuleset {
             sources.clear();
         }
         let sources = sources.into_iter().flatten().collect();
-        let family = nat.family.or(match self.chains[rule.chain.index()].family {
-            TableFamily::Inet => None,
-            TableFamily::Ip => Some(Family::V4),
-            TableFamily::Ip6 => Some(Family::V6),
-        });
+        let family = nat.family.or(of_table(self.chains[rule.chain.index()].family));
         Leaving { family, outputs: of(Field::Output), inputs: of(Field::Input), sources }
     }
 

@@ -36,6 +36,7 @@
 //! - *Sets that rules fill* are shared, in shards behind locks. Only packets of rules that ask for
 //!   them take a lock.
 
+mod arrivals;
 mod attached;
 mod compile;
 mod contents;

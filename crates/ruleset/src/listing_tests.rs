@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 
 /// No remarks.
-const BARE: HostRemark<'_> = &|_, _, _| "";
+const BARE: HostRemark<'_> = &|_, _, _, _| "";
 
 #[test]
 fn a_remark_stands_beside_each_chain_about_the_host_and_no_other() {
@@ -15,7 +15,7 @@ fn a_remark_stands_beside_each_chain_about_the_host_and_no_other() {
     let document = json!({"nftables": [{"table": {"family": "inet", "name": "t", "handle": 1}},
         chain("in", Some("input")), chain("out", Some("output")), chain("f", Some("forward")),
         chain("plain", None)]});
-    let of_host = |family: &str, table: &str, chain: &str| match (family, table, chain) {
+    let of_host = |family: &str, table: &str, chain: &str, _: &str| match (family, table, chain) {
         ("inet", "t", "in") => "not ours",
         _ => "",
     };

@@ -95,7 +95,7 @@ pub struct Parts {
     pub(crate) timeouts: Vec<TimeoutObject>,
     pub(crate) syn_proxies: Vec<SynProxy>,
     pub(crate) generators: Vec<Generator>,
-    /// Chains of hooks that only the kernel has.
+    /// Chains that only the kernel can run for the host.
     pub(crate) host_chains: Vec<HostChain>,
     /// Base chains of each hook in the order of evaluation.
     pub(crate) bases: [Vec<ChainId>; Hook::ALL.len()],
@@ -133,7 +133,7 @@ impl ValidRuleset {
     }
 
     /// Chains about the host's own traffic that refuse or change some of it. Only the kernel can
-    /// run them.
+    /// run them for the host. Those of prerouting are judged here too, for what is forwarded.
     pub fn host_chains(&self) -> &[HostChain] {
         &self.host_chains
     }
@@ -177,7 +177,8 @@ pub struct Base {
     pub accepts: bool,
 }
 
-/// A base chain of the hooks `input` or `output`, which are about the host's own traffic.
+/// A base chain of the hooks `input` or `output`, which are about the host's own traffic, or of
+/// `prerouting`, which is about that too.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostChain {
     /// Family of its table, as nftables writes it.
@@ -186,7 +187,7 @@ pub struct HostChain {
     pub table: String,
     /// Name.
     pub name: String,
-    /// `input` or `output`.
+    /// `input`, `output` or `prerouting`.
     pub hook: String,
     /// What becomes of packets that no rule decides: `accept` or `drop`.
     pub policy: String,

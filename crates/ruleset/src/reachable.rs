@@ -1,13 +1,40 @@
 //! The rules that packets can reach.
 
-use crate::model::{Item, Parts, Rule, RuleId, Verdict};
+use crate::model::{ChainId, Item, Parts, Rule, RuleId, Verdict};
 
 impl Parts {
     /// The rules that packets can reach, with the elements that sets have now. Others wait for an
     /// element that leads to their chain.
     pub(crate) fn reachable_rules(&self) -> impl Iterator<Item = (RuleId, &Rule)> {
+        let is_reachable = self.chains_from(self.bases.iter().flatten().copied().collect());
+        let rules = (0..).map(RuleId).zip(&self.rules);
+        rules.filter(move |(_, rule)| is_reachable[rule.chain.index()])
+    }
+
+    /// True if packets that come to a base chain may be dropped or refused there, with the elements
+    /// that sets have now.
+    pub(crate) fn may_drop(&self, base: ChainId) -> bool {
+        let drops = |item: &Item| match item {
+            Item::Verdict(verdict) => *verdict == Verdict::Drop,
+            Item::Reject(_) => true,
+            Item::VerdictMap { map, .. } => {
+                let mut elements = self.sets[map.index()].elements.iter();
+                elements.any(|element| element.verdict() == Some(Verdict::Drop))
+            }
+            _ => false,
+        };
+        let chain = &self.chains[base.index()];
+        let reached = self.chains_from(vec![base]);
+        chain.base.is_some_and(|base| !base.accepts)
+            || self
+                .rules
+                .iter()
+                .any(|rule| reached[rule.chain.index()] && rule.items.iter().any(drops))
+    }
+
+    /// For each chain, whether packets that come to one of these can reach it.
+    fn chains_from(&self, mut open: Vec<ChainId>) -> Vec<bool> {
         let mut is_reachable = vec![false; self.chains.len()];
-        let mut open: Vec<_> = self.bases.iter().flatten().copied().collect();
         while let Some(chain) = open.pop() {
             if std::mem::replace(&mut is_reachable[chain.index()], true) {
                 continue;
@@ -30,7 +57,6 @@ impl Parts {
                 }
             }
         }
-        let rules = (0..).map(RuleId).zip(&self.rules);
-        rules.filter(move |(_, rule)| is_reachable[rule.chain.index()])
+        is_reachable
     }
 }

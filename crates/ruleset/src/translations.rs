@@ -1,10 +1,12 @@
 //! The translations of a ruleset, as far as they are known without a packet.
 
+use std::collections::HashSet;
+
 use wire::Family;
 
+use crate::arrivals::{limited, of_table};
 use crate::elements::Element;
 use crate::field::{Field, Guard};
-use crate::hook::TableFamily;
 use crate::kind::Interval;
 use crate::leaving::Leaving;
 use crate::model::{Item, Key, Load, Nat, NatKind, NatOperand, Rule, SetId, ValidRuleset};
@@ -16,6 +18,9 @@ const NFPROTO_IPV6: u128 = 10;
 /// The largest number of kinds of packets into which the packets of one rule are split, where it
 /// does no harm to name too many packets.
 const MAX_PARTS: usize = 64;
+
+/// The largest number of rules that are warned of one by one.
+const MAX_WARNINGS: usize = 8;
 
 /// A summary of the translations of a ruleset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +39,9 @@ pub struct Translations {
     pub destinations: Vec<Forwarded>,
     /// Rules whose packets may end at the host.
     pub ends: Vec<Ending>,
-    /// Indices of rules whose packets can not be described. Such a rule translates destinations,
-    /// names no address and no port, and has conditions that [`Forwarded`] does not express. Its
-    /// packets are not among `destinations`.
+    /// Indices of rules whose packets can not all be described. Such a rule translates destinations.
+    /// Neither it nor the rules that lead to it name an address or a port, and it has conditions that
+    /// [`Forwarded`] does not express. Those packets are not among `destinations`.
     pub vague: Vec<usize>,
 }
 
@@ -66,7 +71,7 @@ pub enum EndsAt {
 }
 
 /// Packets whose destination a rule may translate: those that meet all these conditions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Forwarded {
     /// Family; `None`: both.
     pub family: Option<Family>,
@@ -115,44 +120,98 @@ impl ValidRuleset {
     /// A summary of its translations.
     pub fn translations(&self) -> Translations {
         let mut all = Translations::default();
+        let mut arrivals = None;
+        let mut known = HashSet::new();
         for (id, rule) in self.reachable_rules() {
             let index = id.index();
             for item in &rule.items {
                 let Item::Nat(id) = item else { continue };
                 let nat = &self.nats[id.index()];
-                if matches!(nat.kind, NatKind::Source | NatKind::Masquerade) {
-                    all.source_ports.extend(self.ports(nat));
-                    all.leaving.push(self.leaving(rule, nat));
-                }
-                match nat.kind {
-                    NatKind::Source => all.sources.extend(self.addresses(nat)),
-                    NatKind::Masquerade => all.masquerades = true,
-                    NatKind::Redirect => {
-                        let packets = self.forwarded(rule, nat);
-                        all.ends.push(Ending { rule: index, packets, at: EndsAt::Host });
-                    }
-                    NatKind::Destination => {
-                        let at = match nat.address {
-                            NatOperand::None | NatOperand::WithAddress => EndsAt::OwnAddress,
-                            _ => {
-                                let mut addresses = self.addresses(nat);
-                                addresses.retain(|(_, it)| nat.netmap || it.low == it.high);
-                                EndsAt::Addresses(addresses)
-                            }
-                        };
-                        let packets = self.forwarded(rule, nat);
-                        all.ends.push(Ending { rule: index, packets, at });
-                        let found = self.forwarded_in_parts(rule, nat, usize::MAX);
-                        if found.iter().any(Forwarded::is_wide) && !self.takes_all(index) {
-                            all.vague.push(index);
-                        } else {
-                            all.destinations.extend(found);
+                let arrivals = match nat.kind {
+                    NatKind::Source | NatKind::Masquerade => {
+                        match nat.kind {
+                            NatKind::Masquerade => all.masquerades = true,
+                            _ => all.sources.extend(self.addresses(nat)),
                         }
+                        all.source_ports.extend(self.ports(nat));
+                        all.leaving.push(self.leaving(rule, nat));
+                        continue;
                     }
+                    NatKind::Redirect | NatKind::Destination => {
+                        arrivals.get_or_insert_with(|| self.arrivals())
+                    }
+                };
+                // The kernel may give marks of its own, so packets of any mark are left to it.
+                let packets = arrivals.at(rule.chain).to_vec();
+                let packets = self.forwarded_of(packets, rule, nat, MAX_PARTS);
+                all.ends.push(Ending { rule: index, packets, at: self.end_of(nat) });
+                if nat.kind == NatKind::Destination {
+                    let (found, is_vague) =
+                        self.destinations_of(self.arriving(arrivals, rule), index, nat);
+                    all.vague.extend(is_vague.then_some(index));
+                    all.destinations.extend(found.into_iter().filter(|it| known.insert(*it)));
                 }
             }
         }
         all
+    }
+
+    /// The new destination that a rule gives packets.
+    fn end_of(&self, nat: &Nat) -> EndsAt {
+        match nat.address {
+            _ if nat.kind == NatKind::Redirect => EndsAt::Host,
+            NatOperand::None | NatOperand::WithAddress => EndsAt::OwnAddress,
+            _ => {
+                let mut addresses = self.addresses(nat);
+                addresses.retain(|(_, it)| nat.netmap || it.low == it.high);
+                EndsAt::Addresses(addresses)
+            }
+        }
+    }
+
+    /// The packets among these whose destination a rule may translate, and whether there are others
+    /// that can not be described.
+    fn destinations_of(
+        &self,
+        arriving: Vec<Forwarded>,
+        index: usize,
+        nat: &Nat,
+    ) -> (Vec<Forwarded>, bool) {
+        let rule = &self.rules[index];
+        // Where many kinds come to one chain, its rules need not be told apart.
+        let mut found = match arriving.len() {
+            0 | 1 => self.forwarded_of(arriving, rule, nat, usize::MAX),
+            ..=MAX_PARTS => limited(self.forwarded_of(arriving, rule, nat, usize::MAX)),
+            _ if !arriving.iter().any(Forwarded::is_wide) => arriving,
+            _ => limited(self.forwarded_of(arriving, rule, nat, MAX_PARTS)),
+        };
+        let is_vague = found.iter().any(Forwarded::is_wide) && !self.takes_all(index);
+        found.retain(|packets| !is_vague || !packets.is_wide());
+        (found, is_vague)
+    }
+
+    /// Warnings about the rules of [`Translations::vague`], the first `MAX_WARNINGS` of them.
+    pub fn warnings_of(&self, translations: &Translations) -> Vec<String> {
+        let place = |rule: &usize| match self.place_of_rule(*rule) {
+            Some(place) => place.to_string(),
+            None => format!("rule {rule}"),
+        };
+        let mut warnings: Vec<_> = translations
+            .vague
+            .iter()
+            .take(MAX_WARNINGS)
+            .map(|rule| {
+                format!(
+                    "THE KERNEL MAY ANSWER packets that a rule translates: neither the rule nor those \
+                     that lead to it name an address or a port by which they can be kept from the \
+                     kernel: {}; add one of them where packets are for this host's own addresses",
+                    place(rule)
+                )
+            })
+            .collect();
+        let more = translations.vague.len().saturating_sub(MAX_WARNINGS);
+        warnings.extend((more > 0).then(|| format!("the same holds for {more} more rules")));
+        warnings
     }
 
     /// True if a rule translates every packet that its [`Forwarded`] describes. Then the rule has
@@ -225,37 +284,33 @@ impl ValidRuleset {
         elements.filter_map(|element| element.value(at)).collect()
     }
 
-    /// The packets for which a rule may ask for a translation, in few kinds.
+    /// The packets for which a rule may ask for a translation, in few kinds, whatever leads to it.
     pub(crate) fn forwarded(&self, rule: &Rule, nat: &Nat) -> Vec<Forwarded> {
-        self.forwarded_in_parts(rule, nat, MAX_PARTS)
+        let family = of_table(self.chains[rule.chain.index()].family);
+        let all = Forwarded { family, ..Forwarded::default() };
+        self.forwarded_of(vec![all], rule, nat, MAX_PARTS)
     }
 
-    /// The packets for which a rule may ask for a translation. Conditions other than interface,
-    /// address, protocol and port are ignored, and so is a set that would make more than `most`
-    /// kinds of packets.
-    fn forwarded_in_parts(&self, rule: &Rule, nat: &Nat, most: usize) -> Vec<Forwarded> {
-        let family = nat.family.or(match self.chains[rule.chain.index()].family {
-            TableFamily::Inet => None,
-            TableFamily::Ip => Some(Family::V4),
-            TableFamily::Ip6 => Some(Family::V6),
-        });
-        let mut found = vec![Forwarded { family, ..Forwarded::default() }];
-        let keys = [&nat.address, &nat.port].into_iter().filter_map(|operand| match operand {
-            NatOperand::Mapped { key, map } => Some((key, *map)),
-            _ => None,
-        });
-        let sets = rule.items.iter().filter_map(|item| match item {
-            Item::Member { key, set, negated: false } => Some((key, *set)),
-            _ => None,
-        });
-        for item in &rule.items {
-            if let Item::Within { load, interval, negated: false } = item {
-                let narrow = |it| narrowed(it, load, *interval);
-                found = found.into_iter().filter_map(narrow).collect();
+    /// The packets among these for which a rule may ask for a translation. Conditions other than
+    /// interface, address, protocol and port are ignored, and so is a set that would make more than
+    /// `most` kinds of packets.
+    fn forwarded_of(
+        &self,
+        arriving: Vec<Forwarded>,
+        rule: &Rule,
+        nat: &Nat,
+        most: usize,
+    ) -> Vec<Forwarded> {
+        let of_nat = |it| nat.family.map_or(Some(it), |family| of_one_family(it, family));
+        let arriving: Vec<_> = arriving.into_iter().filter_map(of_nat).collect();
+        let most = most.max(arriving.len());
+        let mut found = self.meeting(&rule.items, arriving, most);
+        for operand in [&nat.address, &nat.port] {
+            let NatOperand::Mapped { key, map } = operand else { continue };
+            if !self.is_joinable(&found, *map) {
+                continue;
             }
-        }
-        for (key, set) in sets.chain(keys) {
-            let parts: Vec<_> = found.iter().flat_map(|it| self.members(*it, key, set)).collect();
+            let parts: Vec<_> = found.iter().flat_map(|it| self.members(*it, key, *map)).collect();
             if parts.len() <= most {
                 found = parts;
             }
@@ -264,7 +319,7 @@ impl ValidRuleset {
     }
 
     /// The packets of a kind whose key is in a set.
-    fn members(&self, packets: Forwarded, key: &Key, set: SetId) -> Vec<Forwarded> {
+    pub(crate) fn members(&self, packets: Forwarded, key: &Key, set: SetId) -> Vec<Forwarded> {
         let set = &self.sets[set.index()];
         if set.dynamic {
             return vec![packets];
@@ -308,7 +363,7 @@ impl Forwarded {
 }
 
 /// The packets of a kind that have a value in an interval; `None` if there are none.
-fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwarded> {
+pub(crate) fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwarded> {
     if !load.is_plain() {
         return Some(packets);
     }
@@ -324,10 +379,9 @@ fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwa
             return of_one_family(narrowed, family);
         }
         Field::DestinationPort(guard) => {
-            let before =
-                packets.ports.map(|(low, high)| Interval { low: low.into(), high: high.into() });
-            let Interval { low, high } = common(before, interval)?;
-            narrowed.ports = Some((low as u16, high as u16));
+            let port = |number: u128| u16::try_from(number).unwrap_or(u16::MAX);
+            narrowed.ports =
+                Some(common_ports(packets.ports, (port(interval.low), port(interval.high)))?);
             if let Guard::Protocol(protocol) | Guard::Over(protocol, _) = guard {
                 return of_protocol(narrowed, protocol);
             }
@@ -344,6 +398,38 @@ fn narrowed(packets: Forwarded, load: &Load, interval: Interval) -> Option<Forwa
         _ => {}
     }
     Some(narrowed)
+}
+
+/// The packets that are of both kinds; `None` if there are none.
+pub(crate) fn both(one: Forwarded, other: Forwarded) -> Option<Forwarded> {
+    let mut packets = one;
+    if let Some(names) = other.interfaces {
+        packets.interfaces = Some(common(packets.interfaces, names)?);
+    }
+    if let Some((family, addresses)) = other.sources {
+        packets.sources = Some(of_family(packets.sources, family, addresses)?);
+    }
+    if let Some((family, addresses)) = other.addresses {
+        packets.addresses = Some(of_family(packets.addresses, family, addresses)?);
+    }
+    if let Some(ports) = other.ports {
+        packets.ports = Some(common_ports(packets.ports, ports)?);
+    }
+    let families = [other.family, packets.sources.map(|it| it.0), packets.addresses.map(|it| it.0)];
+    for family in families.into_iter().flatten() {
+        packets = of_one_family(packets, family)?;
+    }
+    match other.protocol {
+        Some(protocol) => of_protocol(packets, protocol),
+        None => Some(packets),
+    }
+}
+
+/// The ports of two ranges; `None` if there are none.
+fn common_ports(before: Option<(u16, u16)>, (low, high): (u16, u16)) -> Option<(u16, u16)> {
+    let (least, greatest) = before.unwrap_or((0, u16::MAX));
+    let (low, high) = (low.max(least), high.min(greatest));
+    (low <= high).then_some((low, high))
 }
 
 /// The intersection of two intervals; `None` if it is empty.

@@ -105,7 +105,7 @@ fn destinations_are_known_by_address_protocol_and_port() {
 fn a_rule_that_names_no_address_and_no_port_is_told_only_if_it_takes_all() {
     let to = json!({"dnat": {"family": "ip", "addr": "192.0.2.10"}});
     let wan = json!({"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "wan0"}});
-    let marked = json!({"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}});
+    let marked = json!({"match": {"op": "==", "left": {"meta": {"key": "length"}}, "right": 70}});
     let not_lan =
         json!({"match": {"op": "!=", "left": {"meta": {"key": "iifname"}}, "right": "lan0"}});
     let summary = |rules: &[Value]| {

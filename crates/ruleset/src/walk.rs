@@ -1,5 +1,7 @@
 //! The way of a packet through all hooks, step by step.
 
+use std::net::IpAddr;
+
 use flow::{DropReason, Timestamp, Zone, ZonePair};
 use wire::{ChecksumCovers, Family, Network, Readdress, TransportAddress};
 
@@ -13,6 +15,7 @@ use crate::kind::name_bits;
 use crate::model::NatKind;
 use crate::needs::Need;
 use crate::probe::Probe;
+use crate::translations::Forwarded;
 
 /// Status bits of the kernel's interface (`enum ip_conntrack_status`).
 const SOURCE_TRANSLATED: u32 = 1 << 4;
@@ -49,6 +52,9 @@ pub enum Fate {
     Passes,
     /// The packet is for the host itself, where the kernel's rules hold.
     ToHost,
+    /// A hook drops or refuses the packet, which is for the host. The kernel has a copy of its own,
+    /// so only the kernel can keep it from the host.
+    RefusedToHost(Hook),
     /// A hook drops or refuses the packet.
     Ends(Hook, Decision),
     /// No way leads on, so the packet is dropped.
@@ -168,7 +174,14 @@ pub fn walk(
             });
             continue;
         }
+        let is_led_to_host = walker.walk.fate == Fate::ToHost;
         if walker.hook(hook, probe) {
+            // The kernel is kept from packets of a connection that is translated.
+            let is_translated = translation.is_some_and(|it| it.destination.is_some());
+            let has_copy = hook < Hook::Forward && !is_translated;
+            if is_led_to_host || (has_copy && host_has_copy(program, probe)) {
+                walker.walk.fate = Fate::RefusedToHost(hook);
+            }
             break;
         }
         // A packet that a rule has led to the host ends there. A packet that was for the host from
@@ -184,6 +197,34 @@ pub fn walk(
         walker.walk.fate = Fate::NoWay(DropReason::NoOutputPort);
     }
     walker.walk
+}
+
+/// True if the kernel takes its own copy of a packet to the host, whatever the rules of prerouting do
+/// with it here: the packet is for an address of the host, and no rule may lead it elsewhere, or a
+/// rule may lead it to the host.
+fn host_has_copy(program: &Program, probe: &Probe) -> bool {
+    let number = |address: IpAddr| match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    let family = |address: &IpAddr| if address.is_ipv4() { Family::V4 } else { Family::V6 };
+    let network = &probe.network;
+    let (source, destination) = (network.source_ip(), network.destination_ip());
+    let ends = (number(source), number(destination));
+    let port = network.transport.ports().map(|(_, port)| port);
+    let input = probe.input.as_deref().and_then(name_bits).unwrap_or(0);
+    let is_meant = |packets: &Forwarded| {
+        packets.interfaces.is_none_or(|names| (names.low..=names.high).contains(&input))
+            && packets.may_be((network.family, network.protocol), ends, port)
+    };
+    let translations = program.ruleset().translations();
+    let left = translations.left_to_host(|of, addresses| {
+        let mut own = probe.host_addresses.iter().filter(|own| family(own) == of);
+        own.any(|own| (addresses.low..=addresses.high).contains(&number(*own)))
+    });
+    left.iter().any(is_meant)
+        || (probe.host_addresses.contains(&destination)
+            && !translations.destinations.iter().any(is_meant))
 }
 
 /// Remarks on what a question leaves open.

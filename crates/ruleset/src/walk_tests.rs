@@ -214,3 +214,39 @@ fn the_interfaces_that_rules_name_are_known() {
     let names: Vec<String> = imported.ruleset.interfaces().into_keys().collect();
     assert_eq!(names, ["dmz0", "wan0", "wan1"]);
 }
+
+#[test]
+fn what_prerouting_refuses_reaches_the_host_unless_a_rule_leads_it_elsewhere() {
+    let port = |port: u16| {
+        json!({"match": {"op": "==", "right": port,
+            "left": {"payload": {"protocol": "tcp", "field": "dport"}}}})
+    };
+    let document = json!({"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        chain("raw", "filter", "prerouting", -300),
+        chain("d", "nat", "prerouting", -100),
+        rule("raw", 10, json!([{"drop": null}])),
+        rule("d", 11, json!([port(8080), {"dnat": {"family": "ip", "addr": "192.0.2.9"}}])),
+        rule("d", 12, json!([port(3128), {"redirect": null}])),
+    ]});
+    let imported = import_value(&document, Options::default()).expect("it is right");
+    let guards: Vec<_> = imported.ruleset.host_chains().iter().map(|it| &it.name).collect();
+    assert_eq!(guards, ["raw"]);
+    let options = CompileOptions { index: true, seed: 7 };
+    let program = Program::compile(imported.ruleset, options).expect("it compiles");
+    let ask = |destination: &str| {
+        let question = format!("tcp 198.51.100.2:5000 {destination} in wan0");
+        let probe = Probe::parse(&question).expect("it is a question");
+        let host_addresses = vec![std::net::IpAddr::from([192, 0, 2, 254])];
+        let probe = Probe { host_addresses, ..probe };
+        let shared = SharedState::new(&program, Timestamp::ZERO);
+        let mut state = RuleState::new(&program, &shared, Timestamp::ZERO);
+        walk(&program, &mut state, Question::alone(&probe), Timestamp::ZERO).fate
+    };
+    let refused = Fate::RefusedToHost(Hook::Untracked);
+    let dropped = Fate::Ends(Hook::Untracked, Decision::Drop);
+    assert_eq!(ask("192.0.2.254:22"), refused);
+    assert_eq!(ask("192.0.2.254:8080"), dropped, "the table keeps it from the host");
+    assert_eq!(ask("192.0.2.9:22"), dropped);
+    assert_eq!(ask("192.0.2.9:3128"), refused, "the kernel redirects it");
+}

@@ -284,7 +284,7 @@ fn our_text_is_what_nft_prints() {
         };
         let (theirs, json) = both.split_once("===\n").expect("two listings");
         let json: Value = serde_json::from_str(json).expect("JSON");
-        let ours = ruleset::listing::text(&json, false, &|_, _, _| "");
+        let ours = ruleset::listing::text(&json, false, &|_, _, _, _| "");
         let (ours, theirs) = (lines(&ours), lines(theirs));
         let different: Vec<_> = theirs.iter().filter(|line| !ours.contains(line)).collect();
         let made_up: Vec<_> = ours.iter().filter(|line| !theirs.contains(line)).collect();

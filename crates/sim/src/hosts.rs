@@ -1,4 +1,4 @@
-//! What hosts do: they open talks and chats, and answer.
+//! Hosts open talks and chats, and answer.
 
 use std::net::Ipv4Addr;
 

@@ -1,5 +1,5 @@
-//! What two hosts say to each other by TCP: rounds of a question and an answer. Each byte follows
-//! from the talk and its place, so a byte of another talk, or at another place, is noticed.
+//! Two hosts talk by TCP, in rounds of a question and an answer. Each byte follows from the talk and
+//! its place, so a byte of another talk, or at another place, is noticed.
 //!
 //! Some talks are like those of FTP clients. Each question names the client's address, which a gateway
 //! replaces by a longer one, so it has to shift the sequence numbers of all that follows.
@@ -21,7 +21,8 @@ const GREETING: &[u8; 8] = b"220 ok\r\n";
 const AGREED: &[u8; 8] = b"200 ok\r\n";
 /// How a client begins.
 const USER: &[u8] = b"USER ";
-/// What it hears: the address outside in the place of that inside. The port may be another one.
+/// The words of the client as the server hears them: a gateway has put the address outside in the
+/// place of that inside. The port may be another one.
 const ANNOUNCED: &[u8] = b"PORT 198,51,100,254,";
 /// Longest command.
 const LINE: usize = 40;

@@ -9,7 +9,6 @@ const SEEDS: u64 = 500;
 fn caught(fault: Fault) {
     let failing = run_all(1..SEEDS + 1, Planted(Some(fault)), 1);
     let Some(first) = failing.first() else { panic!("no seed of {SEEDS} shows {fault:?}") };
-    println!("{fault:?}: seed {}: {}", first.seed, first.violation.invariant);
     if let Err(failure) = run(first.seed, Planted::default()) {
         panic!("it fails without {fault:?} too: {failure}");
     }

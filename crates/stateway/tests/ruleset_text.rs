@@ -448,6 +448,37 @@ fn rules_without_a_right_translation_and_files_that_are_cut_off_are_refused() {
     assert!(text(&output.stderr).contains("load the output of iptables-save"));
 }
 
+/// Tables of iptables as nft 1.0.6 prints them. The last rule was
+/// `-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP`.
+const PRINTED: &str = "table ip filter {
+    chain INPUT {
+        type filter hook input priority filter; policy accept;
+    }
+    chain FORWARD {
+        type filter hook forward priority filter; policy accept;
+        meta l4proto tcp   counter packets 0 bytes 0 accept
+        ct status dnat counter packets 0 bytes 0 drop
+    }
+}
+";
+
+#[test]
+fn rules_of_iptables_in_the_words_of_nft_are_warned_of() {
+    if !has_nft() {
+        return;
+    }
+    let save = save_with("-p tcp -j ACCEPT");
+    let by_hand = PRINTED.replace("counter packets 0 bytes 0", "");
+    let files = Files::new(&[("a.nft", PRINTED), ("by_hand.nft", &by_hand), ("a.save", &save)]);
+    let warning = "LOOKS LIKE RULES OF IPTABLES AS NFT PRINTS THEM (table ip filter)";
+    let all = [("a.nft", true), ("by_hand.nft", false), ("a.save", false)];
+    for (file, is_warned) in all.into_iter().take(if has_iptables() { 3 } else { 2 }) {
+        let output = files.stateway(&["rules", "check", file]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr).contains(warning), is_warned, "{file}");
+    }
+}
+
 #[test]
 fn texts_that_nft_takes_in_another_way_are_told_by_name() {
     if !has_nft() {

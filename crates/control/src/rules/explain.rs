@@ -167,8 +167,16 @@ impl RuleBook {
         let what = match walk.fate {
             Fate::Passes => return "accepted: it goes on its way".to_owned(),
             Fate::ToHost => {
-                let host = "accepted: it goes to this host, where the kernel's input chains judge";
+                let host = "accepted: it goes to this host, where the kernel's chains of prerouting \
+                            and input judge";
                 return host.to_owned();
+            }
+            Fate::RefusedToHost(_) => {
+                return format!(
+                    "not kept from this host, whose kernel has a copy of its own: it goes there unless \
+                     the kernel refuses it too; refused here{}",
+                    self.decided(walk)
+                );
             }
             Fate::Ends(_, Decision::Accept) => return "accepted".to_owned(),
             Fate::NoWay(reason) => {
@@ -179,7 +187,12 @@ impl RuleBook {
             Fate::Ends(_, Decision::Reject(_)) => "refused with an answer to its sender",
             Fate::Ends(_, Decision::SynProxy(_)) => "answered by the SYN proxy",
         };
-        let Some(last) = walk.hooks.last() else { return what.to_owned() };
+        format!("{what}{}", self.decided(walk))
+    }
+
+    /// The hook in which a packet ends, and the rule or policy that decided.
+    fn decided(&self, walk: &Walk) -> String {
+        let Some(last) = walk.hooks.last() else { return String::new() };
         let by = match last.steps.last() {
             Some(Step::Rule(rule)) => {
                 let place = self.rule_place(*rule);
@@ -193,14 +206,14 @@ impl RuleBook {
             }
             None => String::new(),
         };
-        format!("{what} in {}{by}", last.hook.name())
+        format!(" in {}{by}", last.hook.name())
     }
 }
 
 fn verdict(fate: Fate) -> &'static str {
     match fate {
         Fate::Passes | Fate::Ends(_, Decision::Accept) => "accept",
-        Fate::ToHost => "host",
+        Fate::ToHost | Fate::RefusedToHost(_) => "host",
         Fate::Ends(_, Decision::Drop) | Fate::NoWay(_) => "drop",
         Fate::Ends(_, Decision::Reject(_)) => "reject",
         Fate::Ends(_, Decision::SynProxy(_)) => "synproxy",

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ruleset::{EndsAt, HostChain, NatKind, Need, listing};
+use ruleset::{Ending, EndsAt, HostChain, Interval, NatKind, Need, listing};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use wire::Family;
@@ -21,6 +21,9 @@ pub struct HostRule {
     pub text: String,
     /// True if the kernel has the rule too; `None` if that is not known.
     pub is_there: Option<bool>,
+    /// True for a chain that the gateway runs too: one of prerouting, for what is not for the host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub runs_here: bool,
 }
 
 /// The kernel's chains as a ruleset sees them.
@@ -44,19 +47,24 @@ impl RuleBook {
             IpAddr::V6(address) => (Family::V6, address.to_bits()),
         };
         let own: Vec<(Family, u128)> = own.iter().map(number).collect();
-        let is_local = |at: &EndsAt| match at {
+        let has_own = |all: &[(Family, Interval)]| {
+            all.iter().any(|&(family, it)| own.iter().any(|own| own.0 == family && it.holds(own.1)))
+        };
+        let is_local = |ending: &&Ending| match &ending.at {
             EndsAt::Host => true,
-            EndsAt::Addresses(all) => all.iter().any(|&(family, it)| {
-                own.iter().any(|&(of, own)| of == family && (it.low..=it.high).contains(&own))
-            }),
-            EndsAt::OwnAddress => false,
+            EndsAt::Addresses(all) => has_own(all),
+            // A rule that changes the port alone, for packets that may be for the host.
+            EndsAt::OwnAddress => ending
+                .packets
+                .iter()
+                .any(|packets| packets.addresses.is_none_or(|addresses| has_own(&[addresses]))),
         };
         let ends = ruleset.translations().ends;
-        let rules = ends.iter().filter(|ending| is_local(&ending.at)).filter_map(|ending| {
+        let rules = ends.iter().filter(is_local).filter_map(|ending| {
             let place = ruleset.place_of_rule(ending.rule)?.to_string();
             let own = self.object(ruleset.rules()[ending.rule].position)?;
             let is_there = kernel.map(|kernel| holds(kernel, &own));
-            Some(HostRule { place, text: listing::rule_text(&own), is_there })
+            Some(HostRule { place, text: listing::rule_text(&own), is_there, runs_here: false })
         });
         rules.collect()
     }
@@ -97,6 +105,7 @@ impl RuleBook {
                 place: format!("{family} {table} chain {name}"),
                 text: format!("hook {hook}, policy {policy}"),
                 is_there: kernel.map(|kernel| kernel.contains(chain)),
+                runs_here: hook == "prerouting",
             }
         });
         rules.collect()
@@ -106,7 +115,8 @@ impl RuleBook {
 impl KernelLook {
     /// Warnings about chains that the kernel lacks, and about those that it has.
     pub fn warnings(&self) -> Vec<String> {
-        warning(&self.chains).into_iter().chain(self.source_warning.clone()).collect()
+        let of_chains = [false, true].into_iter().filter_map(|it| warning(&self.chains, it));
+        of_chains.chain(self.source_warning.clone()).collect()
     }
 }
 
@@ -122,14 +132,25 @@ fn source_warning(chains: &[String]) -> Option<String> {
     })
 }
 
-/// A warning about the chains that the kernel lacks.
-fn warning(chains: &[HostRule]) -> Option<String> {
-    let lacks = chains.iter().filter(|chain| chain.is_there == Some(false));
+/// A warning about the chains that the kernel lacks, among those that the gateway runs too or among
+/// the others.
+fn warning(chains: &[HostRule], runs_here: bool) -> Option<String> {
+    let lacks = chains.iter().filter(|it| it.is_there == Some(false) && it.runs_here == runs_here);
     let lacks: Vec<_> = lacks.map(|it| format!("{} ({})", it.place, it.text)).collect();
+    let why = match runs_here {
+        true => {
+            " FOR THIS HOST: what it drops here reaches the host all the same, because the kernel \
+             has a copy of its own, and the kernel does not have the chain"
+        }
+        false => {
+            ": it is about this host's own traffic, which the gateway does not judge, and the kernel \
+             does not have it"
+        }
+    };
     (!lacks.is_empty()).then(|| {
         format!(
-            "NOBODY RUNS {}: it is about this host's own traffic, which the gateway does not judge, \
-             and the kernel does not have it: load the ruleset into the kernel too (nft -f RULES.nft)",
+            "NOBODY RUNS {}{why}: load the ruleset into the kernel too (nft -f; iptables-restore for \
+             rules of iptables-save)",
             lacks.join(", ")
         )
     })
@@ -188,6 +209,10 @@ mod tests {
                 "left": {"payload": {"protocol": "tcp", "field": "dport"}}}})
         };
         let to = |address: &str| json!({"dnat": {"family": "ip", "addr": address, "port": 81}});
+        let to_address = |address: &str| {
+            json!({"match": {"op": "==", "right": address,
+                "left": {"payload": {"protocol": "ip", "field": "daddr"}}}})
+        };
         let counter = |packets: u64| json!({"counter": {"packets": packets, "bytes": 9}});
         let redirect = json!({"redirect": {"port": 3128}});
         let own = document(&[
@@ -206,6 +231,10 @@ mod tests {
                 json!([port(85), {"dnat": {"family": "ip", "flags": "netmap",
                 "addr": {"prefix": {"addr": "192.0.2.0", "len": 24}}}}]),
             ),
+            // A port of the address that the packet has.
+            (10, json!([port(86), {"dnat": {"port": 22}}])),
+            (11, json!([port(87), to_address("192.0.2.254"), {"dnat": {"port": 22}}])),
+            (12, json!([port(88), to_address("192.0.2.1"), {"dnat": {"port": 22}}])),
         ]);
         let book = RuleBook::read(own.to_string(), Options::default(), 7).unwrap();
         let host = [IpAddr::from([192, 0, 2, 254])];
@@ -220,11 +249,13 @@ mod tests {
                 ("tcp dport 81 redirect to :3128", Some(false)),
                 ("tcp dport 82 dnat ip to 192.0.2.254:81", Some(false)),
                 ("tcp dport 85 dnat ip to 192.0.2.0/24", Some(false)),
+                ("tcp dport 86 dnat to :22", Some(false)),
+                ("tcp dport 87 ip daddr 192.0.2.254 dnat to :22", Some(false)),
             ]
         );
         assert_eq!(rules[0].place, "inet t chain in rule handle 4");
         let rules = book.host_rules(&[], None);
-        assert_eq!((rules.len(), rules[0].is_there), (2, None));
+        assert_eq!((rules.len(), rules[0].is_there), (3, None));
     }
 
     #[test]

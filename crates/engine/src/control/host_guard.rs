@@ -47,7 +47,8 @@ pub trait HostGuard: std::fmt::Debug + Send + Sync {
 pub struct FromHost<'a> {
     /// Addresses that sources are translated to.
     pub translated: &'a AddressSet,
-    /// Helpers may expect connections at translation addresses.
+    /// The gateway may take a connection to any port: helpers expect connections, or rules translate
+    /// packets that can not be described.
     pub expects: bool,
     /// Packets whose destination is translated.
     pub forwarded: &'a [Forwarded],

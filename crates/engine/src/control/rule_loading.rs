@@ -144,16 +144,19 @@ impl Gateway {
     }
 
     /// Tells why not everything is as the rules say, in words for people: workers that still judge
-    /// by the rules before, and a host that gets fewer or more packets than the rules leave to it.
+    /// by the rules before, a host that gets fewer or more packets than the rules leave to it, and
+    /// rules whose packets it may get because they can not be described.
     pub fn rule_troubles(&self) -> Vec<String> {
-        let (exchange, guard_failure, guard, taken_over) = {
+        let (exchange, guard_failure, guard, taken_over, rules) = {
             let coordinator = self.shared.lock();
             let (exchange, guard) = (&coordinator.rule_exchange, &coordinator.config.host_guard);
             let taken_over = coordinator.ports.taken_over();
-            (exchange.trouble(), coordinator.guard_failure.clone(), guard.clone(), taken_over)
+            let (guard_failure, rules) = (&coordinator.guard_failure, coordinator.rules.clone());
+            (exchange.trouble(), guard_failure.clone(), guard.clone(), taken_over, rules)
         };
         let of_host = guard_failure.or_else(|| guard?.trouble());
-        exchange.into_iter().chain(of_host).chain(taken_over).collect()
+        let of_rules = rules.iter().flat_map(|rules| rules.warnings());
+        exchange.into_iter().chain(of_host).chain(taken_over).chain(of_rules).collect()
     }
 
     /// The rules and their counts; `None` if there are no rules.

@@ -194,7 +194,7 @@ impl PacketPath {
         exit: &Exit,
         now: Timestamp,
     ) -> bool {
-        self.deferrals.is_some() && self.defer_exit(packet, exit, Some(Cause::Opening), now)
+        self.defer_exit(packet, exit, Some(Cause::Opening), now)
     }
 
     /// `cause`: why the packet waits, if not for the order of its flow alone.

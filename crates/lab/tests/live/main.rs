@@ -71,6 +71,7 @@ mod translation {
 /// Rulesets: random ones and examples beside the kernel, answers to refused packets, commands.
 mod rules {
     mod answers;
+    mod bans;
     mod elements;
     mod examples;
     mod groups;

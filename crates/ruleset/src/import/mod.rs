@@ -176,6 +176,7 @@ impl Import {
         import.read_rules(document);
         import.check_graph();
         import.order_bases();
+        import.note_guards_of_host();
         (import, reached)
     }
 
@@ -470,6 +471,28 @@ impl Import {
             let severity = Severity::Invalid;
             self.problems.push(Problem { severity, place, path, what, effect: None });
         }
+    }
+
+    /// Notes the chains of prerouting that may drop packets. They judge what is for the host, too, and
+    /// the gateway can not keep that from the kernel, which has a copy of its own.
+    fn note_guards_of_host(&mut self) {
+        let guards = (0..).map(ChainId).zip(&self.parts.chains).filter(|(id, chain)| {
+            chain.base.is_some_and(|base| base.hook < Hook::Forward) && self.parts.may_drop(*id)
+        });
+        let guards: Vec<_> = guards
+            .map(|(_, chain)| HostChain {
+                family: chain.family.name().to_owned(),
+                table: chain.table.clone(),
+                name: chain.name.clone(),
+                hook: "prerouting".to_owned(),
+                policy: match chain.base {
+                    Some(Base { accepts: false, .. }) => "drop",
+                    _ => "accept",
+                }
+                .to_owned(),
+            })
+            .collect();
+        self.parts.host_chains.extend(guards);
     }
 
     /// Orders base chains by priority. Of equal ones the kernel asks the chain that came last

@@ -47,12 +47,12 @@ fn text_of_rule(rule: &Value) -> String {
     words.join(" ")
 }
 
-/// The remark beside a chain about the host's own traffic, from its family, table and name.
-pub type HostRemark<'a> = &'a dyn Fn(&str, &str, &str) -> &'static str;
+/// The remark beside a chain about the host's own traffic, from its family, table, name and hook.
+pub type HostRemark<'a> = &'a dyn Fn(&str, &str, &str, &str) -> &'static str;
 
 /// A whole ruleset, table by table; `handles` adds the handle of each object. `of_host` is asked for
-/// a remark about each chain of input and output, and an empty one is not written. Names and texts of
-/// the document are escaped (see [`flow::Shown`]), so no text can add a line.
+/// a remark about each chain of input, output and prerouting, and an empty one is not written. Names
+/// and texts of the document are escaped (see [`flow::Shown`]), so no text can add a line.
 pub fn text(document: &Value, handles: bool, of_host: HostRemark<'_>) -> String {
     let document = shown(document);
     let mut out = String::new();
@@ -107,7 +107,9 @@ impl Table<'_> {
             }
             let name = part(object, "name");
             let remark = match (*kind, part(object, "hook")) {
-                ("chain", "input" | "output") => of_host(family, self.key.1, name),
+                ("chain", hook @ ("input" | "output" | "prerouting")) => {
+                    of_host(family, self.key.1, name, hook)
+                }
                 _ => "",
             };
             let remark = if remark.is_empty() { String::new() } else { format!(" # {remark}") };

@@ -7,7 +7,7 @@ use control::RuleBook;
 use control::schema::Tunable;
 use steer::FragmentSteering;
 
-use crate::commands::rules::{EVERYTHING_PASSES, host_rules};
+use crate::commands::rules::{EVERYTHING_PASSES, host_rules, vague_warnings};
 use crate::config::{Configuration, RulesFile};
 use crate::print::{Output, things};
 
@@ -110,6 +110,7 @@ fn print_host_rules(book: &RuleBook, out: &mut Output) -> anyhow::Result<()> {
     let kernel = book.look_at_kernel();
     lines.extend(host_rules::lines_of_chains(&kernel.chains));
     lines.extend(kernel.source_warning);
+    lines.extend(vague_warnings(book));
     lines.iter().try_for_each(|line| out.line(format_args!("             {line}")))
 }
 

@@ -41,7 +41,7 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("rules       {rules}"))?;
     for chain in status.rules.iter().flat_map(|rules| &rules.kernels_chains) {
         let HostRule { place, text, .. } = chain;
-        out.line(format_args!("            {place} ({text}): {}", remark(Some(chain))))?;
+        out.line(format_args!("            {place} ({text}): {}", remark(chain)))?;
     }
     for warning in &status.warnings {
         out.line(format_args!("warning     {warning}"))?;

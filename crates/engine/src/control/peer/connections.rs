@@ -73,7 +73,7 @@ pub trait Connections {
         from: Cursor,
     ) -> Result<Option<Passed>, Unresponsive>;
 
-    /// The [revision](crate::Zones::revision) of the zones. Tables that have none keep it at 0.
+    /// The number of changes that the zones have had. Tables that have none keep it at 0.
     fn zones_revision(&self) -> u64 {
         0
     }

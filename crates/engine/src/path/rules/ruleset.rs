@@ -222,6 +222,11 @@ impl Rules {
         &self.services.translations
     }
 
+    /// Warnings about packets that rules translate and that can not be kept from the kernel.
+    pub fn warnings(&self) -> Vec<String> {
+        self.program.ruleset().warnings_of(&self.services.translations)
+    }
+
     /// True if the rules translate anything.
     pub fn translates(&self) -> bool {
         !self.services.translations.is_empty()
@@ -319,14 +324,8 @@ pub struct Unloaded {
 impl Unloaded {
     /// Gives the rules their revision, and the state that workers share.
     pub fn load(self, revision: u32, now: Timestamp) -> Arc<Rules> {
-        for rule in &self.services.translations.vague {
-            let place = self.program.ruleset().place_of_rule(*rule);
-            tracing::warn!(
-                "the kernel may answer packets that a rule translates, because the rule names \
-                 neither an address nor a port by which they can be kept from it: {}; add \
-                 one of them where packets are for this host's own addresses",
-                place.map_or_else(|| format!("rule {rule}"), |place| place.to_string())
-            );
+        for warning in self.program.ruleset().warnings_of(&self.services.translations) {
+            tracing::warn!("{warning}");
         }
         let shared = SharedState::new(&self.program, now);
         self.into_rules(revision, now, shared)

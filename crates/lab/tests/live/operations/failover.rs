@@ -3,7 +3,7 @@
 use lab::{PYTHON, ftp_server};
 
 use crate::scenario::cluster::{Cluster, STRICT_NAT, connections, refused, wait_for};
-use crate::scenario::{TALKS, beside_others, echo};
+use crate::scenario::{FTP_SESSIONS, TALKS, beside_others, echo};
 
 /// Connections of TCP that carry data meanwhile, half of each family.
 const CONNECTIONS: usize = 40;
@@ -13,27 +13,13 @@ const BYTES: usize = 8_000_000;
 /// Begins to get a file with an active and with a passive data connection. When the file `end` exists,
 /// it gets the rest, and the file once more in both ways.
 const FTP: &str = "
-import ftplib, os, sys, time
-end, server = sys.argv[1:]
-def session(passive):
-    ftp = ftplib.FTP(server, timeout=8)
-    ftp.login()
-    ftp.set_pasv(passive)
-    ftp.voidcmd('TYPE I')
-    return ftp
-def rest(ftp, connection):
-    length = 0
-    while part := connection.recv(65536): length += len(part)
-    connection.close()
-    ftp.voidresp()
-    return length
 sessions = [session(passive) for passive in (False, True)]
 open_now = [ftp.transfercmd('RETR payload.bin') for ftp in sessions]
 begun = [len(connection.recv(1000)) for connection in open_now]
 print('talking', flush=True)
 while not os.path.exists(end): time.sleep(0.05)
-got = [a + rest(ftp, it) for a, ftp, it in zip(begun, sessions, open_now)]
-got += [rest(ftp, ftp.transfercmd('RETR payload.bin')) for ftp in sessions]
+got = [a + read(ftp, it) for a, ftp, it in zip(begun, sessions, open_now)]
+got += [read(ftp, ftp.transfercmd('RETR payload.bin')) for ftp in sessions]
 print('got:', *got, flush=True)
 ";
 
@@ -49,7 +35,7 @@ fn connections_go_on_at_the_standby_when_the_active_router_dies() {
         let [v4, v6] = Cluster::SERVERS;
         let talks = cluster.python(TALKS, &[&half, v4, v6], "talking")?;
         let stream = cluster.stream()?;
-        let transfer = cluster.python(FTP, &[v4], "talking")?;
+        let transfer = cluster.python(&(FTP_SESSIONS.to_owned() + FTP), &[v4], "talking")?;
         let before = connections(&one)?;
         cluster.crash(0)?;
         wait_for(&two, "/role", "active")?;

@@ -3,8 +3,8 @@
 use lab::{Family, FileProtocol, FileServer, Lab, Namespace, Result, StatewaySpec};
 
 use crate::scenario::{
-    FAMILIES, StatewayLab, TALKS, beside_others, conntrack_counter, echo, gateway_and_children,
-    kill, nat_rules, router_spec, start, start_in, stateway,
+    FAMILIES, FTP_SESSIONS, StatewayLab, TALKS, beside_others, conntrack_counter, echo,
+    gateway_and_children, kill, nat_rules, router_spec, start, start_in, stateway,
 };
 
 /// The number of connections that carry data meanwhile, half of each family.
@@ -44,25 +44,11 @@ table inet quiet {
 /// Two more sessions announce a data connection before that, an active and a passive one, and use it
 /// afterwards.
 const FTP: &str = "
-import ftplib, os, socket, sys, time
-end, server = sys.argv[1:]
-def session():
-    ftp = ftplib.FTP(server, timeout=6)
-    ftp.login()
-    ftp.set_pasv(False)
-    ftp.voidcmd('TYPE I')
-    return ftp
-ftp, active, passive = session(), session(), session()
+ftp, active, passive = [session(False) for _ in range(3)]
 def get():
     parts = []
     ftp.retrbinary('RETR payload.bin', parts.append)
     return sum(map(len, parts))
-def read(ftp, connection):
-    length = 0
-    while part := connection.recv(65536): length += len(part)
-    connection.close()
-    ftp.voidresp()
-    return length
 first = get()
 listener = active.makeport()
 place = passive.makepasv()
@@ -111,7 +97,8 @@ fn said_after_exchange(loads: bool) -> Result<(String, String)> {
     let half = (CONNECTIONS / 2).to_string();
     let mut talks = lab.on_client("python3").args(["-c", TALKS, &end, &half, &v4, &v6]).spawn()?;
     talks.wait_for_text("talking")?;
-    let mut transfer = lab.on_client("python3").args(["-c", FTP, &end, &v4]).spawn()?;
+    let script = FTP_SESSIONS.to_owned() + FTP;
+    let mut transfer = lab.on_client("python3").args(["-c", &script, &end, &v4]).spawn()?;
     transfer.wait_for_text("talking")?;
     let file = format!("{}/connections", Namespace::SCRATCH);
     let said = stateway(&lab).command(&["conntrack", "save", &file]).run()?;

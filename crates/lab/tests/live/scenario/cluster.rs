@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lab::{Background, Error, Namespace, Result, Stateway, StatewaySpec};
 
-use super::{kill, processes_in, router_spec, start_in};
+use super::{kill, processes_in, router_spec, source_echo, start_in};
 
 /// Longest time until something happens that keepalived or the peers do by themselves.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,7 +47,7 @@ def hear(wait):
     while (left := until - time.monotonic()) > 0:
         for flow in select.select(flows, [], [], left)[0]:
             at = flows.index(flow)
-            try: number, port = flow.recv(100).split()
+            try: number, _, port = flow.recv(100).split()
             except OSError: continue
             ports[at].add(port)
             missing.pop((at, int(number)), None)
@@ -69,18 +69,6 @@ hear(3)
 late = sum(at > last for at in missing.values())
 print(json.dumps({'sent': sent, 'lost': len(missing), 'lost_at_the_end': late,
     'silence_ms': round(1000 * silence), 'ports': max(map(len, ports))}), flush=True)
-";
-
-/// Answers each datagram with its content and the port that it comes from.
-const ANSWERS: &str = "
-import socket
-s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-s.bind(('::', 7001))
-print('ready', flush=True)
-while True:
-    data, sender = s.recvfrom(100)
-    s.sendto(b'%s %d' % (data, sender[1]), sender)
 ";
 
 /// A client and a server behind a switch each, with two routers between the switches and a link
@@ -247,8 +235,7 @@ impl Cluster {
 
     /// Starts to count losses of datagrams in ten flows, half of each family.
     pub fn stream(&self) -> Result<Stream> {
-        let answers = self.server.program("python3").args(["-c", ANSWERS]);
-        let answers = super::ready(answers)?;
+        let answers = source_echo(&self.server, 7001)?;
         let client = self.python(STREAM, &Self::SERVERS, "streaming")?;
         Ok(Stream { client, _answers: answers, before: self.tcp_counts()? })
     }

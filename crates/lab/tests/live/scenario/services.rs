@@ -27,20 +27,39 @@ pub fn echo(host: &Namespace, port: u16) -> Result<Background> {
 }
 
 const SOURCE_ECHO: &str = "
-import socket
+import socket, sys
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-s.bind(('::', 7000))
+s.bind(('::', int(sys.argv[1])))
 print('ready', flush=True)
 while True:
     data, source = s.recvfrom(100)
     s.sendto(data + b' ' + source[0].encode() + b' ' + str(source[1]).encode(), source)
 ";
 
-/// A host that echoes each datagram to port 7000 with the address and the port of its source.
-pub fn source_echo(host: &Namespace) -> Result<Background> {
-    ready(host.program("python3").args(["-c", SOURCE_ECHO]))
+/// A host that echoes each datagram to this port with the address and the port of its source.
+pub fn source_echo(host: &Namespace, port: u16) -> Result<Background> {
+    ready(host.program("python3").args(["-c", SOURCE_ECHO, &port.to_string()]))
 }
+
+/// The beginning of a script whose arguments are the path of a file and a server of FTP. `session` logs
+/// in, and `read` gets the rest of a transfer and returns its length.
+pub const FTP_SESSIONS: &str = "
+import ftplib, os, socket, sys, time
+end, server = sys.argv[1:]
+def session(passive):
+    ftp = ftplib.FTP(server, timeout=8)
+    ftp.login()
+    ftp.set_pasv(passive)
+    ftp.voidcmd('TYPE I')
+    return ftp
+def read(ftp, connection):
+    length = 0
+    while part := connection.recv(65536): length += len(part)
+    connection.close()
+    ftp.voidresp()
+    return length
+";
 
 /// Starts a program and waits until it prints that it is ready.
 pub fn ready(program: Program) -> Result<Background> {

@@ -208,7 +208,7 @@ print(len(seen), len(sources), wrong, moved)
 /// The number of flows that got an answer, among so many hosts with so many ports each. Checks that
 /// each has its own source.
 fn answered_flows(lab: &Lab, hosts: u32, ports: u32) -> Result<usize> {
-    let _echo = source_echo(lab.server())?;
+    let _echo = source_echo(lab.server(), 7000)?;
     let addresses: Vec<_> =
         (0..hosts).map(|host| format!("addr add 192.0.2.{}/24 dev eth0", host + 10)).collect();
     lab.client().ip(&addresses.iter().map(String::as_str).collect::<Vec<_>>())?;

@@ -105,6 +105,48 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
     });
 }
 
+/// The port stands in a rule that leads to the one that translates.
+#[test]
+fn a_port_that_leads_to_the_rule_is_forwarded_after_a_reload_too() {
+    beside_others(|| {
+        let mut lab = edge_router(2, "", "")?;
+        let by_name = FORWARDS.replace("tcp dport 88 dnat to 192.0.2.1:7", "CALL");
+        let chain = "chain web { meta l4proto tcp dnat to 192.0.2.1:7; }\n    chain prerouting";
+        let by_name = by_name.replace("chain prerouting", chain);
+        let vmap = by_name.replace("CALL", "tcp dport vmap { 88 : goto web, 30080 : goto web }");
+        let jump = by_name.replace("CALL", "tcp dport { 88, 30080 } jump web");
+        let marked = "meta mark 7 meta l4proto tcp dnat to 192.0.2.1:7
+    }
+    chain marks {
+        type filter hook prerouting priority mangle; policy accept;
+        iifname \"wan0\" tcp dport { 88, 30080 } meta mark set 7";
+        let mark = FORWARDS.replace("tcp dport 88 dnat to 192.0.2.1:7", marked);
+        let _inside = echo(lab.client(), 7)?;
+        for (name, rules) in
+            [("direct", FORWARDS), ("vmap", &vmap), ("jump", &jump), ("mark", &mark)]
+        {
+            let file = ruleset_file(&lab, &format!("{name}.json"), rules)?;
+            let loaded = stateway(&lab).command(&["rules", "load", &file]).run()?;
+            assert!(loaded.code == Some(0), "{name}: {loaded:?}");
+            assert!(!loaded.stderr.contains("THE KERNEL MAY ANSWER"), "{name}: {loaded:?}");
+            let ports = if name == "direct" { &["88"][..] } else { &["88", "30080"] };
+            for port in ports {
+                let ask = ["-c", ASK, "198.51.100.254", port, "1"];
+                let answered = lab.on_server("python3").args(ask).check()?;
+                assert_eq!(answered.trim(), "1", "{name} {port}");
+            }
+        }
+        // A rule whose port nobody knows is told of.
+        let vague = FORWARDS.replace("tcp dport 88 dnat", "meta length 60 meta l4proto tcp dnat");
+        let file = ruleset_file(&lab, "vague.json", &vague)?;
+        let loaded = stateway(&lab).command(&["rules", "load", &file]).run()?;
+        assert!(loaded.stderr.contains("THE KERNEL MAY ANSWER"), "{loaded:?}");
+        let status = stateway(&lab).query(&["status"])?["warnings"].to_string();
+        assert!(status.contains("THE KERNEL MAY ANSWER"), "{status}");
+        stop_cleanly(&mut lab)
+    });
+}
+
 /// Both directions: connections to the forwarded port, and connections that are masqueraded.
 #[test]
 fn the_syn_proxy_answers_for_what_is_translated() {

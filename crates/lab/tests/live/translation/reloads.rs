@@ -147,7 +147,7 @@ fn rules_that_translate_are_exchanged_and_no_flow_notices() {
             files.push(ruleset_file(&lab, &format!("{number}.json"), &rules(number))?);
         }
         load_file(&lab, &files[0])?;
-        let _echo = source_echo(lab.server())?;
+        let _echo = source_echo(lab.server(), 7000)?;
         // All flows ask at once, which is more than may wait for an unresolved link address.
         let first = ping(lab.on_client("ping"), lab.server_address(Family::V4), 1)?;
         assert_eq!(first.received, 1);

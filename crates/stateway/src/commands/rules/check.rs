@@ -170,7 +170,7 @@ fn print(
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;
     }
-    if let Some(warning) = &kernel.source_warning {
+    for warning in kernel.source_warning.iter().chain(&vague_warnings(book)) {
         tell!("warning: {warning}");
     }
     for (severity, title) in [
@@ -185,6 +185,12 @@ fn print(
         }
     }
     print_per_packet(&report.per_packet_rules, out)
+}
+
+/// Warnings about packets that rules translate and that can not be kept from the kernel.
+pub fn vague_warnings(book: &RuleBook) -> Vec<String> {
+    let ruleset = book.ruleset();
+    ruleset.warnings_of(&ruleset.translations())
 }
 
 /// The rules that cost the most, the first few of them.

@@ -131,7 +131,7 @@ fn show(List { set, remote, json }: &List, out: &mut Output) -> anyhow::Result<(
     if json.json {
         return out.json(&json!({ "schema": control::SCHEMA, "set": object }));
     }
-    let text = listing::text(&json!({ "nftables": [table, object] }), false, &|_, _, _| "");
+    let text = listing::text(&json!({ "nftables": [table, object] }), false, &|_, _, _, _| "");
     text.lines().try_for_each(|line| out.line(line))
 }
 
@@ -260,7 +260,7 @@ impl Declaration {
         let mut objects = vec![self.table.clone()];
         objects.extend(self.chains.iter().cloned());
         objects.push(json!({ (kind): empty }));
-        let mut document = listing::text(&json!({ "nftables": objects }), false, &|_, _, _| "");
+        let mut document = listing::text(&json!({ "nftables": objects }), false, &|_, _, _, _| "");
         let word = |key: &str| inside[key].as_str().unwrap_or_default().to_owned();
         let [family, table, name] = ["family", "table", "name"].map(word);
         document += &format!("add element {family} {table} {name} {{ {text} }}\n");

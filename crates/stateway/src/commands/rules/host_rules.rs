@@ -8,18 +8,21 @@ use serde_json::Value;
 /// Lines about the chains of a ruleset that are about this host's own traffic, which its kernel has
 /// to run; none if there are no such chains.
 pub fn lines_of_chains(chains: &[HostRule]) -> Vec<String> {
-    let first = "only the kernel runs these chains, which are about this host's own traffic:";
+    let first = "only the kernel runs these chains for this host's own traffic:";
     if chains.is_empty() { Vec::new() } else { lines_about(first, chains) }
 }
 
-/// A remark about a chain of `input` or `output`, to stand beside it. `chain` is what is known of it;
-/// `None`: it accepts everything, so nobody misses it.
-pub fn remark(chain: Option<&HostRule>) -> &'static str {
-    match chain.map(|chain| chain.is_there) {
-        None => "only this host's kernel runs it",
-        Some(Some(true)) => "only this host's kernel runs it, and has it",
-        Some(Some(false)) => "NOBODY RUNS IT: only this host's kernel can, and does not have it",
-        Some(None) => "only this host's kernel runs it; can not tell whether it has it",
+/// A remark about a chain of `input`, `output` or `prerouting`, to stand beside it.
+pub fn remark(chain: &HostRule) -> &'static str {
+    match (chain.runs_here, chain.is_there) {
+        (false, Some(true)) => "only this host's kernel runs it, and has it",
+        (false, Some(false)) => "NOBODY RUNS IT: only this host's kernel can, and does not have it",
+        (false, None) => "only this host's kernel runs it; can not tell whether it has it",
+        (true, Some(true)) => "for this host, only its kernel runs it, and has it",
+        (true, Some(false)) => {
+            "NOBODY RUNS IT FOR THIS HOST: only its kernel can, and does not have it"
+        }
+        (true, None) => "for this host, only its kernel runs it; can not tell whether it has it",
     }
 }
 
@@ -68,7 +71,7 @@ fn is_elsewhere(process: i32) -> bool {
 
 fn lines_about(first: &str, rules: &[HostRule]) -> Vec<String> {
     let mut lines = vec![first.to_owned()];
-    for HostRule { place, text, is_there } in rules {
+    for HostRule { place, text, is_there, .. } in rules {
         let has = match is_there {
             Some(true) => "the kernel has it",
             Some(false) => "THE KERNEL DOES NOT HAVE IT",
@@ -80,8 +83,8 @@ fn lines_about(first: &str, rules: &[HostRule]) -> Vec<String> {
     let lacks = |wanted| rules.iter().any(|rule| rule.is_there == wanted);
     if lacks(Some(false)) {
         lines.push(
-            "load the ruleset into the kernel too (nft -f RULES.nft): until then nobody does what \
-             they say"
+            "load the ruleset into the kernel too (nft -f; iptables-restore for rules of \
+             iptables-save): until then nobody does what they say"
                 .to_owned(),
         );
     } else if lacks(None) {
@@ -125,6 +128,7 @@ mod tests {
             place: "ip t chain c rule handle 4".to_owned(),
             text: "tcp dport 80 redirect to :3128".to_owned(),
             is_there,
+            runs_here: false,
         };
         let say = |rules: &[HostRule]| lines_about("first", rules)[1..].join("\n");
         let text = "\n    tcp dport 80 redirect to :3128";

@@ -16,7 +16,8 @@ Examples:
   stateway rules list -a                      with handles, as `nft -a list ruleset`
   diff <(nft -j list ruleset | jq -S .) <(stateway rules list --json | jq -S .)
 
-A remark stands beside each chain of the hooks input and output: only the kernel runs it. \
+A remark stands beside each chain of the hooks input and output: only the kernel runs it. One \
+stands beside each chain of prerouting that may drop packets: for this host, only the kernel runs it. \
 Counters are the sum of all workers and of the file. Sets that rules fill show their current \
 elements. With --json the output has the form of `nft -j list ruleset`.")]
 pub struct Args {
@@ -48,9 +49,14 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     } else if let Some(age) = age_s {
         tell!("loaded {} ago", duration(Duration::from_secs(age)));
     }
-    let of_host = |family: &str, table: &str, chain: &str| {
+    let of_host = |family: &str, table: &str, chain: &str, hook: &str| {
         let place = format!("{family} {table} chain {chain}");
-        remark(kernels_chains.iter().find(|known| known.place == place))
+        match kernels_chains.iter().find(|known| known.place == place) {
+            Some(chain) => remark(chain),
+            // It drops nothing, so nobody misses it.
+            None if hook == "prerouting" => "",
+            None => "only this host's kernel runs it",
+        }
     };
     let text = listing::text(&document, *handles, &of_host);
     text.lines().try_for_each(|line| out.line(line))

@@ -93,8 +93,9 @@ impl RulesFile {
 }
 
 /// A ruleset in nft's JSON, from any form that one is kept in: that JSON, nft's own syntax, and the
-/// output of iptables-save. `file` is its name for messages, `-` for standard input; nft finds
-/// included files from `directory`, or from that of this process.
+/// output of iptables-save. It warns of rules of iptables in nft's words. `file` is its name for
+/// messages, `-` for standard input; nft finds included files from `directory`, or from that of this
+/// process.
 ///
 /// # Errors
 /// The messages of the program that reads it, with their lines.
@@ -115,15 +116,20 @@ pub fn in_json(
     if is_save {
         return iptables::to_json(&document, file, directory);
     }
-    if iptables::is_of_iptables_nft(&document) {
+    if iptables::printed::is_of_iptables_nft(&document) {
         let what = "has tables of iptables-nft, of which nft prints some rules with another \
                     meaning; load the output of iptables-save and ip6tables-save instead";
         return Err(Problems(vec![nft::problem(file, 0, what.to_owned(), None)]));
     }
-    match is_nft {
-        true => NftText { text: &document, file, directory }.to_json(),
-        false => Ok(document),
+    let json = match is_nft {
+        true => NftText { text: &document, file, directory }.to_json()?,
+        false => document,
+    };
+    if let Some(warning) = iptables::printed::warning(&json) {
+        let name = if file == Path::new("-") { Path::new("standard input") } else { file };
+        tell!("warning: {}: {warning}", name.display());
     }
+    Ok(json)
 }
 
 /// The bytes of a ruleset, `-` for standard input, or the reason why they can not be read.

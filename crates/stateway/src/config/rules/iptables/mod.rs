@@ -9,6 +9,7 @@
 
 mod allowed;
 mod direct;
+pub(super) mod printed;
 mod rule;
 mod save;
 #[cfg(test)]
@@ -31,14 +32,6 @@ const MOST_STOPS: usize = 64;
 pub(super) fn is_save(text: &[u8]) -> bool {
     let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     lines.find(|line| !line.is_empty() && line[0] != b'#').is_some_and(|line| line[0] == b'*')
-}
-
-/// True for what nft prints of the rules of iptables-nft. Some of its text has no meaning for nft,
-/// and some has another.
-pub(super) fn is_of_iptables_nft(text: &[u8]) -> bool {
-    let (begin, end) = (&b"# Warning: table "[..], &b"managed by iptables-nft"[..]);
-    let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
-    lines.any(|line| line.starts_with(begin) && line.windows(end.len()).any(|it| it == end))
 }
 
 /// The same ruleset in nft's JSON.

@@ -275,7 +275,10 @@ fn parts(words: &[String], place: Place<'_>) -> Result<Vec<Part>, String> {
             return Err(format!("has `{word}` twice in one match or target"));
         }
         if let Some(value) = values.iter().find(|value| !(kind.fits)(value)) {
-            return Err(format!("`{word} {value}` {UNKNOWN}"));
+            return Err(match kind.name {
+                "-s" | "-d" => format!("`{word} {value}` names no address and no network"),
+                _ => format!("`{word} {value}` {UNKNOWN}"),
+            });
         }
         parts[at].options.push(Given { negated, name: kind.name, values });
     }

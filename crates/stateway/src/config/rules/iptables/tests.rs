@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::direct::Words;
 use super::rule::{Place, Ready, ready, words};
 use super::save::read;
-use super::{is_of_iptables_nft, with_texts};
+use super::with_texts;
 
 fn read_rule(rule: &str, is_v6: bool) -> Result<Ready, String> {
     let words = words(rule).ok_or("a quotation without its end")?;
@@ -234,13 +234,6 @@ fn a_file_that_is_cut_off_is_refused_with_its_line() {
     assert_eq!(of(&["-A FORWARD -p tcp -m tcp --dport ", "COMMIT"])[0].0, 4);
     assert_eq!(of(&["COMMIT", "-A FORWARD -j DROP"])[0].0, 5);
     assert_eq!(of(&["-I FORWARD -j DROP", "COMMIT"])[0].0, 4);
-}
-
-#[test]
-fn what_nft_prints_of_iptables_nft_is_recognized() {
-    let warning = b"# Warning: table ip filter is managed by iptables-nft, do not touch!\ntable ip";
-    assert!(is_of_iptables_nft(warning));
-    assert!(!is_of_iptables_nft(b"# a table\ntable ip filter {}"));
 }
 
 #[test]
