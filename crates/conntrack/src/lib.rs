@@ -34,17 +34,20 @@ pub use connection::{
     Direction, Forwarding, InterfaceName, Interfaces, Label, LabelNames, Labels, NameError,
     NoInterfaces, Prefix, PrefixError, UnknownLabel,
 };
-pub use expect::{AnnouncementCursor, AnnouncementRecord, ExpectationCursor, Expectations};
+pub use expect::{
+    AnnouncementCursor, AnnouncementRecord, COPY_KEPT, ExpectationCursor, Expectations,
+};
 #[cfg(any(test, feature = "faults"))]
 pub use fault::Fault;
 pub use fault::Faults;
 pub use flow::codec::{DecodeError, Millis};
 pub use proto::{TimeoutPolicy, Timeouts, TrackingCause};
 pub use record::{
-    Batch, ConnectionRecord, ImportRefusal, LONGEST_RECORD, RecordFileError, RecordFileReader,
-    RecordFileWriter, decode_flow, encode_flow, end_of_export, push_to_batch, whole_records,
+    Batch, ConnectionRecord, ImportRefusal, LONGEST_RECORD, Outline, OutlineState, RecordFileError,
+    RecordFileReader, RecordFileWriter, Untold, decode_flow, encode_flow, end_of_export,
+    push_to_batch, whole_records,
 };
-pub use replication::{COPY_KEPT, Change, ENDS_MAX, Replication};
+pub use replication::{Change, ENDS_MAX, Replication};
 pub use settings::Settings;
 pub use table::{
     Action, Again, CALLS_OF_A_PAIR, CHOSEN_COST, Changes, Checksum, Claimant, ConnectionId,

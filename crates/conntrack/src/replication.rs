@@ -24,10 +24,6 @@ pub const ENDS_MAX: usize = 4096;
 /// of them wait. Each costs less in the company of others, and none of them is urgent.
 const DUE_MANY: u32 = 64;
 const DUE_LONGEST: Duration = Duration::from_millis(10);
-/// The time that the copy of a peer's connection is given whenever its time is over and its owner has
-/// not said that it has ended. It is also the least time that it has left when this node becomes its
-/// owner.
-pub const COPY_KEPT: Duration = Duration::from_secs(10);
 
 /// How changes of connections are collected by a worker.
 #[derive(Debug)]

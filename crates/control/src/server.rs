@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use engine::{Gateway, Peer};
+use engine::{Gateway, StateSync};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -83,7 +83,7 @@ impl Stop {
 pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
     /// The peer, if there is one.
-    pub peer: Option<Arc<Mutex<Peer>>>,
+    pub peer: Option<Arc<Mutex<StateSync>>>,
     pub rules: Arc<Keeper>,
     pub turns: Turns,
     pub streams: Arc<Semaphore>,
@@ -103,7 +103,7 @@ impl Server {
     pub fn start(
         socket: ControlSocket,
         gateway: Arc<Gateway>,
-        peer: Option<Arc<Mutex<Peer>>>,
+        peer: Option<Arc<Mutex<StateSync>>>,
         rules: Option<RuleBook>,
         log_lines_lost: fn() -> u64,
     ) -> Result<Self, ServerError> {

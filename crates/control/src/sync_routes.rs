@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, put};
-use engine::Peer;
+use engine::StateSync;
 use flow::Timestamp;
 use netio::clock;
 
@@ -19,7 +19,7 @@ pub(crate) fn router() -> Router<Shared> {
     Router::new().route("/v1/sync", get(status)).route("/v1/sync/role", put(set_role))
 }
 
-fn peer_of(shared: &Shared) -> Result<Arc<Mutex<Peer>>, Refused> {
+fn peer_of(shared: &Shared) -> Result<Arc<Mutex<StateSync>>, Refused> {
     shared.peer.clone().ok_or_else(|| {
         let what = "the gateway has no peer";
         Refused::conflict("sync", what, "add the table [sync] to its configuration")

@@ -18,15 +18,22 @@ pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
 pub use control::host_chains::{KernelChains, kernel_chains};
 pub use control::host_guard::{FromHost, HostGuard};
-pub use control::peer::{Connections, CopyCounters, Peer, Role, SupplyCounters, rules_likeness};
+pub use control::peer::{
+    Connections, CopyCounters, Peer, Role, SharedCounters, SupplyCounters, rules_likeness,
+};
+pub use control::pfsync::{Carried, Pfsync, PfsyncCounters, Unmapped};
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
-pub use control::record::{Record, RecordRefusal};
+pub use control::record::{Record, RecordRefusal, SharedRecord};
 pub use control::records::ImportReport;
 pub use control::route_keeper::host_addresses;
 pub use control::rule_elements::ChangeElementsError;
 pub use control::rule_loading::{LoadRulesError, RulesView, wall_clock};
 pub use control::setting_changes::ChangeTunableError;
+pub use control::shared_copies::{
+    SharedChange, SharedCursor, SharedOutcome, SharedPiece, SharedThings,
+};
+pub use control::state_sync::StateSync;
 pub use control::stepped::Unthreaded;
 pub use control::views::{
     DroppedPacket, PortStatus, RulesStatus, Status, WorkerStatus, ZoneStatus,
@@ -39,6 +46,7 @@ pub use egress::port_set::MAX_PORTS;
 pub use egress::reverse_path::ReversePath;
 pub use egress::stations::StationLimits;
 pub use fib::LinkId;
+pub use path::announcement_copies::Outcome;
 pub use path::bucket::Bucket;
 pub use path::change_ring::{ChangeSender, ChangeStream, ChangeTap, Lot};
 pub use path::drop_cause::DropCause;

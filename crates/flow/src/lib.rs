@@ -18,6 +18,7 @@ mod named;
 mod planted;
 mod port_permutation;
 mod prefetch;
+pub mod replica;
 mod shown;
 mod siphash;
 mod tally;

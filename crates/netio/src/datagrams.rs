@@ -129,18 +129,18 @@ fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -
 
 /// A control message with one number, as `CMSG_DATA(3)` finds it.
 #[repr(C)]
-struct Control<T> {
-    header: libc::cmsghdr,
-    value: T,
+pub(crate) struct Control<T> {
+    pub header: libc::cmsghdr,
+    pub value: T,
 }
 
 impl<T> Control<T> {
     /// The length in the header: up to the end of the number.
-    const LENGTH: usize = size_of::<libc::cmsghdr>() + size_of::<T>();
+    pub const LENGTH: usize = size_of::<libc::cmsghdr>() + size_of::<T>();
 }
 
 /// An empty message.
-fn message(part: &mut libc::iovec) -> libc::msghdr {
+pub(crate) fn message(part: &mut libc::iovec) -> libc::msghdr {
     // SAFETY: all of its fields are numbers and pointers, for which zeros are valid.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = part;

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use flow::replica::{Origin, Taken};
 use proptest::prelude::*;
 
 use super::*;
@@ -108,8 +109,8 @@ fn another_gateway_goes_on_with_all_elements_and_their_states() {
     let there = Timestamp::from_secs(77);
     for record in &records {
         let read = ElementRecord::decode(&bytes_of(record)).unwrap();
-        assert_eq!(new.import(&set, &read, there), Ok(()));
-        assert_eq!(new.import(&set, &read, there), Err(ElementRefusal::Known));
+        assert_eq!(new.import(&set, &read, Origin::File, there), Ok(Taken::Made));
+        assert_eq!(new.import(&set, &read, Origin::File, there), Err(ElementRefusal::Known));
     }
     assert_eq!(self::records(&new, &set, there), records);
     // Both let the same packets pass from now on.
@@ -134,9 +135,9 @@ fn a_set_takes_only_what_fits_it() {
     let (parts, record) = ([Part::Counter, Part::Limit(RATE)], some_record());
     let import = |set: &Set| {
         let shared = SharedSet::new(set, 7, now());
-        shared.import(set, &record, now())
+        shared.import(set, &record, Origin::File, now())
     };
-    assert_eq!(import(&set(&[Kind::Ipv4], 1, &parts)), Ok(()));
+    assert_eq!(import(&set(&[Kind::Ipv4], 1, &parts)), Ok(Taken::Made));
     let others = [
         set(&[Kind::Mark], 1, &parts),
         set(&[Kind::Ipv4, Kind::Port], 1, &parts),
@@ -150,9 +151,9 @@ fn a_set_takes_only_what_fits_it() {
     let set = set(&[Kind::Ipv4], 1, &parts);
     let shared = SharedSet::new(&set, 7, now());
     meet(&shared, 1, 100, Some(5), now());
-    assert_eq!(shared.import(&set, &record, now()), Err(ElementRefusal::Full));
+    assert_eq!(shared.import(&set, &record, Origin::File, now()), Err(ElementRefusal::Full));
     let later = now().after(Duration::from_secs(6));
-    assert_eq!(shared.import(&set, &record, later), Ok(()));
+    assert_eq!(shared.import(&set, &record, Origin::File, later), Ok(Taken::Made));
     assert_eq!(shared.len(later), 1);
     // A rate that is smaller here keeps its bound.
     let huge = ElementRecord {
@@ -163,7 +164,7 @@ fn a_set_takes_only_what_fits_it() {
         ..record.clone()
     };
     let shared = SharedSet::new(&set, 7, now());
-    assert_eq!(shared.import(&set, &huge, now()), Ok(()));
+    assert_eq!(shared.import(&set, &huge, Origin::File, now()), Ok(Taken::Made));
     let credit = Statement::Rate { credit: 2_000_000_000 };
     assert_eq!(records(&shared, &set, now())[0].statements[1], credit);
 }

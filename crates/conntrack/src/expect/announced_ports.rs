@@ -7,7 +7,9 @@ use std::net::IpAddr;
 use flow::{Endpoint, FlowKey, Zone};
 use wire::{Family, mapped};
 
-use super::{Book, Destination, Expectation, Expectations, Master};
+use super::{
+    Announcement, AnnouncementRecord, Book, Destination, Expectation, Expectations, Item, Master,
+};
 use crate::helper::Announced;
 
 /// Most media places that are remembered; beyond that the first is forgotten.
@@ -27,15 +29,22 @@ pub(super) struct Media {
 pub(crate) type MediaKey = (Zone, u8, (IpAddr, u16), IpAddr);
 
 impl Media {
-    pub(super) fn remember(&mut self, place: MediaKey, port: u16) {
+    /// Remembers the port of a place. Returns the place that is forgotten for it.
+    pub(super) fn remember(&mut self, place: MediaKey, port: u16) -> Option<MediaKey> {
         if self.ports.insert(place, port & !1).is_none() {
             self.order.push_back(place);
         }
-        if self.order.len() > REMEMBERED
-            && let Some(first) = self.order.pop_front()
-        {
-            self.ports.remove(&first);
+        let first = if self.order.len() > REMEMBERED { self.order.pop_front() } else { None };
+        first.inspect(|first| _ = self.ports.remove(first))
+    }
+
+    /// Forgets a place. False if it is not known.
+    pub(super) fn forget(&mut self, place: &MediaKey) -> bool {
+        let was_known = self.ports.remove(place).is_some();
+        if was_known {
+            self.order.retain(|known| known != place);
         }
+        was_known
     }
 }
 
@@ -58,7 +67,7 @@ impl Expectations {
         announced: &Announced,
         mut ports: impl Iterator<Item = u16>,
     ) -> Option<u16> {
-        let mut book = self.book();
+        let book = &mut *self.book();
         if let Some(port) = book.announced_port(&master.flow.key, announced) {
             return Some(port);
         }
@@ -71,7 +80,8 @@ impl Expectations {
         let last = last.map(|port| port | odd).filter(is_free);
         let port = last.or_else(|| ports.find(is_free))?;
         if let Some(place) = place {
-            book.media.remember(place, port);
+            book.remember_media(place, port);
+            self.note(book);
         }
         Some(port)
     }
@@ -118,6 +128,17 @@ impl Expectations {
 }
 
 impl Book {
+    fn remember_media(&mut self, place: MediaKey, port: u16) {
+        if self.media.ports.get(&place) == Some(&(port & !1)) {
+            return;
+        }
+        if let Some(first) = self.media.remember(place, port) {
+            let name = || AnnouncementRecord(Announcement::Media { place: first, port: 0 });
+            self.journal.note_end(&Item::Media(first), name);
+        }
+        self.journal.note_change(Item::Media(place));
+    }
+
     /// The announcements of a connection that are translated, each with its real place.
     fn translated_announcements(
         &self,

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use flow::FlowKey;
 
-use super::Expectations;
+use super::{Announcement, AnnouncementRecord, Book, Expectations, Item};
 use crate::Direction;
 use crate::helper::{Announcements, Way};
 
@@ -45,21 +45,29 @@ impl CallIds {
         self.of_master.get(master)?.iter().find(|&id| is_it(id)).copied()
     }
 
-    /// Forgets the ids of a control connection.
-    pub fn forget(&mut self, master: &FlowKey) {
-        for id in self.of_master.remove(master).into_iter().flatten() {
+    /// Forgets the ids of a control connection, and returns them.
+    pub fn forget(&mut self, master: &FlowKey) -> Vec<CallId> {
+        let ids = self.of_master.remove(master).unwrap_or_default();
+        for id in &ids {
             self.taken.remove(&(id.way, id.known));
         }
+        ids
     }
 
-    fn forget_first(&mut self, master: &FlowKey, is_it: impl Fn(&CallId) -> bool) {
-        let Some(ids) = self.of_master.get_mut(master) else { return };
-        let Some(at) = ids.iter().position(is_it) else { return };
+    /// Forgets the first id of a control connection that fits, and returns it.
+    pub(super) fn forget_first(
+        &mut self,
+        master: &FlowKey,
+        is_it: impl Fn(&CallId) -> bool,
+    ) -> Option<CallId> {
+        let ids = self.of_master.get_mut(master)?;
+        let at = ids.iter().position(is_it)?;
         let id = ids.remove(at);
         if ids.is_empty() {
             self.of_master.remove(master);
         }
         self.taken.remove(&(id.way, id.known));
+        Some(id)
     }
 }
 
@@ -74,18 +82,24 @@ impl Announcements for Expectations {
         (end, own): (Direction, u16),
         way: Way,
     ) -> Option<u16> {
-        let ids = &mut self.book().ids;
+        let book = &mut *self.book();
+        let Book { ids, journal, .. } = book;
         if let Some(id) = ids.find(master, |id| (id.end, id.own) == (end, own)) {
             return Some(id.known);
         }
         let others = (0..TRIES).map(|step| own.wrapping_add(step));
         let known = others.into_iter().find(|&known| !ids.taken.contains_key(&(way, known)))?;
         let of_end = |id: &&CallId| id.end == end;
-        if ids.of_master.get(master).is_some_and(|ids| ids.iter().filter(of_end).count() >= IDS) {
-            ids.forget_first(master, |id| id.end == end);
+        if ids.of_master.get(master).is_some_and(|ids| ids.iter().filter(of_end).count() >= IDS)
+            && let Some(id) = ids.forget_first(master, |id| id.end == end)
+        {
+            let name = || AnnouncementRecord(Announcement::CallId { master: *master, id });
+            journal.note_end(&Item::CallId(id.way, id.known), name);
         }
         ids.taken.insert((way, known), *master);
         ids.of_master.entry(*master).or_default().push(CallId { end, own, known, way });
+        journal.note_change(Item::CallId(way, known));
+        self.note(book);
         Some(known)
     }
 

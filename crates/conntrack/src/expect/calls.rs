@@ -7,10 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
+use flow::replica::Journal;
 use flow::{Endpoint, FlowKey, Timestamp};
 use wire::{mapped, protocol};
 
-use super::{Book, Claim, Expectation, Expectations, Listener};
+use super::{
+    Announcement, AnnouncementRecord, Book, Claim, Expectation, Expectations, Item, Listener,
+};
 use crate::helper::{Announced, Way};
 
 /// The announced calls that have a connection.
@@ -50,18 +53,24 @@ impl Calls {
     /// The control connection that announced a call last decides when it ends, because the ids
     /// had become free again. So another call that has one of these ids on the same way is
     /// over.
-    pub fn hand_over(&mut self, announced: &Expectation) {
+    pub fn hand_over(
+        &mut self,
+        announced: &Expectation,
+        journal: &mut Journal<Item, AnnouncementRecord>,
+    ) {
         let Some(open) = OpenCall::of(announced) else { return };
         if let Some(other) = self.named.get(&open.names[0]).copied()
             && self.open.get(&other).is_some_and(|it| !it.is_named_like(&open))
         {
             self.over.insert(other);
+            journal.note_change(Item::Call(other));
         }
         if let Some(call) = announced.call()
             && self.open.contains_key(&call)
             && !self.over.contains(&call)
         {
             self.enter(call, open);
+            journal.note_change(Item::Call(call));
         }
     }
 
@@ -71,9 +80,9 @@ impl Calls {
         calls.find(|&call| self.open.get(call).is_some_and(|it| it.real == *real)).copied()
     }
 
-    fn leave(&mut self, call: &FlowKey) {
+    pub(super) fn leave(&mut self, call: &FlowKey) -> Option<OpenCall> {
         self.over.remove(call);
-        let Some(open) = self.open.remove(call) else { return };
+        let open = self.open.remove(call)?;
         for name in open.names.into_iter() {
             // Another call may use the name by now.
             if self.named.get(&name) == Some(call) {
@@ -86,6 +95,7 @@ impl Calls {
                 self.by_master.remove(&open.master);
             }
         }
+        Some(open)
     }
 
     fn end_all_of(&mut self, master: &FlowKey) {
@@ -117,16 +127,27 @@ impl Expectations {
         if !is_expected {
             book.calls.over.insert(*call);
         }
-        self.note_over(book);
+        book.journal.note_change(Item::Call(*call));
+        self.note(book);
     }
 
     /// Removes the announcements of a connection that ends, and ends its calls.
     pub(crate) fn forget(&self, master: &FlowKey, now: Timestamp, events: &mut Listener<'_>) {
-        self.withdraw(master, None, &(0..=u8::MAX), now, events);
-        let mut book = self.book();
+        let book = &mut *self.book();
+        let numbers: Vec<u64> = book.of_master(master).collect();
+        for number in numbers {
+            if let Some(ended) = self.unfile(book, number, now, events) {
+                let item = Item::Expectation(number);
+                book.journal.note_end_with_other(&item, || ended.name());
+            }
+        }
+        // The peer ends the calls by itself when it hears that their control connection has ended.
         book.calls.end_all_of(master);
-        book.ids.forget(master);
-        self.note_over(&book);
+        for id in book.ids.forget(master) {
+            let name = || AnnouncementRecord(Announcement::CallId { master: *master, id });
+            book.journal.note_end_with_other(&Item::CallId(id.way, id.known), name);
+        }
+        self.note(book);
     }
 
     /// Ends a call of a connection, or stops expecting it. `call` is its key between the real
@@ -142,15 +163,21 @@ impl Expectations {
         self.forget_call(&mut book, master, call, now, events);
         if let Some(connection) = book.calls.connection(master, call) {
             book.calls.over.insert(connection);
-            self.note_over(&book);
+            book.journal.note_change(Item::Call(connection));
         }
+        self.note(&book);
     }
 
     /// Records that the connection of a call has ended.
     pub(crate) fn call_has_ended(&self, call: &FlowKey) {
         let mut book = self.book();
-        book.calls.leave(call);
-        self.note_over(&book);
+        if let Some(open) = book.calls.leave(call) {
+            // The peer hears of the end of the connection.
+            let name =
+                || AnnouncementRecord(Announcement::Call { call: *call, open, is_over: false });
+            book.journal.note_end_with_other(&Item::Call(*call), name);
+        }
+        self.note(&book);
     }
 
     /// True if there are connections of calls that are over. The owners of their buckets have
@@ -158,7 +185,7 @@ impl Expectations {
     #[inline]
     pub fn has_calls_over(&self) -> bool {
         // Another worker may have seen the end of the control connection; this load pairs with
-        // the release in `note_over`.
+        // the release in `note`.
         self.shared.calls_over.load(Ordering::Acquire) != 0
     }
 
@@ -189,8 +216,11 @@ impl Expectations {
         !expected.is_empty()
     }
 
-    pub(super) fn note_over(&self, book: &Book) {
+    /// Shows those who hold no lock what there is to do after a change.
+    pub(super) fn note(&self, book: &Book) {
         self.shared.calls_over.store(book.calls.over.len() as u32, Ordering::Release);
+        // The reader takes the lock, so the flag guards no other memory.
+        self.shared.has_news.store(book.journal.has_news(), Ordering::Relaxed);
     }
 }
 

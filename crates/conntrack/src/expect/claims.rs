@@ -106,6 +106,7 @@ impl Expectations {
             // anew.
             self.remove(&mut book, number, now, events);
         }
+        self.note(&book);
     }
 
     /// Ends a claim whose connection could not be opened. The connection is expected as before,

@@ -19,14 +19,16 @@ mod calls;
 mod claims;
 mod destination_filter;
 mod passage;
+mod peer;
 mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use flow::replica::Journal;
 use flow::{Endpoint, FlowKey, HashKey, KeyedPacket, Timestamp, Zone};
 use wire::{Family, mapped};
 
@@ -39,6 +41,8 @@ pub(crate) use self::calls::{Name, OpenCall};
 pub(crate) use self::claims::Claim;
 use self::destination_filter::DestinationFilter;
 pub(crate) use self::passage::Passage;
+pub use self::peer::COPY_KEPT;
+use self::peer::Item;
 pub(crate) use self::record::{Announcement, ExpectationRecord, NotTaken};
 pub use self::record::{AnnouncementCursor, AnnouncementRecord};
 use crate::Direction;
@@ -68,6 +72,8 @@ struct Shared {
     memory: Memory,
     /// Number of calls that are over and whose connections still exist.
     calls_over: AtomicU32,
+    /// A peer has to hear of changes.
+    has_news: AtomicBool,
 }
 
 /// Expectations by number. Numbers grow, so the oldest comes first in every index.
@@ -89,6 +95,10 @@ struct Book {
     calls: Calls,
     ids: CallIds,
     media: announced_ports::Media,
+    /// The changes that a peer has to hear of, and the things that it owns.
+    journal: Journal<Item, AnnouncementRecord>,
+    /// The last change that a peer was told of.
+    told: u64,
 }
 
 /// The listener for announcements and ends of expectations.
@@ -162,7 +172,8 @@ impl Expectations {
     pub fn new(secret: HashKey) -> Self {
         let (book, memory) = (Mutex::default(), Memory::default());
         let (filter, calls_over) = (DestinationFilter::new(secret), AtomicU32::new(0));
-        Self { shared: Arc::new(Shared { filter, book, memory, calls_over }) }
+        let has_news = AtomicBool::new(false);
+        Self { shared: Arc::new(Shared { filter, book, memory, calls_over, has_news }) }
     }
 
     /// Number of expectations, including expired ones that no worker has removed yet.
@@ -260,9 +271,11 @@ impl Expectations {
         let deadline = now.after(Duration::from_secs(timeout_s.into()));
         let expectation = Expectation { master, announced, deadline };
         book.report(EventKind::New, &expectation, now, events);
-        book.calls.hand_over(&expectation);
-        self.note_over(&book);
-        self.file(&mut book, expectation);
+        let Book { calls, journal, .. } = &mut *book;
+        calls.hand_over(&expectation, journal);
+        let number = self.file(&mut book, expectation);
+        book.journal.note_change(Item::Expectation(number));
+        self.note(&book);
         Ok(is_full)
     }
 
@@ -283,15 +296,15 @@ impl Expectations {
             if announced.class != class {
                 continue;
             }
+            book.put_off(number, now.after(Duration::from_secs(seconds.into())));
             let Some(mut expectation) = book.entries.remove(&number) else { continue };
-            book.by_deadline.remove(&(expectation.deadline, number));
-            expectation.deadline = now.after(Duration::from_secs(seconds.into()));
-            book.by_deadline.insert((expectation.deadline, number));
             if std::mem::take(&mut expectation.announced.waits) {
                 book.report(EventKind::New, &expectation, now, events);
             }
             book.entries.insert(number, expectation);
+            book.journal.note_change(Item::Expectation(number));
         }
+        self.note(&book);
     }
 
     /// Removes the announcements of a connection, or of one of its calls, in some classes.
@@ -313,6 +326,7 @@ impl Expectations {
                 self.remove(&mut book, number, now, events);
             }
         }
+        self.note(&book);
     }
 
     /// Removes up to `budget` expectations, oldest first. Returns how many of them were listed,
@@ -330,6 +344,7 @@ impl Expectations {
             listed += usize::from(book.entries[&number].is_listed(now));
             self.remove(&mut book, number, now, events);
         }
+        self.note(&book);
         (listed, doomed.len() == budget)
     }
 
@@ -344,15 +359,23 @@ impl Expectations {
         for _ in 0..FORGOTTEN_AT_ONCE {
             match book.by_deadline.first() {
                 Some(&(deadline, number)) if deadline <= now => {
-                    self.remove(book, number, now, events);
+                    // Only its owner knows whether it was put off.
+                    match book.journal.is_copy(&Item::Expectation(number)) {
+                        true => book.put_off(number, now.after(COPY_KEPT)),
+                        false => self.remove(book, number, now, events),
+                    }
                 }
-                _ => return false,
+                _ => {
+                    self.note(book);
+                    return false;
+                }
             }
         }
+        self.note(book);
         true
     }
 
-    fn file(&self, book: &mut Book, expectation: Expectation) {
+    fn file(&self, book: &mut Book, expectation: Expectation) -> u64 {
         let number = book.next;
         book.next += 1;
         book.by_master.insert((expectation.master.flow.key, expectation.announced.call, number));
@@ -360,16 +383,31 @@ impl Expectations {
         book.by_source.add(Holder::of(expectation.master.flow), number, 1);
         self.offer(book, &expectation.destination(), number);
         book.entries.insert(number, expectation);
+        number
     }
 
     fn remove(&self, book: &mut Book, number: u64, now: Timestamp, events: &mut Listener<'_>) {
-        let Some(expectation) = book.entries.remove(&number) else { return };
+        if let Some(expectation) = self.unfile(book, number, now, events) {
+            book.journal.note_end(&Item::Expectation(number), || expectation.name());
+        }
+    }
+
+    /// Takes an expectation out of the book. The journal does not say so.
+    fn unfile(
+        &self,
+        book: &mut Book,
+        number: u64,
+        now: Timestamp,
+        events: &mut Listener<'_>,
+    ) -> Option<Expectation> {
+        let expectation = book.entries.remove(&number)?;
         book.report(EventKind::Destroy, &expectation, now, events);
         self.withhold(book, &expectation.destination(), number);
         let Expectation { master, announced, .. } = &expectation;
         book.by_master.remove(&(master.flow.key, announced.call, number));
         book.by_deadline.remove(&(expectation.deadline, number));
         book.by_source.remove(Holder::of(master.flow), number);
+        Some(expectation)
     }
 
     /// Makes an expectation visible to packets.
@@ -408,6 +446,14 @@ impl Book {
             let expected = Expected::of(expectation, now);
             events.expectation(self.stamp, ExpectationEvent { kind, expected });
         }
+    }
+
+    /// Gives an expectation another deadline.
+    fn put_off(&mut self, number: u64, deadline: Timestamp) {
+        let Some(expectation) = self.entries.get_mut(&number) else { return };
+        self.by_deadline.remove(&(expectation.deadline, number));
+        expectation.deadline = deadline;
+        self.by_deadline.insert((deadline, number));
     }
 
     /// The expectations of a connection.

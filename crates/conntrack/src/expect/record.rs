@@ -3,15 +3,17 @@
 use std::ops::Bound;
 
 use flow::codec::Millis;
+use flow::replica::{Origin, Taken};
 use flow::{FlowKey, Timestamp, Zone, ZonePair};
 
 use super::announced_ports::REMEMBERED;
 use super::call_ids::IDS;
 use super::{
-    Book, CallId, Expectation, Expectations, Listener, MOST_OF_MASTER, Master, MediaKey, OpenCall,
+    Book, CallId, Expectation, Expectations, Item, Listener, MOST_OF_MASTER, Master, MediaKey,
+    OpenCall,
 };
 use crate::helper::Announced;
-use crate::{InterfaceName, Interfaces};
+use crate::{InterfaceName, Interfaces, NoInterfaces};
 
 /// Something that helpers have agreed on with the ends of a connection, as another gateway can take
 /// it over. It is made by [`Expectations`] or read from bytes.
@@ -90,6 +92,22 @@ impl AnnouncementRecord {
         }
     }
 
+    /// The record that names the same thing in any state of it. Only what tells things apart counts
+    /// in it.
+    #[must_use]
+    pub fn name(&self) -> Self {
+        match &self.0 {
+            Announcement::Expectation(record) => record.name(),
+            Announcement::Call { call, open, .. } => {
+                Self(Announcement::Call { call: *call, open: *open, is_over: false })
+            }
+            Announcement::CallId { .. } => self.clone(),
+            Announcement::Media { place, .. } => {
+                Self(Announcement::Media { place: *place, port: 0 })
+            }
+        }
+    }
+
     /// The zones that have to be there.
     pub(crate) fn zones(&self) -> ZonePair {
         let one = |zone: Zone| ZonePair { original: zone, reply: zone };
@@ -120,61 +138,15 @@ impl Expectations {
     /// meanwhile.
     pub fn records_from(
         &self,
-        AnnouncementCursor(from): AnnouncementCursor,
+        from: AnnouncementCursor,
         budget: usize,
         interfaces: &dyn Interfaces,
         now: Timestamp,
         mut each: impl FnMut(AnnouncementRecord),
     ) -> Option<AnnouncementCursor> {
-        let book = self.book();
-        let mut seen = 0;
-        let mut show = |announcement| {
-            seen += 1;
+        self.book().walk(from, budget, interfaces, now, |_, announcement| {
             each(AnnouncementRecord(announcement));
-        };
-        let next = match from {
-            At::Expectation(from) => {
-                let mut last = None;
-                for (&number, expectation) in book.entries.range(from..).take(budget) {
-                    last = Some(At::Expectation(number + 1));
-                    if expectation.deadline > now {
-                        let record = ExpectationRecord::of(expectation, interfaces, now);
-                        show(Announcement::Expectation(Box::new(record)));
-                    }
-                }
-                last.unwrap_or(At::Call(None))
-            }
-            At::Call(from) => {
-                let calls = &book.calls;
-                let mut last = None;
-                for (&call, &open) in calls.open.range((after(from), Bound::Unbounded)).take(budget)
-                {
-                    last = Some(At::Call(Some(call)));
-                    let is_over = calls.over.contains(&call);
-                    show(Announcement::Call { call, open, is_over });
-                }
-                last.unwrap_or(At::CallId(None))
-            }
-            At::CallId(from) => {
-                let ids = &book.ids;
-                let mut last = None;
-                let masters = ids.of_master.range((after(from), Bound::Unbounded));
-                for (&master, ids) in masters.take(budget.div_ceil(2 * IDS)) {
-                    last = Some(At::CallId(Some(master)));
-                    ids.iter().for_each(|&id| show(Announcement::CallId { master, id }));
-                }
-                last.unwrap_or(At::Media(0))
-            }
-            At::Media(from) => {
-                for place in book.media.order.iter().skip(from).take(budget) {
-                    if let Some(&port) = book.media.ports.get(place) {
-                        show(Announcement::Media { place: *place, port });
-                    }
-                }
-                return (seen == budget).then_some(AnnouncementCursor(At::Media(from + budget)));
-            }
-        };
-        Some(AnnouncementCursor(next))
+        })
     }
 
     /// Files what a record says, without an event. `limit` is the largest number of expectations.
@@ -186,32 +158,133 @@ impl Expectations {
         &self,
         record: &AnnouncementRecord,
         interface: Option<u32>,
-        limit: u64,
+        (limit, origin): (u64, Origin),
         now: Timestamp,
         events: &mut Listener<'_>,
-    ) -> Result<(), NotTaken> {
-        let mut book = self.book();
-        match &record.0 {
+    ) -> Result<Taken, NotTaken> {
+        let book = &mut *self.book();
+        if let Announcement::Expectation(_) = &record.0 {
+            self.forget_expired(book, now, events);
+        }
+        let known = book.item_of(record);
+        let taken = match known {
+            Some(item) if origin == Origin::File && book.is_alive(&item, now) => {
+                return Err(NotTaken::Known);
+            }
+            Some(item) => Taken::of_known(origin, !book.journal.is_copy(&item)),
+            None => Taken::Made,
+        };
+        let item = match (known, taken) {
+            (Some(item), Taken::Kept) => item,
+            (Some(item), _) => self.change(book, item, record, interface, now),
+            (None, _) => self.enter(book, record, interface, limit, now)?,
+        };
+        match origin {
+            Origin::File => book.journal.note_change(item),
+            Origin::Owner { .. } if taken == Taken::Kept => book.journal.note_change(item),
+            Origin::Owner { .. } => book.journal.set_copy(item),
+            Origin::News => book.journal.set_own(&item),
+        }
+        self.note(book);
+        Ok(taken)
+    }
+
+    /// Gives a thing that is there the state of a record. An expectation may become another item.
+    fn change(
+        &self,
+        book: &mut Book,
+        item: Item,
+        AnnouncementRecord(record): &AnnouncementRecord,
+        interface: Option<u32>,
+        now: Timestamp,
+    ) -> Item {
+        match (item, record) {
+            (Item::Expectation(number), Announcement::Expectation(record)) => {
+                let new = record.restore(interface, now);
+                let is_filed_alike = |old: &Expectation| {
+                    (old.master.flow, old.destination()) == (new.master.flow, new.destination())
+                };
+                if !book.entries.get(&number).is_some_and(is_filed_alike) {
+                    self.unfile(book, number, now, &mut None);
+                    book.journal.forget(&item);
+                    return Item::Expectation(self.file(book, new));
+                }
+                book.put_off(number, new.deadline);
+                book.entries.insert(number, new);
+            }
+            (Item::Call(call), Announcement::Call { open, is_over, .. }) => {
+                let is_over = *is_over || book.calls.over.contains(&call);
+                book.calls.enter(call, *open);
+                if is_over {
+                    book.calls.over.insert(call);
+                }
+            }
+            (Item::Media(place), Announcement::Media { port, .. }) => {
+                book.media.remember(place, *port);
+            }
+            // A call id has no state.
+            _ => {}
+        }
+        item
+    }
+
+    /// Files what is not there yet.
+    fn enter(
+        &self,
+        book: &mut Book,
+        AnnouncementRecord(record): &AnnouncementRecord,
+        interface: Option<u32>,
+        limit: u64,
+        now: Timestamp,
+    ) -> Result<Item, NotTaken> {
+        Ok(match record {
             Announcement::Expectation(record) => {
-                self.forget_expired(&mut book, now, events);
                 let expectation = record.restore(interface, now);
-                book.takes(&expectation, limit, now)?;
-                self.file(&mut book, expectation);
+                book.takes(&expectation, limit)?;
+                Item::Expectation(self.file(book, expectation))
             }
             Announcement::Call { call, open, is_over } => {
-                if book.calls.open.contains_key(call) {
-                    return Err(NotTaken::Known);
-                }
                 book.calls.enter(*call, *open);
                 if *is_over {
                     book.calls.over.insert(*call);
                 }
-                self.note_over(&book);
+                Item::Call(*call)
             }
-            Announcement::CallId { master, id } => book.ids.take(master, id)?,
-            Announcement::Media { place, port } => book.media.take(*place, *port)?,
-        }
-        Ok(())
+            Announcement::CallId { master, id } => {
+                book.ids.take(master, id)?;
+                Item::CallId(id.way, id.known)
+            }
+            Announcement::Media { place, port } => {
+                book.media.take(*place, *port)?;
+                Item::Media(*place)
+            }
+        })
+    }
+}
+
+impl Expectation {
+    /// The record that names this expectation to a peer. Only what tells expectations of a call
+    /// apart counts in it.
+    pub(super) fn name(&self) -> AnnouncementRecord {
+        ExpectationRecord::of(self, &NoInterfaces, self.deadline).name()
+    }
+}
+
+impl ExpectationRecord {
+    fn name(&self) -> AnnouncementRecord {
+        let Self { master, announced, .. } = self;
+        let Announced { call, protocol, destination, destination_port, .. } = *announced;
+        let Announced { source, source_network, source_port, .. } = *announced;
+        let new = Announced::new(protocol, destination, destination_port);
+        let announced = Announced { call, source, source_network, source_port, ..new };
+        let record = Self {
+            master: Master { mark: 0, ..*master },
+            announced,
+            interface: None,
+            // None has no time left.
+            left: Millis::new(1),
+        };
+        AnnouncementRecord(Announcement::Expectation(Box::new(record)))
     }
 }
 
@@ -242,16 +315,127 @@ impl ExpectationRecord {
 }
 
 impl Book {
-    /// Says why an expectation of another gateway may not be filed.
-    fn takes(&self, new: &Expectation, limit: u64, now: Timestamp) -> Result<(), NotTaken> {
+    /// Shows up to `budget` announcements to `each`, as [`Expectations::records_from`] does.
+    pub(super) fn walk(
+        &self,
+        AnnouncementCursor(from): AnnouncementCursor,
+        budget: usize,
+        interfaces: &dyn Interfaces,
+        now: Timestamp,
+        mut each: impl FnMut(Item, Announcement),
+    ) -> Option<AnnouncementCursor> {
+        let mut seen = 0;
+        let mut show = |item| {
+            seen += 1;
+            if let Some(announcement) = self.announcement(&item, interfaces, now) {
+                each(item, announcement);
+            }
+        };
+        let next = match from {
+            At::Expectation(from) => {
+                let mut last = None;
+                for &number in self.entries.range(from..).take(budget).map(|(number, _)| number) {
+                    last = Some(At::Expectation(number + 1));
+                    show(Item::Expectation(number));
+                }
+                last.unwrap_or(At::Call(None))
+            }
+            At::Call(from) => {
+                let mut last = None;
+                let calls = self.calls.open.range((after(from), Bound::Unbounded));
+                for &call in calls.take(budget).map(|(call, _)| call) {
+                    last = Some(At::Call(Some(call)));
+                    show(Item::Call(call));
+                }
+                last.unwrap_or(At::CallId(None))
+            }
+            At::CallId(from) => {
+                let mut last = None;
+                let masters = self.ids.of_master.range((after(from), Bound::Unbounded));
+                for (&master, ids) in masters.take(budget.div_ceil(2 * IDS)) {
+                    last = Some(At::CallId(Some(master)));
+                    ids.iter().for_each(|id| show(Item::CallId(id.way, id.known)));
+                }
+                last.unwrap_or(At::Media(0))
+            }
+            At::Media(from) => {
+                let places = self.media.order.iter().skip(from).take(budget);
+                places.for_each(|place| show(Item::Media(*place)));
+                return (seen == budget).then_some(AnnouncementCursor(At::Media(from + budget)));
+            }
+        };
+        Some(AnnouncementCursor(next))
+    }
+
+    /// The record of a thing; `None` if it is not there any more, or has expired and no peer owns
+    /// it.
+    pub(super) fn announcement(
+        &self,
+        item: &Item,
+        interfaces: &dyn Interfaces,
+        now: Timestamp,
+    ) -> Option<Announcement> {
+        Some(match *item {
+            Item::Expectation(number) => {
+                let expectation = self.entries.get(&number).filter(|it| it.deadline > now)?;
+                let record = ExpectationRecord::of(expectation, interfaces, now);
+                Announcement::Expectation(Box::new(record))
+            }
+            Item::Call(call) => {
+                let open = *self.calls.open.get(&call)?;
+                Announcement::Call { call, open, is_over: self.calls.over.contains(&call) }
+            }
+            Item::CallId(way, known) => {
+                let master = *self.ids.taken.get(&(way, known))?;
+                let mut ids = self.ids.of_master.get(&master)?.iter();
+                let id = *ids.find(|id| (id.way, id.known) == (way, known))?;
+                Announcement::CallId { master, id }
+            }
+            Item::Media(place) => {
+                Announcement::Media { place, port: *self.media.ports.get(&place)? }
+            }
+        })
+    }
+
+    /// The thing that a record names, if it is here.
+    pub(super) fn item_of(&self, AnnouncementRecord(record): &AnnouncementRecord) -> Option<Item> {
+        match record {
+            Announcement::Expectation(it) => {
+                let Announced { call, .. } = it.announced;
+                let same = |number: &u64| self.entries[number].announced.equals(&it.announced);
+                let mut of_call = self.of_call(&it.master.flow.key, call).into_iter();
+                of_call.find(same).map(Item::Expectation)
+            }
+            Announcement::Call { call, .. } => {
+                self.calls.open.contains_key(call).then_some(Item::Call(*call))
+            }
+            Announcement::CallId { master, id } => {
+                let is_its = self.ids.taken.get(&(id.way, id.known)) == Some(master);
+                is_its.then_some(Item::CallId(id.way, id.known))
+            }
+            Announcement::Media { place, .. } => {
+                self.media.ports.contains_key(place).then_some(Item::Media(*place))
+            }
+        }
+    }
+
+    /// False for an expectation that has expired.
+    fn is_alive(&self, item: &Item, now: Timestamp) -> bool {
+        match item {
+            Item::Expectation(number) => {
+                self.entries.get(number).is_some_and(|it| it.deadline > now)
+            }
+            _ => true,
+        }
+    }
+
+    /// Says why an expectation of another gateway, which is not here, may not be filed.
+    fn takes(&self, new: &Expectation, limit: u64) -> Result<(), NotTaken> {
         let Expectation { master, announced, .. } = new;
         let key = &master.flow.key;
         let mut of_class = 0;
         for number in self.of_call(key, announced.call) {
-            let Expectation { announced: other, deadline, .. } = &self.entries[&number];
-            if other.equals(announced) && *deadline > now {
-                return Err(NotTaken::Known);
-            }
+            let Expectation { announced: other, .. } = &self.entries[&number];
             of_class += usize::from(other.class == announced.class);
         }
         let most = master.helper.classes()[usize::from(announced.class)].maximum;
@@ -264,10 +448,8 @@ impl Book {
 
 impl super::CallIds {
     fn take(&mut self, master: &FlowKey, id: &CallId) -> Result<(), NotTaken> {
-        match self.taken.get(&(id.way, id.known)) {
-            Some(other) if other == master => return Err(NotTaken::Known),
-            Some(_) => return Err(NotTaken::Clash),
-            None => {}
+        if self.taken.contains_key(&(id.way, id.known)) {
+            return Err(NotTaken::Clash);
         }
         let ids = self.of_master.entry(*master).or_default();
         let same = |other: &&CallId| other.end == id.end;
@@ -288,14 +470,10 @@ impl super::CallIds {
 
 impl super::announced_ports::Media {
     fn take(&mut self, place: MediaKey, port: u16) -> Result<(), NotTaken> {
-        match self.ports.get(&place) {
-            Some(known) if *known == port => Err(NotTaken::Known),
-            Some(_) => Err(NotTaken::Clash),
-            None if self.ports.len() >= REMEMBERED => Err(NotTaken::Full),
-            None => {
-                self.remember(place, port);
-                Ok(())
-            }
+        if self.ports.len() >= REMEMBERED {
+            return Err(NotTaken::Full);
         }
+        self.remember(place, port);
+        Ok(())
     }
 }

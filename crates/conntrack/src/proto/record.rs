@@ -47,6 +47,19 @@ impl RecordedState {
         }
     }
 
+    /// The state of a flow of which only this is known; `None` for protocols that need more.
+    pub fn of_flow(protocol: u8, is_stream: bool) -> Option<Self> {
+        let time_until = (!is_stream).then(|| Millis::of(super::udp::STREAM_AFTER));
+        match protocol {
+            protocol::UDP => Some(Self::Udp { stream_in: time_until }),
+            protocol::UDPLITE => Some(Self::UdpLite),
+            protocol::ICMP | protocol::ICMPV6 => Some(Self::Icmp),
+            protocol::TCP | protocol::SCTP | protocol::DCCP | protocol::GRE => None,
+            protocol::IPIP | protocol::IPV6 => None,
+            _ => Some(Self::Generic),
+        }
+    }
+
     /// The state for an entry. A tunnel becomes what it was before its parts were known.
     pub fn restore(&self, key: &FlowKey, now: Timestamp) -> State {
         match *self {

@@ -3,13 +3,14 @@
 //! A table makes a [`ConnectionRecord`] of a connection ([`Table::record_of`](crate::Table)), and
 //! another table makes the connection of it again. So it has no slots, no numbers of interfaces, no
 //! hashes and no points in time: only keys, names, and spans of time. A record that exists is
-//! possible: the table and [`ConnectionRecord::decode`] are the only ones that make one, and the
-//! latter refuses what no table would make.
+//! possible: only the table, [`ConnectionRecord::decode`] and [`ConnectionRecord::of_outline`] make one,
+//! and the last two refuse what no table would make.
 
 mod announcement;
 mod announcement_validity;
 mod encoding;
 mod file;
+mod outline;
 mod validity;
 
 use std::net::IpAddr;
@@ -29,6 +30,7 @@ pub use self::file::{
     Batch, LONGEST_RECORD, RecordFileError, RecordFileReader, RecordFileWriter, end_of_export,
     push_to_batch, whole_records,
 };
+pub use self::outline::{Outline, OutlineState, Untold};
 
 /// A connection, as another gateway can take it over.
 #[derive(Clone, Debug, PartialEq, Eq)]

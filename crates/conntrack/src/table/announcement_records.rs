@@ -1,5 +1,6 @@
 //! Announcements that come from another gateway.
 
+use flow::replica::{Origin, Taken};
 use flow::{FlowKey, KeyedPacket, Side};
 
 use super::records::Importing;
@@ -20,10 +21,11 @@ impl Table {
     pub fn import_announcement(
         &self,
         record: &AnnouncementRecord,
+        origin: Origin,
         importing: Importing<'_>,
         context: &mut Context<'_>,
-    ) -> Result<(), ImportRefusal> {
-        let imported = self.try_import_announcement(record, importing, context);
+    ) -> Result<Taken, ImportRefusal> {
+        let imported = self.try_import_announcement(record, origin, importing, context);
         context.counters.import_refused += u64::from(imported.is_err());
         imported
     }
@@ -31,9 +33,10 @@ impl Table {
     fn try_import_announcement(
         &self,
         record: &AnnouncementRecord,
+        origin: Origin,
         importing: Importing<'_>,
         context: &mut Context<'_>,
-    ) -> Result<(), ImportRefusal> {
+    ) -> Result<Taken, ImportRefusal> {
         records::check_zones(record.zones(), context)?;
         let interface = importing.number_of(record.interface(), context.settings.faults)?;
         let hash = |key: &FlowKey| (importing.hash)(key);
@@ -56,12 +59,24 @@ impl Table {
         }
         let (limit, now) = (context.settings.expect_max, context.now);
         let (expectations, mut listener) = context.expecting();
-        let taken = expectations.import(record, interface, limit, now, &mut listener);
+        let taken = expectations.import(record, interface, (limit, origin), now, &mut listener);
         taken.map_err(|why| match why {
             NotTaken::Known => ImportRefusal::Known,
             NotTaken::Clash => ImportRefusal::Clash,
             NotTaken::Full => ImportRefusal::AnnouncementsFull,
         })
+    }
+
+    /// Ends what a record of another gateway names. `is_copy`: only if that gateway owns it, as it
+    /// has done; otherwise whoever owns it. False if it is not there.
+    pub fn end_announcement(
+        name: &AnnouncementRecord,
+        is_copy: bool,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let now = context.now;
+        let (expectations, mut listener) = context.expecting();
+        expectations.end_named(name, is_copy, now, &mut listener)
     }
 
     /// True if the connection that this packet has opened has this helper.

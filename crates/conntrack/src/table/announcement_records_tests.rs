@@ -81,14 +81,14 @@ fn a_peer_hears_at_once_what_a_helper_has_read() {
     assert_eq!(told(&mut lab), 1);
 }
 
-fn import(lab: &mut Lab, record: &AnnouncementRecord) -> Result<(), ImportRefusal> {
+fn import(lab: &mut Lab, record: &AnnouncementRecord) -> Result<Taken, ImportRefusal> {
     let importing = Importing {
         hash: &|key| key.hash(SECRET),
         interfaces: &NumberedInterfaces,
         map_epoch: 0,
         needs_addresses: true,
     };
-    lab.run(|table, context| table.import_announcement(record, importing, context))
+    lab.run(|table, context| table.import_announcement(record, Origin::File, importing, context))
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn what_belongs_to_no_connection_here_is_refused() {
     let Announcement::Expectation(it) = &mut record_of_interface.0 else { panic!("{record:?}") };
     it.interface = crate::InterfaceName::new("wan0");
     assert_eq!(import(&mut reversed, &record_of_interface), Err(ImportRefusal::Interface));
-    assert_eq!(import(&mut reversed, &record), Ok(()));
+    assert_eq!(import(&mut reversed, &record), Ok(Taken::Made));
     assert_eq!(reversed.counters.import_refused, 3);
 }
 
@@ -164,7 +164,7 @@ fn nothing_gives_way_to_an_announcement() {
     // FTP has one at a time, and that stays.
     send(&mut old, true, (40_000, 21), ACK, (32, 12), "PORT 192,0,2,1,19,137\r\n");
     let newer = old.announcements().remove(0);
-    assert_eq!(import(&mut lab, &newer), Ok(()));
+    assert_eq!(import(&mut lab, &newer), Ok(Taken::Made));
     assert_eq!(import(&mut lab, &record), Err(ImportRefusal::AnnouncementsFull));
     assert_eq!(lab.announcements(), [newer]);
 }

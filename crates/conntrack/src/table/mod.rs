@@ -39,8 +39,8 @@ use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
+use crate::expect::COPY_KEPT;
 use crate::proto::{Before, Input, State, Step};
-use crate::replication::COPY_KEPT;
 use crate::{Connection, Direction, Event, EventKind, Settings, TrackingCause};
 
 pub use self::admin::{Action, CHOSEN_COST, Changes, Cursor};

@@ -6,7 +6,7 @@ use super::entry::Entry;
 use super::slab::Slab;
 use super::{Cursor, Table, report};
 use crate::connection::Status;
-use crate::replication::COPY_KEPT;
+use crate::expect::COPY_KEPT;
 use crate::{Change, ConnectionId, Context, EventKind, Interfaces, Replication};
 
 /// The node that owns a connection.
@@ -163,6 +163,18 @@ impl Table {
         if let Some(slot) = self.slot_of_original(original, hash) {
             self.note_change(slot, context);
         }
+    }
+
+    /// This node owns the connection whose originator sends such packets from now on, and the peer
+    /// hears so. False if there is none.
+    pub fn own_original(
+        &mut self,
+        original: &KeyedPacket,
+        hash: u64,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let slot = self.slot_of_original(original, hash);
+        slot.map(|slot| self.set_own(ConnectionId(slot), context)).is_some()
     }
 
     fn slot_of_original(&self, original: &KeyedPacket, hash: u64) -> Option<u32> {

@@ -9,6 +9,7 @@ pub mod translated;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use flow::replica::Origin;
 use flow::{ConntrackCounters, FlowKey, HashKey, KeyedPacket, NoPrefetch, Timestamp, Zone};
 use wire::{Family, IcmpError, Network, TcpFlags, TcpInfo, Transport, protocol};
 
@@ -131,8 +132,10 @@ impl Lab {
             record.encode(&mut bytes);
             let read = AnnouncementRecord::decode(&bytes).unwrap();
             assert_eq!(read, *record);
-            self.run(|table, context| table.import_announcement(&read, importing, context))
-                .unwrap();
+            self.run(|table, context| {
+                table.import_announcement(&read, Origin::File, importing, context)
+            })
+            .unwrap();
         }
         assert_eq!(self.announcements(), announcements);
         self.counters = counters;

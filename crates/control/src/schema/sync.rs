@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Peer, Role};
+use engine::{Peer, Pfsync, Role, StateSync};
 use flow::{DeferralCounters, Timestamp};
 use serde::{Deserialize, Serialize};
+use sync::pfsync::{BulkIn, BulkOut, Refusal};
 use sync::{Agreement, Inflow, Mismatch, Outflow, Presence, Progress};
 
 use crate::SCHEMA;
@@ -14,6 +15,12 @@ use crate::SCHEMA;
 pub struct Sync {
     /// Schema version.
     pub schema: u32,
+    /// `native` or `pfsync`.
+    pub protocol: String,
+    /// The version of pfsync: 1301, 1400, 1500 or 6.
+    pub pfsync_version: Option<u16>,
+    /// The number of this gateway among those that speak pfsync (`hostid`).
+    pub hostid: Option<u32>,
     /// `active` or `standby`.
     pub role: String,
     /// The part of the peer, as it has told it.
@@ -25,11 +32,12 @@ pub struct Sync {
     pub peer_node: Option<u16>,
     /// Its name.
     pub peer_name: Option<String>,
-    /// `unknown`, `there` or `away`.
+    /// `unknown`, `there` or `away`. A peer that speaks pfsync is `silent` and never away, because it
+    /// says nothing as long as it has nothing to tell.
     pub presence: String,
-    /// Milliseconds since the peer was heard, if it is away.
+    /// Milliseconds since the peer was heard, if it is away or silent.
     pub silent_ms: Option<u64>,
-    /// `unknown`, `together` or `apart`: whether both steer packets to the same buckets.
+    /// `unknown`, `together`, `apart`, or `not compared` with pfsync: whether both steer packets to the same buckets.
     pub agreement: String,
     /// In what the peers differ.
     pub differences: Vec<Difference>,
@@ -44,6 +52,9 @@ pub struct Sync {
     pub unacknowledged: u64,
     /// Connections here that the peer owns.
     pub copies: u64,
+    /// Announcements of connections and elements of sets here that the peer owns.
+    #[serde(default)]
+    pub shared_copies: u64,
     /// Counts since the start.
     pub counters: BTreeMap<String, u64>,
 }
@@ -62,7 +73,7 @@ pub struct Difference {
 /// One way of connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
-    /// `off`, `apart`, `asked`, `bulk` or `level`.
+    /// `off`, `apart`, `asked`, `bulk` or `level`; with pfsync also `alone`, if no peer has answered.
     pub state: String,
     /// Records of the bulk transfer so far.
     pub done: Option<u64>,
@@ -111,8 +122,57 @@ impl Flow {
 }
 
 impl Sync {
-    /// The state of a peer. `deferral` has the counts of all workers.
-    pub fn new(peer: &Peer, deferral: &DeferralCounters, now: Timestamp) -> Self {
+    /// The state of sync. `deferral` has the counts of all workers.
+    pub fn new(sync: &StateSync, deferral: &DeferralCounters, now: Timestamp) -> Self {
+        match sync {
+            StateSync::Native(peer) => Self::of_peer(peer, deferral, now),
+            StateSync::Pfsync(pfsync) => Self::of_pfsync(pfsync, deferral, now),
+        }
+    }
+
+    fn of_pfsync(pfsync: &Pfsync, deferral: &DeferralCounters, now: Timestamp) -> Self {
+        let silent = pfsync.silent_for(now).map(|it| it.as_millis() as u64);
+        let (presence, silent_ms) = match silent {
+            None => ("unknown", None),
+            Some(_) if pfsync.is_heard(now) => ("there", None),
+            Some(_) => ("silent", silent),
+        };
+        let outflow = match pfsync.bulk_out() {
+            BulkOut::Idle => "level",
+            BulkOut::Queueing { .. } | BulkOut::Draining { .. } | BulkOut::Ending { .. } => "bulk",
+        };
+        let inflow = match pfsync.bulk_in() {
+            BulkIn::Off => "off",
+            BulkIn::Asking { .. } => "asked",
+            BulkIn::Filling { .. } => "bulk",
+            BulkIn::Level => "level",
+            BulkIn::Alone { .. } => "alone",
+        };
+        Self {
+            schema: SCHEMA,
+            protocol: "pfsync".to_owned(),
+            pfsync_version: Some(pfsync.dialect().number()),
+            hostid: Some(pfsync.creator().get()),
+            role: pfsync.role().name().to_owned(),
+            peer_role: None,
+            term: 0,
+            peer_node: None,
+            peer_name: None,
+            presence: presence.to_owned(),
+            silent_ms,
+            agreement: "not compared".to_owned(),
+            differences: Vec::new(),
+            outflow: Flow::new(outflow, None),
+            inflow: Flow::new(inflow, None),
+            staleness_ms: None,
+            unacknowledged: 0,
+            copies: pfsync.copies() as u64,
+            shared_copies: 0,
+            counters: pfsync_counters(pfsync, deferral),
+        }
+    }
+
+    fn of_peer(peer: &Peer, deferral: &DeferralCounters, now: Timestamp) -> Self {
         let status = peer.status(now);
         let (presence, silent) = match status.presence {
             Presence::Unknown => ("unknown", None),
@@ -131,6 +191,9 @@ impl Sync {
         };
         Self {
             schema: SCHEMA,
+            protocol: "native".to_owned(),
+            pfsync_version: None,
+            hostid: None,
             role: peer.role().name().to_owned(),
             peer_role: peer.peer_role().map(|role| role.name().to_owned()),
             term: peer.term(),
@@ -145,6 +208,7 @@ impl Sync {
             staleness_ms: status.staleness.map(|it| it.as_secs_f64() * 1000.0),
             unacknowledged: status.unacknowledged_records,
             copies: peer.copies() as u64,
+            shared_copies: peer.shared_copies() as u64,
             counters: counters(peer, &status, deferral),
         }
     }
@@ -168,10 +232,14 @@ fn counters(
         ("records_malformed", copies.malformed),
         ("records_too_long", supply.too_long),
         ("lost_ends", supply.lost_ends),
-        ("deferred_packets", deferral.deferred),
-        ("deferred_acknowledged", deferral.acknowledged),
-        ("deferred_timed_out", deferral.timed_out),
-        ("not_deferred", deferral.not_deferred),
+        ("shared_made", copies.shared.made),
+        ("shared_changed", copies.shared.changed),
+        ("shared_ended", copies.shared.ended),
+        ("shared_news", copies.shared.news),
+        ("shared_stale", copies.shared.stale),
+        ("shared_malformed", copies.shared.malformed),
+        ("shared_clashes_lost", copies.shared.clashes_lost),
+        ("shared_clashes_won", copies.shared.clashes_won),
         ("sent_datagrams", session.sent_datagrams),
         ("received_datagrams", session.received_datagrams),
         ("sent_frames", session.sent_frames),
@@ -184,8 +252,75 @@ fn counters(
     ]
     .map(|(name, count)| (name.to_owned(), count))
     .into();
+    all.extend(deferral_counters(deferral));
     for (refusal, count) in &copies.refused {
         all.insert(format!("copies_refused_{}", refusal.name()), *count);
+    }
+    for (refusal, count) in &copies.shared.refused {
+        all.insert(format!("shared_refused_{}", refusal.name()), *count);
+    }
+    all
+}
+
+fn deferral_counters(deferral: &DeferralCounters) -> [(String, u64); 4] {
+    [
+        ("deferred_packets", deferral.deferred),
+        ("deferred_acknowledged", deferral.acknowledged),
+        ("deferred_timed_out", deferral.timed_out),
+        ("not_deferred", deferral.not_deferred),
+    ]
+    .map(|(name, count)| (name.to_owned(), count))
+}
+
+fn pfsync_counters(pfsync: &Pfsync, deferral: &DeferralCounters) -> BTreeMap<String, u64> {
+    let (own, protocol, refusals) =
+        (pfsync.counters(), pfsync.protocol_counters(), pfsync.refusals());
+    let mut all: BTreeMap<String, u64> = [
+        ("copies_made", own.made),
+        ("copies_changed", own.changed),
+        ("copies_ended", own.ended),
+        ("clashes_lost", own.clashes_lost),
+        ("clashes_won", own.clashes_won),
+        ("changes_stale", own.stale),
+        ("lost_ends", own.lost_ends),
+        ("lost_packets", own.lost_packets),
+        ("states_not_taken", own.not_taken),
+        ("sent_packets", protocol.packets_sent),
+        ("received_packets", protocol.packets_taken),
+        ("packets_abandoned", protocol.abandoned),
+        ("messages_skipped", protocol.skipped),
+        ("messages_stale", protocol.stale),
+        ("messages_of_ended_states", protocol.buried),
+        ("messages_of_unknown_states", protocol.unknown),
+        ("messages_of_other_connections", protocol.clashes),
+        ("questions", protocol.requests),
+        ("questions_omitted", protocol.requests_omitted),
+        ("states_without_room", protocol.full),
+        ("states_forgotten", protocol.forgotten),
+        ("states_inexpressible", protocol.inexpressible),
+        ("ends_refused", protocol.ends_refused),
+        ("ends_retold", protocol.ends_retold),
+    ]
+    .map(|(name, count)| (name.to_owned(), count))
+    .into();
+    all.extend(deferral_counters(deferral));
+    let mut count = |what: &str, reason: &str, count: u64| {
+        all.insert(format!("{what}_{reason}"), count);
+    };
+    for refusal in Refusal::ALL.iter().filter(|it| refusals.of(**it) > 0) {
+        count("packets_refused", refusal.name(), refusals.of(*refusal));
+    }
+    for (reason, number) in &own.unmapped {
+        count("states_not_mapped", reason.name(), *number);
+    }
+    for (reason, number) in &own.untold {
+        count("connections_not_told", reason.name(), *number);
+    }
+    for (reason, number) in &own.inexpressible {
+        count("connections_not_mapped", reason.name(), *number);
+    }
+    for (refusal, number) in &own.refused {
+        count("copies_refused", refusal.name(), *number);
     }
     all
 }

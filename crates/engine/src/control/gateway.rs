@@ -2,7 +2,7 @@
 
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -355,6 +355,15 @@ impl Shared {
         // A panic under the lock does not damage the coordinator's books, and the workers go on in
         // any case.
         self.coordinator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, if nobody else has it now. For those who look often and may look again.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Coordinator>> {
+        match self.coordinator.try_lock() {
+            Ok(coordinator) => Some(coordinator),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn status(&self) -> Result<Status, Unresponsive> {

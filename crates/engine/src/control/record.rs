@@ -40,6 +40,51 @@ impl Record {
     }
 }
 
+/// Something that all workers share, and of which a peer has a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedRecord {
+    /// Something that connections have announced.
+    Announcement(AnnouncementRecord),
+    /// An element that a set of the rules holds.
+    Element(ElementRecord),
+}
+
+impl SharedRecord {
+    /// True if these bytes are of a kind that [`SharedRecord::decode`] knows.
+    pub fn is_kind_of(bytes: &[u8]) -> bool {
+        AnnouncementRecord::is_kind_of(bytes) || ElementRecord::is_kind_of(bytes)
+    }
+
+    /// Appends the bytes of the record.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Announcement(record) => record.encode(to),
+            Self::Element(record) => record.encode(to),
+        }
+    }
+
+    /// Reads a record that fills `bytes`.
+    ///
+    /// # Errors
+    /// [`DecodeError`]: no gateway makes such a record, or this program does not know what it
+    /// contains.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        match AnnouncementRecord::is_kind_of(bytes) {
+            true => AnnouncementRecord::decode(bytes).map(Self::Announcement),
+            false => ElementRecord::decode(bytes).map(Self::Element),
+        }
+    }
+
+    /// The record that names the same thing in any state of it.
+    #[must_use]
+    pub fn name(&self) -> Self {
+        match self {
+            Self::Announcement(record) => Self::Announcement(record.name()),
+            Self::Element(record) => Self::Element(record.name()),
+        }
+    }
+}
+
 /// Why a gateway has not taken over a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RecordRefusal {

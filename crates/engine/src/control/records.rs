@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use conntrack::{AnnouncementCursor, AnnouncementRecord, ConnectionRecord, Cursor, ImportRefusal};
+use flow::replica::Origin;
 use flow::{FlowKey, Timestamp};
 use ruleset::{ElementCursor, ElementRecord, ElementRefusal};
 use steer::{BucketId, WorkerId};
@@ -252,7 +253,7 @@ impl Gateway {
     }
 
     /// The rules that are in force, and the time.
-    fn rules_now(&self) -> (Option<Arc<Rules>>, Timestamp) {
+    pub(super) fn rules_now(&self) -> (Option<Arc<Rules>>, Timestamp) {
         let coordinator = self.shared.lock();
         (coordinator.rules.clone(), coordinator.execution.now())
     }
@@ -261,11 +262,13 @@ impl Gateway {
         let (rules, now) = self.rules_now();
         for record in records {
             let imported = match &rules {
-                Some(rules) => rules.shared().import_element(&rules.program, record, now),
+                Some(rules) => {
+                    rules.shared().import_element(&rules.program, record, Origin::File, now)
+                }
                 None => Err(ElementRefusal::NoSet),
             };
             match imported {
-                Ok(()) => report.elements += 1,
+                Ok(_) => report.elements += 1,
                 Err(refusal) => report.refuse(RecordRefusal::Element(refusal)),
             }
         }

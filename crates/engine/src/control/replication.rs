@@ -27,6 +27,8 @@ pub struct ReplicationRole {
     port_part: PortPart,
     /// The longest time that the first packet of a connection waits for the reader of changes.
     defers: Option<Duration>,
+    /// Changes of what all workers share are collected.
+    pub(super) follows_shared: bool,
 }
 
 impl ReplicationRole {

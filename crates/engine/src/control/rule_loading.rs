@@ -294,6 +294,9 @@ impl Coordinator {
             }
             None => self.withhold_from_host()?,
         }
+        if let Some(rules) = &rules {
+            rules.shared().follow_elements(self.replication.follows_shared);
+        }
         // All memory is allocated before the first worker changes.
         let each = || rules.as_ref().map(Rules::for_worker);
         let states: Vec<_> = (0..self.worker_count()).map(|_| each()).collect();

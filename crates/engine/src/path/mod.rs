@@ -2,6 +2,7 @@
 
 pub mod alias_messages;
 pub mod alias_table;
+pub mod announcement_copies;
 pub mod answers;
 pub mod arrival;
 pub mod bucket;

@@ -13,6 +13,7 @@ use conntrack::{
     Imported, Importing, InterfaceName, Interfaces, NoInterfaces,
 };
 use fib::LinkId;
+use flow::replica::Origin;
 use flow::{FlowKey, KeyedPacket, Timestamp, Zone};
 use steer::BucketId;
 
@@ -141,8 +142,9 @@ impl PacketPath {
                 continue;
             };
             let mut context = tracking.context(now, counters);
-            match bucket.connections.import_announcement(&record, importing, &mut context) {
-                Ok(()) => lot.imported += 1,
+            let origin = Origin::File;
+            match bucket.connections.import_announcement(&record, origin, importing, &mut context) {
+                Ok(_) => lot.imported += 1,
                 Err(refusal) => lot.refused.push(refusal),
             }
         }

@@ -36,6 +36,8 @@ pub enum CopyChange {
     News(Box<ConnectionRecord>),
     /// This node owns it, and a packet that came to the peer or the peer's operator has ended it.
     EndNews(KeyedPacket),
+    /// This node owns it, although it has given it away.
+    Keep(KeyedPacket),
 }
 
 impl CopyChange {
@@ -43,7 +45,7 @@ impl CopyChange {
     pub fn original(&self) -> KeyedPacket {
         match self {
             Self::State { record, .. } | Self::News(record) => record.original(),
-            Self::End(original) | Self::EndNews(original) => *original,
+            Self::End(original) | Self::EndNews(original) | Self::Keep(original) => *original,
         }
     }
 }
@@ -92,6 +94,8 @@ pub struct CopyReport {
     pub kept: Vec<KeyedPacket>,
     /// Connections of this node that those of the peer have prevailed over.
     pub given_up: u64,
+    /// Key and sender of the originators' packets of the connections that were made.
+    pub opened: Vec<KeyedPacket>,
 }
 
 impl CopyReport {
@@ -103,6 +107,7 @@ impl CopyReport {
         self.refused.extend(other.refused);
         self.kept.extend(other.kept);
         self.given_up += other.given_up;
+        self.opened.extend(other.opened);
     }
 }
 
@@ -231,13 +236,17 @@ impl PacketPath {
                 continue;
             }
             match self.apply_one(home, &change, hash, now) {
-                Ok(Done::Made) => report.made += 1,
+                Ok(Done::Made) => {
+                    report.made += 1;
+                    report.opened.push(original);
+                }
                 Ok(Done::Changed) => report.changed += 1,
                 Ok(Done::Ended(ended)) => report.ended += u64::from(ended),
                 Ok(Done::Kept) => report.kept.push(original),
                 Ok(Done::GivenUp(count)) => {
                     report.changed += 1;
                     report.given_up += count;
+                    report.opened.push(original);
                 }
                 Err(NotDone::Refused(refusal)) => report.refused.push((change, refusal)),
                 Err(NotDone::Later) => {
@@ -285,6 +294,10 @@ impl PacketPath {
             }
             CopyChange::EndNews(_) => {
                 Ok(Done::Ended(connections.end_original(&original, hash, &mut context)))
+            }
+            CopyChange::Keep(_) => {
+                connections.own_original(&original, hash, &mut context);
+                Ok(Done::Changed)
             }
             CopyChange::State { record, prevails: false }
                 if connections.owner_of(&record.original(), hash) == Some(Owner::This) =>

@@ -15,6 +15,9 @@ use steer::{AddressSet, BucketId, WorkerId};
 
 use crate::egress::routing::Routing;
 use crate::egress::stations::StationUpdate;
+use crate::path::announcement_copies::{
+    AnnouncementChange, AppliedAnnouncements, TakenAnnouncements, ToldAnnouncements,
+};
 use crate::path::change_ring::ChangeSender;
 use crate::path::events::EventSender;
 use crate::path::host_flows::Sign;
@@ -165,6 +168,14 @@ pub enum Question {
     GiveAway(BucketId, conntrack::Cursor, SyncSender<Option<Passed>>),
     /// Make these changes of copies of a peer's connections, each in its bucket.
     Apply(Vec<(BucketId, CopyChange)>, SyncSender<AppliedLot>),
+    /// Some changes of announcements, for a peer.
+    TakeAnnouncements(SyncSender<TakenAnnouncements>),
+    /// A piece of the announcements of this node, for a peer, and the start of the next piece.
+    TellAnnouncements(AnnouncementCursor, SyncSender<ToldAnnouncements>),
+    /// Let the peer own a piece of the announcements of this node from now on.
+    GiveAnnouncementsAway(AnnouncementCursor, SyncSender<ExportedAnnouncements>),
+    /// Make these changes of copies of a peer's announcements, each for a connection of its bucket.
+    ApplyAnnouncements(Vec<(BucketId, AnnouncementChange)>, SyncSender<AppliedAnnouncements>),
     /// Forget at most this many expectations of the gateway, and tell the subscribers of this
     /// worker. The answer: how many of them were listed, and whether there may be more.
     ForgetExpectations(usize, SyncSender<(usize, bool)>),

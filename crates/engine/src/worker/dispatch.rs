@@ -95,6 +95,18 @@ impl Worker {
             Question::Apply(changes, reply) => {
                 let _ = reply.try_send(self.path.apply(changes, now));
             }
+            Question::TakeAnnouncements(reply) => {
+                let _ = reply.try_send(self.path.take_announcements(now));
+            }
+            Question::TellAnnouncements(from, reply) => {
+                let _ = reply.try_send(self.path.tell_announcements(from, now));
+            }
+            Question::GiveAnnouncementsAway(from, reply) => {
+                let _ = reply.try_send(self.path.give_announcements_away(from, now));
+            }
+            Question::ApplyAnnouncements(changes, reply) => {
+                let _ = reply.try_send(self.path.apply_announcements(changes, now));
+            }
             Question::ForgetExpectations(most, reply) => {
                 let _ = reply.try_send(self.path.forget_expectations(most, now));
             }

@@ -123,6 +123,7 @@ mod operations {
     mod failures;
     mod interface_names;
     mod lifecycle;
+    mod pfsync;
     mod records;
     mod stacked_interfaces;
     mod stalls;

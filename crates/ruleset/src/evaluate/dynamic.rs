@@ -2,11 +2,15 @@
 //!
 //! A [`SharedSet`](super::shared_set::SharedSet) holds the shards, each behind a lock.
 
+mod journal;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use flow::{Tallied, Tally, Timestamp};
 
+use self::journal::{Journal, Note};
+pub(super) use self::journal::{Telling, ToTell};
 use super::limit::{Costs, take_alone};
 use super::view::Details;
 use crate::compile::PackedKey;
@@ -34,6 +38,8 @@ pub(super) struct Shard {
     tallies: Vec<Tally>,
     /// The operator's comments, by number of the element.
     comments: BTreeMap<u32, Box<str>>,
+    /// The changes that a peer has to hear of.
+    journal: Journal,
 }
 
 /// How long an element stays.
@@ -62,6 +68,7 @@ struct Entry {
     hash: u64,
     life: Life,
     live: bool,
+    note: Note,
 }
 
 /// The state of a statement of an element.
@@ -96,6 +103,7 @@ impl Shard {
             parts: Vec::with_capacity(parts * room),
             tallies: Vec::new(),
             comments: BTreeMap::new(),
+            journal: Journal::default(),
         }
     }
 
@@ -156,11 +164,13 @@ impl Shard {
         if !take_room() {
             return Added::Full;
         }
-        let entry = Entry { hash, life, live: true };
+        let entry = Entry { hash, life, live: true, note: Note::default() };
         let number = if let Some(number) = self.free.pop() {
             let begin = number as usize * self.stride;
             self.keys[begin..begin + self.stride].copy_from_slice(words);
-            self.entries[number as usize] = entry;
+            // The number may still be on the list of those that have changed.
+            let note = self.entries[number as usize].note;
+            self.entries[number as usize] = Entry { note, ..entry };
             number
         } else {
             self.entries.push(entry);
@@ -218,13 +228,14 @@ impl Shard {
         let is_filed = self.entries.get(number).is_some_and(|entry| entry.live);
         let is_over = is_filed && !self.lives(number as u32, now);
         if is_over {
-            self.unfile(number as u32);
+            self.unfile_expired(number as u32);
         }
         is_over
     }
 
     /// Takes an entry out of the slots and moves those behind it up.
     fn unfile(&mut self, number: u32) {
+        self.note_end(number);
         let mask = self.slots.len() - 1;
         let (mut hole, _) = self.slot(self.entries[number as usize].hash, self.key(number));
         let mut at = hole;
@@ -294,6 +305,7 @@ impl Shard {
     pub fn clear(&mut self, now: Timestamp) -> (u32, usize) {
         let held = self.held() as u32;
         let lived = (0..self.entries.len() as u32).filter(|it| self.lives(*it, now)).count();
+        self.note_ends();
         self.slots.fill(0);
         self.entries.clear();
         self.keys.clear();
@@ -309,7 +321,7 @@ impl Shard {
         let mut freed = 0;
         for number in 0..self.entries.len() as u32 {
             if self.entries[number as usize].live && !self.lives(number, now) {
-                self.unfile(number);
+                self.unfile_expired(number);
                 freed += 1;
             }
         }
@@ -341,9 +353,13 @@ impl Shard {
     /// The element in a place, unless it is free or has expired.
     pub fn element(&self, place: usize, now: Timestamp) -> Option<(PackedKey, Life)> {
         let entry = self.entries.get(place).filter(|_| self.lives(place as u32, now))?;
+        Some((self.packed_key(place as u32), entry.life))
+    }
+
+    fn packed_key(&self, number: u32) -> PackedKey {
         let mut key = PackedKey { halves: 2 * self.stride, ..PackedKey::EMPTY };
-        key.words[..self.stride].copy_from_slice(self.key(place as u32));
-        Some((key, entry.life))
+        key.words[..self.stride].copy_from_slice(self.key(number));
+        key
     }
 }
 

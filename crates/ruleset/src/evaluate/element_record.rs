@@ -148,6 +148,7 @@ pub struct ElementCursor {
     /// The place of the set among those that packets change.
     pub(super) set: usize,
     pub(super) shard: usize,
+    pub(super) place: usize,
 }
 
 /// The element of a record, in the form of its set.
@@ -168,11 +169,6 @@ impl ElementRecord {
         comment: Option<&str>,
         now: Timestamp,
     ) -> Option<Self> {
-        let mut halves = key.halves();
-        let mut part = |kind: &Kind| {
-            let halves = halves.by_ref().take(kind.words());
-            halves.fold(0, |value: u128, half| value << 32 | u128::from(half))
-        };
         let statement = |(state, (part, costs)): (&PartState, &(Part, limit::Costs))| {
             let PartState { packets, bytes } = *state;
             Some(match part {
@@ -187,14 +183,59 @@ impl ElementRecord {
             (timeout, Millis::until(life.deadline, now).min(timeout))
         });
         Some(Self {
+            times,
+            statements: states.iter().zip(kinds).map(statement).collect::<Option<_>>()?,
+            comment: comment.map(str::to_owned),
+            ..Self::named(set, key)?
+        })
+    }
+
+    /// The record that names an element in any state of it; `None` if its set has no name.
+    pub(super) fn named(set: &Set, key: &PackedKey) -> Option<Self> {
+        let mut halves = key.halves();
+        let mut part = |kind: &Kind| {
+            let halves = halves.by_ref().take(kind.words());
+            halves.fold(0, |value: u128, half| value << 32 | u128::from(half))
+        };
+        Some(Self {
             family: set.family,
             table: set.table.clone(),
             set: set.name.clone()?,
             key: set.key.iter().map(|kind| (*kind, part(kind))).collect(),
-            times,
-            statements: states.iter().zip(kinds).map(statement).collect::<Option<_>>()?,
-            comment: comment.map(str::to_owned),
+            times: None,
+            statements: Vec::new(),
+            comment: None,
         })
+    }
+
+    /// The record that names the same element in any state of it.
+    #[must_use]
+    pub fn name(&self) -> Self {
+        let Self { family, table, set, key, .. } = self;
+        Self {
+            family: *family,
+            table: table.clone(),
+            set: set.clone(),
+            key: key.clone(),
+            times: None,
+            statements: Vec::new(),
+            comment: None,
+        }
+    }
+
+    /// The key in the form of a set; `None` if that has others.
+    pub(super) fn key_of(&self, set: &Set) -> Option<PackedKey> {
+        let mut key = PackedKey::EMPTY;
+        if self.key.len() != set.key.len() {
+            return None;
+        }
+        for ((kind, value), own) in self.key.iter().zip(&set.key) {
+            if kind != own {
+                return None;
+            }
+            key.push(*value, kind.words());
+        }
+        Some(key)
     }
 
     /// True if this is its set.
@@ -205,16 +246,10 @@ impl ElementRecord {
 
     /// The element for a set with these types and statements; `None` if it has others.
     pub(super) fn restore(&self, set: &Set, kinds: &Kinds, now: Timestamp) -> Option<Restored<'_>> {
-        let mut key = PackedKey::EMPTY;
-        if self.key.len() != set.key.len() || self.statements.len() != kinds.len() {
+        if self.statements.len() != kinds.len() {
             return None;
         }
-        for ((kind, value), own) in self.key.iter().zip(&set.key) {
-            if kind != own {
-                return None;
-            }
-            key.push(*value, kind.words());
-        }
+        let key = self.key_of(set)?;
         let state = |(statement, (part, costs)): (&Statement, &(Part, limit::Costs))| {
             Some(match (*statement, part) {
                 (Statement::Counter { packets, bytes }, Part::Counter) => {

@@ -15,6 +15,7 @@ mod outcome;
 mod rewriting;
 mod routes;
 mod run;
+mod shared_elements;
 mod shared_set;
 mod state;
 mod trace;

@@ -8,8 +8,10 @@
 //! that changes nothing, which is one that looks for an element without statements or is over an
 //! element's rate, reads beside others.
 
+mod peer;
+
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use siphasher::sip::SipHasher13;
 use super::dynamic::{
     Added, Life, Meeting, PartState, SEARCHED, Shard, count, unchanged, would_go_on,
 };
-use super::element_record::{ElementRecord, ElementRefusal, Restored};
+use super::element_record::ElementRecord;
 use super::limit::Costs;
 use crate::compile::PackedKey;
 use crate::contents::ElementChange;
@@ -44,6 +46,8 @@ pub(super) struct SharedSet {
     secret: (u64, u64),
     /// Time that an element stays unless it says otherwise, in nanoseconds.
     timeout: Option<u64>,
+    /// A peer has to hear of changes.
+    has_news: AtomicBool,
 }
 
 /// An element that the operator names.
@@ -133,18 +137,23 @@ impl SharedSet {
             kinds: set.parts.iter().map(|part| (*part, costs(part))).collect(),
             secret: (seed, !seed),
             timeout: set.timeout.map(|timeout| timeout.as_nanos() as u64),
+            has_news: AtomicBool::new(false),
         }
     }
 
     /// A set of its own with the same elements.
     pub fn copied(&self) -> Self {
-        let shards: Vec<Shard> = (0..self.shards.len()).map(|at| self.shard(at).clone()).collect();
+        let mut shards: Vec<Shard> =
+            (0..self.shards.len()).map(|at| self.shard(at).clone()).collect();
+        // No peer hears of these.
+        shards.iter_mut().for_each(|shard| shard.follow(false));
         let held = shards.iter().map(Shard::held).sum::<usize>() as u32;
         Self {
             shards: shards.into_iter().map(RwLock::new).collect(),
             hands: self.hands.iter().map(|_| AtomicU32::new(0)).collect(),
             held: AtomicU32::new(held),
             kinds: self.kinds.clone(),
+            has_news: AtomicBool::new(false),
             ..*self
         }
     }
@@ -226,7 +235,11 @@ impl SharedSet {
         drop(shard);
         let mut shard = self.write(hash);
         let Some(number) = shard.find(hash, key, now) else { return false };
-        count(shard.states_mut(number, kinds), kinds, meeting)
+        let goes_on = count(shard.states_mut(number, kinds), kinds, meeting);
+        if shard.note_refresh(number, now) {
+            self.note_news();
+        }
+        goes_on
     }
 
     /// The life of an element that a statement adds.
@@ -254,13 +267,17 @@ impl SharedSet {
         drop(shard);
         loop {
             let mut shard = self.write(hash);
-            let number = match shard.add((hash, key), life, kinds, now, || self.take_room()) {
-                Added::New(number) => number,
+            let added = shard.add((hash, key), life, kinds, now, || self.take_room());
+            let (number, has_news) = match added {
+                Added::New(number) => {
+                    shard.note_change(number);
+                    (number, true)
+                }
                 Added::Known(number) => {
                     if refreshes {
                         shard.refresh(number, life);
                     }
-                    number
+                    (number, shard.note_refresh(number, now))
                 }
                 Added::Full => {
                     drop(shard);
@@ -271,6 +288,9 @@ impl SharedSet {
                 }
             };
             let goes_on = count(shard.states_mut(number, kinds), kinds, meeting);
+            if has_news {
+                self.note_news();
+            }
             return if goes_on { Changed::GoesOn } else { Changed::Ends };
         }
     }
@@ -295,6 +315,7 @@ impl SharedSet {
         }
         let (took_room, lived) = self.write(hash).remove(hash, key, now);
         self.give_room(u32::from(took_room));
+        self.note_news();
         lived
     }
 
@@ -311,7 +332,7 @@ impl SharedSet {
     ) -> Result<usize, Vec<(usize, String)>> {
         // Packets lock one shard at a time, so all of them can be locked in a fixed order.
         let mut shards: Vec<_> = (0..self.shards.len()).map(|at| self.shard_mut(at)).collect();
-        match change {
+        let changed = match change {
             ElementChange::Flush => {
                 let cleared: Vec<_> = shards.iter_mut().map(|shard| shard.clear(now)).collect();
                 self.give_room(cleared.iter().map(|(held, _)| held).sum());
@@ -324,7 +345,9 @@ impl SharedSet {
                 self.give_room(freed);
                 self.add(&mut shards, wanted, now)
             }
-        }
+        };
+        self.note_news();
+        changed
     }
 
     fn delete(
@@ -389,6 +412,7 @@ impl SharedSet {
             if let Some(comment) = comment {
                 shard.comment_on(number, comment);
             }
+            shard.note_change(number);
             changed += 1;
         }
         Ok(changed)
@@ -424,50 +448,11 @@ impl SharedSet {
     ) -> bool {
         if at < self.shards.len() {
             let shard = self.shard(at);
-            for place in 0..shard.places() {
-                if let Some((key, life)) = shard.element(place, now) {
-                    let number = place as u32;
-                    let (states, _) = shard.states(number, &self.kinds);
-                    let (states, comment) = ((states, &*self.kinds), shard.comment(number));
-                    ElementRecord::of(set, (&key, life), states, comment, now).map(&mut *each);
-                }
+            for place in 0..shard.places() as u32 {
+                self.record(set, &shard, place, now).map(&mut *each);
             }
         }
         at + 1 < self.shards.len()
-    }
-
-    /// Adds the element of a record.
-    ///
-    /// # Errors
-    /// [`ElementRefusal`]; nothing has changed.
-    pub fn import(
-        &self,
-        set: &Set,
-        record: &ElementRecord,
-        now: Timestamp,
-    ) -> Result<(), ElementRefusal> {
-        let restored = record.restore(set, &self.kinds, now);
-        let Restored { key, life, states, comment } = restored.ok_or(ElementRefusal::OtherSet)?;
-        let hash = self.hash(&key);
-        loop {
-            let mut shard = self.write(hash);
-            match shard.add((hash, &key), life, &self.kinds, now, || self.take_room()) {
-                Added::New(number) => {
-                    shard.states_mut(number, &self.kinds).0.copy_from_slice(&states);
-                    if let Some(comment) = comment {
-                        shard.comment_on(number, comment);
-                    }
-                    return Ok(());
-                }
-                Added::Known(_) => return Err(ElementRefusal::Known),
-                Added::Full => {
-                    drop(shard);
-                    if !self.make_room(hash, now) {
-                        return Err(ElementRefusal::Full);
-                    }
-                }
-            }
-        }
     }
 
     /// Time that an element stays unless it says otherwise, in nanoseconds.

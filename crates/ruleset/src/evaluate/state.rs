@@ -18,7 +18,7 @@ use flow::{Tallied, Tally, Timestamp};
 use serde_json::Value;
 
 use super::dynamic::{Joining, Meeting};
-use super::element_record::{ElementCursor, ElementRecord, ElementRefusal};
+use super::element_record::{ElementCursor, ElementRecord};
 use super::generate::Numbers;
 use super::interface::Interface;
 use super::limit::{QuotaLease, SharedQuota, SharedRate};
@@ -43,7 +43,7 @@ pub struct SharedState {
     /// The bounds for connections, with the number of connections that each has counted.
     bounds: Arc<Vec<(Bound, Tally)>>,
     /// The sets that rules fill.
-    sets: Vec<Arc<SharedSet>>,
+    pub(super) sets: Vec<Arc<SharedSet>>,
     /// The number of states that were made. Each draws other random numbers.
     made: Arc<AtomicU64>,
     wall: Arc<WallClock>,
@@ -157,7 +157,7 @@ impl SharedState {
     pub fn element_records(
         &self,
         program: &Program,
-        ElementCursor { set: at, shard }: ElementCursor,
+        ElementCursor { set: at, shard, .. }: ElementCursor,
         now: Timestamp,
         each: &mut dyn FnMut(ElementRecord),
     ) -> Option<ElementCursor> {
@@ -165,23 +165,7 @@ impl SharedState {
         let set = &program.ruleset().sets[id.index()];
         let has_more = shared.records_in(set, shard, now, each);
         let (set, shard) = if has_more { (at, shard + 1) } else { (at + 1, 0) };
-        (set < self.sets.len()).then_some(ElementCursor { set, shard })
-    }
-
-    /// Adds the element of a record to the set of its name.
-    ///
-    /// # Errors
-    /// [`ElementRefusal`]; nothing has changed.
-    pub fn import_element(
-        &self,
-        program: &Program,
-        record: &ElementRecord,
-        now: Timestamp,
-    ) -> Result<(), ElementRefusal> {
-        let sets = &program.ruleset().sets;
-        let at = program.dynamic.iter().position(|id| record.is_of(&sets[id.index()]));
-        let at = at.ok_or(ElementRefusal::NoSet)?;
-        self.sets[at].import(&sets[program.dynamic[at].index()], record, now)
+        (set < self.sets.len()).then_some(ElementCursor { set, shard, place: 0 })
     }
 
     /// The number of elements of a set that rules fill; `None` for a set that does not change.

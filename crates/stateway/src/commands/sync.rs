@@ -45,6 +45,10 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
 
 /// The state of sync for people.
 fn show(sync: &Sync, out: &mut Output) -> anyhow::Result<()> {
+    if let (Some(version), Some(hostid)) = (sync.pfsync_version, sync.hostid) {
+        out.line(format_args!("protocol     pfsync, version {version}"))?;
+        out.line(format_args!("hostid       {hostid:#010x}"))?;
+    }
     out.line(format_args!("role         {}", sync.role))?;
     out.line(format_args!("peer         {}", peer_of(sync)))?;
     out.line(format_args!("agreement    {}", sync.agreement))?;
@@ -61,6 +65,7 @@ fn show(sync: &Sync, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("staleness    {staleness}"))?;
     out.line(format_args!("not acknowledged  {}", count(sync.unacknowledged)))?;
     out.line(format_args!("copies here  {}", count(sync.copies)))?;
+    out.line(format_args!("announced or in sets, here  {}", count(sync.shared_copies)))?;
     out.line(format_args!("term         {}", sync.term))?;
     for (name, value) in sync.counters.iter().filter(|(_, value)| **value > 0) {
         out.line(format_args!("  {name:<28} {}", count(*value)))?;

@@ -2,6 +2,7 @@
 
 mod document;
 mod host;
+mod pfsync;
 mod rules;
 mod sections;
 mod sync;
@@ -26,8 +27,9 @@ use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_CPUS, TunnelSte
 use crate::balance_interval::BalanceInterval;
 
 pub use document::{Problem, Problems};
+pub use pfsync::PfsyncConfig;
 pub use rules::{RulesFile, in_json, read_ruleset};
-pub use sync::SyncConfig;
+pub use sync::{NativeConfig, SyncConfig};
 
 /// The longest configuration file, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -208,12 +210,13 @@ impl Configuration {
         self.workers.map_or(WorkerCount::PerCpu, WorkerCount::Fixed)
     }
 
-    /// The key that this node shares with its peer; `None` without a peer.
+    /// The key that this node shares with its peer; `None` without a peer, and for pfsync, which has
+    /// none.
     ///
     /// # Errors
     /// The problem of the key's file, with the line that names it.
     pub fn sync_key(&self) -> Result<Option<PreSharedKey>, Problems> {
-        let Some(sync) = &self.sync else { return Ok(None) };
+        let Some(SyncConfig::Native(sync)) = &self.sync else { return Ok(None) };
         sync.key()
             .map(Some)
             .map_err(|what| Problems(vec![self.problem(sync.key_line, "sync.key_file", what)]))

@@ -62,7 +62,7 @@ pub(super) fn read(
         let interface_at = section.place_of("interface");
         config.sync = sync::read(&mut reader, section, file);
         if let Some(sync) = &config.sync
-            && config.interfaces.iter().any(|it| it.name == sync.interface)
+            && config.interfaces.iter().any(|it| it.name == sync.interface())
         {
             let what = "is an interface that the gateway carries; peers need one of their own";
             reader.note(interface_at, "sync.interface", what);

@@ -13,6 +13,7 @@ use sync::{NodeId, NodeName, PreSharedKey};
 
 use super::MAX_INTERFACE_NAME;
 use super::document::{Reader, Section, choice, number, show, text};
+use super::pfsync::{self, PfsyncConfig};
 
 /// The UDP port that peers use if the configuration names no other.
 const DEFAULT_PORT: u16 = 4780;
@@ -24,9 +25,28 @@ const MAX_KEY_BYTES: u64 = 4096;
 /// Permissions that nobody but the owner of a key may have.
 const OTHERS: u32 = 0o077;
 
+/// State sync.
+#[derive(Clone, Debug)]
+pub enum SyncConfig {
+    /// With a gateway of this kind.
+    Native(NativeConfig),
+    /// With gateways that speak pfsync.
+    Pfsync(PfsyncConfig),
+}
+
+impl SyncConfig {
+    /// The interface to the peers.
+    pub fn interface(&self) -> &str {
+        match self {
+            Self::Native(it) => &it.interface,
+            Self::Pfsync(it) => &it.interface,
+        }
+    }
+}
+
 /// State sync with a peer.
 #[derive(Clone, Debug)]
-pub struct SyncConfig {
+pub struct NativeConfig {
     /// Number of this node.
     pub node: NodeId,
     /// Its name.
@@ -48,7 +68,7 @@ pub struct SyncConfig {
     pub defer: Option<Duration>,
 }
 
-impl SyncConfig {
+impl NativeConfig {
     /// Reads the key that both peers have.
     ///
     /// # Errors
@@ -77,12 +97,32 @@ impl SyncConfig {
     }
 }
 
+/// The protocol of state sync.
+#[derive(Clone, Copy)]
+enum Protocol {
+    Native,
+    Pfsync,
+}
+
 /// Reads the table. `None` if a key is missing or wrong; then a problem is noted.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     mut section: Section<'_>,
     file: &Path,
 ) -> Option<SyncConfig> {
+    let protocols = [("native", Some(Protocol::Native)), ("pfsync", Some(Protocol::Pfsync))];
+    let protocol = section.read(reader, "protocol", |value| choice(value, &protocols));
+    match protocol.unwrap_or(Protocol::Native) {
+        Protocol::Native => read_native(reader, section, file).map(SyncConfig::Native),
+        Protocol::Pfsync => pfsync::read(reader, section).map(SyncConfig::Pfsync),
+    }
+}
+
+fn read_native(
+    reader: &mut Reader<'_>,
+    mut section: Section<'_>,
+    file: &Path,
+) -> Option<NativeConfig> {
     let offset = section.offset;
     for (key, example) in [
         ("node", "node = 1; peers have different numbers"),
@@ -109,40 +149,25 @@ pub(super) fn read(
         let peer: IpAddr = text(value, "an IPv4 or IPv6 address")?
             .parse()
             .map_err(|_| format!("{} is not an address", show(value)))?;
-        match peer.is_multicast() || peer.is_unspecified() || is_broadcast(peer) {
-            true => Err(format!("{peer} is not the address of one host")),
-            false => Ok(peer),
+        match is_one_host(peer) {
+            true => Ok(peer),
+            false => Err(format!("{peer} is not the address of one host")),
         }
     });
-    let interface = section.read(reader, "interface", |value| {
-        let name = text(value, "the name of an interface")?;
-        match (1..=MAX_INTERFACE_NAME).contains(&name.len()) {
-            true => Ok(name.to_owned()),
-            false => Err(format!("{name:?} is not the name of an interface")),
-        }
-    });
+    let interface = interface(reader, &mut section);
     let port = section.read(reader, "port", |value| number(value, 1, u16::MAX.into()));
     let key_line = reader.line(section.place_of("key_file"));
     let key_file = section.read(reader, "key_file", |value| {
         let path = Path::new(text(value, "the path of a file")?);
         Ok(file.parent().unwrap_or(Path::new("")).join(path))
     });
-    let protocols = [
-        ("native", Some(())),
-        ("pfsync-1301", None),
-        ("pfsync-1400", None),
-        ("pfsync-1500", None),
-        ("pfsync-v6", None),
-    ];
-    section.read(reader, "protocol", |value| choice(value, &protocols));
-    let roles = [("active", Some(Role::Active)), ("standby", Some(Role::Standby))];
-    let role = section.read(reader, "role", |value| choice(value, &roles));
+    let role = role(reader, &mut section);
     let defer_ms = section.read(reader, "defer_ms", |value| number(value, 1, MAX_DEFER_MS));
     section.finish(reader);
     let node = node?;
     // A name of this form can name a node.
     let name = name.or_else(|| NodeName::new(&format!("node{node}")).ok())?;
-    Some(SyncConfig {
+    Some(NativeConfig {
         node,
         name,
         peer: peer?,
@@ -150,9 +175,31 @@ pub(super) fn read(
         port: port.map_or(DEFAULT_PORT, |port| port as u16),
         key_file: key_file?,
         key_line,
-        role: role.unwrap_or(Role::Standby),
+        role,
         defer: defer_ms.map(Duration::from_millis),
     })
+}
+
+/// The interface to the peers.
+pub(super) fn interface(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<String> {
+    section.read(reader, "interface", |value| {
+        let name = text(value, "the name of an interface")?;
+        match (1..=MAX_INTERFACE_NAME).contains(&name.len()) {
+            true => Ok(name.to_owned()),
+            false => Err(format!("{name:?} is not the name of an interface")),
+        }
+    })
+}
+
+/// The part of this gateway at the start.
+pub(super) fn role(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Role {
+    let roles = [("active", Some(Role::Active)), ("standby", Some(Role::Standby))];
+    section.read(reader, "role", |value| choice(value, &roles)).unwrap_or(Role::Standby)
+}
+
+/// True for the address of a single host.
+pub(super) fn is_one_host(address: IpAddr) -> bool {
+    !(address.is_multicast() || address.is_unspecified() || is_broadcast(address))
 }
 
 fn is_broadcast(address: IpAddr) -> bool {

@@ -78,7 +78,7 @@ pub struct Key {
 }
 
 /// A packet's addresses and ports, with its sender first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tuple {
     /// The sender.
     pub source: (IpAddr, u16),
@@ -216,6 +216,8 @@ pub struct Counts {
 pub struct StateFlags(pub u16);
 
 impl StateFlags {
+    /// The numbers of its segments are not checked.
+    pub const SLOPPY: Self = Self(0x02);
     /// The state is not told to peers.
     pub const NOT_SYNCED: Self = Self(0x08);
     /// Its packet waits for an acknowledgment of the insert.

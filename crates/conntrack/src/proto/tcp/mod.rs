@@ -19,6 +19,7 @@
 
 mod in_window;
 mod invalid;
+mod outline;
 mod record;
 mod relearning;
 mod segment;
@@ -34,6 +35,7 @@ mod endpoints_tests;
 mod testing;
 
 pub use invalid::Invalid;
+pub use outline::{SenderOutline, TcpOutline};
 pub use relearning::{Effect, Relearning, Relearnt};
 pub use segment::{Segment, SynOptions};
 pub use sequence::Seq;

@@ -5,6 +5,7 @@ use flow::PortPart;
 use steer::BucketId;
 
 use crate::Gateway;
+use crate::control::shared_copies::SharedThings;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::change_ring::ChangeStream;
 use crate::path::replication::{CopyChange, CopyReport, Passed, ReplicationPiece};
@@ -77,6 +78,11 @@ pub trait Connections {
         0
     }
 
+    /// The things that workers share beside their tables. Tables of others have none.
+    fn shared_things(&self) -> Option<&dyn SharedThings> {
+        None
+    }
+
     /// As [`Gateway::divide_ports`].
     ///
     /// # Errors
@@ -135,5 +141,9 @@ impl Connections for Gateway {
 
     fn zones_revision(&self) -> u64 {
         self.zones().revision
+    }
+
+    fn shared_things(&self) -> Option<&dyn SharedThings> {
+        Some(self)
     }
 }

@@ -7,9 +7,12 @@ use conntrack::{ConnectionRecord, ImportRefusal, decode_flow};
 use flow::{HashKey, KeyedPacket};
 use sync::{Applied, Batch, BulkId, Faults, Lineage, Mark, NameMap, Record, RecordKind, Verdict};
 
+use crate::control::record::SharedRecord;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::replication::CopyChange;
 
+use super::ownership::Given;
+use super::shared::{SharedCopies, SharedCounters};
 use super::{Connections, name_of};
 
 /// Changes that are given to the workers in one go, so that datagrams are acknowledged meanwhile.
@@ -36,6 +39,8 @@ pub struct CopyCounters {
     pub malformed: u64,
     /// Connections that were not made, by reason.
     pub refused: BTreeMap<ImportRefusal, u64>,
+    /// The same for what workers share.
+    pub shared: SharedCounters,
 }
 
 /// Records that wait for the end of the connection that they clash with, at most.
@@ -63,6 +68,8 @@ pub(super) struct Copies {
     counters: CopyCounters,
     /// Records were refused because their zones are not configured here.
     lacks_zones: bool,
+    /// Copies of the things that the peer's workers share.
+    shared: SharedCopies,
 }
 
 impl Copies {
@@ -78,42 +85,55 @@ impl Copies {
             mark: None,
             counters: CopyCounters::default(),
             lacks_zones: false,
+            shared: SharedCopies::new(names),
         }
     }
 
-    /// Gives them up, because they are this gateway's own connections from now on.
+    /// Gives them up, because they are this gateway's own from now on.
     pub fn give_up(&mut self) {
-        *self = Self { counters: self.counters.clone(), ..Self::new(self.names, self.faults) };
+        let (counters, shared) = (self.counters.clone(), self.shared.given_up());
+        *self = Self { counters, shared, ..Self::new(self.names, self.faults) };
     }
 
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
+    /// The number of things that the peer's workers share and that are here.
+    pub fn shared(&self) -> usize {
+        self.shared.len()
+    }
+
     pub fn counters(&self) -> CopyCounters {
-        self.counters.clone()
+        CopyCounters { shared: self.shared.counters(), ..self.counters.clone() }
     }
 
     /// True if changes wait that are worth a visit to the workers.
     pub fn has_many(&self) -> bool {
-        self.changes.len() >= CHANGES_AT_ONCE
+        self.changes.len() >= CHANGES_AT_ONCE || self.shared.waiting_changes() >= CHANGES_AT_ONCE
     }
 
-    /// The peer owns a connection that was this node's. Its next bulk transfer tells whether it has
+    /// The peer owns something that was this node's. Its next bulk transfer tells whether it has
     /// it.
-    pub fn take_in(&mut self, original: KeyedPacket) {
+    pub fn take_in(&mut self, given: Given) {
         let lineage = Lineage { incarnation: 0, version: 0, seen: BulkId::default() };
-        self.held.insert(name_of(self.names, &original), Copy { lineage, original });
+        match given {
+            Given::Connection(original) => {
+                self.held.insert(name_of(self.names, &original), Copy { lineage, original });
+            }
+            Given::Shared(record) => self.shared.take_in(record, lineage),
+        }
     }
 
     /// True if records were refused, since a bulk transfer began, because their zones are not
     /// configured here.
     pub fn lacks_zones(&self) -> bool {
-        self.lacks_zones
+        self.lacks_zones || self.shared.lacks_zones()
     }
 
     pub fn begin_bulk(&mut self, bulk: BulkId) {
         self.lacks_zones = false;
+        self.shared.begin_bulk();
         self.applied.begin_bulk(bulk);
     }
 
@@ -127,6 +147,7 @@ impl Copies {
             }
             !is_left
         });
+        self.shared.end_bulk(&self.applied, bulk);
     }
 
     /// Decides about records, in their order. `prevails` is true if a connection of the peer remains
@@ -143,8 +164,29 @@ impl Copies {
         self.mark = Some(batch.mark());
     }
 
+    /// True for a record of something that the peer's workers share, and not of a connection.
+    fn is_shared(&self, record: &Record<'_>) -> bool {
+        let name = record.identity.key;
+        match record.kind {
+            RecordKind::End => self.shared.has(name),
+            RecordKind::EndNews => {
+                // The bytes of a flow have no kind, and its name is a keyed hash.
+                let is_flow = |original| name_of(self.names, &original) == name;
+                SharedRecord::is_kind_of(record.body)
+                    && !decode_flow(record.body).is_ok_and(is_flow)
+            }
+            RecordKind::Insert | RecordKind::Change | RecordKind::News => {
+                SharedRecord::is_kind_of(record.body)
+            }
+        }
+    }
+
     fn decide_on(&mut self, batch: &Batch, record: &Record<'_>, prevails: bool) {
         let name = record.identity.key;
+        if self.is_shared(record) {
+            let applied = &mut self.applied;
+            return self.shared.decide_on(applied, batch, record, prevails);
+        }
         // It is read first: a record that can not be read changes nothing.
         let state = match record.kind {
             RecordKind::End => None,
@@ -202,8 +244,18 @@ impl Copies {
 
     /// Gives the changes to the workers. Returns the last batch that is applied now.
     pub fn apply(&mut self, gateway: &dyn Connections) -> Result<Option<Mark>, Unresponsive> {
+        let opened = self.apply_to_connections(gateway)?;
+        self.shared.apply(gateway, &opened)?;
+        Ok(self.mark.take())
+    }
+
+    /// Returns the connections that were made.
+    fn apply_to_connections(
+        &mut self,
+        gateway: &dyn Connections,
+    ) -> Result<Vec<KeyedPacket>, Unresponsive> {
         if self.changes.is_empty() {
-            return Ok(self.mark.take());
+            return Ok(Vec::new());
         }
         let is_end = |change: &CopyChange| matches!(change, CopyChange::End(_));
         if !self.clashing.is_empty() && self.changes.iter().any(is_end) {
@@ -231,6 +283,6 @@ impl Copies {
                 self.held.remove(&name);
             }
         }
-        Ok(self.mark.take())
+        Ok(report.opened)
     }
 }

@@ -6,12 +6,15 @@
 
 mod connections;
 mod copies;
-mod ownership;
+pub(super) mod ownership;
+mod shared;
 mod supply;
 
 use flow::{HashKey, KeyedPacket, PortPart, Timestamp};
+use siphasher::sip::SipHasher13;
 use sync::{Event, Refusal, Session, StreamId};
 
+use crate::control::shared_copies::SharedThings;
 use crate::control::worker_handle::Unresponsive;
 
 use self::copies::Copies;
@@ -20,6 +23,7 @@ use self::supply::Supply;
 
 pub use self::connections::Connections;
 pub use self::copies::CopyCounters;
+pub use self::shared::SharedCounters;
 pub use self::supply::SupplyCounters;
 
 /// The part of a gateway in a pair.
@@ -63,6 +67,8 @@ pub struct Peer {
     ports: PortPart,
     /// The revision of the zones when everything was asked for last.
     zones: u64,
+    /// The revision of the rules whose sets are told of.
+    rules: Option<u32>,
 }
 
 impl Peer {
@@ -98,6 +104,7 @@ impl Peer {
             owes_yield: false,
             ports: PortPart::All,
             zones: 0,
+            rules: None,
         };
         peer.set_role(gateway, role)?;
         Ok(peer)
@@ -130,6 +137,7 @@ impl Peer {
             self.say_role(now);
         }
         self.divide_ports(gateway, now)?;
+        self.follow_rules(gateway);
         has_more |= self.supply.take_changes(gateway, &mut self.session, now)?;
         self.supply.give_receipts_back(&self.session, now);
         if self.sweep.is_none() {
@@ -147,7 +155,7 @@ impl Peer {
     fn pass_on(&mut self, gateway: &dyn Connections) -> Result<bool, Unresponsive> {
         let Self { sweep, copies, owes_yield, .. } = self;
         let Some(going) = sweep else { return Ok(false) };
-        if !going.go_on(gateway, |original| copies.take_in(original))? {
+        if !going.go_on(gateway, |given| copies.take_in(given))? {
             return Ok(true);
         }
         *owes_yield = going.passing == Passing::GivingAway;
@@ -165,7 +173,7 @@ impl Peer {
             return Ok(true);
         }
         let is_away = self.session.is_away(now);
-        if self.role == Role::Active && is_away && self.copies.len() > 0 {
+        if self.role == Role::Active && is_away && self.copies.len() + self.copies.shared() > 0 {
             return self.adopt(gateway, now).map(|()| true);
         }
         let stream = self.session.stream();
@@ -214,6 +222,19 @@ impl Peer {
             self.ports = part;
         }
         Ok(())
+    }
+
+    /// All sets begin anew with other rules. So the peer needs all elements once more, which ends
+    /// those from before, and this node needs those of the peer.
+    fn follow_rules(&mut self, gateway: &dyn Connections) {
+        let revision = gateway.shared_things().and_then(SharedThings::rules_revision);
+        if revision.is_some() && revision != self.rules {
+            if self.rules.is_some() {
+                self.session.lost_change();
+                self.session.ask_again();
+            }
+            self.rules = revision;
+        }
     }
 
     /// Tells the peer the part and the term of this node, once in each stream.
@@ -349,6 +370,11 @@ impl Peer {
         self.copies.len()
     }
 
+    /// What the peer's workers share and is here: announcements, and elements of sets.
+    pub fn shared_copies(&self) -> usize {
+        self.copies.shared()
+    }
+
     /// Counts of what was done with the peer's records.
     pub fn copy_counters(&self) -> CopyCounters {
         self.copies.counters()
@@ -382,10 +408,18 @@ fn name_of(names: HashKey, original: &KeyedPacket) -> u64 {
     original.key.hash(names) & !1 | original.sender.index() as u64
 }
 
+/// The name between peers of something that workers share, of which these are the bytes of its
+/// [name](crate::control::record::SharedRecord::name).
+fn name_of_shared(HashKey(k0, k1): HashKey, bytes: &[u8]) -> u64 {
+    SipHasher13::new_with_keys(k0, k1).hash(bytes)
+}
+
 #[cfg(test)]
 mod defer_tests;
 #[cfg(test)]
 mod ownership_tests;
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 #[path = "peer_tests.rs"]
 mod tests;

@@ -10,6 +10,8 @@ use conntrack::Cursor;
 use flow::KeyedPacket;
 use steer::BucketId;
 
+use crate::control::record::SharedRecord;
+use crate::control::shared_copies::SharedCursor;
 use crate::control::worker_handle::Unresponsive;
 
 use super::{Connections, Role};
@@ -64,31 +66,48 @@ pub(super) struct Claim {
 
 /// The way in which all connections of a node get another owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Passing {
+pub enum Passing {
     /// This node owns those of the peer from now on.
     Adopting,
     /// The peer owns those of this node from now on.
     GivingAway,
 }
 
-/// How far connections have got another owner.
+/// Something that was given away.
 #[derive(Debug)]
-pub(super) struct Sweep {
+pub enum Given {
+    /// Key and sender of the packets of a connection's originator.
+    Connection(KeyedPacket),
+    /// Something that workers share.
+    Shared(SharedRecord),
+}
+
+/// How far connections have got another owner, and then what workers share.
+#[derive(Debug)]
+pub struct Sweep {
     pub passing: Passing,
     bucket: u16,
     from: Cursor,
+    /// The next piece of what is shared; `None` at the end.
+    shared: Option<SharedCursor>,
 }
 
 impl Sweep {
     pub fn new(passing: Passing) -> Self {
-        Self { passing, bucket: 0, from: Cursor::default() }
+        let shared = Some(SharedCursor::default());
+        Self { passing, bucket: 0, from: Cursor::default(), shared }
+    }
+
+    /// For peers that know of connections alone.
+    pub fn of_connections(passing: Passing) -> Self {
+        Self { shared: None, ..Self::new(passing) }
     }
 
     /// Goes on. Shows those that are given away to `each`. True at the end.
     pub fn go_on(
         &mut self,
         gateway: &dyn Connections,
-        mut each: impl FnMut(KeyedPacket),
+        mut each: impl FnMut(Given),
     ) -> Result<bool, Unresponsive> {
         for _ in 0..PIECES_A_TURN {
             let (bucket, from) = (BucketId(self.bucket), self.from);
@@ -96,14 +115,37 @@ impl Sweep {
                 Passing::Adopting => gateway.adopt_connections(bucket, from)?,
                 Passing::GivingAway => gateway.give_connections_away(bucket, from)?,
             };
-            let Some(passed) = passed else { return Ok(true) };
-            passed.flows.into_iter().for_each(&mut each);
+            let Some(passed) = passed else { return self.pass_shared(gateway, &mut each) };
+            passed.flows.into_iter().map(Given::Connection).for_each(&mut each);
             match passed.rest {
                 Some(rest) => self.from = rest,
                 None => (self.bucket, self.from) = (self.bucket + 1, Cursor::default()),
             }
         }
         Ok(false)
+    }
+
+    /// Goes on with what workers share. True at the end.
+    fn pass_shared(
+        &mut self,
+        gateway: &dyn Connections,
+        each: &mut dyn FnMut(Given),
+    ) -> Result<bool, Unresponsive> {
+        let Some((things, from)) = gateway.shared_things().zip(self.shared) else {
+            return Ok(true);
+        };
+        match self.passing {
+            Passing::Adopting => {
+                things.adopt_shared();
+                self.shared = None;
+            }
+            Passing::GivingAway => {
+                let piece = things.give_shared_away(from)?;
+                piece.things.into_iter().map(Given::Shared).for_each(each);
+                self.shared = piece.rest;
+            }
+        }
+        Ok(self.shared.is_none())
     }
 }
 

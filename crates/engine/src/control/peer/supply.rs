@@ -3,15 +3,18 @@
 use std::collections::VecDeque;
 
 use conntrack::{Change, Cursor, encode_flow};
+use flow::replica::Told;
 use flow::{HashKey, Timestamp};
 use steer::BucketId;
 use sync::{Identity, NotTaken, Outflow, Record, RecordKind, Session};
 
+use crate::control::record::SharedRecord;
+use crate::control::shared_copies::SharedCursor;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::change_ring::ChangeStream;
 use crate::path::deferred::Receipt;
 
-use super::{Connections, name_of};
+use super::{Connections, name_of, name_of_shared};
 
 /// Lots of changes that one turn takes in at most, so that datagrams leave meanwhile.
 const LOTS_A_TURN: usize = 64;
@@ -25,13 +28,29 @@ pub struct SupplyCounters {
     pub lost_ends: u64,
 }
 
-/// The connections that a bulk transfer has still to read.
+/// Something that a peer hears of.
+enum Telling {
+    /// A connection.
+    Connection(Change),
+    /// Something that workers share.
+    Shared(Told<SharedRecord>),
+}
+
+/// The place that a bulk transfer reads next. Announcements come behind connections.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In a bucket.
+    Bucket(u16, Cursor),
+    /// In what workers share.
+    Shared(SharedCursor),
+    End,
+}
+
+/// The part of a bulk transfer that is still to be read.
 struct Scan {
-    bucket: u16,
-    /// Where it goes on; `None` at the start of the bucket.
-    from: Cursor,
-    /// Connections that were read and not taken in yet.
-    read: VecDeque<Change>,
+    next: Place,
+    /// Things that were read and not taken in yet.
+    read: VecDeque<Telling>,
 }
 
 /// The connections for the peer.
@@ -40,6 +59,8 @@ pub(super) struct Supply {
     stream: Option<ChangeStream>,
     /// Changes that were taken from a worker and not taken in yet.
     waiting: VecDeque<Change>,
+    /// The same of what workers share.
+    shared: VecDeque<Told<SharedRecord>>,
     /// Receipts that came behind changes which were not taken in yet.
     receipts: Vec<Receipt>,
     /// Receipts of changes that the session has taken in, with the time.
@@ -58,6 +79,7 @@ impl Supply {
             names,
             stream: None,
             waiting: VecDeque::new(),
+            shared: VecDeque::new(),
             receipts: Vec::new(),
             owed: VecDeque::new(),
             is_asked: false,
@@ -134,9 +156,41 @@ impl Supply {
                 session.lost_change();
             }
             if !has_taken {
-                self.is_drained = true;
-                return Ok(false);
+                return self.take_shared(gateway, session, now);
             }
+        }
+        // Workers that never pause must not keep what they share from the peer.
+        self.take_shared(gateway, session, now)?;
+        self.is_drained = false;
+        Ok(true)
+    }
+
+    /// Takes in changes of what workers share, when the session has taken in all changes of
+    /// connections that came before. True if there are more, for which there is room.
+    fn take_shared(
+        &mut self,
+        gateway: &dyn Connections,
+        session: &mut Session,
+        now: Timestamp,
+    ) -> Result<bool, Unresponsive> {
+        while let Some(told) = self.shared.front() {
+            match offer_shared(&mut self.bytes, self.names, told, |it| session.offer(now, it)) {
+                Err(NotTaken::Full) => return Ok(false),
+                Err(NotTaken::NotFollowed) => return self.end(gateway).map(|()| false),
+                Err(NotTaken::TooLong) => self.counters.too_long += 1,
+                Ok(()) => {}
+            }
+            self.shared.pop_front();
+        }
+        let things = gateway.shared_things().filter(|it| it.has_shared_changes());
+        let Some(things) = things else {
+            self.is_drained = true;
+            return Ok(false);
+        };
+        let Self { shared, counters, .. } = self;
+        if things.take_shared(&mut |told| shared.push_back(told))? {
+            counters.lost_ends += 1;
+            session.lost_change();
         }
         Ok(true)
     }
@@ -158,10 +212,12 @@ impl Supply {
     /// Nobody follows, so changes cost nothing from now on.
     fn end(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
         self.waiting.clear();
+        self.shared.clear();
         self.receipts.clear();
         self.owed.clear();
         self.scan = None;
         if self.stream.take().is_some() {
+            follow_shared(gateway, false);
             gateway.unfollow_changes()?;
         }
         Ok(())
@@ -178,13 +234,15 @@ impl Supply {
             // Changes from before are part of what is read. Those that come from now on are not
             // missed, because the workers collect them before the first connection is read.
             self.waiting.clear();
+            self.shared.clear();
             self.receipts.clear();
             self.owed.clear();
             self.stream = Some(gateway.follow_changes()?);
+            follow_shared(gateway, true);
             match session.begin_bulk(now, gateway.connection_count()?) {
                 Ok(()) => {
-                    let (from, read) = (Cursor::default(), VecDeque::new());
-                    self.scan = Some(Scan { bucket: 0, from, read });
+                    let next = Place::Bucket(0, Cursor::default());
+                    self.scan = Some(Scan { next, read: VecDeque::new() });
                 }
                 Err(NotTaken::Full) => return Ok(false),
                 Err(NotTaken::NotFollowed | NotTaken::TooLong) => {}
@@ -197,8 +255,17 @@ impl Supply {
             }
             return Ok(false);
         };
-        while let Some(change) = scan.read.front() {
-            match offer(&mut self.bytes, self.names, change, |it| session.offer_bulk(now, it)) {
+        while let Some(telling) = scan.read.front() {
+            let (bytes, names) = (&mut self.bytes, self.names);
+            let taken = match telling {
+                Telling::Connection(it) => {
+                    offer(bytes, names, it, |it| session.offer_bulk(now, it))
+                }
+                Telling::Shared(it) => {
+                    offer_shared(bytes, names, it, |it| session.offer_bulk(now, it))
+                }
+            };
+            match taken {
                 Err(NotTaken::Full) => return Ok(false),
                 Err(NotTaken::NotFollowed) => return self.end(gateway).map(|()| false),
                 Err(NotTaken::TooLong) => self.counters.too_long += 1,
@@ -206,23 +273,51 @@ impl Supply {
             }
             scan.read.pop_front();
         }
-        let (bucket, from) = (BucketId(scan.bucket), scan.from);
-        match gateway.tell_connections(bucket, from)? {
-            Some(piece) => {
-                scan.read.extend(piece.changes);
-                match piece.rest {
-                    Some(rest) => scan.from = rest,
-                    None => (scan.bucket, scan.from) = (scan.bucket + 1, Cursor::default()),
-                }
-                Ok(true)
-            }
-            None => {
-                self.scan = None;
-                // The peers may have come apart meanwhile.
-                let _ = session.end_bulk(now);
-                Ok(true)
-            }
+        scan.read_more(gateway)?;
+        if let Place::End = scan.next
+            && scan.read.is_empty()
+        {
+            self.scan = None;
+            // The peers may have come apart meanwhile.
+            let _ = session.end_bulk(now);
         }
+        Ok(true)
+    }
+}
+
+impl Scan {
+    /// Reads the next piece.
+    fn read_more(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
+        self.next = match self.next {
+            Place::Bucket(bucket, from) => {
+                match gateway.tell_connections(BucketId(bucket), from)? {
+                    Some(piece) => {
+                        self.read.extend(piece.changes.into_iter().map(Telling::Connection));
+                        match piece.rest {
+                            Some(rest) => Place::Bucket(bucket, rest),
+                            None => Place::Bucket(bucket + 1, Cursor::default()),
+                        }
+                    }
+                    None => Place::Shared(SharedCursor::default()),
+                }
+            }
+            Place::Shared(from) => match gateway.shared_things() {
+                Some(things) => {
+                    let piece = things.tell_shared(from)?;
+                    self.read.extend(piece.things.into_iter().map(Telling::Shared));
+                    piece.rest.map_or(Place::End, Place::Shared)
+                }
+                None => Place::End,
+            },
+            Place::End => Place::End,
+        };
+        Ok(())
+    }
+}
+
+fn follow_shared(gateway: &dyn Connections, follows: bool) {
+    if let Some(things) = gateway.shared_things() {
+        things.follow_shared(follows);
     }
 }
 
@@ -248,5 +343,38 @@ fn offer(
         }
     };
     let identity = Identity { key: name_of(names, &original), incarnation: stamp, version: 0 };
+    take(&Record { identity, kind, body: bytes })
+}
+
+/// Writes a change of something that workers share as a record and offers it.
+fn offer_shared(
+    bytes: &mut Vec<u8>,
+    names: HashKey,
+    told: &Told<SharedRecord>,
+    take: impl FnOnce(&Record<'_>) -> Result<(), NotTaken>,
+) -> Result<(), NotTaken> {
+    bytes.clear();
+    let (kind, stamp, name) = match told {
+        Told::State { is_copy, stamp, record } => {
+            let kind = if *is_copy { RecordKind::News } else { RecordKind::Change };
+            (kind, *stamp, record.name())
+        }
+        Told::End { is_copy, stamp, name } => {
+            let kind = if *is_copy { RecordKind::EndNews } else { RecordKind::End };
+            (kind, *stamp, name.name())
+        }
+    };
+    name.encode(bytes);
+    let key = name_of_shared(names, bytes);
+    match told {
+        Told::State { record, .. } => {
+            bytes.clear();
+            record.encode(bytes);
+        }
+        Told::End { is_copy: false, .. } => bytes.clear(),
+        // The owner does not know things of its own by their names.
+        Told::End { is_copy: true, .. } => {}
+    }
+    let identity = Identity { key, incarnation: stamp, version: 0 };
     take(&Record { identity, kind, body: bytes })
 }

@@ -135,14 +135,20 @@ impl Cluster {
         let namespace = &self.routers[router];
         let key = namespace.write_file("sync.key", b"a secret of these two gateways only\n")?;
         namespace.program("chmod").args(["600", &key]).check()?;
-        let more = format!(
-            "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"pptp\"\n\n[sync]\nnode = {}\n\
-             peer = \"203.0.113.{}\"\ninterface = \"sync0\"\nkey_file = \"{key}\"\n{sync}",
+        let sync = format!(
+            "node = {}\npeer = \"203.0.113.{}\"\ninterface = \"sync0\"\nkey_file = \"{key}\"\n{sync}",
             router + 1,
             2 - router,
         );
+        self.start_with(router, rules, &sync)
+    }
+
+    /// Starts one of the two gateways with these rules and lines of `[sync]`.
+    pub fn start_with(&self, router: usize, rules: &str, sync: &str) -> Result<Stateway> {
+        let more =
+            format!("[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"pptp\"\n\n[sync]\n{sync}");
         let spec = StatewaySpec { ruleset: Some(rules.to_owned()), more, ..router_spec(2)? };
-        start_in(namespace, &spec)
+        start_in(&self.routers[router], &spec)
     }
 
     /// Starts keepalived, which decides which of the two has the virtual addresses. The first one has
@@ -187,11 +193,18 @@ impl Cluster {
     /// Both gateways with keepalived. The first one is active, and the second one has its connections.
     pub fn with_keepalived(&self, rules: &str) -> Result<([Stateway; 2], [Background; 2])> {
         let gateways = [self.start(0, rules, "")?, self.start(1, rules, "")?];
+        let keepers = self.keep_alive(&gateways)?;
+        Ok((gateways, keepers))
+    }
+
+    /// Starts keepalived beside both gateways. The first one is active, and the second one has its
+    /// connections.
+    pub fn keep_alive(&self, gateways: &[Stateway; 2]) -> Result<[Background; 2]> {
         let first = self.keepalived(0)?;
         wait_for(&gateways[0], "/role", "active")?;
         let second = self.keepalived(1)?;
         wait_for(&gateways[1], "/inflow/state", "level")?;
-        Ok((gateways, [first, second]))
+        Ok([first, second])
     }
 
     /// The router loses all links at once, and its gateway is killed.

@@ -3,6 +3,7 @@
 mod claim;
 mod connection_limit;
 mod notify;
+mod pfsync;
 mod signals;
 mod sync;
 
@@ -96,13 +97,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(book) = &rules {
         tell_of(book);
     }
-    let (peer, sync) = match (&config.sync, key) {
-        (Some(sync), Some(key)) => {
+    let (peer, sync) = match &config.sync {
+        Some(sync) => {
             let rules = rules.as_ref().map(|book| book.ruleset().fingerprint());
             let (peer, thread) = sync::start(&config, sync, key, rules, gateway.clone())?;
             (Some(peer), Some(thread))
         }
-        _ => (None, None),
+        None => (None, None),
     };
     let server = Server::start(socket, gateway.clone(), peer, rules, log::lost)?;
     let supervisor = Supervisor::from_environment();

@@ -1,4 +1,5 @@
-//! State sync on a thread of its own, which carries datagrams between the peer and a socket.
+//! State sync on a thread of its own, which carries datagrams between the peer and a socket. Peers that
+//! speak pfsync have [another socket](super::pfsync).
 
 use std::fs::File;
 use std::io::Read;
@@ -10,22 +11,23 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use engine::{Gateway, Peer, Role, rules_likeness};
+use engine::{Gateway, Peer, Role, StateSync, rules_likeness};
 use flow::{HashKey, Timestamp};
 use netio::{DatagramSocket, Waiter, clock, enlarge_receive_buffer};
 use socket2::{Domain, Protocol, Socket, Type};
 use sync::{Config, Faults, Likeness, PreSharedKey, SecretRole, Seed, Session, Settings};
 
-use crate::config::{Configuration, SyncConfig};
+use super::pfsync;
+use crate::config::{Configuration, NativeConfig, SyncConfig};
 
 /// Time between two looks at the changes of connections while the peer follows: they are to leave
 /// within a millisecond.
-const PACE: Duration = Duration::from_micros(500);
+pub(super) const PACE: Duration = Duration::from_micros(500);
 /// Longest time between two turns.
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that the kernel may keep for the socket in each direction: what comes during a
 /// bulk transfer while the thread applies records.
-const SOCKET_BYTES: u32 = 4 << 20;
+pub(super) const SOCKET_BYTES: u32 = 4 << 20;
 /// How often the thread takes datagrams between two turns. Each time up to 64 may come.
 const VISITS_A_TURN: usize = 16;
 
@@ -44,32 +46,55 @@ impl Drop for SyncThread {
     }
 }
 
-/// Begins to look for the peer. Returns the peer, for those who ask about it, and the thread.
+/// State sync, for its thread and for those who ask about it.
+pub(super) type Shared = Arc<Mutex<StateSync>>;
+
+/// Begins to look for the peer. Returns the state of sync and the thread.
 pub fn start(
     config: &Configuration,
     sync: &SyncConfig,
-    key: PreSharedKey,
+    key: Option<PreSharedKey>,
     rules: Option<u128>,
     gateway: Arc<Gateway>,
-) -> anyhow::Result<(Arc<Mutex<Peer>>, SyncThread)> {
-    let socket = connect(sync)?;
-    let names = name_key(&key);
-    let session = session(config, sync, key, rules)?;
-    gateway.set_defers(sync.defer);
-    let peer = Arc::new(Mutex::new(Peer::new(&*gateway, session, sync.role, names, now())?));
+) -> anyhow::Result<(Shared, SyncThread)> {
+    match sync {
+        SyncConfig::Native(sync) => {
+            let key = key.context("[sync]: there is no key")?;
+            let socket = connect(sync)?;
+            let names = name_key(&key);
+            let session = session(config, sync, key, rules)?;
+            gateway.set_defers(sync.defer);
+            let peer = Peer::new(&*gateway, session, sync.role, names, now())?;
+            spawn(StateSync::Native(Box::new(peer)), move |shared, stop| {
+                carry(&gateway, shared, socket, stop);
+            })
+        }
+        SyncConfig::Pfsync(sync) => {
+            let most = config.settings.conntrack.max_entries;
+            let (socket, state) = pfsync::open(sync, most, &gateway)?;
+            spawn(state, move |shared, stop| pfsync::carry(&gateway, shared, socket, stop))
+        }
+    }
+}
+
+fn spawn(
+    state: StateSync,
+    carry: impl FnOnce(&Shared, &AtomicBool) + Send + 'static,
+) -> anyhow::Result<(Shared, SyncThread)> {
+    let shared = Arc::new(Mutex::new(state));
     let stop = Arc::new(AtomicBool::new(false));
-    let (stopping, own) = (stop.clone(), peer.clone());
+    let (stopping, own) = (stop.clone(), shared.clone());
     let thread = std::thread::Builder::new()
         .name("sync".into())
-        .spawn(move || carry(&gateway, &own, socket, &stopping))
+        .spawn(move || carry(&own, &stopping))
         .context("the system has no thread for state sync")?;
-    Ok((peer, SyncThread { stop, thread: Some(thread) }))
+    Ok((shared, SyncThread { stop, thread: Some(thread) }))
 }
 
 /// The socket to the peer. The kernel gives it only datagrams of the peer's address and port that
 /// arrive on the interface.
-fn connect(sync: &SyncConfig) -> anyhow::Result<DatagramSocket> {
-    let SyncConfig { peer, port, interface, .. } = sync;
+fn connect(sync: &NativeConfig) -> anyhow::Result<DatagramSocket> {
+    let NativeConfig { peer, port, interface, .. } = sync;
     let peer = SocketAddr::new(*peer, *port);
     let (domain, any) = match peer {
         SocketAddr::V4(_) => (Domain::IPV4, SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))),
@@ -92,14 +117,11 @@ fn connect(sync: &SyncConfig) -> anyhow::Result<DatagramSocket> {
 
 fn session(
     config: &Configuration,
-    sync: &SyncConfig,
+    sync: &NativeConfig,
     key: PreSharedKey,
     rules: Option<u128>,
 ) -> anyhow::Result<Session> {
-    let mut seed = [0; 32];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut seed))
-        .context("can not read /dev/urandom")?;
+    let seed = random()?;
     let likeness = Likeness {
         hash_kind: format!("{:?}", config.hash),
         hash_secret: key.hash_secret(),
@@ -131,21 +153,31 @@ fn name_key(key: &PreSharedKey) -> HashKey {
     HashKey((number >> 64) as u64, number as u64)
 }
 
-fn now() -> Timestamp {
+/// Bytes that nobody can guess.
+pub(super) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("can not read /dev/urandom")?;
+    Ok(bytes)
+}
+
+pub(super) fn now() -> Timestamp {
     Timestamp::from_nanos(clock::monotonic_nanoseconds())
 }
 
-/// Locks the peer. A panic of another thread does no harm: it ends the process.
-fn lock(peer: &Mutex<Peer>) -> MutexGuard<'_, Peer> {
-    peer.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the state of sync. A panic of another thread does no harm: it ends the process.
+pub(super) fn lock(shared: &Mutex<StateSync>) -> MutexGuard<'_, StateSync> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn carry(gateway: &Gateway, peer: &Mutex<Peer>, mut socket: DatagramSocket, stop: &AtomicBool) {
+fn carry(gateway: &Gateway, shared: &Shared, mut socket: DatagramSocket, stop: &AtomicBool) {
     let mut waiter = Waiter::new();
     let mut has_failed = false;
     while !stop.load(Ordering::Relaxed) {
         let pause = {
-            let mut peer = lock(peer);
+            let mut shared = lock(shared);
+            let StateSync::Native(peer) = &mut *shared else { return };
             // The session counts datagrams that it refuses.
             let has_more =
                 socket.receive_in(VISITS_A_TURN, |datagram| _ = peer.handle(now(), datagram));

@@ -17,7 +17,7 @@ use super::identity::{CreatorId, InterfaceName, StateId};
 use super::merge::merge;
 use super::message::{Message, Request};
 use super::recent::RecentIds;
-use super::refusal::Refusals;
+use super::refusal::{Refusal, Refusals};
 use super::slot::{Next, Slot, SlotInput};
 use super::state::{Peers, State, StateFlags};
 use super::table::{Held, Table};
@@ -73,6 +73,9 @@ pub struct Config {
     pub bulk_states_per_s: u32,
     /// True if all states are asked for at the start.
     pub wants_bulk: bool,
+    /// Longest time for which a message waits for others to share its packet; pf waits for
+    /// [`FLUSH_TIME`].
+    pub flush_time: Duration,
 }
 
 impl Config {
@@ -88,6 +91,7 @@ impl Config {
             states_max: 1_000_000,
             bulk_states_per_s: 100_000,
             wants_bulk: true,
+            flush_time: FLUSH_TIME,
         }
     }
 }
@@ -270,7 +274,7 @@ impl Speaker {
         let state = state.with_flags(state.parts().flags.with(flags));
         self.table.add(Held::new(now, state, true));
         self.table.advance(id, SlotInput::Insert);
-        self.flush_within(now, FLUSH_TIME);
+        self.flush_within(now, self.config.flush_time);
         if passage == Passage::AfterRelease {
             self.events.extend(self.deferred.hold(now, id).map(Event::Released));
             self.flush(now);
@@ -299,7 +303,7 @@ impl Speaker {
         }
         match is_shared || is_enough {
             true => self.flush(now),
-            false => self.flush_within(now, FLUSH_TIME),
+            false => self.flush_within(now, self.config.flush_time),
         }
     }
 
@@ -316,7 +320,7 @@ impl Speaker {
             self.graves.meet(now, id);
         }
         self.release(id);
-        self.flush_within(now, FLUSH_TIME);
+        self.flush_within(now, self.config.flush_time);
         Ok(())
     }
 
@@ -346,23 +350,46 @@ impl Speaker {
 
     /// From now on this gateway ends all states that it knows: the others have gone, or leave them.
     pub fn take_over(&mut self) {
-        self.own_all(true, Timestamp::ZERO);
+        let ids: Vec<_> = self.table.iter().map(|(id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.own(id));
     }
 
     /// From now on another gateway ends all states.
     pub fn give_up(&mut self, now: Timestamp) {
-        self.own_all(false, now);
+        let ids: Vec<_> = self.table.iter().map(|(id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.disown(now, id));
     }
 
-    fn own_all(&mut self, is_owned: bool, now: Timestamp) {
-        let ids: Vec<_> = self.table.iter().map(|(id, _)| id).collect();
-        for id in ids {
-            let Some(held) = self.table.get_mut(id) else { continue };
-            (held.is_owned, held.asks) = (is_owned, 0);
-            let end = held.end().max(now);
-            if !is_owned {
-                self.table.set_deadline(id, end.after(COPY_GRACE));
-            }
+    /// From now on this gateway ends a state, if it knows it.
+    pub fn own(&mut self, id: StateId) {
+        if let Some(held) = self.table.get_mut(id) {
+            (held.is_owned, held.asks) = (true, 0);
+        }
+    }
+
+    /// From now on another gateway ends a state.
+    pub fn disown(&mut self, now: Timestamp, id: StateId) {
+        let Some(held) = self.table.get_mut(id) else { return };
+        (held.is_owned, held.asks) = (false, 0);
+        let end = held.end().max(now);
+        self.table.set_deadline(id, end.after(COPY_GRACE));
+    }
+
+    /// True for a state that has not ended and that this gateway ends.
+    pub fn owns(&self, id: StateId) -> bool {
+        self.table.live(id).is_some_and(|held| held.is_owned)
+    }
+
+    /// When a packet of a peer was taken last.
+    pub fn heard(&self) -> Option<Timestamp> {
+        self.heard
+    }
+
+    /// Asks for one of the copies, so that its owner is heard if it is there.
+    pub fn probe(&mut self, now: Timestamp) {
+        let copy = self.table.iter().find(|(_, held)| !held.is_owned).map(|(id, _)| id);
+        if let Some(id) = copy {
+            self.request(now, id);
         }
     }
 
@@ -471,6 +498,11 @@ impl Speaker {
     /// Counts.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Counts a packet that the owner has refused, because it is none of pfsync.
+    pub fn refuse(&mut self, refusal: Refusal) {
+        self.refusals.count(refusal);
     }
 
     /// Counts of refused packets.

@@ -10,7 +10,7 @@ use super::super::message::{BulkEdge, BulkStatus, CompressedUpdate, Message};
 use super::super::packet::{GROUP_BYTES, HEADER_BYTES, NotWritten, PacketWriter};
 use super::super::slot::{Slot, SlotInput};
 use super::super::state::StateFlags;
-use super::{CONTROLS_MAX, COPY_ASK_INTERVAL, COPY_ASKS_MAX, Event, FLUSH_TIME, Speaker};
+use super::{CONTROLS_MAX, COPY_ASK_INTERVAL, COPY_ASKS_MAX, Event, Speaker};
 
 /// The order of messages in a packet. Ends come before inserts, because a new connection may use the
 /// addresses and ports of one that has ended.
@@ -39,7 +39,7 @@ impl Speaker {
         if is_emptied {
             self.due = None;
         } else if !is_due {
-            self.due = Some(now.after(FLUSH_TIME));
+            self.due = Some(now.after(self.config.flush_time));
         }
         if writer.is_empty() {
             return None;

@@ -1,0 +1,156 @@
+//! The way of states from peers to connections here.
+
+use conntrack::{ConnectionRecord, ImportRefusal};
+use flow::Timestamp;
+use sync::pfsync::{Event, StateId};
+
+use crate::control::peer::Connections;
+use crate::control::worker_handle::Unresponsive;
+use crate::path::replication::{CopyChange, CopyReport};
+
+use super::Pfsync;
+use super::mapping::{Middle, Unmapped, outline_of, place_of};
+
+/// Changes that are given to the workers in one go, so that packets are taken meanwhile.
+const CHANGES_AT_ONCE: usize = 1024;
+/// Connections that wait for the end of the one that they clash with, at most.
+const CLASHING_MAX: usize = 1024;
+
+impl Pfsync {
+    /// Does what peers have told.
+    pub(super) fn follow_events(
+        &mut self,
+        gateway: &dyn Connections,
+        now: Timestamp,
+    ) -> Result<(), Unresponsive> {
+        let mut ends = Vec::new();
+        while let Some(event) = self.speaker.poll_event() {
+            match event {
+                Event::Inserted(id) | Event::Updated(id) => self.hear(now, id),
+                Event::Ended(id) => ends.extend(self.hear_end(id)),
+                Event::Released(id) => self.feed.release(id),
+            }
+        }
+        self.apply(gateway, ends)
+    }
+
+    /// A peer has told of a state.
+    fn hear(&mut self, now: Timestamp, id: StateId) {
+        let Some(state) = self.speaker.state(id) else { return };
+        let (middle, place) = (Middle::of_state(state), place_of(state.parts().direction));
+        let (is_ours, adoptions) = (self.speaker.owns(id), self.adoptions);
+        let is_passing = self.sweep.is_some();
+        if let Some(before) = self.flows.of_id(id).filter(|it| *it != middle) {
+            self.flows.set_id(before, place, None);
+        }
+        let known = self.flows.get(&middle).map(|flow| (flow.is_owned, flow.ids));
+        if let Some((true, ids)) = known
+            && !ids.contains(&Some(id))
+        {
+            // Both have opened the connection. Both gateways decide alike which one remains.
+            if id.creator <= self.creator {
+                self.counters.clashes_won += 1;
+                return;
+            }
+            self.counters.clashes_lost += 1;
+            for place in 0..2 {
+                if let Some(before) = self.flows.set_id(middle, place, None) {
+                    self.end_state(now, before);
+                }
+            }
+        }
+        self.flows.set_id(middle, place, Some(id));
+        let flow = self.flows.entry(middle);
+        flow.latest = place;
+        flow.is_owned = is_ours;
+        if !is_ours && !is_passing {
+            flow.copied_at = adoptions;
+        }
+        self.flows.touch(middle);
+    }
+
+    /// A peer has ended a state. A connection ends with its last one.
+    fn hear_end(&mut self, id: StateId) -> Option<CopyChange> {
+        let middle = self.flows.of_id(id)?;
+        let place = self.flows.get(&middle)?.ids.iter().position(|it| *it == Some(id))?;
+        self.flows.set_id(middle, place, None);
+        if self.flows.get(&middle)?.ids != [None; 2] {
+            return None;
+        }
+        let flow = self.flows.remove(middle)?;
+        flow.here.map(CopyChange::End)
+    }
+
+    /// Gives all that has changed to the workers: first ends, because a new connection may have the
+    /// packets of an old one.
+    fn apply(
+        &mut self,
+        gateway: &dyn Connections,
+        ends: Vec<CopyChange>,
+    ) -> Result<(), Unresponsive> {
+        if !ends.is_empty() {
+            for middle in std::mem::take(&mut self.clashing) {
+                self.flows.touch(middle);
+            }
+        }
+        let mut changes = ends;
+        while let Some(middle) = self.flows.next_touched() {
+            match self.change_of(middle) {
+                Ok(change) => changes.extend(change),
+                Err(unmapped) => *self.counters.unmapped.entry(unmapped).or_default() += 1,
+            }
+            if changes.len() >= CHANGES_AT_ONCE {
+                let report = gateway.change_copies(std::mem::take(&mut changes))?;
+                self.note(report);
+            }
+        }
+        if !changes.is_empty() {
+            let report = gateway.change_copies(changes)?;
+            self.note(report);
+        }
+        Ok(())
+    }
+
+    /// What the worker of a connection has to do.
+    fn change_of(&mut self, middle: Middle) -> Result<Vec<CopyChange>, Unmapped> {
+        let Some(flow) = self.flows.get(&middle) else { return Ok(Vec::new()) };
+        let is_owned = flow.is_owned;
+        let states = flow.ids.map(|id| self.speaker.state(id?));
+        let latest = states[flow.latest].or(states[1 - flow.latest]);
+        let Some(latest) = latest else { return Ok(Vec::new()) };
+        let outline = outline_of(states, latest)?;
+        let record = ConnectionRecord::of_outline(&outline).map_err(|_| Unmapped::Impossible)?;
+        let record = Box::new(record);
+        let mut changes = Vec::new();
+        if let Some(before) = self.flows.set_here(middle, Some(outline.original))
+            && !is_owned
+        {
+            changes.push(CopyChange::End(before));
+        }
+        changes.push(match is_owned {
+            true => CopyChange::News(record),
+            // A connection of this gateway that prevails was not given up above.
+            false => CopyChange::State { record, prevails: true },
+        });
+        Ok(changes)
+    }
+
+    fn note(&mut self, report: CopyReport) {
+        let CopyReport { made, changed, ended, refused, kept, given_up, opened: _ } = report;
+        self.counters.made += made;
+        self.counters.changed += changed;
+        self.counters.ended += ended;
+        self.counters.clashes_lost += given_up;
+        self.counters.clashes_won += kept.len() as u64;
+        for (change, refusal) in refused {
+            *self.counters.refused.entry(refusal).or_default() += 1;
+            let Some(middle) = self.flows.of_original(&change.original()) else { continue };
+            self.flows.set_here(middle, None);
+            // Otherwise the next message about it is another try.
+            let may_pass = matches!(refusal, ImportRefusal::Clash | ImportRefusal::Opening);
+            if may_pass && self.clashing.len() < CLASHING_MAX {
+                self.clashing.push(middle);
+            }
+        }
+    }
+}
