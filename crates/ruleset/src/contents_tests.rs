@@ -216,7 +216,7 @@ fn the_element_for_all_others_overlaps_with_none() {
             Ok(1)
         );
         assert_eq!(texts(&set), ["192.0.2.1", "198.51.100.1"]);
-        set.change(ElementChange::Delete, &[all.clone()], Duration::ZERO).unwrap_err();
+        set.change(ElementChange::Delete, std::slice::from_ref(&all), Duration::ZERO).unwrap_err();
         assert_eq!(set.change(ElementChange::Add, &[all], Duration::ZERO), Ok(1));
         assert_eq!(texts(&set), ["192.0.2.1", "198.51.100.1", "*"]);
     }
