@@ -147,9 +147,11 @@ impl Cluster {
         let namespace = &self.routers[router];
         let key = namespace.write_file("sync.key", b"a secret of these two gateways only\n")?;
         namespace.program("chmod").args(["600", &key]).check()?;
+        let helpers = ["ftp", "pptp", "sip"].map(|it| format!("[[helper]]\nname = \"{it}\"\n\n"));
         let more = format!(
-            "[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"pptp\"\n\n[sync]\nnode = {}\n\
-             peer = \"203.0.113.{}\"\ninterface = \"sync0\"\nkey_file = \"{key}\"\n{sync}",
+            "{}[sync]\nnode = {}\npeer = \"203.0.113.{}\"\ninterface = \"sync0\"\n\
+             key_file = \"{key}\"\n{sync}",
+            helpers.concat(),
             router + 1,
             2 - router,
         );
