@@ -117,6 +117,7 @@ mod security {
 
 /// The running program: start and stop, workers, commands, signals, failures around it.
 mod operations {
+    mod announced;
     mod conntrack_commands;
     mod control_groups;
     mod failover;

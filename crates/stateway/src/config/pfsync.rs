@@ -35,8 +35,7 @@ pub struct PfsyncConfig {
 /// Reads the table. `None` if a key is missing or wrong; then a problem is noted.
 pub(super) fn read(reader: &mut Reader<'_>, mut section: Section<'_>) -> Option<PfsyncConfig> {
     let version = section.read(reader, "version", |value| {
-        let found =
-            number(value, 0, u16::MAX.into()).ok().and_then(Dialect::of_number);
+        let found = number(value, 0, u16::MAX.into()).ok().and_then(Dialect::of_number);
         found.ok_or_else(|| format!("{} is not allowed; allowed: 1301, 1400, 1500, 6", show(value)))
     });
     let version = version.unwrap_or(DEFAULT_VERSION);

@@ -145,8 +145,8 @@ impl Cluster {
 
     /// Starts one of the two gateways with these rules and lines of `[sync]`.
     pub fn start_with(&self, router: usize, rules: &str, sync: &str) -> Result<Stateway> {
-        let more =
-            format!("[[helper]]\nname = \"ftp\"\n\n[[helper]]\nname = \"pptp\"\n\n[sync]\n{sync}");
+        let helpers = ["ftp", "pptp", "sip"].map(|it| format!("[[helper]]\nname = \"{it}\"\n\n"));
+        let more = format!("{}[sync]\n{sync}", helpers.concat());
         let spec = StatewaySpec { ruleset: Some(rules.to_owned()), more, ..router_spec(2)? };
         start_in(&self.routers[router], &spec)
     }
