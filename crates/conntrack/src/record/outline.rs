@@ -72,7 +72,7 @@ impl Untold {
 }
 
 impl ConnectionRecord {
-    /// What others know too.
+    /// The part that others know too.
     ///
     /// # Errors
     /// [`Untold`]: they would take it for another connection.

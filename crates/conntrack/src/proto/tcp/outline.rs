@@ -33,7 +33,7 @@ pub struct SenderOutline {
 }
 
 impl TcpTracker {
-    /// What others know too.
+    /// The part that others know too.
     pub(crate) fn outline(&self) -> TcpOutline {
         let has_closed = |direction: &Direction| {
             self.modes[direction.index()].has(Mode::CLOSED_FIRST) && self.state.is_closing()

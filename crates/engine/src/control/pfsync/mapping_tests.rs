@@ -176,7 +176,7 @@ fn with_ends(states: [PfTcpState; 2]) -> State {
     State::new(parts).unwrap()
 }
 
-/// What each pair of states of pf becomes, written from pf's state machine by hand.
+/// The state for each pair of ends of pf, written from pf's state machine by hand.
 #[test]
 fn ends_of_pf_are_states_of_a_connection() {
     use PfTcpState::{

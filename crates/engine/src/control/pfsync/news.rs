@@ -111,7 +111,7 @@ impl Pfsync {
         Ok(())
     }
 
-    /// What the worker of a connection has to do.
+    /// The changes for the worker of a connection.
     fn change_of(&mut self, middle: Middle) -> Result<Vec<CopyChange>, Unmapped> {
         let Some(flow) = self.flows.get(&middle) else { return Ok(Vec::new()) };
         let is_owned = flow.is_owned;
