@@ -7,6 +7,7 @@
 mod merging;
 
 use std::collections::{HashMap, HashSet};
+use std::slice;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -38,6 +39,15 @@ pub struct ElementProblem {
     pub element: String,
     /// The reason.
     pub what: String,
+}
+
+/// What became of elements that a set was to keep. The others are in the set as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The number of those that were added.
+    pub added: usize,
+    /// The number of those that are lost, because others overlap with them.
+    pub overlapping: usize,
 }
 
 /// A set with its elements, as a document lists them.
@@ -236,23 +246,54 @@ impl Contents {
         self
     }
 
-    /// Adds those elements of `more` whose keys overlap with none here. Returns how many.
+    /// Adds those elements of `more` whose keys overlap with none here.
     ///
     /// # Errors
-    /// The text says why a set of this type can hold none of them.
-    pub fn keep(&mut self, more: &Self) -> Result<usize, String> {
+    /// The text says why this set can hold none of them.
+    pub fn keep(&mut self, more: &Self) -> Result<Kept, String> {
         let types = [self.type_text(), more.type_text()];
         if types[0] != types[1] {
             return Err(format!("its type is `{}` now and was `{}`", types[0], types[1]));
         }
-        let before = self.elements.len();
+        let lost = more.flags().into_iter().find(|flag| !self.flags().contains(flag));
+        if let Some(flag) = lost {
+            return Err(format!("it had the flag `{flag}`, and has it no more"));
+        }
+        let (before, is_map) = (self.elements.len(), self.fields.contains_key("map"));
+        let mut kept = Kept::default();
         for element in &more.elements {
-            let mut known = self.elements[..before].iter();
-            if !known.any(|known| overlap(&known.key, &element.key)) {
+            let known = || self.elements[..before].iter();
+            let is_in = |known: &Listed| match is_map {
+                true => known.value == element.value,
+                false => contains(&known.key, &element.key),
+            };
+            if !known().any(|known| overlap(&known.key, &element.key)) {
+                kept.added += 1;
                 self.elements.push(element.clone());
+            } else if !known().any(is_in) {
+                kept.overlapping += 1;
             }
         }
-        Ok(self.elements.len() - before)
+        let size = self.fields.get("size").and_then(Value::as_u64);
+        match size.filter(|size| self.elements.len() as u64 > *size) {
+            None => Ok(kept),
+            Some(size) => {
+                self.elements.truncate(before);
+                let whole = before + kept.added;
+                Err(format!("its size is {size} now, and it would have {whole} elements"))
+            }
+        }
+    }
+
+    /// Its flags that say what elements it can hold.
+    fn flags(&self) -> Vec<&str> {
+        let flags = match self.fields.get("flags") {
+            Some(Value::Array(flags)) => &flags[..],
+            Some(flag) => slice::from_ref(flag),
+            None => &[],
+        };
+        let of_elements = |it: &&str| ["interval", "timeout"].contains(it);
+        flags.iter().filter_map(Value::as_str).filter(of_elements).collect()
     }
 
     /// The type of its elements, as nft writes it.
@@ -353,6 +394,16 @@ fn overlap(one: &[Interval], other: &[Interval]) -> bool {
     let are_alike = one.is_empty() == other.is_empty();
     are_alike
         && one.iter().zip(other).all(|(one, other)| one.low <= other.high && other.low <= one.high)
+}
+
+/// True if all values of `inner` are values of `outer`.
+fn contains(outer: &[Interval], inner: &[Interval]) -> bool {
+    let are_alike = outer.is_empty() == inner.is_empty();
+    are_alike
+        && outer
+            .iter()
+            .zip(inner)
+            .all(|(outer, inner)| outer.low <= inner.low && inner.high <= outer.high)
 }
 
 fn problem(value: &Value, what: impl Into<String>) -> ElementProblem {

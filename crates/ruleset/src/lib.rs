@@ -66,7 +66,7 @@ mod walk;
 
 pub use attached::{Helper, SynProxy, TimeoutObject, TimeoutState};
 pub use compile::{CompileError, CompileOptions, PerPacket, Program};
-pub use contents::{Contents, ElementChange, ElementProblem};
+pub use contents::{Contents, ElementChange, ElementProblem, Kept};
 pub use document::{Document, DocumentError};
 pub use evaluate::{
     Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, ElementCursor,

@@ -112,7 +112,7 @@ impl RuleBook {
 }
 
 /// A new ruleset whose sets keep the elements that the sets of the same place and type have got
-/// since they were loaded, and the sets of which none are kept.
+/// since they were loaded, and the sets of which some are not kept.
 ///
 /// # Errors
 /// [`Refused`].
@@ -140,20 +140,27 @@ pub(crate) fn with_kept(
         if elements == 0 {
             continue;
         }
+        let mut tell_not_kept = |elements: usize, why: String| {
+            let [family, table, set] = place.map(str::to_owned);
+            not_kept.push(NotKept { family, table, set, elements, why });
+        };
         let target = merged.as_ref().unwrap_or(&new.document);
         let contents = Contents::find(target, place);
         let contents = contents.and_then(|it| it.ok_or("the new ruleset has no such set".into()));
         match contents.and_then(|mut it| it.keep(&more).map(|kept| (it, kept))) {
-            Ok((_, 0)) => {}
-            Ok((contents, _)) => {
+            Ok((contents, kept)) => {
+                if kept.overlapping > 0 {
+                    let why = "elements of the new ruleset overlap with them";
+                    tell_not_kept(kept.overlapping, why.to_owned());
+                }
+                if kept.added == 0 {
+                    continue;
+                }
                 let document = contents.put_into(target).map_err(|it| defect(&it))?;
                 let text = Bytes::from(document.text().clone());
                 merged = Some(Document::read(text).map_err(|it| defect(&it))?);
             }
-            Err(why) => {
-                let [family, table, set] = place.map(str::to_owned);
-                not_kept.push(NotKept { family, table, set, elements, why });
-            }
+            Err(why) => tell_not_kept(elements, why),
         }
     }
     let Some(merged) = merged else { return Ok((new, not_kept)) };

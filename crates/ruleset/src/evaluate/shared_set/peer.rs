@@ -14,12 +14,16 @@ use crate::model::{Part, Set};
 impl SharedSet {
     /// Collects changes for a peer from now on, or none.
     pub fn follow(&self, follows: bool) {
-        // An element that counts connections lives only while it counts some.
-        let counts = self.kinds.iter().any(|(part, _)| matches!(part, Part::Connections(_)));
+        let follows = follows && !self.counts_connections();
         for at in 0..self.shards.len() {
-            self.shard_mut(at).follow(follows && !counts);
+            self.shard_mut(at).follow(follows);
         }
         self.has_news.store(false, Ordering::Relaxed);
+    }
+
+    /// An element that counts connections lives only while it counts some, so it belongs to no peer.
+    fn counts_connections(&self) -> bool {
+        self.kinds.iter().any(|(part, _)| matches!(part, Part::Connections(_)))
     }
 
     /// True if a peer may have to hear of changes. Takes no lock.
@@ -134,6 +138,9 @@ impl SharedSet {
         now: Timestamp,
         each: &mut dyn FnMut(ElementRecord),
     ) -> Option<usize> {
+        if self.counts_connections() {
+            return None;
+        }
         let mut shard = self.shard_mut(at);
         let end = (from + budget).min(shard.places());
         for number in from..end {

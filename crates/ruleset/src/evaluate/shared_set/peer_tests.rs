@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use flow::Tallied;
 use proptest::prelude::*;
 
 use super::*;
@@ -57,12 +58,18 @@ impl Pair {
 
     /// A packet of a rule that changes the set.
     fn packet(&self, node: usize, op: UpdateOp, value: u32, now: Timestamp) {
+        drop(self.joined(node, op, value, now));
+    }
+
+    /// As [`packet`](Self::packet). Its connection counts as long as the result lives.
+    fn joined(&self, node: usize, op: UpdateOp, value: u32, now: Timestamp) -> Vec<Tallied> {
         let key_of = crate::model::Key { loads: Vec::new() };
         let update = Update { set: crate::SetId(0), op, key: key_of, timeout: None };
         let mut joined = Vec::new();
         let connection = Joining { details: None, joined: &mut joined };
         let mut meeting = Meeting { bytes: 100, now, connection };
         self.nodes[node].update(&update, &key(value), &mut meeting);
+        joined
     }
 
     fn operator(&self, node: usize, change: ElementChange, value: u32, now: Timestamp) {
@@ -285,7 +292,13 @@ fn elements_that_count_connections_are_not_told() {
     let pair = Pair::new(&[Part::Connections(bound)]);
     pair.packet(0, UpdateOp::Add, 1, at(0));
     pair.packet(0, UpdateOp::Delete, 1, at(0));
+    let _counts = pair.joined(0, UpdateOp::Add, 2, at(0));
+    assert!(pair.has(0, 2, at(0)));
     assert_eq!(pair.tell(0, false, at(0)), (0, false));
+    for shard in 0..pair.nodes[0].shards() {
+        let each = &mut |it| panic!("{it:?} is given away");
+        pair.nodes[0].give_places(&pair.set, (shard, 0), usize::from(u16::MAX), at(0), each);
+    }
 }
 
 /// Memory for changes is bounded while nobody takes them.
@@ -336,7 +349,7 @@ proptest! {
         both in any::<bool>(),
     ) {
         let pair = Pair::new(&[]);
-        let mut now = 0;
+        let (mut now, mut told_at, mut silence) = (0, 0, 0);
         for act in acts {
             let node = |node: usize| if both { node } else { 0 };
             match act {
@@ -345,13 +358,20 @@ proptest! {
                     pair.operator(node(it), change, value, at(now));
                 }
                 Act::Wait(seconds) => now += seconds,
-                Act::Tell(it) => drop(pair.tell(it, it == 0, at(now))),
+                Act::Tell(it) => {
+                    if it == 0 {
+                        silence = silence.max(now - told_at);
+                        told_at = now;
+                    }
+                    pair.tell(it, it == 0, at(now));
+                }
             }
         }
         pair.settle(0, at(now));
         if !both {
-            // An end that was put off is told within this time, so copies may end so much earlier.
-            let told_by = at(now + 10);
+            // An end that is put off within ten seconds after the last news is not told, and that
+            // news may have been as old as the silence before it. So much earlier a copy may end.
+            let told_by = at(now + 10 + silence);
             let names = |node: usize, lives_at: Timestamp| {
                 let of = |it: &ElementRecord| format!("{:?}", it.name());
                 pair.records(node, lives_at).iter().map(of).collect::<BTreeSet<_>>()
