@@ -43,11 +43,16 @@ trait Compared: Copy {
 impl Compared for TcpPeer {
     fn age_of(self, theirs: Self) -> Age {
         // Sequence numbers are on a ring: half of it lies ahead (RFC 9293 section 3.4).
-        let ahead = theirs.numbers.sequence.wrapping_sub(self.numbers.sequence) as i32;
+        let (theirs_at, ours_at) = (theirs.numbers.sequence, self.numbers.sequence);
+        let ahead = match theirs_at.wrapping_sub(ours_at) as i32 {
+            // Half the ring away, each is ahead of the other, and both would tell theirs forever.
+            i32::MIN => theirs_at.cmp(&ours_at),
+            ahead => ahead.cmp(&0),
+        };
         let further = theirs.state.rank().cmp(&self.state.rank());
         // Limits and windows grow, too.
         let numbers = theirs.numbers.cmp(&self.numbers);
-        Age::of(further.then(ahead.cmp(&0)).then(numbers))
+        Age::of(further.then(ahead).then(numbers))
     }
 }
 

@@ -37,6 +37,15 @@ fn sequence_numbers_come_round() {
     assert_eq!(merged.peers, established([10, 0]));
 }
 
+/// Otherwise both would tell each other theirs for ever.
+#[test]
+fn of_numbers_half_the_ring_apart_both_ends_keep_the_same() {
+    let (one, other) = (established([5, 0]), established([5 + (1 << 31), 0]));
+    let merged = [merge(&one, &other).unwrap(), merge(&other, &one).unwrap()];
+    assert_eq!(merged[0].peers, merged[1].peers);
+    assert_ne!(merged[0].is_stale, merged[1].is_stale);
+}
+
 #[test]
 fn a_state_that_is_further_on_stays_whatever_its_numbers_are() {
     for (at, later) in TcpState::ALL.iter().enumerate().take(11) {

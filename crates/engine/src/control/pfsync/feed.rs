@@ -155,11 +155,13 @@ impl Pfsync {
             Change::State { is_copy, stamp, record } => {
                 self.tell_state(now, (is_copy, stamp), &record);
             }
-            Change::End { stamp, original, .. } => self.tell_end(now, stamp, &original),
+            Change::End { is_copy, stamp, original } => {
+                self.tell_end(now, (is_copy, stamp), &original);
+            }
         }
     }
 
-    fn tell_end(&mut self, now: Timestamp, stamp: u64, original: &KeyedPacket) {
+    fn tell_end(&mut self, now: Timestamp, (is_copy, stamp): (bool, u64), original: &KeyedPacket) {
         let Some(middle) = self.flows.of_original(original) else { return };
         let Some(flow) = self.flows.get(&middle) else { return };
         if flow.stamp > stamp {
@@ -167,8 +169,11 @@ impl Pfsync {
             return;
         }
         if !flow.is_owned {
-            // Only its owner ends the state. If it tells of it again, it is made anew.
-            self.flows.set_here(middle, None);
+            // Only its owner ends the state. If it tells of it again, it is made anew. The end of an
+            // own connection that gave way to the copy is none of the copy.
+            if is_copy {
+                self.flows.set_here(middle, None);
+            }
             return;
         }
         self.flows.note_end(now, middle, stamp);
@@ -311,7 +316,9 @@ impl Pfsync {
         let mut kept = Vec::new();
         for original in originals {
             let flow = self.flows.of_original(&original);
-            let Some(flow) = flow.and_then(|middle| self.flows.get_mut(&middle)) else {
+            let flow = flow.and_then(|middle| self.flows.get_mut(&middle));
+            let is_told = |id: StateId| self.speaker.owns(id);
+            let Some(flow) = flow.filter(|it| it.ids.into_iter().flatten().any(is_told)) else {
                 kept.push(CopyChange::Keep(original));
                 continue;
             };
