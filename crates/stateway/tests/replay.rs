@@ -193,8 +193,9 @@ fn rules_that_translate_are_refused_for_what_a_replay_is() {
     let output = stateway(&["replay", &input, "-c", &config]);
     assert_eq!(output.status.code(), Some(2));
     let message = stderr(&output);
-    assert!(message.contains("a replay has no routes, so it translates nothing"), "{message}");
+    assert!(message.contains("a replay has no routes, and these rules need them:"), "{message}");
     assert!(message.contains("dnat ip to tcp dport map @forwards"), "{message}");
+    assert!(message.contains("masquerade"), "all are listed: {message}");
     assert!(!message.contains("bridge"), "{message}");
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
+use control::schema::{RuleObject, RuleProblem};
 use engine::{Mode, REPLAY_SECRET, ReplayOptions, ReplayReport, Seen};
 use indicatif::{ProgressBar, ProgressStyle};
 use netio::PortId;
@@ -108,6 +109,12 @@ pub struct Args {
     json: Json,
 }
 
+/// A rule that a replay can not run, with its place.
+fn rule_line(problem: &RuleProblem) -> String {
+    let RuleProblem { place: RuleObject { family, table, name, .. }, rule, message, .. } = problem;
+    format!("\n  {family} {table} {name}: {}", rule.as_ref().unwrap_or(message))
+}
+
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let config = match &args.config {
         Some(file) => Configuration::load(file)?,
@@ -125,12 +132,13 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let asks_for_interfaces = asks_for_interfaces(&config);
     let rules_file = config.rules.as_ref().map(|rules| rules.path.clone());
     let rules = config.load_rules(Some(config.mode), 0)?;
-    if let Some(rule) = rules.iter().flat_map(|book| book.obstacles(Mode::Bridge)).next() {
-        let rule = rule.rule.unwrap_or(rule.message);
+    let obstacles = rules.iter().flat_map(|book| book.obstacles(Mode::Bridge));
+    let obstacles: Vec<String> = obstacles.map(|it| rule_line(&it)).collect();
+    if !obstacles.is_empty() {
         let what = format!(
-            "a replay has no routes, so it translates nothing, and a rule asks for that: {rule}; \
-             leave such rules out of the file, or ask about a single packet: stateway rules \
-             explain --file RULESET @{}:1",
+            "a replay has no routes, and these rules need them:{}\nleave them out of a copy of the \
+             ruleset, or ask about a single packet: stateway rules explain --file RULESET @{}:1",
+            obstacles.concat(),
             args.input.display()
         );
         return Err(UsageError(what).into());

@@ -25,6 +25,8 @@ const NO_INTERFACE: &str = "Interface does not exist";
 const MOST_MESSAGES: u64 = 64 << 10;
 /// Exit code of a shell that does not find a program.
 const NOT_FOUND: i32 = 127;
+/// Exit code of a shell whose program has met the signal 11, SIGSEGV.
+const CRASHED: i32 = 128 + 11;
 /// Name of the ruleset in the messages of nft.
 const INPUT: &str = "/dev/stdin";
 /// Directories of system programs, which not every user looks into.
@@ -99,6 +101,11 @@ impl NftText<'_> {
             _ if has_returns(text) => Err(whole(
                 "has lines that end in CR LF, as on Windows, and nft reads only those that end in \
                  LF: convert it, for example with sed -i 's/\\r$//' FILE"
+                    .to_owned(),
+            )),
+            Some(CRASHED) => Err(whole(
+                "makes nft crash. Version 1.0.6 does where the element `*` of a set or map of \
+                 intervals comes or goes at run time: change it in the file of the ruleset"
                     .to_owned(),
             )),
             _ => Err(Problems(problems_in(&messages, file))),
