@@ -41,7 +41,7 @@ pub struct ElementProblem {
     pub what: String,
 }
 
-/// What became of elements that a set was to keep. The others are in the set as they are.
+/// The fate of elements that a set was to keep. The others are in the set as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The number of those that were added.
