@@ -105,26 +105,13 @@ impl ConnectionRecord {
         let sender = if has(FROM_HIGH) { Side::High } else { Side::Low };
         let left = Millis::read(from)?;
         let state = RecordedState::read(number, from)?;
-        let mut record = Self {
-            original: KeyedPacket { key, sender },
-            translation: None,
-            state,
-            facts: Facts {
-                seen_reply: has(SEEN_REPLY),
-                assured: has(ASSURED),
-                expected: has(EXPECTED),
-                call: has(CALL),
-            },
-            left,
-            mark: 0,
-            labels: Labels::NONE,
-            policy: None,
-            helper: None,
-            shifts: None,
-            proxied: None,
-            counts: None,
-            age: None,
+        let facts = Facts {
+            seen_reply: has(SEEN_REPLY),
+            assured: has(ASSURED),
+            expected: has(EXPECTED),
+            call: has(CALL),
         };
+        let mut record = Self::bare(KeyedPacket { key, sender }, (state, facts), left);
         let mut before = 0;
         while !from.is_empty() {
             let tag = from.u8()?;

@@ -77,6 +77,25 @@ pub(crate) struct RecordedTranslation {
 }
 
 impl ConnectionRecord {
+    /// A record of a connection that has only what each one has.
+    fn bare(original: KeyedPacket, (state, facts): (RecordedState, Facts), left: Millis) -> Self {
+        Self {
+            original,
+            translation: None,
+            state,
+            facts,
+            left,
+            mark: 0,
+            labels: Labels::NONE,
+            policy: None,
+            helper: None,
+            shifts: None,
+            proxied: None,
+            counts: None,
+            age: None,
+        }
+    }
+
     /// Key and sender of the originator's packets.
     pub const fn original(&self) -> KeyedPacket {
         self.original

@@ -6,10 +6,10 @@ use flow::codec::{DecodeError, Millis};
 use flow::{KeyedPacket, Zone};
 
 use super::{ConnectionRecord, Facts, RecordedTranslation};
+use crate::Counts;
 use crate::proto::RecordedState;
 use crate::proto::tcp::{TcpOutline, TcpTracker};
 use crate::seqadj::Shift;
-use crate::{Counts, Labels};
 
 /// A connection, as gateways of other makes know it too. It lacks what only this one knows: marks,
 /// labels, helpers, own timeouts.
@@ -126,19 +126,10 @@ impl ConnectionRecord {
             is_counted: changes_source(leaves_as),
         });
         Self {
-            original: *original,
             translation,
-            state,
-            facts,
-            left: Millis::of(*left),
-            mark: 0,
-            labels: Labels::NONE,
-            policy: None,
-            helper: None,
-            shifts: None,
-            proxied: None,
             counts: Some(*counts).filter(|it| *it != [Counts::default(); 2]),
             age: Some(Millis::of(*age)).filter(|it| *it != Millis::default()),
+            ..Self::bare(*original, (state, facts), Millis::of(*left))
         }
         .checked()
     }

@@ -1,5 +1,5 @@
-//! What all workers share and a peer has copies of: announcements of connections, and elements of
-//! sets that rules fill. [`crate::path::announcement_copies`] says what a worker does.
+//! Things that all workers share and a peer has copies of: announcements of connections, and elements
+//! of sets that rules fill. [`crate::path::announcement_copies`] says what a worker does.
 
 use conntrack::{AnnouncementCursor, AnnouncementRecord, ImportRefusal};
 use flow::replica::{Origin, Told};

@@ -370,7 +370,7 @@ impl Peer {
         self.copies.len()
     }
 
-    /// What the peer's workers share and is here: announcements, and elements of sets.
+    /// The announcements and elements of sets here that the peer owns.
     pub fn shared_copies(&self) -> usize {
         self.copies.shared()
     }

@@ -1,4 +1,5 @@
-//! What the peer's workers share, as copies here: announcements of connections, and elements of sets.
+//! Copies of the things that the peer's workers share: announcements of connections, and elements of
+//! sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 

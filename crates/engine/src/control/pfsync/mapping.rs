@@ -437,7 +437,8 @@ fn account(base: StateParts, outline: &Outline, state: &OutlineState) -> StatePa
     }
 }
 
-/// What pf knows of the ends and this gateway does not: maximum segment sizes, and normalisation.
+/// Takes from `known` the facts that pf has of the ends and this gateway has not: maximum segment sizes,
+/// and normalisation.
 fn keep_normalisation(mut peers: Peers, known: &Peers) -> Peers {
     if let (Peers::Tcp(ours), Peers::Tcp(known)) = (&mut peers, known) {
         for (own, TcpPeer { numbers, .. }) in ours.iter_mut().zip(known) {

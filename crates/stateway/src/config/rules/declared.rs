@@ -1,5 +1,5 @@
-//! What older versions of nft (1.0.6 among them) tell of a set in their own syntax and not in JSON:
-//! that it joins its ranges, that packets may change it, and expressions in the place of types.
+//! Properties of a set that older versions of nft (1.0.6 among them) tell in their own syntax and not
+//! in JSON: that it joins its ranges, that packets may change it, and expressions in the place of types.
 
 use std::collections::HashMap;
 
