@@ -514,11 +514,12 @@ impl World {
         let names: Vec<_> = names.iter().filter(|it| flags & it.0 != 0).map(|it| it.1).collect();
         let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
         let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|byte| packet[at + byte]));
-        let (ends, numbers) = ((port(20), port(22)), (word(24), word(28)));
+        let address = |at: usize| std::net::Ipv4Addr::from(word(at));
+        let (ends, numbers) = ((address(12), address(16)), (word(24), word(28)));
         self.note(|_| {
             format!(
-                "  {number} {side:?} {how} {}: port {} to {}, number {:x}, acknowledges {:x}, {} bytes",
-                names.join("+"), ends.0, ends.1, numbers.0, numbers.1, packet.len()
+                "  {number} {side:?} {how} {}: {}:{} to {}:{}, number {:x}, acknowledges {:x}, {} bytes",
+                names.join("+"), ends.0, port(20), ends.1, port(22), numbers.0, numbers.1, packet.len()
             )
         });
     }

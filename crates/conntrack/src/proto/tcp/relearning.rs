@@ -115,6 +115,11 @@ impl TcpTracker {
         if !fits && !is_ordinary {
             return Relearnt { effect: Effect::Step(step), rest: Some(heard) };
         }
+        // Both ends have agreed on other numbers, so those of the connection before say nothing.
+        let is_opening = matches!(before.state, TcpState::SynSent | TcpState::SynSent2);
+        if segment.class == FlagClass::SynAck && !is_opening {
+            return Relearnt { effect: Effect::Step(step), rest: None };
+        }
         if !fits && heard.is_shared {
             // The other gateway sees what is acknowledged, so nobody waits for that here.
             *self = before;

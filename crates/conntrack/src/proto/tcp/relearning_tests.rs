@@ -180,6 +180,28 @@ fn a_reset_ends_nothing_unless_its_number_is_known() {
 }
 
 #[test]
+fn numbers_of_a_connection_that_was_opened_anew_replace_those_heard_before() {
+    let mut taken = TakenOver::behind_by(FAR);
+    assert!(passes(taken.says(Original, 1000)) && passes(taken.says(Reply, 1000)));
+    // Nobody has acknowledged the last numbers, so the reset ends nothing here.
+    let reset = taken.segment(Original, RST);
+    assert_eq!(taken.sees(Original, &reset), Effect::Step(Step::Pass));
+    assert!(!taken.is_strict);
+
+    let (client, server) = (3 << 30, 1 << 30);
+    let syn = segment(SYN, client, 0).options(&OFFERS);
+    assert_eq!(taken.sees(Original, &syn), Effect::Step(Step::Pass));
+    let answer = segment(SYN_ACK, server, client + 1).options(&OFFERS);
+    assert!(matches!(taken.sees(Reply, &answer), Effect::Step(Step::Accept(_))));
+    assert!(taken.is_strict);
+    taken.next = [client + 1, server + 1];
+    for direction in [Original, Original, Reply, Original, Reply] {
+        assert!(matches!(taken.says(direction, 10), Effect::Step(Step::Accept(_))));
+    }
+    assert!(taken.is_refused(Original, FAR) && taken.is_refused(Reply, FAR));
+}
+
+#[test]
 fn a_fin_counts_when_it_is_acknowledged() {
     let mut taken = TakenOver::behind_by(FAR);
     let fin = taken.segment(Original, FIN);
