@@ -151,8 +151,10 @@ impl Copies {
     }
 
     /// Decides about records, in their order. `prevails` is true if a connection of the peer remains
-    /// where one of this node clashes with it.
-    pub fn decide_on_all(&mut self, batch: &Batch, prevails: bool) {
+    /// where one of this node clashes with it. Returns how many of them were news of what this node
+    /// owns.
+    pub fn decide_on_all(&mut self, batch: &Batch, prevails: bool) -> u64 {
+        let news_before = self.news();
         // The places of all names come into the cache at the same time, since nothing else is done
         // in between. A standby with a million copies would wait for the memory of each otherwise.
         let records: Vec<_> = batch.records().collect();
@@ -162,6 +164,12 @@ impl Copies {
             self.decide_on(batch, record, prevails);
         }
         self.mark = Some(batch.mark());
+        self.news() - news_before
+    }
+
+    /// News of the peer about what this node owns, so far.
+    fn news(&self) -> u64 {
+        self.counters.news + self.shared.news()
     }
 
     /// True for a record of something that the peer's workers share, and not of a connection.

@@ -18,7 +18,7 @@ use crate::control::shared_copies::SharedThings;
 use crate::control::worker_handle::Unresponsive;
 
 use self::copies::Copies;
-use self::ownership::{Claim, Passing, Sweep, Words};
+use self::ownership::{Claim, Passing, Sweep, Words, Yielded};
 use self::supply::Supply;
 
 pub use self::connections::Connections;
@@ -59,8 +59,8 @@ pub struct Peer {
     sweep: Option<Sweep>,
     /// The last words about the part of this node, and the stream in which they were said.
     said: Option<(StreamId, Words)>,
-    /// The stream in which all was given away.
-    given: Option<StreamId>,
+    /// The last time that all was given away.
+    given: Option<Yielded>,
     /// All was given away here, and the peer does not know so.
     owes_yield: bool,
     /// The part of all ports that this node gives away.
@@ -181,7 +181,7 @@ impl Peer {
             && self.peer_role() == Some(Role::Active)
             && !is_away
             && self.session.is_level()
-            && self.given != stream
+            && self.given.is_none_or(|given| given.is_out_of_date(stream, now))
             && !self.owes_yield;
         if gives {
             self.sweep = Some(Sweep::new(Passing::GivingAway));
@@ -254,7 +254,7 @@ impl Peer {
             && self.session.say(now, &Words::Yield.encode())
         {
             self.owes_yield = false;
-            self.given = self.session.stream();
+            self.given = self.session.stream().map(|stream| Yielded::new(stream, now));
             // Copies that the peer does not have end here.
             self.session.ask_again();
         }
@@ -294,7 +294,14 @@ impl Peer {
                 },
                 Event::Records(batch) => {
                     let prevails = self.peer.is_some_and(|(claim, _)| claim > self.claim);
-                    self.copies.decide_on_all(&batch, prevails);
+                    let news = self.copies.decide_on_all(&batch, prevails);
+                    if news > 0 && self.role == Role::Standby {
+                        // The peer sent them before it heard that all is its own, or a packet has
+                        // opened a connection here since.
+                        if let Some(given) = &mut self.given {
+                            given.owns_again = true;
+                        }
+                    }
                     if self.copies.has_many() {
                         self.apply(gateway, now)?;
                         return Ok(true);

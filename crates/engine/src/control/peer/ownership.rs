@@ -6,9 +6,12 @@
 //! with the higher term remains, or else that of the node with the higher number. Both nodes decide
 //! alike, because each knows the term of the other before it hears of its connections.
 
+use std::time::Duration;
+
 use conntrack::Cursor;
-use flow::KeyedPacket;
+use flow::{KeyedPacket, Timestamp};
 use steer::BucketId;
+use sync::StreamId;
 
 use crate::control::record::SharedRecord;
 use crate::control::shared_copies::SharedCursor;
@@ -71,6 +74,31 @@ pub enum Passing {
     Adopting,
     /// The peer owns those of this node from now on.
     GivingAway,
+}
+
+/// Time after which a node on standby gives away what it owns again. It looks at all connections for
+/// that, and asks for all of the peer's.
+pub(super) const GIVES_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// A time at which a node has given away all that it owned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Yielded {
+    /// Words that said so in another stream may be lost.
+    stream: StreamId,
+    at: Timestamp,
+    /// It has heard news of what it owns since.
+    pub owns_again: bool,
+}
+
+impl Yielded {
+    pub const fn new(stream: StreamId, at: Timestamp) -> Self {
+        Self { stream, at, owns_again: false }
+    }
+
+    /// True if the node has to give all away once more.
+    pub fn is_out_of_date(self, stream: Option<StreamId>, now: Timestamp) -> bool {
+        stream != Some(self.stream) || self.owns_again && now >= self.at.after(GIVES_AGAIN_AFTER)
+    }
 }
 
 /// Something that was given away.

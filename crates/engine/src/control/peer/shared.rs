@@ -123,6 +123,11 @@ impl SharedCopies {
         self.held.len() - self.waiting.len()
     }
 
+    /// News of the peer about what this node owns, so far.
+    pub fn news(&self) -> u64 {
+        self.counters.news
+    }
+
     pub fn counters(&self) -> SharedCounters {
         self.counters.clone()
     }
