@@ -90,4 +90,4 @@ pub use model::{
 pub use needs::Need;
 pub use problem::{Effect, Location, Problem, Problems, Severity};
 pub use translations::{Ending, EndsAt, Forwarded, Translations};
-pub use walk::{Fate, HookWalk, OutputInterface, Question, Tracked, Walk, walk};
+pub use walk::{Fate, HookWalk, OutputInterface, Question, Tracked, Walk, Ways, walk};

@@ -7,8 +7,8 @@ use wire::{ChecksumCovers, Family, Network, Readdress, TransportAddress};
 
 use crate::compile::Program;
 use crate::evaluate::{
-    Connection, CtState, Decision, Details, Known, NatRequest, Outcome, PacketView, RuleState,
-    Step, explain,
+    Connection, CtState, Decision, Details, Known, NatRequest, Outcome, PacketView, Routes,
+    RuleState, Step, explain,
 };
 use crate::hook::Hook;
 use crate::kind::name_bits;
@@ -83,14 +83,41 @@ pub struct Question<'a> {
     pub probe: &'a Probe,
     /// Its connection.
     pub tracked: &'a dyn Tracked,
+    /// The ways out of the gateway.
+    pub ways: &'a dyn Ways,
+}
+
+/// The ways out of a gateway.
+pub trait Ways {
     /// The way of a packet with this mark, if the probe names no output interface.
-    pub output: &'a dyn Fn(&Network, u32) -> OutputInterface,
+    fn output(&self, network: &Network, mark: u32) -> OutputInterface;
+    /// The routes for rules about a packet with this mark, which leaves by `output` once that is
+    /// known. `None` where nobody knows routes.
+    fn routes<'r>(
+        &'r self,
+        network: &Network,
+        mark: u32,
+        output: Option<&str>,
+    ) -> Option<Box<dyn Routes + 'r>>;
+}
+
+/// Nobody knows the ways.
+struct Unknown;
+
+impl Ways for Unknown {
+    fn output(&self, _: &Network, _: u32) -> OutputInterface {
+        OutputInterface::Unknown
+    }
+
+    fn routes<'r>(&'r self, _: &Network, _: u32, _: Option<&str>) -> Option<Box<dyn Routes + 'r>> {
+        None
+    }
 }
 
 impl<'a> Question<'a> {
     /// A packet of which no more is known than the probe says.
     pub fn alone(probe: &'a Probe) -> Self {
-        Self { probe, tracked: probe, output: &|_, _| OutputInterface::Unknown }
+        Self { probe, tracked: probe, ways: &Unknown }
     }
 }
 
@@ -128,7 +155,7 @@ pub fn walk(
     question: Question<'_>,
     now: Timestamp,
 ) -> Walk {
-    let Question { probe, tracked, output } = question;
+    let Question { probe, tracked, ways } = question;
     let mut walker = Walker {
         program,
         state,
@@ -139,12 +166,13 @@ pub fn walk(
         known: tracked.known(),
         mark: probe.mark,
         priority: 0,
+        ways,
         leads_elsewhere: false,
         walk: Walk {
             hooks: Vec::new(),
             fate: Fate::Passes,
             output: probe.output.clone(),
-            remarks: assumptions(program, probe),
+            remarks: assumptions(program, &question),
         },
     };
     let is_local = probe.host_addresses.contains(&probe.network.destination_ip());
@@ -160,7 +188,7 @@ pub fn walk(
             break;
         }
         if hook == Hook::Forward && walker.walk.fate == Fate::Passes {
-            walker.find_output(output);
+            walker.find_output();
         }
         if walker.walk.fate != Fate::Passes && hook >= Hook::Forward {
             break;
@@ -228,7 +256,8 @@ fn host_has_copy(program: &Program, probe: &Probe) -> bool {
 }
 
 /// Remarks on what a question leaves open.
-fn assumptions(program: &Program, probe: &Probe) -> Vec<&'static str> {
+fn assumptions(program: &Program, question: &Question<'_>) -> Vec<&'static str> {
+    let Question { probe, ways, .. } = question;
     let mut remarks = Vec::new();
     if probe.state.is_none() && !probe.reply {
         remarks.push("no `state` was given: the one shown is assumed");
@@ -236,9 +265,12 @@ fn assumptions(program: &Program, probe: &Probe) -> Vec<&'static str> {
     if probe.input.is_none() {
         remarks.push("without `in`, rules that ask for the input interface do not match");
     }
-    if program.ruleset().needs().any(|(_, need)| need == Need::Routes) {
-        remarks
-            .push("a question knows no routes: rules that ask for them (`fib`, `rt`) do not match");
+    let needs_routes = || program.ruleset().needs().any(|(_, need)| need == Need::Routes);
+    if ways.routes(&probe.network, probe.mark, None).is_none() && needs_routes() {
+        remarks.push(
+            "without a running router nobody knows routes: rules that ask for them (`fib`, `rt`) do \
+             not match",
+        );
     }
     if program.ruleset().asks_for_cpu() {
         remarks.push("no worker judges a question: rules that ask for its CPU do not match");
@@ -256,6 +288,7 @@ struct Walker<'a> {
     known: Known<'a>,
     mark: u32,
     priority: u32,
+    ways: &'a dyn Ways,
     /// True if the way leads to an interface that the gateway does not have.
     leads_elsewhere: bool,
     walk: Walk,
@@ -263,11 +296,11 @@ struct Walker<'a> {
 
 impl Walker<'_> {
     /// Finds the output interface, if the question does not name one.
-    fn find_output(&mut self, output: &dyn Fn(&Network, u32) -> OutputInterface) {
+    fn find_output(&mut self) {
         if self.walk.output.is_some() {
             return;
         }
-        match output(&self.network, self.mark) {
+        match self.ways.output(&self.network, self.mark) {
             OutputInterface::Unknown => {
                 let remark = "without `out`, rules that ask for the output interface do not match";
                 self.walk.remarks.push(remark);
@@ -289,20 +322,22 @@ impl Walker<'_> {
         if self.program.is_empty(hook) {
             return false;
         }
-        let name = |name: &Option<String>| name.as_deref().and_then(name_bits).unwrap_or(0);
+        let name = |name: Option<&str>| name.and_then(name_bits).unwrap_or(0);
         let is_tracked = hook > Hook::Untracked
             && !matches!(self.ct_state, CtState::Invalid | CtState::Untracked);
+        // The output is not known before the route is.
+        let output = self.walk.output.as_deref().filter(|_| hook >= Hook::Forward);
+        let routes = self.ways.routes(&self.network, self.mark, output);
         let view = PacketView {
             frame: &self.frame,
             network: &self.network,
             vlan: probe.vlan,
             packet_type: 0,
-            input: name(&probe.input),
-            // The output is not known before the route is.
-            output: if hook < Hook::Forward { 0 } else { name(&self.walk.output) },
+            input: name(probe.input.as_deref()),
+            output: name(output),
             mark: self.mark,
             priority: self.priority,
-            routes: None,
+            routes: routes.as_deref(),
             connection: match hook {
                 // To the kernel's rules, a packet before tracking is invalid.
                 Hook::Untracked => Connection { state: CtState::Invalid, known: None },

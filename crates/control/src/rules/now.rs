@@ -12,7 +12,7 @@ use ruleset::{
     CtState, Details, Known, Program, Question, RuleState, SharedState, Tracked, Tuple, name_bits,
     walk,
 };
-use wire::{Network, Readdress, Transport, TransportAddress, mapped};
+use wire::{Readdress, Transport, TransportAddress, mapped};
 
 use super::RuleBook;
 use crate::schema::Explanation;
@@ -69,11 +69,11 @@ pub(crate) fn explain_now(
         Some(_) => None,
     };
     let input = probe.input.as_deref();
-    let output = &|network: &Network, mark| gateway.output_interface(network, input, mark);
+    let ways = &gateway.ways(input);
     let Some(found) = found else {
         let is_left =
             probe.state.is_none() && gateway.is_of_host_flow(&probe.network, zones.original)?;
-        let question = Question { output, ..Question::alone(probe) };
+        let question = Question { ways, ..Question::alone(probe) };
         let mut explanation = book.explain_with(program, live, question, &mut state, now);
         if is_left {
             explanation.leave_to_host();
@@ -82,7 +82,7 @@ pub(crate) fn explain_now(
         return Ok(explanation);
     };
     let probe_with_state = Probe { state: Some(found.state()), ..probe.clone() };
-    let question = Question { probe: &probe_with_state, tracked: &found, output };
+    let question = Question { probe: &probe_with_state, tracked: &found, ways };
     let mut explanation = book.explain_with(program, live, question, &mut state, now);
     let remark = "the explanation uses its tracked connection as it is now; sequence numbers are not \
                   looked at";

@@ -351,10 +351,10 @@ impl PacketPath {
         };
         let routes = self.forwarder.router().map(|router| RuleRoutes {
             routing: router.routing(),
-            input: packet.frame.port,
+            input: Some(packet.frame.port),
             output: scratch.output_port,
             route: scratch.exit.route.as_ref(),
-            outputs: self.forwarder.outputs(),
+            outputs: Some(self.forwarder.outputs()),
         });
         let connection = scratch.connection(zones, asked.as_ref().map(|asked| asked as _));
         let routes = routes.as_ref().map(|routes| routes as _);

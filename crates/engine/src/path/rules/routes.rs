@@ -24,20 +24,20 @@ const PROHIBIT: u8 = 8;
 pub struct RuleRoutes<'a> {
     /// The routes.
     pub routing: &'a Routing,
-    /// The port by which the packet came in.
-    pub input: PortId,
+    /// The port by which the packet came in, if it is known.
+    pub input: Option<PortId>,
     /// The port by which it goes out, if the route is known.
     pub output: Option<PortId>,
     /// The route of the packet, if it is known.
     pub route: Option<&'a RouteDecision>,
-    /// The ports, which know their MTUs.
-    pub outputs: &'a Outputs,
+    /// The ports, if their MTUs are known.
+    pub outputs: Option<&'a Outputs>,
 }
 
 impl RuleRoutes<'_> {
     fn link(&self, side: Side) -> Option<LinkId> {
         let port = match side {
-            Side::Input => Some(self.input),
+            Side::Input => self.input,
             Side::Output => self.output,
         };
         Some(self.routing.port(port?)?.link)
@@ -107,7 +107,7 @@ impl Routes for RuleRoutes<'_> {
     /// The kernel knows the way back by the address alone.
     fn path_mtu(&self, network: &Network) -> Option<u32> {
         let RouteDecision::Forward { next: (link, _), mtu } = *self.route? else { return None };
-        let of_link = |link| self.outputs.mtu(self.routing.port_of(link)?);
+        let of_link = |link| self.outputs?.mtu(self.routing.port_of(link)?);
         let unspecified = match network.source_ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

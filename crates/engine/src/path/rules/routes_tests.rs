@@ -58,10 +58,10 @@ fn an_address_is_of_the_host_on_its_link_and_of_no_other() {
     let outputs = Outputs::default();
     let of_port = |input| RuleRoutes {
         routing: &routing,
-        input: PortId(input),
+        input: Some(PortId(input)),
         output: None,
         route: None,
-        outputs: &outputs,
+        outputs: Some(&outputs),
     };
     let tests = [
         ("192.0.2.254", [LOCAL, LOCAL, UNICAST]),
@@ -92,10 +92,10 @@ fn a_way_out_is_the_name_of_an_interface() {
     let routing = routing();
     let routes = RuleRoutes {
         routing: &routing,
-        input: PortId(0),
+        input: Some(PortId(0)),
         output: Some(PortId(1)),
         route: None,
-        outputs: &Outputs::default(),
+        outputs: Some(&Outputs::default()),
     };
     let name = |name| ruleset::name_bits(name).unwrap();
     let way = |to, on| routes.way_out(&asked(to, on));
@@ -118,7 +118,8 @@ fn a_path_takes_what_the_routes_there_and_back_take() {
     let gateway: IpAddr = "198.51.100.7".parse().unwrap();
     let forward = |mtu| RouteDecision::Forward { next: (WAN, gateway), mtu };
     let ask = |route: Option<&RouteDecision>, network: &Network| {
-        let (input, output, outputs) = (PortId(0), Some(PortId(1)), &outputs);
+        let (input, output) = (Some(PortId(0)), Some(PortId(1)));
+        let outputs = Some(&outputs);
         let routes = RuleRoutes { routing: &routing, input, output, route, outputs };
         (routes.next_hop(), routes.path_mtu(network))
     };

@@ -105,6 +105,47 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
     });
 }
 
+/// An explanation looks up addresses and next hops as the rules do.
+#[test]
+fn a_port_published_for_local_addresses_is_explained_with_the_routes() {
+    const PUBLISHED: &str = "\
+table ip publish {
+    chain prerouting {
+        type nat hook prerouting priority dstnat;
+        fib daddr type local tcp dport 88 dnat to 192.0.2.1:7
+    }
+    chain forward {
+        type filter hook forward priority filter; policy drop;
+        ct state established accept
+        fib saddr . iif oif missing drop
+        rt ip nexthop 192.0.2.1 ct status dnat accept
+    }
+}
+";
+    beside_others(|| {
+        let mut lab = edge_router(1, "", "")?;
+        let file = ruleset_file(&lab, "publish.json", PUBLISHED)?;
+        stateway(&lab).command(&["rules", "load", &file]).check()?;
+        let explain = |packet: &str| {
+            let words = format!("rules explain {packet} in wan0");
+            let words: Vec<&str> = words.split(' ').collect();
+            stateway(&lab).command(&words).check()
+        };
+        let _inside = echo(lab.client(), 7)?;
+        let ask = ["-c", ASK, "198.51.100.254", "88", "1"];
+        assert_eq!(lab.on_server("python3").args(ask).check()?.trim(), "1");
+        let published = explain("tcp 198.51.100.2:5000 198.51.100.254:88")?;
+        let leads_on = published.contains("destination translated to 192.0.2.1 port 7")
+            && published.contains("accepted: it goes on its way");
+        assert!(leads_on, "{published}");
+        assert!(!published.contains("knows routes"), "{published}");
+        // The address is nobody's here, so the rule does not match.
+        let other = explain("tcp 198.51.100.2:5000 192.0.2.1:88")?;
+        assert!(other.contains("dropped"), "{other}");
+        stop_cleanly(&mut lab)
+    });
+}
+
 /// The port stands in a rule that leads to the one that translates.
 #[test]
 fn a_port_that_leads_to_the_rule_is_forwarded_after_a_reload_too() {
