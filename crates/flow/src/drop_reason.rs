@@ -115,7 +115,7 @@ drop_reasons! {
     AliasQueueFull = "alias_queue_full", "Too many packets of one bucket wait until the replies of their connections find them.";
     RouteChanged = "route_changed", "Packet that opens a connection and had to wait until replies find it, while its route changed to another interface.";
     NoBuffer = "no_buffer", "No free frame buffer to copy into.";
-    NoOutputPort = "no_output_port", "No interface to send on: a bridge with one port, or the port is down.";
+    NoOutputPort = "no_output_port", "No interface to send on: a bridge has no other port, a route leads to an interface that is not the gateway's, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";
     EthertypeRefused = "ethertype_refused", "Not IP, and of a protocol that the list `pass` does not name.";
     Standby = "standby", "Frame that reached a bridge on standby, which forwards nothing.";
