@@ -198,6 +198,18 @@ impl Contents {
                 }
             }
         }
+        // Elements stand in the order in which they were added, and ranges that merge in their own.
+        if change == ElementChange::Add
+            && let Some(size) = self.size_passed_by(elements.len())
+            && let Some(last) = elements.last()
+        {
+            let whole = elements.len();
+            let what = format!(
+                "does not fit: the set's size is {size}, and it would have {whole} elements; delete \
+                 some, or load the set with a larger size"
+            );
+            problems.push(problem(&last.value, what));
+        }
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -274,8 +286,7 @@ impl Contents {
                 kept.overlapping += 1;
             }
         }
-        let size = self.fields.get("size").and_then(Value::as_u64);
-        match size.filter(|size| self.elements.len() as u64 > *size) {
+        match self.size_passed_by(self.elements.len()) {
             None => Ok(kept),
             Some(size) => {
                 self.elements.truncate(before);
@@ -283,6 +294,12 @@ impl Contents {
                 Err(format!("its size is {size} now, and it would have {whole} elements"))
             }
         }
+    }
+
+    /// Its size, if so many elements are too many.
+    fn size_passed_by(&self, elements: usize) -> Option<u64> {
+        let size = self.fields.get("size").and_then(Value::as_u64);
+        size.filter(|size| elements as u64 > *size)
     }
 
     /// Its flags that say what elements it can hold.

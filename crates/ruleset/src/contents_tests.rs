@@ -233,3 +233,23 @@ fn the_element_for_all_others_overlaps_with_none() {
         assert_eq!(texts(&set), ["192.0.2.1", "198.51.100.1", "*"]);
     }
 }
+
+#[test]
+fn a_set_takes_no_more_elements_than_its_size() {
+    let set = json!({ "family": "ip", "table": "t", "name": "few", "type": "ipv4_addr", "size": 2,
+                      "elem": ["192.0.2.1"] });
+    let mut few = Contents::of(0, "set".to_owned(), set).unwrap();
+    let add = |few: &mut Contents, elements: &[&str]| {
+        let elements: Vec<Value> = elements.iter().map(|it| json!(it)).collect();
+        few.change(ElementChange::Add, &elements, Duration::ZERO)
+    };
+    assert_eq!(
+        wrong(add(&mut few, &["192.0.2.2", "192.0.2.3"]).unwrap_err()),
+        [
+            "192.0.2.3: does not fit: the set's size is 2, and it would have 3 elements; delete some, or \
+          load the set with a larger size"
+        ]
+    );
+    assert_eq!(texts(&few), ["192.0.2.1"]);
+    assert_eq!(add(&mut few, &["192.0.2.2", "192.0.2.1"]), Ok(1));
+}

@@ -40,7 +40,7 @@ pub(crate) fn change_elements(
     })?;
     let Some(mut contents) = contents else {
         let what = format!("the ruleset has no set {}", place.join(" "));
-        return Err(Refused::not_found("set", what, "`stateway rules list` shows the sets"));
+        return Err(Refused::bad_request("set", what, "`stateway rules list` shows the sets"));
     };
     let declared = book.ruleset().set_ids().find(|(_, set)| is_named(set, place));
     let changing = declared.filter(|(_, set)| set.changes_with_packets());

@@ -384,6 +384,9 @@ fn an_element_holds_for_all_workers_and_survives_a_reload_if_asked() {
         let none = element(&lab, &["add", "inet", "filter", "nothing", "192.0.2.9"])?;
         assert_eq!(none.code, Some(2));
         assert!(none.stderr.contains("no set inet filter nothing"), "{none:?}");
+        let none = element(&lab, &["flush", "inet", "filter", "nothing"])?;
+        assert_eq!(none.code, Some(2));
+        assert!(none.stderr.contains("no set inet filter nothing"), "{none:?}");
         let none = element(&lab, &["add", "inet", "filter", "nets", "{ }"])?;
         assert_eq!(none.code, Some(2));
         assert!(none.stderr.contains("no element is named"), "{none:?}");
