@@ -198,17 +198,8 @@ impl Contents {
                 }
             }
         }
-        // Elements stand in the order in which they were added, and ranges that merge in their own.
-        if change == ElementChange::Add
-            && let Some(size) = self.size_passed_by(elements.len())
-            && let Some(last) = elements.last()
-        {
-            let whole = elements.len();
-            let what = format!(
-                "does not fit: the set's size is {size}, and it would have {whole} elements; delete \
-                 some, or load the set with a larger size"
-            );
-            problems.push(problem(&last.value, what));
+        if change == ElementChange::Add {
+            problems.extend(self.too_many(&elements));
         }
         if !problems.is_empty() {
             return Err(problems);
@@ -294,6 +285,18 @@ impl Contents {
                 Err(format!("its size is {size} now, and it would have {whole} elements"))
             }
         }
+    }
+
+    /// The reason why the set can not have these elements, if they are too many. Elements stand in the
+    /// order in which they were added, and ranges that merge in their own.
+    fn too_many(&self, elements: &[Listed]) -> Option<ElementProblem> {
+        let whole = elements.len();
+        let size = self.size_passed_by(whole)?;
+        let what = format!(
+            "does not fit: the set's size is {size}, and it would have {whole} elements; delete \
+             some, or load the set with a larger size"
+        );
+        Some(problem(&elements.last()?.value, what))
     }
 
     /// Its size, if so many elements are too many.
