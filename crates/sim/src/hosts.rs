@@ -185,7 +185,7 @@ impl World {
     }
 
     /// Opens a talk, unless there is one with the same ends.
-    fn open_free_talk(
+    pub(crate) fn open_free_talk(
         &mut self,
         id: u32,
         (side, number): (Side, usize),
@@ -211,7 +211,7 @@ impl World {
         self.move_buckets(at, 8)
     }
 
-    pub(crate) fn open_talk(
+    fn open_talk(
         &mut self,
         id: u32,
         (side, number): (Side, usize),
@@ -306,6 +306,10 @@ impl World {
             // A gateway that meets the first answer before the record holds it for a connection of
             // its own.
             chat.is_protected |= is_calm;
+            return Ok(());
+        }
+        // A gateway that is short of room gives the port of a chat to the next one at once.
+        if self.plan.is_short() {
             return Ok(());
         }
         let what = format!("host {number} got an answer to chat {id:x} at port {}", to.1);

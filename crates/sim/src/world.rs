@@ -299,7 +299,7 @@ impl World {
             Event::Act(at) => self.act(at)?,
             Event::Talk(at) => self.begin_talk(at)?,
             Event::Again(Again { id, host, to, from, script }) => {
-                self.open_talk(id, host, to, from, script)?;
+                self.open_free_talk(id, host, to, from, script)?;
             }
             Event::Chat(at) => self.begin_chat(at),
             Event::Say(id) => self.say(id),

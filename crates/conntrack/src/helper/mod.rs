@@ -34,7 +34,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 
-use wire::{TcpFlags, Transport, protocol};
+use wire::{TcpFlags, TcpInfo, Transport, protocol};
 
 pub(crate) use self::earlier::{Announcements, Earlier, Way};
 pub(crate) use self::record::RecordedHelper;
@@ -150,6 +150,14 @@ impl Kind {
             Self::H245 => Box::<h323::MediaControl>::default(),
         };
         AttachedHelper { kind: self, state: Some(state), starts: None }
+    }
+
+    /// The same for a connection that its ends open anew, with the SYN+ACK of this direction, which
+    /// names the first bytes of both.
+    pub(crate) fn start_anew(self, direction: Direction, answer: &TcpInfo) -> AttachedHelper {
+        let mut starts = [Some(answer.acknowledgment); 2];
+        starts[direction.index()] = Some(answer.sequence.wrapping_add(1));
+        AttachedHelper { starts: Some(starts), ..self.start() }
     }
 
     /// Name as in the kernel.

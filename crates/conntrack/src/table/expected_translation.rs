@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 
 use flow::{DropReason, Endpoint};
-use wire::mapped;
+use wire::{Transport, mapped};
 
 use super::Table;
 use crate::nat::{Addresses, Edit, Ends, Ports, Request, Supply, TranslatedEnd};
 use crate::proto::tcp::Seq;
 use crate::seqadj::{Adjustment, Shift};
-use crate::{ConnectionId, Context, Direction};
+use crate::{ConnectionId, Context, Direction, TrackedPacket};
 
 impl Table {
     /// Translates a new connection that a translated one has announced in the same way, and
@@ -118,6 +118,27 @@ impl Table {
         }
         let sequences = *self.slab.shifts(hit.slot)?;
         Some((hit.direction, Adjustment { sequences, ..Adjustment::default() }))
+    }
+
+    /// Forgets what belongs to the messages of a connection, if its ends have opened it anew: its helper
+    /// has to read from the start, and nothing of the new messages is edited yet.
+    #[cold]
+    pub(super) fn forget_if_opened_anew(
+        &mut self,
+        slot: u32,
+        packet: &TrackedPacket<'_>,
+        direction: Direction,
+    ) {
+        if !self.slab[slot].body.state.is_opening() {
+            return;
+        }
+        self.slab.drop_shifts(slot);
+        if let (Some(helper), Transport::Tcp(tcp)) =
+            (self.slab.attached(slot), packet.network.transport)
+        {
+            let helper = helper.kind.start_anew(direction, &tcp);
+            self.slab.attach_helper(slot, helper);
+        }
     }
 
     /// Records the effect of edits of a packet on the following sequence numbers.

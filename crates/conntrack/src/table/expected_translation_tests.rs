@@ -49,6 +49,31 @@ fn an_active_client_behind_a_masquerade_gets_its_data_connection() {
 }
 
 #[test]
+fn a_connection_that_its_ends_open_anew_has_no_shifts_of_the_one_before() {
+    let mut lab = Lab::new(Kind::Ftp, 21);
+    let (client, server) = ((CLIENT, 40000), (SERVER, 21));
+    let (seen, _) = lab.ftp(client, server, &masquerade());
+    let command = b"PORT 192,0,2,1,156,64\r\n";
+    let sent = lab.send((client, server), Some(ACK), (9, 8), command, &[]);
+    assert_ne!(edited(command, &sent.edits).len(), command.len());
+    assert!(lab.table.has_adjustments());
+    // One end has lost the connection, and the gateway has not heard so.
+    let start = 1 << 30;
+    let syn = lab.send((client, server), Some(SYN), (start, 0), b"", &[]);
+    assert!(!syn.tracked.fresh && lab.table.has_adjustments(), "it may be forged");
+    lab.send((server, seen), Some(SYN | ACK), (7000, start + 1), b"", &[]);
+    assert!(!lab.table.has_adjustments());
+    lab.send((client, server), Some(ACK), (start + 1, 7001), b"", &[]);
+    lab.send((server, seen), Some(ACK), (7001, start + 1), b"220 a\r\n", &[]);
+    let login = lab.send((client, server), Some(ACK), (start + 1, 7008), b"USER a\r\n", &[]);
+    assert_eq!(login.tracked.verdict, Verdict::Accept);
+    let again = lab.send((client, server), Some(ACK), (start + 9, 7008), command, &[]);
+    assert_eq!(again.tracked.verdict, Verdict::Accept);
+    let [before, again] = [&sent, &again].map(|it| edited(command, &it.edits));
+    assert_eq!(String::from_utf8(again), String::from_utf8(before));
+}
+
+#[test]
 fn a_passive_client_behind_a_masquerade_keeps_its_address() {
     let mut lab = Lab::new(Kind::Ftp, 21);
     let (client, server) = ((CLIENT, 40000), (SERVER, 21));

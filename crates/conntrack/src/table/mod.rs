@@ -275,6 +275,7 @@ impl Table {
         if class == Class::New && !packet.may_open {
             return tracked.dropped(DropReason::NewRefused);
         }
+        let was_open = status.has(Status::HAS_HELPER) && !self.slab[slot].body.state.is_opening();
         let step = self.step(slot, policy.as_ref(), packet, before, context);
         let Entry { head, body } = &mut self.slab[slot];
         match step {
@@ -292,6 +293,9 @@ impl Table {
                     self.account(slot, packet, before.direction);
                 }
                 if news {
+                    if was_open {
+                        self.forget_if_opened_anew(slot, packet, direction);
+                    }
                     self.count_no_more(slot);
                     self.rank(slot, context);
                     self.report_change(slot, context);

@@ -109,7 +109,8 @@ impl Lab {
         let mut network = dissect(&frame).unwrap().network.unwrap();
         let keyed = FlowKey::of_packet(&network, Zone(0)).unwrap();
         let before = self.table.adjustment(&keyed, hash(&keyed.key), self.now);
-        if let Some((direction, adjustment)) = before {
+        let is_syn = flags.is_some_and(|flags| flags & SYN != 0);
+        if let Some((direction, adjustment)) = before.filter(|_| !is_syn) {
             let mut editor = wire::TcpEditor::new(&mut frame, &mut network, true).unwrap();
             adjustment.before_tracking(direction, &mut editor);
         }

@@ -440,6 +440,11 @@ impl Slab {
         self.shifts.insert(slot, shifts);
     }
 
+    /// The numbers of a connection are no longer shifted.
+    pub fn drop_shifts(&mut self, slot: u32) {
+        self.shifts.remove(slot);
+    }
+
     /// The own timeouts of a connection. One test if no connection has any.
     #[inline]
     pub fn policy(&self, slot: u32) -> Option<&TimeoutPolicy> {
