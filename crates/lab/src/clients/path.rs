@@ -80,7 +80,8 @@ fn parse_ping(text: &str) -> Option<PingReport> {
 /// # Errors
 /// [`Error::Failed`] if there is no route.
 pub fn traceroute(program: Program, to: IpAddr) -> Result<Route> {
-    let text = program.args(["-n", "-q", "1", "-w", "1", "-m", "5", &to.to_string()]).check()?;
+    // On a busy machine it takes a moment until neighbours on new links know each other.
+    let text = program.args(["-n", "-q", "1", "-w", "5", "-m", "5", &to.to_string()]).check()?;
     let hops: Vec<Hop> = text.lines().filter_map(parse_hop).collect();
     if hops.is_empty() {
         return Err(Error::unexpected("traceroute", "hop", &text));
