@@ -264,13 +264,7 @@ impl Table {
         let (seen_reply, assured) = (status.has(Status::SEEN_REPLY), status.has(Status::ASSURED));
         let before = Before { direction, seen_reply, assured };
         let replied = before.seen_reply || direction == Direction::Reply;
-        let class = if replied {
-            Class::Established
-        } else if head.status.has(Status::EXPECTED) {
-            Class::Related
-        } else {
-            Class::New
-        };
+        let class = class_of(replied, status);
         let tracked = Tracked::of_connection(class, before.direction, head);
         if class == Class::New && !packet.may_open {
             return tracked.dropped(DropReason::NewRefused);
@@ -433,6 +427,15 @@ impl Table {
 struct Hit {
     slot: u32,
     direction: Direction,
+}
+
+/// The class of a packet of a connection, of which a reply was seen or is this packet.
+const fn class_of(replied: bool, status: Status) -> Class {
+    match (replied, status.has(Status::EXPECTED)) {
+        (true, _) => Class::Established,
+        (false, true) => Class::Related,
+        (false, false) => Class::New,
+    }
 }
 
 /// A packet as input of its tracker.
