@@ -265,8 +265,8 @@ fn assumptions(program: &Program, question: &Question<'_>) -> Vec<&'static str> 
     if probe.input.is_none() {
         remarks.push("without `in`, rules that ask for the input interface do not match");
     }
-    let needs_routes = || program.ruleset().needs().any(|(_, need)| need == Need::Routes);
-    if ways.routes(&probe.network, probe.mark, None).is_none() && needs_routes() {
+    let needs_routes = program.ruleset().needs().any(|(_, need)| need == Need::Routes);
+    if needs_routes && ways.routes(&probe.network, probe.mark, None).is_none() {
         remarks.push(
             "without a running router nobody knows routes: rules that ask for them (`fib`, `rt`) do \
              not match",

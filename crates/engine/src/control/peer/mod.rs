@@ -295,12 +295,10 @@ impl Peer {
                 Event::Records(batch) => {
                     let prevails = self.peer.is_some_and(|(claim, _)| claim > self.claim);
                     let news = self.copies.decide_on_all(&batch, prevails);
-                    if news > 0 && self.role == Role::Standby {
-                        // The peer sent them before it heard that all is its own, or a packet has
+                    if let Some(given) = &mut self.given {
+                        // The peer sent news before it heard that all is its own, or a packet has
                         // opened a connection here since.
-                        if let Some(given) = &mut self.given {
-                            given.owns_again = true;
-                        }
+                        given.owns_again |= news > 0;
                     }
                     if self.copies.has_many() {
                         self.apply(gateway, now)?;
