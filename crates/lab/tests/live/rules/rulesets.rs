@@ -176,7 +176,8 @@ fn ping_with_forged_sources(lab: &Lab) -> Result<()> {
         (Family::V6, "2001:db8:77::77/128"),
     ];
     for (family, source) in forged {
-        lab.client().ip(&[&format!("addr add {source} dev lo")])?;
+        // Without `nodad` ping may ask for an IPv6 address before the kernel gives it to anybody.
+        lab.client().ip(&[&format!("addr add {source} dev lo nodad")])?;
         let (address, _) = source.split_once('/').expect("a prefix");
         let server = lab.server_address(family).to_string();
         // Nobody answers.

@@ -118,7 +118,7 @@ impl Cluster {
                 switch.ip(&[&format!("link set {port} master br0")])?;
                 router.ip(&[
                     &format!("addr add {v4}.{number}/24 dev {name}"),
-                    &format!("addr add {v6}::{number}/64 dev {name}"),
+                    &format!("addr add {v6}::{number}/64 dev {name} nodad"),
                 ])?;
             }
             router.sysctl(["net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])?;
