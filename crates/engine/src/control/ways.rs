@@ -20,6 +20,8 @@ pub struct WaysNow {
     routing: Option<Arc<Routing>>,
     /// Of the ports, in their order.
     names: Vec<String>,
+    /// Of the ports, in their order.
+    mtus: Vec<Option<u32>>,
     input: Option<PortId>,
 }
 
@@ -27,9 +29,10 @@ impl Gateway {
     /// The ways for packets that come in by `input`.
     pub fn ways(&self, input: Option<&str>) -> WaysNow {
         let coordinator = self.shared.lock();
-        let (routing, names) = (coordinator.routing.clone(), coordinator.ports.names());
+        let (routing, ports) = (coordinator.routing.clone(), &coordinator.ports);
+        let (names, mtus) = (ports.names(), ports.mtus());
         let input = input.and_then(|input| port_named(&names, input));
-        WaysNow { routing, names, input }
+        WaysNow { routing, names, mtus, input }
     }
 }
 
@@ -79,22 +82,22 @@ impl Ways for WaysNow {
         let output = output.and_then(|name| port_named(&self.names, name));
         // Rules do not see the route before the packet has one.
         let route = output.map(|_| self.route(routing, network, mark));
-        Some(Box::new(RoutesNow { routing, input: self.input, output, route }))
+        Some(Box::new(RoutesNow { ways: self, routing, output, route }))
     }
 }
 
 /// The routes for the rules about one packet.
 struct RoutesNow<'a> {
+    ways: &'a WaysNow,
     routing: &'a Routing,
-    input: Option<PortId>,
     output: Option<PortId>,
     route: Option<RouteDecision>,
 }
 
 impl RoutesNow<'_> {
     fn as_rules_see_them(&self) -> RuleRoutes<'_> {
-        let Self { routing, input, output, .. } = *self;
-        RuleRoutes { routing, input, output, route: self.route.as_ref(), outputs: None }
+        let Self { ways, routing, output, ref route } = *self;
+        RuleRoutes { routing, input: ways.input, output, route: route.as_ref(), mtus: &ways.mtus }
     }
 }
 

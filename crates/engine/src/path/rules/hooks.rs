@@ -354,7 +354,7 @@ impl PacketPath {
             input: Some(packet.frame.port),
             output: scratch.output_port,
             route: scratch.exit.route.as_ref(),
-            outputs: Some(self.forwarder.outputs()),
+            mtus: self.forwarder.outputs(),
         });
         let connection = scratch.connection(zones, asked.as_ref().map(|asked| asked as _));
         let routes = routes.as_ref().map(|routes| routes as _);

@@ -20,6 +20,25 @@ const BLACKHOLE: u8 = 6;
 const UNREACHABLE: u8 = 7;
 const PROHIBIT: u8 = 8;
 
+/// The longest packets that ports take.
+pub trait PortMtus {
+    /// Bytes behind the link header, if that is known.
+    fn mtu(&self, port: PortId) -> Option<u32>;
+}
+
+impl PortMtus for Outputs {
+    fn mtu(&self, port: PortId) -> Option<u32> {
+        self.mtu(port)
+    }
+}
+
+/// In the order of ports.
+impl PortMtus for Vec<Option<u32>> {
+    fn mtu(&self, port: PortId) -> Option<u32> {
+        *self.get(usize::from(port.0))?
+    }
+}
+
 /// The routes for the rules about one packet.
 pub struct RuleRoutes<'a> {
     /// The routes.
@@ -30,8 +49,8 @@ pub struct RuleRoutes<'a> {
     pub output: Option<PortId>,
     /// The route of the packet, if it is known.
     pub route: Option<&'a RouteDecision>,
-    /// The ports, if their MTUs are known.
-    pub outputs: Option<&'a Outputs>,
+    /// The MTUs of the ports.
+    pub mtus: &'a dyn PortMtus,
 }
 
 impl RuleRoutes<'_> {
@@ -107,7 +126,7 @@ impl Routes for RuleRoutes<'_> {
     /// The kernel knows the way back by the address alone.
     fn path_mtu(&self, network: &Network) -> Option<u32> {
         let RouteDecision::Forward { next: (link, _), mtu } = *self.route? else { return None };
-        let of_link = |link| self.outputs?.mtu(self.routing.port_of(link)?);
+        let of_link = |link| self.mtus.mtu(self.routing.port_of(link)?);
         let unspecified = match network.source_ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

@@ -61,7 +61,7 @@ fn an_address_is_of_the_host_on_its_link_and_of_no_other() {
         input: Some(PortId(input)),
         output: None,
         route: None,
-        outputs: Some(&outputs),
+        mtus: &outputs,
     };
     let tests = [
         ("192.0.2.254", [LOCAL, LOCAL, UNICAST]),
@@ -95,7 +95,7 @@ fn a_way_out_is_the_name_of_an_interface() {
         input: Some(PortId(0)),
         output: Some(PortId(1)),
         route: None,
-        outputs: Some(&Outputs::default()),
+        mtus: &Outputs::default(),
     };
     let name = |name| ruleset::name_bits(name).unwrap();
     let way = |to, on| routes.way_out(&asked(to, on));
@@ -119,8 +119,7 @@ fn a_path_takes_what_the_routes_there_and_back_take() {
     let forward = |mtu| RouteDecision::Forward { next: (WAN, gateway), mtu };
     let ask = |route: Option<&RouteDecision>, network: &Network| {
         let (input, output) = (Some(PortId(0)), Some(PortId(1)));
-        let outputs = Some(&outputs);
-        let routes = RuleRoutes { routing: &routing, input, output, route, outputs };
+        let routes = RuleRoutes { routing: &routing, input, output, route, mtus: &outputs };
         (routes.next_hop(), routes.path_mtu(network))
     };
     assert_eq!(ask(Some(&forward(None)), &to_wan), (Some(gateway), Some(1400)));

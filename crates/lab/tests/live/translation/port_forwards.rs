@@ -118,7 +118,7 @@ table ip publish {
         type filter hook forward priority filter; policy drop;
         ct state established accept
         fib saddr . iif oif missing drop
-        rt ip nexthop 192.0.2.1 ct status dnat accept
+        rt ip nexthop 192.0.2.1 rt mtu 1460 ct status dnat accept
     }
 }
 ";
