@@ -52,6 +52,9 @@ pub struct ConnectionRecord {
     pub(crate) counts: Option<[Counts; 2]>,
     /// The time since it was opened, if it keeps that.
     pub(crate) age: Option<Millis>,
+    /// It says nothing of marks, labels, helpers, own timeouts and what packets are changed by,
+    /// because a gateway of another make has told of it.
+    pub(crate) is_outline: bool,
 }
 
 /// The facts about a connection that are one bit each.
@@ -93,6 +96,7 @@ impl ConnectionRecord {
             proxied: None,
             counts: None,
             age: None,
+            is_outline: false,
         }
     }
 

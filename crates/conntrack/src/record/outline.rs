@@ -129,6 +129,7 @@ impl ConnectionRecord {
             translation,
             counts: Some(*counts).filter(|it| *it != [Counts::default(); 2]),
             age: Some(Millis::of(*age)).filter(|it| *it != Millis::default()),
+            is_outline: true,
             ..Self::bare(*original, (state, facts), Millis::of(*left))
         }
         .checked()

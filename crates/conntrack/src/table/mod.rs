@@ -2,6 +2,7 @@
 
 mod admin;
 mod admission;
+mod amendment;
 mod announcement_records;
 mod calls;
 mod catching_up;

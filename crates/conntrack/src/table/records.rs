@@ -87,15 +87,6 @@ impl Imported {
     }
 }
 
-/// The effect of a record on a connection.
-struct Amended {
-    id: ConnectionId,
-    /// The record says less than was known.
-    says_less: bool,
-    /// The record says more than was known.
-    says_more: bool,
-}
-
 impl Table {
     /// The record of the connection to which such packets belong; `None` if there is none, or if
     /// its first packet is still being judged.
@@ -165,6 +156,7 @@ impl Table {
             proxied: proxied.map(|proxied| Box::new(*proxied)),
             counts: side.filter(|_| status.has(Status::ACCOUNTED)).map(|side| side.counts),
             age: side.filter(|_| status.has(Status::STAMPED)).map(|side| Millis::of(side.age(now))),
+            is_outline: false,
         })
     }
 
@@ -322,7 +314,7 @@ impl Table {
     }
 
     /// Gives an entry what lies beside it.
-    fn dress(&mut self, slot: u32, record: &ConnectionRecord, context: &Context<'_>) {
+    pub(super) fn dress(&mut self, slot: u32, record: &ConnectionRecord, context: &Context<'_>) {
         let slab = &mut self.slab;
         if record.counts.is_some() || record.age.is_some() {
             let counts = record.counts.unwrap_or_default();
@@ -372,7 +364,11 @@ impl Table {
     }
 
     /// The time at which a connection ends: no later than if a packet came now.
-    fn deadline_of(record: &ConnectionRecord, state: &State, context: &Context<'_>) -> Timestamp {
+    pub(super) fn deadline_of(
+        record: &ConnectionRecord,
+        state: &State,
+        context: &Context<'_>,
+    ) -> Timestamp {
         let settings = context.settings;
         let Settings { timeouts, tcp, .. } = settings;
         let family = record.original.key.family;
@@ -386,21 +382,14 @@ impl Table {
     ///
     /// # Errors
     /// [`ImportRefusal::Known`] if it says nothing new.
-    fn join_record(
+    pub(super) fn join_record(
         &mut self,
         slot: u32,
         record: &ConnectionRecord,
         context: &mut Context<'_>,
     ) -> Result<Imported, ImportRefusal> {
         let left = Self::deadline_of(record, &self.slab[slot].body.state, context);
-        let mut is_news = false;
-        if let (Some(side), Some(counts)) = (self.slab.side_mut(slot), record.counts) {
-            for (own, Counts { packets, bytes }) in side.counts.iter_mut().zip(counts) {
-                is_news |= packets > own.packets || bytes > own.bytes;
-                own.packets = own.packets.max(packets);
-                own.bytes = own.bytes.max(bytes);
-            }
-        }
+        let mut is_news = self.raise_counts(slot, record);
         let head = &mut self.slab[slot].head;
         let facts = [
             (record.facts.seen_reply, Status::SEEN_REPLY),
@@ -421,116 +410,17 @@ impl Table {
         Ok(Imported::Joined(ConnectionId(slot)))
     }
 
-    /// Changes a connection to what a newer record of it says, and keeps its slot. It is not
-    /// reported. If it is further than was known, the peer hears of the connection once more.
-    ///
-    /// If packets of it may have come here that the sender of the record has not seen, the state
-    /// of the protocol does not go back, nor does its end come earlier. If the sender owns it, what
-    /// its helper and the SYN proxy know stays then, too.
-    ///
-    /// # Errors
-    /// [`ImportRefusal::Clash`] if such packets belong to no connection or to one with other keys.
-    pub fn amend(
-        &mut self,
-        record: &ConnectionRecord,
-        importing: Importing<'_>,
-        context: &mut Context<'_>,
-    ) -> Result<ConnectionId, ImportRefusal> {
-        let Amended { id, says_more, .. } = self.amended(record, importing, context)?;
-        // The sender may have given its copy up meanwhile for an older state than this one.
-        if says_more {
-            self.note_change(id.0, context);
-        }
-        Ok(id)
-    }
-
-    /// Changes a connection to what its owner, the peer, says. If packets of it have come here that
-    /// the peer has not seen, the peer hears of them.
-    ///
-    /// # Errors
-    /// As with [`Table::amend`].
-    pub fn amend_copy(
-        &mut self,
-        record: &ConnectionRecord,
-        importing: Importing<'_>,
-        context: &mut Context<'_>,
-    ) -> Result<ConnectionId, ImportRefusal> {
-        let Amended { id, says_less, .. } = self.amended(record, importing, context)?;
-        self.set_copy(id, context);
-        if says_less {
-            self.note_change(id.0, context);
-        }
-        Ok(id)
-    }
-
-    fn amended(
-        &mut self,
-        record: &ConnectionRecord,
-        importing: Importing<'_>,
-        context: &mut Context<'_>,
-    ) -> Result<Amended, ImportRefusal> {
-        let original = record.original;
-        let hash = (importing.hash)(&original.key);
-        let slot = self.live_owner(&original, hash, record, context);
-        let is_it = |slot: &u32| {
-            let id = ConnectionId(*slot);
-            self.original(*slot) == original && self.reply(id) == record.reply()
-        };
-        let slot = slot.filter(is_it).ok_or(ImportRefusal::Clash)?;
-        if record.state == RecordedState::Tunnel {
-            return match self.join_record(slot, record, context) {
-                Ok(_) | Err(ImportRefusal::Known) => {
-                    Ok(Amended { id: ConnectionId(slot), says_less: false, says_more: false })
-                }
-                Err(refusal) => Err(refusal),
-            };
-        }
-        let state = record.state.restore(&original.key, context.now);
-        let deadline = Self::deadline_of(record, &state, context);
-        let Entry { head, body } = &mut self.slab[slot];
-        let is_ahead = body.note.may_be_ahead();
-        let keeps_own = is_ahead && body.note.is_copy();
-        let facts = record.facts;
-        let says_less = head.status.has(Status::SEEN_REPLY) && !facts.seen_reply
-            || head.status.has(Status::ASSURED) && !facts.assured;
-        let goes_back = is_ahead && body.state.is_further_than(&state);
-        let says_more = !head.status.has(Status::SEEN_REPLY) && facts.seen_reply
-            || !head.status.has(Status::ASSURED) && facts.assured
-            || state.is_further_than(&body.state);
-        head.deadline = match (goes_back, is_ahead && !state.is_closing()) {
-            (true, _) => head.deadline,
-            (_, true) => head.deadline.max(deadline),
-            _ => deadline,
-        };
-        if !goes_back {
-            body.state = state;
-        }
-        for (is_so, bit) in
-            [(record.facts.seen_reply, Status::SEEN_REPLY), (record.facts.assured, Status::ASSURED)]
-        {
-            head.status.clear(if is_ahead { Status::NONE } else { bit });
-            head.status.set(Status::when(is_so, bit));
-        }
-        self.set_behind(slot, importing.map_epoch, context.settings.faults);
-        self.refile(slot);
-        self.slab.set_mark(slot, record.mark);
-        self.slab.set_labels(slot, record.labels);
-        if !keeps_own {
-            self.slab.undress(slot);
-            for (is_so, bit) in [
-                (record.counts.is_some(), Status::ACCOUNTED),
-                (record.age.is_some(), Status::STAMPED),
-            ] {
-                let status = &mut self.slab[slot].head.status;
-                status.clear(bit);
-                status.set(Status::when(is_so, bit));
+    /// Counts no less than a record does. True if that is more than before.
+    pub(super) fn raise_counts(&mut self, slot: u32, record: &ConnectionRecord) -> bool {
+        let mut is_more = false;
+        if let (Some(side), Some(counts)) = (self.slab.side_mut(slot), record.counts) {
+            for (own, Counts { packets, bytes }) in side.counts.iter_mut().zip(counts) {
+                is_more |= packets > own.packets || bytes > own.bytes;
+                own.packets = own.packets.max(packets);
+                own.bytes = own.bytes.max(bytes);
             }
-            self.dress(slot, record, context);
         }
-        self.count_no_more(slot);
-        self.rank(slot, context);
-        let says_less = goes_back || is_ahead && says_less;
-        Ok(Amended { id: ConnectionId(slot), says_less, says_more })
+        is_more
     }
 
     /// Ends the connections that have the packets of a record, in either direction, and that are not
@@ -570,7 +460,7 @@ impl Table {
     }
 
     /// The live connection that such packets belong to. An expired one ends here.
-    fn live_owner(
+    pub(super) fn live_owner(
         &mut self,
         packet: &KeyedPacket,
         hash: u64,

@@ -16,14 +16,15 @@ fn hash(key: &FlowKey) -> u64 {
     key.hash(SECRET)
 }
 
+const IMPORTING: Importing<'_> =
+    Importing { hash: &hash, interfaces: &NumberedInterfaces, map_epoch: 0, needs_addresses: true };
+
 fn import(lab: &mut Lab, record: &ConnectionRecord) -> Result<Imported, ImportRefusal> {
-    let importing = Importing {
-        hash: &hash,
-        interfaces: &NumberedInterfaces,
-        map_epoch: 0,
-        needs_addresses: true,
-    };
-    lab.run(|table, context| table.import(record, importing, context))
+    lab.run(|table, context| table.import(record, IMPORTING, context))
+}
+
+fn amend(lab: &mut Lab, record: &ConnectionRecord) -> Option<ImportRefusal> {
+    lab.run(|table, context| table.amend(record, IMPORTING, context)).err()
 }
 
 /// Opens a connection from a port, and completes its handshake if it is to be assured.
@@ -193,15 +194,6 @@ fn a_newer_record_changes_a_connection_and_an_older_one_of_other_keys_does_not()
     connect(&mut there, 5, true);
     let mut after = there.records().remove(0);
     after.mark = 9;
-    let importing = Importing {
-        hash: &hash,
-        interfaces: &NumberedInterfaces,
-        map_epoch: 0,
-        needs_addresses: true,
-    };
-    let amend = |lab: &mut Lab, record: &ConnectionRecord| {
-        lab.run(|table, context| table.amend(record, importing, context)).err()
-    };
     assert_eq!(amend(&mut here, &after), None);
     assert_eq!(here.records(), std::slice::from_ref(&after));
     assert_eq!(here.limits.half_open.get(flow::Zone(0)), 0);
@@ -210,6 +202,34 @@ fn a_newer_record_changes_a_connection_and_an_older_one_of_other_keys_does_not()
     other.translation = translated(None).translation;
     assert_eq!(amend(&mut here, &other), Some(ImportRefusal::Clash));
     assert_eq!(here.records(), [after]);
+}
+
+/// A gateway of another make knows nothing of these.
+#[test]
+fn an_outline_leaves_mark_labels_helper_timeouts_and_counts_as_they_are() {
+    let mut there = Lab::new();
+    connect(&mut there, 5, false);
+    let mut record = there.records().remove(0);
+    record.mark = 9;
+    record.labels = crate::Labels::of_bits(8);
+    record.policy = Some(crate::TimeoutPolicy::Tcp(crate::proto::tcp::TcpTimeouts::default()));
+    record.helper = Some(RecordedHelper::of(&crate::helper::Kind::Ftp.start()));
+    record.counts = Some([Counts { packets: 7, bytes: 700 }, Counts { packets: 1, bytes: 40 }]);
+    let mut here = Lab::new();
+    import(&mut here, &record).unwrap();
+
+    connect(&mut there, 5, true);
+    let mut outline = there.records().remove(0).outline().unwrap();
+    outline.counts = [Counts { packets: 3, bytes: 300 }, Counts { packets: 2, bytes: 80 }];
+    let told = ConnectionRecord::of_outline(&outline).unwrap();
+    assert_eq!(amend(&mut here, &told), None);
+
+    let after = here.records().remove(0);
+    assert_eq!((&after.state, after.facts, after.left), (&told.state, told.facts, told.left));
+    let higher = [Counts { packets: 7, bytes: 700 }, Counts { packets: 2, bytes: 80 }];
+    record.counts = Some(higher);
+    let (state, facts, left) = (after.state, after.facts, after.left);
+    assert_eq!(here.records(), [ConnectionRecord { state, facts, left, ..record }]);
 }
 
 #[test]
