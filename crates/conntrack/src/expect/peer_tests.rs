@@ -42,6 +42,17 @@ fn media(port: u16) -> Announced {
     Announced { class: 1, ..Announced::new(protocol::UDP, address(CLIENT), port) }
 }
 
+/// Media whose place gets a port of this node.
+fn place(port: u16) -> Announced {
+    let follow = crate::nat::ExpectedTranslation {
+        destination: Some((address("203.0.113.9"), port)),
+        source: None,
+        source_port: None,
+        interface: None,
+    };
+    Announced { pair_of: Some(port), follow: Some(follow), ..media(port) }
+}
+
 fn packet_to(port: u16) -> KeyedPacket {
     let end = |text, port| Endpoint { address: mapped(address(text)), port };
     let (from, to) = (end(SERVER, 9000), end(CLIENT, port));
@@ -310,6 +321,25 @@ fn a_bulk_transfer_has_what_a_node_owns() {
     assert_eq!((given.len(), all(0)), (2, vec![]));
 }
 
+#[test]
+fn a_bulk_transfer_has_every_place_although_others_are_forgotten_meanwhile() {
+    let Pair([node, _]) = Pair::new();
+    for port in [6000, 6002, 6004] {
+        node.choose_port(&master(1), &place(port), 1024..1030).unwrap();
+    }
+    let mut told = Vec::new();
+    let mut next = Some(AnnouncementCursor::default());
+    while let Some(from) = next {
+        next = node.records_from(from, 1, &NoInterfaces, at(0), |record| told.push(record));
+        let book = &mut node.book();
+        if told.len() == 1 && book.media.ports.len() == 3 {
+            let first = book.media.order[0];
+            assert!(book.media.forget(&first));
+        }
+    }
+    assert_eq!(told.len(), 3, "{told:?}");
+}
+
 /// An operation at one of two nodes.
 #[derive(Clone, Debug)]
 enum Op {
@@ -383,15 +413,7 @@ proptest! {
                     let _ = pair.0[node(it)].give_call_id(&control(port), end, way);
                 }
                 Op::Place(it, port) => {
-                    let follow = crate::nat::ExpectedTranslation {
-                        destination: Some((address("203.0.113.9"), port)),
-                        source: None,
-                        source_port: None,
-                        interface: None,
-                    };
-                    let pair_of = Some(port);
-                    let announced = Announced { pair_of, follow: Some(follow), ..media(port) };
-                    let _ = pair.0[node(it)].choose_port(&master(1), &announced, 1024..1030);
+                    let _ = pair.0[node(it)].choose_port(&master(1), &place(port), 1024..1030);
                 }
                 Op::Expire(it) => drop(pair.0[node(it)].expire(now, &mut None)),
                 Op::Pass => now = now.after(Duration::from_secs(100)),

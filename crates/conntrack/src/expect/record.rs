@@ -71,7 +71,7 @@ enum At {
     Call(Option<FlowKey>),
     /// The control connection whose ids were shown last.
     CallId(Option<FlowKey>),
-    Media(usize),
+    Media(Option<MediaKey>),
 }
 
 impl Default for AnnouncementCursor {
@@ -133,8 +133,8 @@ impl AnnouncementRecord {
 }
 
 impl Expectations {
-    /// Shows up to `budget` announcements to `each`, the oldest of a kind first. Returns the
-    /// position to continue from, `None` at the end. Workers that look for an expectation wait
+    /// Shows up to `budget` announcements to `each`, kind by kind. Returns the position to continue
+    /// from, `None` at the end. Workers that look for an expectation wait
     /// meanwhile.
     pub fn records_from(
         &self,
@@ -324,9 +324,7 @@ impl Book {
         now: Timestamp,
         mut each: impl FnMut(Item, Announcement),
     ) -> Option<AnnouncementCursor> {
-        let mut seen = 0;
         let mut show = |item| {
-            seen += 1;
             if let Some(announcement) = self.announcement(&item, interfaces, now) {
                 each(item, announcement);
             }
@@ -356,12 +354,16 @@ impl Book {
                     last = Some(At::CallId(Some(master)));
                     ids.iter().for_each(|id| show(Item::CallId(id.way, id.known)));
                 }
-                last.unwrap_or(At::Media(0))
+                last.unwrap_or(At::Media(None))
             }
             At::Media(from) => {
-                let places = self.media.order.iter().skip(from).take(budget);
-                places.for_each(|place| show(Item::Media(*place)));
-                return (seen == budget).then_some(AnnouncementCursor(At::Media(from + budget)));
+                let mut last = None;
+                let places = self.media.ports.range((after(from), Bound::Unbounded));
+                for &place in places.take(budget).map(|(place, _)| place) {
+                    last = Some(At::Media(Some(place)));
+                    show(Item::Media(place));
+                }
+                last?
             }
         };
         Some(AnnouncementCursor(next))
