@@ -25,6 +25,7 @@ use wire::Family;
 use self::eviction_tables::EvictionTables;
 use crate::Settings;
 use crate::connection::{Prefix, ip_address};
+use crate::nat::ChangedPorts;
 
 pub(crate) use eviction_lists::Rank;
 pub use half_open::HalfOpen;
@@ -67,6 +68,7 @@ pub struct LimitPools {
     zones: Vec<(Zone, LeasePool)>,
     /// Rings when a pool of a zone lacks units.
     zone_alarm: Alarm,
+    changed_ports: ChangedPorts,
 }
 
 /// The limit of zones is reached.
@@ -99,6 +101,8 @@ pub struct Limits {
     eviction_tables: EvictionTables,
     /// Ports that each source uses towards each destination.
     pub(crate) port_usage: PortUsage,
+    /// The ports that sources have got in place of their own.
+    pub(crate) changed_ports: ChangedPorts,
 }
 
 /// The units of the limits that the connections of a table hold. They move with the table.
@@ -121,6 +125,7 @@ impl LimitPools {
             reserved_for: reserve.sources.clone().into(),
             zones: Vec::new(),
             zone_alarm: Alarm::default(),
+            changed_ports: ChangedPorts::new(),
         };
         pools.apply(settings);
         pools
@@ -204,6 +209,7 @@ impl LimitPools {
             half_open: HalfOpen::default(),
             eviction_tables: EvictionTables::default(),
             port_usage: PortUsage::default(),
+            changed_ports: self.changed_ports.keyed(secret),
         };
         limits.learn_in_quanta(self, quantum);
         limits
@@ -335,6 +341,7 @@ impl Limits {
             half_open: HalfOpen::default(),
             eviction_tables: EvictionTables::default(),
             port_usage: PortUsage::default(),
+            changed_ports: self.changed_ports.clone(),
         }
     }
 

@@ -11,9 +11,10 @@
 //! by the remote endpoint and the local port, which a translation leaves as they are if it can. So
 //! a source keeps its port (RFC 4787, REQ-1) unless that is in use towards the destination. Then it
 //! gets another of its bucket ([`BucketPorts`]), or if there is none, one of another bucket, where
-//! an alias leads to its own.
+//! an alias leads to its own. It keeps that one towards further destinations.
 
 mod announced;
+mod changed_ports;
 mod ends;
 mod pool;
 mod ports;
@@ -25,6 +26,7 @@ pub use flow::BucketPorts;
 
 pub use self::announced::Edit;
 pub(crate) use self::announced::ExpectedTranslation;
+pub(crate) use self::changed_ports::{ChangedPorts, PortChange};
 pub use self::ends::AddressChanges;
 pub(crate) use self::ends::Ends;
 pub(crate) use self::pool::Pool;

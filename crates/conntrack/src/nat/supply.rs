@@ -31,6 +31,8 @@ pub(crate) struct Subject {
     pub hash: Option<u64>,
     /// Its present ends.
     pub ends: Ends,
+    /// The port that its source has in place of its own.
+    pub known_port: Option<u16>,
 }
 
 /// The candidates for a translation of a connection, best first, each with the number of places
@@ -51,7 +53,7 @@ impl Candidates {
     /// The candidates behind the first `places`.
     #[inline(always)]
     pub fn new(places: usize, request: &Request, subject: &Subject, supply: Supply<'_>) -> Self {
-        let Subject { key, hash, ends } = subject;
+        let Subject { key, hash, ends, known_port } = subject;
         let own = match request.end {
             TranslatedEnd::Source => ends.source,
             TranslatedEnd::Destination => ends.destination,
@@ -62,6 +64,7 @@ impl Candidates {
             (false, None) => (supply.hash)(key),
         };
         let choice = PortChoice::of(request, key, own.port, supply.own).starting(start, supply);
+        let choice = choice.with_known(*known_port);
         let mut walk = AddressWalk::of(request, own.address, key, ends, supply);
         let choice = choice.with_others(if walk.left > 0 { TRIES_FOR_ADDRESS } else { u32::MAX });
         let each = choice.places().max(1);
@@ -157,7 +160,9 @@ fn spread(request: &Request, key: &FlowKey, ends: &Ends, supply: Supply<'_>) -> 
 /// The ports to try for each address.
 #[derive(Clone, Copy)]
 struct PortChoice {
-    /// The packet's own port; tried first if present.
+    /// The port that the source has in place of its own; tried first if present.
+    known: Option<u16>,
+    /// The packet's own port; tried next if present.
     keep: Option<u16>,
     /// The ports that are allowed; `None`: no other than its own.
     range: Option<Ports>,
@@ -179,6 +184,7 @@ struct PortChoice {
 impl PortChoice {
     fn of(request: &Request, key: &FlowKey, port: u16, own: BucketPorts) -> Self {
         let as_it_is = Self {
+            known: None,
             keep: Some(port),
             range: None,
             own: BucketPorts::NONE,
@@ -218,6 +224,16 @@ impl PortChoice {
         }
     }
 
+    /// The same with the port that the source has in place of its own, if that is allowed.
+    fn with_known(self, known: Option<u16>) -> Self {
+        let is_allowed = |port: &u16| {
+            let ranges = [self.range, self.at_last];
+            ranges.into_iter().flatten().any(|range| range.contains(*port))
+                && self.own.may_give(*port)
+        };
+        Self { known: known.filter(is_allowed), ..self }
+    }
+
     /// The same with this many tries of ports of other buckets at most.
     fn with_others(self, most: u32) -> Self {
         Self { others: self.others.min(most), ..self }
@@ -239,14 +255,18 @@ impl PortChoice {
     fn places(&self) -> usize {
         let others = self.range.map_or(0, |_| self.own.len() + self.others);
         let at_last = self.at_last.map_or(0, Ports::len);
-        usize::from(self.keep.is_some()) + (others + at_last) as usize
+        1 + usize::from(self.keep.is_some()) + (others + at_last) as usize
     }
 
     /// The port at a place, if that holds a candidate.
     #[inline]
     fn port(&mut self, place: usize) -> Option<u16> {
+        // The first place is there in any case: a known port may become known during a search.
+        let Some(place) = place.checked_sub(1) else { return self.known };
         let kept = usize::from(self.keep.is_some());
-        let Some(at) = place.checked_sub(kept) else { return self.keep };
+        let Some(at) = place.checked_sub(kept) else {
+            return self.keep.filter(|port| Some(*port) != self.known);
+        };
         let range = self.range?;
         // Both are at most the number of ports.
         let at = at as u32;
@@ -258,7 +278,8 @@ impl PortChoice {
             },
         };
         // A port is kept only if the table has no connection on it, copies of a peer's included.
-        port.filter(|port| Some(*port) != self.keep && self.own.may_give(*port))
+        let is_first = |port| port == self.keep || port == self.known;
+        port.filter(|port| !is_first(Some(*port)) && self.own.may_give(*port))
     }
 
     /// The port of the range that is tried at a place behind those of the bucket.

@@ -13,7 +13,7 @@ proptest! {
         (own_port, first, count) in (1..u16::MAX, 1..60_000_u16, 1..300_u16),
         (secret, first_place, places) in (any::<u64>(), any::<u16>(), 0..600_u32),
         (has_range, hosts, random) in (any::<bool>(), 0..4_u8, any::<bool>()),
-        seed in any::<u64>(),
+        (seed, known_port) in (any::<u64>(), prop::option::of(1..u16::MAX)),
         stop in any::<prop::sample::Index>(),
     ) {
         let address = |last| IpAddr::V4(Ipv4Addr::new(198, 51, 100, last));
@@ -30,7 +30,7 @@ proptest! {
         let own = BucketPorts::new(PortPermutation::new(secret), first_place, places);
         let hash = |key: &FlowKey| u64::from(key.low.port) ^ seed.rotate_left(9);
         let supply = Supply { own, seed, hash: &hash };
-        let subject = Subject { key, hash: None, ends };
+        let subject = Subject { key, hash: None, ends, known_port };
         let behind = |places| Candidates::new(places, &request, &subject, supply);
         let all: Vec<_> = behind(0).collect();
         // Every port of the range is tried once, those of the bucket first. With several addresses
@@ -45,18 +45,22 @@ proptest! {
         prop_assert_eq!(addresses.len(), usize::from(hosts.min(3)) + 1);
         let ports = tried(addresses[0]);
         let kept = !random && (!has_range || range.contains(own_port));
-        prop_assert!(!kept || ports[0] == own_port);
-        let others = &ports[usize::from(kept)..];
+        let at_last = !has_range && own_port < 1024;
+        let is_allowed = |port: &u16| range.contains(*port) || at_last && *port >= 1024;
+        let known = known_port.filter(is_allowed);
+        // The port that the source has already, then its own.
+        let mut first: Vec<u16> = known.into_iter().chain(kept.then_some(own_port)).collect();
+        first.dedup();
+        let others = ports.strip_prefix(&*first).expect("these come first");
         let is_first = |port: &&u16| own.contains(**port) && range.contains(**port);
         let own_count = others.iter().filter(is_first).count();
         prop_assert!(others[..own_count].iter().all(|port| own.contains(*port)));
         let mut sorted = others.to_vec();
         sorted.sort_unstable();
-        let at_last = !has_range && own_port < 1024;
         let unprivileged = (1024..=u16::MAX).filter(|_| at_last);
         let expected: Vec<u16> = (range.first()..=range.last())
             .chain(unprivileged)
-            .filter(|port| !(kept && *port == own_port))
+            .filter(|port| !first.contains(port))
             .collect();
         let is_whole = sorted == expected;
         if hosts == 0 {

@@ -18,6 +18,8 @@ pub(crate) struct Translation {
     pub interface: Option<u32>,
     /// The pool of its port, if the port is counted.
     pub pool: Option<Pool>,
+    /// Its source port has changed, and is filed with the [`ChangedPorts`](super::ChangedPorts).
+    pub is_port_filed: bool,
     /// An alias may lead its replies here, so its end has to be reported.
     pub may_have_alias: bool,
     /// The time at which it was chosen, in units of 2^24 ns, which wrap round after years.
@@ -36,7 +38,15 @@ impl Translation {
         now: Timestamp,
     ) -> Self {
         let since = (now.as_nanos() >> SINCE_SHIFT) as u32;
-        Self { leaves_as, hash, interface, pool: None, may_have_alias: false, since }
+        Self {
+            leaves_as,
+            hash,
+            interface,
+            pool: None,
+            is_port_filed: false,
+            may_have_alias: false,
+            since,
+        }
     }
 
     /// The time since it was chosen.

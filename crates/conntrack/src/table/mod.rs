@@ -41,6 +41,7 @@ use self::tunnels::leave;
 use crate::capacity::{Occupancy, PortShare};
 use crate::connection::Status;
 use crate::expect::COPY_KEPT;
+use crate::nat::PortChange;
 use crate::proto::{Before, Input, State, Step};
 use crate::{Connection, Direction, Event, EventKind, Settings, TrackingCause};
 
@@ -488,6 +489,11 @@ fn retire(
         let head = &slab[slot].head;
         if let Some(pool) = translation.pool {
             context.limits.port_usage.leave(&PortShare::of(pool, &head.key, head.originator()));
+        }
+        if translation.is_port_filed {
+            let original = KeyedPacket { key: head.key, sender: head.originator() };
+            let change = PortChange::of(original, &translation.leaves_as);
+            change.inspect(|change| context.limits.changed_ports.leave(change));
         }
     }
     // Nobody has heard of a withdrawn connection, and its replies may belong to another. Replies to

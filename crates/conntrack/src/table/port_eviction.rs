@@ -104,7 +104,7 @@ impl Table {
         let mut claimant = None;
         let mut first: Option<(Readiness, u32, (KeyedPacket, u32))> = None;
         let looks = if own { OWN_LOOKS } else { LOOKS };
-        let subject = Subject { key: original.key, hash: None, ends };
+        let subject = Subject { key: original.key, hash: None, ends, known_port: None };
         let wanted = Candidates::new(0, request, &subject, supply);
         for (_, ends) in wanted.take(looks) {
             let leaves_as = ends.keyed(&outside);

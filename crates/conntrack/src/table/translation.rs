@@ -14,7 +14,9 @@ use super::port_eviction::{Claimant, reply_to};
 use super::slab::SECOND;
 use super::{Cursor, Table, report};
 use crate::nat::Translation;
-use crate::nat::{AddressChanges, Candidates, Ends, Pool, Request, Subject, Supply, TranslatedEnd};
+use crate::nat::{
+    AddressChanges, Candidates, Ends, Pool, PortChange, Request, Subject, Supply, TranslatedEnd,
+};
 use crate::{ConnectionId, Context, Direction, EventKind, Tracked};
 
 /// Most ports of a range that are tried for a new destination. A free one is no guarantee,
@@ -87,7 +89,8 @@ impl Table {
         let ends = Ends::of(&leaves.key, leaves.sender);
         // As `Self::outside` has it.
         let outside = original.in_zone(leaves.key.zone);
-        let subject = Subject { key: original.key, hash: self.whole_hash(slot), ends };
+        let known_port = self.known_port(slot, request, context);
+        let subject = Subject { key: original.key, hash: self.whole_hash(slot), ends, known_port };
         let mut wanted = Candidates::new(0, request, &subject, supply);
         if request.end == TranslatedEnd::Source {
             let (mut free, mut announced) = (None, None);
@@ -189,7 +192,8 @@ impl Table {
         context: &mut Context<'_>,
     ) -> Option<(Reached, Endpoint, (KeyedPacket, u32))> {
         let (original, outside) = (self.original(slot), self.outside(slot));
-        let subject = Subject { key: original.key, hash: None, ends };
+        let known_port = self.known_port(slot, request, context);
+        let subject = Subject { key: original.key, hash: None, ends, known_port };
         let wanted = Candidates::new(tried, request, &subject, supply);
         wanted.take(SOURCE_TRIES).find_map(|(tried, ends)| {
             let leaves_as = ends.keyed(&outside);
@@ -355,13 +359,28 @@ impl Table {
 
     /// Removes the second key of a connection from the index.
     pub(super) fn take_back(&mut self, slot: u32, context: &mut Context<'_>) {
-        if let Some(&Translation { hash, pool, .. }) = self.slab.translation(slot) {
+        if let Some(&Translation { leaves_as, hash, pool, is_port_filed, .. }) =
+            self.slab.translation(slot)
+        {
             self.index.remove(hash, slot | SECOND);
             if let Some(pool) = pool {
                 context.limits.port_usage.leave(&self.port_share(slot, pool));
                 self.slab.set_pool(slot, None);
             }
+            if is_port_filed {
+                let change = PortChange::of(self.original(slot), &leaves_as);
+                change.inspect(|change| context.limits.changed_ports.leave(change));
+                self.slab.set_port_unfiled(slot);
+            }
         }
+    }
+
+    /// The port that the source of a connection has in place of its own, if a rule leaves it that.
+    fn known_port(&self, slot: u32, request: &Request, context: &Context<'_>) -> Option<u16> {
+        let wants_one = request.addresses.is_some() && !request.random && !request.netmap;
+        let is_source = request.end == TranslatedEnd::Source;
+        let looks = is_source && wants_one && self.slab[slot].head.key.is_identified();
+        if looks { context.limits.changed_ports.of_source(&self.original(slot)) } else { None }
     }
 
     /// The hash of the key of `leaves_as`, if its replies would belong to no other connection.
@@ -434,8 +453,11 @@ impl Table {
             self.slab.set_translation(slot, None);
             return Ok(());
         }
-        let translation = Translation::new(leaves_as, hash, interface, context.now);
+        let change = PortChange::of(self.original(slot), &leaves_as);
+        let mut translation = Translation::new(leaves_as, hash, interface, context.now);
+        translation.is_port_filed = change.is_some();
         self.slab.set_translation(slot, Some(translation));
+        change.inspect(|change| context.limits.changed_ports.enter(change));
         let slab = &self.slab;
         if self.index.insert(hash, slot | SECOND, |filed| slab.hash_of(filed)).is_err() {
             context.counters.chaintoolong += 1;
@@ -462,6 +484,10 @@ const fn count_refused(context: &mut Context<'_>) {
 #[cfg(test)]
 #[path = "translation_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "changed_port_tests.rs"]
+mod changed_port_tests;
 
 #[cfg(test)]
 #[path = "translation_packets_tests.rs"]

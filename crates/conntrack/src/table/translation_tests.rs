@@ -17,7 +17,7 @@ use crate::table::Hit;
 use crate::testing::{Lab, SECRET, keyed, network, tcp, udp};
 
 /// Ports whose replies come to the bucket of these tests.
-fn own() -> BucketPorts {
+pub(super) fn own() -> BucketPorts {
     BucketPorts::new(PortPermutation::new(5), 77, 20_000)
 }
 
@@ -25,11 +25,11 @@ fn hash(key: &FlowKey) -> u64 {
     key.hash(SECRET)
 }
 
-fn supply(own: BucketPorts, seed: u64) -> Supply<'static> {
+pub(super) fn supply(own: BucketPorts, seed: u64) -> Supply<'static> {
     Supply { own, seed, hash: &hash }
 }
 
-fn host(family: Family, last: u8) -> IpAddr {
+pub(super) fn host(family: Family, last: u8) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(192, 0, 2, last).into(),
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()).into(),
@@ -117,7 +117,7 @@ fn is_taken(lab: &Lab, packet: &KeyedPacket) -> bool {
 }
 
 /// Opens a connection with its translations; `None` if it existed before.
-fn open(
+pub(super) fn open(
     lab: &mut Lab,
     packet: &Network,
     requests: [Option<Request>; 2],
@@ -177,12 +177,13 @@ proptest! {
             match step {
                 Step::Packet(packet, to, from, seed) => {
                     let supply = supply(own(), seed);
-                    let free_before = lab.table.len();
+                    let (free_before, elsewhere) =
+                        (lab.table.len(), ports_elsewhere(&lab, &packet));
                     match open(&mut lab, &packet, [to, from], supply) {
                         None => {
                             lab.track(&packet);
                         }
-                        Some(Ok(slot)) => check_choice(&lab, slot, &packet, to, from)?,
+                        Some(Ok(slot)) => check_choice(&lab, slot, &packet, [to, from], &elsewhere)?,
                         Some(Err(DropReason::PortPoolFull | DropReason::NatClash)) => {
                             prop_assert!(lab.table.len() <= free_before);
                         }
@@ -208,6 +209,7 @@ proptest! {
         while lab.run(|table, context| table.expire(100, context)) > 0 {}
         // Nothing remains, not even second keys.
         prop_assert!(lab.table.is_empty() && !lab.table.slab.has_translated());
+        prop_assert_eq!(lab.limits.changed_ports.len(), 0);
         prop_assert!((0..u32::MAX).step_by(1 << 16).all(|hash| lab.table.index.guess(hash).is_none()));
     }
 }
@@ -231,8 +233,8 @@ fn check_choice(
     lab: &Lab,
     slot: u32,
     packet: &Network,
-    to: Option<Request>,
-    from: Option<Request>,
+    [to, from]: [Option<Request>; 2],
+    elsewhere: &[u16],
 ) -> Result<(), TestCaseError> {
     let original = keyed(packet);
     let before = Ends::of(&original.key, original.sender);
@@ -258,7 +260,11 @@ fn check_choice(
         Some(request) => {
             let fits = allows(&request, before.source, after.source, &original.key);
             prop_assert!(fits, "{request:?} {before:?} {after:?}");
-            // Its own port goes first, then the ports of the bucket, then others of the range.
+            // A port that the source has elsewhere goes first, then its own port, then the ports of
+            // the bucket, then others of the range.
+            if elsewhere.contains(&after.source.port) {
+                return Ok(());
+            }
             let may_stay = !request.random
                 && request.ports.is_none_or(|range| range.contains(before.source.port));
             let better = (0..=u16::MAX).filter(|&port| {
@@ -280,6 +286,19 @@ fn check_choice(
         }
     }
     Ok(())
+}
+
+/// The ports with which other connections of the sender of a packet leave. A connection that is over
+/// counts until it is taken out.
+fn ports_elsewhere(lab: &Lab, packet: &Network) -> Vec<u16> {
+    let source = |it: &KeyedPacket| it.key.endpoint(it.sender);
+    let KeyedPacket { key, sender } = keyed(packet);
+    let slots = (0..lab.table.slab.slots()).filter(|slot| lab.table.slab.live(*slot).is_some());
+    let is_of_sender = |slot: &u32| {
+        let original = lab.table.original(*slot);
+        (source(&original), original.key.protocol) == (key.endpoint(sender), key.protocol)
+    };
+    slots.filter(is_of_sender).map(|slot| source(&lab.table.leaves_as(slot)).port).collect()
 }
 
 proptest! {

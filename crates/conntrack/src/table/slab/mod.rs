@@ -291,6 +291,13 @@ impl Slab {
         }
     }
 
+    /// Records that the source port of a connection is no longer [filed](Translation::is_port_filed).
+    pub fn set_port_unfiled(&mut self, slot: u32) {
+        if let Some(translation) = self.translations.get_mut(slot) {
+            translation.is_port_filed = false;
+        }
+    }
+
     /// The translated connections whose ports are counted, with their pools.
     pub fn pools(&self) -> impl Iterator<Item = (u32, Pool)> {
         self.translations.iter().filter_map(|(slot, it)| Some((slot, it.pool?)))

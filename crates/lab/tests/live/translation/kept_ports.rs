@@ -150,6 +150,44 @@ fn a_source_keeps_its_port_towards_every_destination_as_by_the_kernel() {
     });
 }
 
+/// The ports that three servers see of a second host, whose port another host has towards the first
+/// of them, and then those of that other host.
+fn seen_of_two_hosts(lab: &Lab) -> Result<[Vec<u16>; 2]> {
+    const PORT: &str = "51820";
+    add_servers(lab)?;
+    lab.client().ip(&["addr add 192.0.2.10/24 dev eth0"])?;
+    let _server = ready(lab.on_server("python3").args(["-c", SEEN, "7000"]).args(SERVERS))?;
+    let seen = |host: &str, servers: &[&str]| {
+        let arguments = ["-c", ASK_FROM, "7000", host, &servers.join(","), PORT];
+        let seen = lab.on_client("python3").args(arguments).check()?;
+        let port = |line: &str| line.split_once(' ')?.1.parse().ok();
+        Ok::<Vec<u16>, lab::Error>(seen.lines().filter_map(port).collect())
+    };
+    let first = seen("192.0.2.1", &SERVERS[..1])?;
+    let second = seen("192.0.2.10", &SERVERS)?;
+    Ok([second, [first, seen("192.0.2.1", &SERVERS[1..])?].concat()])
+}
+
+/// Otherwise a server would tell others of a port that the host does not have towards them.
+#[test]
+fn all_servers_see_one_port_of_a_host_whose_own_port_is_taken_as_behind_the_kernel() {
+    let check = |[second, first]: [Vec<u16>; 2], who: &str| {
+        assert_eq!(first, [51820; 3], "{who}");
+        assert!(second[0] > 0 && second[0] != 51820, "{who}: {second:?}");
+        assert_eq!(second, [second[0]; 3], "{who}");
+    };
+    beside_others(|| {
+        let rules = nat_rules(&[], "masquerade");
+        check(seen_of_two_hosts(&kernel_with(&rules)?)?, "the kernel");
+        for workers in [1, 2] {
+            let mut lab = edge_router(workers, &rules, "")?;
+            check(seen_of_two_hosts(&lab)?, &format!("{workers} workers"));
+            stop_cleanly(&mut lab)?;
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn a_service_behind_the_router_has_four_thousand_clients() {
     const SERVICES: [u16; 4] = [80, 443, 8080, 30080];
