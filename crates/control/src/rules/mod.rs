@@ -7,7 +7,7 @@ mod keeper;
 mod memory;
 mod now;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use axum::body::Bytes;
@@ -99,8 +99,8 @@ impl RuleBook {
     ) -> Result<Self, RulesRefused> {
         let refused = |what: String| {
             let place = Location::default();
-            let (severity, path, effect) = (Severity::Invalid, String::new(), None);
-            let problem = Problem { severity, place, path, what, effect };
+            let (severity, path) = (Severity::Invalid, String::new());
+            let problem = Problem { severity, place, path, what, effect: None, position: None };
             let problems = vec![RuleProblem::new(&problem, None)];
             RulesRefused { report: RulesReport::refusing(problems, 1, 0).into() }
         };
@@ -190,10 +190,16 @@ impl RuleBook {
                 path: String::new(),
                 what: why.to_string(),
                 effect: None,
+                position: None,
             })
         };
         let notes: Vec<_> = rules.into_iter().take(MOST_PER_PACKET).filter_map(note).collect();
         problems_of(&self.document, &notes)
+    }
+
+    /// What of it is left out as not supported, by the position of its object in the document.
+    pub fn left_out(&self) -> BTreeMap<usize, String> {
+        self.problems.left_out()
     }
 
     /// The parts of it that a gateway in this mode does not support; empty if it can load the

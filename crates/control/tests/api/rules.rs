@@ -187,7 +187,14 @@ fn the_status_tells_which_rules_run() {
     assert!(rules.confirm_s.is_some_and(|left| left > 500) && rules.age_s < 60);
     running.client.post::<Done>("/v1/rules/rollback", &()).unwrap();
     let rules = status().rules.unwrap();
-    assert_eq!((rules.revision, rules.confirm_s), (3, None));
+    assert_eq!((rules.revision, rules.confirm_s, rules.left_out), (3, None, 0));
+    let mut document: Value = serde_json::from_slice(&dropping(53)).unwrap();
+    document["nftables"][4]["rule"]["expr"] = json!([{"queue": null}]);
+    load(&running, "?allow_unsupported=true", document.to_string().into_bytes()).unwrap();
+    assert_eq!(status().rules.unwrap().left_out, 1);
+    let listed = active(&running).ruleset.unwrap();
+    let marks = |at: usize| listed["nftables"][at]["rule"]["left_out"].is_string();
+    assert!(marks(4) && !marks(3), "{listed}");
     running.stop();
 }
 

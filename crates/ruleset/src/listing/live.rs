@@ -163,7 +163,7 @@ fn counted(program: &Program, live: &Live, counter: CounterId) -> (u64, u64) {
 }
 
 /// The fields of the object at a place of the list.
-fn fields(objects: &mut [Value], position: usize) -> Option<&mut Map<String, Value>> {
+pub(super) fn fields(objects: &mut [Value], position: usize) -> Option<&mut Map<String, Value>> {
     objects.get_mut(position)?.as_object_mut()?.values_mut().next()?.as_object_mut()
 }
 

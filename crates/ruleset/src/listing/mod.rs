@@ -8,9 +8,10 @@ mod live;
 mod statement;
 mod value;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::expression::{Style, element, quoted, time};
 pub(crate) use self::value::json_of;
@@ -19,6 +20,9 @@ use crate::hook::TableFamily;
 
 pub use self::live::{Live, LiveElement, rule_with_live, with_live};
 
+/// The field of an object that the gateway leaves out, whole or in part. nft does not know it, and
+/// reads over it.
+const LEFT_OUT: &str = "left_out";
 /// Elements on one line of a list, as nft breaks it.
 const ELEMENTS_A_LINE: usize = 2;
 
@@ -45,6 +49,22 @@ fn text_of_rule(rule: &Value) -> String {
         words.push(format!("comment {}", quoted(comment)));
     }
     words.join(" ")
+}
+
+/// The document with a mark in each object that the gateway leaves out, whole or in part; `left_out`
+/// has the reasons by the positions of the objects.
+pub fn with_left_out(mut document: Value, left_out: &BTreeMap<usize, String>) -> Value {
+    if let Some(Value::Array(objects)) = document.get_mut("nftables") {
+        for position in 0..objects.len() {
+            let Some(fields) = live::fields(objects, position) else { continue };
+            match left_out.get(&position) {
+                Some(why) => drop(fields.insert(LEFT_OUT.to_owned(), json!(why))),
+                // The document may be the list of another gateway.
+                None => drop(fields.remove(LEFT_OUT)),
+            }
+        }
+    }
+    document
 }
 
 /// The remark beside a chain about the host's own traffic, from its family, table, name and hook.
@@ -90,6 +110,7 @@ struct Table<'a> {
 impl Table<'_> {
     fn write(&self, out: &mut String, handles: bool, of_host: HostRemark<'_>) {
         let (family, name) = self.key;
+        left_out(out, 0, self.object);
         line(out, 0, &format!("table {family} {name} {{{}", handle(self.object, handles)));
         if let Some(flags) = self.object.get("flags") {
             line(out, 1, &format!("flags {}", names(flags)));
@@ -113,6 +134,7 @@ impl Table<'_> {
                 _ => "",
             };
             let remark = if remark.is_empty() { String::new() } else { format!(" # {remark}") };
+            left_out(out, 1, object);
             line(out, 1, &format!("{kind} {name} {{{}{remark}", handle(object, handles)));
             match *kind {
                 "chain" => chain(out, object, rules.get(name), handles),
@@ -129,6 +151,13 @@ fn line(out: &mut String, depth: usize, text: &str) {
     out.extend(std::iter::repeat_n('\t', depth));
     out.push_str(text);
     out.push('\n');
+}
+
+/// The remark in front of an object that the gateway leaves out, whole or in part.
+fn left_out(out: &mut String, depth: usize, object: &Value) {
+    if let Some(why) = object.get(LEFT_OUT).and_then(Value::as_str) {
+        line(out, depth, &format!("# LEFT OUT: {why}"));
+    }
 }
 
 fn part<'a>(object: &'a Value, key: &str) -> &'a str {
@@ -167,6 +196,7 @@ fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: 
         line(out, 2, &text);
     }
     for rule in rules.into_iter().flatten() {
+        left_out(out, 2, rule);
         line(out, 2, &format!("{}{}", text_of_rule(rule), handle(rule, handles)));
     }
 }
