@@ -370,7 +370,7 @@ impl Contents {
         }
         let mut object = Map::new();
         object.insert(self.kind.clone(), fields.into());
-        document.with_object(self.position, &object.into())
+        document.with_objects(&[(self.position, Value::from(object).to_string())].into())
     }
 }
 

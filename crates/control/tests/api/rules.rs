@@ -219,6 +219,38 @@ fn a_ruleset_on_trial_goes_by_itself() {
 }
 
 #[test]
+fn a_trial_that_ends_gives_back_the_elements_that_there_were() {
+    let running = Running::start();
+    let mut document: Value = serde_json::from_slice(&dropping(53)).unwrap();
+    let objects = document["nftables"].as_array_mut().unwrap();
+    objects.push(json!({"set": {"family": "inet", "table": "t", "name": "banned", "handle": 9,
+        "type": "ipv4_addr", "flags": ["timeout"], "elem": ["192.0.2.1", "192.0.2.2"]}}));
+    let whole = document.to_string().into_bytes();
+    load(&running, "", whole.clone()).unwrap();
+    let change = |set: &str, change: &str, element: Value| {
+        let [family, table, set, change] = ["inet", "t", set, change].map(str::to_owned);
+        let change = ChangeElements { family, table, set, change, elements: vec![element] };
+        let _: Done = running.client.post("/v1/rules/elements", &change).unwrap();
+    };
+    let timed = |address: &str, left: u64| json!({"elem": {"val": address, "timeout": 100, "expires": left}});
+    change("banned", "add", timed("192.0.2.3", 50));
+    change("banned", "add", timed("192.0.2.4", 1));
+    change("banned", "delete", json!("192.0.2.2"));
+    change("seen", "add", json!("192.0.2.5"));
+    load(&running, "?confirm_s=600", whole).unwrap();
+    // One ends while the trial lasts.
+    std::thread::sleep(Duration::from_millis(1200));
+    running.client.post::<Done>("/v1/rules/rollback", &()).unwrap();
+    let listed = active(&running).ruleset.unwrap();
+    let elements = |at: usize| listed["nftables"][at]["set"]["elem"].clone();
+    assert_eq!(elements(2), json!(["192.0.2.5"]));
+    let left = elements(5)[1]["elem"]["expires"].as_u64().unwrap();
+    assert!((1..50).contains(&left), "{left}");
+    assert_eq!(elements(5), json!(["192.0.2.1", timed("192.0.2.3", left)]));
+    running.stop();
+}
+
+#[test]
 fn elements_that_rules_have_added_come_back_as_records() {
     const RECORDS: &str = "/v1/connections/records";
     let mut running = Running::start();

@@ -1,14 +1,15 @@
 //! A document with the counters and elements of now.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::value::json_of_key;
 use crate::compile::{Program, is_dynamic};
-use crate::document::Document;
+use crate::document::{Document, DocumentError};
 use crate::evaluate::{Counted, RuleState};
-use crate::model::{CounterId, Item, Quota, Rule, RuleId, SetId};
+use crate::model::{CounterId, Item, Quota, Rule, RuleId, Set, SetId, ValidRuleset};
 
 /// The changes since a ruleset was loaded, of all workers together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,8 +65,65 @@ pub fn with_live(mut document: Value, program: &Program, live: &Live) -> Value {
             fields.insert("used".to_owned(), used(quota, number, live).into());
         }
     }
-    list_elements(objects, program, live, counts);
+    for (id, set) in ruleset.set_ids() {
+        if let Some(fields) = set.position.and_then(|at| fields(objects, at)) {
+            list_elements(fields, id, program, live);
+        }
+    }
     document
+}
+
+/// The document that a program was made from, with the elements that its sets have now; `None` if
+/// they have those of the document.
+///
+/// # Errors
+/// [`DocumentError`] if it is too long.
+pub fn with_live_elements(
+    document: &Document<impl AsRef<[u8]>>,
+    program: &Program,
+    live: &Live,
+) -> Result<Option<Document<Vec<u8>>>, DocumentError> {
+    with_sets(document, program.ruleset(), is_dynamic, |id, fields| {
+        list_elements(fields, id, program, live);
+    })
+}
+
+/// The document of a ruleset, as it is when `age` has passed; `None` if none of its elements ends.
+///
+/// # Errors
+/// [`DocumentError`] if it is too long.
+pub fn with_age(
+    document: &Document<impl AsRef<[u8]>>,
+    ruleset: &ValidRuleset,
+    age: Duration,
+) -> Result<Option<Document<Vec<u8>>>, DocumentError> {
+    with_sets(document, ruleset, |_| false, |_, fields| age_elements(fields, age))
+}
+
+/// A document in which `change` has changed each declared set that lists elements with an end, and
+/// each that `is_also` names; `None` if there are none.
+fn with_sets(
+    document: &Document<impl AsRef<[u8]>>,
+    ruleset: &ValidRuleset,
+    is_also: impl Fn(&Set) -> bool,
+    mut change: impl FnMut(SetId, &mut Map<String, Value>),
+) -> Result<Option<Document<Vec<u8>>>, DocumentError> {
+    const END: &[u8] = b"\"expires\"";
+    let mut objects = BTreeMap::new();
+    for (id, set) in ruleset.set_ids() {
+        let Some(position) = set.position else { continue };
+        // The ruleset does not know the elements of a set that no rule asks.
+        let has_end = |text: &[u8]| text.windows(END.len()).any(|part| part == END);
+        if !is_also(set) && !document.objects().nth(position).is_some_and(has_end) {
+            continue;
+        }
+        let Some(mut object) = document.object(position) else { continue };
+        if let Some(fields) = fields(std::slice::from_mut(&mut object), 0) {
+            change(id, fields);
+            objects.insert(position, object.to_string());
+        }
+    }
+    if objects.is_empty() { Ok(None) } else { document.with_objects(&objects).map(Some) }
 }
 
 /// A rule of the document that a program was made from, with the values of now: the object under
@@ -123,32 +181,32 @@ fn count_rule(fields: &mut Map<String, Value>, rule: &Rule, program: &Program, l
     }
 }
 
-/// Writes the elements of sets that rules fill, and the counters of other elements.
-fn list_elements(
-    objects: &mut [Value],
-    program: &Program,
-    live: &Live,
-    counts: impl Fn(CounterId) -> (u64, u64),
-) {
-    let ruleset = program.ruleset();
-    for (id, set) in ruleset.set_ids() {
-        let Some(fields) = set.position.and_then(|at| fields(objects, at)) else { continue };
-        if is_dynamic(set) {
-            let elements = elements_of(program, id, &live.elements);
-            match elements.is_empty() {
-                true => drop(fields.remove("elem")),
-                false => drop(fields.insert("elem".to_owned(), elements.into())),
-            }
-        } else if let Some(Value::Array(elements)) = fields.get_mut("elem") {
-            if let Some(first) = program.sets[id.index()].counters {
-                // A set that no rule uses is printed, but was not loaded.
-                let counters = (first..).take(set.elements.len());
-                for (element, counter) in elements.iter_mut().zip(counters) {
-                    count_element(element, counts(CounterId(counter)));
-                }
-            }
-            elements.retain_mut(|element| has_time_left(element, live.age.as_secs()));
+/// Writes the elements of a set that rules fill, or the counters of other elements.
+fn list_elements(fields: &mut Map<String, Value>, id: SetId, program: &Program, live: &Live) {
+    let set = &program.ruleset().sets()[id.index()];
+    if is_dynamic(set) {
+        let elements = elements_of(program, id, &live.elements);
+        match elements.is_empty() {
+            true => drop(fields.remove("elem")),
+            false => drop(fields.insert("elem".to_owned(), elements.into())),
         }
+    } else if let Some(Value::Array(elements)) = fields.get_mut("elem") {
+        if let Some(first) = program.sets[id.index()].counters {
+            // A set that no rule uses is printed, but was not loaded.
+            let counters = (first..).take(set.elements.len());
+            for (element, counter) in elements.iter_mut().zip(counters) {
+                count_element(element, counted(program, live, CounterId(counter)));
+            }
+        }
+        age_elements(fields, live.age);
+    }
+}
+
+/// Has the elements of a set show the time that they have left when `age` has passed, without those
+/// that have ended.
+fn age_elements(fields: &mut Map<String, Value>, age: Duration) {
+    if let Some(Value::Array(elements)) = fields.get_mut("elem") {
+        elements.retain_mut(|element| has_time_left(element, age.as_secs()));
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) use self::value::json_of;
 use self::value::shown;
 use crate::hook::TableFamily;
 
-pub use self::live::{Live, LiveElement, rule_with_live, with_live};
+pub use self::live::{Live, LiveElement, rule_with_live, with_age, with_live, with_live_elements};
 
 /// The field of an object that the gateway leaves out, whole or in part. nft does not know it, and
 /// reads over it.
