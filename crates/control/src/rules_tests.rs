@@ -166,6 +166,32 @@ fn a_problem_shows_its_rule() {
 }
 
 #[test]
+fn a_verdict_without_the_routes_that_a_rule_asks_for_is_told_as_a_guess() {
+    let document: &[u8] = br#"{"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        {"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2, "type": "filter",
+                   "hook": "forward", "prio": 0, "policy": "accept"}},
+        {"rule": {"family": "inet", "table": "t", "chain": "f", "handle": 3, "expr": [
+            {"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "tcp"}},
+            {"match": {"op": "==", "left": {"fib": {"result": "oif", "flags": ["saddr", "iif"]}},
+                       "right": false}}, {"drop": null}]}}]}"#;
+    let book = RuleBook::read(document, Options::default(), 7).unwrap();
+    let explain = |protocol: &str| {
+        let question = format!("{protocol} 192.0.2.1:7 192.0.2.2:53 in lan0 out wan0");
+        book.explain(&Probe::parse(&question).unwrap())
+    };
+    let asked = explain("tcp");
+    assert_eq!(
+        asked.outcome,
+        "accepted: it goes on its way; A GUESS, since a rule asks for routes"
+    );
+    assert!(asked.is_guess && asked.remarks.join("").contains("nobody knows routes"));
+    let other = explain("udp");
+    assert_eq!((other.outcome.as_str(), other.is_guess), ("accepted: it goes on its way", false));
+    assert_eq!(other.remarks.len(), 1, "no rule that it meets asks: {:?}", other.remarks);
+}
+
+#[test]
 fn a_list_marks_each_object_that_is_left_out() {
     let document: &[u8] = br#"{"nftables": [
         {"table": {"family": "ip", "name": "t", "handle": 1}},

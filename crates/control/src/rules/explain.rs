@@ -64,7 +64,11 @@ impl RuleBook {
             state: CtState::name(tracked.state()).to_owned(),
             stages: walk.hooks.iter().map(|it| self.hook(live, it, family)).collect(),
             verdict: verdict(walk.fate).to_owned(),
-            outcome: self.outcome(&walk),
+            outcome: match walk.lacks_routes {
+                true => format!("{}; A GUESS, since a rule asks for routes", self.outcome(&walk)),
+                false => self.outcome(&walk),
+            },
+            is_guess: walk.lacks_routes,
             remarks: remarks
                 .map(str::to_owned)
                 .chain(inside)
