@@ -9,7 +9,7 @@ use super::value::json_of_key;
 use crate::compile::{Program, is_dynamic};
 use crate::document::{Document, DocumentError};
 use crate::evaluate::{Counted, RuleState};
-use crate::model::{CounterId, Item, Quota, Rule, RuleId, Set, SetId, ValidRuleset};
+use crate::model::{Bound, CounterId, Item, Part, Quota, Rule, RuleId, Set, SetId, ValidRuleset};
 
 /// The changes since a ruleset was loaded, of all workers together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -251,6 +251,36 @@ fn has_time_left(element: &mut Value, age: u64) -> bool {
     ends > age
 }
 
+/// A statement that each element holds, but for counters.
+fn json_of_part(part: &Part) -> (&'static str, Option<Value>) {
+    match part {
+        Part::Counter => ("counter", None),
+        Part::Limit(rate) => {
+            let per = match rate.period.as_secs() {
+                60 => "minute",
+                3600 => "hour",
+                86_400 => "day",
+                604_800 => "week",
+                _ => "second",
+            };
+            let mut limit = json!({"rate": rate.amount, "burst": rate.burst, "per": per});
+            if rate.in_bytes {
+                (limit["rate_unit"], limit["burst_unit"]) = (json!("bytes"), json!("bytes"));
+            }
+            if rate.over {
+                limit["inv"] = json!(true);
+            }
+            ("limit", Some(limit))
+        }
+        Part::Quota { bytes, over } => {
+            ("quota", Some(json!({"val": bytes, "val_unit": "bytes", "inv": over})))
+        }
+        Part::Connections(Bound { most, over }) => {
+            ("ct count", Some(json!({"val": most, "inv": over})))
+        }
+    }
+}
+
 fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> {
     let set = &program.ruleset().sets()[id.index()];
     let mut elements: Vec<&LiveElement> = all.iter().filter(|element| element.set == id).collect();
@@ -266,6 +296,10 @@ fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> 
         put("expires", expires.map(|expires| expires.as_secs().into()));
         put("comment", comment.as_deref().map(Value::from));
         put("counter", counted.map(|(packets, bytes)| json!({"packets": packets, "bytes": bytes})));
+        for part in &set.parts {
+            let (name, value) = json_of_part(part);
+            put(name, value);
+        }
         if fields.is_empty() {
             return key;
         }
