@@ -12,6 +12,7 @@ use std::ops::Range;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+pub use self::visit::each_object;
 pub(crate) use self::visit::each_of;
 use self::visit::{Checked, each_field};
 use crate::limits::MAX_DOCUMENT_BYTES;

@@ -133,7 +133,9 @@ impl RuleBook {
         let book = Self::read(document.text().clone(), self.import, self.options.seed);
         let book = book.map_err(|error| error.to_string())?;
         let origin = Some(self.origin.clone().unwrap_or_else(|| self.document.clone()));
-        Ok(Self { file: self.file.clone(), origin, ..book })
+        // Elements do not change the form of a table.
+        let (file, of_iptables) = (self.file.clone(), self.of_iptables.clone());
+        Ok(Self { file, origin, of_iptables, ..book })
     }
 }
 

@@ -109,6 +109,31 @@ fn counters_and_quotas_that_are_reset_begin_at_zero_and_again() {
 }
 
 #[test]
+fn a_rule_that_has_refused_a_packet_is_named_after_it_has_gone() {
+    let mut running = Running::start();
+    load(&running, "", dropping(53)).unwrap();
+    running.send_flows(1);
+    let why = |running: &Running| {
+        let begin = Instant::now();
+        loop {
+            let drops: RecentDrops = running.client.get("/v1/drops/recent").unwrap();
+            if let Some(dropped) = drops.packets.into_iter().next() {
+                return dropped.why;
+            }
+            assert!(begin.elapsed() < PATIENCE);
+        }
+    };
+    assert_eq!(why(&running), "inet t chain f rule handle 5 refuses it");
+    // Its number would be that of another rule.
+    for _ in 0..2 {
+        load(&running, "", dropping(54)).unwrap();
+        let expected = "inet t chain f rule handle 5 refuses it, in rules that are gone now";
+        assert_eq!(why(&running), expected);
+    }
+    running.stop();
+}
+
+#[test]
 fn wrong_requests_about_rules_change_nothing() {
     let running = Running::start();
     load(&running, "", dropping(53)).unwrap();
@@ -191,10 +216,20 @@ fn the_status_tells_which_rules_run() {
     let mut document: Value = serde_json::from_slice(&dropping(53)).unwrap();
     document["nftables"][4]["rule"]["expr"] = json!([{"queue": null}]);
     load(&running, "?allow_unsupported=true", document.to_string().into_bytes()).unwrap();
-    assert_eq!(status().rules.unwrap().left_out, 1);
+    assert_eq!((status().rules.unwrap().left_out, status().warnings), (1, vec![]));
     let listed = active(&running).ruleset.unwrap();
     let marks = |at: usize| listed["nftables"][at]["rule"]["left_out"].is_string();
     assert!(marks(4) && !marks(3), "{listed}");
+    load(&running, "", br#"{"nftables": []}"#.to_vec()).unwrap();
+    assert!(status().warnings[0].contains("ALL OF THEM PASS"), "{:?}", status().warnings);
+    let of_iptables = json!({"nftables": [
+        {"table": {"family": "ip", "name": "filter", "handle": 1}},
+        {"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "handle": 2,
+            "type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}},
+        {"rule": {"family": "ip", "table": "filter", "chain": "FORWARD", "handle": 3,
+            "expr": [{"counter": {"packets": 0, "bytes": 0}}, {"drop": null}]}}]});
+    load(&running, "", of_iptables.to_string().into_bytes()).unwrap();
+    assert!(status().warnings[0].contains("(table ip filter)"), "{:?}", status().warnings);
     running.stop();
 }
 
