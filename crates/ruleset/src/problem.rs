@@ -168,7 +168,7 @@ impl Problems {
         &self.listed
     }
 
-    /// What is left out where unsupported parts are allowed, by the position of its object.
+    /// The parts that are left out where unsupported ones are allowed, by the position of its object.
     pub fn left_out(&self) -> BTreeMap<usize, String> {
         let unlisted = self.unlisted_positions.iter().map(|at| (*at, "not supported".to_owned()));
         let mut all: BTreeMap<usize, String> = unlisted.collect();

@@ -208,7 +208,7 @@ impl RuleBook {
         problems_of(&self.document, &notes)
     }
 
-    /// What of it is left out as not supported, by the position of its object in the document.
+    /// Its parts that are left out as not supported, by the position of its object in the document.
     pub fn left_out(&self) -> BTreeMap<usize, String> {
         self.problems.left_out()
     }

@@ -78,7 +78,7 @@ pub struct Coordinator {
     pub retired_sent: Vec<Sent>,
     /// The last packets that removed workers dropped.
     pub inherited_drops: Inherited,
-    /// What former rules refused, by name, for the drops that are still remembered.
+    /// The names of the former rules behind drops that are still remembered.
     pub former_deciders: Vec<(DropCause, String)>,
     /// Completed bucket moves.
     pub moves: u64,
