@@ -19,6 +19,10 @@ impl RuleTarget for Witness {
         self.seen.borrow_mut().push(ruleset.map(|ruleset| ruleset.rules().len()));
         Ok(())
     }
+
+    fn with_current_elements(&self, _: &RuleBook) -> Result<Option<RuleBook>, String> {
+        Ok(None)
+    }
 }
 
 /// A ruleset of `rules` rules.

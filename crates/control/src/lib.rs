@@ -58,7 +58,10 @@ mod sync_routes;
 
 pub use client::{Client, ClientError};
 pub use query::{ConnectionQuery, LineFormat, QueryError};
-pub use rules::{HostRule, KernelLook, RuleBook, RulesRefused, check_memory, no_ruleset};
+pub use rules::{
+    EVERYTHING_PASSES, HostRule, KernelLook, RuleBook, RulesRefused, check_memory,
+    iptables_warning, no_ruleset,
+};
 pub use server::{Server, ServerError};
 pub use socket::{BindError, ControlSocket};
 

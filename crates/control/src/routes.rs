@@ -82,12 +82,13 @@ async fn status(State(shared): State<Shared>) -> Answer<Status> {
             keeper.active_and(|| gateway.status()).map_err(unresponsive)?;
         let kernel = book.as_ref().map(|book| book.look_at_kernel()).unwrap_or_default();
         let of_kernel = kernel.warnings();
+        let of_book = book.as_ref().map(|book| book.warnings()).unwrap_or_default();
         let rules = status.rules.as_ref().zip(book);
         let rules = rules.map(|(rules, book)| RulesStatus::new(rules, &book, left, kernel.chains));
         let log_lines_lost = log_lines_lost();
         let of_log = (log_lines_lost > 0).then(|| lost_lines(log_lines_lost));
         let warnings = gateway.rule_troubles().into_iter();
-        let warnings = warnings.chain(of_kernel).chain(of_log).collect();
+        let warnings = warnings.chain(of_kernel).chain(of_book).chain(of_log).collect();
         Ok(Status { rules, warnings, log_lines_lost, ..Status::new(&status, limit) })
     })
     .await

@@ -206,6 +206,7 @@ async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
         let program = book.program();
         let live = view.as_ref().map(live).unwrap_or_default();
         let document = listing::with_live(book.document().value(), &program, &live);
+        let document = listing::with_left_out(document, &book.left_out());
         Ok(Json(ActiveRules {
             schema: SCHEMA,
             confirm_s,

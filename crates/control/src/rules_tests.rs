@@ -150,9 +150,70 @@ fn a_problem_shows_its_rule() {
          the ruleset is refused: 0 invalid and 1 unsupported"
     );
     let options = Options { allow_unsupported: true };
-    let report = RuleBook::read(document.to_vec(), options, 7).expect("it is allowed").report();
+    let book = RuleBook::read(document.to_vec(), options, 7).expect("it is allowed");
+    let report = book.report();
     assert!(report.loadable && report.unsupported == 1);
     assert_eq!(report.problems[0].effect.as_deref(), Some("open"));
     let summary = report.summary.expect("it is loadable");
     assert_eq!((summary.tables, summary.rules), (vec!["ip t".to_owned()], 0));
+    let probe = Probe::parse("udp 192.0.2.1 192.0.2.2:53 in lan0 out wan0").unwrap();
+    assert_eq!(
+        book.explain(&probe).remarks.last().map(String::as_str),
+        Some(
+            "the verdict is without ip t chain f rule handle 3, which is not supported and left out"
+        )
+    );
+}
+
+#[test]
+fn a_verdict_without_the_routes_that_a_rule_asks_for_is_told_as_a_guess() {
+    let document: &[u8] = br#"{"nftables": [
+        {"table": {"family": "inet", "name": "t", "handle": 1}},
+        {"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2, "type": "filter",
+                   "hook": "forward", "prio": 0, "policy": "accept"}},
+        {"rule": {"family": "inet", "table": "t", "chain": "f", "handle": 3, "expr": [
+            {"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "tcp"}},
+            {"match": {"op": "==", "left": {"fib": {"result": "oif", "flags": ["saddr", "iif"]}},
+                       "right": false}}, {"drop": null}]}}]}"#;
+    let book = RuleBook::read(document, Options::default(), 7).unwrap();
+    let explain = |protocol: &str| {
+        let question = format!("{protocol} 192.0.2.1:7 192.0.2.2:53 in lan0 out wan0");
+        book.explain(&Probe::parse(&question).unwrap())
+    };
+    let asked = explain("tcp");
+    assert_eq!(
+        asked.outcome,
+        "accepted: it goes on its way; A GUESS, since a rule asks for routes"
+    );
+    assert!(asked.is_guess && asked.remarks.join("").contains("nobody knows routes"));
+    let other = explain("udp");
+    assert_eq!((other.outcome.as_str(), other.is_guess), ("accepted: it goes on its way", false));
+    assert_eq!(other.remarks.len(), 1, "no rule that it meets asks: {:?}", other.remarks);
+}
+
+#[test]
+fn a_list_marks_each_object_that_is_left_out() {
+    let document: &[u8] = br#"{"nftables": [
+        {"table": {"family": "ip", "name": "t", "handle": 1}},
+        {"chain": {"family": "ip", "table": "t", "name": "f", "handle": 2, "type": "filter",
+                   "hook": "forward", "prio": 0, "policy": "accept"}},
+        {"rule": {"family": "ip", "table": "t", "chain": "f", "handle": 3, "expr": [
+            {"queue": null}, {"drop": null}]}},
+        {"rule": {"family": "ip", "table": "t", "chain": "f", "handle": 4, "left_out": "of old",
+                  "expr": [{"drop": null}]}},
+        {"table": {"family": "netdev", "name": "n", "handle": 5}}]}"#;
+    let options = Options { allow_unsupported: true };
+    let book = RuleBook::read(document, options, 7).expect("it is allowed");
+    let marked = listing::with_left_out(book.document().value(), &book.left_out());
+    let mark = |at: usize, kind: &str| marked["nftables"][at][kind]["left_out"].as_str();
+    assert_eq!(mark(4, "table"), Some("tables of this family; their rules are not run"));
+    assert_eq!((mark(0, "table"), mark(3, "rule")), (None, None));
+    let text = listing::text(&marked, true, &|_, _, _, _| "");
+    let of_rule = "\t\t# LEFT OUT: `queue`: the gateway hands packets to no other program; left out, \
+                   PACKETS THAT IT DROPS GO ON (less is filtered)\n\t\tqueue drop # handle 3\n\
+                   \t\tdrop # handle 4\n";
+    assert!(text.contains(of_rule), "{text}");
+    let of_table =
+        "}\n# LEFT OUT: tables of this family; their rules are not run\ntable netdev n {";
+    assert!(text.contains(of_table), "{text}");
 }

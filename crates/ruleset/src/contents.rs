@@ -241,15 +241,24 @@ impl Contents {
         Ok(true)
     }
 
-    /// The set without the elements whose keys it had before.
+    /// The set without the elements whose keys it had before; where ranges become one, without the
+    /// values that it had before.
     #[must_use]
     pub fn since(mut self, before: &Self) -> Self {
+        if self.merges() {
+            let mut merging = Merging::new(self.types[0], self.elements);
+            for element in &before.elements {
+                merging.cut(element);
+            }
+            return Self { elements: merging.into_elements(), ..self };
+        }
         let known: HashSet<&[Interval]> = before.elements.iter().map(|it| &it.key[..]).collect();
         self.elements.retain(|element| !known.contains(&element.key[..]));
         self
     }
 
-    /// Adds those elements of `more` whose keys overlap with none here.
+    /// Adds those elements of `more` whose keys overlap with none here, and those with which ranges
+    /// here become one.
     ///
     /// # Errors
     /// The text says why this set can hold none of them.
@@ -261,6 +270,14 @@ impl Contents {
         let lost = more.flags().into_iter().find(|flag| !self.flags().contains(flag));
         if let Some(flag) = lost {
             return Err(format!("it had the flag `{flag}`, and has it no more"));
+        }
+        if self.merges() {
+            let mut merging = Merging::new(self.types[0], self.elements.clone());
+            let added = more.elements.iter().filter(|it| merging.keep((*it).clone())).count();
+            let elements = merging.into_elements();
+            self.check_kept_size(elements.len())?;
+            self.elements = elements;
+            return Ok(Kept { added, overlapping: 0 });
         }
         let (before, is_map) = (self.elements.len(), self.fields.contains_key("map"));
         let mut kept = Kept::default();
@@ -277,11 +294,17 @@ impl Contents {
                 kept.overlapping += 1;
             }
         }
-        match self.size_passed_by(self.elements.len()) {
-            None => Ok(kept),
+        let fits = self.check_kept_size(self.elements.len());
+        if fits.is_err() {
+            self.elements.truncate(before);
+        }
+        fits.map(|()| kept)
+    }
+
+    fn check_kept_size(&self, whole: usize) -> Result<(), String> {
+        match self.size_passed_by(whole) {
+            None => Ok(()),
             Some(size) => {
-                self.elements.truncate(before);
-                let whole = before + kept.added;
                 Err(format!("its size is {size} now, and it would have {whole} elements"))
             }
         }
@@ -370,7 +393,7 @@ impl Contents {
         }
         let mut object = Map::new();
         object.insert(self.kind.clone(), fields.into());
-        document.with_object(self.position, &object.into())
+        document.with_objects(&[(self.position, Value::from(object).to_string())].into())
     }
 }
 

@@ -147,6 +147,41 @@ fn ranges_that_touch_become_one_where_the_set_wants_it() {
 }
 
 #[test]
+fn kept_elements_become_one_with_ranges_that_they_touch() {
+    let timed = |val: Value| json!({"elem": {"val": val, "timeout": 60, "expires": 50}});
+    let keep = |file: Value, loaded: Value, running: Value| {
+        let mut set = merging(&file);
+        let more = merging(&running).since(&merging(&loaded));
+        let kept = set.keep(&more);
+        (kept.map(|it| (it.added, it.overlapping)), texts(&set))
+    };
+    let range = |low: u16, high: u16| json!({"range": [low, high]});
+    // 21 was added to 10-20 and made 10-21.
+    let (kept, set) = keep(json!([range(10, 20)]), json!([range(10, 20)]), json!([range(10, 21)]));
+    assert_eq!((kept, set), (Ok((1, 0)), vec!["10-21".to_owned()]));
+    let (kept, set) =
+        keep(json!([range(10, 20), 30]), json!([]), json!([range(15, 29), range(40, 41)]));
+    assert_eq!((kept, set), (Ok((2, 0)), vec!["10-30".to_owned(), "40-41".to_owned()]));
+    let (kept, set) = keep(json!([range(10, 20)]), json!([]), json!([range(12, 13)]));
+    assert_eq!((kept, set), (Ok((0, 0)), vec!["10-20".to_owned()]), "it is there");
+    // A range of the file does not end because a part of it was banned for some time.
+    let file = json!([range(10, 20), 25]);
+    let (kept, set) = keep(file, json!([]), json!([timed(range(5, 30)), timed(json!(40))]));
+    let ends = |text: &str| format!("{text} timeout 1m expires 50s");
+    let expected = [
+        ends("5-9"),
+        "10-20".to_owned(),
+        ends("21-24"),
+        "25".to_owned(),
+        ends("26-30"),
+        ends("40"),
+    ];
+    assert_eq!((kept, set), (Ok((2, 0)), expected.to_vec()));
+    let (kept, set) = keep(json!([timed(json!(7))]), json!([]), json!([8, 6]));
+    assert_eq!((kept, set), (Ok((2, 0)), vec!["6".to_owned(), ends("7"), "8".to_owned()]));
+}
+
+#[test]
 fn joined_addresses_are_written_as_prefixes_where_they_are_one() {
     let document = json!({"nftables": [{"set": {"family": "ip6", "table": "t", "name": "n",
         "type": "ipv6_addr", "flags": ["interval"], "auto-merge": true,

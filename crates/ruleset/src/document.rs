@@ -5,12 +5,14 @@
 
 mod visit;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+pub use self::visit::each_object;
 pub(crate) use self::visit::each_of;
 use self::visit::{Checked, each_field};
 use crate::limits::MAX_DOCUMENT_BYTES;
@@ -96,20 +98,23 @@ impl<T: AsRef<[u8]>> Document<T> {
         self.objects().map(value)
     }
 
-    /// The document with another object at a position of the list.
+    /// The document with other objects at these positions of the list.
     ///
     /// # Errors
     /// [`DocumentError`] if it is too long.
-    pub fn with_object(
+    pub fn with_objects(
         &self,
-        position: usize,
-        object: &Value,
+        objects: &BTreeMap<usize, String>,
     ) -> Result<Document<Vec<u8>>, DocumentError> {
         let (bytes, places) = (self.text.as_ref(), self.objects.as_deref().unwrap_or_default());
-        let place = places.get(position).cloned().unwrap_or_default();
-        let mut text = bytes[..place.start as usize].to_vec();
-        text.extend_from_slice(object.to_string().as_bytes());
-        text.extend_from_slice(&bytes[place.end as usize..]);
+        let (mut text, mut done) = (Vec::with_capacity(bytes.len()), 0);
+        for (position, object) in objects {
+            let Some(place) = places.get(*position) else { continue };
+            text.extend_from_slice(&bytes[done..place.start as usize]);
+            text.extend_from_slice(object.as_bytes());
+            done = place.end as usize;
+        }
+        text.extend_from_slice(&bytes[done..]);
         Document::read(text)
     }
 

@@ -67,7 +67,7 @@ mod walk;
 pub use attached::{Helper, SynProxy, TimeoutObject, TimeoutState};
 pub use compile::{CompileError, CompileOptions, PerPacket, Program};
 pub use contents::{Contents, ElementChange, ElementProblem, Kept};
-pub use document::{Document, DocumentError};
+pub use document::{Document, DocumentError, each_object};
 pub use evaluate::{
     Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, ElementCursor,
     ElementRecord, ElementRefusal, Interface, Known, Logs, NamedElements, NatRequest, Outcome,

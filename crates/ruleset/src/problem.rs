@@ -1,5 +1,6 @@
 //! Problems of a ruleset, with their places.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use flow::Shown;
@@ -97,11 +98,27 @@ pub struct Problem {
     pub what: String,
     /// The effect of leaving it out, for a rule that is unsupported.
     pub effect: Option<Effect>,
+    /// The place of the object in the document's list of objects, from 0; `None` for the document.
+    pub position: Option<usize>,
+}
+
+impl Problem {
+    /// The description of something that is left out, to stand beside its object.
+    fn left_out(&self) -> String {
+        // The path of a rule says no more than its text.
+        let part = match self.path.as_str() {
+            "" => String::new(),
+            _ if self.place.object == "rule" => String::new(),
+            path => format!("{path}: "),
+        };
+        let effect = self.effect.map(|effect| format!("; {}", effect.meaning()));
+        format!("{part}{}{}", self.what, effect.unwrap_or_default())
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { severity, place, path, what, effect } = self;
+        let Self { severity, place, path, what, effect, .. } = self;
         let severity = match severity {
             Severity::Invalid => "invalid",
             Severity::Unsupported => "unsupported",
@@ -125,6 +142,8 @@ impl fmt::Display for Problem {
 pub struct Problems {
     listed: Vec<Problem>,
     unlisted: [usize; 2],
+    /// Objects with a part that is unsupported and not listed.
+    unlisted_positions: BTreeSet<usize>,
 }
 
 impl Problems {
@@ -135,7 +154,10 @@ impl Problems {
         } else {
             match problem.severity {
                 Severity::Invalid => self.unlisted[0] += 1,
-                Severity::Unsupported => self.unlisted[1] += 1,
+                Severity::Unsupported => {
+                    self.unlisted[1] += 1;
+                    self.unlisted_positions.extend(problem.position);
+                }
                 Severity::LeftToKernel | Severity::Note => {}
             }
         }
@@ -144,6 +166,19 @@ impl Problems {
     /// The problems that are listed one by one.
     pub fn listed(&self) -> &[Problem] {
         &self.listed
+    }
+
+    /// The parts that are left out where unsupported ones are allowed, by the position of its object.
+    pub fn left_out(&self) -> BTreeMap<usize, String> {
+        let unlisted = self.unlisted_positions.iter().map(|at| (*at, "not supported".to_owned()));
+        let mut all: BTreeMap<usize, String> = unlisted.collect();
+        let is_left_out = |it: &&Problem| it.severity == Severity::Unsupported;
+        for problem in self.listed.iter().filter(is_left_out) {
+            let Some(position) = problem.position else { continue };
+            let what = problem.left_out();
+            all.entry(position).and_modify(|it| *it += &format!("; {what}")).or_insert(what);
+        }
+        all
     }
 
     /// True if some that keep a ruleset from loading are not listed.

@@ -1,5 +1,6 @@
 //! The way of a packet through all hooks, step by step.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 
 use flow::{DropReason, Timestamp, Zone, ZonePair};
@@ -7,13 +8,12 @@ use wire::{ChecksumCovers, Family, Network, Readdress, TransportAddress};
 
 use crate::compile::Program;
 use crate::evaluate::{
-    Connection, CtState, Decision, Details, Known, NatRequest, Outcome, PacketView, Routes,
-    RuleState, Step, explain,
+    Connection, CtState, Decision, Details, Known, NatRequest, Outcome, PacketView, RouteQuestion,
+    Routes, RuleState, Step, explain,
 };
 use crate::hook::Hook;
 use crate::kind::name_bits;
 use crate::model::NatKind;
-use crate::needs::Need;
 use crate::probe::Probe;
 use crate::translations::Forwarded;
 
@@ -32,6 +32,8 @@ pub struct Walk {
     pub output: Option<String>,
     /// Assumptions, as remarks for the operator.
     pub remarks: Vec<&'static str>,
+    /// True if a rule that the packet has met asks for routes, and nobody knows them.
+    pub lacks_routes: bool,
 }
 
 /// One hook.
@@ -114,6 +116,35 @@ impl Ways for Unknown {
     }
 }
 
+/// Routes that nobody knows, and whether a rule has asked for them.
+#[derive(Default)]
+struct NoRoutes {
+    asked: Cell<bool>,
+}
+
+impl Routes for NoRoutes {
+    fn are_known(&self) -> bool {
+        self.asked.set(true);
+        false
+    }
+
+    fn address_type(&self, _: &RouteQuestion) -> u8 {
+        0
+    }
+
+    fn way_out(&self, _: &RouteQuestion) -> u128 {
+        0
+    }
+
+    fn next_hop(&self) -> Option<IpAddr> {
+        None
+    }
+
+    fn path_mtu(&self, _: &Network) -> Option<u32> {
+        None
+    }
+}
+
 impl<'a> Question<'a> {
     /// A packet of which no more is known than the probe says.
     pub fn alone(probe: &'a Probe) -> Self {
@@ -173,6 +204,7 @@ pub fn walk(
             fate: Fate::Passes,
             output: probe.output.clone(),
             remarks: assumptions(program, &question),
+            lacks_routes: false,
         },
     };
     let is_local = probe.host_addresses.contains(&probe.network.destination_ip());
@@ -257,20 +289,13 @@ fn host_has_copy(program: &Program, probe: &Probe) -> bool {
 
 /// Remarks on what a question leaves open.
 fn assumptions(program: &Program, question: &Question<'_>) -> Vec<&'static str> {
-    let Question { probe, ways, .. } = question;
+    let probe = question.probe;
     let mut remarks = Vec::new();
     if probe.state.is_none() && !probe.reply {
         remarks.push("no `state` was given: the one shown is assumed");
     }
     if probe.input.is_none() {
         remarks.push("without `in`, rules that ask for the input interface do not match");
-    }
-    let needs_routes = program.ruleset().needs().any(|(_, need)| need == Need::Routes);
-    if needs_routes && ways.routes(&probe.network, probe.mark, None).is_none() {
-        remarks.push(
-            "without a running router nobody knows routes: rules that ask for them (`fib`, `rt`) do \
-             not match",
-        );
     }
     if program.ruleset().asks_for_cpu() {
         remarks.push("no worker judges a question: rules that ask for its CPU do not match");
@@ -328,6 +353,7 @@ impl Walker<'_> {
         // The output is not known before the route is.
         let output = self.walk.output.as_deref().filter(|_| hook >= Hook::Forward);
         let routes = self.ways.routes(&self.network, self.mark, output);
+        let no_routes = NoRoutes::default();
         let view = PacketView {
             frame: &self.frame,
             network: &self.network,
@@ -337,7 +363,7 @@ impl Walker<'_> {
             output: name(output),
             mark: self.mark,
             priority: self.priority,
-            routes: routes.as_deref(),
+            routes: Some(routes.as_deref().unwrap_or(&no_routes)),
             connection: match hook {
                 // To the kernel's rules, a packet before tracking is invalid.
                 Hook::Untracked => Connection { state: CtState::Invalid, known: None },
@@ -348,6 +374,12 @@ impl Walker<'_> {
         let tell = &mut |step| steps.push(step);
         let outcome = explain(self.program, hook, &view, self.state, self.now, tell);
         self.take(&outcome);
+        if no_routes.asked.get() && !std::mem::replace(&mut self.walk.lacks_routes, true) {
+            self.walk.remarks.push(
+                "without a running router nobody knows routes: rules that ask for them (`fib`, `rt`) \
+                 do not match",
+            );
+        }
         if outcome.decided_by.is_some() {
             self.walk.hooks.push(HookWalk { hook, steps, outcome });
         }

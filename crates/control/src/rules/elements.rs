@@ -1,9 +1,12 @@
 //! Changes of sets while a ruleset runs.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use engine::{ChangeElementsError, Gateway, LoadRulesError, PrepareRulesError};
 use ruleset::{
-    Contents, Document, ElementChange, ElementProblem, NamedElements, Set, SetId, listing,
+    Contents, Document, DocumentError, ElementChange, ElementProblem, NamedElements, Set, SetId,
+    listing,
 };
 
 use super::{RuleBook, live};
@@ -91,23 +94,48 @@ fn wrong(problems: Vec<ElementProblem>) -> Refused {
 }
 
 impl RuleBook {
-    /// The ruleset as it was loaded; `None` if its elements have not changed since.
-    pub(super) fn as_loaded(&self) -> Option<Self> {
-        let loaded = self.origin.as_ref()?.text().clone();
-        let book = Self::read(loaded, self.import, self.options.seed).ok()?;
-        Some(Self { file: self.file.clone(), ..book })
+    /// The ruleset with the elements that its sets have now; `None` if it has them already.
+    ///
+    /// # Errors
+    /// The text says why they are not known or too much.
+    pub(super) fn with_current_elements(&self, gateway: &Gateway) -> Result<Option<Self>, String> {
+        let view = gateway.rules().map_err(|error| error.to_string())?;
+        let Some(view) = view else { return Ok(None) };
+        let document = listing::with_live_elements(&self.document, &self.program(), &live(&view));
+        self.with_other(document)
+    }
+
+    /// The ruleset when its timed elements are closer to their end by `age`; `None` if it has none.
+    ///
+    /// # Errors
+    /// The text says why it can not be read again.
+    pub(super) fn with_age(&self, age: Duration) -> Result<Option<Self>, String> {
+        self.with_other(listing::with_age(&self.document, &self.ruleset, age))
+    }
+
+    fn with_other(
+        &self,
+        document: Result<Option<Document<Vec<u8>>>, DocumentError>,
+    ) -> Result<Option<Self>, String> {
+        let document = document.map_err(|error| error.to_string())?;
+        document.map(|document| self.with_document(&document)).transpose()
     }
 
     /// The ruleset with other elements in a set.
     fn with(&self, contents: &Contents) -> Result<Self, Refused> {
-        let refused = |what: String| Refused::bad_request("elements", what, CORRECT);
-        let document =
-            contents.put_into(&self.document).map_err(|error| refused(error.to_string()))?;
-        let text = document.text().clone();
-        let book = Self::read(text, self.import, self.options.seed);
-        let book = book.map_err(|error| refused(error.to_string()))?;
+        let document = contents.put_into(&self.document).map_err(|error| error.to_string());
+        let book = document.and_then(|document| self.with_document(&document));
+        book.map_err(|what| Refused::bad_request("elements", what, CORRECT))
+    }
+
+    /// The ruleset with a document that differs in elements only.
+    fn with_document(&self, document: &Document<Vec<u8>>) -> Result<Self, String> {
+        let book = Self::read(document.text().clone(), self.import, self.options.seed);
+        let book = book.map_err(|error| error.to_string())?;
         let origin = Some(self.origin.clone().unwrap_or_else(|| self.document.clone()));
-        Ok(Self { file: self.file.clone(), origin, ..book })
+        // Elements do not change the form of a table.
+        let (file, of_iptables) = (self.file.clone(), self.of_iptables.clone());
+        Ok(Self { file, origin, of_iptables, ..book })
     }
 }
 

@@ -8,8 +8,8 @@ use ruleset::listing::{Live, rule_with_live};
 use ruleset::probe::Probe;
 use ruleset::{
     ChainId, Connection, CtState, Decision, Fate, Hook, HookWalk, Known, NatKind, NatRequest,
-    Outcome, PacketView, Program, Question, RuleId, RuleState, Step, Walk, consult, listing,
-    name_bits, walk,
+    Outcome, PacketView, Problem, Program, Question, RuleId, RuleState, Severity, Step, Walk,
+    consult, listing, name_bits, walk,
 };
 use serde_json::Value;
 use wire::{Carried, Family, Summary, carried};
@@ -55,6 +55,7 @@ impl RuleBook {
         let inside = Self::inside(program, probe, walk.output.as_ref(), state, now);
         let live = live.map(|live| (program, live));
         let family = probe.network.family;
+        let remarks = walk.remarks.iter().copied();
         Explanation {
             schema: SCHEMA,
             packet: Summary { frame: &probe.frame }.to_string(),
@@ -63,9 +64,31 @@ impl RuleBook {
             state: CtState::name(tracked.state()).to_owned(),
             stages: walk.hooks.iter().map(|it| self.hook(live, it, family)).collect(),
             verdict: verdict(walk.fate).to_owned(),
-            outcome: self.outcome(&walk),
-            remarks: walk.remarks.iter().map(|&it| it.to_owned()).chain(inside).collect(),
+            outcome: match walk.lacks_routes {
+                true => format!("{}; A GUESS, since a rule asks for routes", self.outcome(&walk)),
+                false => self.outcome(&walk),
+            },
+            is_guess: walk.lacks_routes,
+            remarks: remarks
+                .map(str::to_owned)
+                .chain(inside)
+                .chain(self.left_out_remark())
+                .collect(),
         }
+    }
+
+    /// A remark about the objects that are left out as not supported.
+    fn left_out_remark(&self) -> Option<String> {
+        let is_left_out = |it: &&Problem| it.severity == Severity::Unsupported;
+        let first = self.problems.listed().iter().find(is_left_out)?;
+        let place = &first.place;
+        let all = match self.left_out().len() {
+            1 => format!("without {place}, which is"),
+            many => {
+                format!("without {many} objects of the ruleset, of which {place} is one; they are")
+            }
+        };
+        Some(format!("the verdict is {all} not supported and left out"))
     }
 
     /// The verdict of a gateway that judges the inside of tunnels about the inner packet.

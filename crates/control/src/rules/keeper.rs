@@ -16,6 +16,12 @@ pub(crate) trait RuleTarget {
     /// # Errors
     /// [`LoadRulesError`]: the previous ruleset stays.
     fn apply(&self, ruleset: Option<&ValidRuleset>) -> Result<(), LoadRulesError>;
+
+    /// The running ruleset with the elements that its sets have now; `None` if it has them already.
+    ///
+    /// # Errors
+    /// The text says why they are not known.
+    fn with_current_elements(&self, running: &RuleBook) -> Result<Option<RuleBook>, String>;
 }
 
 impl RuleTarget for Gateway {
@@ -25,6 +31,10 @@ impl RuleTarget for Gateway {
             None => self.unload_rules(),
         }
         .map(drop)
+    }
+
+    fn with_current_elements(&self, running: &RuleBook) -> Result<Option<RuleBook>, String> {
+        running.with_current_elements(self)
     }
 }
 
@@ -52,8 +62,22 @@ pub(crate) type Active = (Option<Arc<RuleBook>>, Option<Duration>);
 #[derive(Debug)]
 struct Trial {
     number: u64,
+    /// The ruleset before, with the elements that its sets had when the trial began.
     before: Option<Arc<RuleBook>>,
+    begun: Instant,
     ends: Instant,
+}
+
+impl Trial {
+    /// The ruleset before, as it is now.
+    fn before(&self) -> Option<Arc<RuleBook>> {
+        let before = self.before.clone()?;
+        let aged = before.with_age(self.begun.elapsed()).unwrap_or_else(|error| {
+            tracing::warn!("elements of the ruleset before stay as long as at first: {error}");
+            None
+        });
+        Some(aged.map_or(before, Arc::new))
+    }
 }
 
 /// The reasons why a ruleset was not loaded.
@@ -123,15 +147,23 @@ impl Keeper {
         if let Some(trial) = &kept.trial {
             return Err(TryError::Waits(trial.ends.saturating_duration_since(now)));
         }
+        // The rules that follow know nothing of these elements.
+        let current = kept.active.as_ref().filter(|_| confirm.is_some()).and_then(|running| {
+            target.with_current_elements(running).unwrap_or_else(|error| {
+                tracing::warn!(
+                    "elements that packets have added are lost if the trial fails: {error}"
+                );
+                None
+            })
+        });
         target.apply(Some(book.ruleset()))?;
         let before = kept.active.replace(Arc::new(book));
         self.tell(&kept);
         let Some(confirm) = confirm else { return Ok(None) };
-        // Its sets would begin again as in its file.
-        let before = before.map(|before| before.as_loaded().map_or(before, Arc::new));
+        let before = current.map(Arc::new).or(before);
         kept.trials += 1;
         let number = kept.trials;
-        kept.trial = Some(Trial { number, before, ends: now + confirm });
+        kept.trial = Some(Trial { number, before, begun: now, ends: now + confirm });
         Ok(Some(number))
     }
 
@@ -170,8 +202,10 @@ impl Keeper {
         let mut kept = self.lock();
         let is_meant = |trial: &&Trial| number.is_none_or(|number| trial.number == number);
         let Some(trial) = kept.trial.as_ref().filter(is_meant) else { return Ok(false) };
-        target.apply(trial.before.as_ref().map(|book| book.ruleset()))?;
-        kept.active = kept.trial.take().and_then(|trial| trial.before);
+        let before = trial.before();
+        target.apply(before.as_ref().map(|book| book.ruleset()))?;
+        kept.active = before;
+        kept.trial = None;
         self.tell(&kept);
         Ok(true)
     }

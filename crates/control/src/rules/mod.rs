@@ -3,12 +3,14 @@
 mod elements;
 mod explain;
 mod host_rules;
+mod iptables_tables;
 mod keeper;
 mod memory;
 mod now;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use axum::body::Bytes;
 use engine::{Mode, check_rules};
@@ -22,6 +24,7 @@ use crate::SCHEMA;
 use crate::schema::{RuleProblem, RulesReport, RulesSummary};
 
 pub use self::host_rules::{HostRule, KernelLook};
+pub use self::iptables_tables::iptables_warning;
 pub use self::memory::check_memory;
 
 pub(crate) use self::elements::{change_elements, with_kept};
@@ -30,6 +33,11 @@ pub(crate) use self::now::{explain_now, live};
 
 /// Rules that have to see every packet of a flow which a report lists at most.
 const MOST_PER_PACKET: usize = 1000;
+
+/// The warning about a ruleset whose chains see no forwarded packets, such as that of a host that
+/// forwards nothing: it opens a gateway wide.
+pub const EVERYTHING_PASSES: &str = "none of its chains judges packets that are forwarded: ALL OF THEM \
+                                     PASS, also those that are invalid to tracking";
 
 /// The way to turn text in nft's own syntax into JSON.
 const FROM_TEXT: &str = "this is a ruleset in nft's own syntax, where JSON is needed: `stateway rules \
@@ -66,6 +74,8 @@ pub struct RuleBook {
     problems: Problems,
     /// The document as it was loaded, if elements have changed or were kept since.
     origin: Option<Document<Bytes>>,
+    /// The warning about tables of iptables, once somebody has asked for it.
+    of_iptables: OnceLock<Option<String>>,
 }
 
 /// The reason why a ruleset may not be loaded, in one line.
@@ -99,8 +109,8 @@ impl RuleBook {
     ) -> Result<Self, RulesRefused> {
         let refused = |what: String| {
             let place = Location::default();
-            let (severity, path, effect) = (Severity::Invalid, String::new(), None);
-            let problem = Problem { severity, place, path, what, effect };
+            let (severity, path) = (Severity::Invalid, String::new());
+            let problem = Problem { severity, place, path, what, effect: None, position: None };
             let problems = vec![RuleProblem::new(&problem, None)];
             RulesRefused { report: RulesReport::refusing(problems, 1, 0).into() }
         };
@@ -134,7 +144,8 @@ impl RuleBook {
         let options = CompileOptions { index: false, seed };
         Program::compile(ruleset.clone(), options)
             .map_err(|error: CompileError| refused(error.to_string()))?;
-        Ok(Self { file: None, document, ruleset, options, import, problems, origin: None })
+        let (file, origin, of_iptables) = (None, None, OnceLock::new());
+        Ok(Self { file, document, ruleset, options, import, problems, origin, of_iptables })
     }
 
     /// The same ruleset, as the one of a file that a configuration names.
@@ -190,10 +201,16 @@ impl RuleBook {
                 path: String::new(),
                 what: why.to_string(),
                 effect: None,
+                position: None,
             })
         };
         let notes: Vec<_> = rules.into_iter().take(MOST_PER_PACKET).filter_map(note).collect();
         problems_of(&self.document, &notes)
+    }
+
+    /// Its parts that are left out as not supported, by the position of its object in the document.
+    pub fn left_out(&self) -> BTreeMap<usize, String> {
+        self.problems.left_out()
     }
 
     /// The parts of it that a gateway in this mode does not support; empty if it can load the
@@ -205,6 +222,14 @@ impl RuleBook {
     /// True if no packet on its way through a gateway meets a chain of it.
     pub fn passes_everything(&self) -> bool {
         self.ruleset.chains().iter().all(|chain| chain.base.is_none())
+    }
+
+    /// Warnings about what it says, in words for people.
+    pub fn warnings(&self) -> Vec<String> {
+        let passes =
+            self.passes_everything().then(|| format!("of the ruleset {EVERYTHING_PASSES}"));
+        let of_iptables = self.of_iptables.get_or_init(|| iptables_warning(self.document.text()));
+        passes.into_iter().chain(of_iptables.clone()).collect()
     }
 
     /// Interfaces that rules name and that are not `present`. Such rules match nothing.

@@ -143,6 +143,9 @@ pub struct Explanation {
     pub verdict: String,
     /// The verdict in a sentence.
     pub outcome: String,
+    /// True if another verdict is possible, because a rule asks for routes and nobody here knows them.
+    #[serde(default)]
+    pub is_guess: bool,
     /// Assumptions and notes.
     pub remarks: Vec<String>,
 }

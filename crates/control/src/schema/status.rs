@@ -69,6 +69,10 @@ pub struct RulesStatus {
     pub confirm_s: Option<u64>,
     /// Number of its rules.
     pub rules: usize,
+    /// Rules, tables and other objects of which it is without some or all, because that is not
+    /// supported.
+    #[serde(default)]
+    pub left_out: usize,
     /// Chains about the host's own traffic, which only its kernel can run.
     #[serde(default)]
     pub kernels_chains: Vec<HostRule>,
@@ -224,6 +228,7 @@ impl RulesStatus {
             age_s: status.age.as_secs(),
             confirm_s: left.map(|left| left.as_secs()),
             rules: book.ruleset().rules().len(),
+            left_out: book.left_out().len(),
             kernels_chains,
         }
     }

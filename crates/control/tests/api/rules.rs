@@ -109,6 +109,31 @@ fn counters_and_quotas_that_are_reset_begin_at_zero_and_again() {
 }
 
 #[test]
+fn a_rule_that_has_refused_a_packet_is_named_after_it_has_gone() {
+    let mut running = Running::start();
+    load(&running, "", dropping(53)).unwrap();
+    running.send_flows(1);
+    let why = |running: &Running| {
+        let begin = Instant::now();
+        loop {
+            let drops: RecentDrops = running.client.get("/v1/drops/recent").unwrap();
+            if let Some(dropped) = drops.packets.into_iter().next() {
+                return dropped.why;
+            }
+            assert!(begin.elapsed() < PATIENCE);
+        }
+    };
+    assert_eq!(why(&running), "inet t chain f rule handle 5 refuses it");
+    // Its number would be that of another rule.
+    for _ in 0..2 {
+        load(&running, "", dropping(54)).unwrap();
+        let expected = "inet t chain f rule handle 5 refuses it, in rules that are gone now";
+        assert_eq!(why(&running), expected);
+    }
+    running.stop();
+}
+
+#[test]
 fn wrong_requests_about_rules_change_nothing() {
     let running = Running::start();
     load(&running, "", dropping(53)).unwrap();
@@ -187,7 +212,24 @@ fn the_status_tells_which_rules_run() {
     assert!(rules.confirm_s.is_some_and(|left| left > 500) && rules.age_s < 60);
     running.client.post::<Done>("/v1/rules/rollback", &()).unwrap();
     let rules = status().rules.unwrap();
-    assert_eq!((rules.revision, rules.confirm_s), (3, None));
+    assert_eq!((rules.revision, rules.confirm_s, rules.left_out), (3, None, 0));
+    let mut document: Value = serde_json::from_slice(&dropping(53)).unwrap();
+    document["nftables"][4]["rule"]["expr"] = json!([{"queue": null}]);
+    load(&running, "?allow_unsupported=true", document.to_string().into_bytes()).unwrap();
+    assert_eq!((status().rules.unwrap().left_out, status().warnings), (1, vec![]));
+    let listed = active(&running).ruleset.unwrap();
+    let marks = |at: usize| listed["nftables"][at]["rule"]["left_out"].is_string();
+    assert!(marks(4) && !marks(3), "{listed}");
+    load(&running, "", br#"{"nftables": []}"#.to_vec()).unwrap();
+    assert!(status().warnings[0].contains("ALL OF THEM PASS"), "{:?}", status().warnings);
+    let of_iptables = json!({"nftables": [
+        {"table": {"family": "ip", "name": "filter", "handle": 1}},
+        {"chain": {"family": "ip", "table": "filter", "name": "FORWARD", "handle": 2,
+            "type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}},
+        {"rule": {"family": "ip", "table": "filter", "chain": "FORWARD", "handle": 3,
+            "expr": [{"counter": {"packets": 0, "bytes": 0}}, {"drop": null}]}}]});
+    load(&running, "", of_iptables.to_string().into_bytes()).unwrap();
+    assert!(status().warnings[0].contains("(table ip filter)"), "{:?}", status().warnings);
     running.stop();
 }
 
@@ -208,6 +250,38 @@ fn a_ruleset_on_trial_goes_by_itself() {
     assert!(active(&running).confirm_s.is_none());
     // A trial does not keep the gateway from stopping.
     load(&running, "?confirm_s=600", dropping(55)).unwrap();
+    running.stop();
+}
+
+#[test]
+fn a_trial_that_ends_gives_back_the_elements_that_there_were() {
+    let running = Running::start();
+    let mut document: Value = serde_json::from_slice(&dropping(53)).unwrap();
+    let objects = document["nftables"].as_array_mut().unwrap();
+    objects.push(json!({"set": {"family": "inet", "table": "t", "name": "banned", "handle": 9,
+        "type": "ipv4_addr", "flags": ["timeout"], "elem": ["192.0.2.1", "192.0.2.2"]}}));
+    let whole = document.to_string().into_bytes();
+    load(&running, "", whole.clone()).unwrap();
+    let change = |set: &str, change: &str, element: Value| {
+        let [family, table, set, change] = ["inet", "t", set, change].map(str::to_owned);
+        let change = ChangeElements { family, table, set, change, elements: vec![element] };
+        let _: Done = running.client.post("/v1/rules/elements", &change).unwrap();
+    };
+    let timed = |address: &str, left: u64| json!({"elem": {"val": address, "timeout": 100, "expires": left}});
+    change("banned", "add", timed("192.0.2.3", 50));
+    change("banned", "add", timed("192.0.2.4", 1));
+    change("banned", "delete", json!("192.0.2.2"));
+    change("seen", "add", json!("192.0.2.5"));
+    load(&running, "?confirm_s=600", whole).unwrap();
+    // One ends while the trial lasts.
+    std::thread::sleep(Duration::from_millis(1200));
+    running.client.post::<Done>("/v1/rules/rollback", &()).unwrap();
+    let listed = active(&running).ruleset.unwrap();
+    let elements = |at: usize| listed["nftables"][at]["set"]["elem"].clone();
+    assert_eq!(elements(2), json!(["192.0.2.5"]));
+    let left = elements(5)[1]["elem"]["expires"].as_u64().unwrap();
+    assert!((1..50).contains(&left), "{left}");
+    assert_eq!(elements(5), json!(["192.0.2.1", timed("192.0.2.3", left)]));
     running.stop();
 }
 

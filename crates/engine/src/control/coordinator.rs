@@ -33,6 +33,7 @@ use crate::egress::outputs::Sent;
 use crate::egress::resolver::Resolver;
 use crate::egress::routing::Routing;
 use crate::path::TimeSource;
+use crate::path::drop_cause::DropCause;
 use crate::path::events::{EventSender, EventStream, Subscription};
 use crate::path::host_questions::HostAsker;
 use crate::path::recent_drops::Inherited;
@@ -77,6 +78,8 @@ pub struct Coordinator {
     pub retired_sent: Vec<Sent>,
     /// The last packets that removed workers dropped.
     pub inherited_drops: Inherited,
+    /// The names of the former rules behind drops that are still remembered.
+    pub former_deciders: Vec<(DropCause, String)>,
     /// Completed bucket moves.
     pub moves: u64,
     workers: Vec<WorkerHandle>,
@@ -159,6 +162,7 @@ impl Coordinator {
             retired: Counters::default(),
             retired_sent: vec![Sent::default(); ports.len()],
             inherited_drops: Inherited::default(),
+            former_deciders: Vec::new(),
             moves: 0,
             workers: Vec::new(),
             subscriptions: Vec::new(),

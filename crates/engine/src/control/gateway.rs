@@ -455,7 +455,7 @@ impl Coordinator {
                 age,
                 length: dropped.length,
                 why: dropped.why,
-                refused_by: self.rules.as_ref().and_then(|rules| rules.tell(&dropped.why)),
+                refused_by: self.decider(&dropped.why),
                 summary: Summary { frame: &dropped.bytes() }.to_string(),
             };
         Ok(found.into_iter().map(dropped_packet).collect())

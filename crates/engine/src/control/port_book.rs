@@ -182,10 +182,20 @@ impl PortBook {
         self.news
     }
 
-    /// The interfaces that something else has taken over, in words for people.
-    pub fn taken_over(&self) -> Vec<String> {
-        let text = |entry: &Entry| Some(taken_over(&entry.name, entry.look.master.as_ref()?));
-        self.ports.iter().filter_map(text).collect()
+    /// The interfaces that something else has taken over and those that have another name now, in
+    /// words for people.
+    pub fn troubles(&self) -> Vec<String> {
+        let taken = |entry: &Entry| Some(taken_over(&entry.name, entry.look.master.as_ref()?));
+        let renamed = |Entry { setup: PortSetup { name: first, .. }, name, .. }: &Entry| {
+            (name != first).then(|| {
+                format!(
+                    "interface {first} has another name now, {name}, by which rules know it: change \
+                     the configuration and the rules, or name it back with `ip link set {name} name \
+                     {first}`"
+                )
+            })
+        };
+        self.ports.iter().flat_map(|entry| taken(entry).into_iter().chain(renamed(entry))).collect()
     }
 
     /// Notes that all changes were passed on.

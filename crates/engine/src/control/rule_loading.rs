@@ -145,18 +145,19 @@ impl Gateway {
 
     /// Tells why not everything is as the rules say, in words for people: workers that still judge
     /// by the rules before, a host that gets fewer or more packets than the rules leave to it, and
-    /// rules whose packets it may get because they can not be described.
+    /// rules whose packets it may get because they can not be described. Interfaces that have another
+    /// name now are told as well.
     pub fn rule_troubles(&self) -> Vec<String> {
-        let (exchange, guard_failure, guard, taken_over, rules) = {
+        let (exchange, guard_failure, guard, of_ports, rules) = {
             let coordinator = self.shared.lock();
             let (exchange, guard) = (&coordinator.rule_exchange, &coordinator.config.host_guard);
-            let taken_over = coordinator.ports.taken_over();
+            let of_ports = coordinator.ports.troubles();
             let (guard_failure, rules) = (&coordinator.guard_failure, coordinator.rules.clone());
-            (exchange.trouble(), guard_failure.clone(), guard.clone(), taken_over, rules)
+            (exchange.trouble(), guard_failure.clone(), guard.clone(), of_ports, rules)
         };
         let of_host = guard_failure.or_else(|| guard?.trouble());
         let of_rules = rules.iter().flat_map(|rules| rules.warnings());
-        exchange.into_iter().chain(of_host).chain(taken_over).chain(of_rules).collect()
+        exchange.into_iter().chain(of_host).chain(of_ports).chain(of_rules).collect()
     }
 
     /// The rules and their counts; `None` if there are no rules.
@@ -322,9 +323,43 @@ impl Coordinator {
                 tracing::error!("{trouble}");
                 self.rule_exchange.hangs = true;
             }
-            None => self.give_host_its_share(),
+            None => {
+                self.give_host_its_share();
+                if let Some(before) = before {
+                    self.remember_deciders(&before);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Remembers the names of what has refused packets in the rules `before`, for as long as these
+    /// packets are remembered. Their numbers say nothing once the rules are gone.
+    fn remember_deciders(&mut self, before: &Rules) {
+        let kept = self.inherited_drops.kept().iter();
+        let mut causes: Vec<DropCause> = kept.map(|(_, dropped)| dropped.why).collect();
+        for worker in (0..).map(WorkerId) {
+            match self.ask_worker(worker, Question::RecentDrops) {
+                None => break,
+                Some(Ok(dropped)) => causes.extend(dropped.iter().map(|(_, dropped)| dropped.why)),
+                Some(Err(Unresponsive(_))) => {}
+            }
+        }
+        self.former_deciders.retain(|(cause, _)| causes.contains(cause));
+        for cause in causes {
+            if let Some(text) = before.tell(&cause)
+                && self.former_deciders.iter().all(|(known, _)| *known != cause)
+            {
+                self.former_deciders.push((cause, format!("{text}, in rules that are gone now")));
+            }
+        }
+    }
+
+    /// The rule or policy that refused a packet, by its place in the rules of then.
+    pub fn decider(&self, why: &DropCause) -> Option<String> {
+        let now = self.rules.as_ref().and_then(|rules| rules.tell(why));
+        let former = || self.former_deciders.iter().find(|(cause, _)| cause == why);
+        now.or_else(|| former().map(|(_, text)| text.clone()))
     }
 
     /// Prepares the gateway for rules, in the steps that can fail.

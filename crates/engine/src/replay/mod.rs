@@ -222,7 +222,8 @@ pub fn replay(
         lockstep.play(frame);
         let now_ns = lockstep.clock.now();
         report.span_ns = now_ns - *first.get_or_insert(now_ns);
-        let dropped = lockstep.tell_dropped(before.map(|classes| (number, classes)), tell);
+        let played = Played { number, classes: before, cut: input.length_before_cut() };
+        let dropped = lockstep.tell_dropped(played, tell);
         lockstep.take_captured(&mut passed);
         report.passed += passed.len() as u64;
         let comment = before.map(|before| lockstep.tell_passed(&passed, before, tell));
@@ -245,7 +246,7 @@ pub fn replay(
     let Taken { truncated, mended, foreign, .. } = input.taken().clone();
     (report.truncated, report.mended, report.foreign) = (truncated, mended, foreign);
     report.counters = lockstep.finish(&mut report);
-    lockstep.tell_dropped(None, tell);
+    lockstep.tell_dropped(Played::default(), tell);
     tell(Seen::Packets(report.packets));
     if let Some(output) = output {
         report.note_output(output.finish());
@@ -272,6 +273,17 @@ fn trust_checksum(frame: &mut Frame) {
     if frame.offload.checksum != Checksum::Cut {
         frame.offload.checksum = Checksum::Verified;
     }
+}
+
+/// The packet that was played last; none with the number 0.
+#[derive(Clone, Copy, Default)]
+struct Played {
+    /// Its number, from 1.
+    number: u64,
+    /// The classes before it, if fates are to be told.
+    classes: Option<Classes>,
+    /// Its length, bytes, if the capture has only a part of it.
+    cut: Option<u32>,
 }
 
 /// Workers that take turns on one thread.
@@ -462,13 +474,8 @@ impl Lockstep {
         });
     }
 
-    /// Reports the packets that were dropped since the last call; returns their numbers. `played`
-    /// is the number of the last packet, and the classes before it, if fates are to be told.
-    fn tell_dropped(
-        &mut self,
-        played: Option<(u64, Classes)>,
-        tell: &mut dyn FnMut(Seen),
-    ) -> Vec<u64> {
+    /// Reports the packets that were dropped since the last call; returns their numbers.
+    fn tell_dropped(&mut self, played: Played, tell: &mut dyn FnMut(Seen)) -> Vec<u64> {
         if !self.workers.iter().any(|worker| worker.path.has_drops()) {
             return Vec::new();
         }
@@ -476,9 +483,10 @@ impl Lockstep {
         let drops: Vec<_> = self.workers.iter_mut().flat_map(take).collect();
         for dropped in &drops {
             let bytes = dropped.bytes();
-            // The classes say nothing of fragments that have waited too long.
-            let before =
-                played.map(|(number, classes)| (number == dropped.sequence).then_some(classes));
+            // The last packet says nothing of fragments that have waited too long.
+            let is_last = played.number == dropped.sequence;
+            let before = played.classes.map(|classes| is_last.then_some(classes));
+            let cut = played.cut.filter(|_| is_last);
             let fate = before.map(|before| self.fate(before, [(dropped.port, &bytes[..])]));
             tell(Seen::Dropped {
                 number: dropped.sequence,
@@ -486,7 +494,7 @@ impl Lockstep {
                 vlan: dropped.vlan,
                 length: dropped.length,
                 why: dropped.why,
-                refused_by: self.refused_by(&dropped.why, &bytes),
+                refused_by: self.refused_by(&dropped.why, &bytes, cut),
                 fate: fate.unwrap_or_default(),
                 summary: Summary { frame: &bytes }.to_string(),
             });
@@ -494,8 +502,9 @@ impl Lockstep {
         drops.iter().map(|dropped| dropped.sequence).collect()
     }
 
-    /// The rule or policy that refused a packet, or the check that its headers failed.
-    fn refused_by(&self, why: &DropCause, packet: &[u8]) -> Option<String> {
+    /// The rule or policy that refused a packet, or the check that its headers failed. `cut` is its
+    /// length if the capture has only a part of it.
+    fn refused_by(&self, why: &DropCause, packet: &[u8], cut: Option<u32>) -> Option<String> {
         let rules = self.rules.as_ref();
         rules.and_then(|rules| rules.tell(why)).or_else(|| match why.reason() {
             DropReason::MalformedLink
@@ -507,7 +516,15 @@ impl Lockstep {
             | DropReason::MalformedIcmp
             | DropReason::MalformedSctp
             | DropReason::MalformedDccp
-            | DropReason::MalformedGre => wire::fault(packet),
+            | DropReason::MalformedGre => {
+                let fault = wire::fault(packet);
+                let Some(length) = cut else { return fault };
+                let fault = fault.unwrap_or_else(|| why.to_string());
+                Some(format!(
+                    "{fault}; the capture has cut off the rest of its {length} bytes: capture with a \
+                     longer snap length"
+                ))
+            }
             _ => None,
         })
     }

@@ -154,6 +154,12 @@ impl ReadAhead {
         &self.taken
     }
 
+    /// The length of the packet that was taken last, bytes, if the capture has only a part of it.
+    pub fn length_before_cut(&self) -> Option<u32> {
+        let packet = self.batch.packets.get(self.next.checked_sub(1)?)?;
+        packet.is_truncated.then_some(packet.original_length)
+    }
+
     /// The packet that was taken last, as it was captured.
     pub fn captured(&self) -> Option<CapturedPacket<'_>> {
         let packet = self.batch.packets.get(self.next.checked_sub(1)?)?;

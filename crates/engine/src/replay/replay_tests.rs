@@ -250,8 +250,19 @@ fn packets_that_the_capture_has_cut_are_judged_by_their_headers() {
         }
     }
     // Where a header is cut, nobody guesses the rest.
-    let (report, _) = play(&cut_capture(directory.path(), 53, &frames), &config(), with_workers(1));
+    let path = cut_capture(directory.path(), 53, &frames);
+    let mut why = None;
+    let mut tell = |seen| {
+        if let Seen::Dropped { number: 1, refused_by, .. } = seen {
+            why = refused_by;
+        }
+    };
+    let input = CaptureReader::open(&path, PortId(0)).unwrap();
+    let report = replay(input, None, &config(), with_workers(1), &mut tell).unwrap();
     assert_eq!(report.counters.dropped(flow::DropReason::MalformedIpv4), 500);
+    let why = why.unwrap();
+    let expected = format!("the capture has cut off the rest of its {} bytes", frames[0].len());
+    assert!(why.contains(&expected), "{why}");
 }
 
 #[test]

@@ -64,6 +64,52 @@ impl Merging {
         true
     }
 
+    /// Adds an element of another set, unless these hold all of it. It joins with ranges as an element
+    /// that is [added](Self::add) does. Where some end and others do not, those that are here stay as
+    /// they are, and get what is missing beside them. False if nothing is missing.
+    pub fn keep(&mut self, element: Listed) -> bool {
+        if element.key.is_empty() {
+            let is_new = self.catch_all.is_none();
+            self.catch_all.get_or_insert(element);
+            return is_new;
+        }
+        let kept = of(&element);
+        let touched: Vec<(Interval, bool)> = self
+            .elements
+            .range(..=kept.high.saturating_add(1))
+            .rev()
+            .map(|(_, known)| (of(known), ends(known)))
+            .take_while(|(known, _)| known.high >= kept.low.saturating_sub(1))
+            .collect();
+        if touched.iter().any(|(known, _)| known.low <= kept.low && kept.high <= known.high) {
+            return false;
+        }
+        if touched.iter().all(|(_, known)| !known) && !ends(&element) {
+            return self.add(element);
+        }
+        // From the highest on, so the rest lies below.
+        let mut rest = Some(kept);
+        for (known, _) in touched {
+            let Some(Interval { low, high }) = rest else { break };
+            if known.low > high || known.high < low {
+                continue;
+            }
+            self.put_part(&element, known.high.checked_add(1).map(|low| Interval { low, high }));
+            rest = known.low.checked_sub(1).map(|high| Interval { low, high });
+            rest = rest.filter(|rest| rest.low <= rest.high);
+        }
+        self.put_part(&element, rest);
+        true
+    }
+
+    /// Puts a part of an element among the others, if there is such a part.
+    fn put_part(&mut self, element: &Listed, part: Option<Interval>) {
+        if let Some(part) = part.filter(|part| part.low <= part.high) {
+            let value = self.with_key(element.value.clone(), part);
+            self.elements.insert(part.low, Listed { key: vec![part], value });
+        }
+    }
+
     /// Deletes an element, or a part of one. False if none has all of it.
     pub fn cut(&mut self, element: &Listed) -> bool {
         if element.key.is_empty() {
@@ -124,6 +170,11 @@ pub(super) fn merges(kind: &str, fields: &serde_json::Map<String, Value>, types:
     // The names of interfaces have no order in which people would write a range.
     let has_ranges = matches!(types, [kind] if !matches!(kind, Kind::Interface | Kind::Time));
     kind == "set" && has_ranges && fields.get("auto-merge").and_then(Value::as_bool) == Some(true)
+}
+
+/// True if an element ends some time.
+fn ends(element: &Listed) -> bool {
+    ["timeout", "expires"].iter().any(|name| property(&element.value, name).is_some())
 }
 
 /// The one part of a key.

@@ -3,8 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
+use serde_json::Value;
 use serde_json::value::RawValue;
+
+use super::OBJECTS;
 
 /// The name of a field by which the parser marks a raw value. No document may use it.
 const RAW: &str = "$serde_json::private::RawValue";
@@ -69,6 +74,43 @@ impl<'t> Visitor<'t> for Checked {
 pub(crate) fn each_of<'t, V: Deserialize<'t>>(text: &'t [u8], call: impl FnMut(usize, V)) -> bool {
     let list = List { call, value: PhantomData };
     serde_json::Deserializer::from_slice(text).deserialize_seq(list).is_ok()
+}
+
+/// Calls `call` for each object of a ruleset in nft's JSON, in one pass; false if the text is no such
+/// ruleset, of which `call` may have seen a part.
+pub fn each_object(text: &[u8], call: impl FnMut(Value)) -> bool {
+    let mut parser = serde_json::Deserializer::from_slice(text);
+    parser.deserialize_map(Objects(call)).is_ok() && parser.end().is_ok()
+}
+
+struct Objects<F>(F);
+
+impl<'t, F: FnMut(Value)> Visitor<'t> for Objects<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a ruleset")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(mut self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(key) = fields.next_key::<String>()? {
+            if key == OBJECTS {
+                let call = |_, object| (self.0)(object);
+                fields.next_value_seed(List { call, value: PhantomData })?;
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'t, V: Deserialize<'t>, F: FnMut(usize, V)> DeserializeSeed<'t> for List<V, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'t>>(self, parser: D) -> Result<(), D::Error> {
+        parser.deserialize_seq(self)
+    }
 }
 
 struct List<V, F> {

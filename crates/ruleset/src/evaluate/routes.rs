@@ -11,6 +11,10 @@ use crate::hook::Hook;
 
 /// The routes of a gateway, which are looked up only where a rule asks.
 pub trait Routes {
+    /// False where nobody knows routes, so that rules which ask for them do not match.
+    fn are_known(&self) -> bool {
+        true
+    }
     /// The kind of an address, as rtnetlink numbers it (`RTN_UNICAST` and so on). If `on` names a
     /// link, an address of the host is one only on that link.
     fn address_type(&self, asked: &RouteQuestion) -> u8;
@@ -26,6 +30,11 @@ pub trait Routes {
     fn path_mtu(&self, network: &Network) -> Option<u32>;
 }
 
+/// The routes, if anybody knows them.
+fn known<'a>(view: &PacketView<'a>) -> Option<&'a dyn Routes> {
+    view.routes.filter(|routes| routes.are_known())
+}
+
 /// The next hop of a packet of a family.
 #[cold]
 pub(super) fn next_hop(family: Family, view: &PacketView<'_>) -> Option<u128> {
@@ -35,7 +44,7 @@ pub(super) fn next_hop(family: Family, view: &PacketView<'_>) -> Option<u128> {
     let destination = view.network.destination_ip();
     // A packet of IPv4 may go to a hop with an IPv6 address (RFC 8950), which the kernel does not
     // tell.
-    let next = view.routes?.next_hop()?;
+    let next = known(view)?.next_hop()?;
     let next = if next.is_ipv4() == destination.is_ipv4() { next } else { destination };
     Some(match next {
         IpAddr::V4(address) => address.to_bits().into(),
@@ -49,7 +58,7 @@ pub(super) fn next_hop(family: Family, view: &PacketView<'_>) -> Option<u128> {
 pub(super) fn route_segment_size(view: &PacketView<'_>) -> Option<u128> {
     /// Of routes that say nothing of use (RFC 9293 section 3.7.1).
     const DEFAULT: u32 = 536;
-    let mtu = view.routes?.path_mtu(view.network)?;
+    let mtu = known(view)?.path_mtu(view.network)?;
     let headers = if view.network.family == Family::V4 { 40 } else { 60 };
     let fits = headers < mtu && mtu <= u16::MAX.into();
     Some(if fits { mtu - headers } else { DEFAULT }.into())
@@ -101,7 +110,7 @@ pub(super) fn looked_up(
         on,
         arrives_by: is_back.then_some(Side::Output),
     };
-    let routes = view.routes?;
+    let routes = known(view)?;
     Some(match looked {
         Looked::AddressType => routes.address_type(&asked).into(),
         Looked::WayOut => routes.way_out(&asked),

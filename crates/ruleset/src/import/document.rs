@@ -60,7 +60,8 @@ impl<'a> Object<'a> {
     pub fn problem(&self, severity: Severity, path: &str, what: impl Into<String>) -> Problem {
         let (place, path) = (Location::clone(&self.place), path.to_owned());
         let place = Location { handle: self.handle, ..place };
-        Problem { severity, place, path, what: what.into(), effect: None }
+        let position = Some(self.position);
+        Problem { severity, place, path, what: what.into(), effect: None, position }
     }
 }
 
@@ -120,6 +121,7 @@ pub(crate) fn read<'a>(
         path,
         what,
         effect: None,
+        position: None,
     };
     if !document.has_objects() {
         let what = "the list `nftables` is missing: print the ruleset with `nft -j list ruleset`";

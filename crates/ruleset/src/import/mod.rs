@@ -93,7 +93,8 @@ pub fn import(document: &[u8], options: Options) -> Result<Imported, Refused> {
     let refused = |what: String| {
         let mut problems = Problems::default();
         let (severity, place) = (Severity::Invalid, Location::default());
-        problems.push(Problem { severity, place, path: String::new(), what, effect: None });
+        let (path, effect, position) = (String::new(), None, None);
+        problems.push(Problem { severity, place, path, what, effect, position });
         Refused { problems }
     };
     match Document::read(document) {
@@ -467,9 +468,9 @@ impl Import {
                 name: chain.name.clone(),
                 handle: rule.map_or(chain.handle, |rule| rule.handle),
             };
-            let path = String::new();
-            let severity = Severity::Invalid;
-            self.problems.push(Problem { severity, place, path, what, effect: None });
+            let (severity, path) = (Severity::Invalid, String::new());
+            let (effect, position) = (None, rule.map(|rule| rule.position));
+            self.problems.push(Problem { severity, place, path, what, effect, position });
         }
     }
 

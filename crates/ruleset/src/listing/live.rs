@@ -1,14 +1,15 @@
 //! A document with the counters and elements of now.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::value::json_of_key;
 use crate::compile::{Program, is_dynamic};
-use crate::document::Document;
+use crate::document::{Document, DocumentError};
 use crate::evaluate::{Counted, RuleState};
-use crate::model::{CounterId, Item, Quota, Rule, RuleId, SetId};
+use crate::model::{Bound, CounterId, Item, Part, Quota, Rule, RuleId, Set, SetId, ValidRuleset};
 
 /// The changes since a ruleset was loaded, of all workers together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,8 +65,65 @@ pub fn with_live(mut document: Value, program: &Program, live: &Live) -> Value {
             fields.insert("used".to_owned(), used(quota, number, live).into());
         }
     }
-    list_elements(objects, program, live, counts);
+    for (id, set) in ruleset.set_ids() {
+        if let Some(fields) = set.position.and_then(|at| fields(objects, at)) {
+            list_elements(fields, id, program, live);
+        }
+    }
     document
+}
+
+/// The document that a program was made from, with the elements that its sets have now; `None` if
+/// they have those of the document.
+///
+/// # Errors
+/// [`DocumentError`] if it is too long.
+pub fn with_live_elements(
+    document: &Document<impl AsRef<[u8]>>,
+    program: &Program,
+    live: &Live,
+) -> Result<Option<Document<Vec<u8>>>, DocumentError> {
+    with_sets(document, program.ruleset(), is_dynamic, |id, fields| {
+        list_elements(fields, id, program, live);
+    })
+}
+
+/// The document of a ruleset, as it is when `age` has passed; `None` if none of its elements ends.
+///
+/// # Errors
+/// [`DocumentError`] if it is too long.
+pub fn with_age(
+    document: &Document<impl AsRef<[u8]>>,
+    ruleset: &ValidRuleset,
+    age: Duration,
+) -> Result<Option<Document<Vec<u8>>>, DocumentError> {
+    with_sets(document, ruleset, |_| false, |_, fields| age_elements(fields, age))
+}
+
+/// A document in which `change` has changed each declared set that lists elements with an end, and
+/// each that `is_also` names; `None` if there are none.
+fn with_sets(
+    document: &Document<impl AsRef<[u8]>>,
+    ruleset: &ValidRuleset,
+    is_also: impl Fn(&Set) -> bool,
+    mut change: impl FnMut(SetId, &mut Map<String, Value>),
+) -> Result<Option<Document<Vec<u8>>>, DocumentError> {
+    const END: &[u8] = b"\"expires\"";
+    let mut objects = BTreeMap::new();
+    for (id, set) in ruleset.set_ids() {
+        let Some(position) = set.position else { continue };
+        // The ruleset does not know the elements of a set that no rule asks.
+        let has_end = |text: &[u8]| text.windows(END.len()).any(|part| part == END);
+        if !is_also(set) && !document.objects().nth(position).is_some_and(has_end) {
+            continue;
+        }
+        let Some(mut object) = document.object(position) else { continue };
+        if let Some(fields) = fields(std::slice::from_mut(&mut object), 0) {
+            change(id, fields);
+            objects.insert(position, object.to_string());
+        }
+    }
+    if objects.is_empty() { Ok(None) } else { document.with_objects(&objects).map(Some) }
 }
 
 /// A rule of the document that a program was made from, with the values of now: the object under
@@ -123,32 +181,32 @@ fn count_rule(fields: &mut Map<String, Value>, rule: &Rule, program: &Program, l
     }
 }
 
-/// Writes the elements of sets that rules fill, and the counters of other elements.
-fn list_elements(
-    objects: &mut [Value],
-    program: &Program,
-    live: &Live,
-    counts: impl Fn(CounterId) -> (u64, u64),
-) {
-    let ruleset = program.ruleset();
-    for (id, set) in ruleset.set_ids() {
-        let Some(fields) = set.position.and_then(|at| fields(objects, at)) else { continue };
-        if is_dynamic(set) {
-            let elements = elements_of(program, id, &live.elements);
-            match elements.is_empty() {
-                true => drop(fields.remove("elem")),
-                false => drop(fields.insert("elem".to_owned(), elements.into())),
-            }
-        } else if let Some(Value::Array(elements)) = fields.get_mut("elem") {
-            if let Some(first) = program.sets[id.index()].counters {
-                // A set that no rule uses is printed, but was not loaded.
-                let counters = (first..).take(set.elements.len());
-                for (element, counter) in elements.iter_mut().zip(counters) {
-                    count_element(element, counts(CounterId(counter)));
-                }
-            }
-            elements.retain_mut(|element| has_time_left(element, live.age.as_secs()));
+/// Writes the elements of a set that rules fill, or the counters of other elements.
+fn list_elements(fields: &mut Map<String, Value>, id: SetId, program: &Program, live: &Live) {
+    let set = &program.ruleset().sets()[id.index()];
+    if is_dynamic(set) {
+        let elements = elements_of(program, id, &live.elements);
+        match elements.is_empty() {
+            true => drop(fields.remove("elem")),
+            false => drop(fields.insert("elem".to_owned(), elements.into())),
         }
+    } else if let Some(Value::Array(elements)) = fields.get_mut("elem") {
+        if let Some(first) = program.sets[id.index()].counters {
+            // A set that no rule uses is printed, but was not loaded.
+            let counters = (first..).take(set.elements.len());
+            for (element, counter) in elements.iter_mut().zip(counters) {
+                count_element(element, counted(program, live, CounterId(counter)));
+            }
+        }
+        age_elements(fields, live.age);
+    }
+}
+
+/// Has the elements of a set show the time that they have left when `age` has passed, without those
+/// that have ended.
+fn age_elements(fields: &mut Map<String, Value>, age: Duration) {
+    if let Some(Value::Array(elements)) = fields.get_mut("elem") {
+        elements.retain_mut(|element| has_time_left(element, age.as_secs()));
     }
 }
 
@@ -163,7 +221,7 @@ fn counted(program: &Program, live: &Live, counter: CounterId) -> (u64, u64) {
 }
 
 /// The fields of the object at a place of the list.
-fn fields(objects: &mut [Value], position: usize) -> Option<&mut Map<String, Value>> {
+pub(super) fn fields(objects: &mut [Value], position: usize) -> Option<&mut Map<String, Value>> {
     objects.get_mut(position)?.as_object_mut()?.values_mut().next()?.as_object_mut()
 }
 
@@ -193,6 +251,36 @@ fn has_time_left(element: &mut Value, age: u64) -> bool {
     ends > age
 }
 
+/// A statement that each element holds, but for counters.
+fn json_of_part(part: &Part) -> (&'static str, Option<Value>) {
+    match part {
+        Part::Counter => ("counter", None),
+        Part::Limit(rate) => {
+            let per = match rate.period.as_secs() {
+                60 => "minute",
+                3600 => "hour",
+                86_400 => "day",
+                604_800 => "week",
+                _ => "second",
+            };
+            let mut limit = json!({"rate": rate.amount, "burst": rate.burst, "per": per});
+            if rate.in_bytes {
+                (limit["rate_unit"], limit["burst_unit"]) = (json!("bytes"), json!("bytes"));
+            }
+            if rate.over {
+                limit["inv"] = json!(true);
+            }
+            ("limit", Some(limit))
+        }
+        Part::Quota { bytes, over } => {
+            ("quota", Some(json!({"val": bytes, "val_unit": "bytes", "inv": over})))
+        }
+        Part::Connections(Bound { most, over }) => {
+            ("ct count", Some(json!({"val": most, "inv": over})))
+        }
+    }
+}
+
 fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> {
     let set = &program.ruleset().sets()[id.index()];
     let mut elements: Vec<&LiveElement> = all.iter().filter(|element| element.set == id).collect();
@@ -208,6 +296,10 @@ fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> 
         put("expires", expires.map(|expires| expires.as_secs().into()));
         put("comment", comment.as_deref().map(Value::from));
         put("counter", counted.map(|(packets, bytes)| json!({"packets": packets, "bytes": bytes})));
+        for part in &set.parts {
+            let (name, value) = json_of_part(part);
+            put(name, value);
+        }
         if fields.is_empty() {
             return key;
         }

@@ -7,18 +7,23 @@ mod expression;
 mod live;
 mod statement;
 mod value;
+mod words;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::expression::{Style, element, quoted, time};
 pub(crate) use self::value::json_of;
 use self::value::shown;
 use crate::hook::TableFamily;
 
-pub use self::live::{Live, LiveElement, rule_with_live, with_live};
+pub use self::live::{Live, LiveElement, rule_with_live, with_age, with_live, with_live_elements};
 
+/// The field of an object that the gateway leaves out, whole or in part. nft does not know it, and
+/// reads over it.
+const LEFT_OUT: &str = "left_out";
 /// Elements on one line of a list, as nft breaks it.
 const ELEMENTS_A_LINE: usize = 2;
 
@@ -45,6 +50,22 @@ fn text_of_rule(rule: &Value) -> String {
         words.push(format!("comment {}", quoted(comment)));
     }
     words.join(" ")
+}
+
+/// The document with a mark in each object that the gateway leaves out, whole or in part; `left_out`
+/// has the reasons by the positions of the objects.
+pub fn with_left_out(mut document: Value, left_out: &BTreeMap<usize, String>) -> Value {
+    if let Some(Value::Array(objects)) = document.get_mut("nftables") {
+        for position in 0..objects.len() {
+            let Some(fields) = live::fields(objects, position) else { continue };
+            match left_out.get(&position) {
+                Some(why) => drop(fields.insert(LEFT_OUT.to_owned(), json!(why))),
+                // The document may be the list of another gateway.
+                None => drop(fields.remove(LEFT_OUT)),
+            }
+        }
+    }
+    document
 }
 
 /// The remark beside a chain about the host's own traffic, from its family, table, name and hook.
@@ -90,10 +111,13 @@ struct Table<'a> {
 impl Table<'_> {
     fn write(&self, out: &mut String, handles: bool, of_host: HostRemark<'_>) {
         let (family, name) = self.key;
+        remark_name(out, 0, name);
+        left_out(out, 0, self.object);
         line(out, 0, &format!("table {family} {name} {{{}", handle(self.object, handles)));
         if let Some(flags) = self.object.get("flags") {
             line(out, 1, &format!("flags {}", names(flags)));
         }
+        comment(out, 1, self.object);
         let mut rules: std::collections::HashMap<&str, Vec<&Value>> = Default::default();
         for (kind, object) in &self.objects {
             if *kind == "rule" {
@@ -113,6 +137,8 @@ impl Table<'_> {
                 _ => "",
             };
             let remark = if remark.is_empty() { String::new() } else { format!(" # {remark}") };
+            remark_name(out, 1, name);
+            left_out(out, 1, object);
             line(out, 1, &format!("{kind} {name} {{{}{remark}", handle(object, handles)));
             match *kind {
                 "chain" => chain(out, object, rules.get(name), handles),
@@ -125,10 +151,33 @@ impl Table<'_> {
     }
 }
 
+/// The comment of an object.
+fn comment(out: &mut String, depth: usize, object: &Value) {
+    if let Some(comment) = object.get("comment").and_then(Value::as_str) {
+        line(out, depth, &format!("comment {}", quoted(comment)));
+    }
+}
+
 fn line(out: &mut String, depth: usize, text: &str) {
     out.extend(std::iter::repeat_n('\t', depth));
     out.push_str(text);
     out.push('\n');
+}
+
+/// The remark in front of a table or an object whose name nft does not read in its own syntax. Such a
+/// name comes from JSON, which takes any.
+fn remark_name(out: &mut String, depth: usize, name: &str) {
+    if !words::is_readable(name) {
+        let what = "# nft does not read this name here, only in JSON: `stateway rules list --json`";
+        line(out, depth, what);
+    }
+}
+
+/// The remark in front of an object that the gateway leaves out, whole or in part.
+fn left_out(out: &mut String, depth: usize, object: &Value) {
+    if let Some(why) = object.get(LEFT_OUT).and_then(Value::as_str) {
+        line(out, depth, &format!("# LEFT OUT: {why}"));
+    }
 }
 
 fn part<'a>(object: &'a Value, key: &str) -> &'a str {
@@ -152,6 +201,7 @@ fn mentions(flags: &Value, name: &str) -> bool {
 }
 
 fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: bool) {
+    comment(out, 2, chain);
     if let Some(hook) = chain.get("hook").and_then(Value::as_str) {
         let priority = chain.get("prio").and_then(Value::as_i64).unwrap_or(0);
         let device = match chain.get("dev") {
@@ -167,6 +217,7 @@ fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: 
         line(out, 2, &text);
     }
     for rule in rules.into_iter().flatten() {
+        left_out(out, 2, rule);
         line(out, 2, &format!("{}{}", text_of_rule(rule), handle(rule, handles)));
     }
 }
@@ -236,12 +287,16 @@ fn set(out: &mut String, set: &Value, kind: &str) {
     if let Some(timeout) = set.get("timeout").and_then(Value::as_u64) {
         line(out, 2, &format!("timeout {}", time(timeout)));
     }
+    if let Some(interval) = set.get("gc-interval").and_then(Value::as_u64) {
+        line(out, 2, &format!("gc-interval {}", time(interval)));
+    }
+    if let Some(policy) = set.get("policy").and_then(Value::as_str) {
+        line(out, 2, &format!("policy {policy}"));
+    }
     if set.get("auto-merge").and_then(Value::as_bool) == Some(true) {
         line(out, 2, "auto-merge");
     }
-    if let Some(comment) = set.get("comment").and_then(Value::as_str) {
-        line(out, 2, &format!("comment {}", quoted(comment)));
-    }
+    comment(out, 2, set);
     let one;
     let elements = match set.get("elem") {
         Some(Value::Array(list)) => list.as_slice(),
@@ -284,6 +339,7 @@ pub(crate) fn names_of_types(value: &Value) -> String {
 
 /// Counters, limits, helpers and so on.
 fn named(out: &mut String, kind: &str, object: &Value) {
+    comment(out, 2, object);
     let number = |key: &str| object.get(key).and_then(Value::as_u64).unwrap_or(0);
     let l3proto = object.get("l3proto").and_then(Value::as_str).unwrap_or("inet");
     match kind {
@@ -324,7 +380,9 @@ fn named(out: &mut String, kind: &str, object: &Value) {
                 .as_object()
                 .into_iter()
                 .flatten()
-                .filter(|(key, _)| !matches!(key.as_str(), "family" | "table" | "name" | "handle"))
+                .filter(|(key, _)| {
+                    !["family", "table", "name", "handle", "comment"].contains(&key.as_str())
+                })
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect();
             for (key, value) in fields {

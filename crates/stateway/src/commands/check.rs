@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use conntrack::format::protocol_name;
-use control::RuleBook;
 use control::schema::Tunable;
+use control::{EVERYTHING_PASSES, RuleBook};
 use steer::FragmentSteering;
 
-use crate::commands::rules::{EVERYTHING_PASSES, host_rules, vague_warnings};
+use crate::commands::rules::{host_rules, vague_warnings};
 use crate::config::{Configuration, RulesFile};
 use crate::print::{Output, things};
 

@@ -39,6 +39,12 @@ fn print(status: &Status, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("mode        {}", status.mode))?;
     let rules = status.rules.as_ref().map_or("none".to_owned(), running);
     out.line(format_args!("rules       {rules}"))?;
+    let left_out = status.rules.as_ref().map_or(0, |rules| rules.left_out);
+    if left_out > 0 {
+        let left_out = things(left_out as u64, "object");
+        let see = "`stateway rules list` shows LEFT OUT beside each";
+        out.line(format_args!("            {left_out} not supported and left out: {see}"))?;
+    }
     for chain in status.rules.iter().flat_map(|rules| &rules.kernels_chains) {
         let HostRule { place, text, .. } = chain;
         out.line(format_args!("            {place} ({text}): {}", remark(chain)))?;

@@ -58,6 +58,7 @@ pub fn check_rules(ruleset: &ValidRuleset, mode: Mode) -> Vec<Problem> {
             path: String::new(),
             what: what(need)?,
             effect: None,
+            position: None,
         })
     };
     ruleset.needs().filter_map(problem).collect()

@@ -106,6 +106,8 @@ fn a_rename_keeps_the_kernel_out_and_is_followed() {
         wait_for_names(&lab, "lan9 wan9")?;
         let log = stateway(&lab).log();
         assert!(log.contains("interface lan0 has another name now: lan9"), "{log}");
+        let status = stateway(&lab).command(&["status"]).check()?;
+        assert!(status.contains("interface lan0 has another name now, lan9, "), "{status}");
         // A name in the rules means the interface that has it now, as in the kernel.
         load(&lab, &open_to("lan0"))?;
         assert_eq!(forwarded_while(&lab, || Ok(()))?, 0);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use control::schema::{RuleProblem, RulesReport, RulesSummary};
-use control::{RuleBook, RulesRefused};
+use control::{EVERYTHING_PASSES, RuleBook, RulesRefused};
 use engine::Mode;
 use netio::link_named;
 use ruleset::Options;
@@ -113,11 +113,6 @@ pub(super) fn at(file: &Path, what: &str) -> String {
         if file == Path::new("-") { "standard input".into() } else { file.display().to_string() };
     format!("{name}: {what}")
 }
-
-/// The warning about a ruleset whose chains see no forwarded packets, such as that of a host that
-/// forwards nothing: it opens a gateway wide.
-pub const EVERYTHING_PASSES: &str = "none of its chains judges packets that are forwarded: ALL OF THEM \
-                                  PASS, also those that are invalid to tracking";
 
 /// Warns if no forwarded packet meets a rule: the ruleset of a host that forwards nothing lets
 /// every packet through a gateway.

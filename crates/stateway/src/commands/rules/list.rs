@@ -18,6 +18,9 @@ Examples:
 
 A remark stands beside each chain of the hooks input and output: only the kernel runs it. One \
 stands beside each chain of prerouting that may drop packets: for this host, only the kernel runs it. \
+A line LEFT OUT stands above each object that the gateway is without, because `rules load \
+--allow-unsupported` left it out; with --json such an object has the field `left_out`, which nft reads \
+over. \
 Counters are the sum of all workers and of the file. Sets that rules fill show their current \
 elements. With --json the output has the form of `nft -j list ruleset`.")]
 pub struct Args {

@@ -23,8 +23,9 @@ The ruleset replaces the one before at once: either of them judges a packet, nev
 Connections stay. If anything is wrong with it, the one before stays, and the exit code is 2.
 
 With --confirm the ruleset is on trial. Unless `stateway rules confirm` comes in time, the one \
-before returns, even if this command has ended or its connection is lost. Counters and sets of \
-the one before begin again as in its file. During a trial no other ruleset can be loaded.
+before returns, even if this command has ended or its connection is lost. Sets of the one before \
+then have the elements again that they had when the trial began; its counters begin again as in its \
+file. During a trial no other ruleset can be loaded.
 
 A loaded ruleset holds until the gateway stops; [rules] in its configuration makes it last. A \
 ruleset on trial is gone when the gateway stops.")]

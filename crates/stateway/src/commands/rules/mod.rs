@@ -7,7 +7,7 @@ pub mod host_rules;
 mod list;
 mod load;
 
-pub use check::{EVERYTHING_PASSES, vague_warnings};
+pub use check::vague_warnings;
 
 use super::remote::Remote;
 use crate::print::Output;

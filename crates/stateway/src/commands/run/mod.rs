@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ::sync::PreSharedKey;
 use anyhow::Context;
-use control::{ControlSocket, RuleBook, Server};
+use control::{ControlSocket, EVERYTHING_PASSES, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use flow::Shown;
 use host_guard::{Guard, GuardHandle};
@@ -27,7 +27,7 @@ use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::commands::rules::{EVERYTHING_PASSES, host_rules};
+use crate::commands::rules::host_rules;
 use crate::config::{Configuration, Interface};
 use crate::errors::UsageError;
 use crate::log;

@@ -1,24 +1,27 @@
-//! Properties of a set that older versions of nft (1.0.6 among them) tell in their own syntax and not
-//! in JSON: that it joins its ranges, that packets may change it, and expressions in the place of types.
+//! Properties that older versions of nft (1.0.6 among them) tell in their own syntax and not in JSON:
+//! that a set joins its ranges, that packets may change it, expressions in the place of its types, and
+//! the comments of tables and chains.
 
 use std::collections::HashMap;
 
 use serde_json::json;
 
-/// The beginning of a set and of a map in nft's JSON, up to the family.
-const BEGINS: [&str; 2] = [r#"{"set": {"#, r#"{"map": {"#];
-/// The first field of a set in nft's JSON.
+/// The beginning of each object that may lack something in nft's JSON, up to the family.
+const BEGINS: [&str; 4] = [r#"{"set": {"#, r#"{"map": {"#, r#"{"table": {"#, r#"{"chain": {"#];
+/// The first field of an object in nft's JSON.
 const FAMILY: &str = r#""family": ""#;
 /// A set joins its ranges, as newer versions of nft say it in JSON.
 const MERGES: &str = r#""auto-merge": true, "#;
 
-/// The properties of a set that its JSON lacks.
+/// The properties of an object that its JSON lacks.
 #[derive(Default)]
 struct Declared<'a> {
     merges: bool,
     is_dynamic: bool,
     /// The expressions of the key and of a map's data.
     typeof_: Option<&'a str>,
+    /// The comment of a table or chain.
+    comment: Option<&'a str>,
 }
 
 impl Declared<'_> {
@@ -36,12 +39,15 @@ impl Declared<'_> {
             let parts: Vec<&str> = of.split(" : ").collect();
             fields += &format!(r#""typeof": {}, "#, json!(parts));
         }
+        if let Some(comment) = self.comment {
+            fields += &format!(r#""comment": {}, "#, json!(comment));
+        }
         fields
     }
 }
 
-/// The JSON of a ruleset with these properties of its sets and maps. `declared` are their
-/// declarations in nft's own syntax.
+/// The JSON of a ruleset with these properties of its objects. `declared` are their declarations in
+/// nft's own syntax.
 pub(super) fn with_declared(json: Vec<u8>, declared: &str) -> Vec<u8> {
     let declared = read(declared);
     let Ok(text) = str::from_utf8(&json) else { return json };
@@ -50,14 +56,20 @@ pub(super) fn with_declared(json: Vec<u8>, declared: &str) -> Vec<u8> {
     let mut rest = text;
     // A quotation mark inside a text has a backslash in front, so none of these is in one.
     while let Some(at) = BEGINS.iter().filter_map(|begin| rest.find(begin)).min() {
-        let (before, object) = rest.split_at(at + BEGINS[0].len());
+        let begin = BEGINS.iter().find(|begin| rest[at..].starts_with(**begin)).unwrap_or(&"");
+        let (before, object) = rest.split_at(at + begin.len());
         whole.push_str(before);
-        let mut words = object.strip_prefix(FAMILY).unwrap_or_default().split('"');
-        let family = words.next().unwrap_or_default();
-        let name = words.by_ref().skip_while(|word| *word != "name").nth(2).unwrap_or_default();
-        let table = words.skip_while(|word| *word != "table").nth(2).unwrap_or_default();
-        if let Some(set) = declared.get(&(family, table, name)) {
-            whole.push_str(&set.fields(told));
+        let fields = object.strip_prefix(FAMILY).unwrap_or_default();
+        let family = fields.split('"').next().unwrap_or_default();
+        let text = |key: &str| {
+            let mut words = fields.split('"').skip_while(|word| *word != key);
+            words.nth(2).unwrap_or_default()
+        };
+        let kind = begin.split('"').nth(1).unwrap_or_default();
+        let table = if kind == "table" { text("name") } else { text("table") };
+        let place = Place { kind, family, table, name: text("name") };
+        if let Some(object) = declared.get(&place) {
+            whole.push_str(&object.fields(told));
         }
         rest = object;
     }
@@ -65,17 +77,32 @@ pub(super) fn with_declared(json: Vec<u8>, declared: &str) -> Vec<u8> {
     whole.into_bytes()
 }
 
-/// The sets and maps by family, table and name.
-fn read(declared: &str) -> HashMap<(&str, &str, &str), Declared<'_>> {
+/// The place of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Place<'a> {
+    kind: &'a str,
+    family: &'a str,
+    table: &'a str,
+    /// That of the table itself, for a table.
+    name: &'a str,
+}
+
+/// The objects that lack something.
+fn read(declared: &str) -> HashMap<Place<'_>, Declared<'_>> {
     let mut found: HashMap<_, Declared<'_>> = HashMap::new();
-    let (mut table, mut place) = (None, None);
+    let (mut of_table, mut place) = (None, None);
     for line in declared.lines().map(str::trim) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match *words.as_slice() {
-            ["table", family, name, "{"] => table = Some((family, name)),
-            ["set" | "map", name, "{"] => {
-                place = table.map(|(family, table)| (family, table, name));
+            ["table", family, table, "{"] => {
+                of_table = Some(Place { kind: "table", family, table, name: table });
+                place = of_table;
             }
+            [kind @ ("set" | "map" | "chain"), name, "{"] => {
+                place = of_table.map(|table| Place { kind, name, ..table });
+            }
+            // An object whose properties are all in its JSON.
+            [_, .., "{"] => place = None,
             _ => {}
         }
         let Some(place) = place else { continue };
@@ -86,6 +113,10 @@ fn read(declared: &str) -> HashMap<(&str, &str, &str), Declared<'_>> {
             }
             ["typeof", ..] => {
                 found.entry(place).or_default().typeof_ = line.strip_prefix("typeof ");
+            }
+            ["comment", ..] if matches!(place.kind, "table" | "chain") => {
+                let comment = line.strip_prefix("comment \"").and_then(|it| it.strip_suffix('"'));
+                found.entry(place).or_default().comment = comment;
             }
             _ => {}
         }
@@ -109,23 +140,30 @@ mod tests {
             object("set", "inet", "b", "t"),
             object("set", "ip", "a", "t"),
             object("map", "inet", "m", "t"),
+            r#"{"table": {"family": "inet", "name": "t", "handle": 1}}"#.to_owned(),
+            r#"{"chain": {"family": "inet", "table": "t", "name": "c", "handle": 2}}"#.to_owned(),
+            r#"{"chain": {"family": "ip", "table": "t", "name": "c", "handle": 2}}"#.to_owned(),
         ];
         let json = format!(r#"{{"nftables": [{}]}}"#, all.join(", "));
         let declared = "table inet t {\n\tset a {\n\t\ttype ipv4_addr\n\t\tflags interval\n\t\t\
              auto-merge\n\t}\n\tset b {\n\t\ttype ipv4_addr\n\t\tflags dynamic,timeout\n\t\t\
              comment \"auto-merge\"\n\t}\n}\ntable ip t {\n\tset a {\n\t\ttype ipv4_addr\n\t}\n}\n\
-             table inet t {\n\tmap m {\n\t\ttypeof iifname . ip saddr : ct zone\n\t}\n}\n";
+             table inet t {\n\tmap m {\n\t\ttypeof iifname . ip saddr : ct zone\n\t}\n}\n\
+             table inet t {\n\tcomment \"of all\"\n\tset b {\n\tchain c {\n\t\tcomment \"of c\"\n}\n";
         let text = String::from_utf8(with_declared(json.clone().into_bytes(), declared)).unwrap();
+        let (of_table, of_chain) = (r#""comment": "of all", "#, r#""comment": "of c", "#);
         let of_map = r#""typeof": ["iifname . ip saddr","ct zone"], "#;
         for (fields, place) in [
             (MERGES, r#"{"set": {*"family": "inet", "name": "a", "table": "t""#),
             (r#""dynamic": true, "#, r#"{"set": {*"family": "inet", "name": "b""#),
             (of_map, r#"{"map": {*"family": "inet", "name": "m""#),
+            (of_table, r#"{"table": {*"family": "inet""#),
+            (of_chain, r#"{"chain": {*"family": "inet""#),
         ] {
             assert!(text.contains(&place.replace('*', fields)), "{fields}: {text}");
             assert_eq!(text.matches(fields).count(), 1);
         }
-        let bare = [MERGES, r#""dynamic": true, "#, of_map]
+        let bare = [MERGES, r#""dynamic": true, "#, of_map, of_table, of_chain]
             .iter()
             .fold(text.clone(), |text, fields| text.replace(fields, ""));
         assert_eq!(bare, json);

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use control::schema::RuleProblem;
-use control::{RuleBook, RulesRefused, check_memory, no_ruleset};
+use control::{RuleBook, RulesRefused, check_memory, iptables_warning, no_ruleset};
 use engine::Mode;
 use ruleset::Options;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
@@ -125,7 +125,7 @@ pub fn in_json(
         true => NftText { text: &document, file, directory }.to_json()?,
         false => document,
     };
-    if let Some(warning) = iptables::printed::warning(&json) {
+    if let Some(warning) = iptables_warning(&json) {
         let name = if file == Path::new("-") { Path::new("standard input") } else { file };
         tell!("warning: {}: {warning}", name.display());
     }

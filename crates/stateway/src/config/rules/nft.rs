@@ -7,16 +7,18 @@ use std::thread;
 
 use netio::isolate_network;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
+use ruleset::reason_for_refusal;
 
 use super::super::{Problem, Problems, host};
 use super::declared::with_declared;
 
 /// Loads the ruleset from standard input, then prints it as JSON, and behind a new line the
 /// declarations of its sets and maps. `$1` is the directory of the ruleset. nft looks there, too, for
-/// included files whose names begin with neither `/` nor `.`. `$2` are orders for ip(8), or empty.
+/// included files whose names begin with neither `/` nor `.`. `$2` are orders for ip(8), or empty. If
+/// `$3` is not empty, the first lines of tables and other objects follow, with their comments.
 const SCRIPT: &str = "[ -z \"$2\" ] || printf %s \"$2\" | { ip -force -batch -; } 2>/dev/null
 nft -I \"$1\" -f /dev/stdin && nft -j list ruleset && echo && nft -t list sets &&
-exec nft -t list maps";
+nft -t list maps && { [ -z \"$3\" ] || nft -t list ruleset | sed -nE '/^(.?[a-z]|..comment )/p'; }";
 /// Interfaces that are made for nft at most.
 const MOST_INTERFACES: usize = 1000;
 /// The beginning of nft's message about `iif` or `oif` of an interface that is not there.
@@ -73,7 +75,9 @@ impl NftText<'_> {
         let beside = beside.unwrap_or(Path::new("."));
         let beside = std::path::absolute(beside).unwrap_or_else(|_| beside.to_owned());
         let mut shell = Command::new("sh");
-        shell.args(["-c", SCRIPT, "sh"]).arg(beside).arg(orders);
+        let has = |word: &[u8]| text.windows(word.len()).any(|it| it == word);
+        let comments = if has(b"comment") || has(b"include") { "comments" } else { "" };
+        shell.args(["-c", SCRIPT, "sh"]).arg(beside).args([orders, comments]);
         if let Some(directory) = directory {
             shell.current_dir(directory);
         }
@@ -192,6 +196,8 @@ pub(super) fn problem(file: &Path, line: usize, what: String, rule: Option<Strin
 /// below its message, and marks under it.
 fn problems_in(messages: &str, file: &Path) -> Vec<Problem> {
     let mut problems: Vec<Problem> = Vec::new();
+    // The columns that the last message names.
+    let mut marked = None;
     for line in messages.lines() {
         let is_marks = line.chars().all(|mark| " \t^~".contains(mark));
         if is_marks || line.starts_with("In file included from") {
@@ -203,6 +209,9 @@ fn problems_in(messages: &str, file: &Path) -> Vec<Problem> {
             let (of, number) = parts.next().zip(number).unwrap_or((INPUT, 0));
             let of = if of == INPUT { file } else { Path::new(of) };
             let columns = columns.filter(|_| number > 0).unwrap_or_default();
+            marked = columns
+                .split_once('-')
+                .and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
             let columns =
                 if columns.is_empty() { String::new() } else { format!(" (columns {columns})") };
             problems.push(problem(of, number, format!("{what}{columns}{}", advice(what)), None));
@@ -210,9 +219,9 @@ fn problems_in(messages: &str, file: &Path) -> Vec<Problem> {
         }
         match problems.last_mut() {
             Some(last) if last.rule.is_none() => {
-                let is_flowtable = ["flowtable", "flow add"].iter().any(|it| line.contains(it));
-                if is_flowtable && last.what.starts_with("Could not process rule: ") {
-                    last.what += FLOWTABLE_ADVICE;
+                if let Some(refusal) = last.what.strip_prefix(OF_KERNEL) {
+                    let advice = kernel_advice(refusal, line, marked.take());
+                    last.what = format!("the kernel refuses it: {refusal}; {advice}");
                 }
                 last.rule = Some(line.to_owned());
             }
@@ -227,10 +236,58 @@ fn problems_in(messages: &str, file: &Path) -> Vec<Problem> {
     problems
 }
 
-/// Advice on a message about a flowtable.
-const FLOWTABLE_ADVICE: &str = "; this host lacks an interface of the flowtable, or its kernel has \
-                                no flowtables (nf_flow_table); the gateway needs none, so leave \
-                                it and its rules out";
+/// The beginning of nft's message about what the kernel refuses.
+const OF_KERNEL: &str = "Could not process rule: ";
+
+/// Advice on a refusal of the kernel. `marked` are the columns of the refused part of a line, from 1.
+fn kernel_advice(refusal: &str, line: &str, marked: Option<(usize, usize)>) -> String {
+    if ["flowtable", "flow add"].iter().any(|it| line.contains(it)) {
+        return FLOWTABLE_ADVICE.to_owned();
+    }
+    let part = |from: usize, to: usize| line.get(from..to.min(line.len())).unwrap_or_default();
+    let (from, to) = marked.unwrap_or((1, 0));
+    let (before, part) = (part(0, from.saturating_sub(1)), part(from.saturating_sub(1), to));
+    let mut words = before.split_whitespace().rev();
+    let (last, one_before) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let statement = part.split_whitespace().next().unwrap_or_default();
+    let is_missing = refusal.starts_with("No such file or directory");
+    let is_unable = refusal.starts_with("Operation not supported");
+    match last {
+        "jump" | "goto" if is_missing => {
+            format!("its table has no chain {part}: declare that, or correct the name")
+        }
+        "jump" | "goto" if is_unable => format!(
+            "the jumps of chain {part} lead back to it, or it has a statement for another type of \
+             chain or another hook: correct that"
+        ),
+        "name" | "set" if is_missing => {
+            format!("its table has no {one_before} {part}: declare that in front, or correct the name")
+        }
+        _ if is_missing && let Some(reason) = reason_for_refusal(statement) => format!(
+            "it lacks the module for `{statement}`, and the gateway refuses that as well ({reason}): \
+             take the rule out"
+        ),
+        _ if is_missing => "a table, chain, set or object that the line names is not there, or this \
+                            host's kernel lacks a module for it: declare it in front, or correct its \
+                            name"
+            .to_owned(),
+        _ if is_unable => "the type of chain, the hook or the family does not allow it, or this \
+                           host's kernel lacks a module for it: see nft(8) for where it may stand"
+            .to_owned(),
+        _ if refusal.starts_with("File exists") => {
+            "there is one already that is not the same: take one of them out".to_owned()
+        }
+        _ if refusal.starts_with("Device or resource busy") => {
+            "something else still uses it: take that out first".to_owned()
+        }
+        _ => "see nft(8)".to_owned(),
+    }
+}
+
+/// Advice on a refusal of a flowtable.
+const FLOWTABLE_ADVICE: &str = "this host lacks an interface of the flowtable, or its kernel has \
+                                no flowtables; the gateway needs none, so leave it and its rules \
+                                out, or load their module (modprobe nf_flow_table)";
 
 /// Advice on a message that has another reason here than elsewhere.
 fn advice(what: &str) -> &'static str {

@@ -22,7 +22,8 @@ fn sets(json: &[u8]) -> Vec<Value> {
 #[test]
 fn nft_reads_again_what_is_listed_of_its_sets() {
     let text = "table inet t {
-        counter web { }
+        comment \"of table\"
+        counter web { comment \"of counter\"; }
         map zones { typeof iifname . ip saddr : ct zone; flags interval
             elements = { \"lan0\" . 192.0.2.0/24 : 5 } }
         map marks { typeof ct zone : ct mark; elements = { 7 : 5 } }
@@ -30,6 +31,8 @@ fn nft_reads_again_what_is_listed_of_its_sets() {
         set filled { type inet_service; size 100; flags dynamic; }
         set ports { type inet_service; flags interval; auto-merge; elements = { 1-5, 9 } }
         map counters { type inet_service : counter; elements = { 80 : \"web\", * : \"web\" } }
+        set short { type ipv4_addr; timeout 5m; gc-interval 1m; comment \"of set\"; }
+        chain c { comment \"of chain\"; }
     }";
     let read = |text: &str| {
         let file = Path::new("rules.nft");
@@ -53,7 +56,55 @@ fn nft_reads_again_what_is_listed_of_its_sets() {
         "flags dynamic,timeout\n",
         "flags dynamic\n",
         "auto-merge\n",
+        "\tcomment \"of table\"\n",
+        "comment \"of counter\"\n",
+        "gc-interval 1m\n",
+        "comment \"of set\"\n",
+        "\t\tcomment \"of chain\"\n",
     ] {
         assert!(listed.contains(line), "{line}{listed}");
+    }
+}
+
+#[test]
+fn refusals_of_the_kernel_are_told_with_their_remedy() {
+    let said = |columns: &str, refusal: &str, line: &str| {
+        let messages = format!(
+            "{INPUT}:3:{columns}: Error: Could not process rule: {refusal}\n{line}\n   ^^^\n"
+        );
+        let problems = problems_in(&messages, Path::new("rules.nft"));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!((problems[0].line, problems[0].rule.as_deref()), (3, Some(line)));
+        problems[0].what.clone()
+    };
+    let missing = "No such file or directory";
+    assert_eq!(
+        said("8-14", missing, "  jump nowhere"),
+        "the kernel refuses it: No such file or directory (columns 8-14); its table has no chain \
+         nowhere: declare that, or correct the name"
+    );
+    for (columns, refusal, line, remedy) in [
+        (
+            "16-22",
+            missing,
+            "  counter name \"nocnt\"",
+            "its table has no counter \"nocnt\": declare",
+        ),
+        ("17-19", missing, "  ct helper set \"x\"", "its table has no helper \"x\": declare"),
+        (
+            "16-20",
+            missing,
+            "  tcp dport 22 queue num 3",
+            "lacks the module for `queue`, and the gateway refuses that as well (the gateway hands \
+             packets to no other program): take the rule out",
+        ),
+        ("8-8", "Operation not supported", "  jump f", "the jumps of chain f lead back to it"),
+        ("3-12", "Operation not supported", "  masquerade", "the type of chain, the hook"),
+        ("8-8", "File exists", " chain f {", "take one of them out"),
+        ("12-13", missing, " flowtable fl {", "modprobe nf_flow_table"),
+        ("900-999", "Numerical result out of range", " x", "see nft(8)"),
+    ] {
+        let said = said(columns, refusal, line);
+        assert!(said.contains(remedy), "{line}: {said}");
     }
 }
