@@ -113,7 +113,8 @@ fn said_after_exchange(loads: bool) -> Result<(String, String)> {
         let taken = said.stderr.contains("1 announcement and 1 element taken over");
         // If the gateway dies before the client's last acknowledgment, the server sends its
         // announcement again, perhaps while the other gateway loads.
-        let heard_again = said.stderr.contains("0 announcements and 1 element taken over\n  1 not: ");
+        let heard_again =
+            said.stderr.contains("0 announcements and 1 element taken over\n  1 not: ");
         assert!(taken || heard_again, "{said:?}");
         let counted = new.query(&["conntrack", "stats"])?;
         let imported = counted["totals"]["imported"].as_u64();
