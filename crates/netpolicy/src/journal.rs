@@ -189,13 +189,9 @@ impl Journal {
 
     /// Notes a write that follows.
     pub(crate) fn intend(&mut self, action: &Action) {
-        for (setting, entry) in &mut self.settings {
-            if *setting == action.setting {
-                entry.asked = action.new;
-                entry.is_open = true;
-            } else if setting.overwritten_by() != Some(action.setting) {
-                continue;
-            }
+        if let Some(entry) = self.settings.get_mut(&action.setting) {
+            entry.asked = action.new;
+            entry.is_open = true;
             if !entry.own.contains(&action.new) {
                 entry.own.push(action.new);
             }
