@@ -128,6 +128,7 @@ impl Device {
             tx_queues: self.queues("tx-"),
             cpus: machine::cpus(node).map_err(unreadable("the CPUs"))?,
             socket_flows: socket_flows.and_then(|it| it.parse().ok()).unwrap_or(0),
+            can_place_threads: machine::shows_kernel_threads(),
             placers: machine::placers(),
             ..Snapshot::default()
         };

@@ -12,6 +12,8 @@ use steer::CpuSet;
 const PLACERS: [&str; 3] = ["irqbalance", "tuned", "bpftune"];
 /// The distance of a CPU in the device's own node.
 const NEAR: u32 = 10;
+/// The process id of the parent of the kernel's threads.
+const KTHREADD: u32 = 2;
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
@@ -85,13 +87,18 @@ pub fn placers() -> Vec<String> {
     placers
 }
 
-/// True if a process is the kernel's thread of a NAPI, and the numbers of processes in `/proc` are
-/// those of this PID namespace, in which system calls read them.
-pub fn is_thread_of(process: u32, napi: u32) -> bool {
+/// True if `/proc` shows the kernel's threads, by the numbers that system calls of this process
+/// take. Both depend on PID namespaces.
+pub fn shows_kernel_threads() -> bool {
     let own = fs::read_link("/proc/self").ok();
     let is_own = own.is_some_and(|own| own.as_os_str() == std::process::id().to_string().as_str());
+    is_own && text(format!("/proc/{KTHREADD}/comm")).is_ok_and(|name| name == "kthreadd")
+}
+
+/// True if a process is certainly the kernel's thread of a NAPI.
+pub fn is_thread_of(process: u32, napi: u32) -> bool {
     let name = text(format!("/proc/{process}/comm")).unwrap_or_default();
-    is_own && name.starts_with("napi/") && name.ends_with(&format!("-{napi}"))
+    shows_kernel_threads() && name.starts_with("napi/") && name.ends_with(&format!("-{napi}"))
 }
 
 #[cfg(test)]

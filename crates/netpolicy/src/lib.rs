@@ -22,9 +22,9 @@ mod snapshot;
 
 pub use carry_out::{Failure, Host, carry_out};
 pub use journal::{Difference, Identity, Journal, JournalError, Owner};
-pub use plan::{Action, Plan, PlanError, Risk};
+pub use plan::{Action, Plan, PlanError};
 pub use policy::{Policy, Request, UnknownPolicy};
-pub use setting::{Coalescing, Deferral, NapiSetting, Setting, UnknownSetting, Value};
+pub use setting::{Coalescing, Deferral, NapiSetting, Risk, Setting, UnknownSetting, Value};
 pub use snapshot::{Cpu, LeftAlone, Napi, Snapshot};
 
 #[cfg(test)]

@@ -7,28 +7,11 @@ use serde::Serialize;
 use crate::journal::{Journal, Owner};
 use crate::policy::Request;
 use crate::profile::{Target, Targets};
-use crate::setting::{Setting, Value};
+use crate::setting::{Risk, Setting, Value};
 use crate::snapshot::{LeftAlone, Snapshot};
 
-/// The worst that a write does to traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Risk {
-    /// No packet is lost or overtaken.
-    Live,
-    /// Flows move to other CPUs or queues. Packets under way may be overtaken once.
-    FlowAffecting,
-}
-
-impl Risk {
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::FlowAffecting => "flow-affecting",
-        }
-    }
-}
+/// Why a write does not change a value.
+const KEPT: &str = "it stays, but the device's value overwrites it for a moment";
 
 /// A write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -164,13 +147,14 @@ impl Plan {
                     wanted.entry(napi).or_insert_with(|| Target::kept(before));
                 }
             }
+            let is_same = old == Some(target.value);
             actions.push(Action {
                 setting,
                 interface: setting.interface(&snapshot.device, &snapshot.napis),
                 old,
                 new: target.value,
-                reason: target.reason,
-                risk: target.risk,
+                reason: if is_same { KEPT.to_owned() } else { target.reason },
+                risk: setting.risk(),
                 is_anothers: by_others.contains(&setting),
             });
         }
@@ -185,12 +169,10 @@ impl Plan {
 
 impl Target {
     fn restored(value: Value) -> Self {
-        let reason = "the value that was there first".to_owned();
-        Self { value, reason, risk: Risk::Live }
+        Self { value, reason: "the value that was there first".to_owned() }
     }
 
     fn kept(value: Value) -> Self {
-        let reason = "its own value, which the device's value overwrites".to_owned();
-        Self { value, reason, risk: Risk::Live }
+        Self { value, reason: KEPT.to_owned() }
     }
 }

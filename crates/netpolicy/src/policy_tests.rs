@@ -70,6 +70,7 @@ impl Device {
             cpus: (0..4).map(cpu).collect(),
             values: self.values.clone(),
             socket_flows: 32768,
+            can_place_threads: true,
             ..Snapshot::default()
         }
     }
@@ -312,6 +313,12 @@ fn a_mix_gives_a_third_of_the_queues_to_short_delays() {
     has("rx-1/rps_cpus = CPUs 1-3");
     has("tx-0/xps_cpus = CPUs 0,3");
     assert!(!lines.iter().any(|it| it.starts_with("coalesce")), "{lines:#?}");
+    // Two CPUs serve three queues: the third is no second one for short delays.
+    let request = Request { cpus: Some(CpuSet::first(2)), ..Request::new(Policy::Mix) };
+    let plan = Plan::new(&device.snapshot(), &request, &device.journal()).unwrap();
+    let lines = planned(&plan);
+    assert!(lines.iter().any(|it| it == "napi-2/gro-flush-timeout = 64000"), "{lines:#?}");
+    assert!(lines.iter().any(|it| it == "napi-2/thread-cpus = CPUs 1"), "{lines:#?}");
     let one = Snapshot { rx_queues: 1, ..device.snapshot() };
     let error = Plan::new(&one, &Request::new(Policy::Mix), &device.journal()).unwrap_err();
     assert_eq!(error, PlanError::MixNeedsQueues { device: "lan0".into() });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use steer::CpuSet;
 
-use crate::plan::{PlanError, Risk};
+use crate::plan::PlanError;
 use crate::policy::{Policy, Request};
 use crate::setting::{Coalescing, Deferral, NapiSetting, Setting, Value};
 use crate::snapshot::{LeftAlone, Napi, Snapshot};
@@ -74,7 +74,6 @@ impl Service {
 pub(crate) struct Target {
     pub value: Value,
     pub reason: String,
-    pub risk: Risk,
 }
 
 /// The values that are wanted, and what is left alone.
@@ -124,8 +123,17 @@ impl Lanes {
         Ok(Self { lanes, is_confined: set != online, cpus })
     }
 
+    /// CPU and service of a queue. Queues without a CPU of their own share one, in a mix of those
+    /// for throughput.
     fn of(&self, queue: usize) -> (usize, Service) {
-        self.lanes[queue % self.lanes.len()]
+        if let Some(lane) = self.lanes.get(queue) {
+            return *lane;
+        }
+        let shared = match self.lanes.iter().position(|(_, service)| *service == Service::Bulk) {
+            Some(first) => &self.lanes[first..],
+            None => &self.lanes[..],
+        };
+        shared[(queue - self.lanes.len()) % shared.len()]
     }
 
     /// The CPUs that serve bulk: all but those of other services, unless none is left.
@@ -157,9 +165,9 @@ impl Targets {
     }
 
     /// Asks for a value, if the device has the setting.
-    fn want(&mut self, at: &Snapshot, setting: Setting, value: Value, risk: Risk, reason: String) {
+    fn want(&mut self, at: &Snapshot, setting: Setting, value: Value, reason: String) {
         if at.values.contains_key(&setting) {
-            self.wanted.insert(setting, Target { value, reason, risk });
+            self.wanted.insert(setting, Target { value, reason });
         }
     }
 
@@ -176,12 +184,12 @@ impl Targets {
         let purpose = |service: Service| service.figures().purpose.to_owned();
         for deferral in Deferral::ALL {
             let setting = Setting::Device(deferral);
-            self.want(snapshot, setting, number(last, deferral), Risk::Live, purpose(last));
+            self.want(snapshot, setting, number(last, deferral), purpose(last));
             for (place, napi) in places(snapshot) {
                 let (_, service) = lanes.of(queue_of(napi, place));
                 let setting = Setting::Napi { place, kind: NapiSetting::Deferral(deferral) };
                 let value = number(service, deferral);
-                self.want(snapshot, setting, value, Risk::Live, purpose(service));
+                self.want(snapshot, setting, value, purpose(service));
             }
         }
         if snapshot.napis.is_empty() {
@@ -196,20 +204,29 @@ impl Targets {
 
     /// Where no interrupt can be placed, a thread keeps the work on the CPUs that were asked for.
     fn threads(&mut self, snapshot: &Snapshot, lanes: &Lanes) {
+        let has_interrupt = |napi: &Napi| napi.interrupt.is_some();
+        if !lanes.is_confined || snapshot.napis.iter().all(has_interrupt) {
+            return;
+        }
+        if !snapshot.can_place_threads {
+            let reason = "without interrupts only threads keep the work on the CPUs asked for, and \
+                          the kernel's threads can not be seen from this PID namespace";
+            self.left.push(LeftAlone::new("threaded", reason));
+            return;
+        }
         for (place, napi) in places(snapshot) {
             let threaded = Setting::Napi { place, kind: NapiSetting::Threaded };
-            let can_be_placed = napi.interrupt.is_some();
-            if !lanes.is_confined || can_be_placed || !snapshot.values.contains_key(&threaded) {
+            if has_interrupt(napi) || !snapshot.values.contains_key(&threaded) {
                 continue;
             }
             let (cpu, _) = lanes.of(queue_of(napi, place));
             let reason = "the NAPI has no interrupt: a thread keeps its work on the CPUs asked for";
-            self.want(snapshot, threaded, Value::Number(1), Risk::FlowAffecting, reason.into());
+            self.want(snapshot, threaded, Value::Number(1), reason.into());
             let setting = Setting::Napi { place, kind: NapiSetting::ThreadCpus };
             let value = Value::Cpus(CpuSet::from_iter([cpu]));
             let reason = format!("CPU {cpu} serves this NAPI");
             // The thread, and with it the setting, may come with the value before.
-            self.wanted.insert(setting, Target { value, reason, risk: Risk::Live });
+            self.wanted.insert(setting, Target { value, reason });
         }
     }
 
@@ -231,7 +248,7 @@ impl Targets {
             };
             if let Some(value) = value {
                 let setting = Setting::Coalescing(kind);
-                self.want(snapshot, setting, Value::Number(value), Risk::Live, reason.into());
+                self.want(snapshot, setting, Value::Number(value), reason.into());
             }
         }
     }
@@ -250,7 +267,7 @@ impl Targets {
             let (cpu, _) = lanes.of(queue_of(napi, place));
             let reason = format!("one CPU serves each queue; CPU {cpu} serves this one");
             let value = Value::Cpus(CpuSet::from_iter([cpu]));
-            self.want(snapshot, setting, value, Risk::Live, reason);
+            self.want(snapshot, setting, value, reason);
         }
         if !is_any {
             let reason = "no NAPI of the device names an interrupt that is certainly its own";
@@ -278,8 +295,8 @@ impl Targets {
                     (CpuSet::EMPTY, "packets stay on their CPU: none waits for another to wake")
                 }
             };
-            let (value, risk) = (Value::Cpus(cpus), Risk::FlowAffecting);
-            self.want(snapshot, Setting::Rps(queue), value, risk, reason.into());
+            let value = Value::Cpus(cpus);
+            self.want(snapshot, Setting::Rps(queue), value, reason.into());
             let setting = Setting::Rfs(queue);
             if service == Service::Latency && snapshot.values.contains_key(&setting) {
                 if snapshot.socket_flows == 0 {
@@ -288,7 +305,7 @@ impl Targets {
                 }
                 let each = STEERED_FLOWS / u64::from(snapshot.rx_queues).next_power_of_two();
                 let reason = "packets go to the CPU on which their program reads".to_owned();
-                self.want(snapshot, setting, Value::Number(each.max(1)), risk, reason);
+                self.want(snapshot, setting, Value::Number(each.max(1)), reason);
             }
         }
         if is_off {
@@ -304,7 +321,7 @@ impl Targets {
             let cpus = lanes.cpus.iter().skip(usize::from(queue)).step_by(queues).copied();
             let reason = "each CPU sends by one queue, so that few meet at its lock".to_owned();
             let value = Value::Cpus(cpus.collect());
-            self.want(snapshot, Setting::Xps(queue), value, Risk::FlowAffecting, reason);
+            self.want(snapshot, Setting::Xps(queue), value, reason);
         }
     }
 }

@@ -125,6 +125,17 @@ impl Setting {
         matches!(self, Self::Coalescing(_) | Self::Rfs(_))
     }
 
+    /// The worst that a write of it does to traffic.
+    pub const fn risk(self) -> Risk {
+        match self {
+            Self::Rps(_)
+            | Self::Rfs(_)
+            | Self::Xps(_)
+            | Self::Napi { kind: NapiSetting::Threaded, .. } => Risk::FlowAffecting,
+            _ => Risk::Live,
+        }
+    }
+
     /// The setting of the device whose writes overwrite this one.
     pub const fn overwritten_by(self) -> Option<Self> {
         match self {
@@ -237,6 +248,26 @@ impl TryFrom<String> for Setting {
 
     fn try_from(text: String) -> Result<Self, UnknownSetting> {
         text.parse()
+    }
+}
+
+/// The worst that a write does to traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Risk {
+    /// No packet is lost or overtaken.
+    Live,
+    /// Flows move to other CPUs or queues. Packets under way may be overtaken once.
+    FlowAffecting,
+}
+
+impl Risk {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::FlowAffecting => "flow-affecting",
+        }
     }
 }
 

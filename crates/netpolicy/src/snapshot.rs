@@ -27,6 +27,8 @@ pub struct Snapshot {
     /// Flows that the kernel can steer to the CPUs of their sockets, on the whole machine
     /// (`net.core.rps_sock_flow_entries`). 0 turns this off for every device.
     pub socket_flows: u64,
+    /// True if the CPUs of threads of NAPIs can be read and written.
+    pub can_place_threads: bool,
     /// Programs that place interrupts by themselves, such as irqbalance.
     pub placers: Vec<String>,
 }
