@@ -82,8 +82,10 @@ struct Entry {
     /// The values that are Stateway's: the last that was read back, and those of writes since.
     own: Vec<Value>,
     /// True while it is not known which value a write has left.
-    #[serde(default)]
     is_open: bool,
+    /// True if another program has set the value that counts as the first one. It was written again
+    /// where a write of the device's value overwrote it.
+    is_anothers: bool,
 }
 
 /// The one who has set the value of a setting.
@@ -132,24 +134,39 @@ impl Journal {
         self.settings.keys().copied()
     }
 
-    /// The value that was there first, if there was one.
-    pub fn original(&self, setting: Setting) -> Option<Value> {
-        self.settings.get(&setting)?.original
+    /// The value that was there first, if there was one. A NAPI that came with a new link has got
+    /// the device's value, and would have got the one that was there first.
+    pub fn original(&self, setting: Setting, now: Option<&Value>) -> Option<Value> {
+        match self.settings.get(&setting) {
+            Some(entry) => entry.original,
+            None => match self.device_entry(setting, now) {
+                Some(device) => device.original,
+                None => now.copied(),
+            },
+        }
+    }
+
+    /// The entry of the device's value that a NAPI has got.
+    fn device_entry(&self, setting: Setting, now: Option<&Value>) -> Option<&Entry> {
+        let device = self.settings.get(&setting.overwritten_by()?)?;
+        device.own.contains(now?).then_some(device)
     }
 
     /// The one who has set a value.
     pub fn owner(&self, setting: Setting, now: Option<&Value>) -> Owner {
-        let Some(entry) = self.settings.get(&setting) else { return Owner::First };
+        // The device's value reaches its NAPIs whenever it is written, and with a new link.
+        let device = self.device_entry(setting, now);
+        let Some(entry) = self.settings.get(&setting) else {
+            return if device.is_some() { Owner::Stateway } else { Owner::First };
+        };
         let Some(now) = now else {
             return if entry.original.is_none() { Owner::First } else { Owner::Gone };
         };
         if entry.original.as_ref() == Some(now) {
-            return Owner::First;
+            return if entry.is_anothers { Owner::Another } else { Owner::First };
         }
-        // The device's value reaches its NAPIs whenever it is written, and with a new link.
-        let device = setting.overwritten_by().and_then(|device| self.settings.get(&device));
-        let mut own = entry.own.iter().chain(device.into_iter().flat_map(|device| &device.own));
-        if own.any(|own| own == now) || (entry.is_open && setting.may_round()) {
+        let is_own = device.is_some() || entry.own.contains(now);
+        if is_own || (entry.is_open && setting.may_round()) {
             return Owner::Stateway;
         }
         // A thread that has just come runs on CPUs of the kernel's choice.
@@ -159,7 +176,7 @@ impl Journal {
     /// Who has set a value that is not Stateway's, and what was there.
     pub(crate) fn story(&self, setting: Setting, now: &Value) -> String {
         let mut story = format!("another program has set it to {now}");
-        if let Some(entry) = self.settings.get(&setting) {
+        if let Some(entry) = self.settings.get(&setting).filter(|entry| !entry.is_anothers) {
             story += &format!("; Stateway had set it to {}", entry.asked);
             if let Some(original) = &entry.original {
                 story += &format!(", and before it was {original}");
@@ -177,21 +194,35 @@ impl Journal {
 
     /// Notes what a plan is going to write. The values that were there first stay noted.
     pub(crate) fn begin(&mut self, plan: &Plan) {
-        for action in &plan.actions {
-            let Action { setting, old, new, .. } = action;
-            let fresh = Entry { original: *old, asked: *new, own: Vec::new(), is_open: true };
-            let entry = self.settings.entry(*setting).or_insert(fresh);
-            if action.is_anothers {
-                entry.original = *old;
+        let before = self.clone();
+        let actions = plan.actions.iter().map(|it| (it.setting, it.old, it.new));
+        // Each NAPI is noted whose value is overwritten, also if it keeps it.
+        let overwritten = plan.overwritten.iter().map(|(it, old)| (*it, Some(*old), *old));
+        for (setting, old, new) in actions.chain(overwritten) {
+            self.settings.entry(setting).or_insert_with(|| Entry {
+                original: before.original(setting, old.as_ref()),
+                asked: new,
+                own: Vec::new(),
+                is_open: true,
+                is_anothers: false,
+            });
+        }
+        for action in plan.actions.iter().filter(|action| action.is_anothers) {
+            if let Some(entry) = self.settings.get_mut(&action.setting) {
+                (entry.original, entry.is_anothers) = (action.old, true);
             }
         }
     }
 
     /// Notes a write that follows.
     pub(crate) fn intend(&mut self, action: &Action) {
-        if let Some(entry) = self.settings.get_mut(&action.setting) {
-            entry.asked = action.new;
-            entry.is_open = true;
+        for (setting, entry) in &mut self.settings {
+            if *setting == action.setting {
+                entry.asked = action.new;
+                entry.is_open = true;
+            } else if setting.overwritten_by() != Some(action.setting) {
+                continue;
+            }
             if !entry.own.contains(&action.new) {
                 entry.own.push(action.new);
             }
@@ -215,7 +246,11 @@ impl Journal {
             let now = snapshot.values.get(setting);
             match before.owner(*setting, now) {
                 // An answer that was rounded to the first value is still an answer.
-                Owner::First => !is_over && entry.original != Some(entry.asked),
+                Owner::First => {
+                    let device = setting.overwritten_by();
+                    let is_overwritten = device.is_some_and(|it| before.settings.contains_key(&it));
+                    !is_over && (is_overwritten || entry.original != Some(entry.asked))
+                }
                 Owner::Stateway => true,
                 Owner::Another | Owner::Gone => !is_over,
             }

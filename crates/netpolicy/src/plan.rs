@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::journal::{Journal, Owner};
 use crate::policy::Request;
 use crate::profile::{Target, Targets};
-use crate::setting::{Risk, Setting, Value};
+use crate::setting::{NapiSetting, Risk, Setting, Value};
 use crate::snapshot::{LeftAlone, Snapshot};
 
 /// Why a write does not change a value.
@@ -95,7 +95,9 @@ impl Plan {
             }
         }
         let mut by_others = BTreeSet::new();
-        for setting in journal.settings() {
+        let settings: BTreeSet<Setting> =
+            journal.settings().chain(snapshot.values.keys().copied()).collect();
+        for setting in settings {
             let now = snapshot.values.get(&setting);
             match (journal.owner(setting, now), now) {
                 (Owner::Another, Some(now)) => {
@@ -108,7 +110,7 @@ impl Plan {
                     if target.is_some_and(|target| journal.is_rounded(setting, &target, now)) {
                         wanted.remove(&setting);
                     } else if target.is_none()
-                        && let Some(value) = journal.original(setting)
+                        && let Some(value) = journal.original(setting, Some(now))
                     {
                         wanted.insert(setting, Target::restored(value));
                     }
@@ -140,6 +142,12 @@ impl Plan {
                 continue;
             }
             values.insert(setting, target.value);
+            if let Setting::Napi { place, kind: NapiSetting::Threaded } = setting
+                && target.value == Value::Number(0)
+            {
+                // The thread ends, and its setting with it.
+                wanted.remove(&Setting::Napi { place, kind: NapiSetting::ThreadCpus });
+            }
             for (&napi, &before) in &snapshot.values {
                 if napi.overwritten_by() == Some(setting) {
                     overwritten.insert(napi, before);

@@ -59,6 +59,17 @@ impl Device {
         }
     }
 
+    /// The link goes down and up: new NAPIs have the device's values and no threads.
+    fn renew_link(&mut self) {
+        for setting in settings() {
+            if let Some(device) = setting.overwritten_by() {
+                self.values.insert(setting, self.values[&device]);
+            } else if let Setting::Napi { .. } = setting {
+                self.set(setting, Value::Number(0));
+            }
+        }
+    }
+
     fn snapshot(&self) -> Snapshot {
         let napi = |id| Napi { id, interrupt: None, rx_queue: None, thread: None };
         let cpu = |number| Cpu { number, distance: 10, is_sibling: false };
@@ -212,6 +223,40 @@ proptest! {
         device.apply(&Request::new(Policy::None)).unwrap();
         prop_assert_eq!(&device.kept, &None);
         prop_assert_eq!(device.values, first.values);
+    }
+
+    /// The link goes down and up between policies, and a process dies. In the end the device's
+    /// values are those that were there, and each NAPI has its first value or the device's.
+    #[test]
+    fn new_napis_are_put_back_too(
+        seed in prop::collection::vec(0..40_u64, 7..30),
+        history in prop::collection::vec((request(), any::<bool>(), step()), 1..6),
+    ) {
+        let mut device = device(&seed);
+        let first = device.clone();
+        for (request, renews, step) in history {
+            if let Step::Apply(_, dies) = step {
+                device.dies = dies;
+            }
+            let _ = device.apply(&request);
+            device.dies = None;
+            if renews {
+                device.renew_link();
+            }
+        }
+        device.apply(&Request::new(Policy::None)).unwrap();
+        prop_assert_eq!(&device.kept, &None);
+        for (setting, value) in &device.values {
+            let of_device = setting.overwritten_by().map(|device| first.values[&device]);
+            let is_thread = matches!(
+                setting,
+                Setting::Napi { kind: NapiSetting::Threaded | NapiSetting::ThreadCpus, .. }
+            );
+            prop_assert!(
+                is_thread || first.values.get(setting) == Some(value) || of_device == Some(*value),
+                "{setting} = {value}"
+            );
+        }
     }
 
     /// A second plan for the same request has nothing to do, also where the driver rounds.
