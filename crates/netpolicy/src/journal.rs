@@ -173,7 +173,7 @@ impl Journal {
         if entry.original.is_none() && entry.is_open { Owner::First } else { Owner::Another }
     }
 
-    /// Who has set a value that is not Stateway's, and what was there.
+    /// The story of a value that another program has set.
     pub(crate) fn story(&self, setting: Setting, now: &Value) -> String {
         let mut story = format!("another program has set it to {now}");
         if let Some(entry) = self.settings.get(&setting).filter(|entry| !entry.is_anothers) {

@@ -34,7 +34,7 @@ pub struct Action {
     pub(crate) is_anothers: bool,
 }
 
-/// What is to be done, in this order, and what is not.
+/// The writes in their order, and the settings that are left alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// The writes.

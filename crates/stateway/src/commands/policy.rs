@@ -27,8 +27,8 @@ Examples:
   stateway policy verify eth0            does it still hold, or has another program written?
   stateway policy rollback eth0          put back what was there
 
-A journal keeps the values that were there first. What another program has changed since is left \
-alone and named. A restart of the machine ends all settings, and their journals with them. \
+A journal keeps the values that were there first. A value that another program has set since is \
+left alone and named. A restart of the machine ends all settings, and their journals with them. \
 docs/policy.md has more.")]
 pub struct Args {
     #[command(subcommand)]

@@ -56,6 +56,19 @@ impl Device {
         Ok(program.args(["policy"]).args(words).env("STATEWAY_STATE", STATE))
     }
 
+    /// As [`Self::policy`], without the right to write files that nobody may write.
+    pub fn policy_without_rights(&self, words: &[&str]) -> Result<Program> {
+        let program = self.namespace.program("setpriv").args(["--bounding-set", "-dac_override"]);
+        let program = program.args([stateway_binary()?]).args(["policy"]).args(words);
+        Ok(program.env("STATEWAY_STATE", STATE))
+    }
+
+    /// Nobody may write a file of the device.
+    pub fn close(&self, file: &str) -> Result<()> {
+        let path = format!("/sys/class/net/lan0/{file}");
+        self.namespace.program("chmod").args(["a-w", &path]).check().map(drop)
+    }
+
     /// The answer in JSON, whatever the exit code.
     pub fn json(&self, words: &[&str]) -> Result<Value> {
         let output = self.policy(&[words, &["--json"]].concat())?.run()?;

@@ -244,6 +244,37 @@ fn bad_requests_say_what_is_possible_and_change_nothing() {
 }
 
 #[test]
+fn a_refusal_shows_the_answer_of_the_kernel_and_takes_back_what_was_written() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let before = device.reading()?;
+        device.close("queues/tx-0/xps_cpus")?;
+        let apply = ["apply", "lan0", "bulk"];
+        let refused = device.policy_without_rights(&apply)?.run()?;
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        for part in [
+            "tx-0/xps_cpus = CPUs 0: the kernel answers: Permission denied",
+            "all settings are as they were before this command",
+            "--without tx-0/xps_cpus",
+        ] {
+            assert!(refused.stderr.contains(part), "no {part}: {refused:?}");
+        }
+        assert_eq!(device.reading()?, before);
+        assert_eq!(device.journals().len(), 0);
+        let without = [&apply[..], &["--without", "tx-0/xps_cpus"]].concat();
+        device.policy_without_rights(&without)?.check()?;
+        device.policy_without_rights(&["verify", "lan0"])?.check()?;
+        // A second policy that is refused leaves the first.
+        let refused = device.policy_without_rights(&["apply", "lan0", "cpu"])?.run()?;
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        device.policy_without_rights(&["verify", "lan0"])?.check()?;
+        device.rollback()?;
+        assert_eq!(device.reading()?, before);
+        Ok(())
+    });
+}
+
+#[test]
 fn a_setting_that_the_request_leaves_out_stays() {
     beside_others(|| {
         let device = Device::veth()?;
