@@ -1,8 +1,7 @@
 //! Policies of a device: planned, applied, verified and taken back.
 
 use netpolicy::{
-    Action, Difference, Failure, Host, Journal, Plan, PlanError, Policy, Request, Setting, Value,
-    carry_out,
+    Difference, Failure, Host, Journal, Plan, PlanError, Policy, Request, Setting, Value, carry_out,
 };
 
 use crate::device::{Device, DeviceError};
@@ -37,8 +36,8 @@ pub enum Error {
     Refused {
         /// The setting.
         setting: Setting,
-        /// The value.
-        value: Value,
+        /// The value, as text.
+        value: String,
         /// The kernel's answer.
         answer: String,
         /// Why the settings are not as they were.
@@ -92,7 +91,7 @@ impl Session {
         let fresh = Journal::new(device.clone(), Request::new(Policy::None));
         (self.journal, self.stale) = match self.store.find(device)? {
             Found::Nothing => (fresh, None),
-            Found::Journal(journal) => (journal, None),
+            Found::Journal(journal) => (*journal, None),
             Found::Stale(difference) => (fresh, Some(difference)),
         };
         Ok(())
@@ -159,9 +158,9 @@ impl Session {
         loop {
             let plan = self.plan(request)?;
             self.journal.request = request.clone();
-            let mut journal = self.journal.clone();
-            let result = carry_out(&plan, &mut journal, self);
-            self.journal = journal;
+            let Self { device, store, at_each_step, .. } = self;
+            let mut writer = Writer { device, store, at_each_step: *at_each_step };
+            let result = carry_out(&plan, &mut self.journal, &mut writer);
             match result {
                 Ok(values) => {
                     self.finish()?;
@@ -173,8 +172,15 @@ impl Session {
                         return Err(Error::Restless(setting));
                     }
                 }
-                Err(Failure::Refused { action, error }) => return Err(refused(*action, error)),
-                Err(Failure::NotKept(error)) => return Err(error),
+                Err(Failure::Refused { action, refusal }) => {
+                    return Err(Error::Refused {
+                        setting: action.setting,
+                        value: action.new.to_string(),
+                        answer: refusal.to_string(),
+                        trouble: None,
+                    });
+                }
+                Err(Failure::NotKept(error)) => return Err(error.into()),
             }
         }
     }
@@ -191,36 +197,30 @@ impl Session {
     }
 }
 
-fn refused(action: Action, error: Error) -> Error {
-    match error {
-        Error::Refused { answer, .. } => {
-            Error::Refused { setting: action.setting, value: action.new, answer, trouble: None }
-        }
-        error => error,
-    }
+/// Writes settings and the journal.
+struct Writer<'a> {
+    device: &'a mut Device,
+    store: &'a Store,
+    at_each_step: fn(),
 }
 
-impl Host for Session {
-    type Error = Error;
+impl Host for Writer<'_> {
+    type Refusal = Refusal;
+    type NotKept = StoreError;
 
-    fn read(&mut self, setting: Setting) -> Result<Option<Value>, Error> {
-        let value = Value::Number(0);
-        self.device.read(setting).map_err(|refusal| of_kernel(setting, value, &refusal))
+    fn read(&mut self, setting: Setting) -> Result<Option<Value>, Refusal> {
+        self.device.read(setting)
     }
 
-    fn write(&mut self, setting: Setting, value: Value) -> Result<(), Error> {
+    fn write(&mut self, setting: Setting, value: Value) -> Result<(), Refusal> {
         (self.at_each_step)();
         let written = self.device.write(setting, value);
         (self.at_each_step)();
-        written.map_err(|refusal| of_kernel(setting, value, &refusal))
+        written
     }
 
-    fn save(&mut self, journal: &Journal) -> Result<(), Error> {
+    fn save(&mut self, journal: &Journal) -> Result<(), StoreError> {
         (self.at_each_step)();
-        Ok(self.store.save(journal)?)
+        self.store.save(journal)
     }
-}
-
-fn of_kernel(setting: Setting, value: Value, refusal: &Refusal) -> Error {
-    Error::Refused { setting, value, answer: refusal.to_string(), trouble: None }
 }

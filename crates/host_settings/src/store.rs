@@ -48,7 +48,7 @@ pub enum Found {
     /// None.
     Nothing,
     /// That of the device.
-    Journal(Journal),
+    Journal(Box<Journal>),
     /// One in its place that is of something else, so that nothing of it may be written.
     Stale(Difference),
 }
@@ -98,7 +98,7 @@ impl Store {
     pub fn find(&self, device: &Identity) -> Result<Found, StoreError> {
         let Some(journal) = read(&self.path(device))? else { return Ok(Found::Nothing) };
         Ok(match journal.device.difference(device) {
-            None => Found::Journal(journal),
+            None => Found::Journal(Box::new(journal)),
             Some(difference) => Found::Stale(difference),
         })
     }

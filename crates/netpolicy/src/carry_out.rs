@@ -7,30 +7,32 @@ use crate::setting::{Setting, Value};
 /// The device to which a plan is applied.
 pub trait Host {
     /// The kernel's answer to what it refuses.
-    type Error;
+    type Refusal;
+    /// The reason why a journal can not be kept.
+    type NotKept;
 
     /// Reads a setting; `None` if there is none.
     ///
     /// # Errors
     /// The kernel's answer.
-    fn read(&mut self, setting: Setting) -> Result<Option<Value>, Self::Error>;
+    fn read(&mut self, setting: Setting) -> Result<Option<Value>, Self::Refusal>;
 
     /// Writes a setting.
     ///
     /// # Errors
     /// The kernel's answer.
-    fn write(&mut self, setting: Setting, value: Value) -> Result<(), Self::Error>;
+    fn write(&mut self, setting: Setting, value: Value) -> Result<(), Self::Refusal>;
 
     /// Keeps the journal, so that it is there even if the machine's power fails right after.
     ///
     /// # Errors
     /// The system's answer.
-    fn save(&mut self, journal: &Journal) -> Result<(), Self::Error>;
+    fn save(&mut self, journal: &Journal) -> Result<(), Self::NotKept>;
 }
 
 /// Why a plan was not carried out to its end.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Failure<E> {
+pub enum Failure<R, N> {
     /// Another program has changed a setting since the plan was made. The plan has not written it.
     Changed(Setting),
     /// The kernel refuses a write, or the setting can not be read.
@@ -38,10 +40,10 @@ pub enum Failure<E> {
         /// The write.
         action: Box<Action>,
         /// Its answer.
-        error: E,
+        refusal: R,
     },
     /// The journal can not be kept. The write that was to follow was not made.
-    NotKept(E),
+    NotKept(N),
 }
 
 /// Makes the writes of a plan in their order, and returns the values that they left: a driver may
@@ -54,11 +56,11 @@ pub fn carry_out<H: Host>(
     plan: &Plan,
     journal: &mut Journal,
     host: &mut H,
-) -> Result<Vec<Value>, Failure<H::Error>> {
+) -> Result<Vec<Value>, Failure<H::Refusal, H::NotKept>> {
     let mut left = Vec::new();
     journal.begin(plan);
     for (at, action) in plan.actions.iter().enumerate() {
-        let refused = |error| Failure::Refused { action: Box::new(action.clone()), error };
+        let refused = |refusal| Failure::Refused { action: Box::new(action.clone()), refusal };
         // The device's values come first. They may overwrite only what the plan has seen.
         for (&setting, &before) in &plan.overwritten {
             let is_next = setting.overwritten_by() == Some(action.setting);
@@ -70,7 +72,6 @@ pub fn carry_out<H: Host>(
         let earlier = &plan.actions[..at];
         let by_device = earlier.iter().find(|it| Some(it.setting) == overwriter);
         let expected = by_device.map_or(action.old, |device| Some(device.new));
-        let refused = |error| Failure::Refused { action: Box::new(action.clone()), error };
         if expected.is_some() && host.read(action.setting).map_err(refused)? != expected {
             return Err(Failure::Changed(action.setting));
         }

@@ -102,7 +102,9 @@ impl Device {
         journal.request = request.clone();
         match carry_out(&plan, &mut journal, self) {
             Ok(_) => {}
-            Err(Failure::Refused { error, .. } | Failure::NotKept(error)) => return Err(error),
+            Err(Failure::Refused { refusal: dead, .. } | Failure::NotKept(dead)) => {
+                return Err(dead);
+            }
             Err(Failure::Changed(setting)) => panic!("nobody has changed {setting}"),
         }
         journal.tidy(&self.snapshot());
@@ -112,7 +114,8 @@ impl Device {
 }
 
 impl Host for Device {
-    type Error = Dead;
+    type Refusal = Dead;
+    type NotKept = Dead;
 
     fn read(&mut self, setting: Setting) -> Result<Option<Value>, Dead> {
         Ok(self.values.get(&setting).copied())
