@@ -137,13 +137,18 @@ impl Journal {
     /// The value that was there first, if there was one. A NAPI that came with a new link has got
     /// the device's value, and would have got the one that was there first.
     pub fn original(&self, setting: Setting, now: Option<&Value>) -> Option<Value> {
-        match self.settings.get(&setting) {
+        match self.entry(setting) {
             Some(entry) => entry.original,
             None => match self.device_entry(setting, now) {
                 Some(device) => device.original,
                 None => now.copied(),
             },
         }
+    }
+
+    /// The entry of a setting that was written. One that was only going to be is as before.
+    fn entry(&self, setting: Setting) -> Option<&Entry> {
+        self.settings.get(&setting).filter(|entry| !entry.own.is_empty())
     }
 
     /// The entry of the device's value that a NAPI has got.
@@ -156,7 +161,7 @@ impl Journal {
     pub fn owner(&self, setting: Setting, now: Option<&Value>) -> Owner {
         // The device's value reaches its NAPIs whenever it is written, and with a new link.
         let device = self.device_entry(setting, now);
-        let Some(entry) = self.settings.get(&setting) else {
+        let Some(entry) = self.entry(setting) else {
             return if device.is_some() { Owner::Stateway } else { Owner::First };
         };
         let Some(now) = now else {
@@ -176,7 +181,7 @@ impl Journal {
     /// The story of a value that another program has set.
     pub(crate) fn story(&self, setting: Setting, now: &Value) -> String {
         let mut story = format!("another program has set it to {now}");
-        if let Some(entry) = self.settings.get(&setting).filter(|entry| !entry.is_anothers) {
+        if let Some(entry) = self.entry(setting).filter(|entry| !entry.is_anothers) {
             story += &format!("; Stateway had set it to {}", entry.asked);
             if let Some(original) = &entry.original {
                 story += &format!(", and before it was {original}");
@@ -198,14 +203,17 @@ impl Journal {
         let actions = plan.actions.iter().map(|it| (it.setting, it.old, it.new));
         // Each NAPI is noted whose value is overwritten, also if it keeps it.
         let overwritten = plan.overwritten.iter().map(|(it, old)| (*it, Some(*old), *old));
-        for (setting, old, new) in actions.chain(overwritten) {
-            self.settings.entry(setting).or_insert_with(|| Entry {
+        for (setting, old, new) in overwritten.chain(actions) {
+            let fresh = Entry {
                 original: before.original(setting, old.as_ref()),
                 asked: new,
                 own: Vec::new(),
                 is_open: true,
                 is_anothers: false,
-            });
+            };
+            if before.entry(setting).is_none() {
+                self.settings.insert(setting, fresh);
+            }
         }
         for action in plan.actions.iter().filter(|action| action.is_anothers) {
             if let Some(entry) = self.settings.get_mut(&action.setting) {

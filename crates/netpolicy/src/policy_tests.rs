@@ -345,6 +345,12 @@ fn a_write_between_plan_and_apply_stops_it_before_it_overwrites() {
     let failure = carry_out(&plan, &mut journal, &mut device).unwrap_err();
     assert_eq!(failure, Failure::Changed(own));
     assert_eq!(device.values, before);
+    // Nothing was written, so the value of the other program is the first one now.
+    let plan = Plan::new(&device.snapshot(), &Request::new(Policy::Cpu), &journal).unwrap();
+    assert_eq!(plan.by_others, [].into());
+    carry_out(&plan, &mut journal, &mut device).unwrap();
+    assert_eq!(device.values[&own], Value::Number(8));
+    assert_eq!(journal.original(own, None), Some(Value::Number(99)));
 }
 
 #[test]
