@@ -1,7 +1,8 @@
 //! Policies of a device: planned, applied, verified and taken back.
 
 use netpolicy::{
-    Difference, Failure, Host, Journal, Plan, PlanError, Policy, Request, Setting, Value, carry_out,
+    Difference, Failure, Host, Journal, LeftAlone, Plan, PlanError, Policy, Request, Setting,
+    Value, carry_out,
 };
 
 use crate::device::{Device, DeviceError};
@@ -25,11 +26,11 @@ pub enum Error {
     Plan(#[from] PlanError),
     /// The kernel refuses a write.
     #[error(
-        "{setting} = {value}: the kernel answers: {answer}; {}. Leave it out by `--without \
-         {setting}`",
+        "{setting} = {value}: the kernel answers: {answer}; {}",
         match trouble {
-            None => "all settings are as they were before this command".to_owned(),
-            Some(trouble) => format!("what this command had changed could not be put back ({trouble}); \
+            None => format!("all settings are as they were before this command. Leave it out by \
+                             `--without {setting}`, or all that are refused by `--skip-refused`"),
+            Some(trouble) => format!("some settings could not be put back ({trouble}); \
                                       `stateway policy rollback` tries that again"),
         }
     )]
@@ -125,22 +126,36 @@ impl Session {
         Ok(Plan::new(&self.device.snapshot()?, request, &self.journal)?)
     }
 
-    /// Brings the device to a policy.
+    /// Brings the device to a policy. Settings that the kernel refuses are left out of the request
+    /// on demand; then the plan names them with its answers.
     ///
     /// # Errors
     /// [`Error`]. If the kernel refuses a write, those before it were taken back.
-    pub fn apply(&mut self, request: &Request) -> Result<Done, Error> {
+    pub fn apply(&mut self, request: &Request, skips_refused: bool) -> Result<Done, Error> {
         self.take_lock()?;
-        let before = self.journal.request.clone();
-        match self.bring_to(request) {
-            Err(Error::Refused { setting, value, answer, .. }) => {
-                let trouble = self.bring_to(&before).err().map(|error| match error {
-                    Error::Refused { setting, answer, .. } => format!("{setting}: {answer}"),
-                    error => error.to_string(),
-                });
-                Err(Error::Refused { setting, value, answer, trouble })
+        let mut request = request.clone();
+        let mut refused = Vec::new();
+        loop {
+            let before = self.journal.request.clone();
+            match self.bring_to(&request) {
+                Err(Error::Refused { setting, value, answer, .. }) => {
+                    let trouble = self.bring_to(&before).err().map(|error| match error {
+                        Error::Refused { setting, answer, .. } => format!("{setting}: {answer}"),
+                        error => error.to_string(),
+                    });
+                    if !skips_refused || trouble.is_some() || !request.without.insert(setting) {
+                        return Err(Error::Refused { setting, value, answer, trouble });
+                    }
+                    let reason = format!("the kernel refuses {value}: {answer}");
+                    refused.push(LeftAlone::new(setting, reason));
+                }
+                Ok(mut done) => {
+                    done.plan.left.retain(|left| refused.iter().all(|it| it.id != left.id));
+                    done.plan.left.append(&mut refused);
+                    return Ok(done);
+                }
+                Err(error) => return Err(error),
             }
-            result => result,
         }
     }
 

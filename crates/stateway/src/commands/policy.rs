@@ -49,6 +49,10 @@ enum Command {
     Apply {
         #[command(flatten)]
         wanted: Wanted,
+        /// Leave out settings that the kernel refuses. Otherwise such a setting is an error, and the
+        /// device stays as it was.
+        #[arg(long)]
+        skip_refused: bool,
     },
     /// Compare a device with its policy; the exit code is 1 if they differ.
     Verify {
@@ -137,7 +141,9 @@ impl<'a> Report<'a> {
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     match &args.action {
         Command::Plan { wanted, verbose } => plan(wanted, *verbose, out),
-        Command::Apply { wanted } => apply(&wanted.place, &wanted.request(), out),
+        Command::Apply { wanted, skip_refused } => {
+            apply(&wanted.place, &wanted.request(), *skip_refused, out)
+        }
         Command::Verify { place } => verify(place, out),
         Command::Rollback { place } => rollback(place, out),
     }
@@ -200,11 +206,16 @@ fn plan(wanted: &Wanted, verbose: bool, out: &mut Output) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn apply(place: &Place, request: &Request, out: &mut Output) -> anyhow::Result<()> {
+fn apply(
+    place: &Place,
+    request: &Request,
+    skips_refused: bool,
+    out: &mut Output,
+) -> anyhow::Result<()> {
     let mut session = place.session()?;
-    let Done { plan, values } = session.apply(request).map_err(usage)?;
+    let Done { plan, values } = session.apply(request, skips_refused).map_err(usage)?;
     if place.json.json {
-        return out.json(&Report::new(&session, request, &plan, &values));
+        return out.json(&Report::new(&session, session.request(), &plan, &values));
     }
     if !plan.actions.is_empty() {
         table(&plan, &values, false).print(out)?;
@@ -264,7 +275,7 @@ fn rollback(place: &Place, out: &mut Output) -> anyhow::Result<()> {
     if today.is_none() && !former.is_empty() {
         return Ok(());
     }
-    apply(place, &Request::new(Policy::None), out)
+    apply(place, &Request::new(Policy::None), false, out)
 }
 
 /// Forgets the journal of a device that is gone, or says by which name it is to be found.

@@ -263,6 +263,14 @@ fn a_refusal_shows_the_answer_of_the_kernel_and_takes_back_what_was_written() {
         assert_eq!(device.journals().len(), 0);
         let without = [&apply[..], &["--without", "tx-0/xps_cpus"]].concat();
         device.policy_without_rights(&without)?.check()?;
+        device.rollback()?;
+        device.close("queues/rx-0/rps_cpus")?;
+        let skipped = [&apply[..], &["--skip-refused"]].concat();
+        let output = device.policy_without_rights(&skipped)?.check()?;
+        for setting in ["tx-0/xps_cpus", "rx-0/rps_cpus"] {
+            let line = output.lines().find(|line| line.starts_with(setting));
+            assert!(line.is_some_and(|it| it.contains("Permission denied")), "{output}");
+        }
         device.policy_without_rights(&["verify", "lan0"])?.check()?;
         // A second policy that is refused leaves the first.
         let refused = device.policy_without_rights(&["apply", "lan0", "cpu"])?.run()?;
