@@ -165,7 +165,7 @@ impl Place {
         #[allow(unused_mut, reason = "not every build has the lab")]
         let mut session = Session::open(&self.device, self.store()).map_err(usage)?;
         #[cfg(feature = "lab")]
-        session.at_each_step(die_as_planned);
+        session.at_each_step(fail_as_planned);
         if let Some(difference) = session.stale() {
             tell!("the journal of {} is not used: {difference}", self.device);
         }
@@ -334,14 +334,22 @@ fn left(plan: &Plan) -> Table {
     table
 }
 
-/// Ends the process before or after a write whose number the environment names, for tests.
+/// Before or after a write whose number the environment names, runs the command that it names, or
+/// ends the process; for tests.
 #[cfg(feature = "lab")]
-fn die_as_planned() {
+fn fail_as_planned() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     static STEPS: AtomicUsize = AtomicUsize::new(0);
-    let Some(last) = std::env::var("STATEWAY_LAB_POLICY_STEPS").ok() else { return };
-    if last.parse() == Ok(STEPS.fetch_add(1, Ordering::Relaxed)) {
-        std::process::exit(70);
+    let Ok(planned) = std::env::var("STATEWAY_LAB_POLICY_STEP") else { return };
+    if planned.parse() != Ok(STEPS.fetch_add(1, Ordering::Relaxed)) {
+        return;
+    }
+    match std::env::var("STATEWAY_LAB_POLICY_COMMAND") {
+        Ok(command) => {
+            let done = std::process::Command::new("sh").args(["-c", &command]).status();
+            assert!(done.is_ok_and(|done| done.success()), "{command}");
+        }
+        Err(_) => std::process::exit(70),
     }
 }
 

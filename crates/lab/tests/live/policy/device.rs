@@ -7,8 +7,10 @@ use crate::scenario::stateway_binary;
 
 /// The journals' directory in the namespace.
 const STATE: &str = "/dev/shm/state";
-/// The environment variable with the number of the step at which a command dies.
-const STEPS: &str = "STATEWAY_LAB_POLICY_STEPS";
+/// The environment variables with the number of a step, and with a command to run there. Without a
+/// command, the process dies there.
+const STEP: &str = "STATEWAY_LAB_POLICY_STEP";
+const COMMAND: &str = "STATEWAY_LAB_POLICY_COMMAND";
 /// The exit code of a command that has died so.
 const DIED: Option<i32> = Some(70);
 
@@ -78,9 +80,26 @@ impl Device {
 
     /// Runs a command that dies at this step. True if it came to its end before.
     pub fn dies_at(&self, step: usize, words: &[&str]) -> Result<bool> {
-        let output = self.policy(words)?.env(STEPS, &step.to_string()).run()?;
+        let output = self.policy(words)?.env(STEP, &step.to_string()).run()?;
         assert!(output.code == Some(0) || output.code == DIED, "{words:?}: {output:?}");
         Ok(output.code == Some(0))
+    }
+
+    /// `stateway policy` with these words, in which a command of the shell runs at this step. Returns
+    /// its result, and whether the command has run: it leaves a file.
+    pub fn meanwhile(&self, step: usize, command: &str, words: &[&str]) -> Result<(Output, bool)> {
+        let mark = self.namespace.scratch().join("meanwhile");
+        let _ = std::fs::remove_file(&mark);
+        let command = format!("set -e; touch {}/meanwhile; {command}", Namespace::SCRATCH);
+        let program = self.policy(words)?.env(STEP, &step.to_string());
+        let output = program.env(COMMAND, &command).run()?;
+        Ok((output, mark.exists()))
+    }
+
+    /// The command of the shell by which another program sets a NAPI.
+    pub fn napi_command(&self, words: &str) -> Result<String> {
+        let file = self.namespace.write_file("napis.py", include_bytes!("napis.py"))?;
+        Ok(format!("python3 {file} lan0 {words}"))
     }
 
     /// Puts back what was there, and checks that the command succeeds.

@@ -91,6 +91,89 @@ fn a_rollback_that_dies_is_continued_by_the_next() {
 }
 
 #[test]
+fn a_device_that_becomes_another_between_any_two_writes_is_not_written() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let again = |how: &str| -> Result<String> {
+            device.ip(&["link del lan0"])?;
+            device.make(how)?;
+            device.reading()
+        };
+        let fresh = again("index 77")?;
+        let replace = "ip link del lan0 && ip link add lan0 index 77 numrxqueues 2 numtxqueues 2 \
+                       type veth peer name far0 && ip link set lan0 up && ip link set far0 up && \
+                       ethtool -K lan0 gro on";
+        for step in 0.. {
+            let (output, has_run) = device.meanwhile(step, replace, &["apply", "lan0", "bulk"])?;
+            if !has_run {
+                assert_eq!(output.code, Some(0), "{output:?}");
+                break;
+            }
+            assert_eq!(output.code, Some(1), "step {step}: {output:?}");
+            assert_eq!(device.reading()?, fresh, "step {step}: {output:?}");
+            device.rollback()?;
+            assert_eq!(device.reading()?, fresh, "step {step}");
+            assert_eq!(device.journals().len(), 0, "step {step}");
+            again("index 77")?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_device_that_is_renamed_between_any_two_writes_is_followed() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let before = device.reading()?;
+        for step in 0.. {
+            let rename = "ip link set lan0 name lan9 && ip link add lan0 type veth peer name far9";
+            let (output, has_run) = device.meanwhile(step, rename, &["apply", "lan0", "bulk"])?;
+            assert_eq!(output.code, Some(0), "step {step}: {output:?}");
+            if !has_run {
+                break;
+            }
+            device.policy(&["verify", "lan9"])?.check()?;
+            device.policy(&["rollback", "lan9"])?.check()?;
+            device.ip(&["link del lan0", "link set lan9 name lan0"])?;
+            assert_eq!(device.reading()?, before, "step {step}");
+        }
+        Ok(())
+    });
+}
+
+/// A write of another program between the last look and the write is lost, because the kernel can not
+/// compare and write at once. Two steps are in between, before the journal is kept and after it. The
+/// value of the NAPI is written twice, first with that of the device.
+#[test]
+fn a_write_of_another_program_between_any_two_writes_stays() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let before = device.reading()?;
+        let napi = device.napi_command("0 gro-flush-timeout 123456")?;
+        let others = format!("{napi} && echo 3 >/sys/class/net/lan0/queues/tx-1/xps_cpus");
+        let (mut steps, mut lost) = (0, 0);
+        for step in 0.. {
+            let (output, has_run) = device.meanwhile(step, &others, &["apply", "lan0", "bulk"])?;
+            assert_eq!(output.code, Some(0), "step {step}: {output:?}");
+            if !has_run {
+                break;
+            }
+            device.rollback()?;
+            let after = device.reading()?;
+            let is_lost = |value| usize::from(!after.contains(value));
+            lost += is_lost("gro-flush-timeout=123456") + is_lost("tx-1/xps_cpus:3");
+            let own = after.replacen("=123456", "=0", 1);
+            assert_eq!(own.replace("tx-1/xps_cpus:3", "tx-1/xps_cpus:0"), before, "step {step}");
+            device.other_sets_napi(0, "gro-flush-timeout", 0)?;
+            device.other_writes("queues/tx-1/xps_cpus", "0")?;
+            steps = step;
+        }
+        assert!(steps > 10 && lost == 3 * 2, "{lost} lost at {steps} steps");
+        Ok(())
+    });
+}
+
+#[test]
 fn values_of_others_are_left_and_named() {
     beside_others(|| {
         let device = Device::veth()?;
