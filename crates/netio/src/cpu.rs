@@ -43,16 +43,42 @@ pub fn current() -> Option<u32> {
 /// # Errors
 /// The system's error; none is expected.
 pub fn allowed_cpus() -> io::Result<Vec<usize>> {
-    let process = i32::try_from(std::process::id()).map_err(io::Error::other)?;
+    thread_cpus(std::process::id())
+}
+
+/// The CPUs that a thread of this PID namespace may use, ascending.
+///
+/// # Errors
+/// The system's error, if there is no such thread.
+pub fn thread_cpus(thread: u32) -> io::Result<Vec<usize>> {
+    let thread = i32::try_from(thread).map_err(io::Error::other)?;
     let mut mask = [0_u64; MASK_WORDS];
     // SAFETY: the kernel writes at most `size_of_val(&mask)` bytes to `mask`.
     let result =
-        unsafe { libc::sched_getaffinity(process, size_of_val(&mask), mask.as_mut_ptr().cast()) };
+        unsafe { libc::sched_getaffinity(thread, size_of_val(&mask), mask.as_mut_ptr().cast()) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
     let is_set = |cpu: &usize| mask[cpu / 64] >> (cpu % 64) & 1 == 1;
     Ok((0..MASK_WORDS * 64).filter(is_set).collect())
+}
+
+/// Lets a thread of this PID namespace use these CPUs only.
+///
+/// # Errors
+/// The system's error: there is no such thread, none of the CPUs is online, or this process may not
+/// do that.
+pub fn set_thread_cpus(thread: u32, cpus: impl IntoIterator<Item = usize>) -> io::Result<()> {
+    let thread = i32::try_from(thread).map_err(io::Error::other)?;
+    let mut mask = [0_u64; MASK_WORDS];
+    for cpu in cpus {
+        let word = mask.get_mut(cpu / 64).ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (cpu % 64);
+    }
+    // SAFETY: the kernel reads `size_of_val(&mask)` bytes of `mask`.
+    let result =
+        unsafe { libc::sched_setaffinity(thread, size_of_val(&mask), mask.as_ptr().cast()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The CPUs that are switched on, ascending (`/sys/devices/system/cpu/online`).
@@ -162,6 +188,25 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn the_cpus_of_another_thread_can_be_changed() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: it takes no arguments and returns a number.
+            tell.send(unsafe { libc::gettid() }.cast_unsigned()).unwrap();
+            let _ = ends.recv();
+        });
+        let id = told.recv().unwrap();
+        let last = *allowed_cpus().unwrap().last().unwrap();
+        set_thread_cpus(id, [last]).unwrap();
+        assert_eq!(thread_cpus(id).unwrap(), [last]);
+        assert!(set_thread_cpus(id, []).is_err());
+        assert!(set_thread_cpus(id, [usize::MAX]).is_err());
+        drop(end);
+        thread.join().unwrap();
     }
 
     #[test]

@@ -131,3 +131,9 @@ mod operations {
     mod switch_over;
     mod workers;
 }
+
+/// NET policy of the host's devices.
+mod policy {
+    mod device;
+    mod settings;
+}

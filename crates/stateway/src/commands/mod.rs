@@ -13,6 +13,7 @@ mod ha;
 mod lab_generate;
 #[cfg(feature = "lab")]
 mod lab_traffic;
+mod policy;
 mod remote;
 mod replay;
 mod rules;
@@ -50,6 +51,8 @@ pub enum Command {
     Sync(sync::Args),
     /// Take over from a peer, or stand by for it.
     Ha(ha::Args),
+    /// Set up this host's network devices by one word, and take it back.
+    Policy(policy::Args),
     /// Show and change settings, under the kernel's names.
     Tunable(tunable::Args),
     /// Show and change zones.
@@ -89,6 +92,7 @@ impl Command {
             Self::Rules(args) => rules::run(&args, out),
             Self::Sync(args) => sync::run(&args, out),
             Self::Ha(args) => ha::run(&args, out),
+            Self::Policy(args) => policy::run(&args, out),
             Self::Tunable(args) => tunable::run(&args, out),
             Self::Zone(args) => zone::run(&args, out),
             Self::Replay(args) => replay::run(&args, out),

@@ -1,0 +1,24 @@
+//! The host's settings for network devices, which policies change: read, written, and put back.
+//!
+//! A [`Session`] is a device with its journal. It plans by [`netpolicy`], and carries plans out.
+//!
+//! Each setting has one interface: sysfs for the steering of packets and for a device's deferral of
+//! interrupts, the family netdev of generic netlink for that of each NAPI, the family ethtool for
+//! coalescing, `/proc/irq` for interrupts. Nothing reads the text of another tool.
+//!
+//! A device is never looked up twice by its name. Its directory in sysfs stays open, and each write
+//! goes through it, or checks before that it is still there. So no other device gets the settings of
+//! one that was renamed or has vanished.
+
+mod coalescing;
+mod device;
+mod generic_netlink;
+mod machine;
+mod napis;
+mod session;
+mod store;
+
+pub use device::{Device, DeviceError};
+pub use generic_netlink::Refusal;
+pub use session::{Done, Error, Session};
+pub use store::{DEFAULT_DIRECTORY, Found, Lock, Store, StoreError};

@@ -1,0 +1,144 @@
+//! A device in a namespace of its own, read and written without Stateway.
+
+use lab::{Namespace, Output, Program, Result};
+use serde_json::Value;
+
+use crate::scenario::stateway_binary;
+
+/// The journals' directory in the namespace.
+const STATE: &str = "/dev/shm/state";
+/// The environment variables with the number of a step, and with a command to run there. Without a
+/// command, the process dies there.
+const STEP: &str = "STATEWAY_LAB_POLICY_STEP";
+const COMMAND: &str = "STATEWAY_LAB_POLICY_COMMAND";
+/// The exit code of a command that has died so.
+const DIED: Option<i32> = Some(70);
+
+/// A device `lan0` of two queues and NAPIs, alone with its other end.
+pub struct Device {
+    namespace: Namespace,
+}
+
+impl Device {
+    /// A veth device. Its second NAPI and its first queues have values of their own.
+    pub fn veth() -> Result<Self> {
+        let namespace = Namespace::new("policy")?;
+        let it = Self { namespace };
+        it.make("")?;
+        it.other_sets_napi(1, "gro-flush-timeout", 7000)?;
+        it.other_sets_napi(1, "irq-suspend-timeout", 9000)?;
+        it.other_writes("queues/tx-0/xps_cpus", "2")?;
+        it.other_writes("queues/rx-0/rps_cpus", "1")?;
+        Ok(it)
+    }
+
+    /// A TAP device.
+    pub fn tap() -> Result<Self> {
+        let namespace = Namespace::new("policy")?;
+        namespace.ip(&["tuntap add lan0 mode tap"])?;
+        Ok(Self { namespace })
+    }
+
+    /// Makes `lan0`, with more words for `ip link add`.
+    pub fn make(&self, more: &str) -> Result<()> {
+        let add =
+            format!("link add lan0 {more} numrxqueues 2 numtxqueues 2 type veth peer name far0");
+        self.namespace.ip(&[&add, "link set lan0 up", "link set far0 up"])?;
+        self.namespace.program("ethtool").args(["-K", "lan0", "gro", "on"]).check().map(drop)
+    }
+
+    /// Runs commands of `ip`.
+    pub fn ip(&self, commands: &[&str]) -> Result<()> {
+        self.namespace.ip(commands)
+    }
+
+    /// `stateway policy` with these words.
+    pub fn policy(&self, words: &[&str]) -> Result<Program> {
+        let program = self.namespace.program(&stateway_binary()?.to_string_lossy());
+        Ok(program.args(["policy"]).args(words).env("STATEWAY_STATE", STATE))
+    }
+
+    /// As [`Self::policy`], without the right to write files that nobody may write.
+    pub fn policy_without_rights(&self, words: &[&str]) -> Result<Program> {
+        let program = self.namespace.program("setpriv").args(["--bounding-set", "-dac_override"]);
+        let program = program.args([stateway_binary()?]).args(["policy"]).args(words);
+        Ok(program.env("STATEWAY_STATE", STATE))
+    }
+
+    /// Nobody may write a file of the device.
+    pub fn close(&self, file: &str) -> Result<()> {
+        let path = format!("/sys/class/net/lan0/{file}");
+        self.namespace.program("chmod").args(["a-w", &path]).check().map(drop)
+    }
+
+    /// The answer in JSON, whatever the exit code.
+    pub fn json(&self, words: &[&str]) -> Result<Value> {
+        let output = self.policy(&[words, &["--json"]].concat())?.run()?;
+        let answer = serde_json::from_str(&output.stdout);
+        Ok(answer.unwrap_or_else(|error| panic!("{words:?}: {error}: {output:?}")))
+    }
+
+    /// Runs a command that dies at this step. True if it came to its end before.
+    pub fn dies_at(&self, step: usize, words: &[&str]) -> Result<bool> {
+        let output = self.policy(words)?.env(STEP, &step.to_string()).run()?;
+        assert!(output.code == Some(0) || output.code == DIED, "{words:?}: {output:?}");
+        Ok(output.code == Some(0))
+    }
+
+    /// `stateway policy` with these words, in which a command of the shell runs at this step. Returns
+    /// its result, and whether the command has run: it leaves a file.
+    pub fn meanwhile(&self, step: usize, command: &str, words: &[&str]) -> Result<(Output, bool)> {
+        let mark = self.namespace.scratch().join("meanwhile");
+        let _ = std::fs::remove_file(&mark);
+        let command = format!("set -e; touch {}/meanwhile; {command}", Namespace::SCRATCH);
+        let program = self.policy(words)?.env(STEP, &step.to_string());
+        let output = program.env(COMMAND, &command).run()?;
+        Ok((output, mark.exists()))
+    }
+
+    /// The command of the shell by which another program sets a NAPI.
+    pub fn napi_command(&self, words: &str) -> Result<String> {
+        let file = self.namespace.write_file("napis.py", include_bytes!("napis.py"))?;
+        Ok(format!("python3 {file} lan0 {words}"))
+    }
+
+    /// Puts back what was there, and checks that the command succeeds.
+    pub fn rollback(&self) -> Result<Output> {
+        let output = self.policy(&["rollback", "lan0"])?.run()?;
+        assert_eq!(output.code, Some(0), "{output:?}");
+        Ok(output)
+    }
+
+    /// Another program writes a file of the device.
+    pub fn other_writes(&self, file: &str, value: &str) -> Result<()> {
+        let script = "echo $2 >/sys/class/net/lan0/$1";
+        self.namespace.program("sh").args(["-c", script, "sh", file, value]).check().map(drop)
+    }
+
+    /// Another program sets a NAPI.
+    pub fn other_sets_napi(&self, place: usize, name: &str, value: u64) -> Result<()> {
+        let (place, value) = (place.to_string(), value.to_string());
+        self.napis(&["lan0", &place, name, &value]).map(drop)
+    }
+
+    fn napis(&self, words: &[&str]) -> Result<String> {
+        let script = ["-c", include_str!("napis.py")];
+        self.namespace.program("python3").args(script).args(words).check()
+    }
+
+    /// All settings, as the kernel tells them to others.
+    pub fn reading(&self) -> Result<String> {
+        let script = "cd /sys/class/net/lan0 && grep -s . gro_flush_timeout napi_defer_hard_irqs \
+                      threaded queues/*/rps_cpus queues/*/rps_flow_cnt queues/*/xps_cpus; true";
+        let files = self.namespace.program("sh").args(["-c", script]).check()?;
+        Ok(files + &self.napis(&["lan0"])?)
+    }
+
+    /// Names of the journals.
+    pub fn journals(&self) -> Vec<std::path::PathBuf> {
+        let directory = self.namespace.scratch().join("state");
+        let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let files = files.map(|file| file.path());
+        files.filter(|path| path.extension().is_some_and(|it| it == "journal")).collect()
+    }
+}

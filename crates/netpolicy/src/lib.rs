@@ -1,0 +1,32 @@
+//! NET policy: one word for a device in place of a page of settings.
+//!
+//! This crate decides, and does nothing else: it has no clock, file or socket. From a [`Snapshot`]
+//! of a device and a [`Request`] it makes a [`Plan`], a list of writes with reasons. [`carry_out`]
+//! makes these writes through a [`Host`], and notes in a [`Journal`] what was there first. The plan
+//! for [`Policy::None`] puts that back.
+//!
+//! - A value goes back only if it is still Stateway's. A value that another program has set since is
+//!   left alone and named.
+//! - The values that were there first stay in the journal while policies follow each other.
+//! - A write of a device's `gro_flush_timeout` or `napi_defer_hard_irqs` overwrites that of all its
+//!   NAPIs. So a plan writes the device's values first, and then the value of each NAPI, also where
+//!   that does not change.
+
+mod carry_out;
+mod journal;
+mod plan;
+mod policy;
+mod profile;
+mod setting;
+mod snapshot;
+
+pub use carry_out::{Failure, Host, carry_out};
+pub use journal::{Difference, Identity, Journal, JournalError, Owner};
+pub use plan::{Action, Plan, PlanError};
+pub use policy::{Policy, Request, UnknownPolicy};
+pub use setting::{Coalescing, Deferral, NapiSetting, Risk, Setting, UnknownSetting, Value};
+pub use snapshot::{Cpu, LeftAlone, Napi, Snapshot};
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

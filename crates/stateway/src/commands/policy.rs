@@ -1,0 +1,366 @@
+//! `stateway policy`
+
+use std::path::PathBuf;
+
+use host_settings::{DEFAULT_DIRECTORY, Device, DeviceError, Done, Error, Session, Store};
+use netpolicy::{Action, Identity, LeftAlone, Plan, Policy, Request, Setting, Value};
+use serde::Serialize;
+use steer::CpuSet;
+
+use super::remote::Json;
+use crate::errors::UsageError;
+use crate::print::{Align, Output, Table, things};
+
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = "\
+A policy is one word in place of a page of settings of this host for a network device:
+
+  bulk      most bytes a second: packets gather for up to 64 us
+  cpu       least CPU time for each packet: they gather for up to 256 us
+  latency   shortest delay: each packet is served at once
+  mix       a third of the queues, at least one, for short delay, the others for throughput
+  none      no policy: every setting goes back to what was there first
+
+Examples:
+  stateway policy plan eth0 latency      what would change, and why; nothing is written
+  stateway policy apply eth0 latency     exactly that
+  stateway policy verify eth0            does it still hold, or has another program written?
+  stateway policy rollback eth0          put back what was there
+
+A journal keeps the values that were there first. A value that another program has set since is \
+left alone and named. A restart of the machine ends all settings, and their journals with them. \
+docs/policy.md has more.")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Show what a policy would write, with reasons; change nothing.
+    Plan {
+        #[command(flatten)]
+        wanted: Wanted,
+        /// Show the place in the kernel of each setting, too.
+        #[arg(short, long)]
+        verbose: bool,
+    },
+    /// Bring a device to a policy: make the writes that `plan` shows.
+    Apply {
+        #[command(flatten)]
+        wanted: Wanted,
+        /// Leave out settings that the kernel refuses. Otherwise such a setting is an error, and the
+        /// device stays as it was.
+        #[arg(long)]
+        skip_refused: bool,
+    },
+    /// Compare a device with its policy; the exit code is 1 if they differ.
+    Verify {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Put back what was there before the first policy, unless another program has changed it.
+    Rollback {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The device, such as eth0.
+    device: String,
+    /// Directory of the journals.
+    #[arg(long, value_name = "DIR", env = "STATEWAY_STATE", default_value = DEFAULT_DIRECTORY)]
+    state: PathBuf,
+    #[command(flatten)]
+    json: Json,
+}
+
+#[derive(Debug, clap::Args)]
+struct Wanted {
+    #[command(flatten)]
+    place: Place,
+    /// none, bulk, cpu, latency or mix.
+    policy: Policy,
+    /// The CPUs that are to serve the device, such as 2 or 0-3,8. Default: all that are online.
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    cpus: Option<CpuSet>,
+    /// A setting that is to stay as it was found, by the name that `plan` shows. May be repeated.
+    #[arg(long, value_name = "SETTING")]
+    without: Vec<Setting>,
+}
+
+/// Reads a list of CPUs. A number alone is a CPU, and not a mask.
+fn cpus(text: &str) -> Result<CpuSet, String> {
+    match text.trim().parse() {
+        Ok(cpu) if cpu < steer::MAX_CPUS => Ok(CpuSet::from_iter([cpu])),
+        _ => text.parse().map_err(|error: steer::CpuSetError| error.to_string()),
+    }
+}
+
+/// An answer as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: u32,
+    device: &'a str,
+    #[serde(flatten)]
+    request: &'a Request,
+    in_force: bool,
+    actions: Vec<Written<'a>>,
+    left: &'a [LeftAlone],
+    by_others: Vec<Setting>,
+}
+
+/// A write, with the value that it left.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(flatten)]
+    action: &'a Action,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    applied: Option<Value>,
+}
+
+impl<'a> Report<'a> {
+    fn new(session: &'a Session, request: &'a Request, plan: &'a Plan, values: &[Value]) -> Self {
+        let value = |at| values.get(at).copied();
+        let actions = plan.actions.iter().enumerate();
+        let is_applied = values.len() == plan.actions.len();
+        Self {
+            schema: control::SCHEMA,
+            device: &session.device().identity().name,
+            request,
+            in_force: is_applied && plan.by_others.is_empty(),
+            actions: actions.map(|(at, action)| Written { action, applied: value(at) }).collect(),
+            left: &plan.left,
+            by_others: plan.by_others.iter().copied().collect(),
+        }
+    }
+}
+
+pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
+    match &args.action {
+        Command::Plan { wanted, verbose } => plan(wanted, *verbose, out),
+        Command::Apply { wanted, skip_refused } => {
+            apply(&wanted.place, &wanted.request(), *skip_refused, out)
+        }
+        Command::Verify { place } => verify(place, out),
+        Command::Rollback { place } => rollback(place, out),
+    }
+}
+
+impl Wanted {
+    fn request(&self) -> Request {
+        let without = self.without.iter().copied().collect();
+        Request { cpus: self.cpus, without, ..Request::new(self.policy) }
+    }
+}
+
+impl Place {
+    fn store(&self) -> Store {
+        Store::new(&self.state)
+    }
+
+    fn session(&self) -> anyhow::Result<Session> {
+        #[allow(unused_mut, reason = "not every build has the lab")]
+        let mut session = Session::open(&self.device, self.store()).map_err(usage)?;
+        #[cfg(feature = "lab")]
+        session.at_each_step(fail_as_planned);
+        if let Some(difference) = session.stale() {
+            tell!("the journal of {} is not used: {difference}", self.device);
+        }
+        Ok(session)
+    }
+}
+
+/// Errors of the request have another exit code than those of the system.
+fn usage(error: Error) -> anyhow::Error {
+    match error {
+        Error::Plan(_) | Error::Device(DeviceError::Missing { .. }) => {
+            UsageError(error.to_string()).into()
+        }
+        error => error.into(),
+    }
+}
+
+fn plan(wanted: &Wanted, verbose: bool, out: &mut Output) -> anyhow::Result<()> {
+    let mut session = wanted.place.session()?;
+    let request = wanted.request();
+    let plan = session.plan(&request).map_err(usage)?;
+    if wanted.place.json.json {
+        return out.json(&Report::new(&session, &request, &plan, &[]));
+    }
+    if !plan.actions.is_empty() {
+        table(&plan, &[], verbose).print(out)?;
+    }
+    left(&plan).print_section(out)?;
+    let device = &session.device().identity().name;
+    match plan.actions.len() as u64 {
+        0 => tell!("{device}: nothing to write for {}", request.policy),
+        writes => tell!(
+            "{device}: {} for {}; `stateway policy apply` makes them",
+            things(writes, "write"),
+            request.policy
+        ),
+    }
+    Ok(())
+}
+
+fn apply(
+    place: &Place,
+    request: &Request,
+    skips_refused: bool,
+    out: &mut Output,
+) -> anyhow::Result<()> {
+    let mut session = place.session()?;
+    let Done { plan, values } = session.apply(request, skips_refused).map_err(usage)?;
+    if place.json.json {
+        return out.json(&Report::new(&session, session.request(), &plan, &values));
+    }
+    if !plan.actions.is_empty() {
+        table(&plan, &values, false).print(out)?;
+    }
+    left(&plan).print_section(out)?;
+    let device = &session.device().identity().name;
+    match request.policy {
+        Policy::None => tell!("{device}: no policy, its settings are as they were found"),
+        policy => tell!("{device}: {policy}; `stateway policy rollback {device}` takes it back"),
+    }
+    Ok(())
+}
+
+fn verify(place: &Place, out: &mut Output) -> anyhow::Result<()> {
+    let mut session = place.session()?;
+    let request = session.request().clone();
+    let plan = session.plan(&request).map_err(usage)?;
+    let device = session.device().identity().name.clone();
+    if place.json.json {
+        out.json(&Report::new(&session, &request, &plan, &[]))?;
+    } else if request.policy == Policy::None && plan.is_in_force() {
+        let words: Vec<&str> = Policy::ALL[1..].iter().map(|it| it.name()).collect();
+        out.line(format_args!("{device}: no policy applies; there are {}", words.join(", ")))?;
+    } else if plan.is_in_force() {
+        out.line(format_args!("{device}: {} is in force", request.policy))?;
+    } else {
+        if !plan.actions.is_empty() {
+            table(&plan, &[], false).print(out)?;
+        }
+        left(&plan).print_section(out)?;
+    }
+    if plan.is_in_force() {
+        return Ok(());
+    }
+    out.flush()?;
+    anyhow::bail!(
+        "{device} differs from {}: {} to make, {} set by other programs",
+        request.policy,
+        things(plan.actions.len() as u64, "write"),
+        things(plan.by_others.len() as u64, "setting")
+    )
+}
+
+fn rollback(place: &Place, out: &mut Output) -> anyhow::Result<()> {
+    let (store, name) = (place.store(), place.device.as_str());
+    let today = match Device::open(name) {
+        Ok(device) => Some(device.identity().clone()),
+        Err(DeviceError::Missing { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let network = netio::network_cookie()?;
+    let mut former = store.named(network, name);
+    former.retain(|device| Some(device.index) != today.as_ref().map(|today| today.index));
+    for device in &former {
+        forget_or_name(&store, device)?;
+    }
+    if today.is_none() && !former.is_empty() {
+        return Ok(());
+    }
+    apply(place, &Request::new(Policy::None), false, out)
+}
+
+/// Forgets the journal of a device that is gone, or says by which name it is to be found.
+fn forget_or_name(store: &Store, device: &Identity) -> anyhow::Result<()> {
+    let Identity { name, index, .. } = device;
+    let link = netio::link_state(*index)?;
+    let today = link.and_then(|link| Device::open(&link.name).ok());
+    if let Some(today) = today.filter(|it| device.difference(it.identity()).is_none()) {
+        let now = &today.identity().name;
+        tell!("the device that was {name} is {now} now: `stateway policy rollback {now}`");
+        return Ok(());
+    }
+    store.remove(device)?;
+    tell!("{name} with the number {index} is gone, and its settings with it; nothing to put back");
+    Ok(())
+}
+
+/// The writes of a plan, with the values that they have left.
+fn table(plan: &Plan, values: &[Value], verbose: bool) -> Table {
+    let mut columns = vec![
+        ("setting", Align::Left),
+        ("old", Align::Right),
+        ("new", Align::Right),
+        ("risk", Align::Left),
+        ("reason", Align::Left),
+    ];
+    if verbose {
+        columns.push(("interface", Align::Left));
+    }
+    let mut table = Table::new(&columns);
+    for (at, action) in plan.actions.iter().enumerate() {
+        let reason = match values.get(at) {
+            Some(value) if *value != action.new => format!("applied as {value}; {}", action.reason),
+            _ => action.reason.clone(),
+        };
+        let mut row = vec![
+            action.setting.to_string(),
+            action.old.map_or("-".into(), |old| old.to_string()),
+            action.new.to_string(),
+            action.risk.name().to_owned(),
+            reason,
+        ];
+        if verbose {
+            row.push(action.interface.clone());
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn left(plan: &Plan) -> Table {
+    let mut table = Table::new(&[("left alone", Align::Left), ("because", Align::Left)]);
+    for LeftAlone { id, reason } in &plan.left {
+        table.row([id.clone(), reason.clone()]);
+    }
+    table
+}
+
+/// Before or after a write whose number the environment names, runs the command that it names, or
+/// ends the process; for tests.
+#[cfg(feature = "lab")]
+fn fail_as_planned() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static STEPS: AtomicUsize = AtomicUsize::new(0);
+    let Ok(planned) = std::env::var("STATEWAY_LAB_POLICY_STEP") else { return };
+    if planned.parse() != Ok(STEPS.fetch_add(1, Ordering::Relaxed)) {
+        return;
+    }
+    match std::env::var("STATEWAY_LAB_POLICY_COMMAND") {
+        Ok(command) => {
+            let done = std::process::Command::new("sh").args(["-c", &command]).status();
+            assert!(done.is_ok_and(|done| done.success()), "{command}");
+        }
+        Err(_) => std::process::exit(70),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_alone_is_a_cpu() {
+        assert_eq!(cpus("1").unwrap(), CpuSet::from_iter([1]));
+        assert_eq!(cpus("0-2,5").unwrap(), CpuSet::from_iter([0, 1, 2, 5]));
+        assert!(cpus("1-").is_err());
+    }
+}
