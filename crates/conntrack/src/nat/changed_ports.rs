@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use flow::{Endpoint, FlowKey, HashKey, KeyedPacket};
+use flow::{Endpoint, HashKey, KeyedPacket};
 
 /// Lines of the table, 64 bytes each. So 32,768 sources are remembered at most.
 const LINES: usize = 1 << 12;
@@ -16,6 +16,8 @@ const PLACES: usize = 8;
 /// The bits of a place: from the lowest one the count, the port, and a part of the source's hash.
 const COUNT_BITS: u32 = 20;
 const PORT_BITS: u32 = 16;
+/// An odd factor that spreads the bits of its argument.
+const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
 /// A count that has come here stays, because nobody knows any longer how many there are.
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
@@ -72,8 +74,8 @@ impl ChangedPorts {
         Self { shared: Arc::new(shared), secret: HashKey(0, 0) }
     }
 
-    /// The same for a worker. All workers have the same secret. Nobody who lacks it can choose
-    /// sources that share a line.
+    /// The same for a worker. All workers have the same secret, so that few can choose sources that
+    /// share a line. Those who can only have a port changed that could stay.
     pub fn keyed(&self, secret: HashKey) -> Self {
         Self { secret, ..self.clone() }
     }
@@ -147,13 +149,31 @@ impl ChangedPorts {
         self.shared.sources.load(Ordering::Relaxed)
     }
 
+    /// Forgets all sources.
+    #[cfg(test)]
+    pub fn clear(&self) {
+        if self.shared.sources.swap(0, Ordering::Relaxed) > 0 {
+            let places = self.shared.lines.iter().flat_map(|line| &line.0);
+            places.for_each(|place| place.store(0, Ordering::Relaxed));
+        }
+    }
+
     fn position(&self, KeyedPacket { key, sender }: &KeyedPacket) -> Position<'_> {
-        let nobody = Endpoint { address: [0; 16], port: 0 };
-        let source = FlowKey { low: key.endpoint(*sender), high: nobody, kind: 0, ..*key };
-        let hash = source.packet_hash(self.secret);
+        let Endpoint { address, port } = key.endpoint(*sender);
+        let address = u128::from_be_bytes(address);
+        let rest = u64::from(key.zone.0) << 32 | u64::from(key.protocol) << 16 | u64::from(port);
+        let HashKey(first, second) = self.secret;
+        let hash = [first ^ (address >> 64) as u64, second ^ address as u64, rest]
+            .into_iter()
+            .fold(0, |hash: u64, word| folded((hash ^ word).wrapping_mul(FACTOR)));
+        let hash = folded(hash.wrapping_mul(FACTOR));
         let line = &self.shared.lines[hash as usize % LINES];
         Position { line, name: hash >> (COUNT_BITS + PORT_BITS) }
     }
+}
+
+const fn folded(number: u64) -> u64 {
+    number ^ number >> 32
 }
 
 const fn name_of(place: u64) -> u64 {

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use flow::Zone;
+use flow::{FlowKey, Zone};
 use proptest::prelude::*;
 use wire::{Family, mapped, protocol};
 

@@ -64,14 +64,17 @@ impl Candidates {
             (false, None) => (supply.hash)(key),
         };
         let choice = PortChoice::of(request, key, own.port, supply.own).starting(start, supply);
-        let choice = choice.with_known(*known_port);
+        let choice = if known_port.is_some() { choice.with_known(*known_port) } else { choice };
         let mut walk = AddressWalk::of(request, own.address, key, ends, supply);
         let choice = choice.with_others(if walk.left > 0 { TRIES_FOR_ADDRESS } else { u32::MAX });
         let each = choice.places().max(1);
         let behind = places / each;
         (0..behind).for_each(|_| walk.step());
         let before = behind * each;
-        Self { end: request.end, ends: *ends, walk, choice, before, place: places - before }
+        // The place of a known port is there in any case, because it may become known during a
+        // search.
+        let place = (places - before).max(usize::from(choice.known.is_none()));
+        Self { end: request.end, ends: *ends, walk, choice, before, place }
     }
 }
 
@@ -261,7 +264,6 @@ impl PortChoice {
     /// The port at a place, if that holds a candidate.
     #[inline]
     fn port(&mut self, place: usize) -> Option<u16> {
-        // The first place is there in any case: a known port may become known during a search.
         let Some(place) = place.checked_sub(1) else { return self.known };
         let kept = usize::from(self.keep.is_some());
         let Some(at) = place.checked_sub(kept) else {

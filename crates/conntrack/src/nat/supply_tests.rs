@@ -47,9 +47,9 @@ proptest! {
         let kept = !random && (!has_range || range.contains(own_port));
         let at_last = !has_range && own_port < 1024;
         let is_allowed = |port: &u16| range.contains(*port) || at_last && *port >= 1024;
-        let known = known_port.filter(is_allowed);
         // The port that the source has already, then its own.
-        let mut first: Vec<u16> = known.into_iter().chain(kept.then_some(own_port)).collect();
+        let known = known_port.filter(is_allowed).into_iter();
+        let mut first: Vec<u16> = known.chain(kept.then_some(own_port)).collect();
         first.dedup();
         let others = ports.strip_prefix(&*first).expect("these come first");
         let is_first = |port: &&u16| own.contains(**port) && range.contains(**port);
@@ -72,8 +72,7 @@ proptest! {
         }
         prop_assert!(all.is_sorted_by(|one, next| one.0 < next.0));
         let known = Subject { hash: Some(hash(&key)), ..subject };
-        let is_same = Candidates::new(0, &request, &known, supply).collect::<Vec<_>>() == all;
-        prop_assert!(is_same);
+        prop_assert!(Candidates::new(0, &request, &known, supply).collect::<Vec<_>>() == all);
         // Two gateways that divide the ports have none in common but those that are kept.
         let [one, other] = [PortPart::First, PortPart::Second].map(|part| {
             let supply = Supply { own: own.in_part(part), ..supply };

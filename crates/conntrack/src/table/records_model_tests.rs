@@ -137,6 +137,9 @@ fn whoever_takes_connections_over_goes_on_as_before() {
                 if [&ours, &theirs].into_iter().any(|twin| depends_on_memory(twin, action)) {
                     continue;
                 }
+                // Connections that are over and still there would have a say in the choice of a port.
+                ours.lab.limits.changed_ports.clear();
+                theirs.lab.limits.changed_ports.clear();
                 prop_assert_eq!(without_place(ours.act(action)), without_place(theirs.act(action)), "{:?}", action);
                 prop_assert_eq!(ours.lab.records(), theirs.lab.records(), "{:?}", action);
             }
