@@ -150,7 +150,7 @@ fn word(statement: &Value) -> (bool, String) {
         },
         "mangle" => (false, format!("{} set", expression(&value["key"]))),
         "set" => (false, format!("{} @SET", value["op"].as_str().unwrap_or("add"))),
-        "counter" | "quota" | "limit" if value.get("map").is_some() => {
+        "counter" | "quota" | "limit" | "synproxy" if value.get("map").is_some() => {
             (false, format!("{name} name KEY map"))
         }
         "flow" => (false, "flow add".to_owned()),
@@ -198,6 +198,7 @@ fn more_statements() -> Vec<Value> {
     let inner = |tunnel: &str, field: &str| json!({"payload": {"tunnel": tunnel, "protocol": "ip", "field": field}});
     let sets = |header: &str, name: &str, value: Value| json!({"mangle": {"key": field(header, name), "value": value}});
     let meta = |key: &str, right: Value| asks(json!({"meta": {"key": key}}), right);
+    let named = |set: Value| json!({"map": {"key": field("tcp", "dport"), "data": {"set": set}}});
     vec![
         meta("skuid", json!(0)),
         meta("skgid", json!(0)),
@@ -250,6 +251,9 @@ fn more_statements() -> Vec<Value> {
         sets("icmp", "id", json!(7)),
         sets("ether", "saddr", json!("00:00:5e:00:53:01")),
         asks(json!({"dccp option": {"type": 1}}), json!(true)),
+        json!({"limit": named(json!([[80, "l1"]]))}),
+        json!({"quota": named(json!([[80, "q1"]]))}),
+        json!({"synproxy": named(json!([[80, "sp"]]))}),
         json!({"queue": {"num": 3}}),
         json!({"tproxy": {"family": "ip", "port": 50080}}),
         json!({"dup": {"addr": "192.0.2.1"}}),

@@ -103,10 +103,13 @@ pub enum ObjectKind {
     Helper,
     /// Timeouts of connections.
     Timeout,
+    /// A SYN proxy.
+    SynProxy,
 }
 
 impl ObjectKind {
-    const ALL: [Self; 5] = [Self::Counter, Self::Limit, Self::Quota, Self::Helper, Self::Timeout];
+    const ALL: [Self; 6] =
+        [Self::Counter, Self::Limit, Self::Quota, Self::Helper, Self::Timeout, Self::SynProxy];
 
     /// The kind that nftables calls `name`.
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -121,6 +124,7 @@ impl ObjectKind {
             Self::Quota => "quota",
             Self::Helper => "ct helper",
             Self::Timeout => "ct timeout",
+            Self::SynProxy => "synproxy",
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use flow::Timestamp;
 use serde_json::{Value, json};
-use wire::build::PacketBuilder;
-use wire::dissect;
+use wire::build::{PacketBuilder, Tcp};
+use wire::{TcpFlags, dissect};
 
 use crate::evaluate::{
     Decision, Interface, Outcome, PacketView, Routes, RuleState, SharedState, evaluate,
@@ -22,11 +22,13 @@ pub struct Surroundings<'a> {
     pub links: (u16, u16),
     pub routes: Option<&'a dyn Routes>,
     pub cpu: Option<u32>,
+    /// The flags of a TCP segment; `None`: the packet is one of UDP.
+    pub tcp: Option<TcpFlags>,
 }
 
 impl Default for Surroundings<'_> {
     fn default() -> Self {
-        Self { hook: Hook::Forward, links: (ETHER, ETHER), routes: None, cpu: None }
+        Self { hook: Hook::Forward, links: (ETHER, ETHER), routes: None, cpu: None, tcp: None }
     }
 }
 
@@ -50,14 +52,14 @@ pub fn one_rule(hook: Hook, objects: &[Value], rule: &Value) -> Value {
     json!({ "nftables": all })
 }
 
-/// True if a ruleset drops a UDP packet from 192.0.2.1:1000 to 198.51.100.2:53.
+/// True if a ruleset drops a packet from 192.0.2.1:1000 to 198.51.100.2:53.
 pub fn drops(document: &Value, surroundings: &Surroundings<'_>) -> bool {
     outcome(document, surroundings).decision == Decision::Drop
 }
 
 /// The outcome of a ruleset for that packet.
 pub fn outcome(document: &Value, surroundings: &Surroundings<'_>) -> Outcome {
-    let Surroundings { hook, links: (from, to), routes, cpu } = *surroundings;
+    let Surroundings { hook, links: (from, to), routes, cpu, tcp } = *surroundings;
     let imported = import_value(document, Options::default()).expect("it is right");
     let options = CompileOptions { index: false, seed: 3 };
     let program = Program::compile(imported.ruleset, options).expect("it is small");
@@ -70,7 +72,14 @@ pub fn outcome(document: &Value, surroundings: &Surroundings<'_>) -> Outcome {
         state.set_cpu(cpu);
     }
     let mut bytes = Vec::new();
-    PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]).udp(1000, 53, b"x", &mut bytes);
+    let packet = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]);
+    match tcp {
+        Some(flags) => {
+            let ports = Tcp { source_port: 1000, destination_port: 53, ..Tcp::default() };
+            packet.tcp(&Tcp { flags, ..ports }, b"", &mut bytes);
+        }
+        None => packet.udp(1000, 53, b"x", &mut bytes),
+    }
     let network = dissect(&bytes).expect("it is right").network.expect("it is IP");
     let view = PacketView {
         input: bits("in0"),

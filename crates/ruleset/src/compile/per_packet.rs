@@ -108,7 +108,10 @@ pub(super) fn of_item(item: &Item, ruleset: &Parts) -> Option<PerPacket> {
         Item::Assign { target: Target::CtZone(_), .. } => Some(PerPacket::Zone),
         Item::Assign { .. } => Some(PerPacket::Acts),
         Item::Verdict(_) | Item::Reject(_) | Item::Nat(_) => None,
-        Item::Object { what: ObjectKind::Helper | ObjectKind::Timeout, .. }
+        Item::Object {
+            what: ObjectKind::Helper | ObjectKind::Timeout | ObjectKind::SynProxy,
+            ..
+        }
         | Item::Helper(_)
         | Item::Timeout(_)
         | Item::Notrack

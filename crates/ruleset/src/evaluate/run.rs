@@ -16,7 +16,7 @@ use crate::hook::Hook;
 use crate::kind::ObjectKind;
 use crate::model::{
     ChainId, CounterId, HelperId, Item, Key, Load, NatId, NatOperand, Operand, Reject, RuleId,
-    SetId, Target, TimeoutId, Update, Verdict,
+    SetId, SynProxyId, Target, TimeoutId, Update, Verdict,
 };
 
 /// The end of a rule.
@@ -295,7 +295,7 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
             Item::Object { what, key, map } => {
                 let object = self.mapped(key, *map).and_then(|held| held.value(0));
                 match object.map(|object| object.low as u32) {
-                    Some(object) => self.use_object(*what, object),
+                    Some(object) => return self.use_object(*what, object),
                     None => false,
                 }
             }
@@ -305,24 +305,13 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 let facts = self.facts();
                 self.state.within_bound(bound.index(), facts, T::USES)
             }
-            Item::Helper(helper) => self.use_object(ObjectKind::Helper, helper.0),
-            Item::Timeout(timeout) => self.use_object(ObjectKind::Timeout, timeout.0),
+            Item::Helper(helper) => return self.use_object(ObjectKind::Helper, helper.0),
+            Item::Timeout(timeout) => return self.use_object(ObjectKind::Timeout, timeout.0),
             Item::Notrack => {
                 self.outcome.notrack |= self.outcome.zone.is_none();
                 true
             }
-            Item::SynProxy(proxy) => {
-                return match self.view.network.transport {
-                    Transport::Tcp(tcp)
-                        if tcp.flags.contains(TcpFlags::SYN)
-                            || tcp.flags.contains(TcpFlags::ACK) =>
-                    {
-                        Err(Ended::Decision(Decision::SynProxy(*proxy)))
-                    }
-                    Transport::Tcp(_) => Ok(true),
-                    _ => Ok(false),
-                };
-            }
+            Item::SynProxy(proxy) => return self.use_object(ObjectKind::SynProxy, proxy.0),
             // These have instructions of their own.
             Item::Counter(_)
             | Item::Limit(_)
@@ -416,10 +405,10 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
         self.program.ruleset.sets[map.index()].elements.get(found as usize)
     }
 
-    /// Counts, gives the connection a helper or timeouts, or says whether the packet is within the
-    /// limit or quota of this number.
-    fn use_object(&mut self, what: ObjectKind, object: u32) -> bool {
-        match what {
+    /// Counts, gives the connection a helper or timeouts, hands the packet to a SYN proxy, or says
+    /// whether it is within the limit or quota of this number.
+    fn use_object(&mut self, what: ObjectKind, object: u32) -> Result<bool, Ended> {
+        Ok(match what {
             ObjectKind::Counter => {
                 self.state.count(CounterId(object), self.bytes);
                 true
@@ -447,7 +436,16 @@ impl<'a, 'v, T: Trace> Run<'a, 'v, T> {
                 }
                 true
             }
-        }
+            ObjectKind::SynProxy => match self.view.network.transport {
+                Transport::Tcp(tcp)
+                    if tcp.flags.contains(TcpFlags::SYN) || tcp.flags.contains(TcpFlags::ACK) =>
+                {
+                    return Err(Ended::Decision(Decision::SynProxy(SynProxyId(object))));
+                }
+                Transport::Tcp(_) => true,
+                _ => false,
+            },
+        })
     }
 
     /// True in the hook before tracking.

@@ -2,6 +2,7 @@
 
 use super::worst_case;
 use crate::hook::Hook;
+use crate::kind::ObjectKind;
 use crate::limits::MAX_JUMP_DEPTH;
 use crate::model::{Chain, ChainId, Item, NatKind, Parts, RuleId, Verdict};
 
@@ -152,7 +153,9 @@ fn misplaced(ruleset: &Parts, item: &Item, hooks: u8) -> Option<String> {
                 only_in(&[Hook::DestinationNat], "destination translation", place)
             }
         },
-        Item::SynProxy(_) => only_in(&[Hook::Forward], "the SYN proxy", "chains of forward"),
+        Item::SynProxy(_) | Item::Object { what: ObjectKind::SynProxy, .. } => {
+            only_in(&[Hook::Forward], "the SYN proxy", "chains of forward")
+        }
         Item::Reject(_) => {
             const SENDING: [Hook; 4] =
                 [Hook::Untracked, Hook::Prerouting, Hook::PreroutingTranslated, Hook::Forward];

@@ -39,7 +39,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("set", &["op", "elem", "set", "stmt"]),
     ("snat", TRANSLATION),
     ("symhash", &["mod", "offset"]),
-    ("synproxy", &["mss", "wscale", "flags"]),
+    ("synproxy", &["mss", "wscale", "flags", "map"]),
     ("tcp option", &["name", "field", "base", "offset", "len"]),
     ("vmap", &["key", "data"]),
 ];

@@ -1,9 +1,11 @@
 use serde_json::{Value, json};
 
-use crate::evaluate::Outcome;
+use wire::TcpFlags;
+
+use crate::evaluate::{Decision, Outcome};
 use crate::hook::Hook;
 use crate::import::{Options, import_value};
-use crate::model::{HelperId, TimeoutId};
+use crate::model::{HelperId, SynProxyId, TimeoutId};
 use crate::needs::Need;
 use crate::testing::{Surroundings, one_rule, outcome};
 
@@ -20,6 +22,8 @@ fn objects() -> Vec<Value> {
         object("ct helper", "calls", "udp", json!({"type": "sip", "l3proto": "ip"})),
         object("ct timeout", "long", "tcp", json!({"policy": {"established": 9000}})),
         object("ct timeout", "short", "udp", json!({"policy": {"unreplied": 9}})),
+        json!({"synproxy": {"family": "inet", "table": "t", "name": "guard", "mss": 1460,
+            "wscale": 7}}),
     ]
 }
 
@@ -46,6 +50,28 @@ fn a_map_holds_helpers_and_timeouts_by_name() {
     assert_eq!(short.timeout, Some(TimeoutId(1)));
     let none = at("ct helper", json!([[54, "calls"]]));
     assert!(none.helper.is_none() && none.decision != short.decision, "the rule ends: {none:?}");
+}
+
+#[test]
+fn a_map_holds_syn_proxies() {
+    let port = json!({"payload": {"protocol": "tcp", "field": "dport"}});
+    let rule = |elements: Value| {
+        let data = json!({"set": elements});
+        json!([{"synproxy": {"map": {"key": port, "data": data}}}, {"drop": null}])
+    };
+    let decision = |hook: Hook, elements: Value, flags: TcpFlags| {
+        let document = one_rule(hook, &objects(), &rule(elements));
+        let surroundings = Surroundings { tcp: Some(flags), ..Surroundings::default() };
+        outcome(&document, &surroundings).decision
+    };
+    let guard = || json!([[53, "guard"]]);
+    let guarded = decision(Hook::Forward, guard(), TcpFlags::SYN);
+    assert_eq!(guarded, Decision::SynProxy(SynProxyId(0)));
+    assert_eq!(decision(Hook::Forward, json!([[54, "guard"]]), TcpFlags::SYN), Decision::Accept);
+    assert_eq!(decision(Hook::Forward, guard(), TcpFlags::RST), Decision::Drop);
+    let early = one_rule(Hook::Prerouting, &objects(), &rule(guard()));
+    let refused = import_value(&early, Options::default()).unwrap_err();
+    assert!(refused.problems.listed()[0].to_string().contains("only works in chains of forward"));
 }
 
 #[test]

@@ -142,7 +142,7 @@ impl Reader<'_, '_> {
             "masquerade" => self.translation(NatKind::Masquerade, value, &here)?,
             "redirect" => self.translation(NatKind::Redirect, value, &here)?,
             "notrack" => Item::Notrack,
-            "ct helper" | "ct timeout" if value.get("map").is_some() => {
+            "ct helper" | "ct timeout" | "synproxy" if value.get("map").is_some() => {
                 self.object_by_map(name, &value["map"], &here.key("map"))?
             }
             "ct helper" => {

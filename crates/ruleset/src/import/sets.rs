@@ -244,6 +244,9 @@ fn datum(value: &Value, data: &Data, scope: &Scope<'_>, path: &Path<'_>) -> Pars
                 ObjectKind::Quota => resolve(&names.quotas, what.name(), name, path)?.index(),
                 ObjectKind::Helper => resolve(&names.helpers, what.name(), name, path)?.index(),
                 ObjectKind::Timeout => resolve(&names.timeouts, what.name(), name, path)?.index(),
+                ObjectKind::SynProxy => {
+                    resolve(&names.syn_proxies, what.name(), name, path)?.index()
+                }
             };
             Ok(Datum::Values(vec![Interval::one(id as u128)]))
         }

@@ -47,6 +47,9 @@ pub(super) fn written(statement: &Value) -> String {
             let over = if part("inv").as_bool() == Some(true) { "over " } else { "" };
             format!("ct count {over}{}", part("val"))
         }
+        "synproxy" if inside.get("map").is_some() => {
+            format!("synproxy name {}", named_by_map(inside))
+        }
         "synproxy" => match inside.as_str() {
             Some(name) => format!("synproxy name {}", quoted(name)),
             None => synproxy(inside, " "),
