@@ -46,8 +46,8 @@ pub struct Request {
     /// True to choose the port at random, also if the packet's own would do. This stands for
     /// the kernel's `random` and for its `fully-random`.
     pub random: bool,
-    /// True to choose the address by the client alone, so that a client has the same address
-    /// towards all destinations.
+    /// True to choose a destination by the client alone, and to give a source no other address when
+    /// the ports of its own are used up. A source is chosen by the client alone in any case.
     pub persistent: bool,
     /// True to keep the bits in which the addresses differ: this maps one network onto another,
     /// host by host.

@@ -149,12 +149,14 @@ impl AddressWalk {
     }
 }
 
-/// A number that is the same for all connections of a client, or of a client with a
-/// destination, and the same at all workers.
+/// A number that is the same for all connections of a client, or of a client with a destination, and
+/// the same at all workers. A client has one source towards all destinations (RFC 4787 section 4.1,
+/// paired pooling).
 #[cold]
 fn spread(request: &Request, key: &FlowKey, ends: &Ends, supply: Supply<'_>) -> u128 {
     let client = Endpoint { port: 0, ..ends.source };
-    let other = if request.persistent { client } else { Endpoint { port: 0, ..ends.destination } };
+    let is_of_client = request.persistent || request.end == TranslatedEnd::Source;
+    let other = if is_of_client { client } else { Endpoint { port: 0, ..ends.destination } };
     let flow = FlowKey { low: client, high: other, protocol: 0, kind: 0, ..*key };
     let half = |kind| u128::from((supply.hash)(&FlowKey { kind, ..flow }));
     half(0) << 64 | half(1)

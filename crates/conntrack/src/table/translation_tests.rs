@@ -401,25 +401,29 @@ fn a_reply_goes_back_to_the_client_and_counts_as_one() {
 }
 
 #[test]
-fn one_client_keeps_its_address_if_that_is_wanted() {
+fn one_client_has_one_source_address_and_one_destination_if_that_is_wanted() {
     let range = Addresses::new(host(Family::V4, 200), host(Family::V4, 250));
-    let chosen = |client: u8, server: u8, persistent: bool| {
+    let chosen = |end, client: u8, server: u8, persistent: bool| {
         let mut lab = Lab::new();
-        let request =
-            Request { addresses: range, persistent, ..Request::of(TranslatedEnd::Source) };
+        let request = Request { addresses: range, persistent, ..Request::of(end) };
         let packet = udp(Family::V4, (client, 5), (server, 53));
-        open(&mut lab, &packet, [None, Some(request)], supply(own(), 0)).unwrap().unwrap();
-        only(&lab).reply.destination
+        let requests = match end {
+            TranslatedEnd::Source => [None, Some(request)],
+            TranslatedEnd::Destination => [Some(request), None],
+        };
+        open(&mut lab, &packet, requests, supply(own(), 0)).unwrap().unwrap();
+        let reply = only(&lab).reply;
+        if end == TranslatedEnd::Source { reply.destination } else { reply.source }
     };
-    let addresses = |clients: std::ops::Range<u8>, servers: std::ops::Range<u8>, persistent| {
-        let all = clients.flat_map(|client| {
-            servers.clone().map(move |server| chosen(client, server, persistent))
-        });
+    let servers = |end, persistent| {
+        let all = (100..140).map(|server| chosen(end, 1, server, persistent));
         all.collect::<std::collections::BTreeSet<_>>().len()
     };
-    assert_eq!(addresses(1..2, 100..140, true), 1);
-    assert!(addresses(1..2, 100..140, false) > 10);
-    assert!(addresses(1..40, 100..101, true) > 10);
+    assert_eq!([true, false].map(|persistent| servers(TranslatedEnd::Source, persistent)), [1, 1]);
+    assert_eq!(servers(TranslatedEnd::Destination, true), 1);
+    assert!(servers(TranslatedEnd::Destination, false) > 10);
+    let clients = (1..40).map(|client| chosen(TranslatedEnd::Source, client, 100, false));
+    assert!(clients.collect::<std::collections::BTreeSet<_>>().len() > 10);
 }
 
 #[test]

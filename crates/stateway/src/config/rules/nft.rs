@@ -280,6 +280,15 @@ fn kernel_advice(refusal: &str, line: &str, marked: Option<(usize, usize)>) -> S
         _ if refusal.starts_with("Device or resource busy") => {
             "something else still uses it: take that out first".to_owned()
         }
+        _ if refusal.starts_with("Too many links") => {
+            "jumps of its chain lead back to it, or are nested too deep: correct that".to_owned()
+        }
+        _ if refusal.starts_with("Too many open files in system") => {
+            "a set has more elements than its size: raise the size, or leave it out".to_owned()
+        }
+        _ if refusal.starts_with("Numerical result out of range") => {
+            "a number or a time is larger than the kernel allows".to_owned()
+        }
         _ => "see nft(8)".to_owned(),
     }
 }
