@@ -122,10 +122,15 @@ struct Written<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(session: &'a Session, request: &'a Request, plan: &'a Plan, values: &[Value]) -> Self {
-        let value = |at| values.get(at).copied();
+    fn new(
+        session: &'a Session,
+        request: &'a Request,
+        plan: &'a Plan,
+        values: &[Option<Value>],
+    ) -> Self {
+        let value = |at| values.get(at).copied().flatten();
         let actions = plan.actions.iter().enumerate();
-        let is_applied = values.len() == plan.actions.len();
+        let is_applied = values.iter().flatten().count() == plan.actions.len();
         Self {
             schema: control::SCHEMA,
             device: &session.device().identity().name,
@@ -213,18 +218,36 @@ fn apply(
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let mut session = place.session()?;
-    let Done { plan, values } = session.apply(request, skips_refused).map_err(usage)?;
+    let Done { plan, values, failures } = session.apply(request, skips_refused).map_err(usage)?;
+    let device = session.device().identity().name.clone();
     if place.json.json {
-        return out.json(&Report::new(&session, session.request(), &plan, &values));
+        out.json(&Report::new(&session, session.request(), &plan, &values))?;
+    } else {
+        if !plan.actions.is_empty() {
+            table(&plan, &values, false).print(out)?;
+        }
+        left(&plan).print_section(out)?;
     }
-    if !plan.actions.is_empty() {
-        table(&plan, &values, false).print(out)?;
+    if !failures.is_empty() {
+        out.flush()?;
+        anyhow::bail!(
+            "{device}: not everything could be put back: {}; the journal keeps the values that were \
+             there first, and `stateway policy rollback {device}` tries again",
+            Error::list(&failures)
+        );
     }
-    left(&plan).print_section(out)?;
-    let device = &session.device().identity().name;
-    match request.policy {
-        Policy::None => tell!("{device}: no policy, its settings are as they were found"),
-        policy => tell!("{device}: {policy}; `stateway policy rollback {device}` takes it back"),
+    if place.json.json {
+        return Ok(());
+    }
+    match (request.policy, plan.left.len() as u64) {
+        (Policy::None, 0) => tell!("{device}: no policy, its settings are as they were found"),
+        (Policy::None, kept) => tell!(
+            "{device}: no policy; {} left alone, the others are as they were found",
+            things(kept, "setting")
+        ),
+        (policy, _) => {
+            tell!("{device}: {policy}; `stateway policy rollback {device}` takes it back");
+        }
     }
     Ok(())
 }
@@ -294,7 +317,7 @@ fn forget_or_name(store: &Store, device: &Identity) -> anyhow::Result<()> {
 }
 
 /// The writes of a plan, with the values that they have left.
-fn table(plan: &Plan, values: &[Value], verbose: bool) -> Table {
+fn table(plan: &Plan, values: &[Option<Value>], verbose: bool) -> Table {
     let mut columns = vec![
         ("setting", Align::Left),
         ("old", Align::Right),
@@ -308,7 +331,10 @@ fn table(plan: &Plan, values: &[Value], verbose: bool) -> Table {
     let mut table = Table::new(&columns);
     for (at, action) in plan.actions.iter().enumerate() {
         let reason = match values.get(at) {
-            Some(value) if *value != action.new => format!("applied as {value}; {}", action.reason),
+            Some(None) => format!("not written; {}", action.reason),
+            Some(Some(value)) if *value != action.new => {
+                format!("applied as {value}; {}", action.reason)
+            }
             _ => action.reason.clone(),
         };
         let mut row = vec![
