@@ -103,8 +103,10 @@ impl Store {
         }
     }
 
-    fn path(&self, device: &Identity) -> PathBuf {
-        self.directory.join(format!("policy-{}-{}.journal", device.network, device.index))
+    /// The file of the journal of a device. Its number in sysfs is that of no other device, and stays
+    /// when the device moves to another network namespace.
+    pub fn path(&self, device: &Identity) -> PathBuf {
+        self.directory.join(format!("policy-{}.journal", device.node))
     }
 
     /// Looks for the journal of a device.
@@ -201,8 +203,8 @@ mod tests {
 
     use super::*;
 
-    fn device(index: u32) -> Identity {
-        Identity { boot: "b".into(), network: 1, index, node: 9, name: "lan0".into() }
+    fn device(node: u64) -> Identity {
+        Identity { boot: "b".into(), network: 1, index: 5, node, name: "lan0".into() }
     }
 
     #[test]
@@ -215,6 +217,8 @@ mod tests {
         assert!(matches!(store.find(&device(8)), Ok(Found::Nothing)));
         let later = Identity { boot: "c".into(), ..device(7) };
         assert!(matches!(store.find(&later), Ok(Found::Stale(Difference::Boot))));
+        let moved = Identity { network: 2, index: 3, ..device(7) };
+        assert!(matches!(store.find(&moved), Ok(Found::Journal(_))));
         assert_eq!(store.named(1, "lan0"), [device(7)]);
         assert_eq!(store.named(2, "lan0"), []);
         std::fs::write(store.path(&device(7)), "x").unwrap();

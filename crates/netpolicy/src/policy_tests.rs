@@ -515,8 +515,8 @@ fn a_device_is_known_by_more_than_its_name() {
     assert_eq!(then.difference(&renamed), None);
     let other = Identity { node: 100, ..then.clone() };
     assert_eq!(then.difference(&other), Some(Difference::Device));
-    let elsewhere = Identity { network: 2, ..then.clone() };
-    assert_eq!(then.difference(&elsewhere), Some(Difference::Network));
+    let elsewhere = Identity { network: 2, index: 3, ..then.clone() };
+    assert_eq!(then.difference(&elsewhere), None);
     let later = Identity { boot: "c".into(), ..then.clone() };
     assert_eq!(then.difference(&later), Some(Difference::Boot));
 }
