@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,11 @@ use crate::coalescing::Coalescer;
 use crate::generic_netlink::Refusal;
 use crate::machine::{self, cpu_list, text};
 use crate::napis::{NapiState, Napis};
+
+/// The kernel's error for a file of a device that is gone: ENODEV.
+const NO_DEVICE: i32 = 19;
+/// Looks for a device that another program renames all the time.
+const MAX_RENAMES: usize = 5;
 
 /// A device that can not be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -47,13 +52,52 @@ pub enum DeviceError {
 /// A device. It stays the same one when it is renamed, or when another one gets its name.
 #[derive(Debug)]
 pub struct Device {
-    /// The device's directory in sysfs.
+    /// The sysfs of this network namespace.
+    classes: Classes,
+    /// The device's directory there, which follows the device also to another network namespace.
     directory: File,
     identity: Identity,
     napis: Result<Napis, Refusal>,
     coalescer: Result<Coalescer, Refusal>,
     /// The NAPIs when the last snapshot was taken.
     places: Vec<Napi>,
+}
+
+/// The directory of the network devices, in a sysfs of our own or in `/sys`.
+#[derive(Debug)]
+struct Classes(Option<OwnedFd>);
+
+impl Classes {
+    fn new() -> Self {
+        // A sysfs of our own is certainly that of this network namespace.
+        Self(netio::own_sysfs().ok())
+    }
+
+    fn path(&self) -> PathBuf {
+        let root = self.0.as_ref().map_or("/sys".into(), |it| path_of(it.as_raw_fd()));
+        root.join("class/net")
+    }
+}
+
+/// The name of the device in this network namespace whose directory in sysfs has this number. The
+/// number stays when a device gets another name, another number or another network namespace.
+///
+/// # Errors
+/// The system's error. Then it is not known whether the device is here.
+pub fn name_of(node: u64) -> io::Result<Option<String>> {
+    let classes = Classes::new();
+    for entry in fs::read_dir(classes.path())? {
+        let entry = entry?;
+        match fs::metadata(entry.path()) {
+            Ok(directory) if directory.ino() == node => {
+                return Ok(Some(entry.file_name().to_string_lossy().into_owned()));
+            }
+            // A device may vanish meanwhile.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(None)
 }
 
 fn unreadable(what: impl fmt::Display) -> impl FnOnce(io::Error) -> DeviceError {
@@ -66,10 +110,8 @@ impl Device {
     /// # Errors
     /// [`DeviceError`]
     pub fn open(name: &str) -> Result<Self, DeviceError> {
-        // A sysfs of our own is certainly that of this network namespace.
-        let mounted = netio::own_sysfs().ok();
-        let root = mounted.as_ref().map_or("/sys".into(), |it| path_of(it.as_raw_fd()));
-        let classes = root.join("class/net");
+        let mount = Classes::new();
+        let classes = mount.path();
         let link = netio::link_named(name).map_err(unreadable(name))?;
         let Some(link) = link else {
             return Err(DeviceError::Missing { name: name.to_owned(), present: present(&classes) });
@@ -96,7 +138,7 @@ impl Device {
             name: link.name,
         };
         let (napis, coalescer) = (Napis::new(), Coalescer::new());
-        Ok(Self { directory, identity, napis, coalescer, places: Vec::new() })
+        Ok(Self { classes: mount, directory, identity, napis, coalescer, places: Vec::new() })
     }
 
     /// The device, as a journal notes it.
@@ -108,9 +150,30 @@ impl Device {
         path_of(self.directory.as_raw_fd()).join(name)
     }
 
-    /// Fails if the device is gone. Its number may then be that of another one.
+    /// Fails unless number, name and directory still belong together in this network namespace. Files
+    /// are reached by the directory, and netlink goes by the number, which may be another device's.
     fn check_presence(&self) -> io::Result<()> {
-        text(self.file("ifindex")).map(drop)
+        let absent = || {
+            let text = "the device is gone, or in another network namespace";
+            io::Error::new(io::ErrorKind::NotFound, text)
+        };
+        let is_gone = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => absent(),
+            _ if error.raw_os_error() == Some(NO_DEVICE) => absent(),
+            _ => error,
+        };
+        // The device may be renamed between the question for its name and the look there.
+        for _ in 0..MAX_RENAMES {
+            if text(self.file("ifindex")).map_err(is_gone)? != self.identity.index.to_string() {
+                return Err(absent());
+            }
+            let link = netio::link_state(self.identity.index)?.ok_or_else(absent)?;
+            let here = fs::metadata(self.classes.path().join(&link.name));
+            if here.is_ok_and(|directory| directory.ino() == self.identity.node) {
+                return Ok(());
+            }
+        }
+        Err(absent())
     }
 
     /// Reads everything that policies look at.

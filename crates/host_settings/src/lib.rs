@@ -7,8 +7,9 @@
 //! coalescing, `/proc/irq` for interrupts. Nothing reads the text of another tool.
 //!
 //! A device is never looked up twice by its name. Its directory in sysfs stays open, and each write
-//! goes through it, or checks before that it is still there. So no other device gets the settings of
-//! one that was renamed or has vanished.
+//! goes through it, or by the device's number. Before each write a check finds out whether both are
+//! still the same device of this network namespace. So no other device gets the settings of one that
+//! was renamed, has moved or has vanished.
 
 mod coalescing;
 mod device;
@@ -18,7 +19,8 @@ mod napis;
 mod session;
 mod store;
 
-pub use device::{Device, DeviceError};
+pub use device::{Device, DeviceError, name_of};
 pub use generic_netlink::Refusal;
+pub use machine::boot_id;
 pub use session::{Done, Error, Session};
 pub use store::{DEFAULT_DIRECTORY, Found, Lock, Store, StoreError};

@@ -2,7 +2,7 @@
 
 use netpolicy::{
     Difference, Failure, Host, Journal, LeftAlone, Plan, PlanError, Policy, Request, Setting,
-    Value, carry_out,
+    Value, carry_out, put_back,
 };
 
 use crate::device::{Device, DeviceError};
@@ -25,15 +25,7 @@ pub enum Error {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The kernel refuses a write.
-    #[error(
-        "{setting} = {value}: the kernel answers: {answer}; {}",
-        match trouble {
-            None => format!("all settings are as they were before this command. Leave it out by \
-                             `--without {setting}`, or all that are refused by `--skip-refused`"),
-            Some(trouble) => format!("some settings could not be put back ({trouble}); \
-                                      `stateway policy rollback` tries that again"),
-        }
-    )]
+    #[error("{setting} = {value}: the kernel answers: {answer}")]
     Refused {
         /// The setting.
         setting: Setting,
@@ -41,12 +33,57 @@ pub enum Error {
         value: String,
         /// The kernel's answer.
         answer: String,
-        /// Why the settings are not as they were.
-        trouble: Option<String>,
     },
     /// Another program keeps writing.
-    #[error("another program keeps changing {0}; find and stop it, or leave it out")]
+    #[error("another program keeps changing {0}; find and stop it")]
     Restless(Setting),
+    /// A policy was begun, and taken back.
+    #[error("{cause}; {}", end_of(cause, rest))]
+    TakenBack {
+        /// The reason.
+        cause: Box<Self>,
+        /// The failures on the way back.
+        rest: Vec<Self>,
+    },
+}
+
+/// The state in which a policy that has failed has left the device, and advice.
+fn end_of(cause: &Error, rest: &[Error]) -> String {
+    if !rest.is_empty() {
+        return format!(
+            "not all settings could be put back as they were before this command: {}; `stateway \
+             policy rollback` puts back what was there before the first policy",
+            Error::list(rest)
+        );
+    }
+    let mut end = "all settings are as they were before this command".to_owned();
+    if let Error::Refused { setting, .. } = cause {
+        end += &format!(
+            ". Leave it out by `--without {setting}`, or all that are refused by `--skip-refused`"
+        );
+    }
+    end
+}
+
+impl Error {
+    /// Errors in one line.
+    pub fn list(errors: &[Self]) -> String {
+        errors.iter().map(Self::to_string).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl From<Failure<Refusal, StoreError>> for Error {
+    fn from(failure: Failure<Refusal, StoreError>) -> Self {
+        match failure {
+            Failure::Changed(setting) => Self::Restless(setting),
+            Failure::Refused { action, refusal } => Self::Refused {
+                setting: action.setting,
+                value: action.new.to_string(),
+                answer: refusal.to_string(),
+            },
+            Failure::NotKept(error) => error.into(),
+        }
+    }
 }
 
 /// The result of a plan that was carried out.
@@ -54,8 +91,10 @@ pub enum Error {
 pub struct Done {
     /// The plan.
     pub plan: Plan,
-    /// The values that its writes have left, in their order.
-    pub values: Vec<Value>,
+    /// The values that its writes have left, in their order; `None` for those that failed.
+    pub values: Vec<Option<Value>>,
+    /// The failures of an end of all policies. The journal keeps the values that are not back.
+    pub failures: Vec<Error>,
 }
 
 /// A device with its journal.
@@ -69,6 +108,8 @@ pub struct Session {
     stale: Option<Difference>,
     /// The right to change settings, once it was needed.
     lock: Option<Lock>,
+    /// True if a write of a setting was tried.
+    has_written: bool,
     /// Called before each write, of settings or of the journal, and after it.
     at_each_step: fn(),
 }
@@ -81,8 +122,15 @@ impl Session {
     pub fn open(name: &str, store: Store) -> Result<Self, Error> {
         let device = Device::open(name)?;
         let fresh = Journal::new(device.identity().clone(), Request::new(Policy::None));
-        let mut it =
-            Self { device, store, journal: fresh, stale: None, lock: None, at_each_step: || () };
+        let mut it = Self {
+            device,
+            store,
+            journal: fresh,
+            stale: None,
+            lock: None,
+            has_written: false,
+            at_each_step: || (),
+        };
         it.load()?;
         Ok(it)
     }
@@ -127,36 +175,51 @@ impl Session {
     }
 
     /// Brings the device to a policy. Settings that the kernel refuses are left out of the request
-    /// on demand; then the plan names them with its answers.
+    /// on demand; then the plan names them with its answers. [`Policy::None`] puts back all that can
+    /// be, and the result names the failures.
     ///
     /// # Errors
-    /// [`Error`]. If the kernel refuses a write, those before it were taken back.
+    /// [`Error`]. Then the device is back at the former policy, or the error names the settings that
+    /// are not.
     pub fn apply(&mut self, request: &Request, skips_refused: bool) -> Result<Done, Error> {
         self.take_lock()?;
+        if request.policy == Policy::None {
+            return self.go_back(request);
+        }
+        // A request that can not be met ends here.
+        self.plan(request)?;
         let mut request = request.clone();
-        let mut refused = Vec::new();
+        let mut refused: Vec<LeftAlone> = Vec::new();
         loop {
-            let before = self.journal.request.clone();
-            match self.bring_to(&request) {
-                Err(Error::Refused { setting, value, answer, .. }) => {
-                    let trouble = self.bring_to(&before).err().map(|error| match error {
-                        Error::Refused { setting, answer, .. } => format!("{setting}: {answer}"),
-                        error => error.to_string(),
-                    });
-                    if !skips_refused || trouble.is_some() || !request.without.insert(setting) {
-                        return Err(Error::Refused { setting, value, answer, trouble });
-                    }
-                    let reason = format!("the kernel refuses {value}: {answer}");
-                    refused.push(LeftAlone::new(setting, reason));
-                }
+            let before = self.journal.clone();
+            let cause = match self.bring_to(&request) {
                 Ok(mut done) => {
                     done.plan.left.retain(|left| refused.iter().all(|it| it.id != left.id));
                     done.plan.left.append(&mut refused);
                     return Ok(done);
                 }
-                Err(error) => return Err(error),
+                Err(cause) => cause,
+            };
+            let rest = self.take_back(before);
+            match &cause {
+                Error::Refused { setting, value, answer }
+                    if skips_refused && rest.is_empty() && request.without.insert(*setting) =>
+                {
+                    let reason = format!("the kernel refuses {value}: {answer}");
+                    refused.push(LeftAlone::new(setting, reason));
+                }
+                _ => return Err(Error::TakenBack { cause: Box::new(cause), rest }),
             }
         }
+    }
+
+    /// Returns to the request of a former journal. Returns the failures.
+    fn take_back(&mut self, before: Journal) -> Vec<Error> {
+        let request = before.request.clone();
+        if !self.has_written {
+            self.journal = before;
+        }
+        self.go_back(&request).map_or_else(|error| vec![error], |done| done.failures)
     }
 
     fn take_lock(&mut self) -> Result<(), Error> {
@@ -169,35 +232,44 @@ impl Session {
     }
 
     fn bring_to(&mut self, request: &Request) -> Result<Done, Error> {
-        let mut attempts = 0;
+        let mut attempt = 0;
         loop {
+            attempt += 1;
             let plan = self.plan(request)?;
-            self.journal.request = request.clone();
-            let Self { device, store, at_each_step, .. } = self;
-            let mut writer = Writer { device, store, at_each_step: *at_each_step };
-            let result = carry_out(&plan, &mut self.journal, &mut writer);
-            match result {
+            let (journal, mut writer) = self.begin(request);
+            match carry_out(&plan, journal, &mut writer) {
                 Ok(values) => {
                     self.finish()?;
-                    return Ok(Done { plan, values });
+                    return Ok(Done { plan, values, failures: Vec::new() });
                 }
-                Err(Failure::Changed(setting)) => {
-                    attempts += 1;
-                    if attempts == ATTEMPTS {
-                        return Err(Error::Restless(setting));
-                    }
-                }
-                Err(Failure::Refused { action, refusal }) => {
-                    return Err(Error::Refused {
-                        setting: action.setting,
-                        value: action.new.to_string(),
-                        answer: refusal.to_string(),
-                        trouble: None,
-                    });
-                }
-                Err(Failure::NotKept(error)) => return Err(error.into()),
+                Err(Failure::Changed(_)) if attempt < ATTEMPTS => {}
+                Err(failure) => return Err(failure.into()),
             }
         }
+    }
+
+    /// As [`Self::bring_to`], but makes all writes that it can.
+    fn go_back(&mut self, request: &Request) -> Result<Done, Error> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let plan = self.plan(request)?;
+            let (journal, mut writer) = self.begin(request);
+            let (values, failures) = put_back(&plan, journal, &mut writer);
+            let has_changed = failures.iter().any(|it| matches!(it, Failure::Changed(_)));
+            if has_changed && attempt < ATTEMPTS {
+                continue;
+            }
+            let mut failures: Vec<Error> = failures.into_iter().map(Error::from).collect();
+            failures.extend(self.finish().err());
+            return Ok(Done { plan, values, failures });
+        }
+    }
+
+    fn begin(&mut self, request: &Request) -> (&mut Journal, Writer<'_>) {
+        self.journal.request = request.clone();
+        let Self { device, store, journal, has_written, at_each_step, .. } = self;
+        (journal, Writer { device, store, has_written, at_each_step: *at_each_step })
     }
 
     /// Keeps or removes the journal.
@@ -216,6 +288,7 @@ impl Session {
 struct Writer<'a> {
     device: &'a mut Device,
     store: &'a Store,
+    has_written: &'a mut bool,
     at_each_step: fn(),
 }
 
@@ -229,6 +302,7 @@ impl Host for Writer<'_> {
 
     fn write(&mut self, setting: Setting, value: Value) -> Result<(), Refusal> {
         (self.at_each_step)();
+        *self.has_written = true;
         let written = self.device.write(setting, value);
         (self.at_each_step)();
         written

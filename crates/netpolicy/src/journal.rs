@@ -23,7 +23,7 @@ pub struct Identity {
     pub boot: String,
     /// The kernel's number of the network namespace, which no other gets while the machine runs.
     pub network: u64,
-    /// Number of the interface.
+    /// Number of the interface, which may change when it moves to another network namespace.
     pub index: u32,
     /// Number of its directory in sysfs, which no other gets while the machine runs.
     pub node: u64,
@@ -37,22 +37,18 @@ pub enum Difference {
     /// The machine was started anew.
     #[error("it is of an earlier run of this machine, whose settings ended with it")]
     Boot,
-    /// Another network namespace.
-    #[error("it is of another network namespace")]
-    Network,
     /// Another device.
-    #[error("it is of another device, which is gone, and its settings with it")]
+    #[error("it is of another device")]
     Device,
 }
 
 impl Identity {
-    /// How a device of today differs from this one; `None` if it is the same.
+    /// How a device of today differs from this one; `None` if it is the same. Its name, number and
+    /// network namespace may have changed since.
     pub fn difference(&self, today: &Self) -> Option<Difference> {
         if self.boot != today.boot {
             Some(Difference::Boot)
-        } else if self.network != today.network {
-            Some(Difference::Network)
-        } else if (self.index, self.node) != (today.index, today.node) {
+        } else if self.node != today.node {
             Some(Difference::Device)
         } else {
             None

@@ -20,7 +20,7 @@ mod profile;
 mod setting;
 mod snapshot;
 
-pub use carry_out::{Failure, Host, carry_out};
+pub use carry_out::{Failure, Host, HostFailure, carry_out, put_back};
 pub use journal::{Difference, Identity, Journal, JournalError, Owner};
 pub use plan::{Action, Plan, PlanError};
 pub use policy::{Policy, Request, UnknownPolicy};

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::journal::{Journal, Owner};
 use crate::policy::Request;
 use crate::profile::{Target, Targets};
-use crate::setting::{NapiSetting, Risk, Setting, Value};
+use crate::setting::{Coalescing, NapiSetting, Risk, Setting, Value};
 use crate::snapshot::{LeftAlone, Snapshot};
 
 /// Why a write does not change a value.
@@ -125,7 +125,7 @@ impl Plan {
     }
 
     /// Orders the writes. Those of the device's values come first, because they overwrite those of
-    /// the NAPIs.
+    /// the NAPIs. A driver begins to adapt coalescing after the last.
     fn write(
         snapshot: &Snapshot,
         mut wanted: BTreeMap<Setting, Target>,
@@ -166,12 +166,24 @@ impl Plan {
                 is_anothers: by_others.contains(&setting),
             });
         }
+        // Drivers refuse other values of coalescing while they adapt them.
+        actions.sort_by_key(Action::turns_adaptation_on);
         Self { actions, left, by_others, overwritten }
     }
 
     /// True if nothing is to be written, and no other program has changed a setting.
     pub fn is_in_force(&self) -> bool {
         self.actions.is_empty() && self.by_others.is_empty()
+    }
+}
+
+impl Action {
+    fn turns_adaptation_on(&self) -> bool {
+        let is_adaptation = matches!(
+            self.setting,
+            Setting::Coalescing(Coalescing::AdaptiveRx | Coalescing::AdaptiveTx)
+        );
+        is_adaptation && self.new != Value::Number(0)
     }
 }
 

@@ -1,13 +1,18 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use steer::CpuSet;
 
 use super::*;
 
-/// The answer of a host after the process has died.
+/// The answer of a host.
 #[derive(Debug, PartialEq, Eq)]
-struct Dead;
+enum Answer {
+    /// The process has died.
+    Dead,
+    /// The kernel refuses a setting, or there is no space for the journal.
+    Refused,
+}
 
 /// A device in memory that behaves as the kernel's do.
 #[derive(Clone, Debug)]
@@ -17,16 +22,21 @@ struct Device {
     kept: Option<String>,
     /// Number of saves and writes after which the process dies, and whether the last one happens.
     dies: Option<(usize, bool)>,
+    /// Settings whose writes the kernel refuses.
+    refuses: BTreeSet<Setting>,
+    /// True if no journal can be kept.
+    is_full: bool,
 }
 
 impl Device {
-    fn steps(&mut self, effect: impl FnOnce(&mut Self)) -> Result<(), Dead> {
+    fn steps(&mut self, effect: impl FnOnce(&mut Self)) -> Result<(), Answer> {
         match &mut self.dies {
             Some((0, happens)) => {
-                if *happens {
+                // After that it does nothing any more.
+                if std::mem::take(happens) {
                     effect(self);
                 }
-                return Err(Dead);
+                return Err(Answer::Dead);
             }
             Some((left, _)) => *left -= 1,
             None => {}
@@ -95,37 +105,58 @@ impl Device {
         }
     }
 
-    /// Brings the device to a policy. The process may die.
-    fn apply(&mut self, request: &Request) -> Result<(), Dead> {
+    /// Brings the device to a policy, or takes all policies back. The process may die, and the
+    /// kernel may refuse.
+    fn apply(&mut self, request: &Request) -> Result<(), Answer> {
         let mut journal = self.journal();
         let plan = Plan::new(&self.snapshot(), request, &journal).unwrap();
         journal.request = request.clone();
-        match carry_out(&plan, &mut journal, self) {
-            Ok(_) => {}
-            Err(Failure::Refused { refusal: dead, .. } | Failure::NotKept(dead)) => {
-                return Err(dead);
-            }
-            Err(Failure::Changed(setting)) => panic!("nobody has changed {setting}"),
+        let mut failures = Vec::new();
+        if request.policy == Policy::None {
+            failures = put_back(&plan, &mut journal, self).1;
+        } else {
+            failures.extend(carry_out(&plan, &mut journal, self).err());
         }
-        journal.tidy(&self.snapshot());
-        self.kept = (!journal.is_empty()).then(|| journal.to_text());
-        Ok(())
+        let answers = failures.into_iter().map(|failure| match failure {
+            Failure::Refused { refusal: answer, .. } | Failure::NotKept(answer) => answer,
+            // Its last write has reached the NAPIs, too.
+            Failure::Changed(_) if self.dies.is_some() => Answer::Dead,
+            Failure::Changed(setting) => panic!("nobody has changed {setting}"),
+        });
+        let answers: Vec<Answer> = answers.collect();
+        if !answers.contains(&Answer::Dead) && !self.is_full {
+            journal.tidy(&self.snapshot());
+            self.kept = (!journal.is_empty()).then(|| journal.to_text());
+        }
+        answers.into_iter().next().map_or(Ok(()), Err)
     }
 }
 
 impl Host for Device {
-    type Refusal = Dead;
-    type NotKept = Dead;
+    type Refusal = Answer;
+    type NotKept = Answer;
 
-    fn read(&mut self, setting: Setting) -> Result<Option<Value>, Dead> {
+    fn read(&mut self, setting: Setting) -> Result<Option<Value>, Answer> {
         Ok(self.values.get(&setting).copied())
     }
 
-    fn write(&mut self, setting: Setting, value: Value) -> Result<(), Dead> {
+    fn write(&mut self, setting: Setting, value: Value) -> Result<(), Answer> {
+        let adapts = |kind| self.values.get(&Setting::Coalescing(kind)) == Some(&Value::Number(1));
+        let is_adapted = match setting {
+            Setting::Coalescing(Coalescing::RxUsecs) => adapts(Coalescing::AdaptiveRx),
+            Setting::Coalescing(Coalescing::TxUsecs) => adapts(Coalescing::AdaptiveTx),
+            _ => false,
+        };
+        if self.refuses.contains(&setting) || is_adapted {
+            return Err(Answer::Refused);
+        }
         self.steps(|it| it.set(setting, value))
     }
 
-    fn save(&mut self, journal: &Journal) -> Result<(), Dead> {
+    fn save(&mut self, journal: &Journal) -> Result<(), Answer> {
+        if self.is_full {
+            return Err(Answer::Refused);
+        }
         let text = journal.to_text();
         self.steps(|it| it.kept = Some(text))
     }
@@ -148,10 +179,17 @@ fn settings() -> Vec<Setting> {
 
 /// A device whose settings have values from small numbers.
 fn device(seed: &[u64]) -> Device {
-    let mut device = Device { values: BTreeMap::new(), kept: None, dies: None };
+    let mut device = Device {
+        values: BTreeMap::new(),
+        kept: None,
+        dies: None,
+        refuses: BTreeSet::new(),
+        is_full: false,
+    };
     for (setting, number) in settings().into_iter().zip(seed.iter().cycle()) {
         let number = match setting {
-            Setting::Napi { kind: NapiSetting::Threaded, .. } => number % 2,
+            Setting::Napi { kind: NapiSetting::Threaded, .. }
+            | Setting::Coalescing(Coalescing::AdaptiveRx | Coalescing::AdaptiveTx) => number % 2,
             _ => *number,
         };
         let cpus = Value::Cpus((0..4).filter(|cpu| number >> cpu & 1 == 1).collect());
@@ -354,6 +392,63 @@ fn a_write_between_plan_and_apply_stops_it_before_it_overwrites() {
 }
 
 #[test]
+fn a_rollback_puts_back_all_that_the_kernel_takes_and_keeps_the_rest() {
+    let mut device = device(&[1]);
+    let first = device.values.clone();
+    device.apply(&Request::new(Policy::Bulk)).unwrap();
+    let applied = device.values.clone();
+    // The device's value, one of a NAPI, and one that stands alone.
+    let flush = Setting::Device(Deferral::GroFlushTimeout);
+    let polls = napi(2, NapiSetting::Deferral(Deferral::DeferHardIrqs));
+    let refused = [flush, polls, Setting::Xps(0)];
+    device.refuses = refused.into();
+    for _ in 0..2 {
+        assert_eq!(device.apply(&Request::new(Policy::None)), Err(Answer::Refused));
+        for (setting, value) in &device.values {
+            let expected = match setting {
+                _ if *setting == polls => device.values[&Setting::Device(Deferral::DeferHardIrqs)],
+                _ if refused.contains(setting) => applied[setting],
+                _ => first[setting],
+            };
+            assert_eq!(*value, expected, "{setting}");
+        }
+    }
+    device.refuses.clear();
+    device.apply(&Request::new(Policy::None)).unwrap();
+    assert_eq!((device.values, device.kept), (first, None));
+}
+
+#[test]
+fn a_full_directory_blocks_a_policy_before_its_first_write_and_no_rollback() {
+    let mut device = device(&[1]);
+    let first = device.values.clone();
+    device.is_full = true;
+    assert_eq!(device.apply(&Request::new(Policy::Bulk)), Err(Answer::Refused));
+    assert_eq!(device.values, first);
+    device.is_full = false;
+    device.apply(&Request::new(Policy::Bulk)).unwrap();
+    device.is_full = true;
+    device.apply(&Request::new(Policy::None)).unwrap();
+    assert_eq!(device.values, first);
+    // The journal that could not be removed does no harm.
+    device.is_full = false;
+    device.apply(&Request::new(Policy::None)).unwrap();
+    assert_eq!((device.values, device.kept), (first, None));
+}
+
+#[test]
+fn a_driver_adapts_coalescing_only_before_and_after_a_policy() {
+    let mut device = device(&[1]);
+    let first = device.values.clone();
+    let adaptation = Setting::Coalescing(Coalescing::AdaptiveRx);
+    assert_eq!(first[&adaptation], Value::Number(1));
+    device.apply(&Request::new(Policy::Bulk)).unwrap();
+    assert_eq!(device.values[&adaptation], Value::Number(0));
+    device.apply(&Request::new(Policy::None)).unwrap();
+    assert_eq!((device.values, device.kept), (first, None));
+}
+
+#[test]
 fn a_mix_gives_a_third_of_the_queues_to_short_delays() {
     let device = device(&[1]);
     let plan =
@@ -420,8 +515,8 @@ fn a_device_is_known_by_more_than_its_name() {
     assert_eq!(then.difference(&renamed), None);
     let other = Identity { node: 100, ..then.clone() };
     assert_eq!(then.difference(&other), Some(Difference::Device));
-    let elsewhere = Identity { network: 2, ..then.clone() };
-    assert_eq!(then.difference(&elsewhere), Some(Difference::Network));
+    let elsewhere = Identity { network: 2, index: 3, ..then.clone() };
+    assert_eq!(then.difference(&elsewhere), None);
     let later = Identity { boot: "c".into(), ..then.clone() };
     assert_eq!(then.difference(&later), Some(Difference::Boot));
 }

@@ -91,12 +91,19 @@ struct Wanted {
     without: Vec<Setting>,
 }
 
-/// Reads a list of CPUs. A number alone is a CPU, and not a mask.
+/// Reads a list of CPUs. A number alone is a CPU, and a mask only with `0x` or `mask:` before it.
 fn cpus(text: &str) -> Result<CpuSet, String> {
-    match text.trim().parse() {
-        Ok(cpu) if cpu < steer::MAX_CPUS => Ok(CpuSet::from_iter([cpu])),
-        _ => text.parse().map_err(|error: steer::CpuSetError| error.to_string()),
-    }
+    let text = text.trim();
+    let number = text.parse::<usize>();
+    let has_form = ["0x", "0X", "mask:", "list:", "cpus:"].iter().any(|it| text.starts_with(it));
+    let set = match number {
+        Ok(cpu) if cpu >= steer::MAX_CPUS => {
+            return Err(format!("this host has no CPU {cpu}; their numbers begin at 0"));
+        }
+        _ if has_form => text.parse::<CpuSet>(),
+        _ => format!("list:{text}").parse(),
+    };
+    set.map_err(|error| error.to_string())
 }
 
 /// An answer as JSON.
@@ -122,10 +129,15 @@ struct Written<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(session: &'a Session, request: &'a Request, plan: &'a Plan, values: &[Value]) -> Self {
-        let value = |at| values.get(at).copied();
+    fn new(
+        session: &'a Session,
+        request: &'a Request,
+        plan: &'a Plan,
+        values: &[Option<Value>],
+    ) -> Self {
+        let value = |at| values.get(at).copied().flatten();
         let actions = plan.actions.iter().enumerate();
-        let is_applied = values.len() == plan.actions.len();
+        let is_applied = values.iter().flatten().count() == plan.actions.len();
         Self {
             schema: control::SCHEMA,
             device: &session.device().identity().name,
@@ -213,18 +225,36 @@ fn apply(
     out: &mut Output,
 ) -> anyhow::Result<()> {
     let mut session = place.session()?;
-    let Done { plan, values } = session.apply(request, skips_refused).map_err(usage)?;
+    let Done { plan, values, failures } = session.apply(request, skips_refused).map_err(usage)?;
+    let device = session.device().identity().name.clone();
     if place.json.json {
-        return out.json(&Report::new(&session, session.request(), &plan, &values));
+        out.json(&Report::new(&session, session.request(), &plan, &values))?;
+    } else {
+        if !plan.actions.is_empty() {
+            table(&plan, &values, false).print(out)?;
+        }
+        left(&plan).print_section(out)?;
     }
-    if !plan.actions.is_empty() {
-        table(&plan, &values, false).print(out)?;
+    if !failures.is_empty() {
+        out.flush()?;
+        anyhow::bail!(
+            "{device}: not everything could be put back: {}; the journal keeps the values that were \
+             there first, and `stateway policy rollback {device}` tries again",
+            Error::list(&failures)
+        );
     }
-    left(&plan).print_section(out)?;
-    let device = &session.device().identity().name;
-    match request.policy {
-        Policy::None => tell!("{device}: no policy, its settings are as they were found"),
-        policy => tell!("{device}: {policy}; `stateway policy rollback {device}` takes it back"),
+    if place.json.json {
+        return Ok(());
+    }
+    match (request.policy, plan.left.len() as u64) {
+        (Policy::None, 0) => tell!("{device}: no policy, its settings are as they were found"),
+        (Policy::None, kept) => tell!(
+            "{device}: no policy; {} left alone, the others are as they were found",
+            things(kept, "setting")
+        ),
+        (policy, _) => {
+            tell!("{device}: {policy}; `stateway policy rollback {device}` takes it back");
+        }
     }
     Ok(())
 }
@@ -266,35 +296,41 @@ fn rollback(place: &Place, out: &mut Output) -> anyhow::Result<()> {
         Err(DeviceError::Missing { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    let network = netio::network_cookie()?;
-    let mut former = store.named(network, name);
-    former.retain(|device| Some(device.index) != today.as_ref().map(|today| today.index));
+    let mut former = store.named(netio::network_cookie()?, name);
+    former.retain(|device| Some(device.node) != today.as_ref().map(|today| today.node));
     for device in &former {
-        forget_or_name(&store, device)?;
+        find_former(&store, device)?;
     }
-    if today.is_none() && !former.is_empty() {
-        return Ok(());
-    }
+    anyhow::ensure!(
+        today.is_some() || former.is_empty(),
+        "{name} is not in this network namespace; nothing was put back"
+    );
     apply(place, &Request::new(Policy::None), false, out)
 }
 
-/// Forgets the journal of a device that is gone, or says by which name it is to be found.
-fn forget_or_name(store: &Store, device: &Identity) -> anyhow::Result<()> {
-    let Identity { name, index, .. } = device;
-    let link = netio::link_state(*index)?;
-    let today = link.and_then(|link| Device::open(&link.name).ok());
-    if let Some(today) = today.filter(|it| device.difference(it.identity()).is_none()) {
-        let now = &today.identity().name;
+/// Says by which name a device is to be found now. A device that is not here may be in another
+/// network namespace, and come back. So its journal stays while the machine runs.
+fn find_former(store: &Store, device: &Identity) -> anyhow::Result<()> {
+    let Identity { name, index, boot, .. } = device;
+    if *boot != host_settings::boot_id()? {
+        let _lock = store.lock()?;
+        store.remove(device)?;
+        tell!("the journal of {name} was of an earlier run of this machine, and is removed");
+    } else if let Some(now) = host_settings::name_of(device.node)? {
         tell!("the device that was {name} is {now} now: `stateway policy rollback {now}`");
-        return Ok(());
+    } else {
+        tell!(
+            "the {name} that had number {index} is not in this network namespace. If it has moved, \
+             run `stateway policy rollback` where it is. If it is gone, its settings are gone with \
+             it: delete {}",
+            store.path(device).display()
+        );
     }
-    store.remove(device)?;
-    tell!("{name} with the number {index} is gone, and its settings with it; nothing to put back");
     Ok(())
 }
 
 /// The writes of a plan, with the values that they have left.
-fn table(plan: &Plan, values: &[Value], verbose: bool) -> Table {
+fn table(plan: &Plan, values: &[Option<Value>], verbose: bool) -> Table {
     let mut columns = vec![
         ("setting", Align::Left),
         ("old", Align::Right),
@@ -308,7 +344,10 @@ fn table(plan: &Plan, values: &[Value], verbose: bool) -> Table {
     let mut table = Table::new(&columns);
     for (at, action) in plan.actions.iter().enumerate() {
         let reason = match values.get(at) {
-            Some(value) if *value != action.new => format!("applied as {value}; {}", action.reason),
+            Some(None) => format!("not written; {}", action.reason),
+            Some(Some(value)) if *value != action.new => {
+                format!("applied as {value}; {}", action.reason)
+            }
             _ => action.reason.clone(),
         };
         let mut row = vec![
@@ -362,5 +401,14 @@ mod tests {
         assert_eq!(cpus("1").unwrap(), CpuSet::from_iter([1]));
         assert_eq!(cpus("0-2,5").unwrap(), CpuSet::from_iter([0, 1, 2, 5]));
         assert!(cpus("1-").is_err());
+        assert_eq!(cpus("0x3").unwrap(), CpuSet::first(2));
+        for far in ["1024", "9999"] {
+            assert_eq!(
+                cpus(far).unwrap_err(),
+                format!("this host has no CPU {far}; their numbers begin at 0")
+            );
+        }
+        assert!(cpus("0,9999").unwrap_err().contains("9999"));
+        assert!(cpus("ff").is_err());
     }
 }

@@ -71,6 +71,12 @@ impl Device {
         self.namespace.program("chmod").args(["a-w", &path]).check().map(drop)
     }
 
+    /// Root may write it again.
+    pub fn reopen(&self, file: &str) -> Result<()> {
+        let path = format!("/sys/class/net/lan0/{file}");
+        self.namespace.program("chmod").args(["u+w", &path]).check().map(drop)
+    }
+
     /// The answer in JSON, whatever the exit code.
     pub fn json(&self, words: &[&str]) -> Result<Value> {
         let output = self.policy(&[words, &["--json"]].concat())?.run()?;
@@ -94,6 +100,23 @@ impl Device {
         let program = self.policy(words)?.env(STEP, &step.to_string());
         let output = program.env(COMMAND, &command).run()?;
         Ok((output, mark.exists()))
+    }
+
+    /// Leaves no space in the directory of the journals.
+    pub fn fill_state(&self) -> Result<()> {
+        let script = "mkdir -p $0 && { mountpoint -q $0 || mount -t tmpfs -o size=16k none $0; } && \
+                      { cat /dev/zero >$0/filler 2>/dev/null || true; }";
+        self.namespace.program("sh").args(["-c", script, STATE]).check().map(drop)
+    }
+
+    /// Makes space again.
+    pub fn empty_state(&self) -> Result<()> {
+        self.namespace.program("rm").args([&format!("{STATE}/filler")]).check().map(drop)
+    }
+
+    /// Deletes all journals, as a user does for devices that are gone.
+    pub fn delete_journals(&self) {
+        self.journals().iter().for_each(|path| std::fs::remove_file(path).unwrap());
     }
 
     /// The command of the shell by which another program sets a NAPI.
