@@ -31,13 +31,7 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
         problems.to_string().lines().for_each(|line| tell!("{line}"));
         return ExitCode::from(2);
     }
-    match error.downcast_ref() {
-        // It may list rules, each on a line.
-        Some(UsageError(what)) => {
-            format!("stateway: {what}").lines().for_each(|line| tell!("{line}"));
-        }
-        None => tell!("stateway: {}", one_line(&error)),
-    }
+    tell!("stateway: {}", one_line(&error));
     if is_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 

@@ -112,7 +112,7 @@ pub struct Args {
 /// A rule that a replay can not run, with its place.
 fn rule_line(problem: &RuleProblem) -> String {
     let RuleProblem { place: RuleObject { family, table, name, .. }, rule, message, .. } = problem;
-    format!("\n  {family} {table} {name}: {}", rule.as_ref().unwrap_or(message))
+    format!("{family} {table} {name}: {}", rule.as_ref().unwrap_or(message))
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
@@ -136,9 +136,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     let obstacles: Vec<String> = obstacles.map(|it| rule_line(&it)).collect();
     if !obstacles.is_empty() {
         let what = format!(
-            "a replay has no routes, and these rules need them:{}\nleave them out of a copy of the \
-             ruleset, or ask about a single packet: stateway rules explain --file RULESET @{}:1",
-            obstacles.concat(),
+            "a replay has no routes, and these rules need them: {}. Leave them out of a copy of \
+             the ruleset, or ask about a single packet: stateway rules explain --file RULESET @{}:1",
+            obstacles.join("; "),
             args.input.display()
         );
         return Err(UsageError(what).into());

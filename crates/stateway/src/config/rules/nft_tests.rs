@@ -102,7 +102,10 @@ fn refusals_of_the_kernel_are_told_with_their_remedy() {
         ("3-12", "Operation not supported", "  masquerade", "the type of chain, the hook"),
         ("8-8", "File exists", " chain f {", "take one of them out"),
         ("12-13", missing, " flowtable fl {", "modprobe nf_flow_table"),
-        ("900-999", "Numerical result out of range", " x", "see nft(8)"),
+        ("900-999", "Numerical result out of range", " x", "larger than the kernel allows"),
+        ("8-8", "Too many links", "  jump f", "jumps of its chain lead back to it"),
+        ("40-46", "Too many open files in system", " set s {", "more elements than its size"),
+        ("1-2", "Bad message", " x", "see nft(8)"),
     ] {
         let said = said(columns, refusal, line);
         assert!(said.contains(remedy), "{line}: {said}");
