@@ -19,13 +19,13 @@ mod sources;
 
 use std::sync::Arc;
 
-use flow::{Alarm, Endpoint, HashKey, Lease, LeasePool, Zone};
+use flow::{Alarm, Endpoint, HashKey, KeyedPacket, Lease, LeasePool, Zone};
 use wire::Family;
 
 use self::eviction_tables::EvictionTables;
 use crate::Settings;
 use crate::connection::{Prefix, ip_address};
-use crate::nat::ChangedPorts;
+use crate::nat::{ChangedPorts, PortChange, Translation};
 
 pub(crate) use eviction_lists::Rank;
 pub use half_open::HalfOpen;
@@ -254,6 +254,20 @@ impl Limits {
             lease.set_quantum(quantum(lease.pool()));
         }
         self.repay();
+    }
+
+    /// Counts the port of a translation no more. `original` are the packets of the originator as they
+    /// come.
+    pub(crate) fn give_port_back(&mut self, original: KeyedPacket, translation: &Translation) {
+        if let Some(pool) = translation.pool {
+            let KeyedPacket { key, sender } = &original;
+            self.port_usage.leave(&PortShare::of(pool, key, *sender));
+        }
+        if translation.is_port_filed
+            && let Some(change) = PortChange::of(original, &translation.leaves_as)
+        {
+            self.changed_ports.leave(&change);
+        }
     }
 
     /// Sets the number of tables of the gateway: of the ports towards a destination, a worker

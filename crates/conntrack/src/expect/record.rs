@@ -134,8 +134,7 @@ impl AnnouncementRecord {
 
 impl Expectations {
     /// Shows up to `budget` announcements to `each`, kind by kind. Returns the position to continue
-    /// from, `None` at the end. Workers that look for an expectation wait
-    /// meanwhile.
+    /// from, `None` at the end. Workers that look for an expectation wait meanwhile.
     pub fn records_from(
         &self,
         from: AnnouncementCursor,

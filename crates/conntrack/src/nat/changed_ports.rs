@@ -107,8 +107,9 @@ impl ChangedPorts {
                 let counts = is_known(place) && port_of(place) == change.port;
                 (counts && count_of(place) < COUNT_MAX).then(|| place + 1)
             };
-            let before = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-            if before.is_ok_and(is_known) || before.is_err_and(is_known) {
+            let (Ok(before) | Err(before)) =
+                place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+            if is_known(before) {
                 return;
             }
         }

@@ -64,7 +64,7 @@ impl Candidates {
             (false, None) => (supply.hash)(key),
         };
         let choice = PortChoice::of(request, key, own.port, supply.own).starting(start, supply);
-        let choice = if known_port.is_some() { choice.with_known(*known_port) } else { choice };
+        let choice = known_port.map_or(choice, |port| choice.with_known(port));
         let mut walk = AddressWalk::of(request, own.address, key, ends, supply);
         let choice = choice.with_others(if walk.left > 0 { TRIES_FOR_ADDRESS } else { u32::MAX });
         let each = choice.places().max(1);
@@ -230,13 +230,10 @@ impl PortChoice {
     }
 
     /// The same with the port that the source has in place of its own, if that is allowed.
-    fn with_known(self, known: Option<u16>) -> Self {
-        let is_allowed = |port: &u16| {
-            let ranges = [self.range, self.at_last];
-            ranges.into_iter().flatten().any(|range| range.contains(*port))
-                && self.own.may_give(*port)
-        };
-        Self { known: known.filter(is_allowed), ..self }
+    fn with_known(self, port: u16) -> Self {
+        let mut ranges = [self.range, self.at_last].into_iter().flatten();
+        let is_allowed = ranges.any(|range| range.contains(port)) && self.own.may_give(port);
+        Self { known: is_allowed.then_some(port), ..self }
     }
 
     /// The same with this many tries of ports of other buckets at most.

@@ -38,10 +38,9 @@ use self::packet::{Detached, is_fragment};
 use self::replication::note_end;
 use self::slab::{SECOND, Slab};
 use self::tunnels::leave;
-use crate::capacity::{Occupancy, PortShare};
+use crate::capacity::Occupancy;
 use crate::connection::Status;
 use crate::expect::COPY_KEPT;
-use crate::nat::PortChange;
 use crate::proto::{Before, Input, State, Step};
 use crate::{Connection, Direction, Event, EventKind, Settings, TrackingCause};
 
@@ -487,14 +486,8 @@ fn retire(
     if let Some(translation) = slab.translation(slot) {
         index.remove(translation.hash, slot | SECOND);
         let head = &slab[slot].head;
-        if let Some(pool) = translation.pool {
-            context.limits.port_usage.leave(&PortShare::of(pool, &head.key, head.originator()));
-        }
-        if translation.is_port_filed {
-            let original = KeyedPacket { key: head.key, sender: head.originator() };
-            let change = PortChange::of(original, &translation.leaves_as);
-            change.inspect(|change| context.limits.changed_ports.leave(change));
-        }
+        let original = KeyedPacket { key: head.key, sender: head.originator() };
+        context.limits.give_port_back(original, translation);
     }
     // Nobody has heard of a withdrawn connection, and its replies may belong to another. Replies to
     // a tunnel find it without an alias.

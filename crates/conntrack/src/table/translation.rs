@@ -359,19 +359,10 @@ impl Table {
 
     /// Removes the second key of a connection from the index.
     pub(super) fn take_back(&mut self, slot: u32, context: &mut Context<'_>) {
-        if let Some(&Translation { leaves_as, hash, pool, is_port_filed, .. }) =
-            self.slab.translation(slot)
-        {
-            self.index.remove(hash, slot | SECOND);
-            if let Some(pool) = pool {
-                context.limits.port_usage.leave(&self.port_share(slot, pool));
-                self.slab.set_pool(slot, None);
-            }
-            if is_port_filed {
-                let change = PortChange::of(self.original(slot), &leaves_as);
-                change.inspect(|change| context.limits.changed_ports.leave(change));
-                self.slab.set_port_unfiled(slot);
-            }
+        if let Some(translation) = self.slab.translation(slot) {
+            self.index.remove(translation.hash, slot | SECOND);
+            context.limits.give_port_back(self.original(slot), translation);
+            self.slab.set_uncounted(slot);
         }
     }
 
@@ -465,7 +456,7 @@ impl Table {
         }
         if let Some(pool) = pool {
             context.limits.port_usage.enter(&self.port_share(slot, pool));
-            self.slab.set_pool(slot, Some(pool));
+            self.slab.set_pool(slot, pool);
         }
         Ok(())
     }

@@ -285,16 +285,16 @@ impl Slab {
     }
 
     /// Records the pool of a translated connection's port.
-    pub fn set_pool(&mut self, slot: u32, pool: Option<Pool>) {
+    pub fn set_pool(&mut self, slot: u32, pool: Pool) {
         if let Some(translation) = self.translations.get_mut(slot) {
-            translation.pool = pool;
+            translation.pool = Some(pool);
         }
     }
 
-    /// Records that the source port of a connection is no longer [filed](Translation::is_port_filed).
-    pub fn set_port_unfiled(&mut self, slot: u32) {
+    /// Records that the port of a translated connection was given back.
+    pub fn set_uncounted(&mut self, slot: u32) {
         if let Some(translation) = self.translations.get_mut(slot) {
-            translation.is_port_filed = false;
+            (translation.pool, translation.is_port_filed) = (None, false);
         }
     }
 
