@@ -14,7 +14,7 @@ use steer::CpuSet;
 
 use crate::coalescing::Coalescer;
 use crate::generic_netlink::Refusal;
-use crate::machine::{self, cpu_list, text};
+use crate::machine::{self, text};
 use crate::napis::{NapiState, Napis};
 
 /// The kernel's error for a file of a device that is gone: ENODEV.
@@ -302,7 +302,7 @@ impl Device {
         let path = self.path(setting).ok_or(io::ErrorKind::Unsupported)?;
         let text = text(path)?;
         let value = match setting {
-            Setting::Interrupt(_) => cpu_list(&text).map(Value::Cpus),
+            Setting::Interrupt(_) => CpuSet::of_list(&text).ok().map(Value::Cpus),
             Setting::Rps(_) | Setting::Xps(_) => {
                 format!("mask:{text}").parse::<CpuSet>().ok().map(Value::Cpus)
             }

@@ -22,7 +22,7 @@ const NODES: &str = "/sys/devices/system/node";
 /// # Errors
 /// The system's error, if `/proc` is not mounted.
 pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    text("/proc/sys/kernel/random/boot_id")
 }
 
 /// The text of a file without blanks around it.
@@ -30,9 +30,9 @@ pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(fs::read_to_string(path)?.trim().to_owned())
 }
 
-/// A set of CPUs that the kernel prints as a list.
-pub fn cpu_list(text: &str) -> Option<CpuSet> {
-    if text.is_empty() { Some(CpuSet::EMPTY) } else { format!("list:{text}").parse().ok() }
+/// The set of CPUs, or of nodes, whose list a file holds.
+fn cpu_list(path: impl AsRef<Path>) -> Option<CpuSet> {
+    CpuSet::of_list(&text(path).ok()?).ok()
 }
 
 /// The CPUs that are online, with their distances from a NUMA node.
@@ -44,7 +44,7 @@ pub fn cpus(node: Option<u32>) -> io::Result<Vec<Cpu>> {
     let online: CpuSet = netio::cpu::online_cpus()?.into_iter().collect();
     let cpu = |number: usize| {
         let path = format!("{CPUS}/cpu{number}/topology/thread_siblings_list");
-        let siblings = text(path).ok().and_then(|list| cpu_list(&list)).unwrap_or_default();
+        let siblings = cpu_list(path).unwrap_or_default();
         let first = siblings.iter().find(|it| online.contains(*it));
         Cpu {
             number,
@@ -58,13 +58,10 @@ pub fn cpus(node: Option<u32>) -> io::Result<Vec<Cpu>> {
 /// The distance of each CPU from a node; empty if the kernel does not say.
 fn distances(from: u32) -> BTreeMap<usize, u32> {
     let mut distances = BTreeMap::new();
-    let (nodes, row) =
-        (text(format!("{NODES}/online")), text(format!("{NODES}/node{from}/distance")));
-    let Some(nodes) = nodes.ok().and_then(|nodes| cpu_list(&nodes)) else { return distances };
-    let row = row.unwrap_or_default();
+    let Some(nodes) = cpu_list(format!("{NODES}/online")) else { return distances };
+    let row = text(format!("{NODES}/node{from}/distance")).unwrap_or_default();
     for (node, distance) in nodes.iter().zip(row.split_whitespace()) {
-        let cpus = text(format!("{NODES}/node{node}/cpulist")).ok();
-        let cpus = cpus.and_then(|list| cpu_list(&list)).unwrap_or_default();
+        let cpus = cpu_list(format!("{NODES}/node{node}/cpulist")).unwrap_or_default();
         let distance = distance.parse().unwrap_or(NEAR);
         distances.extend(cpus.iter().map(|cpu| (cpu, distance)));
     }

@@ -121,29 +121,9 @@ impl Session {
     /// [`Error`]
     pub fn open(name: &str, store: Store) -> Result<Self, Error> {
         let device = Device::open(name)?;
-        let fresh = Journal::new(device.identity().clone(), Request::new(Policy::None));
-        let mut it = Self {
-            device,
-            store,
-            journal: fresh,
-            stale: None,
-            lock: None,
-            has_written: false,
-            at_each_step: || (),
-        };
-        it.load()?;
-        Ok(it)
-    }
-
-    fn load(&mut self) -> Result<(), Error> {
-        let device = self.device.identity();
-        let fresh = Journal::new(device.clone(), Request::new(Policy::None));
-        (self.journal, self.stale) = match self.store.find(device)? {
-            Found::Nothing => (fresh, None),
-            Found::Journal(journal) => (*journal, None),
-            Found::Stale(difference) => (fresh, Some(difference)),
-        };
-        Ok(())
+        let (journal, stale) = found(&store, &device)?;
+        let (lock, has_written, at_each_step) = (None, false, (|| ()) as fn());
+        Ok(Self { device, store, journal, stale, lock, has_written, at_each_step })
     }
 
     /// Has a function called before and after each write. A test ends the process there.
@@ -226,7 +206,7 @@ impl Session {
         if self.lock.is_none() {
             self.lock = Some(self.store.lock()?);
             // Another process may have written it meanwhile.
-            self.load()?;
+            (self.journal, self.stale) = found(&self.store, &self.device)?;
         }
         Ok(())
     }
@@ -282,6 +262,17 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// The journal of a device, and why one in its place is not used.
+fn found(store: &Store, device: &Device) -> Result<(Journal, Option<Difference>), StoreError> {
+    let device = device.identity();
+    let fresh = || Journal::new(device.clone(), Request::new(Policy::None));
+    Ok(match store.find(device)? {
+        Found::Nothing => (fresh(), None),
+        Found::Journal(journal) => (*journal, None),
+        Found::Stale(difference) => (fresh(), Some(difference)),
+    })
 }
 
 /// Writes settings and the journal.

@@ -301,11 +301,7 @@ pub(crate) mod cpu_list {
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<CpuSet, D::Error> {
-        let list = String::deserialize(from)?;
-        if list.is_empty() {
-            return Ok(CpuSet::EMPTY);
-        }
-        format!("list:{list}").parse().map_err(D::Error::custom)
+        CpuSet::of_list(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 

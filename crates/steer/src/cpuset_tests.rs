@@ -107,3 +107,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_list_is_read_as_it_is_written() {
+    for cpus in [CpuSet::EMPTY, CpuSet::first(1), CpuSet::first(4), CpuSet::from_iter([1, 8, 9])] {
+        assert_eq!(CpuSet::of_list(&cpus.list().to_string()).unwrap(), cpus);
+    }
+    assert_eq!(CpuSet::of_list("10").unwrap(), CpuSet::from_iter([10]), "no mask");
+    let error = CpuSet::of_list("1-").unwrap_err().to_string();
+    assert!(error.starts_with("column 3: "), "{error}");
+}

@@ -101,7 +101,7 @@ fn cpus(text: &str) -> Result<CpuSet, String> {
             return Err(format!("this host has no CPU {cpu}; their numbers begin at 0"));
         }
         _ if has_form => text.parse::<CpuSet>(),
-        _ => format!("list:{text}").parse(),
+        _ => CpuSet::of_list(text),
     };
     set.map_err(|error| error.to_string())
 }

@@ -87,6 +87,17 @@ impl FromStr for CpuSet {
 }
 
 impl CpuSet {
+    /// Reads a list, as [`CpuSet::list`] and the kernel write it. A number alone is a CPU here.
+    ///
+    /// # Errors
+    /// [`CpuSetError`]
+    pub fn of_list(text: &str) -> Result<Self, CpuSetError> {
+        match text.is_empty() {
+            true => Ok(Self::EMPTY),
+            false => Ok(Reading::in_form(text, (CpuSetForm::List, 0))?.set),
+        }
+    }
+
     /// Reads a mask or a list of CPUs that must be among `existing`.
     ///
     /// # Errors
@@ -140,9 +151,13 @@ struct Reading {
 
 impl Reading {
     fn of(text: &str) -> Result<Self, CpuSetError> {
+        Self::in_form(text, form_of(text.trim()))
+    }
+
+    /// Reads a text in a form, behind a prefix of so many bytes that names it.
+    fn in_form(text: &str, (form, prefix): (CpuSetForm, usize)) -> Result<Self, CpuSetError> {
         let body = text.trim();
         let start = text.chars().take_while(|c| c.is_whitespace()).count() + 1;
-        let (form, prefix) = form_of(body);
         let mut reading = Self { form, set: CpuSet::EMPTY, named: Vec::new() };
         let (body, start) = (&body[prefix..], start + prefix);
         match form {
