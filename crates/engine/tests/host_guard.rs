@@ -8,6 +8,7 @@ mod queues;
 #[path = "queues/silent.rs"]
 mod silent;
 
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,27 @@ fn gateway<Q: RxQueue + 'static>(guard: Arc<Listener>, queues: [Q; 2]) -> Gatewa
     Gateway::start(config, ports).unwrap()
 }
 
+/// Set for a test in its own network.
+const INSIDE: &str = "STATEWAY_TEST_NETWORK";
+
+/// Has this program run the test `name` again, whose body this is, in a network of its own. A router
+/// tells the host guard again whenever an address or a route of its network changes.
+fn in_own_network(name: &str, body: fn()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let mut test = Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
+    netio::isolate_network(&mut test);
+    match test.output() {
+        Err(error) => println!("SKIPPED: {name}: no network of its own: {error}"),
+        Ok(ended) => {
+            let text = String::from_utf8_lossy(&ended.stdout);
+            assert!(ended.status.success() && text.contains("1 passed"), "{ended:?}");
+        }
+    }
+}
+
 const ELSEWHERE: &str = r#"{"dnat":{"addr":"192.0.2.10","port":80}}"#;
 const TO_HOST: &str = r#"{"redirect":{"port":80}}"#;
 
@@ -106,64 +128,76 @@ fn ruleset(translation: &str, zones: usize) -> ValidRuleset {
 
 #[test]
 fn the_host_hears_of_no_rules_that_are_refused_and_gets_its_share_when_rules_hold() {
-    let guard = Arc::new(Listener::default());
-    let gateway = gateway(guard.clone(), [Silent, Silent]);
-    let refused = gateway.load_rules(ruleset(ELSEWHERE, conntrack::MOST_ZONES + 1));
-    assert!(matches!(refused, Err(LoadRulesError::TooManyZones(_))), "{refused:?}");
-    assert_eq!(guard.messages(), []);
-    let revision = gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
-    assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(guard.messages(), [(1, 0, false), (1, 0, true)]);
-    let revision = gateway.load_rules(ruleset(TO_HOST, 1)).unwrap();
-    assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(guard.messages(), [(0, 0, false), (0, 1, true)]);
-    gateway.stop().unwrap();
+    in_own_network(
+        "the_host_hears_of_no_rules_that_are_refused_and_gets_its_share_when_rules_hold",
+        || {
+            let guard = Arc::new(Listener::default());
+            let gateway = gateway(guard.clone(), [Silent, Silent]);
+            let refused = gateway.load_rules(ruleset(ELSEWHERE, conntrack::MOST_ZONES + 1));
+            assert!(matches!(refused, Err(LoadRulesError::TooManyZones(_))), "{refused:?}");
+            assert_eq!(guard.messages(), []);
+            let revision = gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
+            assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
+            assert_eq!(guard.messages(), [(1, 0, false), (1, 0, true)]);
+            let revision = gateway.load_rules(ruleset(TO_HOST, 1)).unwrap();
+            assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
+            assert_eq!(guard.messages(), [(0, 0, false), (0, 1, true)]);
+            gateway.stop().unwrap();
+        },
+    );
 }
 
 #[test]
 fn the_host_gets_its_share_when_a_worker_that_hung_has_the_rules() {
-    let (guard, door) = (Arc::new(Listener::default()), Door::default());
-    let (_lan, packets) = channel(PortId(0), 1).unwrap();
-    let queues = [Queue(Some(packets), door.clone()), Queue(None, door.clone())];
-    let gateway = gateway(guard.clone(), queues);
-    gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
-    assert_eq!(guard.messages(), [(1, 0, false), (1, 0, true)]);
-    let held = door.lock.lock().unwrap();
-    door.wait(&gateway);
-    let refused = gateway.load_rules(ruleset(TO_HOST, 2));
-    assert!(matches!(refused, Err(LoadRulesError::Unresponsive(_))), "zones: {refused:?}");
-    let refused = gateway.load_rules(ruleset(TO_HOST, 2));
-    assert!(matches!(refused, Err(LoadRulesError::Unresponsive(_))), "known only now: {refused:?}");
-    assert_eq!(guard.messages(), []);
-    let revision = gateway.load_rules(ruleset(TO_HOST, 0)).unwrap();
-    assert_eq!(guard.messages(), [(0, 0, false)], "those before may lead it elsewhere yet");
-    drop(held);
-    let begin = Instant::now();
-    while !gateway.rule_troubles().is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", gateway.rule_troubles());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
-    assert_eq!(guard.messages(), [(0, 1, true)]);
-    gateway.stop().unwrap();
+    in_own_network("the_host_gets_its_share_when_a_worker_that_hung_has_the_rules", || {
+        let (guard, door) = (Arc::new(Listener::default()), Door::default());
+        let (_lan, packets) = channel(PortId(0), 1).unwrap();
+        let queues = [Queue(Some(packets), door.clone()), Queue(None, door.clone())];
+        let gateway = gateway(guard.clone(), queues);
+        gateway.load_rules(ruleset(ELSEWHERE, 1)).unwrap();
+        assert_eq!(guard.messages(), [(1, 0, false), (1, 0, true)]);
+        let held = door.lock.lock().unwrap();
+        door.wait(&gateway);
+        let refused = gateway.load_rules(ruleset(TO_HOST, 2));
+        assert!(matches!(refused, Err(LoadRulesError::Unresponsive(_))), "zones: {refused:?}");
+        let refused = gateway.load_rules(ruleset(TO_HOST, 2));
+        assert!(
+            matches!(refused, Err(LoadRulesError::Unresponsive(_))),
+            "known only now: {refused:?}"
+        );
+        assert_eq!(guard.messages(), []);
+        let revision = gateway.load_rules(ruleset(TO_HOST, 0)).unwrap();
+        assert_eq!(guard.messages(), [(0, 0, false)], "those before may lead it elsewhere yet");
+        drop(held);
+        let begin = Instant::now();
+        while !gateway.rule_troubles().is_empty() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", gateway.rule_troubles());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(gateway.rules().unwrap().unwrap().revision, revision);
+        assert_eq!(guard.messages(), [(0, 1, true)]);
+        gateway.stop().unwrap();
+    });
 }
 
 #[test]
 fn only_the_call_that_loads_rules_waits_for_the_host() {
-    let guard = Arc::new(Listener::default());
-    let gateway = gateway(guard.clone(), [Silent, Silent]);
-    let hangs = guard.works.lock().unwrap();
-    std::thread::scope(|scope| {
-        let loads = scope.spawn(|| gateway.load_rules(ruleset(TO_HOST, 1)));
-        while !*guard.waits.lock().unwrap() {
-            std::thread::yield_now();
-        }
-        // Other calls that need the lock get it.
-        assert_eq!(gateway.status().unwrap().workers.len(), 2);
-        assert_eq!(gateway.rule_troubles(), ["it hangs"]);
-        assert!(!loads.is_finished());
-        drop(hangs);
-        loads.join().unwrap().unwrap();
+    in_own_network("only_the_call_that_loads_rules_waits_for_the_host", || {
+        let guard = Arc::new(Listener::default());
+        let gateway = gateway(guard.clone(), [Silent, Silent]);
+        let hangs = guard.works.lock().unwrap();
+        std::thread::scope(|scope| {
+            let loads = scope.spawn(|| gateway.load_rules(ruleset(TO_HOST, 1)));
+            while !*guard.waits.lock().unwrap() {
+                std::thread::yield_now();
+            }
+            // Other calls that need the lock get it.
+            assert_eq!(gateway.status().unwrap().workers.len(), 2);
+            assert_eq!(gateway.rule_troubles(), ["it hangs"]);
+            assert!(!loads.is_finished());
+            drop(hangs);
+            loads.join().unwrap().unwrap();
+        });
+        gateway.stop().unwrap();
     });
-    gateway.stop().unwrap();
 }
