@@ -1,6 +1,7 @@
 //! The packets that the host gets while rules are loaded or refused, and while it can not be told.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "a test that can not run says why")]
 
 #[path = "queues/door.rs"]
 mod door;
