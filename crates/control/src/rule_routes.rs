@@ -182,9 +182,14 @@ async fn reset(State(shared): State<Shared>) -> Answer<Done> {
     .await
 }
 
-async fn elements(State(shared): State<Shared>, body: BodyOf<ChangeElements>) -> Answer<Done> {
-    let wanted = parsed_body(body)?;
+async fn elements(State(shared): State<Shared>, body: Body) -> Answer<Done> {
+    // Elements may be as long as the ruleset that they come from.
+    let (sent, turn) = shared.turns.read(body).await?;
     on_thread(move || {
+        let wanted: ChangeElements = serde_json::from_slice(&sent).map_err(|error| {
+            Refused::bad_request("body", error, "send JSON as the documentation says")
+        })?;
+        let _lasts_until_they_have_changed = turn;
         let changed = shared.rules.change(|book| change_elements(book, &shared.gateway, &wanted));
         match changed {
             Some(affected) => Ok(Json(Done { schema: SCHEMA, affected: affected? as u64 })),

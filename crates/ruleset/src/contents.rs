@@ -4,14 +4,16 @@
 //! document, and the document is read anew as a whole. So an element that is added later is checked
 //! exactly as one that the ruleset came with.
 
+mod keys;
 mod merging;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::slice;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use self::keys::Keys;
 use self::merging::{Merging, merges};
 use crate::document::{Document, DocumentError};
 use crate::import::sets;
@@ -149,8 +151,6 @@ impl Contents {
         };
         let mut elements: Vec<Listed> =
             self.elements.iter().filter(|it| !has_ended(it)).cloned().collect();
-        let places: HashMap<Vec<Interval>, usize> =
-            elements.iter().zip(0..).map(|(element, at)| (element.key.clone(), at)).collect();
         let mut changed = 0;
         match change {
             ElementChange::Flush => {
@@ -178,10 +178,11 @@ impl Contents {
                 elements = merging.into_elements();
             }
             ElementChange::Delete => {
+                let keys = Keys::of(&elements);
                 let mut gone = vec![false; elements.len()];
                 for element in wanted {
-                    match places.get(&element.key) {
-                        Some(at) => gone[*at] = true,
+                    match keys.place(&element.key) {
+                        Some(at) => gone[at] = true,
                         None => problems.push(problem(&element.value, "is not in the set")),
                     }
                 }
@@ -190,8 +191,9 @@ impl Contents {
                 elements.retain(|_| gone.next() != Some(&true));
             }
             ElementChange::Add => {
+                let mut keys = Keys::of(&elements);
                 for element in wanted {
-                    match self.join(&mut elements, &places, element, age) {
+                    match self.join(&mut elements, &mut keys, element, age) {
                         Ok(is_new) => changed += usize::from(is_new),
                         Err(problem) => problems.push(problem),
                     }
@@ -208,18 +210,17 @@ impl Contents {
         Ok(changed)
     }
 
-    /// Adds an element to others, of which `places` names those that were there before. False if it
-    /// changes nothing.
+    /// Adds an element to others, which have these keys. False if it changes nothing.
     fn join(
         &self,
         elements: &mut Vec<Listed>,
-        places: &HashMap<Vec<Interval>, usize>,
+        keys: &mut Keys,
         element: Listed,
         age: u64,
     ) -> Result<bool, ElementProblem> {
         let value = self.dated(&element.value, age);
-        if let Some(at) = places.get(&element.key) {
-            let known = &mut elements[*at].value;
+        if let Some(at) = keys.place(&element.key) {
+            let known = &mut elements[at].value;
             if datum(known) != datum(&value) {
                 let what = "is in the map with another value: delete it first";
                 return Err(problem(&element.value, what));
@@ -230,13 +231,14 @@ impl Contents {
             }
             return Ok(is_put_off);
         }
-        // Single values that differ do not overlap, and there may be many.
-        let may_overlap = |other: &&Listed| !(is_single(&other.key) && is_single(&element.key));
-        let mut others = elements.iter().filter(may_overlap);
-        if let Some(other) = others.find(|other| overlap(&other.key, &element.key)) {
-            let what = format!("overlaps with {}, which the set holds", element_text(&other.value));
-            return Err(problem(&element.value, what));
+        if let Some(at) = keys.overlapping(&element.key) {
+            let other = element_text(&elements[at].value);
+            return Err(problem(
+                &element.value,
+                format!("overlaps with {other}, which the set holds"),
+            ));
         }
+        keys.insert(&element.key, elements.len());
         elements.push(Listed { value, ..element });
         Ok(true)
     }
@@ -280,19 +282,20 @@ impl Contents {
             return Ok(Kept { added, overlapping: 0 });
         }
         let (before, is_map) = (self.elements.len(), self.fields.contains_key("map"));
+        let keys = Keys::of(&self.elements);
         let mut kept = Kept::default();
         for element in &more.elements {
-            let known = || self.elements[..before].iter();
-            let is_in = |known: &Listed| match is_map {
+            let Some(at) = keys.overlapping(&element.key) else {
+                kept.added += 1;
+                self.elements.push(element.clone());
+                continue;
+            };
+            let known = &self.elements[at];
+            let is_here = match is_map {
                 true => known.value == element.value,
                 false => contains(&known.key, &element.key),
             };
-            if !known().any(|known| overlap(&known.key, &element.key)) {
-                kept.added += 1;
-                self.elements.push(element.clone());
-            } else if !known().any(is_in) {
-                kept.overlapping += 1;
-            }
+            kept.overlapping += usize::from(!is_here);
         }
         let fits = self.check_kept_size(self.elements.len());
         if fits.is_err() {

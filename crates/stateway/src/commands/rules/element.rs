@@ -228,11 +228,14 @@ impl Declaration {
 
     /// Reads elements in nft's words. Each one that is wrong is named.
     fn read(&self, text: &str) -> Result<Vec<Value>, UsageError> {
+        let parts = split(text).ok_or_else(|| {
+            let what = "this closes a brace that it does not open, so it is no list of elements";
+            UsageError(format!("{text}: {what}"))
+        })?;
         let whole = match self.ask(text) {
             Ok(elements) => return Ok(elements),
             Err(error) => error,
         };
-        let parts = split(text);
         let single = parts.len() > 1 && parts.len() <= MOST_TRIED;
         let wrong = parts.iter().filter(|_| single).filter_map(|part| {
             let error = self.ask(part).err()?;
@@ -263,7 +266,7 @@ impl Declaration {
         let mut document = listing::text(&json!({ "nftables": objects }), false, &|_, _, _, _| "");
         let word = |key: &str| inside[key].as_str().unwrap_or_default().to_owned();
         let [family, table, name] = ["family", "table", "name"].map(word);
-        document += &format!("add element {family} {table} {name} {{ {text} }}\n");
+        document += &format!("add element {family} {table} {name} {{ {text}\n}}\n");
         let printed = in_json(document.into_bytes(), Path::new("elements"), None);
         let printed = printed.map_err(|problems| {
             let texts: Vec<&str> = problems.0.iter().map(|problem| problem.what.as_str()).collect();
@@ -295,15 +298,18 @@ fn without_expires(element: &mut Value) {
     }
 }
 
-/// The elements of a list: its commas outside of quotes and braces divide it.
-fn split(text: &str) -> Vec<&str> {
-    let (mut parts, mut begin, mut depth, mut quoted) = (Vec::new(), 0, 0_u32, false);
-    for (at, letter) in text.char_indices() {
+/// The elements of a list: its commas outside of quotes, comments and braces divide it. `None` if the
+/// list ends before the text does: the rest would be other commands.
+fn split(text: &str) -> Option<Vec<&str>> {
+    let (mut parts, mut begin, mut depth) = (Vec::new(), 0, 0_u32);
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
         match letter {
-            '"' => quoted = !quoted,
-            '{' if !quoted => depth += 1,
-            '}' if !quoted => depth = depth.saturating_sub(1),
-            ',' if !quoted && depth == 0 => {
+            '"' => drop(letters.find(|(_, letter)| *letter == '"')),
+            '#' => drop(letters.find(|(_, letter)| *letter == '\n')),
+            '{' => depth += 1,
+            '}' => depth = depth.checked_sub(1)?,
+            ',' if depth == 0 => {
                 parts.push(&text[begin..at]);
                 begin = at + 1;
             }
@@ -311,5 +317,21 @@ fn split(text: &str) -> Vec<&str> {
         }
     }
     parts.push(&text[begin..]);
-    parts
+    Some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_elements_holds_no_other_command() {
+        let list = "192.0.2.1 comment \"a, } b\", 192.0.2.2 : jump { x, y } # }, {\n, 192.0.2.3";
+        assert_eq!(split(list).unwrap().len(), 3);
+        for more in
+            ["192.0.2.1 }; flush ruleset; add element ip t s { 192.0.2.2", "} # {", "# {\n}"]
+        {
+            assert_eq!(split(more), None, "{more}");
+        }
+    }
 }
