@@ -60,7 +60,7 @@ pub use client::{Client, ClientError};
 pub use query::{ConnectionQuery, LineFormat, QueryError};
 pub use rules::{
     EVERYTHING_PASSES, HostRule, KernelLook, RuleBook, RulesRefused, check_memory,
-    iptables_warning, no_ruleset,
+    iptables_warning, no_ruleset, repeated_element,
 };
 pub use server::{Server, ServerError};
 pub use socket::{BindError, ControlSocket};

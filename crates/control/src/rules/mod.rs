@@ -7,6 +7,7 @@ mod iptables_tables;
 mod keeper;
 mod memory;
 mod now;
+mod repeated_element;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ use crate::schema::{RuleProblem, RulesReport, RulesSummary};
 pub use self::host_rules::{HostRule, KernelLook};
 pub use self::iptables_tables::iptables_warning;
 pub use self::memory::check_memory;
+pub use self::repeated_element::repeated_element;
 
 pub(crate) use self::elements::{change_elements, with_kept};
 pub(crate) use self::keeper::{Keeper, TryError};

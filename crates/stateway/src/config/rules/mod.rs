@@ -10,7 +10,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use control::schema::RuleProblem;
-use control::{RuleBook, RulesRefused, check_memory, iptables_warning, no_ruleset};
+use control::{
+    RuleBook, RulesRefused, check_memory, iptables_warning, no_ruleset, repeated_element,
+};
 use engine::Mode;
 use ruleset::Options;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
@@ -125,8 +127,14 @@ pub fn in_json(
         true => NftText { text: &document, file, directory }.to_json()?,
         false => document,
     };
-    if let Some(warning) = iptables_warning(&json) {
-        let name = if file == Path::new("-") { Path::new("standard input") } else { file };
+    let incomplete = repeated_element(&json).map(|twice| {
+        format!(
+            "{twice}, SO OTHER ELEMENTS ARE PROBABLY MISSING: nft lists a set so while the kernel \
+             makes room for many new elements; print the ruleset again, and load that"
+        )
+    });
+    let name = if file == Path::new("-") { Path::new("standard input") } else { file };
+    for warning in iptables_warning(&json).into_iter().chain(incomplete) {
         tell!("warning: {}: {warning}", name.display());
     }
     Ok(json)

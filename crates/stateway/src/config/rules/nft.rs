@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 
+use control::repeated_element;
 use netio::isolate_network;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 use ruleset::reason_for_refusal;
@@ -15,10 +16,13 @@ use super::declared::with_declared;
 /// Loads the ruleset from standard input, then prints it as JSON, and behind a new line the
 /// declarations of its sets and maps. `$1` is the directory of the ruleset. nft looks there, too, for
 /// included files whose names begin with neither `/` nor `.`. `$2` are orders for ip(8), or empty. If
-/// `$3` is not empty, the first lines of tables and other objects follow, with their comments.
+/// `$3` is not empty, the first lines of tables and other objects follow, with their comments. `$4` is
+/// the time in seconds that the kernel has before it lists anything.
 const SCRIPT: &str = "[ -z \"$2\" ] || printf %s \"$2\" | { ip -force -batch -; } 2>/dev/null
-nft -I \"$1\" -f /dev/stdin && nft -j list ruleset && echo && nft -t list sets &&
+nft -I \"$1\" -f /dev/stdin && sleep \"$4\" && nft -j list ruleset && echo && nft -t list sets &&
 nft -t list maps && { [ -z \"$3\" ] || nft -t list ruleset | sed -nE '/^(.?[a-z]|..comment )/p'; }";
+/// The times that the kernel gets to make room for all elements, one after the other, in seconds.
+const PAUSES: [&str; 3] = ["0", "1", "5"];
 /// Interfaces that are made for nft at most.
 const MOST_INTERFACES: usize = 1000;
 /// The beginning of nft's message about `iif` or `oif` of an interface that is not there.
@@ -68,8 +72,24 @@ impl NftText<'_> {
         }
     }
 
-    /// Has nft read it where interfaces are that `orders` make.
+    /// Has nft read it where interfaces are that `orders` make, and list all elements.
     fn read(self, orders: &str) -> Result<Vec<u8>, Problems> {
+        let mut incomplete = String::new();
+        for pause in PAUSES {
+            let json = self.read_after(orders, pause)?;
+            match repeated_element(&json) {
+                None => return Ok(json),
+                Some(twice) => incomplete = twice,
+            }
+        }
+        let what = format!(
+            "is listed by the kernel without some of its elements, because it still makes room for \
+             them ({incomplete}): try again when this machine has less to do"
+        );
+        Err(Problems(vec![problem(self.file, 0, what, None)]))
+    }
+
+    fn read_after(self, orders: &str, pause: &str) -> Result<Vec<u8>, Problems> {
         let Self { text, file, directory } = self;
         let beside = file.parent().filter(|parent| !parent.as_os_str().is_empty());
         let beside = beside.unwrap_or(Path::new("."));
@@ -77,7 +97,7 @@ impl NftText<'_> {
         let mut shell = Command::new("sh");
         let has = |word: &[u8]| text.windows(word.len()).any(|it| it == word);
         let comments = if has(b"comment") || has(b"include") { "comments" } else { "" };
-        shell.args(["-c", SCRIPT, "sh"]).arg(beside).args([orders, comments]);
+        shell.args(["-c", SCRIPT, "sh"]).arg(beside).args([orders, comments, pause]);
         if let Some(directory) = directory {
             shell.current_dir(directory);
         }
