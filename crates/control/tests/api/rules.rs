@@ -1,5 +1,7 @@
 //! Rules of a running gateway.
 
+use std::net::Ipv4Addr;
+
 use control::schema::{
     ActiveRules, AskRules, ChangeElements, Explanation, ImportedRecords, LoadedRules, NotKept,
 };
@@ -282,6 +284,30 @@ fn a_trial_that_ends_gives_back_the_elements_that_there_were() {
     let left = elements(5)[1]["elem"]["expires"].as_u64().unwrap();
     assert!((1..50).contains(&left), "{left}");
     assert_eq!(elements(5), json!(["192.0.2.1", timed("192.0.2.3", left)]));
+    running.stop();
+}
+
+#[test]
+fn elements_may_be_as_many_as_a_ruleset_has() {
+    let running = Running::start();
+    let mut document: Value = serde_json::from_slice(&dropping(53)).unwrap();
+    let objects = document["nftables"].as_array_mut().unwrap();
+    objects.push(json!({"set": {"family": "inet", "table": "t", "name": "nets", "handle": 9,
+        "type": "ipv4_addr", "flags": ["interval"], "elem": []}}));
+    load(&running, "", document.to_string().into_bytes()).unwrap();
+    let pair = |number: u32| {
+        let first = Ipv4Addr::from_bits(0x0a00_0000 + 4 * number).to_string();
+        json!({"prefix": {"addr": first, "len": 31}})
+    };
+    let [family, table, set, change] = ["inet", "t", "nets", "add"].map(str::to_owned);
+    let elements = (0..100_000).map(pair).collect();
+    let mut change = ChangeElements { family, table, set, change, elements };
+    assert!(serde_json::to_vec(&change).unwrap().len() > 4 << 20);
+    let Done { affected, .. } = running.client.post("/v1/rules/elements", &change).unwrap();
+    assert_eq!(affected, 100_000);
+    change.elements = vec![json!({"range": ["10.0.0.2", "10.0.0.4"]})];
+    let refused = running.client.post::<Done>("/v1/rules/elements", &change).unwrap_err();
+    assert!(refused.to_string().contains("overlaps with 10.0.0.4/31"), "{refused}");
     running.stop();
 }
 
