@@ -1,5 +1,6 @@
 //! Explains the steps of a packet in words.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use engine::flow_inside;
@@ -72,17 +73,25 @@ impl RuleBook {
             remarks: remarks
                 .map(str::to_owned)
                 .chain(inside)
-                .chain(self.left_out_remark())
+                .chain(self.left_out_remark(family))
                 .collect(),
         }
     }
 
-    /// A remark about the objects that are left out as not supported.
-    fn left_out_remark(&self) -> Option<String> {
-        let is_left_out = |it: &&Problem| it.severity == Severity::Unsupported;
-        let first = self.problems.listed().iter().find(is_left_out)?;
-        let place = &first.place;
-        let all = match self.left_out().len() {
+    /// A remark about the objects that are left out as not supported, of tables for packets of this
+    /// family.
+    fn left_out_remark(&self, family: Family) -> Option<String> {
+        let families = match family {
+            Family::V4 => ["", "inet", "ip"],
+            Family::V6 => ["", "inet", "ip6"],
+        };
+        let left_out = self.problems.listed().iter();
+        let (concerned, others): (Vec<&Problem>, Vec<&Problem>) = left_out
+            .filter(|it| it.severity == Severity::Unsupported)
+            .partition(|it| families.contains(&it.place.family.as_str()));
+        let others: BTreeSet<_> = others.iter().filter_map(|it| it.position).collect();
+        let place = &concerned.first()?.place;
+        let all = match self.left_out().len() - others.len() {
             1 => format!("without {place}, which is"),
             many => {
                 format!("without {many} objects of the ruleset, of which {place} is one; they are")

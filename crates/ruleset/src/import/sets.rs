@@ -1,8 +1,9 @@
 //! Sets, maps and their elements.
 
+use std::mem::discriminant;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::document::Opened;
 use super::scope::{Scope, resolve};
@@ -197,6 +198,16 @@ fn element(value: &Value, set: &Set, scope: &Scope<'_>, path: &Path<'_>) -> Pars
             // A set that packets do not change is listed from its document, with its comments.
             if set.data == Data::None {
                 element.comment = inside.get("comment").and_then(Value::as_str).map(str::to_owned);
+            }
+            for name in ["limit", "quota", "ct count"] {
+                let Some(own) = inside.get(name) else { continue };
+                let own = part(&json!({ name: own }), path)?;
+                // Where the set has none, rules give their own to the elements that they add.
+                let alike = |of_set: &&Part| discriminant(*of_set) == discriminant(&own);
+                if set.parts.iter().find(alike).is_some_and(|of_set| *of_set != own) {
+                    let what = format!("an element whose `{name}` is another one than its set's");
+                    return Err(path.unsupported(what));
+                }
             }
             let counted = |key| inside.get("counter")?.get(key)?.as_u64();
             element.counted = (counted("packets").unwrap_or(0), counted("bytes").unwrap_or(0));

@@ -69,3 +69,22 @@ fn an_element_for_all_others_is_there_once_and_packets_change_nothing_beside_it(
     assert!(changed.contains("the element `*` of a set that packets change"), "{changed}");
     assert!(changed.contains("left out, only its side effect"), "{changed}");
 }
+
+#[test]
+fn an_element_has_no_other_limit_than_its_set() {
+    let with = |rate: u32, of_set: Value| {
+        let limited =
+            json!({"elem": {"val": "192.0.2.1", "limit": {"rate": rate, "per": "second"}}});
+        let set = json!({"set": {"family": "inet", "table": "t", "name": "s", "type": "ipv4_addr",
+            "elem": [limited], "stmt": of_set}});
+        let asks = json!({"match": {"op": "==", "left": field("ip", "saddr"), "right": "@s"}});
+        let document = one_rule(Hook::Forward, &[set], &json!([asks]));
+        import_value(&document, Options::default()).map_err(|refused| refused.problems)
+    };
+    let limit = json!([{"limit": {"rate": 1, "per": "second"}}]);
+    assert!(with(1, limit.clone()).is_ok());
+    let told = with(5, limit).unwrap_err().listed()[0].to_string();
+    assert!(told.contains("an element whose `limit` is another one than its set's"), "{told}");
+    // As rules have added it.
+    assert!(with(5, json!([])).is_ok());
+}

@@ -29,7 +29,7 @@ impl Style {
         match (name, key) {
             ("meta" | "ct", "mark") => Self::Mark,
             ("meta", "iif" | "oif" | "iifname" | "oifname" | "ibrname" | "obrname")
-            | ("meta", "time" | "hour" | "day")
+            | ("meta", "iifkind" | "oifkind" | "time" | "hour" | "day")
             | ("ct", "helper")
             | ("osf", _) => Self::Quoted,
             ("ct", "expiration") => Self::Seconds,

@@ -206,6 +206,10 @@ fn chain(out: &mut String, chain: &Value, rules: Option<&Vec<&Value>>, handles: 
         let priority = chain.get("prio").and_then(Value::as_i64).unwrap_or(0);
         let device = match chain.get("dev") {
             Some(Value::String(device)) => format!(" device {}", quoted(device)),
+            Some(Value::Array(devices)) => {
+                let devices = devices.iter().filter_map(Value::as_str).map(quoted);
+                format!(" devices = {{ {} }}", devices.collect::<Vec<_>>().join(", "))
+            }
             _ => String::new(),
         };
         let text = format!(

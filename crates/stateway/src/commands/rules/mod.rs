@@ -16,9 +16,8 @@ use crate::print::Output;
 #[command(after_long_help = "\
 A ruleset is a file in nft's own syntax, in its JSON (nft -j list ruleset > ruleset.json), or of \
 iptables-save. Text is read by nft itself, in a network namespace of its own, so that nothing of \
-this host changes. That namespace does not have the interfaces that iif and oif need: write \
-iifname and oifname in their place. Rules of iptables-save go through iptables-restore-translate \
-first.
+this host changes. iif and oif may name the interfaces that this host has; write iifname and oifname \
+for others. Rules of iptables-save go through iptables-restore-translate first.
 
 Examples:
   stateway rules check rules.nft
