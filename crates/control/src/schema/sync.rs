@@ -295,6 +295,7 @@ fn pfsync_counters(pfsync: &Pfsync, deferral: &DeferralCounters) -> BTreeMap<Str
         ("messages_of_other_connections", protocol.clashes),
         ("questions", protocol.requests),
         ("questions_omitted", protocol.requests_omitted),
+        ("clears_omitted", protocol.clears_omitted),
         ("states_without_room", protocol.full),
         ("states_forgotten", protocol.forgotten),
         ("states_inexpressible", protocol.inexpressible),

@@ -9,8 +9,9 @@ use flow::Timestamp;
 
 use super::identity::StateId;
 
-/// Time for which a bulk update is not begun anew, although a peer asks.
-pub const BULK_RESTART_INTERVAL: Duration = Duration::from_millis(500);
+/// Time after the start of a bulk update for which a question is taken for the same one, sent again.
+/// After a later one, another bulk update follows this one. So no peer keeps it from its end.
+pub const BULK_REPEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// How often the end of a bulk update is said.
 pub const BULK_ENDS: u8 = 3;
 /// Time between two messages that say the end.
@@ -37,26 +38,32 @@ pub enum BulkOut {
     Idle,
     /// States are queued.
     Queueing {
-        /// When the peer has asked.
-        asked: Timestamp,
+        /// When it has begun.
+        begun: Timestamp,
         /// The last state that was queued.
         last: Option<StateId>,
+        /// Another one follows.
+        again: bool,
     },
     /// All are queued, and some wait to be sent.
     Draining {
-        /// When the peer has asked.
-        asked: Timestamp,
+        /// When it has begun.
+        begun: Timestamp,
         /// Messages in places before this one belong to it.
         until: u64,
+        /// Another one follows.
+        again: bool,
     },
     /// All are sent, and the end is said.
     Ending {
-        /// When the peer has asked.
-        asked: Timestamp,
+        /// When it has begun.
+        begun: Timestamp,
         /// How often it is still said.
         left: u8,
         /// When it is said next.
         next: Timestamp,
+        /// Another one follows.
+        again: bool,
     },
 }
 
@@ -76,28 +83,38 @@ pub(super) enum BulkOutInput {
 }
 
 impl BulkOut {
+    const fn begin(now: Timestamp) -> Self {
+        Self::Queueing { begun: now, last: None, again: false }
+    }
+
     /// The next state; `None` if the input is out of place.
     pub(super) fn on(self, input: BulkOutInput) -> Option<Self> {
         use BulkOutInput::{Asked, Drained, EndSaid, Queued, Through};
         Some(match (self, input) {
-            (Self::Idle, Asked(now)) => Self::Queueing { asked: now, last: None },
-            (
-                Self::Queueing { asked, .. }
-                | Self::Draining { asked, .. }
-                | Self::Ending { asked, .. },
-                Asked(now),
-            ) => match now.since(asked) >= BULK_RESTART_INTERVAL {
-                true => Self::Queueing { asked: now, last: None },
-                false => self,
-            },
-            (Self::Queueing { asked, .. }, Queued(id)) => Self::Queueing { asked, last: Some(id) },
-            (Self::Queueing { asked, .. }, Through(until)) => Self::Draining { asked, until },
-            (Self::Draining { asked, .. }, Drained(now)) => {
-                Self::Ending { asked, left: BULK_ENDS, next: now }
+            (Self::Idle, Asked(now)) => Self::begin(now),
+            (mut running, Asked(now)) => {
+                if let Self::Queueing { begun, again, .. }
+                | Self::Draining { begun, again, .. }
+                | Self::Ending { begun, again, .. } = &mut running
+                {
+                    *again |= now.since(*begun) >= BULK_REPEAT_INTERVAL;
+                }
+                running
             }
+            (Self::Queueing { begun, again, .. }, Queued(id)) => {
+                Self::Queueing { begun, last: Some(id), again }
+            }
+            (Self::Queueing { begun, again, .. }, Through(until)) => {
+                Self::Draining { begun, until, again }
+            }
+            (Self::Draining { begun, again, .. }, Drained(now)) => {
+                Self::Ending { begun, left: BULK_ENDS, next: now, again }
+            }
+            (Self::Ending { left: ..=1, again: true, .. }, EndSaid(now)) => Self::begin(now),
             (Self::Ending { left: ..=1, .. }, EndSaid(_)) => Self::Idle,
-            (Self::Ending { asked, left, .. }, EndSaid(now)) => {
-                Self::Ending { asked, left: left - 1, next: now.after(BULK_END_INTERVAL) }
+            (Self::Ending { begun, left, again, .. }, EndSaid(now)) => {
+                let next = now.after(BULK_END_INTERVAL);
+                Self::Ending { begun, left: left - 1, next, again }
             }
             (Self::Idle | Self::Draining { .. } | Self::Ending { .. }, Queued(_) | Through(_))
             | (Self::Idle | Self::Queueing { .. } | Self::Ending { .. }, Drained(_))

@@ -26,14 +26,15 @@ fn matrix<S: Copy + Debug, I: Copy + Debug, N: Debug>(
 #[test]
 fn outgoing() {
     use BulkOutInput::{Asked, Drained, EndSaid, Queued, Through};
-    let asked = at(1_000);
+    let begun = at(1_000);
     let id = StateId { id: 7, creator: CreatorId::new(1).unwrap() };
     let states = [
         BulkOut::Idle,
-        BulkOut::Queueing { asked, last: None },
-        BulkOut::Draining { asked, until: 5 },
-        BulkOut::Ending { asked, left: 2, next: at(1_200) },
-        BulkOut::Ending { asked, left: 1, next: at(1_300) },
+        BulkOut::Queueing { begun, last: None, again: false },
+        BulkOut::Draining { begun, until: 5, again: true },
+        BulkOut::Ending { begun, left: 2, next: at(1_200), again: false },
+        BulkOut::Ending { begun, left: 1, next: at(1_300), again: false },
+        BulkOut::Ending { begun, left: 1, next: at(1_300), again: true },
     ];
     let inputs = [
         Asked(at(1_100)),

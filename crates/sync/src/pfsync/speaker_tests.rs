@@ -410,6 +410,41 @@ fn a_bulk_update_keeps_its_rate() {
     assert_eq!(ends.ends[THERE].bulk_in(), BulkIn::Level);
 }
 
+/// A peer asks for all states again and again while they are on their way.
+#[test]
+fn nobody_keeps_a_bulk_update_from_its_end_by_asking() {
+    let mut ends = Ends::new(V6, |_, config| config.bulk_states_per_s = 1_000);
+    for id in 0..3_000 {
+        ends.offer(HERE, established(id_of(HERE, id), 1));
+    }
+    ends.wait(SECOND);
+    ends.packets(HERE);
+    ends.ends[THERE].request_bulk(ends.now);
+    for _ in 0..20 {
+        ends.ends[HERE].apply(ends.now, Message::UpdateRequest(Request::All));
+        ends.run(SECOND / 5);
+    }
+    assert_eq!(ends.ends[THERE].bulk_in(), BulkIn::Level);
+    // Others follow, for those that have asked meanwhile.
+    assert!(matches!(ends.ends[HERE].bulk_out(), BulkOut::Queueing { .. }));
+    ends.run(SECOND * 8);
+    assert_eq!(ends.ends[HERE].bulk_out(), BulkOut::Idle);
+}
+
+#[test]
+fn messages_that_clear_nothing_cost_little() {
+    let (mut ends, id) = with_shared_state(V6);
+    let interface = InterfaceName::ANY;
+    let nobody = Message::Clear { interface, creator: CreatorId::new(9).unwrap() };
+    for _ in 0..1_000 {
+        ends.ends[THERE].apply(ends.now, nobody.clone());
+    }
+    assert!(ends.ends[THERE].counters().clears_omitted >= 990);
+    ends.wait(SECOND);
+    ends.ends[THERE].apply(ends.now, Message::Clear { interface, creator: creator_of(HERE) });
+    assert_eq!(ends.events(THERE), [Event::Ended(id)]);
+}
+
 /// Every message that says an end is lost.
 #[test]
 fn a_lost_end_of_a_bulk_update_leaves_nobody_waiting() {

@@ -10,6 +10,10 @@ use super::identity::StateId;
 use super::slot::{Next, Slot, SlotInput};
 use super::state::{Life, State};
 
+/// Time without news after which the owner of a copy is asked for it, although its state would last
+/// longer: ten times pf's timeout of an established connection.
+pub const LEFT_MAX: Duration = Duration::from_secs(10 * 86_400);
+
 /// A state with all that this gateway knows about it.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -58,9 +62,10 @@ impl Held {
         self.state.life().after(now.since(self.since))
     }
 
-    /// When a state ends unless something happens.
+    /// When a state ends unless something happens, [`LEFT_MAX`] from now on at the latest.
     pub fn end(&self) -> Timestamp {
-        self.since.after(Duration::from_secs(self.state.parts().left.into()))
+        let left = Duration::from_secs(self.state.parts().left.into());
+        self.since.after(left.min(LEFT_MAX))
     }
 }
 

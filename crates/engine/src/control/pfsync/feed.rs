@@ -168,7 +168,7 @@ impl Pfsync {
             self.counters.stale += 1;
             return;
         }
-        if !flow.is_owned {
+        if !flow.is_owned() {
             // Only its owner ends the state. If it tells of it again, it is made anew. The end of an
             // own connection that gave way to the copy is none of the copy.
             if is_copy {
@@ -207,7 +207,7 @@ impl Pfsync {
                 // It was told before, and has become another one since.
                 let known = self.flows.of_original(&record.original());
                 if let Some(middle) = known
-                    && self.flows.get(&middle).is_some_and(|flow| flow.is_owned)
+                    && self.flows.get(&middle).is_some_and(|flow| flow.is_owned())
                 {
                     self.end_flow(now, middle);
                 }
@@ -224,7 +224,7 @@ impl Pfsync {
             Some(flow) => {
                 flow.seen = scan;
                 // A connection that a peer owns is this gateway's own only if it was taken over.
-                let is_early = !is_copy && !flow.is_owned && flow.copied_at == adoptions;
+                let is_early = !is_copy && !flow.is_owned() && flow.copied_at == adoptions;
                 if flow.stamp > stamp || is_early {
                     self.counters.stale += 1;
                     return;
@@ -245,12 +245,12 @@ impl Pfsync {
         let scan = self.feed.scan;
         let is_opening = is_opening(outline);
         let flow = self.flows.entry(middle);
-        let begins_anew = flow.is_owned && !is_copy && is_opening && !flow.is_opening;
+        let begins_anew = flow.is_owned() && !is_copy && is_opening && !flow.is_opening;
         let is_new = flow.ids == [None; 2];
         (flow.stamp, flow.seen, flow.is_opening) = (stamp, scan, is_opening);
         if !is_copy {
-            flow.is_owned = true;
             let ids = flow.ids;
+            self.flows.set_owned(middle, true);
             ids.into_iter().flatten().for_each(|id| self.speaker.own(id));
         }
         self.flows.set_here(middle, Some(outline.original));
@@ -315,16 +315,18 @@ impl Pfsync {
     ) -> Result<(), Unresponsive> {
         let mut kept = Vec::new();
         for original in originals {
-            let flow = self.flows.of_original(&original);
-            let flow = flow.and_then(|middle| self.flows.get_mut(&middle));
             let is_told = |id: StateId| self.speaker.owns(id);
-            let Some(flow) = flow.filter(|it| it.ids.into_iter().flatten().any(is_told)) else {
+            let told = self.flows.of_original(&original).and_then(|middle| {
+                let flow = self.flows.get_mut(&middle)?;
+                flow.ids.into_iter().flatten().any(is_told).then_some((middle, flow))
+            });
+            let Some((middle, flow)) = told else {
                 kept.push(CopyChange::Keep(original));
                 continue;
             };
-            flow.is_owned = false;
             flow.copied_at = self.adoptions;
             let ids = flow.ids;
+            self.flows.set_owned(middle, false);
             ids.into_iter().flatten().for_each(|id| self.speaker.disown(now, id));
         }
         if !kept.is_empty() {

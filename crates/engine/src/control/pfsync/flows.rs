@@ -22,10 +22,8 @@ pub struct Flow {
     pub ids: [Option<StateId>; 2],
     /// The place of the state of which a peer has told last.
     pub latest: usize,
-    /// Key and sender of the originator's packets, if the connection is in a table here.
-    pub here: Option<KeyedPacket>,
-    /// This gateway owns it.
-    pub is_owned: bool,
+    here: Option<KeyedPacket>,
+    is_owned: bool,
     /// The stamp of its last change here.
     pub stamp: u64,
     /// The last scan of the tables that has found it.
@@ -38,10 +36,29 @@ pub struct Flow {
     pub is_opening: bool,
 }
 
+impl Flow {
+    /// True if this gateway owns it.
+    pub fn is_owned(&self) -> bool {
+        self.is_owned
+    }
+
+    /// Key and sender of the originator's packets, if the connection is in a table here.
+    pub fn here(&self) -> Option<KeyedPacket> {
+        self.here
+    }
+
+    /// True if a peer owns it and it is in a table here.
+    fn is_copy(&self) -> bool {
+        !self.is_owned && self.here.is_some()
+    }
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub struct Flows {
     flows: BTreeMap<Middle, Flow>,
+    /// How many of them are copies.
+    copies: usize,
     by_id: BTreeMap<StateId, Middle>,
     by_original: BTreeMap<(FlowKey, usize), Middle>,
     touched: VecDeque<Middle>,
@@ -55,14 +72,18 @@ fn name(original: &KeyedPacket) -> (FlowKey, usize) {
 }
 
 impl Flows {
-    /// Those that peers own.
+    /// The number of those that peers own and that are in a table here.
     pub fn copies(&self) -> usize {
-        self.flows.values().filter(|it| !it.is_owned && it.here.is_some()).count()
+        self.copies
     }
 
-    /// True if there is one that a peer owns.
-    pub fn has_copies(&self) -> bool {
-        self.flows.values().any(|it| !it.is_owned && it.here.is_some())
+    /// Makes a change of a connection that may make it a copy or end that.
+    fn change<T>(&mut self, middle: Middle, change: impl FnOnce(&mut Flow) -> T) -> T {
+        let flow = self.flows.entry(middle).or_default();
+        self.copies -= usize::from(flow.is_copy());
+        let outcome = change(flow);
+        self.copies += usize::from(flow.is_copy());
+        outcome
     }
 
     /// The one with these packets between both translations.
@@ -111,7 +132,7 @@ impl Flows {
     /// The connection has these packets of its originator here from now on, or is not here. Returns
     /// what it had.
     pub fn set_here(&mut self, middle: Middle, here: Option<KeyedPacket>) -> Option<KeyedPacket> {
-        let before = std::mem::replace(&mut self.entry(middle).here, here);
+        let before = self.change(middle, |flow| std::mem::replace(&mut flow.here, here));
         if let Some(before) = before.filter(|it| Some(*it) != here) {
             self.by_original.remove(&name(&before));
         }
@@ -119,6 +140,11 @@ impl Flows {
             self.by_original.insert(name(&here), middle);
         }
         before.filter(|it| Some(*it) != here)
+    }
+
+    /// This gateway owns the connection from now on, or a peer does.
+    pub fn set_owned(&mut self, middle: Middle, is_owned: bool) {
+        self.change(middle, |flow| flow.is_owned = is_owned);
     }
 
     /// Has a connection given to its worker with the next ones.
@@ -144,6 +170,7 @@ impl Flows {
     /// Forgets a connection.
     pub fn remove(&mut self, middle: Middle) -> Option<Flow> {
         let flow = self.flows.remove(&middle)?;
+        self.copies -= usize::from(flow.is_copy());
         for id in flow.ids.iter().flatten() {
             self.by_id.remove(id);
         }

@@ -199,7 +199,7 @@ impl Pfsync {
             return;
         }
         self.next_probe = now.after(PROBE_INTERVAL);
-        if !self.flows.has_copies() {
+        if self.flows.copies() == 0 {
             return;
         }
         match silent >= SILENT_AFTER {

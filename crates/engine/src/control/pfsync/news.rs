@@ -43,7 +43,7 @@ impl Pfsync {
         if let Some(before) = self.flows.of_id(id).filter(|it| *it != middle) {
             self.flows.set_id(before, place, None);
         }
-        let known = self.flows.get(&middle).map(|flow| (flow.is_owned, flow.ids));
+        let known = self.flows.get(&middle).map(|flow| (flow.is_owned(), flow.ids));
         if let Some((true, ids)) = known
             && !ids.contains(&Some(id))
         {
@@ -62,10 +62,10 @@ impl Pfsync {
         self.flows.set_id(middle, place, Some(id));
         let flow = self.flows.entry(middle);
         flow.latest = place;
-        flow.is_owned = is_ours;
         if !is_ours && !is_passing {
             flow.copied_at = adoptions;
         }
+        self.flows.set_owned(middle, is_ours);
         self.flows.touch(middle);
     }
 
@@ -78,7 +78,7 @@ impl Pfsync {
             return None;
         }
         let flow = self.flows.remove(middle)?;
-        flow.here.map(CopyChange::End)
+        flow.here().map(CopyChange::End)
     }
 
     /// Gives all that has changed to the workers: first ends, because a new connection may have the
@@ -114,7 +114,7 @@ impl Pfsync {
     /// The changes for the worker of a connection.
     fn change_of(&mut self, middle: Middle) -> Result<Vec<CopyChange>, Unmapped> {
         let Some(flow) = self.flows.get(&middle) else { return Ok(Vec::new()) };
-        let is_owned = flow.is_owned;
+        let is_owned = flow.is_owned();
         let states = flow.ids.map(|id| self.speaker.state(id?));
         let latest = states[flow.latest].or(states[1 - flow.latest]);
         let Some(latest) = latest else { return Ok(Vec::new()) };

@@ -30,11 +30,10 @@ table inet guarded {
     ct helper amanda { type \"amanda\" protocol udp; }
     chain forward {
         type filter hook forward priority filter - 1; policy accept;
-        tcp dport 21 ct helper set \"ftp\"
+        ct helper set tcp dport map { 21 : \"ftp\", 6566 : \"sane\" }
         udp dport 69 ct helper set \"ftp\"
         udp dport 69 ct helper set \"tftp\"
         udp dport 69 ct helper set \"amanda\"
-        tcp dport 6566 ct helper set \"sane\"
         udp dport 10080 ct helper set \"amanda\"
         iifname wan0 ct state new drop
     }

@@ -26,8 +26,8 @@ const PACKETS_A_TURN: usize = 256;
 const RECEIVED_BYTES: usize = 65_536;
 /// States of one connection here: one for each way through the gateway.
 const STATES_OF_CONNECTION: u64 = 2;
-/// Least number of states that there may be.
-const STATES_MIN: u64 = 1_000_000;
+/// Least number of states that there may be, for peers with more connections than fit here.
+const STATES_MIN: u64 = 10_000;
 
 /// The raw socket, bound to the sync link.
 pub struct SyncSocket {

@@ -38,6 +38,9 @@ pub const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 pub const REQUESTS_MAX: usize = 16_384;
 /// Most questions for states in a second.
 pub const REQUESTS_PER_S: u32 = 10_000;
+/// Messages that clear states (CLR) and find none, of which so many are followed in a second. Each
+/// looks at all states.
+pub const EMPTY_CLEARS_PER_S: u32 = 10;
 /// Most questions and other messages without a state that wait.
 pub const CONTROLS_MAX: usize = 4_096;
 /// Events for the owner, above which packets are refused.
@@ -162,6 +165,8 @@ pub struct Counters {
     pub requests: u64,
     /// Questions that were left out, because there were too many.
     pub requests_omitted: u64,
+    /// Messages that clear states and were not followed, because too many others found none.
+    pub clears_omitted: u64,
     /// States of peers for which there was no room.
     pub full: u64,
     /// Messages whose state is another connection here.
@@ -186,6 +191,7 @@ pub struct Speaker {
     /// States whose end was told again.
     retold: RecentIds,
     request_pace: Pace,
+    clear_pace: Pace,
     deferred: Deferred,
     bulk_in: BulkIn,
     bulk_out: BulkOut,
@@ -215,6 +221,7 @@ impl Speaker {
             requested: RecentIds::new(REQUESTS_MAX, REQUEST_INTERVAL),
             retold: RecentIds::new(REQUESTS_MAX, REQUEST_INTERVAL),
             request_pace: Pace::new(now, REQUESTS_PER_S),
+            clear_pace: Pace::new(now, EMPTY_CLEARS_PER_S),
             deferred: Deferred::default(),
             bulk_in: BulkIn::default(),
             bulk_out: BulkOut::default(),

@@ -89,12 +89,18 @@ impl Speaker {
         Ok(())
     }
 
-    fn apply(&mut self, now: Timestamp, message: Message) {
+    pub(super) fn apply(&mut self, now: Timestamp, message: Message) {
         match message {
+            Message::Clear { .. } if self.clear_pace.allowed(now) == 0 => {
+                self.counters.clears_omitted += 1;
+            }
             Message::Clear { interface, creator } => {
                 let ids = self.remove_all(now, |held| {
                     !held.is_owned && is_of(&held.state, creator, interface)
                 });
+                if ids.is_empty() {
+                    self.clear_pace.spend(now);
+                }
                 self.events.extend(ids.into_iter().map(Event::Ended));
             }
             Message::Insert(state) => self.hear_whole(now, &state),
@@ -248,11 +254,10 @@ impl Speaker {
         }
     }
 
+    /// A peer asks for all states. It hears of the start also while an earlier bulk update runs, so
+    /// that it waits for the one that follows.
     fn begin_bulk(&mut self, now: Timestamp) {
-        let next = self.bulk_out.on(BulkOutInput::Asked(now)).unwrap_or(self.bulk_out);
-        if next != self.bulk_out {
-            self.bulk_out = next;
-            self.push_bulk_status(now, BulkEdge::Start);
-        }
+        self.bulk_out = self.bulk_out.on(BulkOutInput::Asked(now)).unwrap_or(self.bulk_out);
+        self.push_bulk_status(now, BulkEdge::Start);
     }
 }

@@ -182,6 +182,9 @@ impl Speaker {
         {
             self.push_bulk_status(now, BulkEdge::End);
             self.bulk_out = self.bulk_out.on(BulkOutInput::EndSaid(now)).unwrap_or_default();
+            if matches!(self.bulk_out, BulkOut::Queueing { .. }) {
+                self.push_bulk_status(now, BulkEdge::Start);
+            }
         }
     }
 
@@ -192,17 +195,17 @@ impl Speaker {
     }
 
     pub(super) fn push_bulk_status(&mut self, now: Timestamp, edge: BulkEdge) {
-        let (BulkOut::Queueing { asked, .. }
-        | BulkOut::Draining { asked, .. }
-        | BulkOut::Ending { asked, .. }) = self.bulk_out
+        let (BulkOut::Queueing { begun, .. }
+        | BulkOut::Draining { begun, .. }
+        | BulkOut::Ending { begun, .. }) = self.bulk_out
         else {
             return;
         };
-        let elapsed = u32::try_from(now.since(asked).as_secs()).unwrap_or(u32::MAX);
+        let elapsed = u32::try_from(now.since(begun).as_secs()).unwrap_or(u32::MAX);
         let creator = self.config.creator;
-        if self.controls.len() < CONTROLS_MAX {
-            let status = BulkStatus { creator, elapsed, edge };
-            self.controls.push_back(Message::BulkStatus(status));
+        let status = Message::BulkStatus(BulkStatus { creator, elapsed, edge });
+        if self.controls.len() < CONTROLS_MAX && !self.controls.contains(&status) {
+            self.controls.push_back(status);
             self.flush(now);
         }
     }
@@ -213,7 +216,7 @@ impl Speaker {
         let bulk = match self.bulk_out {
             BulkOut::Idle => None,
             BulkOut::Queueing { .. } => Some(self.bulk_pace.next_turn()),
-            BulkOut::Draining { asked, .. } => self.is_drained().then_some(asked),
+            BulkOut::Draining { begun, .. } => self.is_drained().then_some(begun),
             BulkOut::Ending { next, .. } => Some(next),
         };
         let copies = self.table.next_timer();
