@@ -48,6 +48,14 @@ impl CopyChange {
             Self::End(original) | Self::EndNews(original) | Self::Keep(original) => *original,
         }
     }
+
+    /// The same change, if it needs no state of the connection.
+    pub fn without_record(&self) -> Option<Self> {
+        match self {
+            Self::State { .. } | Self::News(_) => None,
+            Self::End(_) | Self::EndNews(_) | Self::Keep(_) => Some(self.clone()),
+        }
+    }
 }
 
 /// The result of a change.

@@ -329,10 +329,10 @@ impl Pfsync {
             self.flows.set_owned(middle, false);
             ids.into_iter().flatten().for_each(|id| self.speaker.disown(now, id));
         }
-        if !kept.is_empty() {
-            gateway.change_copies(kept)?;
+        match kept.is_empty() {
+            true => Ok(()),
+            false => self.give(gateway, kept, Vec::new()),
         }
-        Ok(())
     }
 }
 

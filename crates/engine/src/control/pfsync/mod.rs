@@ -21,6 +21,7 @@ use sync::pfsync::{
 use crate::control::peer::ownership::{Given, Passing, Sweep};
 use crate::control::peer::{Connections, Role};
 use crate::control::worker_handle::Unresponsive;
+use crate::path::replication::CopyChange;
 
 use self::feed::Feed;
 use self::flows::Flows;
@@ -96,6 +97,8 @@ pub struct Pfsync {
     next_probe: Timestamp,
     /// A packet that the socket had no room for.
     unsent: Option<Vec<u8>>,
+    /// Ends and the like that the workers have not been given yet.
+    owed: Vec<CopyChange>,
     /// Connections that clash with others, and are tried again after the next end.
     clashing: Vec<mapping::Middle>,
     counters: PfsyncCounters,
@@ -128,6 +131,7 @@ impl Pfsync {
             begun: now,
             next_probe: now,
             unsent: None,
+            owed: Vec::new(),
             clashing: Vec::new(),
             counters: PfsyncCounters::default(),
         };

@@ -23,15 +23,17 @@ impl Pfsync {
         gateway: &dyn Connections,
         now: Timestamp,
     ) -> Result<(), Unresponsive> {
-        let mut ends = Vec::new();
         while let Some(event) = self.speaker.poll_event() {
             match event {
                 Event::Inserted(id) | Event::Updated(id) => self.hear(now, id),
-                Event::Ended(id) => ends.extend(self.hear_end(id)),
+                Event::Ended(id) => {
+                    let end = self.hear_end(id);
+                    self.owed.extend(end);
+                }
                 Event::Released(id) => self.feed.release(id),
             }
         }
-        self.apply(gateway, ends)
+        self.apply(gateway)
     }
 
     /// A peer has told of a state.
@@ -83,32 +85,49 @@ impl Pfsync {
 
     /// Gives all that has changed to the workers: first ends, because a new connection may have the
     /// packets of an old one.
-    fn apply(
-        &mut self,
-        gateway: &dyn Connections,
-        ends: Vec<CopyChange>,
-    ) -> Result<(), Unresponsive> {
-        if !ends.is_empty() {
+    fn apply(&mut self, gateway: &dyn Connections) -> Result<(), Unresponsive> {
+        if self.owed.iter().any(|owed| matches!(owed, CopyChange::End(_))) {
             for middle in std::mem::take(&mut self.clashing) {
                 self.flows.touch(middle);
             }
         }
-        let mut changes = ends;
+        let (mut changes, mut middles) = (std::mem::take(&mut self.owed), Vec::new());
         while let Some(middle) = self.flows.next_touched() {
             match self.change_of(middle) {
                 Ok(change) => changes.extend(change),
                 Err(unmapped) => *self.counters.unmapped.entry(unmapped).or_default() += 1,
             }
+            middles.push(middle);
             if changes.len() >= CHANGES_AT_ONCE {
-                let report = gateway.change_copies(std::mem::take(&mut changes))?;
-                self.note(report);
+                self.give(gateway, std::mem::take(&mut changes), std::mem::take(&mut middles))?;
             }
         }
-        if !changes.is_empty() {
-            let report = gateway.change_copies(changes)?;
-            self.note(report);
+        match changes.is_empty() {
+            true => Ok(()),
+            false => self.give(gateway, changes, middles),
         }
-        Ok(())
+    }
+
+    /// Gives changes to the workers, those of states for these connections. If a worker does not
+    /// answer, all of them are given again: a change that was made already changes nothing.
+    pub(super) fn give(
+        &mut self,
+        gateway: &dyn Connections,
+        changes: Vec<CopyChange>,
+        middles: Vec<Middle>,
+    ) -> Result<(), Unresponsive> {
+        let owed: Vec<_> = changes.iter().filter_map(CopyChange::without_record).collect();
+        match gateway.change_copies(changes) {
+            Ok(report) => {
+                self.note(report);
+                Ok(())
+            }
+            Err(error) => {
+                self.owed.extend(owed);
+                middles.into_iter().for_each(|middle| self.flows.touch(middle));
+                Err(error)
+            }
+        }
     }
 
     /// The changes for the worker of a connection.

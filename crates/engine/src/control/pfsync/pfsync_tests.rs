@@ -2,15 +2,18 @@
 
 use std::ops::ControlFlow;
 
-use conntrack::{Connection, Filter};
-use flow::HashKey;
+use conntrack::{Connection, Cursor, Filter};
+use flow::{HashKey, PortPart};
 use netio::FramePool;
 use netlink::Picture;
+use steer::{BucketId, WorkerId};
 use sync::pfsync::{Packet, TTL};
 use wire::TcpFlags;
 use wire::build::{PacketBuilder, Tcp};
 
 use super::*;
+use crate::path::change_ring::ChangeStream;
+use crate::path::replication::{CopyReport, Passed, ReplicationPiece};
 use crate::testing::cable::Cable;
 use crate::{Config as EngineConfig, Gateway, PortSetup, Stepper, WorkerCount};
 
@@ -359,6 +362,78 @@ fn a_packet_that_is_refused_changes_nothing() {
     other.pass(20 * MILLISECOND);
     assert_eq!(other.nodes[1].connections(), []);
     assert_eq!(other.nodes[1].pfsync.refusals().of(Refusal::LowTtl), 3);
+}
+
+/// Workers that do not answer.
+struct Hanging;
+
+impl Connections for Hanging {
+    fn follow_changes(&self) -> Result<ChangeStream, Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+
+    fn unfollow_changes(&self) -> Result<(), Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+
+    fn set_stands_by(&self, _: bool) -> Result<(), Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+
+    fn connection_count(&self) -> Result<u64, Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+
+    fn tell_connections(
+        &self,
+        _: BucketId,
+        _: Cursor,
+    ) -> Result<Option<ReplicationPiece>, Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+
+    fn change_copies(&self, _: Vec<CopyChange>) -> Result<CopyReport, Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+
+    fn adopt_connections(&self, _: BucketId, _: Cursor) -> Result<Option<Passed>, Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+
+    fn give_connections_away(
+        &self,
+        _: BucketId,
+        _: Cursor,
+    ) -> Result<Option<Passed>, Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+
+    fn divide_ports(&self, _: PortPart) -> Result<(), Unresponsive> {
+        Err(Unresponsive(WorkerId(0)))
+    }
+}
+
+#[test]
+fn nothing_that_peers_have_told_is_lost_while_workers_hang() {
+    let mut duo = Duo::new();
+    duo.open(0, 2001);
+    duo.pass(20 * MILLISECOND);
+    assert_eq!(duo.nodes[1].connections().len(), 1);
+    duo.is_cut = true;
+    let before = duo.sent.len();
+    duo.nodes[0].gateway.delete_connections(&Filter::default()).unwrap();
+    duo.open(0, 2002);
+    duo.pass(20 * MILLISECOND);
+    let told: Vec<_> = duo.sent.split_off(before).into_iter().map(|(_, packet)| packet).collect();
+    let now = duo.now;
+    let Node { pfsync, .. } = &mut duo.nodes[1];
+    told.iter().for_each(|packet| pfsync.handle(now, &arrival(), packet).unwrap());
+    for _ in 0..3 {
+        assert!(pfsync.turn(&Hanging, now, |_| Carried::Sent).is_err());
+    }
+    duo.pass(20 * MILLISECOND);
+    duo.assert_alike();
+    assert_eq!(duo.nodes[1].connections().len(), 1);
 }
 
 #[test]
