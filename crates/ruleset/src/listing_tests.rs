@@ -120,6 +120,33 @@ fn priorities_have_names_near_them() {
 }
 
 #[test]
+fn maps_to_ranges_are_listed_as_such() {
+    let map = |elements: Value| {
+        json!({"nftables": [{"table": {"family": "ip", "name": "t"}}, {"map": {"family": "ip",
+            "table": "t", "name": "m", "type": "ipv4_addr", "map": "ipv4_addr", "elem": elements}}]})
+    };
+    let net = json!({"prefix": {"addr": "198.51.100.0", "len": 24}});
+    for (datum, kind) in [(json!("198.51.100.1"), "ipv4_addr"), (net, "interval ipv4_addr")] {
+        let listed = text(&map(json!([["192.0.2.1", datum]])), false, BARE);
+        assert!(listed.contains(&format!("type ipv4_addr : {kind}\n")), "{listed}");
+    }
+}
+
+#[test]
+fn operators_are_listed_in_the_order_in_which_they_work() {
+    let flags = json!({"payload": {"protocol": "tcp", "field": "flags"}});
+    let mark = json!({"meta": {"key": "mark"}});
+    for (expression, text) in [
+        (json!({"&": [flags, {"|": ["syn", "ack"]}]}), "tcp flags & (syn | ack)"),
+        (json!({"|": [{"&": [mark, 15]}, 16]}), "meta mark & 0x0000000f | 0x00000010"),
+        (json!({"&": [{"|": [mark, 15]}, 16]}), "(meta mark | 0x0000000f) & 0x00000010"),
+        (json!({"^": [{"&": [mark, 15]}, 16]}), "meta mark & 0x0000000f ^ 0x00000010"),
+    ] {
+        assert_eq!(expression_text(&expression), text);
+    }
+}
+
+#[test]
 fn a_set_that_no_rule_asks_is_listed_as_it_was_loaded() {
     let counted =
         |address: &str| json!({"elem": {"val": address, "counter": {"packets": 7, "bytes": 700}}});
@@ -127,6 +154,8 @@ fn a_set_that_no_rule_asks_is_listed_as_it_was_loaded() {
         {"table": {"family": "ip", "name": "t", "handle": 1}},
         {"set": {"family": "ip", "table": "t", "name": "s", "handle": 2, "type": "ipv4_addr",
             "stmt": [{"counter": null}], "elem": [counted("192.0.2.1"), counted("192.0.2.2")]}},
+        {"set": {"family": "ip", "table": "t", "name": "q", "handle": 3, "type": "ipv4_addr",
+            "stmt": [{"quota": {"val": 10, "val_unit": "bytes"}}], "elem": ["192.0.2.1"]}},
     ]});
     let imported = crate::import_value(&document, crate::Options::default()).expect("it is right");
     let options = crate::CompileOptions { index: true, seed: 1 };

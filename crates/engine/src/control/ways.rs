@@ -3,14 +3,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fib::LinkId;
+use fib::{LinkId, RouteCache};
 use netio::PortId;
 use ruleset::{OutputInterface, RouteQuestion, Routes, Ways};
 use wire::Network;
 
 use crate::control::gateway::Gateway;
+use crate::egress::destination_cache::arrival;
+use crate::egress::reverse_path::Sources;
 use crate::egress::route_decision::RouteDecision;
-use crate::egress::router::query;
+use crate::egress::router::{Arrival, query};
 use crate::egress::routing::Routing;
 use crate::path::rules::routes::RuleRoutes;
 
@@ -61,6 +63,17 @@ impl Ways for WaysNow {
                 _ => OutputInterface::Unknown,
             };
         };
+        if let Some(port) = self.input
+            && let Some(reason) =
+                Sources::default().fault(port, network, routing, &mut RouteCache::new(1))
+        {
+            return OutputInterface::Refused(reason);
+        }
+        match arrival(network.destination_ip(), routing) {
+            Arrival::Drop(reason, _) => return OutputInterface::Refused(reason),
+            Arrival::Host => return OutputInterface::Host,
+            Arrival::Forward => {}
+        }
         match self.route(routing, network, mark).with_hops(network.ttl) {
             RouteDecision::Host => OutputInterface::Host,
             RouteDecision::Refuse { reason, .. } => OutputInterface::Refused(reason),

@@ -36,16 +36,20 @@ impl DestinationFacts {
             let query = Query::new(address, address, LinkId(0));
             RouteDecision::of(routing.fib.look_up(&query), address)
         });
-        let is_local = routing.is_own(address)
-            || address.is_multicast()
-            || address == IpAddr::V4(Ipv4Addr::BROADCAST)
-            || stays_on_link(address);
-        let arrival = match is_local {
-            _ if is_no_destination(address) => Arrival::Drop(DropReason::Martian, None),
-            true => Arrival::Host,
-            false => Arrival::Forward,
-        };
-        Self { is_host: routing.is_host(address), arrival, route }
+        Self { is_host: routing.is_host(address), arrival: arrival(address, routing), route }
+    }
+}
+
+/// The decision about packets for this address, before they are translated or routed.
+pub(crate) fn arrival(address: IpAddr, routing: &Routing) -> Arrival {
+    let is_local = routing.is_own(address)
+        || address.is_multicast()
+        || address == IpAddr::V4(Ipv4Addr::BROADCAST)
+        || stays_on_link(address);
+    match is_local {
+        _ if is_no_destination(address) => Arrival::Drop(DropReason::Martian, None),
+        true => Arrival::Host,
+        false => Arrival::Forward,
     }
 }
 

@@ -4,7 +4,7 @@
 mod adjacencies;
 pub mod allowance;
 pub mod bridge;
-mod destination_cache;
+pub mod destination_cache;
 pub mod forwarder;
 pub mod icmp_errors;
 pub mod ip_options;

@@ -245,7 +245,9 @@ impl NamedElements {
 fn named_element(value: &Value, set: &Set) -> Result<NamedElement, String> {
     let inside = value.get("elem").unwrap_or(&Value::Null);
     let key = inside.get("val").unwrap_or(value);
-    let intervals = sets::intervals(key, &set.key, &Path::root("elem")).map_err(|it| it.what)?;
+    let path = Path::root("elem");
+    let intervals = sets::intervals(key, &set.key, &path).map_err(|it| it.what)?;
+    sets::check_own_parts(inside, set, &path).map_err(|it| it.what)?;
     let mut key = PackedKey::EMPTY;
     for (part, kind) in intervals.iter().zip(&set.key) {
         if !part.is_one() {

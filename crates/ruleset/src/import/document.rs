@@ -86,6 +86,16 @@ impl Opened<'_, '_> {
     pub fn has_flag(&self, name: &str) -> bool {
         has_flag(self.fields.get("flags"), name)
     }
+
+    /// True if all of the object's flags are among these.
+    pub fn has_no_flag_but(&self, known: &[&str]) -> bool {
+        let is_known = |flag: &Value| flag.as_str().is_some_and(|flag| known.contains(&flag));
+        match self.fields.get("flags") {
+            Some(Value::Array(flags)) => flags.iter().all(is_known),
+            Some(flag) => is_known(flag),
+            None => true,
+        }
+    }
 }
 
 /// True if `flags`, a name or a list of names, has this one.

@@ -28,6 +28,7 @@ use self::document::{Object, Opened, Sorted};
 use self::reach::{Reached, Without};
 use self::rule::Reader;
 use self::scope::{Names, Scope};
+use crate::compile::is_dynamic;
 use crate::document::{Document, DocumentError};
 use crate::elements::Elements;
 use crate::hook::{Hook, TableFamily};
@@ -73,6 +74,9 @@ fn reasons(problems: &Problems) -> String {
 
 /// The key of a table: its family as written, and its name.
 type TableKey = (String, String);
+
+/// Flags of tables that nft knows.
+const TABLE_FLAGS: [&str; 3] = ["dormant", "owner", "persist"];
 
 /// True for a table that a running gateway has made.
 fn is_own(table: &str) -> bool {
@@ -195,6 +199,11 @@ impl Import {
                 }
                 Some(_) if object.open().has_flag("dormant") => {
                     (Severity::Note, "the table is dormant and not used")
+                }
+                Some(_) if !object.open().has_no_flag_but(&TABLE_FLAGS) => {
+                    let what = "the table has a flag that no nft knows; nft 1.0.6 prints `dormant` so \
+                                in JSON: load the file in nft's own syntax, or correct the flag";
+                    (Severity::Invalid, what)
                 }
                 Some(family) => {
                     let table = Table { family, names: Names::default() };
@@ -339,13 +348,15 @@ impl Import {
         let mut total = 0;
         for object in &document.sets {
             let key = table_key(&object.place);
-            if !reached.sets.contains(&(key.clone(), object.place.name.clone())) {
-                continue;
-            }
             let Some(table) = self.tables.get(&key) else { continue };
             let Some(Some(id)) = table.names.sets.get(&object.place.name).copied() else {
                 continue;
             };
+            // A set whose elements have a state is listed from that, also if no rule asks it.
+            let is_asked = reached.sets.contains(&(key.clone(), object.place.name.clone()));
+            if !is_asked && !is_dynamic(&self.parts.sets[id.index()]) {
+                continue;
+            }
             let count = object.element_count();
             let root = Path::root("elem");
             total += count;
@@ -373,7 +384,8 @@ impl Import {
             let set = &mut self.parts.sets[id.index()];
             set.elements = elements;
             faults.extend(sets::check_disjoint(set, &root).err());
-            for Fault { severity, path, what } in faults {
+            let matters = |fault: &Fault| is_asked || fault.severity == Severity::Invalid;
+            for Fault { severity, path, what } in faults.into_iter().filter(matters) {
                 let mut problem = object.problem(severity, &path, what);
                 // Packets that meet the element meet no other one, or `*`.
                 problem.effect = (severity == Severity::Unsupported).then_some(Effect::Unclear);

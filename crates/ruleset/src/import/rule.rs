@@ -276,6 +276,7 @@ impl Reader<'_, '_> {
             if !is_right {
                 return Err(path.invalid(format!("`{name}` holds no data of that type")));
             }
+            check_listing(set, key, path)?;
             return Ok(id);
         }
         let Some(("set", elements)) = only(value) else {
@@ -285,6 +286,7 @@ impl Reader<'_, '_> {
             return Err(path.unsupported(format!("more than {MAX_SETS} sets")));
         }
         let set = sets::anonymous(elements, kinds(key), data, &self.scope, &path.key("set"))?;
+        check_listing(&set, key, path)?;
         Ok(add!(self.parts.sets, SetId, set))
     }
 
@@ -549,4 +551,31 @@ fn compared(operator: &str, interval: Interval, kind: Kind) -> Option<(Interval,
         ">=" => (Interval { low, high: greatest }, false),
         _ => return None,
     })
+}
+
+/// Refuses ranges in a concatenation with a number that the kernel holds in the byte order of its
+/// machine. nft 1.0.6 lists other values of them than the kernel has.
+fn check_listing(set: &Set, key: &TypedKey, path: &Path<'_>) -> Parsed<()> {
+    let is_swapped = |(load, _): &(Load, Kind)| {
+        matches!(
+            load.field,
+            Field::Length
+                | Field::Cpu
+                | Field::RouteSegmentSize
+                | Field::Generated(_)
+                | Field::Connection(
+                    CtField::Zone(_)
+                        | CtField::Packets(_)
+                        | CtField::Bytes(_)
+                        | CtField::Average(_)
+                )
+        )
+    };
+    if key.len() < 2 || !key.iter().any(is_swapped) || set.elements.is_exact() {
+        return Ok(());
+    }
+    Err(path.unsupported(
+        "ranges in a concatenation with a length, CPU, zone, count or computed number: nft 1.0.6 \
+         lists other values than the kernel has; write a rule for each range",
+    ))
 }

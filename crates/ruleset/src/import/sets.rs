@@ -199,16 +199,7 @@ fn element(value: &Value, set: &Set, scope: &Scope<'_>, path: &Path<'_>) -> Pars
             if set.data == Data::None {
                 element.comment = inside.get("comment").and_then(Value::as_str).map(str::to_owned);
             }
-            for name in ["limit", "quota", "ct count"] {
-                let Some(own) = inside.get(name) else { continue };
-                let own = part(&json!({ name: own }), path)?;
-                // Where the set has none, rules give their own to the elements that they add.
-                let alike = |of_set: &&Part| discriminant(*of_set) == discriminant(&own);
-                if set.parts.iter().find(alike).is_some_and(|of_set| *of_set != own) {
-                    let what = format!("an element whose `{name}` is another one than its set's");
-                    return Err(path.unsupported(what));
-                }
-            }
+            check_own_parts(inside, set, path)?;
             let counted = |key| inside.get("counter")?.get(key)?.as_u64();
             element.counted = (counted("packets").unwrap_or(0), counted("bytes").unwrap_or(0));
             inside.get("val").ok_or_else(|| path.invalid("an element without `val`"))?
@@ -221,6 +212,21 @@ fn element(value: &Value, set: &Set, scope: &Scope<'_>, path: &Path<'_>) -> Pars
         false => intervals(key, &set.key, path)?,
     };
     Ok(element)
+}
+
+/// Refuses an element with another limit or the like than those of its set. Where the set has none,
+/// rules give their own to the elements that they add.
+pub(crate) fn check_own_parts(inside: &Value, set: &Set, path: &Path<'_>) -> Parsed<()> {
+    for name in ["limit", "quota", "ct count"] {
+        let Some(own) = inside.get(name) else { continue };
+        let own = part(&json!({ name: own }), path)?;
+        let alike = |of_set: &&Part| discriminant(*of_set) == discriminant(&own);
+        if set.parts.iter().find(alike).is_some_and(|of_set| *of_set != own) {
+            let what = format!("an element whose `{name}` is another one than its set's");
+            return Err(path.unsupported(what));
+        }
+    }
+    Ok(())
 }
 
 /// True for the key `*`, which stands for all keys that no other element has.

@@ -248,13 +248,33 @@ fn combined(operator: &str, parts: &[Value], style: Style) -> String {
         Style::Plain | Style::Presence => style,
         of_value => of_value,
     };
-    constants.iter().fold(written(first, style), |text, constant| {
+    let nested = |value: &Value| only(value).and_then(|(name, _)| precedence(name));
+    let own = precedence(operator).unwrap_or(0);
+    let first = match nested(first) {
+        Some(inner) if inner < own => format!("({})", written(first, style)),
+        _ => written(first, style),
+    };
+    constants.iter().fold(first, |text, constant| {
         let constant = match constant {
             Value::Array(bits) => format!("({})", list(bits, style, " | ")),
+            other if nested(other).is_some_and(|inner| inner <= own) => {
+                format!("({})", written(other, style))
+            }
             other => written(other, style),
         };
         format!("{text} {operator} {constant}")
     })
+}
+
+/// How tight an operator binds in nft's grammar; `None` for what is no operator.
+fn precedence(operator: &str) -> Option<u8> {
+    match operator {
+        "|" => Some(1),
+        "^" => Some(2),
+        "&" => Some(3),
+        "<<" | ">>" => Some(4),
+        _ => None,
+    }
 }
 
 /// A comparison.

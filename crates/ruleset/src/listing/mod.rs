@@ -18,6 +18,7 @@ use self::expression::{Style, element, quoted, time};
 pub(crate) use self::value::json_of;
 use self::value::shown;
 use crate::hook::TableFamily;
+use crate::kind::only;
 
 pub use self::live::{Live, LiveElement, rule_with_live, with_age, with_live, with_live_elements};
 
@@ -82,7 +83,7 @@ pub fn text(document: &Value, handles: bool, of_host: HostRemark<'_>) -> String 
         .and_then(Value::as_array)
         .into_iter()
         .flatten()
-        .filter_map(crate::kind::only)
+        .filter_map(only)
         .collect();
     // One pass, because a ruleset may have millions of objects in few tables.
     let mut tables: Vec<Table<'_>> = Vec::new();
@@ -196,6 +197,20 @@ fn names(value: &Value) -> String {
     }
 }
 
+/// True if the values of a map are ranges. Older versions of nft (1.0.6 among them) tell that in their
+/// own syntax alone, so it follows from the values, or from the field `interval`.
+pub fn maps_to_ranges(map: &Value) -> bool {
+    let is_range = |value: &Value| matches!(only(value), Some(("range" | "prefix", _)));
+    let has_range = |pair: &Value| {
+        let datum = pair.get(1).unwrap_or(&Value::Null);
+        let parts = datum.get("concat").and_then(Value::as_array);
+        is_range(datum) || parts.is_some_and(|parts| parts.iter().any(is_range))
+    };
+    let elements = map.get("elem").and_then(Value::as_array);
+    map.get("interval") == Some(&Value::Bool(true))
+        || map.get("map").is_some() && elements.is_some_and(|all| all.iter().any(has_range))
+}
+
 fn mentions(flags: &Value, name: &str) -> bool {
     names(flags).split(',').any(|flag| flag == name)
 }
@@ -265,12 +280,13 @@ fn set(out: &mut String, set: &Value, kind: &str) {
         other => vec![other.and_then(Value::as_str).unwrap_or_default().to_owned()],
     };
     let data = set.get("map").map(names_of_types);
-    let data_text = data.as_ref().map(|data| format!(" : {data}")).unwrap_or_default();
+    let ranges = if maps_to_ranges(set) { "interval " } else { "" };
+    let data_text = data.as_ref().map(|data| format!(" : {ranges}{data}")).unwrap_or_default();
     // The types of some expressions have no name that nft would read.
     match set.get("typeof").and_then(Value::as_array).map(Vec::as_slice) {
         Some([Value::String(key), of_data @ ..]) => {
             let of_data = of_data.first().and_then(Value::as_str).filter(|_| data.is_some());
-            let data = of_data.map_or(data_text, |data| format!(" : {data}"));
+            let data = of_data.map_or(data_text, |data| format!(" : {ranges}{data}"));
             line(out, 2, &format!("typeof {key}{data}"));
         }
         _ => line(out, 2, &format!("type {}{data_text}", types.join(" . "))),

@@ -87,6 +87,11 @@ fn a_forwarded_connection_gets_in_and_outlives_its_rule() {
             explanation.contains("destination translated to 192.0.2.1 port 7"),
             "{explanation}"
         );
+        // Packets that no rule lets through, because of their own addresses.
+        let explanation = explain("udp 198.51.100.254:5 192.0.2.1:53")?;
+        assert!(explanation.contains("martian"), "{explanation}");
+        let explanation = explain("udp 198.51.100.2:5 224.0.0.5:53")?;
+        assert!(explanation.contains("it goes to this host"), "{explanation}");
         // The command explains both directions of a masqueraded connection.
         let _outside = echo(lab.server(), 7)?;
         let asked = lab.on_client("python3").args(["-c", ASK, "198.51.100.2", "7", "1"]).check()?;

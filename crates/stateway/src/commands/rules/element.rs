@@ -157,8 +157,8 @@ fn text_of(words: &[String]) -> anyhow::Result<String> {
 /// A set as the gateway lists it.
 struct Declaration {
     table: Value,
-    /// The chains that its elements may lead to.
-    chains: Vec<Value>,
+    /// The chains and objects that its elements may name.
+    named: Vec<Value>,
     /// The set, with its kind around it.
     object: Value,
 }
@@ -170,7 +170,7 @@ impl SetName {
         let Some(mut ruleset) = ruleset else {
             bail!("the gateway runs no ruleset; `stateway rules load FILE` loads one");
         };
-        let (mut found, mut chains) = (None, Vec::new());
+        let (mut found, mut named) = (None, Vec::new());
         for object in ruleset["nftables"].as_array_mut().into_iter().flatten() {
             let Some((kind, inside)) = object.as_object().and_then(|it| it.iter().next()) else {
                 continue;
@@ -181,8 +181,9 @@ impl SetName {
             }
             match kind.as_str() {
                 "set" | "map" if is("name", set) => found = Some(object.take()),
-                "chain" if inside["hook"].is_null() => chains.push(object.take()),
-                _ => {}
+                "set" | "map" | "rule" | "element" | "flowtable" => {}
+                "chain" if !inside["hook"].is_null() => {}
+                _ => named.push(object.take()),
             }
         }
         let Some(object) = found else {
@@ -191,7 +192,7 @@ impl SetName {
             return Err(UsageError(what).into());
         };
         let table = json!({ "table": { "family": family, "name": table } });
-        Ok(Declaration { table, chains, object })
+        Ok(Declaration { table, named, object })
     }
 
     fn change(&self, remote: &Remote, change: &str, elements: Vec<Value>) -> anyhow::Result<u64> {
@@ -223,7 +224,7 @@ impl Declaration {
         let mut inside = inside.clone();
         inside.as_object_mut()?.remove("map");
         let (table, object) = (self.table.clone(), json!({ "set": inside }));
-        Some(Self { table, chains: Vec::new(), object })
+        Some(Self { table, named: Vec::new(), object })
     }
 
     /// Reads elements in nft's words. Each one that is wrong is named.
@@ -257,11 +258,14 @@ impl Declaration {
         let mut empty = inside.clone();
         if let Some(fields) = empty.as_object_mut() {
             fields.remove("elem");
+            if listing::maps_to_ranges(inside) {
+                fields.insert("interval".to_owned(), true.into());
+            }
             // Elements are read one after the other where more may be tried than fit.
             fields.remove("comment");
         }
         let mut objects = vec![self.table.clone()];
-        objects.extend(self.chains.iter().cloned());
+        objects.extend(self.named.iter().cloned());
         objects.push(json!({ (kind): empty }));
         let mut document = listing::text(&json!({ "nftables": objects }), false, &|_, _, _, _| "");
         let word = |key: &str| inside[key].as_str().unwrap_or_default().to_owned();

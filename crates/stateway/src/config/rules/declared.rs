@@ -1,6 +1,6 @@
 //! Properties that older versions of nft (1.0.6 among them) tell in their own syntax and not in JSON:
-//! that a set joins its ranges, that packets may change it, expressions in the place of its types, and
-//! the comments of tables and chains.
+//! that a set joins its ranges, that packets may change it, expressions in the place of its types, the
+//! comments of tables and chains, and flags of tables, which they print from memory that they have freed.
 
 use std::collections::HashMap;
 
@@ -13,11 +13,18 @@ const FAMILY: &str = r#""family": ""#;
 /// A set joins its ranges, as newer versions of nft say it in JSON.
 const MERGES: &str = r#""auto-merge": true, "#;
 
+/// A table is dormant.
+const DORMANT: &str = r#""flags": ["dormant"], "#;
+/// The flags of a table, of any text.
+const FLAGS: &str = r#", "flags": "#;
+
 /// The properties of an object that its JSON lacks.
 #[derive(Default)]
 struct Declared<'a> {
     merges: bool,
     is_dynamic: bool,
+    /// A table that the kernel does not ask.
+    is_dormant: bool,
     /// The expressions of the key and of a map's data.
     typeof_: Option<&'a str>,
     /// The comment of a table or chain.
@@ -34,6 +41,9 @@ impl Declared<'_> {
         }
         if self.is_dynamic {
             fields += r#""dynamic": true, "#;
+        }
+        if self.is_dormant {
+            fields += DORMANT;
         }
         if let Some(of) = self.typeof_ {
             let parts: Vec<&str> = of.split(" : ").collect();
@@ -68,10 +78,17 @@ pub(super) fn with_declared(json: Vec<u8>, declared: &str) -> Vec<u8> {
         let kind = begin.split('"').nth(1).unwrap_or_default();
         let table = if kind == "table" { text("name") } else { text("table") };
         let place = Place { kind, family, table, name: text("name") };
-        if let Some(object) = declared.get(&place) {
-            whole.push_str(&object.fields(told));
-        }
         rest = object;
+        let Some(declared) = declared.get(&place) else { continue };
+        whole.push_str(&declared.fields(told));
+        // A table has no fields with fields of their own.
+        let own = object.split("}").next().unwrap_or_default();
+        if declared.is_dormant
+            && let Some((kept, _)) = own.split_once(FLAGS)
+        {
+            whole.push_str(kept);
+            rest = &object[own.len()..];
+        }
     }
     whole.push_str(rest);
     whole.into_bytes()
@@ -108,8 +125,11 @@ fn read(declared: &str) -> HashMap<Place<'_>, Declared<'_>> {
         let Some(place) = place else { continue };
         match *words.as_slice() {
             ["auto-merge"] => found.entry(place).or_default().merges = true,
-            ["flags", flags] if flags.split(',').any(|flag| flag == "dynamic") => {
+            ["flags", flags] if mentions(flags, "dynamic") => {
                 found.entry(place).or_default().is_dynamic = true;
+            }
+            ["flags", flags] if place.kind == "table" && mentions(flags, "dormant") => {
+                found.entry(place).or_default().is_dormant = true;
             }
             ["typeof", ..] => {
                 found.entry(place).or_default().typeof_ = line.strip_prefix("typeof ");
@@ -122,6 +142,10 @@ fn read(declared: &str) -> HashMap<Place<'_>, Declared<'_>> {
         }
     }
     found
+}
+
+fn mentions(flags: &str, name: &str) -> bool {
+    flags.split(',').any(|flag| flag == name)
 }
 
 #[cfg(test)]
@@ -167,6 +191,13 @@ mod tests {
             .iter()
             .fold(text.clone(), |text, fields| text.replace(fields, ""));
         assert_eq!(bare, json);
+        // The flags of a table may be anything.
+        let table = r#"{"nftables": [{"table": {"family": "ip", "name": "t", "handle": 1, "flags": "x"}}]}"#.to_owned();
+        let asleep = "table ip t {\n\tflags dormant\n\tchain c {\n\t}\n}\n";
+        let asleep = String::from_utf8(with_declared(table.into_bytes(), asleep)).unwrap();
+        let asleep: serde_json::Value = serde_json::from_str(&asleep).unwrap();
+        let fields = &asleep["nftables"][0]["table"];
+        assert_eq!((&fields["flags"], &fields["handle"]), (&json!(["dormant"]), &json!(1)));
         // A newer nft has told it itself.
         let newer = json.replacen(r#"{"set": {"#, &format!("{}{MERGES}", r#"{"set": {"#), 1);
         let newer = String::from_utf8(with_declared(newer.into_bytes(), declared)).unwrap();

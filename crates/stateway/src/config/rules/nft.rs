@@ -16,7 +16,7 @@ use super::declared::with_declared;
 /// Loads the ruleset from standard input, then prints it as JSON, and behind a new line the
 /// declarations of its sets and maps. `$1` is the directory of the ruleset. nft looks there, too, for
 /// included files whose names begin with neither `/` nor `.`. `$2` are orders for ip(8), or empty. If
-/// `$3` is not empty, the first lines of tables and other objects follow, with their comments. `$4` is
+/// `$3` is not empty, the first lines of tables and other objects follow, with flags and comments. `$4` is
 /// the time in seconds that the kernel has before it lists anything.
 const SCRIPT: &str = "[ -z \"$2\" ] || printf %s \"$2\" | { ip -force -batch -; } 2>/dev/null
 nft -I \"$1\" -f /dev/stdin && sleep \"$4\" && nft -j list ruleset && echo && nft -t list sets &&
@@ -55,6 +55,11 @@ impl NftText<'_> {
     /// # Errors
     /// Everything that nft says about it, or the reason why nft can not be asked.
     pub fn to_json(self) -> Result<Vec<u8>, Problems> {
+        if let Some(line) = monitor_line(self.text) {
+            let what = "is an order to watch the kernel, which never ends: take it out".to_owned();
+            let rule = Some("monitor".to_owned());
+            return Err(Problems(vec![problem(self.file, line, what, rule)]));
+        }
         let names_interface = |problem: &Problem| {
             let is_flowtable = problem.rule.as_ref().is_some_and(|it| it.contains("flowtable"));
             problem.what.starts_with(NO_INTERFACE) || is_flowtable
@@ -96,8 +101,9 @@ impl NftText<'_> {
         let beside = std::path::absolute(beside).unwrap_or_else(|_| beside.to_owned());
         let mut shell = Command::new("sh");
         let has = |word: &[u8]| text.windows(word.len()).any(|it| it == word);
-        let comments = if has(b"comment") || has(b"include") { "comments" } else { "" };
-        shell.args(["-c", SCRIPT, "sh"]).arg(beside).args([orders, comments, pause]);
+        let words: [&[u8]; 3] = [b"comment", b"dormant", b"include"];
+        let begins = if words.into_iter().any(has) { "begins" } else { "" };
+        shell.args(["-c", SCRIPT, "sh"]).arg(beside).args([orders, begins, pause]);
         if let Some(directory) = directory {
             shell.current_dir(directory);
         }
@@ -107,6 +113,10 @@ impl NftText<'_> {
             _ if output.len() > MAX_DOCUMENT_BYTES => Err(whole(format!(
                 "is longer than {} MiB as JSON, the limit for a ruleset",
                 MAX_DOCUMENT_BYTES >> 20
+            ))),
+            Some(0) if let Some(what) = listing_error(&messages) => Err(whole(format!(
+                "has something that this nft can not list ({what}), so rules would be missing: \
+                 write it in another way, or name a ruleset in JSON"
             ))),
             Some(0) if !output.starts_with(b"{") => Err(whole(
                 "has nft print something, as `list ruleset` does: take such orders out".to_owned(),
@@ -128,13 +138,32 @@ impl NftText<'_> {
                     .to_owned(),
             )),
             Some(CRASHED) => Err(whole(
-                "makes nft crash. Version 1.0.6 does where the element `*` of a set or map of \
-                 intervals comes or goes at run time: change it in the file of the ruleset"
+                "makes nft crash. Version 1.0.6 does for the length of a TCP option, and where the \
+                 element `*` of a set or map of intervals comes or goes at run time; nft -c -f finds \
+                 the place if you take lines out"
                     .to_owned(),
             )),
             _ => Err(Problems(problems_in(&messages, file))),
         }
     }
+}
+
+/// The message of nft about something that it does not list, although it ends well.
+fn listing_error(messages: &str) -> Option<&str> {
+    let mut lines = messages.lines().map(|line| line.trim_start_matches("netlink: "));
+    lines.find_map(|line| {
+        let error = line.strip_prefix("Error: ");
+        error.or_else(|| line.starts_with("Unknown set ").then_some(line))
+    })
+}
+
+/// The line of the first order to watch the kernel, from 1.
+fn monitor_line(text: &[u8]) -> Option<usize> {
+    let is_monitor = |line: &[u8]| {
+        let mut orders = line.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        orders.any(|order| order.split(u8::is_ascii_whitespace).next() == Some(b"monitor"))
+    };
+    text.split(|byte| *byte == b'\n').position(is_monitor).map(|before| before + 1)
 }
 
 /// True if a line ends with a carriage return.
