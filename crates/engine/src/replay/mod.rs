@@ -190,7 +190,7 @@ pub fn replay(
     if !options.verify_checksums {
         input = input.with_headers_mended();
     }
-    let mut input = ReadAhead::new(input, output.is_some()).map_err(StartError::Thread)?;
+    let mut input = ReadAhead::new(input).map_err(StartError::Thread)?;
     while report.output_problem.is_none() {
         if !input.is_ready() {
             tell(Seen::Paused);

@@ -357,10 +357,9 @@ fn packets_that_pass_are_written_as_they_were_captured() {
     frames.drain(1..3);
     std::fs::write(directory.path().join("out.pcap"), output).unwrap();
     let mut reader = CaptureReader::open(&directory.path().join("out.pcap"), PortId(0)).unwrap();
-    let (mut pool, mut seen) = (FramePool::new(1, 1), Vec::new());
-    while reader.next_packet(&mut pool).unwrap().is_some() {
-        let packet = reader.last_packet().unwrap();
-        seen.push((packet.bytes.to_vec(), packet.original_length as usize));
+    let (mut buffer, mut seen) = (Vec::new(), Vec::new());
+    while let Some(packet) = reader.append_packet(&mut buffer).unwrap() {
+        seen.push((buffer[packet.captured].to_vec(), packet.original_length as usize));
     }
     let expected = frames.iter().map(|frame| (frame[..60].to_vec(), frame.len()));
     assert_eq!(seen, expected.collect::<Vec<_>>());

@@ -372,10 +372,10 @@ fn comments_and_interfaces_are_readable_by_others() {
 
 /// The packets of a file as it holds them.
 fn held(path: &Path) -> Vec<(Vec<u8>, u16, String, u64, u32)> {
-    let (mut reader, mut pool) = (CaptureReader::open(path, PORT).unwrap(), FramePool::new(0, 0));
-    let mut held = Vec::new();
-    while reader.next_packet(&mut pool).unwrap().is_some() {
-        let packet = reader.last_packet().unwrap();
+    let mut reader = CaptureReader::open(path, PORT).unwrap();
+    let (mut held, mut buffer) = (Vec::new(), Vec::new());
+    while let Some(packet) = reader.append_packet(&mut buffer).unwrap() {
+        let packet = packet.captured(&buffer, reader.interface_name(packet.interface));
         let CapturedPacket { bytes, link_type, interface, timestamp, original_length } = packet;
         held.push((bytes.to_vec(), link_type, interface.to_owned(), timestamp, original_length));
     }
