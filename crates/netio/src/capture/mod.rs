@@ -8,6 +8,7 @@ mod link;
 mod pcap;
 mod pcapng;
 mod reader;
+mod sink;
 mod stored;
 mod writer;
 
