@@ -1,4 +1,5 @@
-//! Reads a capture on a thread of its own, ahead of the packets that are played.
+//! Reads a capture on a thread of its own, ahead of the packets that are played, and finds their
+//! flows.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,8 +7,12 @@ use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
-use netio::capture::{CaptureReader, Captured, CapturedPacket, StoredPacket, name_of_link_type};
-use netio::{Frame, FramePool};
+use netio::capture::{
+    CaptureReader, Captured, CapturedPacket, Stored, StoredPacket, name_of_link_type,
+};
+use netio::{Frame, FramePool, PortId};
+
+use crate::path::packet::Packet;
 
 /// Most packets of a batch.
 const PACKETS: usize = 256;
@@ -51,8 +56,7 @@ pub struct Taken {
 /// Packets on their way to the replay.
 #[derive(Debug, Default)]
 struct Batch {
-    /// Each with the place of the name of its interface.
-    packets: Vec<(StoredPacket, usize)>,
+    packets: Vec<Entry>,
     /// Their bytes.
     bytes: Vec<u8>,
     /// Names of their interfaces.
@@ -61,19 +65,31 @@ struct Batch {
     end: Option<Option<String>>,
 }
 
+#[derive(Debug)]
+struct Entry {
+    stored: StoredPacket,
+    /// The place of the name of its interface.
+    interface: usize,
+    /// The packet without its frame, if it was found.
+    found: Option<Packet>,
+}
+
 impl ReadAhead {
-    /// Begins to read.
+    /// Begins to read. `finder` finds the packet of a frame that came in by a port, if it can.
     ///
     /// # Errors
     /// The system's error if there is no thread.
-    pub fn new(input: CaptureReader) -> io::Result<Self> {
+    pub fn new(
+        input: CaptureReader,
+        finder: impl Fn(&[u8], PortId) -> Option<Packet> + Send + 'static,
+    ) -> io::Result<Self> {
         let (to_replay, full) = sync_channel(BATCHES);
         let (empty, to_reader) = sync_channel(BATCHES);
         for _ in 0..BATCHES {
             // There is room for all of them.
             let _ = empty.try_send(Batch::default());
         }
-        let reader = move || read(input, &to_reader, &to_replay);
+        let reader = move || read(input, finder, &to_reader, &to_replay);
         let thread = Some(Builder::new().name("reader".into()).spawn(reader)?);
         let (batch, taken) = (Batch::default(), Taken::default());
         let pool = FramePool::new(BUFFERS[0], BUFFERS[1]);
@@ -102,7 +118,7 @@ impl ReadAhead {
             }
             self.exchange();
         }
-        let (packet, _) = &self.batch.packets[self.next];
+        let packet = &self.batch.packets[self.next].stored;
         self.next += 1;
         self.taken.packets += 1;
         self.taken.truncated += u64::from(packet.is_truncated());
@@ -144,18 +160,29 @@ impl ReadAhead {
 
     /// The length of the packet that was taken last, bytes, if the capture has only a part of it.
     pub fn length_before_cut(&self) -> Option<u32> {
-        let (packet, _) = self.last()?;
+        let packet = &self.last()?.stored;
         packet.is_truncated().then_some(packet.original_length)
     }
 
     /// The packet that was taken last, as it was captured.
     pub fn captured(&self) -> Option<CapturedPacket<'_>> {
-        let (packet, interface) = self.last()?;
-        Some(packet.captured(&self.batch.bytes, self.batch.interfaces.get(*interface)?))
+        let Entry { stored, interface, .. } = self.last()?;
+        Some(stored.captured(&self.batch.bytes, self.batch.interfaces.get(*interface)?))
     }
 
-    fn last(&self) -> Option<&(StoredPacket, usize)> {
+    fn last(&self) -> Option<&Entry> {
         self.batch.packets.get(self.next.checked_sub(1)?)
+    }
+
+    /// The packet that was taken last, without its frame, if it was found.
+    pub fn found(&mut self) -> Option<&mut Packet> {
+        self.batch.packets.get_mut(self.next.checked_sub(1)?)?.found.as_mut()
+    }
+
+    /// The packet that will be taken `distance` packets behind the last one, if it is here and was
+    /// found.
+    pub fn upcoming(&self, distance: usize) -> Option<&Packet> {
+        self.batch.packets.get((self.next + distance).checked_sub(1)?)?.found.as_ref()
     }
 
     /// Takes back the buffer of a frame.
@@ -177,12 +204,21 @@ impl Batch {
     }
 
     /// Adds a packet of `input` whose bytes are here.
-    fn add(&mut self, packet: StoredPacket, input: &CaptureReader) {
-        let interface = input.interface_name(packet.interface);
-        if self.interfaces.last().is_none_or(|name| name != interface) {
+    fn add(
+        &mut self,
+        stored: StoredPacket,
+        input: &CaptureReader,
+        finder: &impl Fn(&[u8], PortId) -> Option<Packet>,
+    ) {
+        let interface = input.interface_name(stored.interface);
+        if self.interfaces.last().is_none_or(|name| !is_same(name, interface)) {
             self.interfaces.push(interface.to_owned());
         }
-        self.packets.push((packet, self.interfaces.len() - 1));
+        let found = match &stored.frame {
+            Stored::Frame { bytes, port, .. } => finder(&self.bytes[bytes.clone()], *port),
+            Stored::TooLong(_) | Stored::Foreign => None,
+        };
+        self.packets.push(Entry { stored, interface: self.interfaces.len() - 1, found });
     }
 
     fn is_full(&self) -> bool {
@@ -190,12 +226,23 @@ impl Batch {
     }
 }
 
+/// True if two names are the same. Most captures name no interface. The processor may need 100 ns to
+/// compare nothing at the address that an empty string has.
+fn is_same(one: &str, other: &str) -> bool {
+    one.len() == other.len() && (one.is_empty() || one == other)
+}
+
 /// Fills batches until the capture or the replay ends.
-fn read(mut input: CaptureReader, empty: &Receiver<Batch>, full: &SyncSender<Batch>) {
+fn read(
+    mut input: CaptureReader,
+    finder: impl Fn(&[u8], PortId) -> Option<Packet>,
+    empty: &Receiver<Batch>,
+    full: &SyncSender<Batch>,
+) {
     while let Ok(mut batch) = empty.recv() {
         loop {
             match input.append_packet(&mut batch.bytes) {
-                Ok(Some(packet)) => batch.add(packet, &input),
+                Ok(Some(packet)) => batch.add(packet, &input, &finder),
                 end => {
                     batch.end = Some(end.err().map(|error| error.to_string()));
                     break;

@@ -22,7 +22,7 @@ fn pcap(packets: u32, cut: u32) -> Vec<u8> {
 
 fn ahead(input: impl Read + Send + 'static) -> ReadAhead {
     let reader = CaptureReader::new("x".into(), input, PortId(0)).unwrap();
-    ReadAhead::new(reader).unwrap()
+    ReadAhead::new(reader, |_, _| None).unwrap()
 }
 
 #[test]
