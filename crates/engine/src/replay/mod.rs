@@ -168,10 +168,7 @@ pub fn replay(
     while report.output_problem.is_none() {
         if !input.is_ready() {
             tell(Seen::Paused);
-            if let Some(Err(error)) = output.as_mut().map(PassedPackets::flush) {
-                report.note_output(Err(error));
-                output = None;
-            }
+            attempt(&mut output, &mut report, PassedPackets::flush);
         }
         let mut frame = match input.next_packet() {
             Some(Captured::Frame(frame)) => frame,
@@ -203,12 +200,7 @@ pub fn replay(
         report.passed += passed.len() as u64;
         let comment = before.map(|before| lockstep.tell_passed(&passed, before, tell));
         let comment = comment.unwrap_or_default();
-        if let Some(writer) = &mut output
-            && let Err(error) = writer.settle(&input, &passed, &comment, &dropped)
-        {
-            report.note_output(Err(error));
-            output = None;
-        }
+        attempt(&mut output, &mut report, |it| it.settle(&input, &passed, &comment, &dropped));
         while let Some(frame) = passed.pop() {
             input.give_back(frame);
         }
@@ -229,6 +221,18 @@ pub fn replay(
         report.note_output(output.finish());
     }
     Ok(report)
+}
+
+/// Writes to the output, which ends with its first failure.
+fn attempt(
+    output: &mut Option<PassedPackets>,
+    report: &mut ReplayReport,
+    write: impl FnOnce(&mut PassedPackets) -> Result<(), PortError>,
+) {
+    if let Some(Err(error)) = output.as_mut().map(write) {
+        report.note_output(Err(error));
+        *output = None;
+    }
 }
 
 impl ReplayReport {
