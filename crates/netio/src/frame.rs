@@ -72,20 +72,6 @@ impl Frame {
         }
     }
 
-    /// Notes that only the first `captured` bytes of the frame are known, and zeros stand for the
-    /// rest. If its headers can not be read without the rest, the frame ends there instead.
-    pub(crate) fn note_cut(&mut self, captured: usize) {
-        let dissected = wire::dissect(self.bytes()).ok();
-        let network = dissected.and_then(|dissected| dissected.network);
-        match network.filter(|network| wire::headers_end(self.bytes(), network) <= captured) {
-            Some(network) => {
-                self.offload.checksum = Checksum::Cut;
-                wire::cover_missing(self.bytes_mut(), &network, captured);
-            }
-            None => self.length = self.length.min(captured as u32),
-        }
-    }
-
     /// Bytes of its whole buffer.
     pub fn footprint(&self) -> usize {
         self.buffer.len()

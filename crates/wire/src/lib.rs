@@ -54,7 +54,7 @@ pub use ip_option::{RefusedOption, Waypoint, check_options, has_ipv4_options, re
 pub use link::{
     ETHERNET_LEN, FIRST_ETHERTYPE, LinkProtocol, is_read_behind, priority_tags, vlan_of,
 };
-pub use mend::mend_headers;
+pub use mend::{mend_headers, needs_mending};
 pub use payload::edit_payload;
 pub use readdress::{ChecksumCovers, Readdress, TransportAddress};
 pub use rewrite::rewrite_ends;

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, protocol};
 
-use crate::replay::{Lockstep, ReplayReport};
+use crate::replay::ReplayReport;
+use crate::replay::lockstep::Lockstep;
 use crate::{Config, REPLAY_SECRET};
 
 fn v4() -> PacketBuilder {

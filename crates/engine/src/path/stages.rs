@@ -10,6 +10,7 @@
 
 use std::ops::ControlFlow;
 
+use conntrack::Guess;
 use conntrack::syn_proxy::Screening;
 use flow::Timestamp;
 use netio::Frame;
@@ -51,6 +52,33 @@ impl PacketPath {
         }
     }
 
+    /// Takes a frame, and processes its packet at once.
+    pub(crate) fn take_alone(&mut self, frame: Frame, now: Timestamp) {
+        self.take_frame(frame, now);
+        self.process_received(now);
+    }
+
+    /// Does the same with a frame whose packet was found before, by the finder of this worker. Only a
+    /// bridge that remembers no stations has nothing else to do in the stages before.
+    pub(crate) fn take_found(&mut self, packet: &mut Packet, mut frame: Frame, now: Timestamp) {
+        let is_wire = self.forwarder.router().is_none() && !self.forwarder.learns();
+        if !is_wire || !frame.admit_offload(Some(&packet.network)) {
+            return self.take_alone(frame, now);
+        }
+        packet.frame = frame;
+        for stage in [Stage::Arrive, Stage::Dissect] {
+            seam::<End, _>(stage, &ControlFlow::Continue(()));
+        }
+        if self.buckets.is_routed_here(packet.bucket) {
+            seam::<End, _>(Stage::Steer, &ControlFlow::Continue(()));
+            packet.guess = self.guess(packet);
+            self.process(packet, now);
+        } else {
+            seam::<_, ()>(Stage::Steer, &ControlFlow::Break(End::Steer(None)));
+            self.hand_over_checked(packet.take(), now);
+        }
+    }
+
     /// Hands a packet that has just arrived to the owner of its bucket, if its sender may send it.
     #[inline(never)]
     fn hand_over_checked(&mut self, mut packet: Packet, now: Timestamp) {
@@ -70,23 +98,47 @@ impl PacketPath {
         }
         let mut batch = std::mem::take(&mut self.batch);
         for packet in &mut batch {
-            let Some(flow) = &mut packet.flow else { continue };
-            let hash = flow.table_hash(&self.hasher);
-            if let Some(bucket) = self.buckets.get(packet.bucket) {
-                bucket.connections.prefetch_index(hash, Hardware);
+            if let Some(flow) = &mut packet.flow {
+                flow.table_hash(&self.hasher);
             }
+            self.prefetch_index(packet);
         }
         for packet in &mut batch {
-            let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
-            if let (Some(hash), Some(bucket)) = (hash, self.buckets.get(packet.bucket)) {
-                packet.guess = bucket.connections.prefetch_entry(hash, Hardware);
-            }
+            packet.guess = self.prefetch_entry(packet);
         }
         for packet in &mut batch {
             self.process(packet, now);
         }
         batch.clear();
         self.batch = batch;
+    }
+
+    /// Asks for the line of the index by which the connection of a packet is found.
+    #[inline]
+    pub(crate) fn prefetch_index(&self, packet: &Packet) {
+        let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
+        if let (Some(hash), Some(bucket)) = (hash, self.buckets.get(packet.bucket)) {
+            bucket.connections.prefetch_index(hash, Hardware);
+        }
+    }
+
+    /// Where the connection of a packet most likely lies.
+    fn guess(&self, packet: &Packet) -> Guess {
+        let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
+        match (hash, self.buckets.get(packet.bucket)) {
+            (Some(hash), Some(bucket)) => bucket.connections.guess(hash),
+            _ => Guess::NONE,
+        }
+    }
+
+    /// Asks for the lines of the connection of a packet, and says where it most likely lies.
+    #[inline]
+    pub(crate) fn prefetch_entry(&self, packet: &Packet) -> Guess {
+        let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
+        match (hash, self.buckets.get(packet.bucket)) {
+            (Some(hash), Some(bucket)) => bucket.connections.prefetch_entry(hash, Hardware),
+            _ => Guess::NONE,
+        }
     }
 
     /// Puts a packet into the batch, and processes the batch if it is full.

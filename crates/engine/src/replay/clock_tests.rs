@@ -3,6 +3,11 @@
 use proptest::prelude::*;
 use wire::build::PacketBuilder;
 
+use std::sync::Arc;
+
+use netio::FramePool;
+use ruleset::ValidRuleset;
+
 use super::*;
 use crate::testing::captures::{config, play, with_workers};
 

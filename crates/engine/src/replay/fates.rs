@@ -7,7 +7,7 @@ use flow::{Counters, FlowKey, Timestamp};
 use netio::PortId;
 use wire::{Transport, vlan_of};
 
-use crate::replay::Lockstep;
+use crate::replay::lockstep::Lockstep;
 
 /// The number of packets of each class.
 pub type Classes = [u64; Counters::CLASS_NAMES.len()];

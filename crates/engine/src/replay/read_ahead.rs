@@ -1,21 +1,27 @@
-//! Reads a capture on a thread of its own, ahead of the packets that are played.
+//! Reads a capture on a thread of its own, ahead of the packets that are played, and finds their
+//! flows.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
-use netio::capture::{CaptureReader, Captured, CapturedPacket, name_of_link_type};
-use netio::{Frame, FramePool};
+use netio::capture::{
+    CaptureReader, Captured, CapturedPacket, Stored, StoredPacket, name_of_link_type,
+};
+use netio::{Frame, FramePool, PortId};
 
-/// Most packets of a batch. The buffers of all batches should stay in the cache.
-const PACKETS: usize = 128;
+use crate::path::packet::Packet;
+
+/// Most packets of a batch.
+const PACKETS: usize = 256;
+/// A batch ends with the packet that reaches this many bytes. All batches should stay in the cache.
+const BYTES: usize = 64 << 10;
 /// Batches between the two threads.
 const BATCHES: usize = 4;
-/// Free large buffers that the reader keeps.
-const LARGE_BUFFERS: usize = 16;
+/// Free buffers for frames that are kept, small ones and large ones.
+const BUFFERS: [usize; 2] = [64, 16];
 
 /// A capture that is read ahead.
 ///
@@ -31,6 +37,7 @@ pub struct ReadAhead {
     /// The place of the next packet in the batch.
     next: usize,
     taken: Taken,
+    pool: FramePool,
 }
 
 /// The packets that were taken so far.
@@ -46,50 +53,47 @@ pub struct Taken {
     pub foreign: BTreeMap<String, u64>,
 }
 
-/// Packets on their way to the replay, and used buffers on their way back.
+/// Packets on their way to the replay.
 #[derive(Debug, Default)]
 struct Batch {
-    packets: Vec<Packet>,
-    /// The bytes of all packets as they were captured, if anybody wants them.
+    packets: Vec<Entry>,
+    /// Their bytes.
     bytes: Vec<u8>,
     /// Names of their interfaces.
     interfaces: Vec<String>,
-    /// Frames that were played.
-    used: Vec<Frame>,
     /// No packet follows, and this is why if the capture could not be read to its end.
     end: Option<Option<String>>,
 }
 
 #[derive(Debug)]
-struct Packet {
-    captured: Captured,
-    /// Its bytes among those of the batch.
-    range: Range<usize>,
-    link_type: u16,
+struct Entry {
+    stored: StoredPacket,
     /// The place of the name of its interface.
     interface: usize,
-    timestamp: u64,
-    original_length: u32,
-    is_truncated: bool,
-    is_mended: bool,
+    /// The packet without its frame, if it was found.
+    found: Option<Packet>,
 }
 
 impl ReadAhead {
-    /// Begins to read. With `keeps`, packets are also there [as they were
-    /// captured](ReadAhead::captured).
+    /// Begins to read. `finder` finds the packet of a frame that came in by a port, if it can.
     ///
     /// # Errors
     /// The system's error if there is no thread.
-    pub fn new(input: CaptureReader, keeps: bool) -> io::Result<Self> {
+    pub fn new(
+        input: CaptureReader,
+        finder: impl Fn(&[u8], PortId) -> Option<Packet> + Send + 'static,
+    ) -> io::Result<Self> {
         let (to_replay, full) = sync_channel(BATCHES);
         let (empty, to_reader) = sync_channel(BATCHES);
         for _ in 0..BATCHES {
             // There is room for all of them.
             let _ = empty.try_send(Batch::default());
         }
-        let reader = move || read(input, keeps, &to_reader, &to_replay);
+        let reader = move || read(input, finder, &to_reader, &to_replay);
         let thread = Some(Builder::new().name("reader".into()).spawn(reader)?);
-        Ok(Self { full, empty, thread, batch: Batch::default(), next: 0, taken: Taken::default() })
+        let (batch, taken) = (Batch::default(), Taken::default());
+        let pool = FramePool::new(BUFFERS[0], BUFFERS[1]);
+        Ok(Self { full, empty, thread, batch, next: 0, taken, pool })
     }
 
     /// True if [`ReadAhead::next_packet`] does not have to wait.
@@ -114,12 +118,12 @@ impl ReadAhead {
             }
             self.exchange();
         }
-        let packet = &mut self.batch.packets[self.next];
+        let packet = &self.batch.packets[self.next].stored;
         self.next += 1;
         self.taken.packets += 1;
-        self.taken.truncated += u64::from(packet.is_truncated);
+        self.taken.truncated += u64::from(packet.is_truncated());
         self.taken.mended += u64::from(packet.is_mended);
-        let captured = std::mem::replace(&mut packet.captured, Captured::Foreign);
+        let captured = packet.take(&self.batch.bytes, &mut self.pool);
         if let Captured::Foreign = captured {
             let name = name_of_link_type(packet.link_type);
             *self.taken.foreign.entry(name).or_default() += 1;
@@ -156,25 +160,34 @@ impl ReadAhead {
 
     /// The length of the packet that was taken last, bytes, if the capture has only a part of it.
     pub fn length_before_cut(&self) -> Option<u32> {
-        let packet = self.batch.packets.get(self.next.checked_sub(1)?)?;
-        packet.is_truncated.then_some(packet.original_length)
+        let packet = &self.last()?.stored;
+        packet.is_truncated().then_some(packet.original_length)
     }
 
     /// The packet that was taken last, as it was captured.
     pub fn captured(&self) -> Option<CapturedPacket<'_>> {
-        let packet = self.batch.packets.get(self.next.checked_sub(1)?)?;
-        Some(CapturedPacket {
-            bytes: self.batch.bytes.get(packet.range.clone())?,
-            link_type: packet.link_type,
-            interface: self.batch.interfaces.get(packet.interface)?,
-            timestamp: packet.timestamp,
-            original_length: packet.original_length,
-        })
+        let Entry { stored, interface, .. } = self.last()?;
+        Some(stored.captured(&self.batch.bytes, self.batch.interfaces.get(*interface)?))
+    }
+
+    fn last(&self) -> Option<&Entry> {
+        self.batch.packets.get(self.next.checked_sub(1)?)
+    }
+
+    /// The packet that was taken last, without its frame, if it was found.
+    pub fn found(&mut self) -> Option<&mut Packet> {
+        self.batch.packets.get_mut(self.next.checked_sub(1)?)?.found.as_mut()
+    }
+
+    /// The packet that will be taken `distance` packets behind the last one, if it is here and was
+    /// found.
+    pub fn upcoming(&self, distance: usize) -> Option<&Packet> {
+        self.batch.packets.get((self.next + distance).checked_sub(1)?)?.found.as_ref()
     }
 
     /// Takes back the buffer of a frame.
     pub fn give_back(&mut self, frame: Frame) {
-        self.batch.used.push(frame);
+        self.pool.give_back(frame);
     }
 
     /// Why the capture could not be read to its end, once that was reached.
@@ -184,51 +197,58 @@ impl ReadAhead {
 }
 
 impl Batch {
-    /// Clears all but the used frames.
     fn clear(&mut self) {
         self.packets.clear();
         self.bytes.clear();
         self.interfaces.clear();
     }
 
-    /// Adds the packet that `input` has read last.
-    fn add(&mut self, captured: Captured, input: &CaptureReader, keeps: bool, was: (u64, u64)) {
-        let start = self.bytes.len();
-        let Some(last) = input.last_packet() else { return };
-        if keeps {
-            self.bytes.extend_from_slice(last.bytes);
-            if self.interfaces.last().is_none_or(|name| name != last.interface) {
-                self.interfaces.push(last.interface.to_owned());
-            }
+    /// Adds a packet of `input` whose bytes are here.
+    fn add(
+        &mut self,
+        stored: StoredPacket,
+        input: &CaptureReader,
+        finder: &impl Fn(&[u8], PortId) -> Option<Packet>,
+    ) {
+        let interface = input.interface_name(stored.interface);
+        if self.interfaces.last().is_none_or(|name| !is_same(name, interface)) {
+            self.interfaces.push(interface.to_owned());
         }
-        self.packets.push(Packet {
-            captured,
-            range: start..self.bytes.len(),
-            link_type: last.link_type,
-            interface: self.interfaces.len().saturating_sub(1),
-            timestamp: last.timestamp,
-            original_length: last.original_length,
-            is_truncated: input.truncated() > was.0,
-            is_mended: input.mended() > was.1,
-        });
+        let found = match &stored.frame {
+            Stored::Frame { bytes, port, .. } => finder(&self.bytes[bytes.clone()], *port),
+            Stored::TooLong(_) | Stored::Foreign => None,
+        };
+        self.packets.push(Entry { stored, interface: self.interfaces.len() - 1, found });
+    }
+
+    fn is_full(&self) -> bool {
+        self.packets.len() >= PACKETS || self.bytes.len() >= BYTES
     }
 }
 
+/// True if two names are the same. Most captures name no interface. The processor may need 100 ns to
+/// compare nothing at the address that an empty string has.
+fn is_same(one: &str, other: &str) -> bool {
+    one.len() == other.len() && (one.is_empty() || one == other)
+}
+
 /// Fills batches until the capture or the replay ends.
-fn read(mut input: CaptureReader, keeps: bool, empty: &Receiver<Batch>, full: &SyncSender<Batch>) {
-    let mut pool = FramePool::new(BATCHES * PACKETS, LARGE_BUFFERS);
+fn read(
+    mut input: CaptureReader,
+    finder: impl Fn(&[u8], PortId) -> Option<Packet>,
+    empty: &Receiver<Batch>,
+    full: &SyncSender<Batch>,
+) {
     while let Ok(mut batch) = empty.recv() {
-        batch.used.drain(..).for_each(|frame| pool.give_back(frame));
         loop {
-            let before = (input.truncated(), input.mended());
-            match input.next_packet(&mut pool) {
-                Ok(Some(captured)) => batch.add(captured, &input, keeps, before),
+            match input.append_packet(&mut batch.bytes) {
+                Ok(Some(packet)) => batch.add(packet, &input, &finder),
                 end => {
                     batch.end = Some(end.err().map(|error| error.to_string()));
                     break;
                 }
             }
-            if batch.packets.len() == PACKETS || !input.has_packet() {
+            if batch.is_full() || !input.has_packet() {
                 break;
             }
         }

@@ -88,6 +88,16 @@ impl Worker {
     /// them, and sends what they lead to. It answers one question at most, so packets do not wait
     /// for somebody who asks again as soon as there is an answer.
     pub fn turn(&mut self, now: Timestamp) -> Turn {
+        self.turn_with(now, |worker| worker.take_from_queues(now))
+    }
+
+    /// The same with packets that `take` has, and returns true if it had any.
+    #[inline]
+    pub(crate) fn turn_with(
+        &mut self,
+        now: Timestamp,
+        take: impl FnOnce(&mut Self) -> bool,
+    ) -> Turn {
         self.path.begin_turn(now);
         let mut worked = self.path.end_calls(now);
         while let Ok(command) = self.inbox.pop() {
@@ -105,7 +115,7 @@ impl Worker {
         worked |= self.path.take_host_answers(now);
         worked |= self.path.send_deferred(now);
         worked |= self.take_from_peers(now);
-        worked |= self.take_from_queues(now);
+        worked |= take(self);
         self.end_turn(now);
         worked |= self.upkeep(now);
         if worked { Turn::Worked } else { Turn::Idle }

@@ -348,6 +348,48 @@ fn a_full_disk_is_an_error_and_never_a_panic() {
 }
 
 #[test]
+fn a_full_disk_is_told_by_a_thread_that_writes_behind_too() {
+    let full = Path::new("/dev/full");
+    if !full.exists() {
+        println!("SKIPPED: there is no /dev/full");
+        return;
+    }
+    let mut writer = CaptureWriter::create(full, &[]).unwrap().behind().unwrap();
+    // The first four are under way when the next four are collected.
+    let long = frame(0, 0, &[0; 60_000]);
+    let taken = (0..20).take_while(|_| writer.write(&long, "").is_ok()).count();
+    assert_eq!(taken, 8);
+    let message = writer.finish().unwrap_err().to_string();
+    assert!(message.starts_with("/dev/full: packet 1: can not be written"), "{message}");
+}
+
+#[test]
+fn a_thread_that_writes_behind_writes_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |name: &str, is_behind: bool| {
+        let path = folder.path().join(name);
+        let mut writer = CaptureWriter::create(&path, &["lan0"]).unwrap();
+        if is_behind {
+            writer = writer.behind().unwrap();
+        }
+        for number in 0..2000_u16 {
+            writer.write(&frame(0, number.into(), &vec![7; number.into()]), "").unwrap();
+            if number % 500 == 0 {
+                writer.flush().unwrap();
+                assert_eq!(held(&path).len(), usize::from(number) + 1, "a flush hides nothing");
+            }
+        }
+        assert_eq!(writer.finish().unwrap(), 2000);
+        std::fs::read(&path).unwrap()
+    };
+    for (direct, behind) in [("direct.pcap", "behind.pcap"), ("direct.pcapng", "behind.pcapng")] {
+        let direct = written(direct, false);
+        assert_eq!(direct.len() / 1_000_000, 2);
+        assert!(direct == written(behind, true));
+    }
+}
+
+#[test]
 fn comments_and_interfaces_are_readable_by_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.pcapng");
@@ -372,10 +414,10 @@ fn comments_and_interfaces_are_readable_by_others() {
 
 /// The packets of a file as it holds them.
 fn held(path: &Path) -> Vec<(Vec<u8>, u16, String, u64, u32)> {
-    let (mut reader, mut pool) = (CaptureReader::open(path, PORT).unwrap(), FramePool::new(0, 0));
-    let mut held = Vec::new();
-    while reader.next_packet(&mut pool).unwrap().is_some() {
-        let packet = reader.last_packet().unwrap();
+    let mut reader = CaptureReader::open(path, PORT).unwrap();
+    let (mut held, mut buffer) = (Vec::new(), Vec::new());
+    while let Some(packet) = reader.append_packet(&mut buffer).unwrap() {
+        let packet = packet.captured(&buffer, reader.interface_name(packet.interface));
         let CapturedPacket { bytes, link_type, interface, timestamp, original_length } = packet;
         held.push((bytes.to_vec(), link_type, interface.to_owned(), timestamp, original_length));
     }

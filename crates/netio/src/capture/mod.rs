@@ -8,13 +8,16 @@ mod link;
 mod pcap;
 mod pcapng;
 mod reader;
+mod sink;
+mod stored;
 mod writer;
 
 pub use link::named as name_of_link_type;
 pub use reader::{CaptureReader, Captured, CapturedPacket};
+pub use stored::{Stored, StoredPacket};
 pub use writer::CaptureWriter;
 
-use std::io::{self, Read};
+use std::io::{self, BufRead};
 
 /// The longest accepted block of a pcapng file, in bytes. A longer one is a sign of a damaged file,
 /// and must not make this program allocate that much.
@@ -73,7 +76,7 @@ impl<'a> Fields<'a> {
 /// programs. A longer one is a sign of a damaged file.
 const MAX_PACKET: usize = 262_144;
 
-/// One packet of a capture; its bytes are `range` of the reader's buffer.
+/// One packet of a capture; its bytes are `range` of the buffer that it was appended to.
 struct Record {
     range: std::ops::Range<usize>,
     /// The number of its link type.
@@ -107,26 +110,56 @@ fn damaged<T>(problem: impl Into<String>) -> Result<T, Problem> {
 }
 
 /// Reads until `buffer` is full or the input ends; returns the bytes read.
-fn fill(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+fn fill(input: &mut impl BufRead, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
-    while filled < buffer.len() {
-        match input.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
+    take(input, buffer.len(), |bytes| {
+        buffer[filled..][..bytes.len()].copy_from_slice(bytes);
+        filled += bytes.len();
+    })
 }
 
 /// Fills `buffer`, or says how many bytes of `what` are missing.
-fn fill_all(input: &mut impl Read, buffer: &mut [u8], what: &str) -> Result<(), Problem> {
+fn fill_all(input: &mut impl BufRead, buffer: &mut [u8], what: &str) -> Result<(), Problem> {
     let filled = fill(input, buffer)?;
-    if filled == buffer.len() {
+    is_whole(filled, buffer.len(), what)
+}
+
+/// Appends `count` bytes to `buffer`, or says how many bytes of `what` are missing.
+fn append_all(
+    input: &mut impl BufRead,
+    buffer: &mut Vec<u8>,
+    count: usize,
+    what: &str,
+) -> Result<(), Problem> {
+    let appended = take(input, count, |bytes| buffer.extend_from_slice(bytes))?;
+    is_whole(appended, count, what)
+}
+
+/// Takes `count` bytes, or those in front of the end of the input; returns how many. They come in
+/// one piece if they are here.
+#[inline(always)]
+fn take(input: &mut impl BufRead, count: usize, mut each: impl FnMut(&[u8])) -> io::Result<usize> {
+    let mut taken = 0;
+    while taken < count {
+        let here = match input.fill_buf() {
+            Ok([]) => break,
+            Ok(here) => &here[..here.len().min(count - taken)],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        each(here);
+        let piece = here.len();
+        taken += piece;
+        input.consume(piece);
+    }
+    Ok(taken)
+}
+
+fn is_whole(filled: usize, all: usize, what: &str) -> Result<(), Problem> {
+    if filled == all {
         return Ok(());
     }
-    let (missing, all) = (buffer.len() - filled, buffer.len());
+    let missing = all - filled;
     damaged(format!("the file ends here: {missing} of {all} bytes of the {what} are missing"))
 }
 

@@ -1,9 +1,11 @@
 //! The pcap format: one header, then records.
 
-use std::io::Read;
+use std::io::BufRead;
 
 use super::link::{Link, named};
-use super::{CapturedPacket, Fields, MAX_PACKET, Order, Problem, Record, damaged, fill, fill_all};
+use super::{
+    CapturedPacket, Fields, MAX_PACKET, Order, Problem, Record, append_all, damaged, fill, fill_all,
+};
 
 /// Magic number of files with microseconds.
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
@@ -24,7 +26,7 @@ pub(super) struct Pcap {
 
 impl Pcap {
     /// `None` when `magic` is not that of a pcap file.
-    pub(super) fn open(magic: [u8; 4], input: &mut impl Read) -> Result<Option<Self>, Problem> {
+    pub(super) fn open(magic: [u8; 4], input: &mut impl BufRead) -> Result<Option<Self>, Problem> {
         let (order, unit) = match (u32::from_le_bytes(magic), u32::from_be_bytes(magic)) {
             (MICROSECONDS, _) => (Order::Little, 1000),
             (NANOSECONDS, _) => (Order::Little, 1),
@@ -59,10 +61,10 @@ impl Pcap {
         Some(RECORD_HEADER + self.order.u32(*length) as usize)
     }
 
-    /// The next record, its bytes in `buffer`; `None` at the end.
+    /// The next record, whose bytes are appended to `buffer`; `None` at the end.
     pub(super) fn next(
         &mut self,
-        input: &mut impl Read,
+        input: &mut impl BufRead,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<Record>, Problem> {
         let mut header = [0; RECORD_HEADER];
@@ -90,11 +92,11 @@ impl Pcap {
                  damaged here"
             ));
         }
-        buffer.resize(length, 0);
-        fill_all(input, buffer, "packet")?;
+        let start = buffer.len();
+        append_all(input, buffer, length, "packet")?;
         let timestamp = u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * self.unit;
         Ok(Some(Record {
-            range: 0..length,
+            range: start..start + length,
             link_type: self.link_type,
             order: self.order,
             interface: 0,

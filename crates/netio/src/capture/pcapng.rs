@@ -1,10 +1,10 @@
 //! The pcapng format: blocks, with options.
 
-use std::io::Read;
+use std::io::BufRead;
 
 use super::{
-    CapturedPacket, Fields, MAX_BLOCK_BYTES, MAX_PACKET, Order, Problem, Record, damaged, fill,
-    fill_all,
+    CapturedPacket, Fields, MAX_BLOCK_BYTES, MAX_PACKET, Order, Problem, Record, append_all,
+    damaged, fill, fill_all,
 };
 use crate::PortId;
 
@@ -51,7 +51,7 @@ struct Interface {
 
 impl PcapNg {
     /// Reads the section header, after its block type has been read.
-    pub(super) fn open(input: &mut impl Read, buffer: &mut Vec<u8>) -> Result<Self, Problem> {
+    pub(super) fn open(input: &mut impl BufRead, buffer: &mut Vec<u8>) -> Result<Self, Problem> {
         let mut section = Self { order: Order::Little, interfaces: Vec::new(), ports: Vec::new() };
         section.read_section_header(input, buffer)?;
         Ok(section)
@@ -72,13 +72,16 @@ impl PcapNg {
         }
     }
 
-    /// The next packet, its bytes in `buffer`; `None` at the end.
+    /// The next packet, whose bytes are appended to `buffer`; `None` at the end.
     pub(super) fn next(
         &mut self,
-        input: &mut impl Read,
+        input: &mut impl BufRead,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<Record>, Problem> {
+        let start = buffer.len();
         loop {
+            // Blocks without a packet do not stay.
+            buffer.truncate(start);
             let mut kind = [0; 4];
             match fill(input, &mut kind)? {
                 0 => return Ok(None),
@@ -93,26 +96,33 @@ impl PcapNg {
             let mut length = [0; 4];
             fill_all(input, &mut length, "block length")?;
             self.read_body(input, buffer, length, 8)?;
-            let missing = || Problem::Damaged("the block is too short for its fields".into());
-            match kind {
-                INTERFACE => self.add_interface(buffer)?,
-                ENHANCED_PACKET | OBSOLETE_PACKET => {
-                    return self.packet(kind, buffer)?.ok_or_else(missing).map(Some);
+            let body = &buffer[start..];
+            let record = match kind {
+                INTERFACE => {
+                    self.add_interface(body)?;
+                    continue;
                 }
-                SIMPLE_PACKET => return self.simple_packet(buffer)?.ok_or_else(missing).map(Some),
-                _ => {}
-            }
+                ENHANCED_PACKET | OBSOLETE_PACKET => self.packet(kind, body)?,
+                SIMPLE_PACKET => self.simple_packet(body)?,
+                _ => continue,
+            };
+            let Some(mut record) = record else {
+                return damaged("the block is too short for its fields");
+            };
+            record.range = start + record.range.start..start + record.range.end;
+            return Ok(Some(record));
         }
     }
 
     fn read_section_header(
         &mut self,
-        input: &mut impl Read,
+        input: &mut impl BufRead,
         buffer: &mut Vec<u8>,
     ) -> Result<(), Problem> {
-        let mut start = [0; 8];
-        fill_all(input, &mut start, "section header")?;
-        let [l0, l1, l2, l3, magic @ ..] = start;
+        let start = buffer.len();
+        let mut header = [0; 8];
+        fill_all(input, &mut header, "section header")?;
+        let [l0, l1, l2, l3, magic @ ..] = header;
         self.order = if u32::from_le_bytes(magic) == BYTE_ORDER {
             Order::Little
         } else if u32::from_be_bytes(magic) == BYTE_ORDER {
@@ -122,7 +132,7 @@ impl PcapNg {
         };
         self.interfaces.clear();
         self.read_body(input, buffer, [l0, l1, l2, l3], 12)?;
-        match (Fields { order: self.order, rest: buffer }).u16() {
+        match (Fields { order: self.order, rest: &buffer[start..] }).u16() {
             Some(1) => Ok(()),
             Some(major) => {
                 damaged(format!("version {major} of the pcapng format is not known, only 1"))
@@ -131,10 +141,10 @@ impl PcapNg {
         }
     }
 
-    /// Reads the rest of a block of which `consumed` bytes have been read.
+    /// Appends the rest of a block of which `consumed` bytes have been read.
     fn read_body(
         &self,
-        input: &mut impl Read,
+        input: &mut impl BufRead,
         buffer: &mut Vec<u8>,
         length: [u8; 4],
         consumed: usize,
@@ -146,8 +156,7 @@ impl PcapNg {
                 consumed + 4
             ));
         }
-        buffer.resize(total - consumed, 0);
-        fill_all(input, buffer, "block")?;
+        append_all(input, buffer, total - consumed, "block")?;
         let repeated = buffer.len() - 4;
         if buffer[repeated..] != length {
             return damaged("the block length at the end of the block differs from the first one");

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-use super::link::{Link, named};
+use super::link::named;
 use super::pcap::Pcap;
 use super::pcapng::{PcapNg, SECTION_HEADER};
-use super::{Problem, Record, fill};
+use super::{Problem, Stored, StoredPacket, fill};
 use crate::{Frame, FramePool, PortError, PortId, RxQueue};
 
 /// The beginning of a file that is packed with gzip.
@@ -38,14 +38,13 @@ pub struct CaptureReader {
     input: Input,
     format: Format,
     buffer: Vec<u8>,
+    /// The frame of a packet that is not a frame of Ethernet as it is.
+    frame: Vec<u8>,
     packets: u64,
     truncated: u64,
     /// How many packets were not read, by their link type.
     foreign: BTreeMap<u16, u64>,
     mends: bool,
-    mended: u64,
-    /// The packet that was read last.
-    last: Option<Record>,
     /// The error to report once the frames before it have been delivered.
     end: Option<PortError>,
 }
@@ -120,12 +119,11 @@ impl CaptureReader {
             input,
             format,
             buffer,
+            frame: Vec::new(),
             packets: 0,
             truncated: 0,
             foreign: BTreeMap::new(),
             mends: false,
-            mended: 0,
-            last: None,
             end: None,
         })
     }
@@ -170,30 +168,18 @@ impl CaptureReader {
         self.truncated
     }
 
-    /// Number of packets whose headers were mended.
-    pub fn mended(&self) -> u64 {
-        self.mended
-    }
-
     /// How many packets were not read because of their link type, by its number and name.
     pub fn foreign(&self) -> impl Iterator<Item = (String, u64)> + '_ {
         self.foreign.iter().map(|(&link_type, &packets)| (named(link_type), packets))
     }
 
-    /// The packet that was read last, as it was captured.
-    pub fn last_packet(&self) -> Option<CapturedPacket<'_>> {
-        let record = self.last.as_ref()?;
-        let interface = match &self.format {
-            Format::PcapNg(section) => section.interface_name(record.interface),
+    /// The name of the interface of the packet that was read last, by its number; empty if the
+    /// capture does not tell it.
+    pub fn interface_name(&self, number: usize) -> &str {
+        match &self.format {
+            Format::PcapNg(section) => section.interface_name(number),
             Format::Pcap(_) | Format::Ended => "",
-        };
-        Some(CapturedPacket {
-            bytes: self.buffer.get(record.range.clone())?,
-            link_type: record.link_type,
-            interface,
-            timestamp: record.timestamp,
-            original_length: record.original_length,
-        })
+        }
     }
 
     /// The next frame, without the packets that are none; `None` at the end.
@@ -216,21 +202,44 @@ impl CaptureReader {
     /// [`PortError::Capture`] where the file is damaged or ends too early, and
     /// [`PortError::System`] when it can not be read. The capture ends with either.
     pub fn next_packet(&mut self, pool: &mut FramePool) -> Result<Option<Captured>, PortError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let packet = self.append_packet(&mut buffer);
+        let captured = packet.map(|packet| packet.map(|packet| packet.take(&buffer, pool)));
+        self.buffer = buffer;
+        let mut captured = captured?;
+        if let Some(Captured::Frame(frame)) = &mut captured {
+            frame.sequence = self.packets - 1;
+        }
+        Ok(captured)
+    }
+
+    /// Appends the bytes of the next packet to `buffer`; `None` at the end.
+    ///
+    /// # Errors
+    /// As [`CaptureReader::next_packet`].
+    pub fn append_packet(
+        &mut self,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<StoredPacket>, PortError> {
         let record = match &mut self.format {
-            Format::Pcap(pcap) => pcap.next(&mut self.input, &mut self.buffer),
-            Format::PcapNg(section) => section.next(&mut self.input, &mut self.buffer),
+            Format::Pcap(pcap) => pcap.next(&mut self.input, buffer),
+            Format::PcapNg(section) => section.next(&mut self.input, buffer),
             Format::Ended => Ok(None),
         };
         match record {
             Ok(Some(record)) => {
-                let captured = self.captured(&record, pool);
-                self.last = Some(record);
+                let Self { frame, port, mends, .. } = self;
+                let packet = StoredPacket::store(record, buffer, frame, *port, *mends);
                 self.packets += 1;
-                Ok(Some(captured))
+                self.truncated += u64::from(packet.is_truncated());
+                if packet.frame == Stored::Foreign {
+                    *self.foreign.entry(packet.link_type).or_default() += 1;
+                }
+                Ok(Some(packet))
             }
             end => {
                 self.format = Format::Ended;
-                self.last = None;
                 end.map(|_| None).map_err(|problem| match problem {
                     Problem::Io(source) => read_error(&self.file, source),
                     Problem::Damaged(problem) => {
@@ -240,36 +249,6 @@ impl CaptureReader {
                 })
             }
         }
-    }
-
-    fn captured(&mut self, record: &Record, pool: &mut FramePool) -> Captured {
-        let packet = &self.buffer[record.range.clone()];
-        let cut = (record.original_length as usize).saturating_sub(packet.len());
-        self.truncated += u64::from(cut > 0);
-        let Some(link) = Link::from_number(record.link_type) else {
-            *self.foreign.entry(record.link_type).or_default() += 1;
-            return Captured::Foreign;
-        };
-        // A packet that ends within its link header has no header that anybody could read.
-        let (header, payload) = link.split(packet, record.order).unwrap_or_default();
-        let header = header.as_ref().map_or(&[][..], |header| header);
-        let captured = header.len() + payload.len();
-        let Some(mut frame) = pool.take(captured + cut) else {
-            return Captured::TooLong((captured + cut) as u64);
-        };
-        let (start, rest) = frame.bytes_mut().split_at_mut(header.len());
-        let (middle, missing) = rest.split_at_mut(payload.len());
-        start.copy_from_slice(header);
-        middle.copy_from_slice(payload);
-        missing.fill(0);
-        self.mended += u64::from(self.mends && wire::mend_headers(frame.bytes_mut()));
-        if cut > 0 {
-            frame.note_cut(captured);
-        }
-        frame.port = record.port.unwrap_or(self.port);
-        frame.timestamp = record.timestamp;
-        frame.sequence = self.packets;
-        Captured::Frame(frame)
     }
 }
 
@@ -347,7 +326,7 @@ fn open_packed(
 fn open_format(
     magic: [u8; 4],
     filled: usize,
-    input: &mut impl Read,
+    input: &mut impl BufRead,
     buffer: &mut Vec<u8>,
 ) -> Result<Format, Problem> {
     let problem = match filled {

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use super::link::{ETHERNET, named};
+use super::sink::Sink;
 use super::{CapturedPacket, pcap, pcapng};
 use crate::{Frame, FramePool, PortError, TxQueue, TxReport};
 
@@ -18,13 +19,11 @@ const WRITE_BYTES: usize = 256 << 10;
 /// Dropping the writer tries to write the rest, and ignores errors.
 pub struct CaptureWriter {
     file: String,
-    output: BufWriter<Box<dyn Write + Send>>,
+    output: Sink,
     format: WriteFormat,
-    /// The record under construction, so that it is written as a whole.
-    record: Vec<u8>,
+    /// Whole records that the output has not got yet.
+    buffer: Vec<u8>,
     packets: u64,
-    /// Number of packets that the system has taken.
-    kept: u64,
     /// Set by the first failure, because nothing behind a half-written packet can be read.
     failed: bool,
 }
@@ -45,21 +44,19 @@ impl CaptureWriter {
     /// [`PortError::System`] when the file can not be created.
     pub fn create(path: &Path, interfaces: &[&str]) -> Result<Self, PortError> {
         let mut writer = Self::create_for_captured(path)?;
-        writer.record.clear();
         match &mut writer.format {
             WriteFormat::Pcap(link_type) => {
                 *link_type = Some(ETHERNET);
-                pcap::write_header(&mut writer.record, ETHERNET);
+                pcap::write_header(&mut writer.buffer, ETHERNET);
             }
             WriteFormat::PcapNg(written) => {
                 // Every packet belongs to an interface.
                 for name in if interfaces.is_empty() { &["any"] } else { interfaces } {
                     written.push(((*name).to_owned(), ETHERNET));
-                    pcapng::write_interface(&mut writer.record, name, ETHERNET);
+                    pcapng::write_interface(&mut writer.buffer, name, ETHERNET);
                 }
             }
         }
-        writer.write_record()?;
         Ok(writer)
     }
 
@@ -89,18 +86,26 @@ impl CaptureWriter {
         output: impl Write + Send + 'static,
         is_pcapng: bool,
     ) -> Result<Self, PortError> {
-        let mut record = Vec::new();
+        let mut buffer = Vec::with_capacity(WRITE_BYTES);
         let format = if is_pcapng {
-            pcapng::write_header(&mut record);
+            pcapng::write_header(&mut buffer);
             WriteFormat::PcapNg(Vec::new())
         } else {
             WriteFormat::Pcap(None)
         };
-        let output =
-            BufWriter::with_capacity(WRITE_BYTES, Box::new(output) as Box<dyn Write + Send>);
-        let mut writer = Self { file, output, format, record, packets: 0, kept: 0, failed: false };
-        writer.write_record()?;
-        Ok(writer)
+        let output = Sink::new(Box::new(output));
+        Ok(Self { file, output, format, buffer, packets: 0, failed: false })
+    }
+
+    /// Writes on a thread of its own. An error then comes later: when the next packets have been
+    /// collected, or with [`CaptureWriter::flush`] and [`CaptureWriter::finish`]. It still names the
+    /// first packet that may be missing.
+    ///
+    /// # Errors
+    /// The system's error if there is no thread.
+    pub fn behind(mut self) -> io::Result<Self> {
+        self.output.go_behind()?;
+        Ok(self)
     }
 
     /// Appends a frame under its time stamp and port. In pcapng the comment, if it is not empty,
@@ -143,17 +148,20 @@ impl CaptureWriter {
         interface: Option<usize>,
         comment: &str,
     ) -> Result<(), PortError> {
-        self.record.clear();
+        if self.failed {
+            return Err(self.failure(&earlier_failure()));
+        }
+        let start = self.buffer.len();
         let problem = match &mut self.format {
             WriteFormat::Pcap(link_type) => {
                 if link_type.is_none() {
-                    pcap::write_header(&mut self.record, packet.link_type);
+                    pcap::write_header(&mut self.buffer, packet.link_type);
                 }
                 let of_file = *link_type.get_or_insert(packet.link_type);
                 if of_file != packet.link_type {
                     let (packet, file) = (named(packet.link_type), named(of_file));
                     Some(format!("is of {packet}, and a pcap file of {file} holds nothing else"))
-                } else if pcap::write_packet(&mut self.record, packet).is_none() {
+                } else if pcap::write_packet(&mut self.buffer, packet).is_none() {
                     Some("was captured after 2106, and a pcap file has no such time".to_owned())
                 } else {
                     None
@@ -169,21 +177,22 @@ impl CaptureWriter {
                 };
                 let interface = interface.unwrap_or_else(|| {
                     let (name, link_type) = (packet.interface, packet.link_type);
-                    pcapng::write_interface(&mut self.record, name, link_type);
+                    pcapng::write_interface(&mut self.buffer, name, link_type);
                     written.push((name.to_owned(), link_type));
                     written.len() - 1
                 });
-                pcapng::write_packet(&mut self.record, interface as u32, packet, comment);
+                pcapng::write_packet(&mut self.buffer, interface as u32, packet, comment);
                 None
             }
         };
         if let Some(problem) = problem {
             return Err(self.refused(&problem));
         }
-        self.write_record()?;
-        // The writer empties its buffer before a packet that does not fit.
-        if self.output.buffer().len() <= self.record.len() {
-            self.kept = self.packets;
+        // A record is written as a whole.
+        if self.buffer.len() > WRITE_BYTES && start > 0 {
+            let record = self.buffer.split_off(start);
+            self.put()?;
+            self.buffer.extend(record);
         }
         self.packets += 1;
         Ok(())
@@ -192,7 +201,7 @@ impl CaptureWriter {
     /// The error for a packet that the format can not hold. It ends the file.
     fn refused(&mut self, problem: &str) -> PortError {
         // A new file has its header all the same.
-        if let Err(error) = self.write_record().and_then(|()| self.flush()) {
+        if let Err(error) = self.flush() {
             return error;
         }
         self.failed = true;
@@ -210,9 +219,8 @@ impl CaptureWriter {
     /// # Errors
     /// As [`CaptureWriter::write`].
     pub fn flush(&mut self) -> Result<(), PortError> {
-        self.attempt(|output, _| output.flush())?;
-        self.kept = self.packets;
-        Ok(())
+        self.put()?;
+        self.output.flush().map_err(|error| self.failure(&error))
     }
 
     /// Writes the rest and returns how many packets the file holds.
@@ -222,35 +230,42 @@ impl CaptureWriter {
     pub fn finish(mut self) -> Result<u64, PortError> {
         if let WriteFormat::Pcap(None) = self.format {
             // A capture without packets is a capture.
-            self.record.clear();
-            pcap::write_header(&mut self.record, ETHERNET);
-            self.write_record()?;
+            pcap::write_header(&mut self.buffer, ETHERNET);
         }
         self.flush()?;
         Ok(self.packets)
     }
 
-    fn write_record(&mut self) -> Result<(), PortError> {
-        self.attempt(|output, record| output.write_all(record))
+    /// Gives the output what was collected.
+    fn put(&mut self) -> Result<(), PortError> {
+        let result = match self.failed {
+            true => Err(earlier_failure()),
+            false if self.buffer.is_empty() => Ok(()),
+            false => self.output.put(&mut self.buffer, self.packets),
+        };
+        result.map_err(|error| self.failure(&error))
     }
 
-    fn attempt(
-        &mut self,
-        write: impl FnOnce(&mut BufWriter<Box<dyn Write + Send>>, &[u8]) -> io::Result<()>,
-    ) -> Result<(), PortError> {
-        let result = if self.failed {
-            Err(io::Error::other("an earlier write failed"))
-        } else {
-            write(&mut self.output, &self.record)
-        };
-        result.map_err(|error| {
-            self.failed = true;
-            PortError::Capture {
-                file: self.file.clone(),
-                packet: self.kept + 1,
-                problem: format!("can not be written: {error}; the packets before it are kept"),
-            }
-        })
+    /// The failure to write, which ends the file.
+    fn failure(&mut self, error: &io::Error) -> PortError {
+        self.failed = true;
+        PortError::Capture {
+            file: self.file.clone(),
+            packet: self.output.kept() + 1,
+            problem: format!("can not be written: {error}; the packets before it are kept"),
+        }
+    }
+}
+
+fn earlier_failure() -> io::Error {
+    io::Error::other("an earlier write failed")
+}
+
+impl Drop for CaptureWriter {
+    fn drop(&mut self) {
+        if !self.failed {
+            let _ = self.flush();
+        }
     }
 }
 
