@@ -154,8 +154,6 @@ fn a_set_that_no_rule_asks_is_listed_as_it_was_loaded() {
         {"table": {"family": "ip", "name": "t", "handle": 1}},
         {"set": {"family": "ip", "table": "t", "name": "s", "handle": 2, "type": "ipv4_addr",
             "stmt": [{"counter": null}], "elem": [counted("192.0.2.1"), counted("192.0.2.2")]}},
-        {"set": {"family": "ip", "table": "t", "name": "q", "handle": 3, "type": "ipv4_addr",
-            "stmt": [{"quota": {"val": 10, "val_unit": "bytes"}}], "elem": ["192.0.2.1"]}},
     ]});
     let imported = crate::import_value(&document, crate::Options::default()).expect("it is right");
     let options = crate::CompileOptions { index: true, seed: 1 };
