@@ -42,7 +42,7 @@ use crate::replay::read_ahead::{ReadAhead, Taken};
 use crate::replay::slot::Slot;
 use crate::worker::Worker;
 use crate::worker::command::Command;
-use crate::worker::queue::{Queue, Received};
+use crate::worker::queue::Queue;
 
 /// The secret of every replay. It is known, so that a run can be repeated.
 pub const REPLAY_SECRET: HashKey = HashKey(0x5374_6174_6577_6179, 0x7265_706c_6179_6564);
@@ -351,13 +351,7 @@ impl Lockstep {
             handles.push(handle);
         }
         for (port, source) in (0..).map(PortId).zip(&input) {
-            let queue = Queue {
-                id: port.0.into(),
-                port,
-                supplies_hash: false,
-                received: Received::default(),
-                source: Box::new(source.clone()),
-            };
+            let queue = Queue::new(port.0.into(), port, Box::new(source.clone()));
             handles[0].tell(Command::AddQueue(queue))?;
         }
         let pool = FramePool::new(64, 16);
