@@ -64,6 +64,7 @@ fn in_code() -> String {
     section(&mut text, "Reassembly", defrag::Settings::tunables());
     section(&mut text, "Next hops", fib::Settings::tunables());
     section(&mut text, "Steering", steer::TUNABLES.iter());
+    section(&mut text, "Policies", netpolicy::WaitSettings::tunables());
     text
 }
 

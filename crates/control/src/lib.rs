@@ -43,6 +43,7 @@
 
 mod client;
 mod connections;
+mod policy_routes;
 mod query;
 mod record_routes;
 mod refusal;

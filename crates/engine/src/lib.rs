@@ -22,6 +22,7 @@ pub use control::peer::{
     Connections, CopyCounters, Peer, Role, SharedCounters, SupplyCounters, rules_likeness,
 };
 pub use control::pfsync::{Carried, Pfsync, PfsyncCounters, Unmapped};
+pub use control::policies::SetPolicyError;
 pub use control::port_book::{place, taken_over};
 pub use control::ports::{AfPacket, OpenPort, PortLink, PortLook, PortOpener, PortSetup};
 pub use control::record::{Record, RecordRefusal, SharedRecord};
@@ -46,6 +47,7 @@ pub use egress::port_set::MAX_PORTS;
 pub use egress::reverse_path::ReversePath;
 pub use egress::stations::StationLimits;
 pub use fib::LinkId;
+pub use netpolicy::{Policy, WaitCounts};
 pub use path::announcement_copies::Outcome;
 pub use path::bucket::Bucket;
 pub use path::change_ring::{ChangeSender, ChangeStream, ChangeTap, Lot};
@@ -73,5 +75,5 @@ pub use testing::{cable::Cable, line::Line};
 pub use worker::queue::Received;
 pub use worker::report::BucketStatus;
 
-/// Most packets that a worker takes from a queue and tracks in one go.
+/// Most packets that a worker tracks in one go.
 pub const BATCH: usize = 64;

@@ -7,12 +7,16 @@ pub enum Unit {
     Switch,
     /// Seconds.
     Seconds,
+    /// Microseconds.
+    Microseconds,
     /// Bytes.
     Bytes,
     /// Packets.
     Packets,
     /// Entries of a table.
     Entries,
+    /// Percent.
+    Percent,
     /// A plain number; the description says what it counts.
     Count,
 }
@@ -23,9 +27,11 @@ impl Unit {
         match self {
             Self::Switch | Self::Count => "",
             Self::Seconds => "s",
+            Self::Microseconds => "us",
             Self::Bytes => "bytes",
             Self::Packets => "packets",
             Self::Entries => "entries",
+            Self::Percent => "%",
         }
     }
 }

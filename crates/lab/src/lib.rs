@@ -40,6 +40,7 @@ mod spoofed;
 mod stateway;
 mod topology;
 mod traffic;
+mod transactions;
 
 pub use attack::Attack;
 pub use capture::Capture;
@@ -68,3 +69,4 @@ pub use spoofed::Spoofed;
 pub use stateway::{Stateway, StatewaySpec};
 pub use topology::{Family, FarHost, Gateway, Lab, Side, Tracking};
 pub use traffic::{GeneratorSpec, RateReport, packet_rate};
+pub use transactions::{Transactions, TransactionsReport, TransactionsSpec, transactions};

@@ -19,6 +19,8 @@ const DEFAULT_LIMIT: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks at an awaited event.
 const POLL: Duration = Duration::from_millis(10);
+/// Unit of CPU times in `/proc` (USER_HZ).
+const TICK: Duration = Duration::from_millis(10);
 const SIGKILL: i32 = 9;
 /// Exit code of shells, `timeout` and `nsenter` if there is no such program.
 const NOT_FOUND: i32 = 127;
@@ -300,6 +302,23 @@ impl Background {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let number = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok());
         number.map(|kib: u64| kib << 10).ok_or_else(|| Error::unexpected("proc", "VmRSS", &status))
+    }
+
+    /// CPU time of all threads of the program (`utime` and `stime`, see proc(5)).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it has ended.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let file = format!("/proc/{}/stat", self.program_id().unwrap_or_default());
+        let stat = std::fs::read_to_string(&file).map_err(Error::io(file))?;
+        // The name of the program stands in brackets and may have blanks.
+        let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
+        let ticks = fields.and_then(|fields| {
+            let ticks: Vec<u32> = fields.skip(11).take(2).map_while(|it| it.parse().ok()).collect();
+            <[u32; 2]>::try_from(ticks).ok()
+        });
+        let [user, system] = ticks.ok_or_else(|| Error::unexpected("proc", "CPU time", &stat))?;
+        Ok(TICK * (user + system))
     }
 
     /// Number of the program, which is the only child of our child `nsenter`, as soon as it exists.

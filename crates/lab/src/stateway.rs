@@ -32,6 +32,8 @@ pub struct StatewaySpec {
     pub ruleset: Option<String>,
     /// More lines for `[gateway]`.
     pub gateway: String,
+    /// More lines for each `[[interface]]`.
+    pub interface: String,
     /// More text for the end of the configuration, such as a `[tunables]` table.
     pub more: String,
 }
@@ -90,6 +92,7 @@ impl StatewaySpec {
             rules,
             ruleset: None,
             gateway,
+            interface: String::new(),
             more,
         }
     }
@@ -112,6 +115,7 @@ impl StatewaySpec {
         text.push_str(&self.gateway);
         for name in interfaces {
             let _ = write!(text, "\n[[interface]]\nname = \"{name}\"\nio = \"afpacket\"\n");
+            text.push_str(&self.interface);
             if self.refuses_new && *name == Side::Server.gateway_interface() {
                 text.push_str("new_connections = \"drop\"\n");
             }
@@ -190,6 +194,14 @@ impl Stateway {
     /// Those of [`Background::resident_bytes`].
     pub fn resident_bytes(&self) -> Result<u64> {
         self.background.resident_bytes()
+    }
+
+    /// CPU time that the program has taken.
+    ///
+    /// # Errors
+    /// Those of [`Background::cpu_time`].
+    pub fn cpu_time(&self) -> Result<Duration> {
+        self.background.cpu_time()
     }
 
     /// True until it has ended.

@@ -35,7 +35,7 @@ pub use hop_limit::{HopPacket, receive_with_hop_limit};
 pub use interface::{LinkState, link_named, link_state};
 pub use isolation::isolate_network;
 pub use offload::{Checksum, Offload, Segmentation};
-pub use own_network::{network_cookie, own_sysfs};
+pub use own_network::{enter_network, network_cookie, own_sysfs};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{PortError, PortId, RxQueue, TxQueue, TxRefusal, TxReport};
 pub use prefetch::prefetch_line;

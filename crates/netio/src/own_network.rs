@@ -1,5 +1,6 @@
 //! The network namespace of this process: its number, and its view of sysfs.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
@@ -28,6 +29,17 @@ pub fn network_cookie() -> io::Result<u64> {
         )
     };
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Takes the calling thread into another network namespace, such as the file `/proc/PID/ns/net`.
+/// Sockets stay in the namespace in which they were opened.
+///
+/// # Errors
+/// The system's error: the file is no network namespace, or this process may not enter it.
+pub fn enter_network(network: &File) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    let result = unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A directory that shows the sysfs of the network namespace of this process. `/sys` may be that of

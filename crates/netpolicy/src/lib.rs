@@ -1,6 +1,11 @@
 //! NET policy: one word for a device in place of a page of settings.
 //!
-//! This crate decides, and does nothing else: it has no clock, file or socket. From a [`Snapshot`]
+//! This crate decides, and does nothing else: it has no clock, file or socket.
+//!
+//! In the gateway, a policy chooses how a worker waits for packets ([`Waiting`]) and how many it
+//! takes at once, by the figures in [`WaitSettings`].
+//!
+//! For the devices of the host it chooses settings. From a [`Snapshot`]
 //! of a device and a [`Request`] it makes a [`Plan`], a list of writes with reasons. [`carry_out`]
 //! makes these writes through a [`Host`], and notes in a [`Journal`] what was there first. The plan
 //! for [`Policy::None`] puts that back.
@@ -14,11 +19,14 @@
 
 mod carry_out;
 mod journal;
+mod ladder;
 mod plan;
 mod policy;
 mod profile;
 mod setting;
 mod snapshot;
+mod wait_settings;
+mod waiting;
 
 pub use carry_out::{Failure, Host, HostFailure, carry_out, put_back};
 pub use journal::{Difference, Identity, Journal, JournalError, Owner};
@@ -26,6 +34,8 @@ pub use plan::{Action, Plan, PlanError};
 pub use policy::{Policy, Request, UnknownPolicy};
 pub use setting::{Coalescing, Deferral, NapiSetting, Risk, Setting, UnknownSetting, Value};
 pub use snapshot::{Cpu, LeftAlone, Napi, Snapshot};
+pub use wait_settings::WaitSettings;
+pub use waiting::{Came, Manner, Step, WaitCounts, Waiting};
 
 #[cfg(test)]
 #[path = "policy_tests.rs"]

@@ -10,10 +10,11 @@ use steer::CpuSet;
 use crate::setting::{Setting, cpu_list};
 
 /// The policy of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// No policy: every setting is as it was found.
+    #[default]
     None,
     /// Most bytes a second.
     Bulk,
@@ -38,6 +39,16 @@ impl Policy {
             Self::Latency => "latency",
             Self::Mix => "mix",
         }
+    }
+
+    /// The policy by which a worker waits that serves devices with these policies: the one that
+    /// delays packets least. That is the first of latency, mix, none, bulk and cpu that is among
+    /// them, and none if there are no devices.
+    pub fn strictest(policies: impl IntoIterator<Item = Self>) -> Self {
+        const ORDER: [Policy; 5] =
+            [Policy::Latency, Policy::Mix, Policy::None, Policy::Bulk, Policy::Cpu];
+        let place = |policy: &Self| ORDER.iter().position(|it| it == policy);
+        policies.into_iter().min_by_key(place).unwrap_or(Self::None)
     }
 }
 

@@ -7,6 +7,7 @@ mod datagram;
 mod dropped;
 mod expectation;
 mod names;
+mod policies;
 mod rules;
 mod status;
 mod sync;
@@ -21,11 +22,14 @@ pub use datagram::{Datagram, DatagramMemory, Datagrams};
 pub use dropped::{Dropped, RecentDrops};
 pub use expectation::{Expectation, ExpectationEvent};
 pub use names::Names;
+pub use policies::{DevicePolicy, Policies};
 pub use rules::{
     ActiveRules, AskRules, ChangeElements, ExplainedStage, ExplainedStep, Explanation, LoadedRules,
     NotKept, RuleObject, RuleProblem, RulesReport, RulesSummary,
 };
-pub use status::{Bucket, Buckets, Counters, Port, RulesStatus, Status, Worker, ZoneStatus};
+pub use status::{
+    Bucket, Buckets, Counters, Port, RulesStatus, Status, Waiting, Worker, ZoneStatus,
+};
 pub use sync::{Difference, Flow, SetRole, Sync};
 pub(crate) use zones::ZoneFault;
 pub use zones::{NamedTimeouts, SetZones, Zone, Zones};

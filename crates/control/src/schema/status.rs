@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::Mode;
+use engine::{Mode, Policy, WaitCounts};
 use flow::DropReason;
 use serde::{Deserialize, Serialize};
 
@@ -95,11 +95,32 @@ pub struct Worker {
     pub backlog: u64,
     /// Nanoseconds that it has spent with packets since the start.
     pub busy_ns: u64,
+    /// How it waits for packets.
+    #[serde(default)]
+    pub waiting: Waiting,
     /// Datagrams that wait for fragments.
     #[serde(default)]
     pub datagrams: Datagrams,
     /// Its counters.
     pub counters: Counters,
+}
+
+/// How a worker waits for packets. Counters count since it started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// The policy by which it waits: that of the devices whose queues it polls, or the strictest of
+    /// several.
+    pub policy: String,
+    /// Nanoseconds since it started.
+    pub time_ns: u64,
+    /// Nanoseconds of them in which it slept.
+    pub asleep_ns: u64,
+    /// How many times it slept until something came or a timer was due.
+    pub blocked: u64,
+    /// How many times it slept so that several packets come together.
+    pub gathered: u64,
+    /// The length of these sleeps at present, in microseconds.
+    pub gather_us: u64,
 }
 
 /// Counters of a worker or of all.
@@ -148,6 +169,9 @@ pub struct Port {
     pub lost: u64,
     /// How many times the interface came back after it had gone.
     pub reopened: u64,
+    /// Its policy: `none`, `bulk`, `cpu`, `latency` or `mix`.
+    #[serde(default)]
+    pub policy: String,
 }
 
 /// One zone.
@@ -244,8 +268,23 @@ impl From<&engine::WorkerStatus> for Worker {
             connections: worker.connections,
             backlog: worker.backlog,
             busy_ns: worker.busy_ns,
+            waiting: Waiting::new(worker.policy, &worker.waited),
             datagrams: Datagrams::from(&worker.datagrams),
             counters: Counters::from(&worker.counters),
+        }
+    }
+}
+
+impl Waiting {
+    fn new(policy: Policy, waited: &WaitCounts) -> Self {
+        let WaitCounts { time, asleep, blocked, gathered, gather } = *waited;
+        Self {
+            policy: policy.to_string(),
+            time_ns: time.as_nanos() as u64,
+            asleep_ns: asleep.as_nanos() as u64,
+            blocked,
+            gathered,
+            gather_us: gather.as_micros() as u64,
         }
     }
 }
@@ -279,6 +318,7 @@ impl From<&engine::PortStatus> for Port {
             sent_bytes: port.sent.bytes,
             lost: port.received.lost,
             reopened: port.reopened,
+            policy: port.policy.to_string(),
         }
     }
 }

@@ -191,7 +191,7 @@ impl Held {
             Turn::Idle => false,
             Turn::Stopped => {
                 worker.path.end();
-                let report = worker.report();
+                let report = worker.report(now);
                 self.workers.remove(&id);
                 self.reports.insert(id, report);
                 true

@@ -415,6 +415,8 @@ impl Coordinator {
                 counters: report.counters,
                 backlog: report.backlog,
                 busy_ns: report.busy_ns,
+                policy: report.policy,
+                waited: report.waited,
                 datagrams: report.datagrams,
             });
         }

@@ -13,6 +13,7 @@ pub mod host_guard;
 pub mod offers;
 pub mod peer;
 pub mod pfsync;
+pub mod policies;
 pub mod port_book;
 pub mod ports;
 pub mod realms;

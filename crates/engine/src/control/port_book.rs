@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fib::LinkId;
 use netio::{PortError, PortId, TxQueue};
 use netlink::Master;
+use netpolicy::Policy;
 use ruleset::{Interface, name_bits};
 use steer::{BucketCount, InterfaceCpus, Placement, PlacementError, WorkerCpu, WorkerId};
 
@@ -110,13 +111,9 @@ impl PortBook {
         entry.transmit = tx.into_iter().map(Some).collect();
         entry.up = true;
         for source in rx {
-            self.unassigned.push(Queue {
-                id: self.next_queue,
-                port: PortId(index as u16),
-                supplies_hash: entry.setup.supplied_hash_symmetric,
-                received: Received::default(),
-                source,
-            });
+            let queue = Queue::new(self.next_queue, PortId(index as u16), source);
+            let supplies_hash = entry.setup.supplied_hash_symmetric;
+            self.unassigned.push(Queue { supplies_hash, ..queue });
             self.next_queue += 1;
         }
         Ok(())
@@ -377,6 +374,7 @@ impl PortBook {
                 up: entry.up,
                 received: entry.closed,
                 reopened: entry.reopened,
+                policy: entry.setup.policy,
                 ..PortStatus::default()
             })
             .collect();
@@ -384,6 +382,24 @@ impl PortBook {
             statuses[usize::from(queue.port.0)].received.add(&queue.received);
         }
         statuses
+    }
+
+    /// The policies, by port.
+    pub fn policies(&self) -> Arc<[Policy]> {
+        self.ports.iter().map(|entry| entry.setup.policy).collect()
+    }
+
+    /// The port whose interface has this name, or had it at the start.
+    pub fn find(&self, name: &str) -> Option<PortId> {
+        let place = |is_it: &dyn Fn(&Entry) -> bool| self.ports.iter().position(is_it);
+        let found = place(&|entry| entry.name == name);
+        let found = found.or_else(|| place(&|entry| entry.setup.name == name));
+        found.map(|index| PortId(index as u16))
+    }
+
+    /// Sets the policy of a port. Returns the policy before.
+    pub fn set_policy(&mut self, port: PortId, policy: Policy) -> Policy {
+        std::mem::replace(&mut self.ports[usize::from(port.0)].setup.policy, policy)
     }
 
     /// Calls [`place`] with the `rps_cpus` of all ports.

@@ -4,6 +4,7 @@ use fib::LinkId;
 use netio::afpacket::{AfPacketOptions, AfPacketPort, Claim};
 use netio::{LinkState, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
 use netlink::{Master, Masters, Membership};
+use netpolicy::Policy;
 use steer::CpuSet;
 
 use crate::egress::Mode;
@@ -25,6 +26,8 @@ pub struct PortSetup {
     pub refuses_new: bool,
     /// The check of the sources of packets that arrive here, for a router.
     pub rp_filter: ReversePath,
+    /// How workers wait for packets that arrive here.
+    pub policy: Policy,
 }
 
 impl PortSetup {
@@ -38,6 +41,7 @@ impl PortSetup {
             supplied_hash_symmetric: false,
             refuses_new: false,
             rp_filter: ReversePath::default(),
+            policy: Policy::None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flow::{Counters, Zone};
+use netpolicy::{Policy, WaitCounts};
 use steer::WorkerId;
 
 use crate::egress::Mode;
@@ -88,6 +89,10 @@ pub struct WorkerStatus {
     pub backlog: u64,
     /// Nanoseconds that it spent with packets in hand since it started.
     pub busy_ns: u64,
+    /// The policy by which it waits for packets.
+    pub policy: Policy,
+    /// How it has waited since it started.
+    pub waited: WaitCounts,
     /// Its incomplete datagrams.
     pub datagrams: DatagramStatus,
 }
@@ -105,6 +110,8 @@ pub struct PortStatus {
     pub sent: Sent,
     /// How often the port was opened again.
     pub reopened: u64,
+    /// Its policy.
+    pub policy: Policy,
 }
 
 /// A packet that was dropped not long ago.

@@ -17,9 +17,9 @@ pub enum News {
 
 impl PacketPath {
     /// Takes what the other workers have sent, at most a budget of items from each, and processes
-    /// the packets. True if there was anything.
-    pub(crate) fn take_from_peers(&mut self, now: Timestamp, mut tell: impl FnMut(News)) -> bool {
-        let mut worked = false;
+    /// the packets. Returns the number of items.
+    pub(crate) fn take_from_peers(&mut self, now: Timestamp, mut tell: impl FnMut(News)) -> usize {
+        let mut all = 0;
         let budget = self.tracking.settings().steer.netdev_budget();
         for peer in 0..self.buckets.peers() {
             let mut taken = 0;
@@ -39,13 +39,13 @@ impl PacketPath {
             if taken == budget {
                 self.counters.softnet.time_squeeze += 1;
             }
-            worked |= taken > 0;
+            all += taken;
             if let Some(link) = self.buckets.link(peer) {
                 link.exchange_buffers(&mut self.pool);
             }
         }
         self.process_batch(now);
-        worked
+        all
     }
 
     /// A control item takes effect after every packet that came before it.

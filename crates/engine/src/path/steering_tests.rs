@@ -9,7 +9,7 @@ use crate::rings::link::{Wakeup, connect};
 use crate::testing::one_worker::alone;
 use crate::worker::Turn;
 use crate::worker::command::Command;
-use crate::worker::queue::{Queue, Received};
+use crate::worker::queue::Queue;
 use crate::{Config, REPLAY_SECRET};
 
 const BACKLOG: u64 = 400;
@@ -27,13 +27,7 @@ fn refused(packets: Vec<Vec<u8>>) -> u64 {
     let limits = |consumer| config.settings.steer.backlog_limits(consumer);
     let ends = [(WorkerId(0), &wakeup()), (WorkerId(1), &wakeup())];
     let [(peer, link), _other_end] = connect(2 * BACKLOG as usize, ends[0], ends[1], limits);
-    let queue = Queue {
-        id: 0,
-        port: PortId(0),
-        supplies_hash: false,
-        received: Received::default(),
-        source: Box::new(Source::packets(PortId(0), packets)),
-    };
+    let queue = Queue::new(0, PortId(0), Box::new(Source::packets(PortId(0), packets)));
     commands.push(Command::Connect(peer, Box::new(link))).ok().unwrap();
     commands.push(Command::AddQueue(queue)).ok().unwrap();
     while worker.turn(Timestamp::ZERO) == Turn::Worked {}

@@ -5,7 +5,6 @@ use flow::{DropReason, Timestamp};
 use netio::{Frame, PortError, RxQueue};
 use ruleset::LogId;
 
-use crate::BATCH;
 use crate::path::PacketPath;
 use crate::path::recent_drops::RecentDrop;
 
@@ -16,7 +15,7 @@ impl PacketPath {
         self.begin_replication(now);
     }
 
-    /// Takes a batch of frames from a queue into free buffers.
+    /// Takes up to `batch` frames from a queue into free buffers.
     ///
     /// # Errors
     /// [`PortError`] if the queue has failed. Frames that were received before are in `frames`.
@@ -24,8 +23,9 @@ impl PacketPath {
         &mut self,
         queue: &mut dyn RxQueue,
         frames: &mut Vec<Frame>,
+        batch: usize,
     ) -> Result<usize, PortError> {
-        queue.receive(frames, BATCH, &mut self.pool)
+        queue.receive(frames, batch, &mut self.pool)
     }
 
     /// Hands steered packets to the other workers, and processes this worker's own.

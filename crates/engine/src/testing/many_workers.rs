@@ -14,7 +14,7 @@ use crate::path::TimeSource;
 use crate::rings::ownership::Move;
 use crate::testing::line::Line;
 use crate::worker::command::{Command, Notice};
-use crate::worker::queue::{Queue, Received};
+use crate::worker::queue::Queue;
 use crate::worker::{Turn, Worker};
 use crate::{Bucket, Config, Zones};
 
@@ -80,13 +80,7 @@ impl TestGateway {
             handles.push(handle);
         }
         for (port, source) in (0..).map(PortId).zip(&inputs) {
-            let queue = Queue {
-                id: port.0.into(),
-                port,
-                supplies_hash: false,
-                received: Received::default(),
-                source: Box::new(source.clone()),
-            };
+            let queue = Queue::new(port.0.into(), port, Box::new(source.clone()));
             let poller = usize::from(port.0).min(handles.len() - 1);
             handles[poller].tell(Command::AddQueue(queue)).unwrap();
         }

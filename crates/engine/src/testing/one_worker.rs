@@ -13,7 +13,7 @@ use crate::path::TimeSource;
 use crate::rings::link::Wakeup;
 use crate::testing::line::Line;
 use crate::worker::command::{Command, Notice};
-use crate::worker::queue::{Queue, Received};
+use crate::worker::queue::Queue;
 use crate::worker::{Turn, Worker};
 use crate::{Bucket, Config, Zones};
 
@@ -67,13 +67,7 @@ impl Rig {
         }
         let ports: [(Line, Line); 2] = Default::default();
         for (port, (input, output)) in (0..).map(PortId).zip(&ports) {
-            let queue = Queue {
-                id: port.0.into(),
-                port,
-                supplies_hash: false,
-                received: Received::default(),
-                source: Box::new(input.clone()),
-            };
+            let queue = Queue::new(port.0.into(), port, Box::new(input.clone()));
             commands.push(Command::AddQueue(queue)).unwrap();
             commands.push(Command::SetOutput(port, Some(Box::new(output.clone())))).unwrap();
         }

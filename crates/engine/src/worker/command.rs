@@ -10,6 +10,7 @@ use conntrack::{
 use defrag::QueueView;
 use flow::{KeyedPacket, PortPart};
 use netio::{PortId, TxQueue};
+use netpolicy::Policy;
 use ruleset::{CounterMoves, Interface, LogId};
 use steer::{AddressSet, BucketId, WorkerId};
 
@@ -67,6 +68,8 @@ pub enum Command {
     PrepareInside(Option<AddressSet>),
     /// Use these tunables.
     Settings(Box<Settings>),
+    /// Wait for packets by these policies, one for each port.
+    Policies(Arc<[Policy]>),
     /// Count the connections of these zones, before any packet of them comes.
     LearnZones(Box<LimitPools>),
     /// Use these zones and their settings.
@@ -126,6 +129,7 @@ impl Command {
             | Self::Mark(_)
             | Self::PrepareInside(_)
             | Self::Pin(_)
+            | Self::Policies(_)
             | Self::Subscribe(_)
             | Self::SubscribeExpectations(_)
             | Self::SendChanges(_)

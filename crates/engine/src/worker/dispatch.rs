@@ -15,7 +15,10 @@ impl Worker {
             Command::Switch(moves) => self.path.switch(moves, now),
             Command::Connect(peer, link) => self.path.connect(peer, Some(link)),
             Command::Disconnect(peer) => self.path.connect(peer, None),
-            Command::AddQueue(queue) => self.queues.push(queue),
+            Command::AddQueue(queue) => {
+                self.queues.push(queue);
+                self.follow_policies();
+            }
             Command::ReleaseQueue { id, marker } => self.release_queue(id, marker),
             Command::SetOutput(port, queue) => self.path.set_output(port, queue),
             Command::SetMtus(mtus) => self.path.set_mtus(&mtus),
@@ -24,7 +27,15 @@ impl Worker {
             Command::Inside(inside) => self.path.set_inside(inside),
             Command::PrepareInside(inside) => self.path.prepare_inside(inside),
             Command::Pin(cpu) => self.pin = Some(cpu),
-            Command::Settings(settings) => self.path.set_settings(*settings),
+            Command::Settings(settings) => {
+                self.waits.set_figures(&settings);
+                self.follow_policies();
+                self.path.set_settings(*settings);
+            }
+            Command::Policies(policies) => {
+                self.waits.set_policies(policies);
+                self.follow_policies();
+            }
             Command::LearnZones(pools) => self.path.learn_zones(&pools),
             Command::Zones(zones) => self.path.set_zones(*zones),
             Command::ShareLimits(workers) => self.path.share_limits(workers),
@@ -53,6 +64,7 @@ impl Worker {
         let mut queue = self.queues.swap_remove(index);
         self.path.count_too_long(queue.count_missing());
         self.path.mark(marker);
+        self.follow_policies();
         self.notify(Notice::Released(queue));
     }
 
@@ -60,7 +72,7 @@ impl Worker {
         // The receiver of the answer may have given up waiting, which is no error here.
         match question {
             Question::Report(reply) => {
-                let _ = reply.try_send(self.report());
+                let _ = reply.try_send(self.report(now));
             }
             Question::Select(bucket, selection, reply) => {
                 let _ = reply.try_send(self.path.select(bucket, &selection, now));

@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod queue;
 pub mod report;
 pub mod thread;
+mod waits;
 
 use std::sync::mpsc::Sender;
 
@@ -24,6 +25,7 @@ use crate::path::upkeep::Upkept;
 use crate::rings::link::Wakeup;
 use crate::worker::command::{Command, Notice};
 use crate::worker::queue::Queue;
+use crate::worker::waits::Waits;
 use crate::{BATCH, Bucket};
 
 /// The parts that a worker is made from.
@@ -62,12 +64,14 @@ pub struct Worker {
     busy_ns: u64,
     /// A CPU that its thread is to be pinned to.
     pin: Option<usize>,
+    waits: Waits,
 }
 
 impl Worker {
     /// A worker that owns no bucket and no queue yet.
     pub fn new(equipment: Equipment) -> Self {
         Self {
+            waits: Waits::new(&equipment.path.settings),
             path: PacketPath::new(equipment.path),
             queues: Vec::new(),
             inbox: equipment.inbox,
@@ -99,6 +103,7 @@ impl Worker {
         take: impl FnOnce(&mut Self) -> bool,
     ) -> Turn {
         self.path.begin_turn(now);
+        self.waits.begin_turn();
         let mut worked = self.path.end_calls(now);
         while let Ok(command) = self.inbox.pop() {
             worked = true;
@@ -153,15 +158,17 @@ impl Worker {
     }
 
     fn take_from_peers(&mut self, now: Timestamp) -> bool {
-        let Self { path, notices, .. } = self;
-        path.take_from_peers(now, |news| {
+        let Self { path, notices, waits, .. } = self;
+        let items = path.take_from_peers(now, |news| {
             let notice = match news {
                 News::Arrived(bucket) => Notice::Arrived(bucket),
                 News::Marker(marker) => Notice::Marker(marker),
             };
             // A coordinator that is gone needs no notices.
             let _ = notices.send(notice);
-        })
+        });
+        waits.note(items, usize::MAX);
+        items > 0
     }
 
     fn take_from_queues(&mut self, now: Timestamp) -> bool {
@@ -169,8 +176,9 @@ impl Worker {
         let mut index = 0;
         while index < self.queues.len() {
             let queue = &mut self.queues[index];
-            let result = self.path.receive(&mut *queue.source, &mut self.received);
+            let result = self.path.receive(&mut *queue.source, &mut self.received, queue.batch);
             worked |= !self.received.is_empty();
+            self.waits.note(self.received.len(), queue.batch);
             let mut frames = std::mem::take(&mut self.received);
             for mut frame in frames.drain(..) {
                 let queue = &mut self.queues[index];
@@ -195,6 +203,7 @@ impl Worker {
     fn drop_queue(&mut self, index: usize, error: PortError) {
         let mut queue = self.queues.swap_remove(index);
         self.path.count_too_long(queue.count_missing());
+        self.follow_policies();
         self.notify(Notice::Failed(queue, error));
     }
 

@@ -2,6 +2,8 @@
 
 use netio::{PortId, RxQueue};
 
+use crate::BATCH;
+
 /// A receive queue.
 pub struct Queue {
     /// Number of the queue, unique in the gateway.
@@ -10,6 +12,8 @@ pub struct Queue {
     pub port: PortId,
     /// The interface supplies the symmetric Toeplitz hash, and it may be used.
     pub supplies_hash: bool,
+    /// Most packets that are taken from it before it is the next queue's turn.
+    pub batch: usize,
     /// Its counters.
     pub received: Received,
     /// The queue itself.
@@ -17,6 +21,12 @@ pub struct Queue {
 }
 
 impl Queue {
+    /// A queue of a port without a policy, whose interface supplies no hash.
+    pub fn new(id: usize, port: PortId, source: Box<dyn RxQueue>) -> Self {
+        let received = Received::default();
+        Self { id, port, supplies_hash: false, batch: BATCH, received, source }
+    }
+
     /// Counts what has not become a frame since it was asked last. Returns how many frames were
     /// dropped because they were too long.
     pub fn count_missing(&mut self) -> u64 {

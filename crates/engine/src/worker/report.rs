@@ -1,7 +1,8 @@
 //! The state of a worker, as the coordinator asks for it.
 
-use flow::{Counters, Zone};
+use flow::{Counters, Timestamp, Zone};
 use netio::PortId;
+use netpolicy::{Policy, WaitCounts};
 use steer::{BucketId, WorkerId};
 
 use crate::egress::outputs::Sent;
@@ -24,6 +25,10 @@ pub struct WorkerReport {
     pub backlog: u64,
     /// Nanoseconds spent with packets in hand.
     pub busy_ns: u64,
+    /// The policy by which it waits for packets.
+    pub policy: Policy,
+    /// How it has waited.
+    pub waited: WaitCounts,
     /// Its incomplete datagrams.
     pub datagrams: DatagramStatus,
     /// Connections of each known zone except 0.
@@ -44,10 +49,11 @@ pub struct BucketStatus {
 }
 
 impl Worker {
-    pub(crate) fn report(&mut self) -> WorkerReport {
+    pub(crate) fn report(&mut self, now: Timestamp) -> WorkerReport {
         for queue in &mut self.queues {
             self.path.count_too_long(queue.count_missing());
         }
+        let (policy, waited) = self.waits.counts(now);
         let worker = self.path.worker();
         let buckets = self.path.owned().map(|(id, bucket)| BucketStatus {
             id,
@@ -62,6 +68,8 @@ impl Worker {
             sent: self.path.sent(),
             backlog: self.path.backlog(),
             busy_ns: self.busy_ns,
+            policy,
+            waited,
             datagrams: self.path.datagrams(),
             zones: self.path.zones().collect(),
         }

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use flow::Timestamp;
 use netio::{Waiter, clock, cpu};
+use netpolicy::Step;
 
 use crate::worker::report::WorkerReport;
 use crate::worker::{Turn, Worker};
 
-/// Turns without work before a worker sleeps. They take about as long as a wake-up.
-const SPINS_BEFORE_SLEEP: u32 = 50;
 /// The longest sleep, so that timers run in time.
 const LONGEST_SLEEP: Duration = Duration::from_millis(200);
 
@@ -26,34 +25,36 @@ pub fn spawn(mut worker: Worker) -> std::io::Result<JoinHandle<WorkerReport>> {
 }
 
 fn run(worker: &mut Worker) -> WorkerReport {
+    clock::wake_in_time();
     let mut waiter = Waiter::new();
-    let mut idle_turns = 0;
     let mut now = clock::monotonic_nanoseconds();
+    worker.begin(Timestamp::from_nanos(now));
     loop {
         if let Some(cpu) = cpu::current() {
             worker.path.runs_on(cpu);
         }
-        match worker.turn(Timestamp::from_nanos(now)) {
-            Turn::Stopped => {
-                worker.path.end();
-                return worker.report();
-            }
-            Turn::Worked => {
-                idle_turns = 0;
-                let then = clock::monotonic_nanoseconds();
-                worker.add_busy(then - now);
-                now = then;
-            }
-            Turn::Idle => {
-                idle_turns += 1;
-                if idle_turns > SPINS_BEFORE_SLEEP {
-                    let now = Timestamp::from_nanos(now);
-                    let due = worker.next_timeout().map_or(LONGEST_SLEEP, |at| at.since(now));
-                    sleep(worker, &mut waiter, due.min(LONGEST_SLEEP));
-                    idle_turns = 0;
-                }
-                now = clock::monotonic_nanoseconds();
-            }
+        let turn = worker.turn(Timestamp::from_nanos(now));
+        if turn == Turn::Stopped {
+            worker.path.end();
+            return worker.report(Timestamp::from_nanos(now));
+        }
+        if turn == Turn::Worked {
+            let then = clock::monotonic_nanoseconds();
+            worker.add_busy(then - now);
+            now = then;
+        }
+        let step = worker.next_step(turn, Timestamp::from_nanos(now));
+        match step {
+            Step::Turn => {}
+            Step::Gather(time) => std::thread::sleep(time),
+            Step::Block => block(worker, &mut waiter, Timestamp::from_nanos(now)),
+        }
+        // A turn with work has just read the clock.
+        if turn == Turn::Idle || step != Step::Turn {
+            now = clock::monotonic_nanoseconds();
+        }
+        if step != Step::Turn {
+            worker.woken(Timestamp::from_nanos(now));
         }
         if let Some(cpu) = worker.take_pin() {
             pin(worker, cpu);
@@ -70,8 +71,10 @@ fn pin(worker: &Worker, cpu: usize) {
     }
 }
 
-/// Sleeps until a queue has frames, another thread rings, or a time is over.
-fn sleep(worker: &mut Worker, waiter: &mut Waiter, longest: Duration) {
+/// Sleeps until a queue has frames, another thread rings, or a timer is due.
+fn block(worker: &mut Worker, waiter: &mut Waiter, now: Timestamp) {
+    let due = worker.next_timeout().map_or(LONGEST_SLEEP, |at| at.since(now));
+    let longest = due.min(LONGEST_SLEEP);
     worker.wakeup().bell().prepare_to_sleep();
     // A source without a handle must be polled.
     let sleeps = !worker.has_work()

@@ -132,8 +132,9 @@ mod operations {
     mod workers;
 }
 
-/// NET policy of the host's devices.
+/// NET policy, of the host's devices and in the gateway.
 mod policy {
     mod device;
     mod settings;
+    mod waiting;
 }

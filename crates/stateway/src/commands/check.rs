@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use conntrack::format::protocol_name;
 use control::schema::Tunable;
 use control::{EVERYTHING_PASSES, RuleBook};
+use engine::Policy;
 use steer::FragmentSteering;
 
 use crate::commands::rules::{host_rules, vague_warnings};
@@ -60,7 +61,11 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         let (name, own) = (&interface.name, interface.own_name());
         let also =
             if name == own { String::new() } else { format!(" (alternative name of {own})") };
-        out.line(format_args!("interface  {name}{also}: {queues}, {cpus}{new}"))?;
+        let policy = match interface.policy {
+            Policy::None => String::new(),
+            policy => format!(", policy {policy}"),
+        };
+        out.line(format_args!("interface  {name}{also}: {queues}, {cpus}{policy}{new}"))?;
     }
     for (protocol, port, kind) in config.settings.conntrack.helpers.iter() {
         let protocol = protocol_name(protocol);

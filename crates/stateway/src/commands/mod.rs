@@ -51,7 +51,7 @@ pub enum Command {
     Sync(sync::Args),
     /// Take over from a peer, or stand by for it.
     Ha(ha::Args),
-    /// Set up this host's network devices by one word, and take it back.
+    /// One word for a device: how the gateway waits for its packets, and the host's settings.
     Policy(policy::Args),
     /// Show and change settings, under the kernel's names.
     Tunable(tunable::Args),

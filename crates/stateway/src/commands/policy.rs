@@ -1,5 +1,7 @@
 //! `stateway policy`
 
+mod gateway;
+
 use std::path::PathBuf;
 
 use host_settings::{DEFAULT_DIRECTORY, Device, DeviceError, Done, Error, Session, Store};
@@ -21,7 +23,12 @@ A policy is one word in place of a page of settings of this host for a network d
   mix       a third of the queues, at least one, for short delay, the others for throughput
   none      no policy: every setting goes back to what was there first
 
+`show` and `set` are about a running gateway: how its workers wait for packets of a device, and how \
+many they take at once.
+
 Examples:
+  stateway policy show                   the policies of the gateway's devices
+  stateway policy set lan0 latency       its workers stay awake between packets of lan0
   stateway policy plan eth0 latency      what would change, and why; nothing is written
   stateway policy apply eth0 latency     exactly that
   stateway policy verify eth0            does it still hold, or has another program written?
@@ -37,6 +44,10 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// Show the policy of a device of the gateway, or of all, and what the workers do.
+    Show(gateway::Show),
+    /// Set the policy of a device of the gateway until it stops; the configuration makes it last.
+    Set(gateway::Set),
     /// Show what a policy would write, with reasons; change nothing.
     Plan {
         #[command(flatten)]
@@ -152,6 +163,8 @@ impl<'a> Report<'a> {
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     match &args.action {
+        Command::Show(args) => gateway::show(args, out),
+        Command::Set(args) => gateway::set(args, out),
         Command::Plan { wanted, verbose } => plan(wanted, *verbose, out),
         Command::Apply { wanted, skip_refused } => {
             apply(&wanted.place, &wanted.request(), *skip_refused, out)

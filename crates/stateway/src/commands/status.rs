@@ -113,6 +113,7 @@ fn ports(status: &Status) -> Table {
     let mut table = Table::new(&[
         ("interface", Align::Left),
         ("link", Align::Left),
+        ("policy", Align::Left),
         ("received", Align::Right),
         ("bytes", Align::Right),
         ("sent", Align::Right),
@@ -123,6 +124,7 @@ fn ports(status: &Status) -> Table {
         table.row([
             port.name.clone(),
             if port.up { "up" } else { "down" }.to_owned(),
+            port.policy.clone(),
             count(port.received),
             bytes(port.received_bytes),
             count(port.sent),
@@ -134,8 +136,13 @@ fn ports(status: &Status) -> Table {
 }
 
 fn traffic_of_workers(status: &Status) -> Table {
-    worker_table(status, &["packets", "connections", "dropped"], |worker| {
+    let titles = ["policy", "awake", "blocked", "packets", "connections", "dropped"];
+    worker_table(status, &titles, |worker| {
+        let waiting = &worker.waiting;
         vec![
+            waiting.policy.clone(),
+            percent(waiting.time_ns.saturating_sub(waiting.asleep_ns), waiting.time_ns),
+            count(waiting.blocked),
             count(worker.counters.softnet.get("processed")),
             count(worker.connections),
             count(worker.counters.drops.total()),

@@ -198,7 +198,7 @@ rps_cpus = 3
 
 [[interface]]
 name = "a/b"
-policy = 7
+policy = "fast"
 
 [tunables]
 nf_conntrack_maximum = 10
@@ -221,7 +221,6 @@ fn settings_that_are_not_built_yet_are_refused_and_not_ignored() {
 [[interface]]
 name = "lan0"
 io = "afxdp"
-policy = "latency"
 
 [[interface]]
 name = "wan0"
@@ -231,6 +230,16 @@ io = "tap"
 http = "127.0.0.1:9630"
 "#
     ));
+}
+
+#[test]
+fn each_interface_has_the_policy_of_its_word() {
+    let words = ["none", "bulk", "cpu", "latency", "mix"];
+    let tables =
+        words.map(|word| format!("[[interface]]\nname = \"{word}\"\npolicy = \"{word}\"\n"));
+    let config = parse(&(tables.concat() + "[[interface]]\nname = \"lan0\"\n")).unwrap();
+    let policies: Vec<_> = config.interfaces.iter().map(|it| it.policy.name()).collect();
+    assert_eq!(policies, [&words[..], &["none"]].concat());
 }
 
 #[test]

@@ -18,7 +18,8 @@ use anyhow::Context;
 use conntrack::{LabelNames, Reserve};
 use control::RuleBook;
 use engine::{
-    Mode, PassList, ReversePath, Settings, StationLimits, WorkerCount, ZoneConfig, ZoneTimeouts,
+    Mode, PassList, Policy, ReversePath, Settings, StationLimits, WorkerCount, ZoneConfig,
+    ZoneTimeouts,
 };
 use flow::HashKey;
 use netio::LinkState;
@@ -109,6 +110,8 @@ pub struct Interface {
     pub refuses_new: bool,
     /// Source check of a router for its packets.
     pub rp_filter: ReversePath,
+    /// How workers wait for its packets.
+    pub policy: Policy,
 }
 
 impl Interface {

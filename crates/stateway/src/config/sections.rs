@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use conntrack::helper::{Helpers, Kind};
 use conntrack::{Label, LabelNames};
 use control::ControlSocket;
-use engine::{Mode, PassList, ReversePath, Settings, StationLimits};
+use engine::{Mode, PassList, Policy, ReversePath, Settings, StationLimits};
 use flow::HashKey;
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_WORKERS, TunnelSteering};
 use toml::Spanned;
@@ -219,9 +219,8 @@ fn interface(
     });
     let rx_queues = section.read(reader, "rx_queues", |value| number(value, 1, MAX_RX_QUEUES));
     let rps_cpus = section.read(reader, "rps_cpus", |value| read_cpus(value, cpus));
-    let policies =
-        [("none", Some(())), ("bulk", None), ("cpu", None), ("latency", None), ("mix", None)];
-    section.read(reader, "policy", |value| choice(value, &policies));
+    let policies = Policy::ALL.map(|policy| (policy.name(), Some(policy)));
+    let policy = section.read(reader, "policy", |value| choice(value, &policies));
     let hashes = [("none", Some(false)), ("symmetric", Some(true))];
     let supplied_hash = section.read(reader, "supplied_hash", |value| choice(value, &hashes));
     let words = [("accept", Some(false)), ("drop", Some(true))];
@@ -238,6 +237,7 @@ fn interface(
         supplied_hash_symmetric: supplied_hash.unwrap_or(false),
         refuses_new: refuses_new.unwrap_or(false),
         rp_filter: rp_filter.unwrap_or(gateway.rp_filter),
+        policy: policy.unwrap_or(Policy::None),
     })
 }
 

@@ -68,6 +68,7 @@ impl Coordinator {
             handle.tell(Command::SubscribeExpectations(sender))?;
         }
         self.replication.introduce(handle)?;
+        handle.tell(Command::Policies(self.ports.policies()))?;
         handle.tell(Command::SetMtus(self.ports.mtus()))?;
         if let Some(routing) = &self.routing {
             handle.tell(Command::Routing(routing.clone()))?;

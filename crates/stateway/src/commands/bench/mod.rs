@@ -3,6 +3,7 @@
 mod attacks;
 mod captures;
 mod io;
+mod policy;
 
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ Examples:
   stateway bench steer --json         700 connections over one queue, with and without steering
   stateway bench sync                 state sync on against off, beside the queues of pfsync
   stateway bench io                   real traffic beside the kernel's gateways (needs root)
+  stateway bench policy               the policies of devices beside each other (needs root)
   stateway bench attacks              honest requests under attack, beside the kernel (needs root)
   stateway bench replay               captures, beside tcpdump")]
 pub struct Args {
@@ -42,6 +44,7 @@ fn names() -> clap::builder::PossibleValuesParser {
     let in_memory = bench::BENCHMARKS.iter().map(|(name, _)| *name);
     clap::builder::PossibleValuesParser::new(in_memory.chain([
         io::NAME,
+        policy::NAME,
         attacks::NAME,
         captures::NAME,
     ]))
@@ -50,6 +53,7 @@ fn names() -> clap::builder::PossibleValuesParser {
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     match args.name.as_str() {
         io::NAME => return io::run(args.quick, args.json, out),
+        policy::NAME => return policy::run(args.quick, args.json, out),
         attacks::NAME => return attacks::run(args.quick, args.json, out),
         captures::NAME => return captures::run(args.quick, args.json, out),
         _ => {}

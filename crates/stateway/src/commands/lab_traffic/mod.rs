@@ -1,9 +1,10 @@
-//! `stateway lab-traffic`: the end points of the lab's measurements with datagrams. Each prints one
-//! JSON object as its last line.
+//! `stateway lab-traffic`: the end points of the lab's measurements with datagrams and transactions.
+//! Each prints one JSON object as its last line.
 
 mod capture;
 mod numbered;
 mod record;
+mod transactions;
 
 use clap::Subcommand;
 
@@ -26,6 +27,8 @@ enum Command {
     Source(numbered::source::Args),
     /// Verify and acknowledge the datagrams of a source.
     Sink(numbered::sink::Args),
+    /// Keep requests under way on TCP connections, with both ends in one thread.
+    Transactions(transactions::Args),
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
@@ -34,5 +37,6 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         Command::Record(args) => record::run(args, out),
         Command::Source(args) => numbered::source::run(args, out),
         Command::Sink(args) => numbered::sink::run(args, out),
+        Command::Transactions(args) => transactions::run(args, out),
     }
 }

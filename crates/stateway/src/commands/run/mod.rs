@@ -191,6 +191,7 @@ fn start(
         supplied_hash_symmetric: interface.supplied_hash_symmetric,
         refuses_new: interface.refuses_new,
         rp_filter: interface.rp_filter,
+        policy: interface.policy,
         ..PortSetup::new(
             interface.own_name(),
             AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode),
