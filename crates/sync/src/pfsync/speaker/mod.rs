@@ -527,3 +527,7 @@ fn is_of(state: &State, creator: CreatorId, interface: InterfaceName) -> bool {
 #[cfg(test)]
 #[path = "../speaker_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "../speaker_bulk_tests.rs"]
+mod bulk_tests;
