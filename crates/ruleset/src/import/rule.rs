@@ -553,8 +553,9 @@ fn compared(operator: &str, interval: Interval, kind: Kind) -> Option<(Interval,
     })
 }
 
-/// Refuses ranges in a concatenation with a number that the kernel holds in the byte order of its
-/// machine. nft 1.0.6 lists other values of them than the kernel has.
+/// Refuses concatenations that nft 1.0.6 may have listed wrongly: of a set with ranges, a number that
+/// the kernel holds in the byte order of its machine is listed as 0 or as a range, and the parts behind
+/// it have other values than in the kernel.
 fn check_listing(set: &Set, key: &TypedKey, path: &Path<'_>) -> Parsed<()> {
     let is_swapped = |(load, _): &(Load, Kind)| {
         matches!(
@@ -571,11 +572,16 @@ fn check_listing(set: &Set, key: &TypedKey, path: &Path<'_>) -> Parsed<()> {
                 )
         )
     };
-    if key.len() < 2 || !key.iter().any(is_swapped) || set.elements.is_exact() {
-        return Ok(());
+    let swapped = key.iter().enumerate().filter(|(_, part)| is_swapped(part)).map(|(at, _)| at);
+    let swapped: Vec<usize> = if key.len() < 2 { Vec::new() } else { swapped.collect() };
+    let is_doubtful = |part: Interval| part.low == 0 || !part.is_one();
+    let mut elements = set.elements.plain().map(|(_, element)| element);
+    if elements.any(|it| swapped.iter().filter_map(|at| it.part(*at)).any(is_doubtful)) {
+        return Err(path.unsupported(
+            "a concatenation with a length, CPU, zone, count or computed number that is 0 or a \
+             range: nft 1.0.6 lists sets with ranges so, and other values than the kernel has; write \
+             a rule for each range",
+        ));
     }
-    Err(path.unsupported(
-        "ranges in a concatenation with a length, CPU, zone, count or computed number: nft 1.0.6 \
-         lists other values than the kernel has; write a rule for each range",
-    ))
+    Ok(())
 }

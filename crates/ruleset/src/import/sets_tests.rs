@@ -88,3 +88,19 @@ fn an_element_has_no_other_limit_than_its_set() {
     // As rules have added it.
     assert!(with(5, json!([])).is_ok());
 }
+
+#[test]
+fn a_concatenation_that_nft_lists_wrongly_is_refused() {
+    let length = json!({"meta": {"key": "length"}});
+    let key = json!({"concat": [length, field("ip", "saddr")]});
+    let asks = |length: Value| {
+        let set = json!({"set": [{"concat": [length, "0.0.0.84"]}]});
+        let rule = json!([{"match": {"op": "==", "left": key, "right": set}}, {"drop": null}]);
+        import_value(&one_rule(Hook::Forward, &[], &rule), Options::default())
+    };
+    assert!(asks(json!(84)).is_ok());
+    for doubtful in [json!(0), json!({"range": [84, 90]})] {
+        let told = asks(doubtful).unwrap_err().problems.listed()[0].to_string();
+        assert!(told.contains("nft 1.0.6 lists sets with ranges so"), "{told}");
+    }
+}

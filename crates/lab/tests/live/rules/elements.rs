@@ -9,7 +9,7 @@ const RULES: &str = "
 table inet filter {
     counter web { }
     counter mail { }
-    map counters {
+    map tallies {
         type inet_service : counter
         elements = { 80 : \"web\" }
     }
@@ -65,7 +65,7 @@ table inet filter {
         tcp dport @counted counter
         meta mark set tcp dport map @marks
         tcp dport 10 jump sub
-        counter name tcp dport map @counters
+        counter name tcp dport map @tallies
         ip saddr vmap @ways
     }
 }
@@ -97,9 +97,9 @@ const CHANGES: [(&str, &str, &str); 33] = [
     ("add", "marks", "443 : 0x2, 8443 : 3"),
     ("add", "marks", "80 : 7"),
     ("delete", "marks", "443 : 0x2"),
-    ("add", "counters", "443 : \"web\", 25 : \"mail\""),
-    ("add", "counters", "110 : \"nobody\""),
-    ("delete", "counters", "80 : \"web\", 25"),
+    ("add", "tallies", "443 : \"web\", 25 : \"mail\""),
+    ("add", "tallies", "110 : \"nobody\""),
+    ("delete", "tallies", "80 : \"web\""),
     ("add", "ways", "192.0.2.50 : drop, 192.0.2.51 : jump sub, 192.0.2.52 : accept"),
     ("add", "ways", "192.0.2.53 : jump nowhere"),
     ("delete", "ways", "192.0.2.50 : drop"),
@@ -136,7 +136,7 @@ fn texts_of(set: &Value) -> Vec<String> {
 }
 
 fn of_kernel(kernel: &Namespace, set: &str) -> Result<Vec<String>> {
-    let kind = if matches!(set, "marks" | "ways" | "counters") { "map" } else { "set" };
+    let kind = if matches!(set, "marks" | "ways" | "tallies") { "map" } else { "set" };
     let args = ["-j", "list", kind, "inet", "filter", set];
     let listed: Value = serde_json::from_str(&kernel.program("nft").args(args).check()?).unwrap();
     let objects = listed["nftables"].as_array().expect("a list");
