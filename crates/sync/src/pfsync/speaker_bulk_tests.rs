@@ -5,16 +5,22 @@ use super::super::*;
 use super::tests::{SECOND, V6, ends, established, with_shared_state};
 use super::*;
 
+/// Two ends, of which the second has asked the first for all of its states.
+fn asking(dialect: Dialect, states: u64, change: impl Fn(&mut Config)) -> Ends {
+    let mut ends = Ends::new(dialect, |_, config| change(config));
+    for id in 0..states {
+        ends.offer(HERE, established(id_of(HERE, id), id as u32));
+    }
+    ends.wait(SECOND);
+    ends.packets(HERE);
+    ends.ends[THERE].request_bulk(ends.now);
+    ends
+}
+
 #[test]
 fn a_gateway_that_joins_gets_all_states() {
     for dialect in Dialect::ALL {
-        let mut ends = Ends::new(dialect, |_, config| config.packet_bytes = 1_400);
-        for id in 0..500 {
-            ends.offer(HERE, established(id_of(HERE, id), id as u32));
-        }
-        ends.wait(SECOND);
-        ends.packets(HERE);
-        ends.ends[THERE].request_bulk(ends.now);
+        let mut ends = asking(dialect, 500, |config| config.packet_bytes = 1_400);
         ends.run(SECOND);
         assert_eq!(ends.ends[THERE].bulk_in(), BulkIn::Level);
         assert_eq!(ends.ends[HERE].bulk_out(), BulkOut::Idle);
@@ -27,13 +33,7 @@ fn a_gateway_that_joins_gets_all_states() {
 
 #[test]
 fn a_bulk_update_keeps_its_rate() {
-    let mut ends = Ends::new(V6, |_, config| config.bulk_states_per_s = 1_000);
-    for id in 0..3_000 {
-        ends.offer(HERE, established(id_of(HERE, id), 1));
-    }
-    ends.wait(SECOND);
-    ends.packets(HERE);
-    ends.ends[THERE].request_bulk(ends.now);
+    let mut ends = asking(V6, 3_000, |config| config.bulk_states_per_s = 1_000);
     ends.run(SECOND * 2);
     let states = ends.ends[THERE].states().count();
     assert!((1_900..=2_100).contains(&states), "{states}");
@@ -44,13 +44,7 @@ fn a_bulk_update_keeps_its_rate() {
 /// A peer asks for all states again and again while they are on their way.
 #[test]
 fn nobody_keeps_a_bulk_update_from_its_end_by_asking() {
-    let mut ends = Ends::new(V6, |_, config| config.bulk_states_per_s = 1_000);
-    for id in 0..3_000 {
-        ends.offer(HERE, established(id_of(HERE, id), 1));
-    }
-    ends.wait(SECOND);
-    ends.packets(HERE);
-    ends.ends[THERE].request_bulk(ends.now);
+    let mut ends = asking(V6, 3_000, |config| config.bulk_states_per_s = 1_000);
     for _ in 0..20 {
         ends.ends[HERE].apply(ends.now, Message::UpdateRequest(Request::All));
         ends.run(SECOND / 5);

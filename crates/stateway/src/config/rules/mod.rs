@@ -123,11 +123,15 @@ pub fn in_json(
                     meaning; load the output of iptables-save and ip6tables-save instead";
         return Err(Problems(vec![nft::problem(file, 0, what.to_owned(), None)]));
     }
-    let json = match is_nft {
-        true => NftText { text: &document, file, directory }.to_json()?,
-        false => document,
+    let (json, repeated) = match is_nft {
+        // A listing of a text is taken again until nothing is repeated.
+        true => (NftText { text: &document, file, directory }.to_json()?, None),
+        false => {
+            let repeated = repeated_element(&document);
+            (document, repeated)
+        }
     };
-    let incomplete = repeated_element(&json).map(|twice| {
+    let incomplete = repeated.map(|twice| {
         format!(
             "{twice}, SO OTHER ELEMENTS ARE PROBABLY MISSING: nft lists a set so while the kernel \
              makes room for many new elements; print the ruleset again, and load that"
