@@ -10,8 +10,8 @@
 
 use std::ops::ControlFlow;
 
-use conntrack::Guess;
 use conntrack::syn_proxy::Screening;
+use conntrack::{Guess, Table};
 use flow::Timestamp;
 use netio::Frame;
 
@@ -113,32 +113,31 @@ impl PacketPath {
         self.batch = batch;
     }
 
+    /// The table of the connection of a packet, and the hash by which it is found there.
+    #[inline(always)]
+    fn table_of(&self, packet: &Packet) -> Option<(&Table, u64)> {
+        let hash = packet.flow.as_ref()?.hash?;
+        Some((&self.buckets.get(packet.bucket)?.connections, hash))
+    }
+
     /// Asks for the line of the index by which the connection of a packet is found.
     #[inline]
     pub(crate) fn prefetch_index(&self, packet: &Packet) {
-        let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
-        if let (Some(hash), Some(bucket)) = (hash, self.buckets.get(packet.bucket)) {
-            bucket.connections.prefetch_index(hash, Hardware);
+        if let Some((table, hash)) = self.table_of(packet) {
+            table.prefetch_index(hash, Hardware);
         }
     }
 
     /// Where the connection of a packet most likely lies.
     fn guess(&self, packet: &Packet) -> Guess {
-        let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
-        match (hash, self.buckets.get(packet.bucket)) {
-            (Some(hash), Some(bucket)) => bucket.connections.guess(hash),
-            _ => Guess::NONE,
-        }
+        self.table_of(packet).map_or(Guess::NONE, |(table, hash)| table.guess(hash))
     }
 
     /// Asks for the lines of the connection of a packet, and says where it most likely lies.
     #[inline]
     pub(crate) fn prefetch_entry(&self, packet: &Packet) -> Guess {
-        let hash = packet.flow.as_ref().and_then(|flow| flow.hash);
-        match (hash, self.buckets.get(packet.bucket)) {
-            (Some(hash), Some(bucket)) => bucket.connections.prefetch_entry(hash, Hardware),
-            _ => Guess::NONE,
-        }
+        let asked = self.table_of(packet);
+        asked.map_or(Guess::NONE, |(table, hash)| table.prefetch_entry(hash, Hardware))
     }
 
     /// Puts a packet into the batch, and processes the batch if it is full.
