@@ -343,7 +343,7 @@ impl Kind {
         }
         let found = match value {
             Value::Number(number) => self.number(number.as_u64()),
-            Value::Bool(yes) => Some(u128::from(*yes)),
+            Value::Bool(yes) if !matches!(self, Self::Integer(_)) => Some(u128::from(*yes)),
             Value::String(text) => self.text(text),
             Value::Array(parts) if self.is_bits() => return self.union(parts, path),
             Value::Object(fields) if fields.len() == 1 => match fields.get("|") {
@@ -360,6 +360,10 @@ impl Kind {
                  /etc/iproute2/group of its host has no name",
                 outline(value)
             )),
+            Value::String(text) if self == Self::Time && date(text).is_some() => path.unsupported(
+                "a date in a set of the type `time`, which may be a duration too: load the \
+                 ruleset in nft's own syntax, where `typeof meta time` tells",
+            ),
             _ => path.invalid(format!("{} is no {self}", outline(value))),
         })
     }

@@ -101,6 +101,14 @@ pub(crate) fn load(
     }
 }
 
+/// The type of a value of a packet; `None` if the gateway does not know the expression.
+pub(crate) fn kind_of(expression: &Value) -> Option<Kind> {
+    // A list has expressions of rules that passed without their table. The family matters for names
+    // of addresses alone.
+    let mut reader = ExpressionReader { family: TableFamily::Inet, generators: &mut Vec::new() };
+    load(expression, &mut reader, &Path::root("expr")).ok().map(|(_, kind)| kind)
+}
+
 /// A field of a packet inside a tunnel, as `docs/nft.md` lists it.
 const INSIDE: &str = "TUNNEL HEADER FIELD";
 

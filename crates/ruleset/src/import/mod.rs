@@ -22,6 +22,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
+pub(crate) use self::expression::kind_of;
 pub use self::refusals::reason_for_refusal;
 
 use self::document::{Object, Opened, Sorted};

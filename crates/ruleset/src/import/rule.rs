@@ -16,6 +16,7 @@ use crate::listing::expression_text;
 use crate::model::{
     BoundId, Counter, CounterId, Data, Item, Limit, LimitId, Load, LogId, NatId, NatKind, Operand,
     Parts, Quota, QuotaId, Reject, Set, SetId, SynProxyId, Target, TypedKey, Update, UpdateOp,
+    plain,
 };
 use crate::problem::{Fault, Parsed, Path};
 
@@ -224,6 +225,15 @@ impl Reader<'_, '_> {
             "==" | "!=" if matches!(load.field, Field::Route(_)) && presence(right).is_some() => {
                 let negated = presence(right) == Some(operator == "==");
                 return Ok(Item::Within { load, interval: Interval::one(0), negated });
+            }
+            // nft has a number for an option of TCP without a name, and bits of it where the question
+            // is whether it is there.
+            "==" | "!="
+                if let (Field::Header(bits), Some(there)) = (load.field, right.as_bool()) =>
+            {
+                let load = plain((Field::Has(bits.layer), Kind::Boolean)).0;
+                let interval = Interval::one(there.into());
+                return Ok(Item::Within { load, interval, negated: operator == "!=" });
             }
             // A list of bits: `in` matches if one is set, `!` matches if none is.
             "in" | "!" if kind.is_bits() => {

@@ -24,7 +24,15 @@ pub(crate) const CATCH_ALL: &str = "the element `*` of a set";
 /// The declaration of a named set, without its elements.
 pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parsed<Set> {
     let path = Path::root("type");
-    let key = kinds(object.fields.get("type"), &path)?;
+    let mut key = kinds(object.fields.get("type"), &path)?;
+    // nft calls dates and durations `time`. The declaration in its own syntax tells them apart.
+    if let Some(declared) = object.fields.get("typeof").and_then(|of| of.get(0)?.as_str()) {
+        for (kind, part) in key.iter_mut().zip(declared.split(" . ")) {
+            if *kind == Kind::Time && part == "meta time" {
+                *kind = Kind::Date;
+            }
+        }
+    }
     let data = match object.fields.get("map") {
         None => Data::None,
         Some(Value::String(name)) if name == "verdict" => Data::Verdicts,

@@ -2,11 +2,13 @@
 
 use serde_json::{Map, Value};
 
-use crate::kind::{ObjectKind, only};
+use crate::import::kind_of;
+use crate::kind::{Kind, ObjectKind, only};
+use crate::names;
 
-/// The notation of constants, which depends on the expression that they are compared with.
+/// The notation of constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
+enum Notation {
     /// Unchanged.
     Plain,
     /// Numbers as marks: hexadecimal, eight digits.
@@ -15,84 +17,139 @@ pub(super) enum Style {
     Hex,
     /// Texts in quotes.
     Quoted,
-    /// Numbers as times.
+    /// Numbers as times, texts, which are dates, in quotes.
     Seconds,
     /// Truth values as `exists` and `missing`.
     Presence,
 }
 
+/// How constants are written, which depends on the value that they are compared with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    notation: Notation,
+    kind: Option<Kind>,
+}
+
+/// The style of each part of a concatenation; one style for all else.
+pub(super) type Styles = [Style];
+
+/// Constants as they are.
+pub(super) const PLAIN: &Styles = &[Style::new(Notation::Plain, None)];
+/// Texts in quotes.
+pub(super) const QUOTED: &Styles = &[Style::new(Notation::Quoted, None)];
+
 impl Style {
-    /// The notation of constants beside an expression.
-    pub fn beside(expression: &Value) -> Self {
-        let Some((name, inside)) = only(expression) else { return Self::Plain };
-        let key = inside.get("key").and_then(Value::as_str).unwrap_or_default();
-        match (name, key) {
-            ("meta" | "ct", "mark") => Self::Mark,
-            ("meta", "iif" | "oif" | "iifname" | "oifname" | "ibrname" | "obrname")
-            | ("meta", "iifkind" | "oifkind" | "time" | "hour" | "day")
-            | ("ct", "helper")
-            | ("osf", _) => Self::Quoted,
-            ("ct", "expiration") => Self::Seconds,
-            ("payload", _) if inside.get("base").is_some() => Self::Hex,
-            ("&" | "|" | "^" | "<<" | ">>", _) => inside.get(0).map_or(Self::Plain, Self::beside),
-            _ => Self::Presence,
+    const fn new(notation: Notation, kind: Option<Kind>) -> Self {
+        Self { notation, kind }
+    }
+
+    fn of_kind(kind: Kind) -> Self {
+        let notation = match kind {
+            Kind::Mark => Notation::Mark,
+            Kind::Interface | Kind::Helper | Kind::Object(_) => Notation::Quoted,
+            Kind::Date | Kind::Hour | Kind::Day => Notation::Quoted,
+            Kind::Time => Notation::Seconds,
+            _ => Notation::Presence,
+        };
+        Self::new(notation, Some(kind))
+    }
+
+    /// The styles of constants beside an expression.
+    pub fn beside(expression: &Value) -> Vec<Self> {
+        match only(expression) {
+            Some(("concat", Value::Array(parts))) => parts.iter().map(Self::of_one).collect(),
+            _ => vec![Self::of_one(expression)],
         }
     }
 
-    /// The notation of constants of a declared type.
-    pub fn of_type(name: &str) -> Self {
+    /// The style beside a value that is no concatenation.
+    fn of_one(expression: &Value) -> Self {
+        let Some((name, inside)) = only(expression) else { return PLAIN[0] };
         match name {
-            "mark" => Self::Mark,
-            "ifname" => Self::Quoted,
-            name if ObjectKind::named(name).is_some() => Self::Quoted,
-            _ => Self::Plain,
+            "payload" if inside.get("base").is_some() => Self::new(Notation::Hex, None),
+            "&" | "|" | "^" | "<<" | ">>" => inside.get(0).map_or(PLAIN[0], Self::of_one),
+            _ => match kind_of(expression) {
+                Some(kind) => Self::of_kind(kind),
+                // The gateway does not know the expression, but nft has such texts in quotes.
+                None if matches!(name, "osf" | "meta") => QUOTED[0],
+                None => Self::new(Notation::Presence, None),
+            },
         }
+    }
+
+    /// The styles of constants of declared types.
+    pub fn of_types(names: &[String]) -> Vec<Self> {
+        let kind = |name: &String| match ObjectKind::named(name) {
+            Some(object) => Some(Kind::Object(object)),
+            None => Kind::of_type(name),
+        };
+        names.iter().map(|name| kind(name).map_or(PLAIN[0], Self::of_kind)).collect()
     }
 
     fn number(self, number: &Value) -> String {
-        match (self, number.as_u64()) {
-            (Self::Mark, Some(number)) => format!("{number:#010x}"),
-            (Self::Hex, Some(number)) => format!("{number:#x}"),
-            (Self::Seconds, Some(seconds)) => time(seconds),
+        match (self.notation, number.as_u64()) {
+            (Notation::Mark, Some(number)) => format!("{number:#010x}"),
+            (Notation::Hex, Some(number)) => format!("{number:#x}"),
+            (Notation::Seconds, Some(seconds)) => time(seconds),
             _ => number.to_string(),
         }
     }
 
     fn text(self, text: &str) -> String {
+        // nft 1.0.6 adds this to some numbers.
+        let text = text.strip_suffix(" [invalid type]").unwrap_or(text);
         // Neither names of sets nor `*`, which stands for all other keys, have quotes.
         let is_name = text.starts_with('@') || text == "*";
         // nft prints the number of an interface that is gone.
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-        let is_quoted = self == Self::Quoted && !is_name && !is_number;
+        let has_quotes = matches!(self.notation, Notation::Quoted | Notation::Seconds);
+        let is_quoted = has_quotes && !is_name && !is_number;
         if is_quoted { quoted(text) } else { text.to_owned() }
+    }
+
+    /// An end of a range. Names have hyphens in them, so nft reads no name there.
+    fn end(self, end: &Value) -> String {
+        let names = self.kind.map_or(&[][..], Kind::names);
+        match end.as_str().and_then(|name| names::number(names, name)) {
+            Some(number) => number.to_string(),
+            None => written(end, &[self]),
+        }
     }
 }
 
 /// An expression or constant.
-pub(super) fn written(value: &Value, style: Style) -> String {
+pub(super) fn written(value: &Value, styles: &Styles) -> String {
+    let style = styles.first().copied().unwrap_or(PLAIN[0]);
     match value {
         Value::Null => String::new(),
-        Value::Bool(yes) if style == Style::Presence => {
+        Value::Bool(yes) if style.notation != Notation::Plain => {
             if *yes { "exists" } else { "missing" }.to_owned()
         }
         Value::Bool(yes) => u8::from(*yes).to_string(),
         Value::Number(_) => style.number(value),
         Value::String(text) => style.text(text),
         // A list of bits, of which any may match.
-        Value::Array(parts) => list(parts, style, ","),
+        Value::Array(parts) => list(parts, styles, ","),
         Value::Object(fields) => match only(value) {
-            Some((name, inside)) => form(name, inside, style),
+            Some((name, inside)) => form(name, inside, styles),
             None => fields.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(" "),
         },
     }
 }
 
-fn list(parts: &[Value], style: Style, between: &str) -> String {
-    let parts: Vec<String> = parts.iter().map(|part| written(part, style)).collect();
+fn list(parts: &[Value], styles: &Styles, between: &str) -> String {
+    let parts: Vec<String> = parts.iter().map(|part| written(part, styles)).collect();
     parts.join(between)
 }
 
-fn form(name: &str, inside: &Value, style: Style) -> String {
+fn concatenated(parts: &[Value], styles: &Styles) -> String {
+    let style = |at| styles.get(at..=at).unwrap_or(PLAIN);
+    let parts: Vec<String> =
+        parts.iter().enumerate().map(|(at, part)| written(part, style(at))).collect();
+    parts.join(" . ")
+}
+
+fn form(name: &str, inside: &Value, styles: &Styles) -> String {
     let text = |key: &str| inside.get(key).and_then(Value::as_str).unwrap_or_default();
     match (name, inside) {
         ("payload", _) => payload(inside),
@@ -106,6 +163,10 @@ fn form(name: &str, inside: &Value, style: Style) -> String {
             let words = ["ct", text("dir"), text("key")];
             words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
         }
+        ("tcp option", _) if inside.get("base").is_some() => {
+            let [kind, offset, bits] = ["base", "offset", "len"].map(|key| number(inside.get(key)));
+            format!("tcp option @{kind},{offset},{bits}")
+        }
         ("tcp option" | "ip option" | "sctp chunk" | "dccp option", _) => {
             words(name, &[text("name"), text("field")])
         }
@@ -113,8 +174,8 @@ fn form(name: &str, inside: &Value, style: Style) -> String {
         ("exthdr", _) => format!("{} {}", text("name"), text("field")),
         ("fib", _) => {
             let flags = match inside.get("flags") {
-                Some(Value::Array(flags)) => list(flags, Style::Plain, " . "),
-                Some(flag) => written(flag, Style::Plain),
+                Some(Value::Array(flags)) => list(flags, PLAIN, " . "),
+                Some(flag) => written(flag, PLAIN),
                 None => String::new(),
             };
             words("fib", &[&flags, text("result")])
@@ -123,25 +184,28 @@ fn form(name: &str, inside: &Value, style: Style) -> String {
         ("osf", _) => words(name, &[text("ttl"), text("key")]),
         ("ipsec", _) => words(name, &[text("dir"), text("family"), text("key")]),
         ("numgen" | "jhash" | "symhash", _) => generated(name, inside),
-        ("concat", Value::Array(parts)) => list(parts, style, " . "),
+        ("concat", Value::Array(parts)) => concatenated(parts, styles),
         ("set", Value::Array(elements)) => {
             let elements: Vec<String> =
-                elements.iter().map(|element| self::element(element, style, style)).collect();
+                elements.iter().map(|element| self::element(element, styles, styles)).collect();
             format!("{{ {} }}", elements.join(", "))
         }
-        ("set", one) => format!("{{ {} }}", written(one, style)),
-        ("map", Value::Object(map)) => mapped(map, style),
+        ("set", one) => format!("{{ {} }}", written(one, styles)),
+        ("map", Value::Object(map)) => mapped(map, styles),
         ("prefix", _) => {
-            let address = inside.get("addr").map(|address| written(address, style));
+            let address = inside.get("addr").map(|address| written(address, styles));
             format!("{}/{}", address.unwrap_or_default(), number(inside.get("len")))
         }
-        ("range", Value::Array(ends)) => list(ends, style, "-"),
-        ("elem", Value::Object(element)) => timed(element, style, None),
-        ("&" | "|" | "^" | "<<" | ">>", Value::Array(parts)) => combined(name, parts, style),
+        ("range", Value::Array(ends)) => {
+            let style = styles.first().copied().unwrap_or(PLAIN[0]);
+            ends.iter().map(|end| style.end(end)).collect::<Vec<_>>().join("-")
+        }
+        ("elem", Value::Object(element)) => timed(element, styles, None),
+        ("&" | "|" | "^" | "<<" | ">>", Value::Array(parts)) => combined(name, parts, styles),
         ("accept" | "drop" | "continue" | "return", Value::Null) => name.to_owned(),
         ("jump" | "goto", _) => format!("{name} {}", text("target")),
         (name, Value::Null) => name.to_owned(),
-        (name, inside) => format!("{name} {}", written(inside, Style::Plain)),
+        (name, inside) => format!("{name} {}", written(inside, PLAIN)),
     }
 }
 
@@ -166,38 +230,38 @@ fn payload(inside: &Value) -> String {
 
 fn generated(name: &str, inside: &Value) -> String {
     let mut words = vec![name.to_owned()];
-    words.extend(inside.get("mode").map(|mode| written(mode, Style::Plain)));
-    words.extend(inside.get("expr").map(|hashed| written(hashed, Style::Plain)));
+    words.extend(inside.get("mode").map(|mode| written(mode, PLAIN)));
+    words.extend(inside.get("expr").map(|hashed| written(hashed, PLAIN)));
     words.push(format!("mod {}", number(inside.get("mod"))));
     for key in ["seed", "offset"] {
         let given = inside.get(key).filter(|value| value.as_u64() != Some(0));
-        words.extend(given.map(|value| format!("{key} {}", written(value, Style::Plain))));
+        words.extend(given.map(|value| format!("{key} {}", written(value, PLAIN))));
     }
     words.join(" ")
 }
 
-fn mapped(map: &Map<String, Value>, style: Style) -> String {
+fn mapped(map: &Map<String, Value>, styles: &Styles) -> String {
     let key = map.get("key").unwrap_or(&Value::Null);
     let data = match map.get("data").and_then(|data| data.get("set")) {
         Some(Value::Array(elements)) => {
             let beside = Style::beside(key);
             let elements: Vec<String> =
-                elements.iter().map(|pair| element(pair, beside, style)).collect();
+                elements.iter().map(|pair| element(pair, &beside, styles)).collect();
             format!("{{ {} }}", elements.join(", "))
         }
-        _ => written(map.get("data").unwrap_or(&Value::Null), Style::Plain),
+        _ => written(map.get("data").unwrap_or(&Value::Null), PLAIN),
     };
-    format!("{} map {data}", written(key, Style::Plain))
+    format!("{} map {data}", written(key, PLAIN))
 }
 
 /// A verdict map of a rule.
 pub(super) fn verdict_map(key: &Value, data: &Value) -> String {
-    let style = Style::beside(key);
-    format!("{} vmap {}", written(key, Style::Plain), written(data, style))
+    let styles = Style::beside(key);
+    format!("{} vmap {}", written(key, PLAIN), written(data, &styles))
 }
 
 /// An element of a set, or a pair of a map, which is a list of two.
-pub(super) fn element(value: &Value, key: Style, datum: Style) -> String {
+pub(super) fn element(value: &Value, key: &Styles, datum: &Styles) -> String {
     match value.as_array().map(Vec::as_slice) {
         Some([left, right]) => {
             format!("{} : {}", written(left, key), written(right, datum))
@@ -214,10 +278,10 @@ pub(super) fn element(value: &Value, key: Style, datum: Style) -> String {
 /// A key with the properties of its element; `statements` are those that are added with it.
 pub(super) fn timed(
     element: &Map<String, Value>,
-    style: Style,
+    styles: &Styles,
     statements: Option<&Value>,
 ) -> String {
-    let mut text = written(element.get("val").unwrap_or(&Value::Null), style);
+    let mut text = written(element.get("val").unwrap_or(&Value::Null), styles);
     let measured = |name: &str| element.get(name).filter(|value| value.is_object());
     for name in ["counter", "limit", "quota", "ct count"] {
         if let Some(inside) = measured(name) {
@@ -242,25 +306,26 @@ pub(super) fn timed(
     }
 }
 
-fn combined(operator: &str, parts: &[Value], style: Style) -> String {
+fn combined(operator: &str, parts: &[Value], styles: &Styles) -> String {
     let Some((first, constants)) = parts.split_first() else { return String::new() };
-    let style = match Style::beside(first) {
-        Style::Plain | Style::Presence => style,
-        of_value => of_value,
+    let beside = [Style::of_one(first)];
+    let styles = match beside[0].notation {
+        Notation::Plain | Notation::Presence => styles,
+        _ => &beside,
     };
     let nested = |value: &Value| only(value).and_then(|(name, _)| precedence(name));
     let own = precedence(operator).unwrap_or(0);
     let first = match nested(first) {
-        Some(inner) if inner < own => format!("({})", written(first, style)),
-        _ => written(first, style),
+        Some(inner) if inner < own => format!("({})", written(first, styles)),
+        _ => written(first, styles),
     };
     constants.iter().fold(first, |text, constant| {
         let constant = match constant {
-            Value::Array(bits) => format!("({})", list(bits, style, " | ")),
+            Value::Array(bits) => format!("({})", list(bits, styles, " | ")),
             other if nested(other).is_some_and(|inner| inner <= own) => {
-                format!("({})", written(other, style))
+                format!("({})", written(other, styles))
             }
-            other => written(other, style),
+            other => written(other, styles),
         };
         format!("{text} {operator} {constant}")
     })
@@ -279,26 +344,33 @@ fn precedence(operator: &str) -> Option<u8> {
 
 /// A comparison.
 pub(super) fn comparison(left: &Value, operator: &str, right: &Value) -> String {
-    let style = Style::beside(left);
+    if let (Some(("tcp option", option)), Value::Bool(there)) = (only(left), right)
+        && let Some(kind) = option.get("base")
+    {
+        // nft reads the number of an option in this question alone.
+        let negated = if operator == "!=" { "!= " } else { "" };
+        return format!("tcp option {kind} {negated}{}", if *there { "exists" } else { "missing" });
+    }
+    let styles = &Style::beside(left)[..];
     let masked = only(left).and_then(|(name, parts)| (name == "&").then_some(parts.as_array()?));
     if let (Some([value, Value::Array(mask)]), "==" | "!=") = (masked.map(Vec::as_slice), operator)
     {
         // `tcp flags syn / fin,syn`.
         let unequal = if operator == "!=" { "!= " } else { "" };
-        let (bits, mask) = (written(right, style), list(mask, style, ","));
-        return format!("{} {unequal}{bits} / {mask}", written(value, Style::Plain));
+        let (bits, mask) = (written(right, styles), list(mask, styles, ","));
+        return format!("{} {unequal}{bits} / {mask}", written(value, PLAIN));
     }
     let is_flags = |value: &Value| value.get("field").and_then(Value::as_str) == Some("flags");
     let flags = only(left).is_some_and(|(name, inside)| name == "payload" && is_flags(inside));
     match (operator, right) {
         ("==", Value::Number(bits)) if flags => {
-            format!("{} == {:#x}", written(left, Style::Plain), bits.as_u64().unwrap_or(0))
+            format!("{} == {:#x}", written(left, PLAIN), bits.as_u64().unwrap_or(0))
         }
         ("==", _) if masked.is_some() => {
-            format!("{} == {}", written(left, style), written(right, style))
+            format!("{} == {}", written(left, styles), written(right, styles))
         }
-        ("==" | "in", _) => format!("{} {}", written(left, style), written(right, style)),
-        (other, _) => format!("{} {other} {}", written(left, style), written(right, style)),
+        ("==" | "in", _) => format!("{} {}", written(left, styles), written(right, styles)),
+        (other, _) => format!("{} {other} {}", written(left, styles), written(right, styles)),
     }
 }
 

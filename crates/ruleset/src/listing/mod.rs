@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use self::expression::{Style, element, quoted, time};
+use self::expression::{PLAIN, Style, element, quoted, time};
 pub(crate) use self::value::json_of;
 use self::value::shown;
 use crate::hook::TableFamily;
@@ -36,12 +36,12 @@ pub fn rule_text(rule: &Value) -> String {
 
 /// The text of an element. Names and texts of the document are escaped.
 pub fn element_text(value: &Value) -> String {
-    element(&shown(value), Style::Plain, Style::Plain)
+    element(&shown(value), PLAIN, PLAIN)
 }
 
 /// The text of an expression. Names and texts of the document are escaped.
 pub(crate) fn expression_text(expression: &Value) -> String {
-    expression::written(&shown(expression), Style::Plain)
+    expression::written(&shown(expression), PLAIN)
 }
 
 fn text_of_rule(rule: &Value) -> String {
@@ -289,7 +289,13 @@ fn set(out: &mut String, set: &Value, kind: &str) {
             let data = of_data.map_or(data_text, |data| format!(" : {ranges}{data}"));
             line(out, 2, &format!("typeof {key}{data}"));
         }
-        _ => line(out, 2, &format!("type {}{data_text}", types.join(" . "))),
+        _ => match types.as_slice() {
+            // nft has no name for these types.
+            [one] if matches!(one.as_str(), "hour" | "day") => {
+                line(out, 2, &format!("typeof meta {one}{data_text}"));
+            }
+            types => line(out, 2, &format!("type {}{data_text}", types.join(" . "))),
+        },
     }
     if let Some(size) = set.get("size").and_then(Value::as_u64) {
         line(out, 2, &format!("size {size}"));
@@ -326,18 +332,18 @@ fn set(out: &mut String, set: &Value, kind: &str) {
         }
         None => return,
     };
-    let style = |names: &str| Style::of_type(names);
-    let key_style = if types.len() == 1 { style(&types[0]) } else { Style::Plain };
-    let datum_style = data.as_deref().map_or(Style::Plain, style);
+    let keys = Style::of_types(&types);
+    let data = data.map(|data| data.split(" . ").map(str::to_owned).collect::<Vec<_>>());
+    let data = Style::of_types(&data.unwrap_or_default());
     let is_map = kind == "map";
     let texts: Vec<String> = elements
         .iter()
         .map(|value| match (is_map, value.as_array().map(Vec::as_slice)) {
             (true, Some([left, right])) => {
                 let pair = [left.clone(), right.clone()];
-                element(&Value::Array(pair.to_vec()), key_style, datum_style)
+                element(&Value::Array(pair.to_vec()), &keys, &data)
             }
-            _ => element(value, key_style, key_style),
+            _ => element(value, &keys, &keys),
         })
         .collect();
     if texts.is_empty() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::expression::{self, Style, quoted, time, verdict_map};
+use super::expression::{self, PLAIN, QUOTED, Style, quoted, time, verdict_map};
 use crate::kind::only;
 
 /// A statement of a rule.
@@ -22,9 +22,9 @@ pub(super) fn written(statement: &Value) -> String {
         }
         "counter" | "limit" | "quota" => measure(name, inside),
         "mangle" => {
-            let style = Style::beside(part("key"));
-            let key = expression::written(part("key"), Style::Plain);
-            format!("{key} set {}", expression::written(part("value"), style))
+            let styles = Style::beside(part("key"));
+            let key = expression::written(part("key"), PLAIN);
+            format!("{key} set {}", expression::written(part("value"), &styles))
         }
         "vmap" => verdict_map(part("key"), part("data")),
         "set" | "map" => update(inside),
@@ -61,9 +61,7 @@ pub(super) fn written(statement: &Value) -> String {
             } else {
                 format!(" flags {}", super::names(flags))
             };
-            let to = inside
-                .get("num")
-                .map(|to| format!(" to {}", expression::written(to, Style::Plain)));
+            let to = inside.get("num").map(|to| format!(" to {}", expression::written(to, PLAIN)));
             format!("queue{flags}{}", to.unwrap_or_default())
         }
         "flow" => format!("flow add {}", part("flowtable").as_str().unwrap_or_default()),
@@ -100,16 +98,18 @@ pub(super) fn measure(name: &str, inside: &Value) -> String {
 
 fn named_by_map(inside: &Value) -> String {
     let map = inside.get("map").unwrap_or(&Value::Null);
-    let key = expression::written(map.get("key").unwrap_or(&Value::Null), Style::Plain);
+    let key = map.get("key").unwrap_or(&Value::Null);
+    let styles = Style::beside(key);
+    let key = expression::written(key, PLAIN);
     let data = map.get("data").unwrap_or(&Value::Null);
     if data.is_string() {
-        return format!("{key} map {}", expression::written(data, Style::Plain));
+        return format!("{key} map {}", expression::written(data, PLAIN));
     }
     let elements = data.get("set").and_then(Value::as_array);
     let elements: Vec<String> = elements
         .into_iter()
         .flatten()
-        .map(|pair| expression::element(pair, Style::Plain, Style::Quoted))
+        .map(|pair| expression::element(pair, &styles, QUOTED))
         .collect();
     format!("{key} map {{ {} }}", elements.join(", "))
 }
@@ -160,8 +160,7 @@ fn update(inside: &Value) -> String {
     let text = |key: &str| inside.get(key).and_then(Value::as_str).unwrap_or_default();
     let set = if text("set").is_empty() { text("map") } else { text("set") };
     let element = added(inside.get("elem").unwrap_or(&Value::Null), inside.get("stmt"));
-    let datum =
-        inside.get("data").map(|data| format!(" : {}", expression::written(data, Style::Plain)));
+    let datum = inside.get("data").map(|data| format!(" : {}", expression::written(data, PLAIN)));
     format!("{} {set} {{ {element}{} }}", text("op"), datum.unwrap_or_default())
 }
 
@@ -174,7 +173,7 @@ fn added(element: &Value, statements: Option<&Value>) -> String {
             &plain
         }
     };
-    expression::timed(fields, Style::Plain, statements)
+    expression::timed(fields, PLAIN, statements)
 }
 
 fn log(inside: &Value) -> String {
@@ -207,7 +206,7 @@ fn log(inside: &Value) -> String {
 
 fn reject(inside: &Value) -> String {
     let text = |key: &str| inside.get(key).and_then(Value::as_str);
-    let code = inside.get("expr").map(|code| expression::written(code, Style::Plain));
+    let code = inside.get("expr").map(|code| expression::written(code, PLAIN));
     match (text("type"), code.as_deref()) {
         (None, _) | (Some("icmpx"), Some("port-unreachable")) => "reject".to_owned(),
         (Some("tcp reset"), _) => "reject with tcp reset".to_owned(),
@@ -219,8 +218,15 @@ fn reject(inside: &Value) -> String {
 fn translation(name: &str, inside: &Value) -> String {
     let mut text = name.to_owned();
     let family = inside.get("family").and_then(Value::as_str);
-    let address = inside.get("addr").map(|address| expression::written(address, Style::Plain));
-    let port = inside.get("port").map(|port| expression::written(port, Style::Plain));
+    let is_six = family == Some("ip6");
+    let address = inside.get("addr").map(|address| match only(address) {
+        // Behind a port each end of IPv6 has brackets of its own.
+        Some(("range", Value::Array(ends))) if is_six && inside.get("port").is_some() => {
+            ends.iter().map(|end| expression::written(end, PLAIN)).collect::<Vec<_>>().join("]-[")
+        }
+        _ => expression::written(address, PLAIN),
+    });
+    let port = inside.get("port").map(|port| expression::written(port, PLAIN));
     text.extend(family.map(|family| format!(" {family}")));
     if inside.get("type_flags").is_some_and(|flags| super::mentions(flags, "prefix")) {
         text.push_str(" prefix");

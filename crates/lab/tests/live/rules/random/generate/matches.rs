@@ -249,6 +249,8 @@ fn inside_transport(random: &mut Random) -> String {
             "tcp option sack right 9",
             "tcp option sack1 left 5",
             "tcp option @254,16,8 0",
+            "tcp option 254 exists",
+            "tcp option 254 missing",
             "tcp option nop exists",
         ])
         .into()
