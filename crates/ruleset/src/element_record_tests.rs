@@ -27,6 +27,7 @@ fn set(key: &[Kind], size: u32, parts: &[Part]) -> Set {
         timeout: Some(Duration::from_secs(60)),
         size,
         parts: parts.to_vec(),
+        declares_parts: true,
         elements: crate::elements::Elements::new(key, &Data::None),
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Elements {
     expires: BTreeMap<u32, Duration>,
     /// Initial packets and bytes, up to the last element that has any.
     counted: Vec<(u64, u64)>,
+    /// The numbers of the elements with statements of their own, in order.
+    with_parts: Vec<u32>,
     /// The operator's comments, by number.
     comments: BTreeMap<u32, String>,
     /// The number of the element `*`.
@@ -39,6 +41,8 @@ pub(crate) struct NewElement {
     pub expires: Option<Duration>,
     /// Initial packets and bytes.
     pub counted: (u64, u64),
+    /// True if it has a statement of its own.
+    pub has_parts: bool,
     /// The operator's comment.
     pub comment: Option<String>,
     /// True for the element `*`, which holds each key that no other element holds. Its key is all
@@ -62,8 +66,8 @@ impl Elements {
             Data::Verdicts => Held::Verdicts(Vec::new()),
         };
         let (expires, comments) = (BTreeMap::new(), BTreeMap::new());
-        let (keys, counted) = (Rows::new(key), Vec::new());
-        Self { count: 0, keys, data, expires, counted, comments, catch_all: None }
+        let (keys, counted, with_parts) = (Rows::new(key), Vec::new(), Vec::new());
+        Self { count: 0, keys, data, expires, counted, with_parts, comments, catch_all: None }
     }
 
     /// Reserves memory for `count` more elements.
@@ -78,7 +82,7 @@ impl Elements {
 
     /// Adds an element. Its key and datum have the types of the set.
     pub fn push(&mut self, element: &NewElement) {
-        let NewElement { key, datum, expires, counted, comment, catch_all } = element;
+        let NewElement { key, datum, expires, counted, has_parts, comment, catch_all } = element;
         let number = self.count;
         self.count += 1;
         self.keys.push(key);
@@ -92,6 +96,9 @@ impl Elements {
         }
         if let Some(comment) = comment {
             self.comments.insert(number as u32, comment.clone());
+        }
+        if *has_parts {
+            self.with_parts.push(number as u32);
         }
         if *catch_all {
             self.catch_all = Some(number as u32);
@@ -180,6 +187,11 @@ impl<'e> Element<'e> {
     /// The operator's comment.
     pub fn comment(self) -> Option<&'e str> {
         self.of.comments.get(&(self.number as u32)).map(String::as_str)
+    }
+
+    /// True if it has a statement of its own.
+    pub fn has_parts(self) -> bool {
+        self.of.with_parts.binary_search(&(self.number as u32)).is_ok()
     }
 
     /// Initial packets and bytes.

@@ -91,10 +91,11 @@ fn add_set(digest: &mut Digest, set: &Set) {
         timeout,
         size,
         parts,
+        declares_parts,
         elements,
     } = set;
     digest.add(format_args!("{:?}", (family, table, name, key, data, dynamic, timeout)));
-    digest.add(format_args!("{:?}", (size, parts)));
+    digest.add(format_args!("{:?}", (size, parts, declares_parts)));
     // A sum has no order.
     let lasting = elements.iter().filter(|element| element.expires().is_none());
     let (count, sum) = lasting.fold((0_u64, 0_u128), |(count, sum), element| {

@@ -60,6 +60,7 @@ fn elements_that_rules_fill_are_listed_with_their_limits() {
         timeout: None,
         expires: None,
         counted: None,
+        is_bare: false,
         comment: None,
     };
     let live = Live { elements: vec![element], ..Live::default() };

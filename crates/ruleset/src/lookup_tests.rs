@@ -8,7 +8,15 @@ use crate::hook::TableFamily;
 use crate::model::Data;
 
 fn element(key: Vec<Interval>, expires: Option<Duration>) -> NewElement {
-    NewElement { key, datum: None, expires, counted: (0, 0), comment: None, catch_all: false }
+    NewElement {
+        key,
+        datum: None,
+        expires,
+        counted: (0, 0),
+        has_parts: false,
+        comment: None,
+        catch_all: false,
+    }
 }
 
 fn set(key: Vec<Kind>, elements: Vec<Vec<Interval>>) -> Set {
@@ -25,6 +33,7 @@ fn set(key: Vec<Kind>, elements: Vec<Vec<Interval>>) -> Set {
         timeout: None,
         size: 1,
         parts: Vec::new(),
+        declares_parts: false,
         elements: held,
     }
 }

@@ -407,8 +407,11 @@ pub struct Set {
     pub timeout: Option<Duration>,
     /// The largest number of elements, if packets may add any.
     pub size: u32,
-    /// The statements that each element holds.
+    /// The statements that elements hold.
     pub(crate) parts: Vec<Part>,
+    /// True if its declaration names them, so that all elements have them. Otherwise rules give them
+    /// to the elements that they add.
+    pub(crate) declares_parts: bool,
     pub(crate) elements: Elements,
 }
 

@@ -21,6 +21,7 @@ fn set(size: u32, parts: Vec<Part>) -> Set {
         timeout: None,
         size,
         parts,
+        declares_parts: true,
         elements: crate::elements::Elements::new(&[Kind::Ipv4], &Data::None),
     }
 }

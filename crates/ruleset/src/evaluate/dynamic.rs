@@ -68,6 +68,9 @@ struct Entry {
     hash: u64,
     life: Life,
     live: bool,
+    /// It has none of the statements that rules give to the elements that they add, so it lets each
+    /// rule go on.
+    bare: bool,
     note: Note,
 }
 
@@ -138,7 +141,7 @@ impl Shard {
         let tally = self.tallies.get(number as usize);
         entry.live
             && entry.life.deadline > now
-            && tally.is_none_or(|connections| connections.count() > 0)
+            && (entry.bare || tally.is_none_or(|connections| connections.count() > 0))
     }
 
     /// Adds an element. An element that is there already and has not expired stays as it is.
@@ -164,7 +167,7 @@ impl Shard {
         if !take_room() {
             return Added::Full;
         }
-        let entry = Entry { hash, life, live: true, note: Note::default() };
+        let entry = Entry { hash, life, live: true, bare: false, note: Note::default() };
         let number = if let Some(number) = self.free.pop() {
             let begin = number as usize * self.stride;
             self.keys[begin..begin + self.stride].copy_from_slice(words);
@@ -281,6 +284,7 @@ impl Shard {
     fn reset(&mut self, number: u32, kinds: &Kinds) {
         self.forget_connections(number);
         self.comments.remove(&number);
+        self.entries[number as usize].bare = false;
         self.states_mut(number, kinds).0.fill(PartState::default());
     }
 
@@ -289,6 +293,16 @@ impl Shard {
         if let Some(tally) = self.tallies.get_mut(number as usize).filter(|it| it.count() > 0) {
             *tally = Tally::default();
         }
+    }
+
+    /// Says whether an element has none of the statements of its set.
+    pub fn set_bare(&mut self, number: u32, bare: bool) {
+        self.entries[number as usize].bare = bare;
+    }
+
+    /// True if an element has none of the statements of its set.
+    pub fn is_bare(&self, number: u32) -> bool {
+        self.entries[number as usize].bare
     }
 
     /// Gives an element a comment.
@@ -328,14 +342,20 @@ impl Shard {
         freed
     }
 
-    /// The state of an element's statements.
+    /// The state of an element's statements; none of an element that is bare.
     pub fn states(&self, number: u32, kinds: &Kinds) -> (&[PartState], Option<&Tally>) {
+        if self.is_bare(number) {
+            return (&[], None);
+        }
         let begin = number as usize * kinds.len();
         (&self.parts[begin..begin + kinds.len()], self.tallies.get(number as usize))
     }
 
     /// The state of an element's statements, to change it.
     pub fn states_mut(&mut self, number: u32, kinds: &Kinds) -> (&mut [PartState], Option<&Tally>) {
+        if self.is_bare(number) {
+            return (&mut [], None);
+        }
         let begin = number as usize * kinds.len();
         (&mut self.parts[begin..begin + kinds.len()], self.tallies.get(number as usize))
     }

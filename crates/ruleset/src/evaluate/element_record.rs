@@ -246,7 +246,8 @@ impl ElementRecord {
 
     /// The element for a set with these types and statements; `None` if it has others.
     pub(super) fn restore(&self, set: &Set, kinds: &Kinds, now: Timestamp) -> Option<Restored<'_>> {
-        if self.statements.len() != kinds.len() {
+        // An element that is bare has none.
+        if self.statements.len() != kinds.len() && !self.statements.is_empty() {
             return None;
         }
         let key = self.key_of(set)?;

@@ -58,6 +58,8 @@ pub(super) struct NamedElement {
     pub timeout: Option<u64>,
     /// The time that is left of its timeout.
     pub left: Option<Duration>,
+    /// True if it has none of the statements that rules give to the elements that they add.
+    pub is_bare: bool,
     pub comment: Option<String>,
 }
 
@@ -65,6 +67,8 @@ pub(super) struct NamedElement {
 pub(super) struct ListedElement<'t> {
     /// Packets and bytes of its counter.
     pub counted: Option<(u64, u64)>,
+    /// True if it has none of the statements of its set.
+    pub is_bare: bool,
     pub comment: Option<&'t str>,
 }
 
@@ -106,6 +110,8 @@ impl SharedSet {
             if let Some(comment) = element.comment() {
                 shard.comment_on(number, comment);
             }
+            let gets_parts = set.declares_parts || element.has_parts();
+            shard.set_bare(number, !made.kinds.is_empty() && !gets_parts);
             let (packets, bytes) = element.counted();
             let (states, _) = shard.states_mut(number, &made.kinds);
             for (state, (part, _)) in states.iter_mut().zip(&made.kinds) {
@@ -227,7 +233,8 @@ impl SharedSet {
         let shard = self.read(hash);
         let Some(number) = shard.find(hash, key, now) else { return false };
         if !uses {
-            return would_go_on(shard.states(number, kinds), kinds, meeting);
+            return shard.is_bare(number)
+                || would_go_on(shard.states(number, kinds), kinds, meeting);
         }
         if let Some(goes_on) = unchanged(shard.states(number, kinds), kinds, meeting) {
             return goes_on;
@@ -303,6 +310,7 @@ impl SharedSet {
         let (hash, kinds) = (self.hash(key), &*self.kinds);
         let shard = self.read(hash);
         match shard.find(hash, key, meeting.now) {
+            Some(number) if shard.is_bare(number) => true,
             Some(number) => would_go_on(shard.states(number, kinds), kinds, meeting),
             None => would_go_on((&[], None), kinds, meeting),
         }
@@ -394,7 +402,7 @@ impl SharedSet {
             return Err(too_many);
         }
         let mut changed = 0;
-        for NamedElement { key, timeout, left, comment } in wanted {
+        for NamedElement { key, timeout, left, is_bare, comment } in wanted {
             let hash = self.hash(key);
             let shard = &mut shards[self.place(hash)];
             let life = Life::from(now, timeout.or(self.timeout));
@@ -402,7 +410,10 @@ impl SharedSet {
             let life = Life { deadline, ..life };
             let room = || self.take_room();
             let number = match shard.add((hash, key), life, &self.kinds, now, room) {
-                Added::New(number) => number,
+                Added::New(number) => {
+                    shard.set_bare(number, *is_bare);
+                    number
+                }
                 Added::Known(number) if timeout.is_some() => {
                     shard.refresh(number, life);
                     number
@@ -426,11 +437,16 @@ impl SharedSet {
                 if let Some((key, life)) = shard.element(place, now) {
                     let (states, _) = shard.states(place as u32, &self.kinds);
                     let counter = self.kinds.iter().position(|(part, _)| *part == Part::Counter);
-                    let counted = counter.map(|at| (states[at].packets, states[at].bytes));
+                    let counted =
+                        counter.and_then(|at| states.get(at)).map(|it| (it.packets, it.bytes));
                     tell(
                         key,
                         life,
-                        ListedElement { counted, comment: shard.comment(place as u32) },
+                        ListedElement {
+                            counted,
+                            is_bare: shard.is_bare(place as u32),
+                            comment: shard.comment(place as u32),
+                        },
                     );
                 }
             }

@@ -125,6 +125,7 @@ impl SharedState {
                     timeout: timeout.map(Duration::from_nanos),
                     expires,
                     counted: element.counted,
+                    is_bare: element.is_bare,
                     comment: element.comment.map(str::to_owned),
                 });
             });
@@ -247,7 +248,8 @@ fn named_element(value: &Value, set: &Set) -> Result<NamedElement, String> {
     let key = inside.get("val").unwrap_or(value);
     let path = Path::root("elem");
     let intervals = sets::intervals(key, &set.key, &path).map_err(|it| it.what)?;
-    sets::check_own_parts(inside, set, &path).map_err(|it| it.what)?;
+    let has_own = sets::check_own_parts(inside, set, &path).map_err(|it| it.what)?;
+    let is_bare = !set.parts.is_empty() && !set.declares_parts && !has_own;
     let mut key = PackedKey::EMPTY;
     for (part, kind) in intervals.iter().zip(&set.key) {
         if !part.is_one() {
@@ -258,7 +260,7 @@ fn named_element(value: &Value, set: &Set) -> Result<NamedElement, String> {
     let seconds = |name| inside.get(name).and_then(Value::as_u64).map(Duration::from_secs);
     let timeout = seconds("timeout").map(|timeout| timeout.as_nanos() as u64);
     let comment = inside.get("comment").and_then(Value::as_str).map(str::to_owned);
-    Ok(NamedElement { key, timeout, left: seconds("expires"), comment })
+    Ok(NamedElement { key, timeout, left: seconds("expires"), is_bare, comment })
 }
 
 /// Packets and bytes.

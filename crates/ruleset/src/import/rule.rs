@@ -500,6 +500,7 @@ impl Reader<'_, '_> {
             timeout,
             size: size.unwrap_or(DEFAULT_DYNAMIC_SIZE).clamp(1, MAX_DYNAMIC_SIZE),
             parts,
+            declares_parts: false,
             elements: Elements::new(&kinds(&key), &Data::None),
         };
         let set = add!(self.parts.sets, SetId, set);

@@ -69,6 +69,7 @@ pub(crate) fn declaration(object: &Opened<'_, '_>, family: TableFamily) -> Parse
         dynamic: false,
         timeout: seconds(object.fields.get("timeout")),
         size: size.unwrap_or(DEFAULT_DYNAMIC_SIZE).clamp(1, MAX_DYNAMIC_SIZE),
+        declares_parts: !parts.is_empty(),
         parts,
         elements,
     })
@@ -146,6 +147,7 @@ pub(crate) fn anonymous(
         timeout: None,
         size: 1,
         parts: Vec::new(),
+        declares_parts: false,
         elements: held.clone(),
     };
     let list = match elements {
@@ -196,6 +198,7 @@ fn element(value: &Value, set: &Set, scope: &Scope<'_>, path: &Path<'_>) -> Pars
         datum,
         expires: None,
         counted: (0, 0),
+        has_parts: false,
         comment,
         catch_all: false,
     };
@@ -207,7 +210,7 @@ fn element(value: &Value, set: &Set, scope: &Scope<'_>, path: &Path<'_>) -> Pars
             if set.data == Data::None {
                 element.comment = inside.get("comment").and_then(Value::as_str).map(str::to_owned);
             }
-            check_own_parts(inside, set, path)?;
+            element.has_parts = check_own_parts(inside, set, path)?;
             let counted = |key| inside.get("counter")?.get(key)?.as_u64();
             element.counted = (counted("packets").unwrap_or(0), counted("bytes").unwrap_or(0));
             inside.get("val").ok_or_else(|| path.invalid("an element without `val`"))?
@@ -223,10 +226,12 @@ fn element(value: &Value, set: &Set, scope: &Scope<'_>, path: &Path<'_>) -> Pars
 }
 
 /// Refuses an element with another limit or the like than those of its set. Where the set has none,
-/// rules give their own to the elements that they add.
-pub(crate) fn check_own_parts(inside: &Value, set: &Set, path: &Path<'_>) -> Parsed<()> {
+/// rules give their own to the elements that they add. True if the element has any statement.
+pub(crate) fn check_own_parts(inside: &Value, set: &Set, path: &Path<'_>) -> Parsed<bool> {
+    let mut has_any = inside.get("counter").is_some();
     for name in ["limit", "quota", "ct count"] {
         let Some(own) = inside.get(name) else { continue };
+        has_any = true;
         let own = part(&json!({ name: own }), path)?;
         let alike = |of_set: &&Part| discriminant(*of_set) == discriminant(&own);
         if set.parts.iter().find(alike).is_some_and(|of_set| *of_set != own) {
@@ -234,7 +239,7 @@ pub(crate) fn check_own_parts(inside: &Value, set: &Set, path: &Path<'_>) -> Par
             return Err(path.unsupported(what));
         }
     }
-    Ok(())
+    Ok(has_any)
 }
 
 /// True for the key `*`, which stands for all keys that no other element has.

@@ -39,6 +39,8 @@ pub struct LiveElement {
     pub expires: Option<Duration>,
     /// Packets and bytes of its counter.
     pub counted: Option<(u64, u64)>,
+    /// True if it has none of the statements that rules give to the elements that they add.
+    pub is_bare: bool,
     /// The operator's comment.
     pub comment: Option<String>,
 }
@@ -287,7 +289,7 @@ fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> 
     elements.sort_by(|one, other| one.key.cmp(&other.key));
     let element = |element: &LiveElement| {
         let key = json_of_key(&set.key, &element.key);
-        let LiveElement { timeout, expires, counted, comment, .. } = element;
+        let LiveElement { timeout, expires, counted, is_bare, comment, .. } = element;
         let mut fields = Map::new();
         let mut put = |name: &str, value: Option<Value>| {
             fields.extend(value.map(|value| (name.to_owned(), value)));
@@ -296,7 +298,7 @@ fn elements_of(program: &Program, id: SetId, all: &[LiveElement]) -> Vec<Value> 
         put("expires", expires.map(|expires| expires.as_secs().into()));
         put("comment", comment.as_deref().map(Value::from));
         put("counter", counted.map(|(packets, bytes)| json!({"packets": packets, "bytes": bytes})));
-        for part in &set.parts {
+        for part in set.parts.iter().filter(|_| !is_bare) {
             let (name, value) = json_of_part(part);
             put(name, value);
         }

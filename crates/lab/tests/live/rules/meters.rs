@@ -10,7 +10,8 @@ use crate::scenario::{
 };
 
 /// Refuses connections over rates and quotas, of an address and of all. The server has no
-/// listener, so every connection ends at once with a reset, by one side or the other.
+/// listener, so every connection ends at once with a reset, by one side or the other. An element
+/// that the ruleset has without a statement lets the rule go on with each packet.
 const MEASURING: &str = "
 table inet meters {
     set rates {
@@ -34,6 +35,18 @@ table inet meters {
         flags dynamic
         size 7
     }
+    set some_bare {
+        type inet_service
+        flags dynamic
+        size 4096
+        elements = { 8008, 8010 limit rate over 1/minute burst 3 packets }
+    }
+    set some_counted {
+        type inet_service
+        flags dynamic
+        size 4096
+        elements = { 8008 }
+    }
     limit slow { rate over 3/hour burst 9 packets }
     quota little { over 1000 bytes }
     chain forward {
@@ -48,7 +61,10 @@ table inet meters {
         tcp dport 8005 quota name \"little\" counter reject with tcp reset
         tcp dport 8006 add @full { tcp sport } counter
         tcp dport 8007 limit rate 300000/second burst 20 packets counter
-        tcp dport 8000-8007 counter
+        tcp dport 8008-8010 add @some_counted { tcp dport ct count over 0 } counter
+        tcp dport 8008-8010 add @some_bare { tcp dport limit rate over 1/minute burst 3 packets } \
+            counter reject with tcp reset
+        tcp dport 8000-8010 counter
     }
 }
 ";
@@ -61,10 +77,10 @@ const CONNECTS: &str = "
 import socket, sys
 address, times = sys.argv[1], int(sys.argv[2])
 for number in range(times):
-    for port in range(8000, 8008):
+    for port in range(8000, 8011):
         with socket.socket() as client:
             client.settimeout(10)
-            client.bind(('', 20000 + 10 * number + port - 8000))
+            client.bind(('', 20000 + 16 * number + port - 8000))
             try:
                 client.connect((address, port))
             except ConnectionRefusedError:

@@ -224,6 +224,9 @@ impl Shard {
         if origin != Origin::News || life.deadline > entry.life.deadline {
             entry.life = life;
         }
+        if taken == Taken::Made || origin != Origin::News {
+            self.set_bare(number, states.is_empty() && !kinds.is_empty());
+        }
         for (own, other) in self.states_mut(number, kinds).0.iter_mut().zip(states) {
             let merged = PartState {
                 packets: own.packets.max(other.packets),

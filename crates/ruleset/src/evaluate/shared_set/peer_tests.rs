@@ -32,6 +32,7 @@ fn banned(parts: &[Part]) -> Set {
         timeout: Some(Duration::from_secs(60)),
         size: ROOM,
         parts: parts.to_vec(),
+        declares_parts: true,
         elements: crate::elements::Elements::new(&[Kind::Ipv4], &Data::None),
     }
 }
@@ -74,7 +75,9 @@ impl Pair {
 
     fn operator(&self, node: usize, change: ElementChange, value: u32, now: Timestamp) {
         let comment = Some("by hand".to_owned());
-        let element = NamedElement { key: key(value), timeout: None, left: None, comment };
+        // As if rules gave the statements.
+        let is_bare = !self.set.parts.is_empty();
+        let element = NamedElement { key: key(value), timeout: None, left: None, is_bare, comment };
         let _ = self.nodes[node].change(change, &[element], now);
     }
 
@@ -126,6 +129,16 @@ impl Pair {
         }
         records.sort_by_cached_key(|it| format!("{it:?}"));
         records
+    }
+
+    fn is_bare(&self, node: usize, value: u32, now: Timestamp) -> Option<bool> {
+        let mut bare = None;
+        self.nodes[node].list(now, |listed, _, element| {
+            if listed.slice() == key(value).slice() {
+                bare = Some(element.is_bare);
+            }
+        });
+        bare
     }
 
     fn has(&self, node: usize, value: u32, now: Timestamp) -> bool {
@@ -284,6 +297,27 @@ fn a_flushed_set_is_told_whole_or_as_lost() {
     pair.nodes[0].change(ElementChange::Flush, &[], at(1)).unwrap();
     let (_, has_lost) = pair.tell(0, false, at(1));
     assert!(has_lost || pair.records(1, at(1)).is_empty());
+}
+
+#[test]
+fn elements_without_the_statements_of_others_stay_so_at_the_other_node() {
+    let pair = Pair::new(&[Part::Quota { bytes: 50, over: true }]);
+    pair.operator(0, ElementChange::Add, 1, at(1));
+    pair.packet(0, UpdateOp::Add, 1, at(2));
+    pair.packet(0, UpdateOp::Add, 2, at(2));
+    pair.settle(0, at(3));
+    for node in [0, 1] {
+        assert_eq!(pair.is_bare(node, 1, at(4)), Some(true));
+        assert_eq!(pair.is_bare(node, 2, at(4)), Some(false));
+    }
+    assert_eq!(pair.records(0, at(4)), pair.records(1, at(4)));
+    // An element that comes again by a packet has them.
+    pair.operator(0, ElementChange::Delete, 1, at(5));
+    pair.packet(0, UpdateOp::Add, 1, at(6));
+    pair.settle(0, at(7));
+    for node in [0, 1] {
+        assert_eq!(pair.is_bare(node, 1, at(8)), Some(false));
+    }
 }
 
 #[test]
