@@ -468,29 +468,6 @@ fn a_segment_size_is_lowered_and_seen_so_by_what_follows() {
 }
 
 #[test]
-fn an_option_without_a_name_is_there_or_missing() {
-    let option = json!({"tcp option": {"base": 254, "offset": 0, "len": 8}});
-    let with = |options: &[u8]| {
-        let mut frame = Vec::new();
-        let header = wire::build::Tcp { options, ..Default::default() };
-        let builder = wire::build::PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]);
-        builder.tcp(&header, b"", &mut frame);
-        Sample { frame, ..tcp() }
-    };
-    let dropped = |program: &Program, sample: &Sample| {
-        let (outcome, _) = sample.evaluate(program, &mut state(program), Timestamp::ZERO);
-        outcome.decision == Decision::Drop
-    };
-    for (operator, there) in [("==", true), ("==", false), ("!=", true), ("!=", false)] {
-        let asked = matching(&option, operator, &json!(there));
-        let program = one_rule(&json!([asked, {"drop": null}]));
-        let if_there = (operator == "==") == there;
-        assert_eq!(dropped(&program, &with(&[254, 4, 0, 1])), if_there, "{operator} {there}");
-        assert_eq!(dropped(&program, &with(&[2, 4, 5, 0xb4])), !if_there, "{operator} {there}");
-    }
-}
-
-#[test]
 fn marks_change_what_later_rules_see() {
     let meta_mark = json!({"meta": {"key": "mark"}});
     let set_mark =

@@ -1,5 +1,6 @@
 //! Extension headers and options, of packets that have some.
 
+use serde_json::json;
 use wire::build::{PacketBuilder, Tcp};
 use wire::{TcpFlags, dissect, protocol};
 
@@ -7,6 +8,7 @@ use super::*;
 use crate::field::{
     Field, HeaderBits, Layer, extension, ip_option, raw_tcp_option, sctp_chunk, tcp_option,
 };
+use crate::testing::{Surroundings, matches};
 
 fn value(frame: &[u8], field: Field) -> Option<u128> {
     let network = dissect(frame).expect("it is right").network.expect("it is IP");
@@ -49,6 +51,21 @@ fn an_option_is_found_with_its_fields() {
     }
     assert_eq!(value(&v4(&[]), field("rr", None)), Some(0));
     assert_eq!(value(&v6(17, &[0, 1, 0, 2, 0, 8, 0, 0]), field("rr", None)), None, "not IPv4");
+}
+
+#[test]
+fn an_option_of_tcp_without_a_name_is_there_or_missing() {
+    let option = json!({"tcp option": {"base": 254, "offset": 0, "len": 8}});
+    let matches = |operator: &str, there: bool, options: &[u8]| {
+        let asked = json!({"match": {"op": operator, "left": option, "right": there}});
+        let tcp = Some(Tcp { options, ..Tcp::default() });
+        matches(&asked, &Surroundings { tcp, ..Surroundings::default() })
+    };
+    for (operator, there) in [("==", true), ("==", false), ("!=", true), ("!=", false)] {
+        let if_there = (operator == "==") == there;
+        assert_eq!(matches(operator, there, &[254, 4, 0, 1]), if_there, "{operator} {there}");
+        assert_eq!(matches(operator, there, &[2, 4, 5, 0xb4]), !if_there, "{operator} {there}");
+    }
 }
 
 #[test]

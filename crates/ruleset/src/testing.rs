@@ -3,7 +3,7 @@
 use flow::Timestamp;
 use serde_json::{Value, json};
 use wire::build::{PacketBuilder, Tcp};
-use wire::{TcpFlags, dissect};
+use wire::dissect;
 
 use crate::evaluate::{
     Decision, Interface, Outcome, PacketView, Routes, RuleState, SharedState, evaluate,
@@ -22,8 +22,8 @@ pub struct Surroundings<'a> {
     pub links: (u16, u16),
     pub routes: Option<&'a dyn Routes>,
     pub cpu: Option<u32>,
-    /// The flags of a TCP segment; `None`: the packet is one of UDP.
-    pub tcp: Option<TcpFlags>,
+    /// The header of a TCP segment, but for its ports; `None`: the packet is one of UDP.
+    pub tcp: Option<Tcp<'a>>,
 }
 
 impl Default for Surroundings<'_> {
@@ -74,9 +74,9 @@ pub fn outcome(document: &Value, surroundings: &Surroundings<'_>) -> Outcome {
     let mut bytes = Vec::new();
     let packet = PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]);
     match tcp {
-        Some(flags) => {
-            let ports = Tcp { source_port: 1000, destination_port: 53, ..Tcp::default() };
-            packet.tcp(&Tcp { flags, ..ports }, b"", &mut bytes);
+        Some(header) => {
+            let header = Tcp { source_port: 1000, destination_port: 53, ..header };
+            packet.tcp(&header, b"", &mut bytes);
         }
         None => packet.udp(1000, 53, b"x", &mut bytes),
     }

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use wire::TcpFlags;
+use wire::build::Tcp;
 
 use crate::evaluate::{Decision, Outcome};
 use crate::hook::Hook;
@@ -61,7 +62,8 @@ fn a_map_holds_syn_proxies() {
     };
     let decision = |hook: Hook, elements: Value, flags: TcpFlags| {
         let document = one_rule(hook, &objects(), &rule(elements));
-        let surroundings = Surroundings { tcp: Some(flags), ..Surroundings::default() };
+        let surroundings =
+            Surroundings { tcp: Some(Tcp { flags, ..Tcp::default() }), ..Surroundings::default() };
         outcome(&document, &surroundings).decision
     };
     let guard = || json!([[53, "guard"]]);

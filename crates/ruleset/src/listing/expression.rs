@@ -70,8 +70,8 @@ impl Style {
             "&" | "|" | "^" | "<<" | ">>" => inside.get(0).map_or(PLAIN[0], Self::of_one),
             _ => match kind_of(expression) {
                 Some(kind) => Self::of_kind(kind),
-                // The gateway does not know the expression, but nft has such texts in quotes.
-                None if matches!(name, "osf" | "meta") => QUOTED[0],
+                // The gateway does not know these, but nft has their names in quotes.
+                None if name == "osf" || names_an_interface(inside) => QUOTED[0],
                 None => Self::new(Notation::Presence, None),
             },
         }
@@ -115,6 +115,12 @@ impl Style {
             None => written(end, &[self]),
         }
     }
+}
+
+/// True for the part of `meta` that names an interface or what it is.
+fn names_an_interface(meta: &Value) -> bool {
+    let key = meta.get("key").and_then(Value::as_str).unwrap_or_default();
+    matches!(key, "ibrname" | "obrname" | "iifkind" | "oifkind" | "sdif" | "sdifname")
 }
 
 /// An expression or constant.
