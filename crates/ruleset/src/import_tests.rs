@@ -57,11 +57,13 @@ fn jumps_that_come_back_are_refused() {
     ]);
     let message = problems(&looped);
     assert!(
-        message.contains("inet t chain a handle 7: invalid: jumps of this chain lead back"),
+        message.contains(
+            "inet t chain a handle 7: invalid: jumps of this chain lead back to it: a > b > a"
+        ),
         "{message}"
     );
     let own = document(&[forward(), chain("a"), jump("f", "a"), jump("a", "a")]);
-    assert!(problems(&own).contains("lead back to it"));
+    assert!(problems(&own).contains("lead back to it: a > a"));
 }
 
 #[test]

@@ -162,6 +162,13 @@ fn a_set_that_no_rule_asks_is_listed_as_it_was_loaded() {
     assert_eq!(with_live(document.clone(), &program, &Live::default()), document);
 }
 
+#[test]
+fn a_quotation_mark_inside_a_text_does_not_end_it() {
+    // iptables-translate makes such comments, and nft has no notation for them.
+    let rule = json!({"expr": [{"log": {"prefix": "a \"b\""}}], "comment": "say \"hi\""});
+    assert_eq!(rule_text(&rule), "log prefix \"a 'b'\" comment \"say 'hi'\"");
+}
+
 /// Every kind of object and of text that a listing has, each with `text` in it.
 fn with_text(text: &str) -> Value {
     let rule = json!([

@@ -25,8 +25,12 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
     match graph.depths() {
         Err(on_loop) => {
             // The other checks would follow a loop for ever.
-            let what = "jumps of this chain lead back to it".to_owned();
-            return vec![Flaw { chain: on_loop, rule: None, what }];
+            let first = on_loop[0];
+            let names = on_loop.iter().chain([&first]);
+            let names: Vec<&str> =
+                names.map(|chain| ruleset.chains[chain.index()].name.as_str()).collect();
+            let what = format!("jumps of this chain lead back to it: {}", names.join(" > "));
+            return vec![Flaw { chain: first, rule: None, what }];
         }
         Ok(depths) => {
             let bases = (0..).zip(&ruleset.chains).filter(|(_, chain)| chain.base.is_some());
@@ -88,8 +92,8 @@ const fn target(verdict: Verdict) -> Option<ChainId> {
 }
 
 impl Graph {
-    /// How deep chains nest from each chain on; the error is a chain on a loop.
-    fn depths(&self) -> Result<Vec<usize>, ChainId> {
+    /// How deep chains nest from each chain on; the error is the chains of a loop, at least one.
+    fn depths(&self) -> Result<Vec<usize>, Vec<ChainId>> {
         const OPEN: usize = usize::MAX;
         let mut depths: Vec<Option<usize>> = vec![None; self.edges.len()];
         for start in 0..self.edges.len() {
@@ -98,7 +102,15 @@ impl Graph {
             while let Some(&mut (chain, ref mut next)) = walk.last_mut() {
                 if *next == 0 {
                     match depths[chain] {
-                        Some(OPEN) => return Err(ChainId(chain as u32)),
+                        Some(OPEN) => {
+                            let before = &walk[..walk.len() - 1];
+                            let begin = before.iter().rposition(|(on, _)| *on == chain);
+                            let on_loop = &before[begin.unwrap_or_default()..];
+                            return Err(on_loop
+                                .iter()
+                                .map(|(on, _)| ChainId(*on as u32))
+                                .collect());
+                        }
                         Some(_) => {
                             walk.pop();
                             continue;

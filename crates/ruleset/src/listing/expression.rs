@@ -384,9 +384,9 @@ fn number(value: Option<&Value>) -> u64 {
     value.and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// A text in quotes.
+/// A text in quotes. Rules of iptables may have quotation marks inside, for which nft has no notation.
 pub(super) fn quoted(text: &str) -> String {
-    format!("\"{text}\"")
+    format!("\"{}\"", text.replace('"', "'"))
 }
 
 /// A time, as in `1h30m`.

@@ -115,8 +115,13 @@ impl NftText<'_> {
                 MAX_DOCUMENT_BYTES >> 20
             ))),
             Some(0) if let Some(what) = listing_error(&messages) => Err(whole(format!(
-                "has something that this nft can not list ({what}), so rules would be missing: \
-                 write it in another way, or name a ruleset in JSON"
+                "has {} that this nft can not list ({what}), so rules would be missing: write it in \
+                 another way",
+                if what.ends_with(KEYS_OF_LABELS) {
+                    "a set or map of `ct label`, such as `ct label { 1, 2 }` or `ct label vmap`,"
+                } else {
+                    "something"
+                },
             ))),
             Some(0) if !output.starts_with(b"{") => Err(whole(
                 "has nft print something, as `list ruleset` does: take such orders out".to_owned(),
@@ -138,15 +143,18 @@ impl NftText<'_> {
                     .to_owned(),
             )),
             Some(CRASHED) => Err(whole(
-                "makes nft crash. Version 1.0.6 does for the length of a TCP option, and where the \
-                 element `*` of a set or map of intervals comes or goes at run time; nft -c -f finds \
-                 the place if you take lines out"
+                "makes nft crash. Version 1.0.6 does for the length of a TCP option, for a range among \
+                 flags, as in `tcp flags { syn, 1-3 }`, and where the element `*` of a set or map of \
+                 intervals comes or goes at run time; nft -c -f finds the place if you take lines out"
                     .to_owned(),
             )),
             _ => Err(Problems(problems_in(&messages, file))),
         }
     }
 }
+
+/// The end of nft's message about keys that are labels: it has no name for their type.
+const KEYS_OF_LABELS: &str = "data type in set key 30";
 
 /// The message of nft about something that it does not list, although it ends well.
 fn listing_error(messages: &str) -> Option<&str> {
