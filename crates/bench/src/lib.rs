@@ -110,7 +110,11 @@ pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Erro
     }
 }
 
-fn show(report: &impl Findings, options: Options, out: &mut dyn Write) -> Result<(), Error> {
+/// Writes a report, followed by its JSON object with [`Options::json`].
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn show(report: &impl Findings, options: Options, out: &mut dyn Write) -> Result<(), Error> {
     writeln!(out, "{report}")?;
     let noise = Noise::of(report.cpu_share());
     if let Some(noise) = &noise {

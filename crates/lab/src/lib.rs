@@ -22,6 +22,7 @@ mod attack;
 mod capture;
 mod clients;
 mod conntrack;
+mod conntrackd;
 mod contender;
 mod datagram;
 mod error;
@@ -50,6 +51,7 @@ pub use clients::http::{Download, HttpServer};
 pub use clients::iperf::{TcpReport, UdpReport, iperf_tcp, iperf_tcp_to, iperf_udp};
 pub use clients::path::{Hop, PingReport, Route, ping, traceroute};
 pub use conntrack::{ConntrackLine, KernelHelper, Tuple, attach_kernel_helpers, kernel_conntrack};
+pub use conntrackd::{ConntrackdReport, conntrackd};
 pub use contender::Contender;
 pub use datagram::{
     Arrival, Datagrams, END, NumberedReport, NumberedSpec, Recorder, Sending, digest,

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks at an awaited event.
 const POLL: Duration = Duration::from_millis(10);
 /// Unit of CPU times in `/proc` (USER_HZ).
-const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 const SIGKILL: i32 = 9;
 /// Exit code of shells, `timeout` and `nsenter` if there is no such program.
 const NOT_FOUND: i32 = 127;

@@ -25,7 +25,7 @@ mod staleness;
 use std::time::{Duration, Instant};
 
 use self::node::{Design, Node, Outcome, Population, Until};
-pub use self::report::Report;
+pub use self::report::{Conntrackd, Report};
 use self::report::{Join, Series};
 pub use self::staleness::Staleness;
 use crate::measure;

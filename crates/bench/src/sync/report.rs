@@ -93,12 +93,39 @@ pub struct Report {
     pub apply_per_s: f64,
     /// A standby gets all connections.
     pub join: Join,
-    /// Not measured by this benchmark.
-    pub conntrackd: Option<()>,
-    /// Why.
-    pub conntrackd_reason: &'static str,
+    /// Debian's conntrackd between two gateways of the kernel; this benchmark runs in memory, so
+    /// who runs it adds them.
+    pub conntrackd: Option<Conntrackd>,
+    /// Why there is nothing about conntrackd.
+    pub conntrackd_reason: Option<String>,
     /// Everything that was measured, by load.
     pub loads: BTreeMap<String, Row>,
+}
+
+/// Debian's conntrackd between two gateways of the kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conntrackd {
+    /// The rate of packets of established connections with conntrackd over that without.
+    pub established: f64,
+    /// The same of packets that open connections.
+    pub new: f64,
+    /// Connections that the standby does not have after the active gateway has died.
+    pub missing: u32,
+    /// The number of those that were opened just before.
+    pub opened: u32,
+    /// The two rates, over the rounds.
+    pub spread: BTreeMap<&'static str, Spread>,
+}
+
+impl fmt::Display for Conntrackd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { established, new, missing, opened, .. } = self;
+        write!(
+            f,
+            "conntrackd between two kernels: established {established:.2}, new {new:.2} of "
+        )?;
+        write!(f, "the rate without; {missing} of {opened} connections missing after kill -9")
+    }
 }
 
 impl Report {
@@ -123,7 +150,7 @@ impl Report {
             apply_per_s: 0.0,
             join: Join::default(),
             conntrackd: None,
-            conntrackd_reason: "this benchmark runs in memory, without two gateways of the kernel",
+            conntrackd_reason: Some("this run was in memory alone".to_owned()),
             loads: BTreeMap::new(),
         }
     }
@@ -257,7 +284,13 @@ impl fmt::Display for Report {
         writeln!(f, "connections that differ afterwards: {}", self.lost)?;
         let Memory { off, on } = self.bytes_per_connection;
         writeln!(f, "memory of a connection: {off:.0} bytes, with a peer {on:.0}")?;
-        writeln!(f, "conntrackd: not measured, {}", self.conntrackd_reason)?;
+        match &self.conntrackd {
+            Some(conntrackd) => writeln!(f, "{conntrackd}")?,
+            None => {
+                let reason = self.conntrackd_reason.as_deref().unwrap_or_default();
+                writeln!(f, "conntrackd: not measured, {reason}")?;
+            }
+        }
         if self.quick {
             writeln!(f, "quick run over small tables: the figures mean little")?;
         }

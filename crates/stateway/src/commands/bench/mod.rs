@@ -4,6 +4,7 @@ mod attacks;
 mod captures;
 mod io;
 mod policy;
+mod sync;
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ Examples:
   stateway bench defrag               reassembly, beside one lock and a lock per bucket; attacks
   stateway bench rules                rules, sets, maps, masquerade, beside rules without an index
   stateway bench steer --json         700 connections over one queue, with and without steering
-  stateway bench sync                 state sync on against off, beside the queues of pfsync
+  stateway bench sync                 state sync on against off, beside the queues of pfsync and conntrackd
   stateway bench io                   real traffic beside the kernel's gateways (needs root)
   stateway bench policy               the policies of devices beside each other (needs root)
   stateway bench attacks              honest requests under attack, beside the kernel (needs root)
@@ -59,6 +60,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         _ => {}
     }
     let options = Options { quick: args.quick, json: args.json };
+    if args.name == sync::NAME {
+        return sync::run(options, out);
+    }
     bench::run(&args.name, options, out.writer()).map_err(|error| match error {
         bench::Error::Unknown { .. } => UsageError(error.to_string()).into(),
         other => other.into(),
