@@ -37,15 +37,15 @@ const TIMEOUT: u32 = 2;
 /// The largest number of connections that a load leaves.
 const MOST: u32 = 1 << 17;
 
-/// What conntrackd costs, and what it loses.
+/// The costs of conntrackd, and its losses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConntrackdReport {
     /// By round: the rate of packets of established connections with conntrackd over that without.
     pub established: Vec<f64>,
     /// By round: the same of packets that open connections.
     pub new: Vec<f64>,
-    /// Of the connections that were opened before the active gateway died, those that the standby
-    /// does not have after its commit.
+    /// Connections that were opened before the active gateway died, and that the standby does not
+    /// have after its commit.
     pub missing: u32,
     /// The number of those that were opened.
     pub opened: u32,
@@ -127,7 +127,7 @@ impl Pair {
         let established = self.cost(&packets)?;
         let numbers = ESTABLISHED..ESTABLISHED + count(OPENED_RATE).min(MOST);
         let new = self.cost(&self.capture(numbers, u32::MAX, OPENED_RATE))?;
-        // What has been opened ends before another load begins.
+        // Connections of this load end before another load begins.
         sleep(Duration::from_secs(u64::from(TIMEOUT)));
         Ok(Costs { established, new })
     }
@@ -166,7 +166,7 @@ impl Pair {
     }
 
     /// Opens connections, and kills the conntrackd of the active gateway behind the last packet.
-    /// The number of connections that the standby lacks.
+    /// Returns the number of connections that the standby lacks.
     fn lost(&self) -> Result<u32> {
         let long = "net.netfilter.nf_conntrack_udp_timeout=60";
         self.lab.gateway().sysctl([long])?;

@@ -1,4 +1,5 @@
-//! Packet rates of gateways, with a stand-in for the generator and with the real one.
+//! Packet rates of gateways, with a stand-in for the generator and with the real one; the rates of
+//! conntrackd.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use lab::{
     Contest, Gateway, GeneratorSpec, Lab, Load, Namespace, Placement, RatioSpec, Result, Tracking,
-    Variant, kernel_conntrack, packet_rate, ratio,
+    Variant, conntrackd, kernel_conntrack, packet_rate, ratio,
 };
 
 use crate::scenario::{alone, bridge, stateway_binary, stop_cleanly};
@@ -85,6 +86,18 @@ fn gateways_masquerade_what_is_measured() {
         println!("{:#}", report.to_json());
         let ratio = report.ratio(Variant::StatewayMasquerade, Variant::KernelMasquerade);
         assert!(ratio.is_some_and(|ratio| ratio.is_finite() && ratio > 0.0), "{report:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn conntrackd_brings_connections_to_a_second_kernel() {
+    alone(|| {
+        let report = conntrackd(&stateway_binary()?, 1, Duration::from_millis(300))?;
+        println!("{report:?}");
+        assert!(report.missing < report.opened, "{report:?}");
+        let rates = [report.established, report.new].concat();
+        assert!(rates.len() == 2 && rates.iter().all(|rate| *rate > 0.0), "{rates:?}");
         Ok(())
     });
 }
