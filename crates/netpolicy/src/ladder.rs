@@ -22,9 +22,21 @@ const BATCH_TOLERANCE: u64 = 10;
 /// Percentage by which the traffic changes before the search begins anew.
 const CHANGE: u64 = 10;
 
+/// The goal of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// More packets a second, and with as many, fewer batches: less work for each.
+    LessWork,
+    /// More packets a second, and with as many, a shorter time. Where requests wait for their
+    /// responses, more of them in a second is a shorter delay for each (Little's law). Elsewhere the
+    /// time stays at nothing.
+    LessDelay,
+}
+
 /// The time for which packets gather.
 #[derive(Clone, Debug)]
 pub(crate) struct Ladder {
+    aim: Aim,
     /// The highest rung.
     top: usize,
     /// The longest time, which the highest rung stands for.
@@ -71,10 +83,10 @@ enum Verdict {
 
 impl Ladder {
     /// A ladder up to this time.
-    pub fn new(longest: Duration) -> Self {
+    pub fn new(aim: Aim, longest: Duration) -> Self {
         let lower = RUNGS_US.iter().filter(|&&us| Duration::from_micros(us) < longest).count();
         let top = lower.min(RUNGS_US.len() - 1);
-        Self { top, longest, rung: 0, course: Course::Start, epoch: None }
+        Self { aim, top, longest, rung: 0, course: Course::Start, epoch: None }
     }
 
     /// The time for which packets gather now.
@@ -88,16 +100,20 @@ impl Ladder {
 
     /// Notes the packets of a turn, and takes a step at the end of an epoch.
     pub fn note(&mut self, now: Timestamp, packets: u32) {
-        let epoch = self.epoch.get_or_insert(Epoch { began: now, packets: 0, batches: 0 });
+        // These packets have come since the turn before.
+        let Some(epoch) = &mut self.epoch else {
+            self.epoch = Some(Epoch { began: now, packets: 0, batches: 0 });
+            return;
+        };
+        epoch.packets += u64::from(packets);
+        epoch.batches += 1;
         let time = now.since(epoch.began);
         if time < EPOCH || epoch.batches < FEWEST_BATCHES && time < LONGEST_EPOCH {
-            epoch.packets += u64::from(packets);
-            epoch.batches += 1;
             return;
         }
         let rates = epoch.rates(time);
         let is_load = epoch.batches >= FEWEST_BATCHES;
-        self.epoch = Some(Epoch { began: now, packets: packets.into(), batches: 1 });
+        self.epoch = Some(Epoch { began: now, packets: 0, batches: 0 });
         if is_load {
             self.step(rates);
         } else {
@@ -108,11 +124,11 @@ impl Ladder {
     fn step(&mut self, rates: Rates) {
         self.course = match self.course {
             Course::Start => self.up(rates),
-            Course::Up { before } => match rates.against(&before) {
+            Course::Up { before } => match rates.against(&before, self.aim) {
                 Verdict::Better => self.up(rates.best(&before)),
                 Verdict::Same | Verdict::Worse => self.down(rates),
             },
-            Course::Down { before } => match rates.against(&before) {
+            Course::Down { before } => match rates.against(&before, self.aim) {
                 Verdict::Better | Verdict::Same => self.down(rates),
                 Verdict::Worse => {
                     self.rung = (self.rung + 1).min(self.top);
@@ -120,14 +136,16 @@ impl Ladder {
                 }
             },
             Course::Parked { at: None } => Course::Parked { at: Some(rates) },
-            Course::Parked { at: Some(at) } if rates.is_other(&at) => self.up(rates),
+            // The traffic changed in the middle of this epoch, so its rates are of no use.
+            Course::Parked { at: Some(at) } if rates.is_other(&at) => Course::Start,
             Course::Parked { at } => Course::Parked { at },
         };
     }
 
     fn up(&mut self, before: Rates) -> Course {
         if self.rung == self.top {
-            return Course::Parked { at: None };
+            // The traffic may have been another one on the way up.
+            return self.down(before);
         }
         self.rung += 1;
         Course::Up { before }
@@ -150,11 +168,13 @@ impl Epoch {
 }
 
 impl Rates {
-    fn against(&self, before: &Self) -> Verdict {
+    fn against(&self, before: &Self, aim: Aim) -> Verdict {
         if is_above(self.packets, before.packets, PACKET_TOLERANCE) {
             Verdict::Better
         } else if is_above(before.packets, self.packets, PACKET_TOLERANCE) {
             Verdict::Worse
+        } else if aim == Aim::LessDelay {
+            Verdict::Same
         } else if is_above(before.batches, self.batches, BATCH_TOLERANCE) {
             Verdict::Better
         } else if is_above(self.batches, before.batches, BATCH_TOLERANCE) {

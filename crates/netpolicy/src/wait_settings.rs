@@ -17,6 +17,7 @@ pub struct WaitSettings {
     latency_batch: u64,
     latency_spin_us: u64,
     latency_budget: u64,
+    latency_gather_us: u64,
 }
 
 impl WaitSettings {
@@ -49,6 +50,7 @@ impl WaitSettings {
                 longest: Duration::from_micros(self.latency_spin_us),
                 // The range of the tunable ends at 100.
                 budget: self.latency_budget as u32,
+                gather: Duration::from_micros(self.latency_gather_us),
             },
         }
     }
@@ -75,6 +77,7 @@ impl Default for WaitSettings {
             latency_batch: 0,
             latency_spin_us: 0,
             latency_budget: 0,
+            latency_gather_us: 0,
         };
         DECLARED.apply_defaults(&mut settings);
         settings
@@ -104,6 +107,9 @@ declare_tunables! {
     "stateway_policy_latency_budget_percent", Percent, 100, 0..=100,
         "Part of a CPU that a worker with the policy latency or mix may spend on staying awake without a packet.",
         [latency_budget];
+    "stateway_policy_latency_gather_usecs", Microseconds, 256, 0..=10_000,
+        "Longest sleep after packets have come, of a worker with the policy latency or mix, while requests wait for responses and more of them pass by that; 0: none.",
+        [latency_gather_us];
 }
 
 #[cfg(test)]
@@ -129,7 +135,8 @@ mod tests {
         let gather = |us, lingers| Manner::Gather { longest: Duration::from_micros(us), lingers };
         assert_eq!(settings.manner(Policy::Bulk), gather(64, true));
         assert_eq!(settings.manner(Policy::Cpu), gather(128, false));
-        let spin = Manner::Spin { longest: Duration::from_millis(12), budget: 20 };
+        let gather = Duration::from_micros(256);
+        let spin = Manner::Spin { longest: Duration::from_millis(12), budget: 20, gather };
         assert_eq!([Policy::Latency, Policy::Mix].map(|it| settings.manner(it)), [spin; 2]);
         let batches = [Policy::Bulk, Policy::Cpu, Policy::Latency].map(|it| settings.batch(it, 64));
         assert_eq!(batches, [256, 256, 16]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use flow::Timestamp;
 
 use crate::Policy;
-use crate::ladder::Ladder;
+use crate::ladder::{Aim, Ladder};
 
 /// Turns without work before a worker blocks. They take about as long as a wake-up, and they turn
 /// the timers of all buckets.
@@ -34,6 +34,8 @@ pub enum Manner {
         longest: Duration,
         /// Percentage of a CPU that this may take, 0 to 100.
         budget: u32,
+        /// The longest sleep after packets have come, where that shortens their delay.
+        gather: Duration,
     },
 }
 
@@ -125,7 +127,7 @@ impl Waiting {
             policy: Policy::None,
             manner: Manner::Block,
             state: State::Idle { turns: 0 },
-            ladder: Ladder::new(Duration::ZERO),
+            ladder: Ladder::new(Aim::LessWork, Duration::ZERO),
             budget: Budget::default(),
             began: now,
             counts: WaitCounts::default(),
@@ -142,8 +144,9 @@ impl Waiting {
         self.manner = manner;
         self.state = State::Idle { turns: 0 };
         self.ladder = match manner {
-            Manner::Gather { longest, .. } => Ladder::new(longest),
-            Manner::Block | Manner::Spin { .. } => Ladder::new(Duration::ZERO),
+            Manner::Gather { longest, .. } => Ladder::new(Aim::LessWork, longest),
+            Manner::Spin { gather, .. } => Ladder::new(Aim::LessDelay, gather),
+            Manner::Block => Ladder::new(Aim::LessWork, Duration::ZERO),
         };
         self.budget = Budget::default();
     }
@@ -164,7 +167,7 @@ impl Waiting {
         match self.manner {
             Manner::Block => self.block_when_idle(now, came),
             Manner::Gather { lingers, .. } => self.gather(now, came, lingers),
-            Manner::Spin { longest, budget } => self.spin(now, came, longest, budget),
+            Manner::Spin { longest, budget, .. } => self.spin(now, came, longest, budget),
         }
     }
 
@@ -212,12 +215,15 @@ impl Waiting {
     }
 
     fn gather(&mut self, now: Timestamp, came: Came, lingers: bool) -> Step {
-        let Came::Work { packets, is_more } = came else {
-            return match self.state {
-                State::Working if !lingers => self.block(now),
-                _ => self.block_when_idle(now, came),
-            };
-        };
+        match came {
+            Came::Work { packets, is_more } => self.gather_more(now, packets, is_more),
+            Came::Nothing if self.state == State::Working && !lingers => self.block(now),
+            Came::Nothing => self.block_when_idle(now, came),
+        }
+    }
+
+    /// Sleeps after work as long as the ladder says.
+    fn gather_more(&mut self, now: Timestamp, packets: u32, is_more: bool) -> Step {
         if packets > 0 {
             self.ladder.note(now, packets);
         }
@@ -233,7 +239,7 @@ impl Waiting {
 
     fn spin(&mut self, now: Timestamp, came: Came, longest: Duration, percent: u32) -> Step {
         match (came, self.state) {
-            (Came::Nothing, State::Working) => {
+            (Came::Nothing, State::Working | State::Gathered) => {
                 self.budget.begin(now, percent);
                 self.state = State::Spinning { since: now };
                 Step::Turn
@@ -246,19 +252,22 @@ impl Waiting {
                 Step::Turn
             }
             // Commands and the like give no reason to expect a packet.
-            (Came::Work { packets: 0, .. }, State::Working | State::Spinning { .. }) => Step::Turn,
+            (
+                Came::Work { packets: 0, .. },
+                State::Working | State::Gathered | State::Spinning { .. },
+            ) => Step::Turn,
             (Came::Work { packets: 0, .. }, _) => {
                 self.state = State::Idle { turns: 0 };
                 Step::Turn
             }
-            (Came::Work { .. }, state) => {
+            (Came::Work { packets, is_more }, state) => {
                 if let State::Spinning { since } = state {
                     self.budget.spend(now, since, percent);
                 }
-                if state != State::Working {
+                if !matches!(state, State::Working | State::Gathered) {
                     self.budget.judge(now, longest);
                 }
-                self.block_when_idle(now, came)
+                self.gather_more(now, packets, is_more)
             }
             (Came::Nothing, _) => self.block_when_idle(now, came),
         }

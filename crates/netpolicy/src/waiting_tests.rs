@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 const LONGEST: Duration = Duration::from_millis(12);
-const SPIN: Manner = Manner::Spin { longest: LONGEST, budget: 100 };
+const SPIN: Manner = Manner::Spin { longest: LONGEST, budget: 100, gather: Duration::ZERO };
 const NOTHING: Came = Came::Nothing;
 const ONE: Came = Came::Work { packets: 1, is_more: false };
 const MORE: Came = Came::Work { packets: 64, is_more: true };
@@ -73,6 +73,19 @@ impl Worker {
     }
 }
 
+/// A worker that stays awake, and that has found that more packets pass if it sleeps in between.
+fn spinning_and_gathering() -> Waiting {
+    let gather = Duration::from_micros(64);
+    let mut waiting = waiting(Manner::Spin { longest: LONGEST, budget: 100, gather });
+    waiting.budget.is_worth_it = true;
+    let mut now = Timestamp::from_nanos(99_800_000_000);
+    while waiting.ladder.rung() < gather {
+        now = now.after(Duration::from_micros(50));
+        waiting.ladder.note(now, 1 + waiting.ladder.rung().as_micros() as u32);
+    }
+    waiting
+}
+
 #[test]
 fn the_transition_matrix() {
     let now = Timestamp::from_secs(100);
@@ -95,6 +108,7 @@ fn the_transition_matrix() {
         ("gather, lingers", gathering(true)),
         ("gather", gathering(false)),
         ("spin", spinning),
+        ("spin, gathers", spinning_and_gathering()),
     ];
     let mut matrix = String::new();
     for (manner, waiting) in &manners {
@@ -154,8 +168,9 @@ fn manner() -> impl Strategy<Value = Manner> {
         (0_u64..500, any::<bool>()).prop_map(|(us, lingers)| {
             Manner::Gather { longest: Duration::from_micros(us), lingers }
         }),
-        (0_u64..50_000, 0_u32..=100).prop_map(|(us, budget)| {
-            Manner::Spin { longest: Duration::from_micros(us), budget }
+        (0_u64..50_000, 0_u32..=100, 0_u64..500).prop_map(|(us, budget, gather)| {
+            let [longest, gather] = [us, gather].map(Duration::from_micros);
+            Manner::Spin { longest, budget, gather }
         }),
     ]
 }
@@ -219,7 +234,7 @@ proptest! {
         budget in 1_u32..100,
         arrivals in arrivals(100..30_000),
     ) {
-        let mut worker = Worker::new(Manner::Spin { longest: LONGEST, budget });
+        let mut worker = Worker::new(Manner::Spin { longest: LONGEST, budget, gather: Duration::from_micros(64) });
         worker.run(&arrivals, *arrivals.last().unwrap());
         let (time, asleep) = (worker.now.since(Timestamp::ZERO), worker.waiting.counts.asleep);
         // Each packet costs the turns that a worker without a policy takes, too.
@@ -239,8 +254,11 @@ proptest! {
             now = now.after(Duration::from_micros(gap));
             let step = waiting.after_turn(now, came);
             if let Step::Gather(time) = step {
-                let is_allowed = matches!(manner, Manner::Gather { longest, .. } if time <= longest);
-                prop_assert!(is_allowed && came == ONE && !time.is_zero());
+                let longest = match manner {
+                    Manner::Gather { longest, .. } | Manner::Spin { gather: longest, .. } => longest,
+                    Manner::Block => Duration::ZERO,
+                };
+                prop_assert!(time <= longest && came == ONE && !time.is_zero());
             }
             prop_assert!(step != Step::Block || came == NOTHING);
             if step != Step::Turn {
