@@ -2,7 +2,7 @@
 //! an ICMP error can show the sender its packet as it sent it.
 
 use netio::{Frame, FramePool, NOTE_LEN};
-use wire::{Readdress, TransportAddress};
+use wire::{ChecksumCovers, Dissected, Readdress, TransportAddress};
 
 /// Bytes of one end: a flag, address and port.
 const END_LEN: usize = NOTE_LEN / 2;
@@ -21,6 +21,18 @@ pub fn keep_original_ends(pool: &mut FramePool, frame: &mut Frame, ends: &Readdr
     write(ends.source, source);
     write(ends.destination, destination);
     pool.keep_note(frame, &note);
+}
+
+/// Has an answer leave between the ends that its packet came with.
+pub fn answer_between(answer: &mut Frame, ends: &Readdress) {
+    let change = Readdress { source: ends.destination, destination: ends.source };
+    if change == Readdress::default() {
+        return;
+    }
+    if let Ok(Dissected { network: Some(mut network), .. }) = wire::dissect(answer.bytes()) {
+        let length = (network.end as usize).saturating_sub(network.transport_offset.into());
+        change.apply(answer.bytes_mut(), &mut network, length, ChecksumCovers::All);
+    }
 }
 
 fn read(bytes: &[u8]) -> Option<TransportAddress> {

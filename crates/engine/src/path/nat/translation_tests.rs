@@ -107,6 +107,44 @@ fn rules_see_which_ends_of_a_connection_are_translated() {
 }
 
 #[test]
+fn a_reset_comes_from_the_end_that_its_receiver_knows() {
+    let objects = [
+        r#"{"chain":{"family":"ip","table":"t","name":"filter","handle":20,"type":"filter",
+            "hook":"forward","prio":0,"policy":"accept"}}"#,
+        r#"{"rule":{"family":"ip","table":"t","chain":"filter","handle":21,"expr":[
+            {"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"dport"}},"right":80}},
+            {"reject":{"type":"tcp reset"}}]}}"#,
+        r#"{"rule":{"family":"ip","table":"t","chain":"filter","handle":22,"expr":[
+            {"match":{"op":"==","left":{"payload":{"protocol":"tcp","field":"sport"}},"right":443}},
+            {"reject":{"type":"tcp reset"}}]}}"#,
+    ];
+    let rules = RULES.strip_suffix("]}").unwrap().to_owned() + "," + &objects.join(",") + "]}";
+    let mut gateway = gateway_of(2, &rules, routing(), OWN.into(), Config::new(HashKey(3, 4)));
+    let reset_to = |gateway: &mut TestGateway, port: usize, bytes: &[u8]| {
+        gateway.arrive(port, bytes);
+        gateway.run_until_idle();
+        let reset = seen(&gateway.sent(port).remove(0));
+        let Transport::Tcp(tcp) = reset.transport else { panic!("{reset:?}") };
+        assert!(tcp.flags.contains(wire::TcpFlags::RST));
+        ends(&reset)
+    };
+    for port in 3000..3020 {
+        // A forwarded port, which a rule changes to 80.
+        let syn = tcp(&from_outside(SERVER, OWN), (port, 8080), 2, (100, 0));
+        assert_eq!(reset_to(&mut gateway, 1, &syn), [(OWN.into(), 8080), (SERVER.into(), port)]);
+        // The answer to a masqueraded connection.
+        let client = [192, 0, 2, 1];
+        let out = gateway.pass(0, &tcp(&from_inside(client, SERVER), (port, 443), 2, (100, 0)));
+        let [(_, outside), _] = ends(&out);
+        let answer = tcp(&from_outside(SERVER, OWN), (443, outside), 0x12, (500, 101));
+        assert_eq!(
+            reset_to(&mut gateway, 1, &answer),
+            [(OWN.into(), outside), (SERVER.into(), 443)]
+        );
+    }
+}
+
+#[test]
 fn a_masquerade_ends_with_the_address_that_it_has() {
     let mut gateway = gateway(2);
     gateway.pass(0, &udp(&from_inside([192, 0, 2, 1], SERVER), (2000, 53), b"ask"));

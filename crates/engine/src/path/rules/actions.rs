@@ -9,6 +9,7 @@ use wire::icmp_error::Message;
 use wire::{Family, Transport};
 
 use crate::egress::icmp_errors::Speaker;
+use crate::egress::original_ends::{answer_between, original_ends};
 use crate::egress::route_decision::RouteDecision;
 use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
@@ -167,6 +168,7 @@ impl PacketPath {
         {
             let port = packet.frame.port;
             frame.port = port;
+            answer_between(&mut frame, &original_ends(&packet.frame));
             frame.offload.checksum = Checksum::Verified;
             self.counters.output.tcp_resets += 1;
             let Self { forwarder, pool, counters, .. } = self;
