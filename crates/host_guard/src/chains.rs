@@ -39,8 +39,6 @@ const IPV6: u128 = 10;
 const ICMP: u128 = 1;
 const TCP: u128 = 6;
 const UDP: u128 = 17;
-/// Protocols of tunnels: IP in IP, IPv6 in IP and GRE.
-const TUNNELS: [u128; 3] = [4, 41, 47];
 const ICMPV6: u128 = 58;
 /// Protocols with ports: TCP, UDP, DCCP, SCTP, UDP-Lite.
 const WITH_PORTS: [u128; 5] = [TCP, UDP, 33, 132, 136];
@@ -133,7 +131,7 @@ impl HostFilter {
         }
         if !self.translation_addresses.is_empty() || !self.forwarded.is_empty() {
             let goes_out = Match::one_of(Field::OutputIndex, numbers(&self.interfaces));
-            let answers = answers_tunnels(&goes_out).to_vec();
+            let answers = refusals_of_protocols(&goes_out).to_vec();
             chains.push(base("answers", HookPoint::Output, FILTER, answers));
         }
         if self.translation_addresses.is_empty() {
@@ -454,24 +452,22 @@ fn echo_rules(family: Family) -> [Rule; 2] {
     [own, Rule::new(answers, AWAY)]
 }
 
-/// Drops the host's answers that it does not know the protocol of a call or tunnel (GRE, IP in IP).
-/// The host may have calls and tunnels of its own, and their packets can not be told apart before.
-/// So the packets come to the host, and only its answer is dropped. The quoted packet stands behind
-/// the eight bytes of ICMP and has no options.
-fn answers_tunnels(goes_out: &Match) -> [Rule; 2] {
+/// Drops the host's answers that it does not know a protocol. Protocols without ports, such as GRE
+/// and ESP, pass a translation that the host knows nothing of, and the host may speak them itself:
+/// their packets can not be told apart before. So they come to the host, and only its answer is
+/// dropped.
+fn refusals_of_protocols(goes_out: &Match) -> [Rule; 2] {
     let unknown = [
-        (Family::V4, ICMP, ICMP_UNREACHABLE, PROTOCOL_UNREACHABLE, 8 + 9),
-        (Family::V6, ICMPV6, PARAMETER_PROBLEM, UNKNOWN_NEXT_HEADER, 8 + 6),
+        (Family::V4, ICMP, ICMP_UNREACHABLE, PROTOCOL_UNREACHABLE),
+        (Family::V6, ICMPV6, PARAMETER_PROBLEM, UNKNOWN_NEXT_HEADER),
     ];
-    unknown.map(|(family, protocol, kind, code, offset)| {
-        let quoted = Field::Transport { offset, length: 1 };
+    unknown.map(|(family, protocol, kind, code)| {
         let matches = [
             goes_out.clone(),
             is_of(family),
             Match::is(Field::Protocol, protocol),
             Match::is(ICMP_TYPE, kind),
             Match::is(ICMP_CODE, code),
-            Match::one_of(quoted, TUNNELS),
         ];
         Rule::new(matches, Verdict::Drop)
     })

@@ -32,6 +32,49 @@ fn every_client_with(workers: u32) {
     });
 }
 
+/// Sends a packet of a protocol without ports, which the peer gives back. Prints what came back, and
+/// the ICMP messages that the peer got.
+const WITHOUT_PORTS: &str = "
+import socket, sys
+side, peer, protocol = sys.argv[1], sys.argv[2], int(sys.argv[3])
+own = socket.socket(socket.AF_INET, socket.SOCK_RAW, protocol)
+own.settimeout(10)
+if side == 'client':
+    own.sendto(b'a packet', (peer, 0))
+    print(own.recv(2000)[20:].decode())
+else:
+    icmp = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+    print('ready', flush=True)
+    packet, sender = own.recvfrom(2000)
+    own.sendto(b'its answer', sender)
+    icmp.settimeout(1)
+    try:
+        while True:
+            print('ICMP', icmp.recv(2000)[20])
+    except TimeoutError:
+        pass
+";
+
+#[test]
+fn the_host_does_not_refuse_protocols_without_ports_that_are_masqueraded() {
+    beside_others(|| {
+        let mut lab = masquerading_router(2)?;
+        lab.gateway().sysctl(["net.ipv4.icmp_ratelimit=0"])?;
+        let server = lab.server_address(Family::V4).to_string();
+        // ESP (RFC 4303), and one for experiments (RFC 3692).
+        for protocol in ["50", "253"] {
+            let arguments =
+                |side| ["-c", WITHOUT_PORTS, side, &server, protocol].map(str::to_owned);
+            let mut peer = lab.on_server("python3").args(arguments("server")).spawn()?;
+            peer.wait_for_text("ready")?;
+            let came = lab.on_client("python3").args(arguments("client")).check()?;
+            assert_eq!(came.trim(), "its answer", "protocol {protocol}");
+            assert_eq!(peer.finish()?.stdout.trim(), "ready", "protocol {protocol}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}
+
 #[test]
 fn every_client_is_masqueraded_with_one_worker() {
     every_client_with(1);

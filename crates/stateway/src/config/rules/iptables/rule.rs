@@ -141,6 +141,10 @@ pub(super) fn ready(chain: &str, words: &[String], place: Place<'_>) -> Result<R
                 || implied(&part.name).is_some_and(|it| !it.starts_with("icmp")))
     };
     parts.retain(|part| !is_bare(part));
+    if let Some(protocol) = protocol_behind_state(&parts, protocol.as_deref()) {
+        let first = Words { before: format!("meta l4proto {protocol}"), ..Words::default() };
+        ready.words.iter_mut().for_each(|words| *words = first.with(words));
+    }
     ready.text = format!("-A {chain}");
     let mut comment = Some(format!(" -m comment --comment \"{}\"", comment_of(place.line)));
     for part in &parts {
@@ -194,6 +198,16 @@ fn take_words(
     let mut said = said.into_iter();
     parts.retain(|_| said.next() == Some(false));
     Ok(())
+}
+
+/// The protocol that packets need before they come to a match that counts them, in nft's words. The
+/// translation asks for it together with what the match of the protocol asks, which stands behind.
+fn protocol_behind_state(parts: &[Part], protocol: Option<&str>) -> Option<&'static str> {
+    let module = implied(protocol?)?;
+    let of_protocol = |part: &Part| part.by == "-m" && part.name == module;
+    let counts = parts.iter().position(keeps_state)?;
+    let is_behind = parts.iter().position(of_protocol).is_some_and(|at| at > counts);
+    is_behind.then_some(if module == "icmp6" { "ipv6-icmp" } else { module })
 }
 
 /// True for a match whose result depends on the packets that it has met.

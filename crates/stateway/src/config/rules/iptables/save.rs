@@ -1,6 +1,7 @@
 //! The file of iptables-save: tables, chains and rules, each with its line.
 
 use std::collections::{HashMap, HashSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::allowed::{builtin_chains, of_target};
 use super::rule::{Place, Ready, name_of_chain, ready, words};
@@ -176,20 +177,24 @@ fn without_counters(line: &str) -> &str {
     }
 }
 
-/// True if the text has words of IPv6 outside of free text.
-pub(super) fn has_v6_words(text: &str) -> bool {
-    let is_v6_word = |word: &str| {
-        let address = word.split('/').next().unwrap_or_default();
-        let is_address = address.parse::<std::net::Ipv6Addr>().is_ok();
-        is_address || word.contains("icmp6") || word.contains("ipv6-icmp")
-    };
-    text.lines().filter(|line| !line.starts_with('#')).any(|line| {
-        let words = words(line).unwrap_or_default();
-        let is_text = |at: usize| {
-            let before = at.checked_sub(1).and_then(|before| words.get(before));
-            let free = ["--comment", "--log-prefix", "--nflog-prefix"];
-            before.is_some_and(|before| free.contains(&before.as_str()))
+/// True for rules of ip6tables, by the first address or word outside of free text that one of both
+/// programs alone has; `None` without one.
+pub(super) fn is_v6_by_words(text: &str) -> Option<bool> {
+    let is_v6_word = |before: &str, word: &str| {
+        let address = word.split(['/', '-']).next().unwrap_or_default();
+        let (is_v4, is_v6) = match before {
+            "-p" | "-m" => (["icmp", "ttl"].contains(&word), ["ipv6-icmp", "hl"].contains(&word)),
+            _ => (address.parse::<Ipv4Addr>().is_ok(), address.parse::<Ipv6Addr>().is_ok()),
         };
-        words.iter().enumerate().any(|(at, word)| !is_text(at) && is_v6_word(word))
+        let is_v6 = is_v6 || word.contains("icmp6");
+        (is_v4 || is_v6).then_some(is_v6)
+    };
+    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let words = words(line).unwrap_or_default();
+        let is_text =
+            |before: &str| ["--comment", "--log-prefix", "--nflog-prefix", "-A"].contains(&before);
+        let mut said =
+            words.iter().zip(words.iter().skip(1)).filter(|(before, _)| !is_text(before));
+        said.find_map(|(before, word)| is_v6_word(before, word))
     })
 }

@@ -1,9 +1,11 @@
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::direct::Words;
 use super::rule::{Place, Ready, ready, words};
 use super::save::read;
-use super::with_texts;
+use super::{by_program, with_texts};
 
 fn read_rule(rule: &str, is_v6: bool) -> Result<Ready, String> {
     let words = words(rule).ok_or("a quotation without its end")?;
@@ -41,6 +43,43 @@ fn forms_with_a_wrong_translation_are_written_in_another_way() {
         ),
     ] {
         assert_eq!(one(rule, false).as_deref(), Ok(written), "{rule}");
+    }
+}
+
+#[test]
+fn packets_of_other_protocols_are_not_counted_before_the_rule_asks_for_its_own() {
+    for (rule, words) in [
+        ("-p tcp -m limit --limit 1/min -m tcp --dport 80 -j ACCEPT", "meta l4proto tcp"),
+        ("-p 17 -m statistic --mode nth --every 2 -m udp --dport 53 -j DROP", "meta l4proto udp"),
+        ("-p icmp -m limit --limit 1/min -m icmp --icmp-type 8 -j ACCEPT", "meta l4proto icmp"),
+        ("-p tcp -m tcp --dport 80 -m limit --limit 1/min -j ACCEPT", ""),
+        ("-p tcp -m limit --limit 1/min -m tcp -j ACCEPT", ""),
+        ("-m limit --limit 1/min -j ACCEPT", ""),
+    ] {
+        assert_eq!(words_of(rule, false), words, "{rule}");
+    }
+    let v6 = "-p ipv6-icmp -m limit --limit 1/min -m icmp6 --icmpv6-type 128 -j ACCEPT";
+    assert_eq!(words_of(v6, true), "meta l4proto ipv6-icmp");
+}
+
+#[test]
+fn words_or_the_name_tell_rules_of_ip6tables() {
+    let rules = |rule: &str| format!("*filter\n:FORWARD DROP [0:0]\n-A FORWARD {rule}\nCOMMIT\n");
+    for (rule, name, is_v6) in [
+        ("-i lan0 -j ACCEPT", "rules", None),
+        ("-i lan0 -j ACCEPT", "rules.v6", Some(true)),
+        ("-i lan0 -j ACCEPT", "rules.v4", Some(false)),
+        ("-s 2001:db8::/32 -j ACCEPT", "rules", Some(true)),
+        ("-s 192.0.2.0/24 -j ACCEPT", "rules", Some(false)),
+        ("-p icmp -j ACCEPT", "rules", Some(false)),
+        ("-p ipv6-icmp -j ACCEPT", "rules", Some(true)),
+        ("-m hl --hl-eq 1 -j DROP", "rules", Some(true)),
+        ("-m comment --comment 2001:db8::1 -j DROP", "rules", None),
+    ] {
+        let text = rules(rule);
+        let parts = by_program(&text, Path::new(name));
+        let found = parts.map(|parts| parts.iter().map(|(v6, _)| *v6).collect::<Vec<_>>());
+        assert_eq!(found, is_v6.map(|v6| vec![v6]), "{rule} in {name}");
     }
 }
 
