@@ -4,10 +4,12 @@ use super::worst_case;
 use crate::hook::Hook;
 use crate::kind::ObjectKind;
 use crate::limits::MAX_JUMP_DEPTH;
-use crate::model::{Chain, ChainId, Item, NatKind, Parts, RuleId, Verdict};
+use crate::model::{Chain, ChainId, Item, NatKind, Parts, Rule, RuleId, Verdict};
+use crate::problem::Severity;
 
-/// Something that is wrong with a chain or a rule.
+/// Something that is wrong with a chain or a rule, or to be known of it.
 pub(crate) struct Flaw {
+    pub severity: Severity,
     pub chain: ChainId,
     pub rule: Option<RuleId>,
     pub what: String,
@@ -30,13 +32,18 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
             let names: Vec<&str> =
                 names.map(|chain| ruleset.chains[chain.index()].name.as_str()).collect();
             let what = format!("jumps of this chain lead back to it: {}", names.join(" > "));
-            return vec![Flaw { chain: first, rule: None, what }];
+            return vec![Flaw { severity: Severity::Invalid, chain: first, rule: None, what }];
         }
         Ok(depths) => {
             let bases = (0..).zip(&ruleset.chains).filter(|(_, chain)| chain.base.is_some());
             for (id, _) in bases.filter(|(id, _)| depths[*id as usize] > MAX_JUMP_DEPTH) {
                 let what = format!("jumps more than {MAX_JUMP_DEPTH} chains deep");
-                flaws.push(Flaw { chain: ChainId(id), rule: None, what });
+                flaws.push(Flaw {
+                    severity: Severity::Invalid,
+                    chain: ChainId(id),
+                    rule: None,
+                    what,
+                });
             }
         }
     }
@@ -51,11 +58,38 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
                 items.iter().filter_map(|item| misplaced(ruleset, item, hooks[id as usize]))
             {
                 let rule = Some(RuleId(rule));
-                flaws.push(Flaw { chain: ChainId(id), rule, what: misplaced });
+                flaws.push(Flaw {
+                    severity: Severity::Invalid,
+                    chain: ChainId(id),
+                    rule,
+                    what: misplaced,
+                });
             }
         }
     }
+    flaws.extend(proxies_beside_source_translation(ruleset));
     flaws
+}
+
+/// Rules with SYN proxies in a ruleset that translates sources, which their connections can not have.
+fn proxies_beside_source_translation(ruleset: &Parts) -> Vec<Flaw> {
+    let mut kinds = ruleset.nats.iter().map(|nat| nat.kind);
+    if !kinds.any(|kind| matches!(kind, NatKind::Source | NatKind::Masquerade)) {
+        return Vec::new();
+    }
+    let is_proxy = |item: &Item| {
+        matches!(item, Item::SynProxy(_) | Item::Object { what: ObjectKind::SynProxy, .. })
+    };
+    let rules = (0..).zip(&ruleset.rules).filter(|(_, rule)| rule.items.iter().any(is_proxy));
+    let flaw = |(id, rule): (u32, &Rule)| Flaw {
+        severity: Severity::Note,
+        chain: rule.chain,
+        rule: Some(RuleId(id)),
+        what: "connections of this proxy whose source a rule translates as well are dropped \
+               (`nat_syn_proxy`): except their clients from masquerade and snat"
+            .to_owned(),
+    };
+    rules.map(flaw).collect()
 }
 
 fn edges(ruleset: &Parts) -> Vec<Vec<ChainId>> {

@@ -471,7 +471,7 @@ impl Import {
     }
 
     fn check_graph(&mut self) {
-        for graph::Flaw { chain, rule, what } in graph::check(&self.parts) {
+        for graph::Flaw { severity, chain, rule, what } in graph::check(&self.parts) {
             let chain = &self.parts.chains[chain.index()];
             let rule = rule.map(|rule| &self.parts.rules[rule.index()]);
             let place = Location {
@@ -481,7 +481,7 @@ impl Import {
                 name: chain.name.clone(),
                 handle: rule.map_or(chain.handle, |rule| rule.handle),
             };
-            let (severity, path) = (Severity::Invalid, String::new());
+            let path = String::new();
             let (effect, position) = (None, rule.map(|rule| rule.position));
             self.problems.push(Problem { severity, place, path, what, effect, position });
         }

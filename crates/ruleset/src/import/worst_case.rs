@@ -7,6 +7,7 @@ use super::graph::Flaw;
 use crate::hook::Hook;
 use crate::limits::MAX_RULES_MET;
 use crate::model::{ChainId, Item, Parts, Verdict};
+use crate::problem::Severity;
 
 /// The rules that packets meet from each chain on; `None` where nobody has looked yet.
 struct RuleCounts<'r> {
@@ -35,7 +36,7 @@ pub(crate) fn check(ruleset: &Parts) -> Option<Flaw> {
             "a packet may meet more than {MAX_RULES_MET} rules from here on, as often as chains \
              are jumped to: jump from fewer rules, or choose the chain by a verdict map"
         );
-        return Some(Flaw { chain, rule: None, what });
+        return Some(Flaw { severity: Severity::Invalid, chain, rule: None, what });
     }
     None
 }

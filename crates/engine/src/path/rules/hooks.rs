@@ -291,7 +291,7 @@ impl PacketPath {
         };
         if scratch.proxy.skips_early_chains {
             // The proxy knows of one address of each end.
-            return dropped(DropReason::SynCookie);
+            return dropped(DropReason::NatSynProxy);
         }
         self.translate(&request, packet, scratch)?;
         ControlFlow::Continue(true)

@@ -60,7 +60,7 @@ struct Change {
     #[command(flatten)]
     set: SetName,
     /// The elements in nft's words; `-` for standard input.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true)]
     elements: Vec<String>,
 }
 
