@@ -114,6 +114,7 @@ impl Coordinator {
     /// Hires or dismisses until there are `count` workers, and gives the buckets to the `allowed`
     /// ones.
     fn resize(&mut self, count: usize, allowed: WorkerSet) -> Result<Vec<BucketMove>, SteerError> {
+        self.tenure.may_move()?;
         while self.workers.len() < count {
             let id = WorkerId(self.workers.len() as u16);
             let hired = self.ports.open_transmit(id).map_err(StartError::from);
