@@ -62,6 +62,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/tunables/{name}", put(set_tunable))
         .route("/v1/workers", put(set_workers))
         .route("/v1/zones", get(zones).put(set_zones))
+        .merge(crate::hand_over_routes::router())
         .merge(crate::policy_routes::router())
         .merge(crate::record_routes::router())
         .merge(crate::rule_routes::router())

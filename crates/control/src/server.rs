@@ -44,6 +44,9 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// Time for answers to end when the gateway stops. Slower readers are cut off.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Takes the socket to a process to which the gateway is to hand over. It returns at once.
+pub type Successors = Arc<dyn Fn(std::os::unix::net::UnixStream) + Send + Sync>;
+
 /// The reason why the control socket can not be served.
 #[derive(Debug, thiserror::Error)]
 #[error("can not serve the control socket: {0}")]
@@ -55,7 +58,7 @@ pub struct Server {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
     // Removed from the file system after the thread has ended.
-    _socket: ControlSocket,
+    socket: Option<ControlSocket>,
 }
 
 /// Tells the thread and the streams that the gateway stops.
@@ -82,6 +85,8 @@ impl Stop {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
+    /// Takes the socket to a process to which the gateway is to hand over.
+    pub successors: Successors,
     /// The peer, if there is one.
     pub peer: Option<Arc<Mutex<StateSync>>>,
     pub rules: Arc<Keeper>,
@@ -94,8 +99,9 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Starts to serve. `peer` is that of state sync. `rules` is the ruleset that the gateway was started with. `log_lines_lost`
-    /// returns the number of lost lines of its log.
+    /// Starts to serve. `peer` is that of state sync. `rules` is the ruleset that the gateway was
+    /// started with. `successors` is called with the socket to a process of the same user to which the
+    /// gateway is to hand over. `log_lines_lost` returns the number of lost lines of its log.
     ///
     /// # Errors
     /// [`ServerError`] when the system has no thread or descriptor left. Then the socket is
@@ -105,6 +111,7 @@ impl Server {
         gateway: Arc<Gateway>,
         peer: Option<Arc<Mutex<StateSync>>>,
         rules: Option<RuleBook>,
+        successors: Successors,
         log_lines_lost: fn() -> u64,
     ) -> Result<Self, ServerError> {
         let runtime = Builder::new_current_thread()
@@ -132,12 +139,28 @@ impl Server {
         let connections = Connections::new(netio::descriptor_limit()?);
         let stopping = stop.clone();
         let turns = Turns::new();
-        let shared =
-            Shared { gateway, peer, rules, turns, streams, connections, stop, log_lines_lost };
+        let shared = Shared {
+            gateway,
+            successors,
+            peer,
+            rules,
+            turns,
+            streams,
+            connections,
+            stop,
+            log_lines_lost,
+        };
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(runtime, listener, shared))?;
-        Ok(Self { stop: stopping, thread: Some(thread), _socket: socket })
+        Ok(Self { stop: stopping, thread: Some(thread), socket: Some(socket) })
+    }
+
+    /// Ends, and leaves the socket to another process.
+    pub fn leave(mut self) {
+        if let Some(socket) = self.socket.take() {
+            socket.leave();
+        }
     }
 }
 
@@ -204,21 +227,29 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
     while tasks.join_next().await.is_some() {}
 }
 
+/// The user of the process that asks; `None` if the kernel does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerUser(pub Option<u32>);
+
 /// Serves the request of a connection.
 async fn answer(stream: UnixStream, admitted: Admitted, router: Router, stop: Arc<Stop>) {
     let connection = &admitted.connection;
+    let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         connection.has_asked();
         let connection = connection.clone();
-        router.call(request.map(|body| Body::new(Arriving { body, connection })))
+        let mut request = request.map(|body| Body::new(Arriving { body, connection }));
+        request.extensions_mut().insert(user);
+        router.call(request)
     });
     let io = TokioIo::new(ClientStream { stream, connection: connection.clone() });
     let answered = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_PATIENCE)
         .keep_alive(false)
-        .serve_connection(io, service);
+        .serve_connection(io, service)
+        .with_upgrades();
     let nobody_asks = async {
         stop.begun().await;
         if !connection.is_asking() {

@@ -89,7 +89,8 @@ pub fn receive_with_descriptors(
         let bytes = (header.cmsg_len as usize).saturating_sub(length(0));
         let count = (bytes / size_of::<RawFd>()).min(DESCRIPTORS_AT_ONCE);
         // SAFETY: the kernel has just opened these for this process, and nobody else has them.
-        let opened = rights.descriptors[..count].iter().map(|it| unsafe { OwnedFd::from_raw_fd(*it) });
+        let opened =
+            rights.descriptors[..count].iter().map(|it| unsafe { OwnedFd::from_raw_fd(*it) });
         descriptors.extend(opened);
     }
     if message.msg_flags & libc::MSG_CTRUNC != 0 {

@@ -35,8 +35,8 @@ pub enum Message {
     Mark(u32),
     /// The taker has.
     Reached(u32),
-    /// The giver receives no more packets since this time, nanoseconds of the monotonic clock, and has
-    /// sent all records. So many queues follow.
+    /// The giver has received no more packets for so many nanoseconds, and has sent all records. So many
+    /// queues follow.
     Frozen(u64, u16),
     /// A receive queue of this port, and where it stands; one descriptor.
     Queue(u16, Position),
@@ -140,7 +140,8 @@ impl Head {
         let [a, b, c, d, descriptors, kind] = bytes;
         let length = u32::from_be_bytes([a, b, c, d]);
         let rest = HEAD_BYTES - size_of::<u32>();
-        let body_bytes = (length as usize).checked_sub(rest).filter(|_| length as usize <= FRAME_BYTES_MAX);
+        let body_bytes =
+            (length as usize).checked_sub(rest).filter(|_| length as usize <= FRAME_BYTES_MAX);
         let body_bytes = body_bytes.ok_or(DecodeMessageError::TooLong(length))?;
         let expected = DESCRIPTORS.get(usize::from(kind)).ok_or(DecodeMessageError::Kind(kind))?;
         if descriptors != *expected {
@@ -215,8 +216,8 @@ impl Message {
             Self::Claim(port) => to.u16(*port),
             Self::Records(bytes) => to.bytes(bytes),
             Self::Mark(number) | Self::Reached(number) => to.u32(*number),
-            Self::Frozen(since, queues) => {
-                to.u64(*since);
+            Self::Frozen(nanos, queues) => {
+                to.u64(*nanos);
                 to.u16(*queues);
             }
             Self::Queue(port, position) => {
@@ -306,9 +307,8 @@ impl Offer {
         }
         let secret = from.array()?;
         let rules = from.option(Reader::u128)?;
-        let role = from.option(|from| {
-            Ok(OfferedRole { is_active: from.flag()?, term: from.u32()? })
-        })?;
+        let role =
+            from.option(|from| Ok(OfferedRole { is_active: from.flag()?, term: from.u32()? }))?;
         Ok(Self { release, mode, interfaces, secret, rules, role })
     }
 }

@@ -86,11 +86,9 @@ impl Giving {
     /// The taker is lost. It has no descriptor any more, so nobody else receives packets.
     pub const fn lose(self) -> Lost {
         match self {
-            Self::Greeting
-            | Self::Offering
-            | Self::Copying { .. }
-            | Self::Frozen
-            | Self::Going => Lost::GoesOn,
+            Self::Greeting | Self::Offering | Self::Copying { .. } | Self::Frozen | Self::Going => {
+                Lost::GoesOn
+            }
         }
     }
 }

@@ -10,11 +10,14 @@ mod outflow;
 
 use std::os::fd::OwnedFd;
 
+use fib::LinkId;
+use flow::HashKey;
 use netio::{PortId, QueuePosition, RxQueue};
 
 use crate::Gateway;
 use crate::control::config::SteerError;
 use crate::control::coordinator::{Coordinator, HOPS};
+use crate::control::ports::PortLink;
 use crate::control::worker_handle::Unresponsive;
 
 pub use intake::{Intake, IntakeError, IntakeReport};
@@ -71,7 +74,45 @@ pub enum FreezeError {
     Workers(#[from] SteerError),
 }
 
+/// An interface of a gateway that hands over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandedInterface {
+    /// Its name.
+    pub name: String,
+    /// Its number in the kernel.
+    pub link: LinkId,
+    /// The number of its receive queues.
+    pub queues: usize,
+}
+
 impl Gateway {
+    /// The interfaces, by port.
+    ///
+    /// # Errors
+    /// [`FreezeError::Down`] if one has gone.
+    pub fn handed_interfaces(&self) -> Result<Vec<HandedInterface>, FreezeError> {
+        let coordinator = self.shared.lock();
+        let ports = &coordinator.ports;
+        let all = ports.named_links().into_iter().zip((0..).map(PortId));
+        all.map(|(PortLink { link, name }, port)| match link {
+            Some(link) => Ok(HandedInterface { name, link, queues: ports.queue_count(port) }),
+            None => Err(FreezeError::Down(name)),
+        })
+        .collect()
+    }
+
+    /// The secret of the steering hash.
+    pub fn secret(&self) -> HashKey {
+        self.shared.lock().config.secret
+    }
+
+    /// The fingerprint of the rules that are in force; `None` without rules.
+    pub fn rules_fingerprint(&self) -> Option<u128> {
+        // It takes a while for large sets.
+        let rules = self.shared.lock().rules.clone();
+        rules.map(|rules| rules.program.ruleset().fingerprint())
+    }
+
     /// A copy of the descriptor that claims the interface of each port.
     ///
     /// # Errors
@@ -115,10 +156,7 @@ impl Gateway {
     ///
     /// # Errors
     /// [`Unresponsive`].
-    pub fn take_queues(
-        &self,
-        queues: Vec<(PortId, Box<dyn RxQueue>)>,
-    ) -> Result<(), Unresponsive> {
+    pub fn take_queues(&self, queues: Vec<(PortId, Box<dyn RxQueue>)>) -> Result<(), Unresponsive> {
         let mut coordinator = self.shared.lock();
         for (port, queue) in queues {
             coordinator.ports.add_queue(port, queue);

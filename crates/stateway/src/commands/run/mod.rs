@@ -2,6 +2,7 @@
 
 mod claim;
 mod connection_limit;
+mod hand_over;
 mod notify;
 mod pfsync;
 mod signals;
@@ -11,8 +12,11 @@ use std::collections::hash_map::RandomState;
 use std::fmt::{self, Debug};
 use std::hash::BuildHasher;
 use std::io::IsTerminal;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::sync::PreSharedKey;
@@ -23,6 +27,7 @@ use flow::Shown;
 use host_guard::{Guard, GuardHandle};
 use netio::afpacket::Claim;
 use netio::{PortError, PortId};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -33,8 +38,10 @@ use crate::errors::UsageError;
 use crate::log;
 use crate::print::{count, duration, things};
 use claim::claim_all;
+use hand_over::{Gift, GiveError, Given, Giver, Taken};
 use notify::Supervisor;
-use signals::Signals;
+use signals::{Cause, Signals};
+use sync::{Former, SyncThread};
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -56,6 +63,10 @@ pub struct Args {
     /// The configuration.
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+    /// Take the place of the gateway that runs on the control socket: its connections go on, and no
+    /// packet is lost.
+    #[arg(long)]
+    take_over: bool,
     /// Path of the control socket; overrides the configuration.
     #[arg(long, env = "STATEWAY_SOCKET", value_name = "PATH", hide_env_values = true)]
     socket: Option<PathBuf>,
@@ -85,28 +96,46 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tracing::warn!("{line}");
     }
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
-    // From here on a signal waits until everything runs, and then stops it.
-    let mut signals = Signals::new().context("can not wait for signals")?;
+    // Once it has taken them, a signal waits until everything runs, and then stops it.
+    let take_signals = || Signals::new().context("can not wait for signals");
+    let mut signals = (!args.take_over).then(take_signals).transpose()?;
+    let mut giver = args.take_over.then(|| Giver::ask(&path)).transpose()?;
     // These come first: a second gateway must not touch the interfaces.
-    let socket = ControlSocket::bind(&path)?;
-    let claims = claim_all(&config)?;
+    let (mut socket, claims) = match &mut giver {
+        Some(giver) => {
+            giver.fit(&mut config, rules.as_ref())?;
+            (giver.control_socket(&path)?, giver.claims(&config)?)
+        }
+        None => (ControlSocket::bind(&path)?, claim_all(&config)?),
+    };
     let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
     let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
     let key = config.sync_key()?;
-    let gateway = Arc::new(start(&config, claims, guard.handle(), rules.as_ref(), key.as_ref())?);
+    let opening = if giver.is_some() { AfPacket::awaiting_queues } else { std::convert::identity };
+    let gateway = start(&config, (claims, opening), guard.handle(), rules.as_ref(), key.as_ref())?;
+    let gateway = Arc::new(gateway);
     if let Some(book) = &rules {
         tell_of(book);
     }
-    let (peer, sync) = match &config.sync {
-        Some(sync) => {
-            let rules = rules.as_ref().map(|book| book.ruleset().fingerprint());
-            let (peer, thread) = sync::start(&config, sync, key, rules, gateway.clone())?;
-            (Some(peer), Some(thread))
-        }
-        None => (None, None),
-    };
-    let server = Server::start(socket, gateway.clone(), peer, rules, log::lost)?;
+    let former = giver.as_ref().and_then(Giver::former);
+    let prepare = || Ok(signals = Some(take_signals()?));
+    let taken = giver.map(|giver| giver.take(&gateway, &config, prepare)).transpose()?;
+    let mut signals = signals.context("nobody waits for signals")?;
+    // No other process receives packets from here on.
+    socket.own();
     let supervisor = Supervisor::from_environment();
+    if let Some(taken) = taken {
+        tell_of_taken(taken, &gateway)?;
+        supervisor.taken_over();
+    }
+    let sync = config.sync.as_ref();
+    let sync = sync.map(|sync| sync::start(&config, sync, key, &gateway, former)).transpose()?;
+    let (peer, thread) = sync.unzip();
+    let (events, mut coming) = unbounded_channel();
+    let control = socket.to_hand_over()?;
+    let successors = Arc::new(move |stream| _ = events.send(stream));
+    let server =
+        Server::start(socket, gateway.clone(), peer.clone(), rules, successors, log::lost)?;
     supervisor.ready();
     let workers = gateway.status()?.workers.len();
     tell!(
@@ -118,17 +147,139 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         names.join(", "),
         path.display()
     );
-    let name = signals.wait();
-    supervisor.stopping();
-    tracing::info!("{name}: stopping");
-    drop(server);
-    drop(sync);
+    let estate = Estate { config: &config, gateway: &gateway, control, peer };
+    let end = until_the_end(&estate, thread, &mut signals, &mut coming)?;
+    match end {
+        End::Signal(name, _sync) => {
+            supervisor.stopping();
+            tracing::info!("{name}: stopping");
+            drop(server);
+        }
+        End::HandedOver(given) => {
+            server.leave();
+            tell!(
+                "stateway: handed over to a new process: {}",
+                summary_of(given.connections, given.copied, given.frozen)
+            );
+        }
+    }
+    drop(estate);
     // These were the only other owners, and all requests have ended.
     let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
     // Once it has stopped, it has no connections.
     let connections = gateway.connection_count().unwrap_or_default();
     tell!("stateway: {}", summary(&gateway.stop()?, connections));
     Ok(())
+}
+
+/// All that a hand-over needs.
+struct Estate<'e> {
+    config: &'e Configuration,
+    gateway: &'e Arc<Gateway>,
+    /// The listening control socket and its lock.
+    control: [OwnedFd; 2],
+    peer: Option<sync::Shared>,
+}
+
+/// Why a gateway ends.
+enum End {
+    /// This signal. State sync goes on until the value is dropped.
+    Signal(&'static str, Option<SyncThread>),
+    /// A new process has taken its place.
+    HandedOver(Given),
+}
+
+/// Waits for the end of this gateway, and hands over to whoever asks for that.
+fn until_the_end(
+    estate: &Estate<'_>,
+    mut sync: Option<SyncThread>,
+    signals: &mut Signals,
+    coming: &mut UnboundedReceiver<UnixStream>,
+) -> anyhow::Result<End> {
+    loop {
+        let stream = match signals.wait(coming) {
+            Cause::Signal(name) => return Ok(End::Signal(name, sync)),
+            Cause::Event(stream) => stream,
+        };
+        tracing::info!("a new process asks to take over");
+        let stop = AtomicBool::new(false);
+        let (done, mut ended) = unbounded_channel();
+        let (given, signal) = std::thread::scope(|scope| {
+            let giving = scope.spawn(|| {
+                let given = estate.hand_over(stream, &mut sync, &stop);
+                // The other end waits for it.
+                let _ = done.send(());
+                given
+            });
+            let signal = match signals.wait(&mut ended) {
+                Cause::Signal(name) => {
+                    stop.store(true, Ordering::Relaxed);
+                    Some(name)
+                }
+                Cause::Event(()) => None,
+            };
+            (giving.join(), signal)
+        });
+        // A panic ends the process before this.
+        let given =
+            given.map_err(|_| anyhow::anyhow!("the thread of the hand-over has panicked"))?;
+        match (given, signal) {
+            (Ok(given), _) => return Ok(End::HandedOver(given)),
+            (Err(error), signal) => {
+                tracing::warn!("the gateway goes on, because it was not taken over: {error}");
+                if let Some(name) = signal {
+                    return Ok(End::Signal(name, sync));
+                }
+            }
+        }
+    }
+}
+
+impl Estate<'_> {
+    /// Hands over to the process behind this socket. State sync goes on if that fails.
+    fn hand_over(
+        &self,
+        stream: UnixStream,
+        sync: &mut Option<SyncThread>,
+        stop: &AtomicBool,
+    ) -> Result<Given, GiveError> {
+        let [listener, lock] = &self.control;
+        let gift = Gift {
+            gateway: self.gateway,
+            mode: self.config.mode,
+            control: [listener.try_clone()?, lock.try_clone()?],
+            former: self.peer.as_ref().map(|peer| Former::of(&sync::lock(peer))),
+        };
+        let given = hand_over::give(&gift, stream, stop, || *sync = None);
+        if given.is_err()
+            && sync.is_none()
+            && let (Some(of_config), Some(peer)) = (&self.config.sync, &self.peer)
+        {
+            match sync::start_again(self.config, of_config, self.gateway, peer) {
+                Ok(thread) => *sync = Some(thread),
+                Err(error) => tracing::error!("state sync does not go on: {error:#}"),
+            }
+        }
+        given
+    }
+}
+
+/// Owns what was taken over, and says so.
+fn tell_of_taken(taken: Taken, gateway: &Gateway) -> anyhow::Result<()> {
+    let (copied, frozen) = (taken.copied, taken.frozen);
+    let connections = taken.adopt(gateway)?;
+    tell!("stateway: taken over: {}", summary_of(connections, copied, frozen));
+    Ok(())
+}
+
+/// The figures of a hand-over.
+fn summary_of(connections: u64, copied: Duration, frozen: Duration) -> String {
+    format!(
+        "{}, copied in {:.3} s, nothing forwarded for {:.1} ms",
+        things(connections, "connection"),
+        copied.as_secs_f64(),
+        frozen.as_secs_f64() * 1e3,
+    )
 }
 
 /// Logs the things about the rules that people have to know from the start.
@@ -179,7 +330,7 @@ fn guarded(interface: &Interface) -> host_guard::Interface {
 
 fn start(
     config: &Configuration,
-    claims: Vec<Claim>,
+    (claims, opening): (Vec<Claim>, fn(AfPacket) -> AfPacket),
     guard: GuardHandle,
     rules: Option<&RuleBook>,
     key: Option<&PreSharedKey>,
@@ -194,7 +345,7 @@ fn start(
         policy: interface.policy,
         ..PortSetup::new(
             interface.own_name(),
-            AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode),
+            opening(AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode)),
         )
     });
     let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(guard));

@@ -31,6 +31,11 @@ impl Supervisor {
         self.tell("READY=1");
     }
 
+    /// Says that this process is the gateway from now on, and runs.
+    pub fn taken_over(&self) {
+        self.tell(&format!("MAINPID={}\nREADY=1", std::process::id()));
+    }
+
     /// Says that the gateway is about to end.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");

@@ -1,0 +1,201 @@
+//! A gateway hands over to a new process, in the middle of traffic.
+
+use std::collections::BTreeSet;
+
+use lab::{Background, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
+
+use crate::scenario::{
+    FAMILIES, StatewayLab, TALKS, beside_others, echo, nat_rules, own_tables, ready, router_spec,
+    start, stateway,
+};
+
+/// Connections of TCP that carry data meanwhile, half of each family.
+const CONNECTIONS: usize = 20;
+
+/// No connection is picked up from its middle, so each that the new process lacks ends.
+const STRICT: &str = "
+table inet strict {
+    chain forward {
+        type filter hook forward priority filter; policy accept;
+        ct state invalid drop
+        ct state new tcp flags & (fin | syn | rst | ack) != syn drop
+    }
+}";
+
+/// Sends numbered datagrams in several flows until the file exists, and prints how many.
+const NUMBERED: &str = "
+import os, socket, sys, time
+end, *servers = sys.argv[1:]
+flows = []
+for server in servers * 3:
+    kind, _, _, _, place = socket.getaddrinfo(server, 7009, type=socket.SOCK_DGRAM)[0]
+    flow = socket.socket(kind, socket.SOCK_DGRAM)
+    flow.connect(place)
+    flows.append(flow)
+number = 0
+print('sending', flush=True)
+while not os.path.exists(end):
+    for at, flow in enumerate(flows): flow.send(b'%d %d' % (at, number))
+    number += 1
+    time.sleep(0.001)
+time.sleep(0.5)
+for flow in flows: flow.send(b'end')
+print('sent:', number * len(flows), flush=True)
+";
+
+/// Takes them, and prints how many came, how many of them not in order, and how many source ports the
+/// flows had.
+const TAKEN: &str = "
+import socket
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+s.bind(('::', 7009))
+s.settimeout(20)
+print('ready', flush=True)
+last, came, disorder, sources = {}, 0, 0, set()
+while True:
+    data, source = s.recvfrom(100)
+    if data == b'end': break
+    at, number = map(int, data.split())
+    came += 1
+    if number != last.get(at, -1) + 1: disorder += 1
+    last[at] = number
+    sources.add(source[:2])
+print('came:', came, 'disorder:', disorder, 'sources:', len(sources), flush=True)
+";
+
+/// Looks again and again which tables the host's kernel has, until the file exists, and prints how often
+/// none was the gateway's.
+const TABLES: &str = "
+looks=0 without=0
+echo ready
+while [ ! -e \"$1\" ]; do
+    looks=$((looks + 1))
+    nft list tables | grep -q stateway_ || without=$((without + 1))
+done
+echo looks: $looks without: $without
+";
+
+/// A router that masquerades, and the way to start another one like it.
+fn strict_router(workers: u32, more: &str) -> Result<(StatewayLab, StatewaySpec)> {
+    let rules = nat_rules(&[], "masquerade") + STRICT;
+    let spec = router_spec(workers)?;
+    let spec = StatewaySpec { ruleset: Some(rules), more: more.to_owned(), ..spec };
+    let lab = start(spec.clone())?;
+    lab.server().ip(&["route del 192.0.2.0/24", "route del 2001:db8:1::/64"])?;
+    // The other one reads the same file, because nft would now print the gateway's table too.
+    let file = format!("\n[rules]\nfile = \"{}/rules.json\"\n", Namespace::SCRATCH);
+    let spec = StatewaySpec { ruleset: None, more: more.to_owned() + &file, ..spec };
+    Ok((lab, spec))
+}
+
+/// Starts a new process that takes over.
+fn take_over(lab: &Lab, spec: &StatewaySpec) -> Result<Stateway> {
+    Stateway::spawn(lab.gateway(), spec, &Placement::free(), &["--take-over"])
+}
+
+/// Traffic through a gateway.
+struct Traffic {
+    talks: Background,
+    numbered: Background,
+    taken: Background,
+    tables: Background,
+    _echo: Background,
+}
+
+const END: &str = "/dev/shm/end";
+
+impl Traffic {
+    fn start(lab: &Lab) -> Result<Self> {
+        let _echo = echo(lab.server(), 7000)?;
+        let taken = ready(lab.on_server("python3").args(["-c", TAKEN]))?;
+        let [v4, v6] = FAMILIES.map(|family| lab.server_address(family).to_string());
+        let half = (CONNECTIONS / 2).to_string();
+        let mut talks =
+            lab.on_client("python3").args(["-c", TALKS, END, &half, &v4, &v6]).spawn()?;
+        talks.wait_for_text("talking")?;
+        let mut numbered =
+            lab.on_client("python3").args(["-c", NUMBERED, END, &v4, &v6]).spawn()?;
+        numbered.wait_for_text("sending")?;
+        let tables = ready(lab.gateway().program("sh").args(["-c", TABLES, "sh", END]))?;
+        Ok(Self { talks, numbered, taken, tables, _echo })
+    }
+
+    /// Ends it. Nothing was lost, nothing came twice or out of order, no connection ended, and the
+    /// kernel has forwarded nothing.
+    fn finish(self, lab: &Lab) -> Result<()> {
+        lab.client().write_file("end", b"")?;
+        lab.gateway().write_file("end", b"")?;
+        let talks = self.talks.finish()?.stdout;
+        assert_eq!(talks.lines().last(), Some(&*format!("well: {CONNECTIONS}")), "{talks}");
+        let sent = self.numbered.finish()?.stdout;
+        let sent = sent.lines().last().and_then(|it| it.strip_prefix("sent: ")).expect("a number");
+        let came = self.taken.finish()?.stdout;
+        let expected = format!("came: {sent} disorder: 0 sources: 6");
+        assert_eq!(came.lines().last(), Some(&*expected));
+        let tables = self.tables.finish()?.stdout;
+        println!("{expected}; {tables}");
+        assert!(tables.trim_end().ends_with("without: 0"), "{tables}");
+        for host in [lab.client(), lab.server()] {
+            assert_eq!(snmp(host, "Tcp: ", "OutRsts")?, 0, "{}", host.name());
+        }
+        assert_eq!(snmp(lab.gateway(), "Ip: ", "ForwDatagrams")?, 0, "the kernel forwarded");
+        Ok(())
+    }
+}
+
+/// A counter of the kernel.
+fn snmp(host: &Namespace, group: &str, name: &str) -> Result<u64> {
+    let text = host.program("cat").args(["/proc/net/snmp"]).check()?;
+    let mut lines = text.lines().filter(|line| line.starts_with(group));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut both = names.split(' ').zip(values.split(' '));
+    let (_, value) = both.find(|(found, _)| *found == name).expect("the kernel has this counter");
+    Ok(value.parse().expect("a number"))
+}
+
+/// The connections of TCP and UDP, each with its translation.
+fn flows(gateway: &Stateway) -> Result<BTreeSet<String>> {
+    let list = gateway.command(&["conntrack", "list", "-o", "conntrack"]).check()?;
+    let flows = list.lines().filter(|line| line.starts_with("tcp") || line.starts_with("udp"));
+    // The time that is left differs.
+    Ok(flows.filter_map(|line| Some(line[line.find("src=")?..].to_owned())).collect())
+}
+
+/// The gateway of the lab hands over to one with so many workers.
+fn hand_over(mut lab: StatewayLab, spec: &StatewaySpec) -> Result<StatewayLab> {
+    let old = lab.take_stateway().expect("the lab has a Stateway");
+    let mut new = take_over(&lab, spec)?;
+    let is_ready = new.wait_for_text("stateway: ready");
+    println!("new:\n{}\nold:\n{}", new.log(), old.log());
+    is_ready?;
+    let ended = old.finish()?;
+    assert_eq!(ended.code, Some(0), "{}", ended.stdout);
+    assert!(ended.stdout.contains("handed over to a new process"), "{}", ended.stdout);
+    lab.put_stateway(new);
+    Ok(lab)
+}
+
+#[test]
+fn an_upgrade_loses_no_packet_and_no_connection() {
+    beside_others(|| {
+        let (lab, spec) = strict_router(2, "")?;
+        let traffic = Traffic::start(&lab)?;
+        let before = flows(stateway(&lab))?;
+        let mut lab = hand_over(lab, &spec)?;
+        let tables = lab.gateway().program("nft").args(["list", "tables"]).check()?;
+        assert_eq!(own_tables(&tables).len(), 1, "{tables}");
+        assert_eq!(flows(stateway(&lab))?, before);
+        // And once more, with other numbers of workers and buckets.
+        for (workers, buckets) in [(1, 64), (3, 512)] {
+            let gateway = format!("buckets = {buckets}\n");
+            let spec = StatewaySpec { workers, gateway, ..spec.clone() };
+            lab = hand_over(lab, &spec)?;
+            assert_eq!(flows(stateway(&lab))?, before);
+        }
+        traffic.finish(&lab)?;
+        let new = lab.take_stateway().expect("it runs");
+        assert_eq!(new.stop()?.code, Some(0));
+        Ok(())
+    });
+}
