@@ -22,6 +22,9 @@ const MAX_ATTEMPTS: usize = 64;
 /// The longest path of a socket, bytes: `sun_path` has room for one more, a zero (unix(7)).
 const MAX_PATH: usize = 107;
 
+/// Clients that wait to be accepted, at most; the kernel may allow fewer.
+const BACKLOG: i32 = 4096;
+
 /// File systems of the kernel's own, in which nobody can make a socket.
 const OF_KERNEL: [&str; 2] = ["/proc", "/sys"];
 
@@ -229,7 +232,11 @@ impl ControlSocket {
 
     /// No other process has the socket any more.
     pub fn own(&mut self) {
-        self.is_anothers = false;
+        if std::mem::take(&mut self.is_anothers)
+            && let Err(error) = netio::listen_again(&self.listener, BACKLOG)
+        {
+            tracing::warn!("clients take the former process for the gateway: {error}");
+        }
     }
 
     /// Lets go of the socket, with which another process goes on.

@@ -37,7 +37,9 @@ pub use interface::{LinkState, link_named, link_state};
 pub use isolation::isolate_network;
 pub use offload::{Checksum, Offload, Segmentation};
 pub use own_network::{enter_network, network_cookie, own_sysfs};
-pub use passing::{DESCRIPTORS_AT_ONCE, receive_with_descriptors, send_with_descriptors};
+pub use passing::{
+    DESCRIPTORS_AT_ONCE, listen_again, receive_with_descriptors, send_with_descriptors,
+};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
 pub use port::{
     PortError, PortId, QueuePosition, RingPosition, RxQueue, TxQueue, TxRefusal, TxReport,

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 
 use crate::datagrams::message;
 
@@ -99,6 +99,19 @@ pub fn receive_with_descriptors(
         return Err(ErrorKind::InvalidData.into());
     }
     Ok(received)
+}
+
+/// Tells the kernel that this process listens on a socket that another one has made, so that clients see
+/// the number of this process.
+///
+/// # Errors
+/// The system's error.
+pub fn listen_again(listener: &UnixListener, backlog: i32) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    match unsafe { libc::listen(listener.as_raw_fd(), backlog) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]

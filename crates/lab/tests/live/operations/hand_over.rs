@@ -1,12 +1,14 @@
 //! A gateway hands over to a new process, in the middle of traffic.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use lab::{Background, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
+use lab::{Background, Family, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
 
+use crate::scenario::cluster::connections;
 use crate::scenario::{
-    FAMILIES, StatewayLab, TALKS, beside_others, echo, nat_rules, own_tables, ready, router_spec,
-    start, stateway,
+    FAMILIES, StatewayLab, TALKS, alone, beside_others, echo, nat_rules, own_tables, ready,
+    router_spec, start, stateway,
 };
 
 /// Connections of TCP that carry data meanwhile, half of each family.
@@ -284,7 +286,8 @@ fn the_running_gateway_goes_on_if_the_new_one_ends_or_says_nonsense() {
         let (mut lab, spec) = strict_router(2, "")?;
         let traffic = Traffic::start(&lab)?;
         let before = flows(stateway(&lab))?;
-        let mut tries = vec![(REACHED, "garbage"), (READY, "garbage"), (FROZEN, "garbage"), (BEGIN, "cut")];
+        let mut tries =
+            vec![(REACHED, "garbage"), (READY, "garbage"), (FROZEN, "garbage"), (BEGIN, "cut")];
         tries.extend(
             [OFFER, CONTROL, BEGIN, RECORDS, REACHED, FROZEN, QUEUE, READY, GO]
                 .map(|kind| (kind, "new")),
@@ -340,6 +343,55 @@ fn the_new_process_ends_or_goes_on_alone_if_the_running_gateway_dies() {
                 assert!(new.stdout.contains("the other process has ended"), "{}", new.stdout);
             }
         }
+        Ok(())
+    });
+}
+
+/// Opens connections of UDP, so many from each of ten ports.
+const MANY: &str = "
+import socket, sys, time
+server, count = sys.argv[1], int(sys.argv[2])
+for _ in range(10):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for port in range(10000, 10000 + count):
+        s.sendto(b'x', (server, port))
+        if port % 100 == 0: time.sleep(0.001)
+print('opened', flush=True)
+";
+
+/// The server says nothing to the datagrams.
+const SILENT: &str = "
+table inet silent {
+    chain in {
+        type filter hook prerouting priority -300; policy accept;
+        udp dport 10000-19999 drop
+    }
+}";
+
+/// Prints how long nothing is forwarded while a gateway with many connections hands over.
+#[test]
+fn an_upgrade_with_100_000_connections_is_short() {
+    alone(|| {
+        let more = "\n[tunables]\nnf_conntrack_udp_timeout = 600\n";
+        let (lab, spec) = strict_router(2, more)?;
+        lab.server().load_rules(SILENT)?;
+        let server = lab.server_address(Family::V4).to_string();
+        let traffic = Traffic::start(&lab)?;
+        // A busy machine may lose some.
+        for _ in 0..3 {
+            let many = lab.on_client("python3").args(["-c", MANY, &server, "10000"]);
+            many.limit(Duration::from_secs(60)).check()?;
+        }
+        let before = connections(stateway(&lab))?;
+        assert!(before >= 100_000, "{before}");
+        let mut lab = lab;
+        for _ in 0..3 {
+            lab = hand_over(lab, &spec)?;
+            assert_eq!(connections(stateway(&lab))?, before);
+        }
+        traffic.finish(&lab)?;
+        let new = lab.take_stateway().expect("it runs");
+        assert_eq!(new.stop()?.code, Some(0));
         Ok(())
     });
 }

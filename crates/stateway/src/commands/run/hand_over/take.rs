@@ -209,7 +209,7 @@ impl Giver {
         let taken = self.take_all(gateway, config, prepare);
         if let Err(error) = &taken {
             // A process that is lost, or has said so itself, needs no word.
-            let _ = self.session.channel.send(&Message::Stop(format!("{error:#}")), &[]);
+            let _ = self.session.channel.send(&Message::Stop(error.to_string()), &[]);
         }
         taken
     }
