@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lab::{Background, Family, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
+use lab::{
+    Background, Family, Lab, Namespace, PYTHON, Placement, Result, Stateway, StatewaySpec,
+    ftp_server,
+};
 
-use crate::scenario::cluster::connections;
+use crate::scenario::cluster::{Cluster, STRICT_NAT, connections, wait_for, wait_until};
 use crate::scenario::{
-    FAMILIES, StatewayLab, TALKS, alone, beside_others, echo, nat_rules, own_tables, ready,
-    router_spec, start, stateway,
+    FAMILIES, FTP_SESSIONS, StatewayLab, TALKS, alone, beside_others, echo, nat_rules, own_tables,
+    ready, router_spec, start, stateway,
 };
 
 /// Connections of TCP that carry data meanwhile, half of each family.
@@ -283,7 +286,7 @@ fn disturbed(
 #[test]
 fn the_running_gateway_goes_on_if_the_new_one_ends_or_says_nonsense() {
     beside_others(|| {
-        let (mut lab, spec) = strict_router(2, "")?;
+        let (lab, spec) = strict_router(2, "")?;
         let traffic = Traffic::start(&lab)?;
         let before = flows(stateway(&lab))?;
         let mut tries =
@@ -392,6 +395,73 @@ fn an_upgrade_with_100_000_connections_is_short() {
         traffic.finish(&lab)?;
         let new = lab.take_stateway().expect("it runs");
         assert_eq!(new.stop()?.code, Some(0));
+        Ok(())
+    });
+}
+
+/// Begins to get a file with an active and with a passive data connection. When the file `end` exists,
+/// it gets the rest, and the file once more in both ways.
+const FTP: &str = "
+sessions = [session(passive) for passive in (False, True)]
+open_now = [ftp.transfercmd('RETR payload.bin') for ftp in sessions]
+begun = [len(connection.recv(1000)) for connection in open_now]
+waiting = session(False)
+listener = waiting.makeport()
+print('talking', flush=True)
+while not os.path.exists(end): time.sleep(0.05)
+got = [a + read(ftp, it) for a, ftp, it in zip(begun, sessions, open_now)]
+got += [read(ftp, ftp.transfercmd('RETR payload.bin')) for ftp in sessions]
+waiting.sendcmd('RETR payload.bin')
+got += [read(waiting, listener.accept()[0])]
+print('got:', *got, flush=True)
+";
+/// Length of a file in bytes: more than buffers hold.
+const BYTES: usize = 8_000_000;
+
+#[test]
+fn both_gateways_of_a_pair_are_upgraded_and_each_has_all_of_the_other_one() {
+    beside_others(|| {
+        let cluster = Cluster::new()?;
+        let ([one, two], _keepalived) = cluster.with_keepalived(STRICT_NAT)?;
+        let _echo = echo(&cluster.server, 7000)?;
+        cluster.server.write_file("payload.bin", &vec![7; BYTES])?;
+        let _files = ftp_server(cluster.server.program(PYTHON), Cluster::SERVERS[0])?;
+        let half = (CONNECTIONS / 2).to_string();
+        let [v4, v6] = Cluster::SERVERS;
+        let talks = cluster.python(TALKS, &[&half, v4, v6], "talking")?;
+        let transfer = cluster.python(&(FTP_SESSIONS.to_owned() + FTP), &[v4], "talking")?;
+        let stream = cluster.stream()?;
+        let before = flows(&one)?;
+        let new_one = cluster.take_over(0)?;
+        println!("old:\n{}\nnew:\n{}", one.finish()?.stdout, new_one.log());
+        assert_eq!(flows(&new_one)?, before);
+        let settle = |active: &Stateway, standby: &Stateway| {
+            wait_for(active, "/role", "active")?;
+            wait_for(active, "/presence", "there")?;
+            wait_for(standby, "/role", "standby")?;
+            wait_for(standby, "/inflow/state", "level")?;
+            wait_until(active, "nothing here that the peer owns", |it| it["copies"] == 0)?;
+            wait_until(standby, "all here", |it| it["copies"].as_u64() >= Some(before.len() as u64))
+        };
+        settle(&new_one, &two)?;
+        let new_two = cluster.take_over(1)?;
+        println!("old:\n{}\nnew:\n{}", two.finish()?.stdout, new_two.log());
+        settle(&new_one, &new_two)?;
+        assert_eq!(flows(&new_two)?, before);
+        // The standby takes over, as ever.
+        cluster.set_back(0, true)?;
+        wait_for(&new_two, "/role", "active")?;
+        std::thread::sleep(Duration::from_millis(500));
+        cluster.end_scripts()?;
+        let (talks, transfer) = (talks.finish()?.stdout, transfer.finish()?.stdout);
+        let losses = stream.finish(&cluster)?;
+        println!("{losses}");
+        assert_eq!(talks.lines().last(), Some(&*format!("well: {CONNECTIONS}")), "{talks}");
+        let got = [BYTES; 5].map(|it| it.to_string()).join(" ");
+        assert_eq!(transfer.lines().last(), Some(&*format!("got: {got}")), "{transfer}");
+        assert_eq!((losses.ports, losses.lost, losses.resets), (1, 0, 0), "{losses:?}");
+        new_one.stop()?;
+        new_two.stop()?;
         Ok(())
     });
 }
