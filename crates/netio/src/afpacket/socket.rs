@@ -125,9 +125,11 @@ impl PacketSocket {
     }
 
     /// Joins a fan-out group, which shares the interface's packets by flow hash: `group`, or a new
-    /// one. Returns the group.
+    /// one. Returns the group. A group takes no notice of PACKET_IGNORE_OUTGOING of its sockets, so it
+    /// has a flag of its own, which a kernel that is too old for it ignores.
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
-        let hash = libc::PACKET_FANOUT_HASH as libc::c_int;
+        let ignoring = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING as libc::c_int;
+        let hash = libc::PACKET_FANOUT_HASH as libc::c_int | ignoring;
         let unique = libc::PACKET_FANOUT_FLAG_UNIQUEID as libc::c_int;
         let argument = match group {
             Some(group) => libc::c_int::from(group) | hash << 16,
