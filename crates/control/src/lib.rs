@@ -44,6 +44,7 @@
 
 mod client;
 mod connections;
+mod gate;
 mod hand_over_routes;
 mod policy_routes;
 mod query;
@@ -60,6 +61,7 @@ mod stream;
 mod sync_routes;
 
 pub use client::{Client, ClientError};
+pub use gate::{Closed, Gate};
 pub use hand_over_routes::{HAND_OVER_PATH, HAND_OVER_PROTOCOL};
 pub use query::{ConnectionQuery, LineFormat, QueryError};
 pub use rules::{

@@ -400,8 +400,11 @@ pub(crate) async fn call<T: Send + 'static>(
     shared: Shared,
     work: impl FnOnce(&Gateway) -> Result<T, Refused> + Send + 'static,
 ) -> Answer<T> {
-    let result = tokio::task::spawn_blocking(move || work(&shared.gateway)).await;
-    result.map_err(Refused::defect)?.map(Json)
+    let work = move || {
+        let _open = shared.gate.pass()?;
+        work(&shared.gateway)
+    };
+    tokio::task::spawn_blocking(work).await.map_err(Refused::defect)?.map(Json)
 }
 
 /// Answers with the lines that `work` produces on a thread of its own.

@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::connections::{Admitted, Arriving, ClientStream, Connections};
+use crate::gate::Gate;
 use crate::routes;
 use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};
@@ -56,6 +57,7 @@ pub struct ServerError(#[from] io::Error);
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<Stop>,
+    gate: Gate,
     thread: Option<JoinHandle<()>>,
     // Removed from the file system after the thread has ended.
     socket: Option<ControlSocket>,
@@ -85,6 +87,8 @@ impl Stop {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
+    /// Closed while the gateway hands over.
+    pub gate: Gate,
     /// Takes the socket to a process to which the gateway is to hand over.
     pub successors: Successors,
     /// The peer, if there is one.
@@ -137,10 +141,12 @@ impl Server {
         };
         let rules = Arc::new(Keeper::new(rules, Box::new(tell_peer)));
         let connections = Connections::new(netio::descriptor_limit()?);
-        let stopping = stop.clone();
+        let (stopping, gate) = (stop.clone(), Gate::default());
+        let of_server = gate.clone();
         let turns = Turns::new();
         let shared = Shared {
             gateway,
+            gate,
             successors,
             peer,
             rules,
@@ -153,7 +159,12 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(runtime, listener, shared))?;
-        Ok(Self { stop: stopping, thread: Some(thread), socket: Some(socket) })
+        Ok(Self { stop: stopping, gate: of_server, thread: Some(thread), socket: Some(socket) })
+    }
+
+    /// The gate that every request passes which may change something.
+    pub fn gate(&self) -> Gate {
+        self.gate.clone()
     }
 
     /// Ends, and leaves the socket to another process.

@@ -10,8 +10,8 @@ use lab::{
 
 use crate::scenario::cluster::{Cluster, STRICT_NAT, connections, wait_for, wait_until};
 use crate::scenario::{
-    FAMILIES, FTP_SESSIONS, StatewayLab, TALKS, alone, beside_others, echo, nat_rules, own_tables,
-    ready, router_spec, start, stateway,
+    FAMILIES, FTP_SESSIONS, StatewayLab, TALKS, alone, beside_others, bridge_spec, echo, nat_rules,
+    own_tables, ready, router_spec, start, stateway, stop_cleanly,
 };
 
 /// Connections of TCP that carry data meanwhile, half of each family.
@@ -281,6 +281,63 @@ fn disturbed(
     let between = ready(between.args(["-c", BETWEEN, Stateway::SOCKET, &own, &kind, what]))?;
     let args = ["--take-over", "--socket", &own];
     Ok((Stateway::spawn(lab.gateway(), spec, &Placement::free(), &args)?, between))
+}
+
+#[test]
+fn a_bridge_hands_over_as_a_router_does() {
+    beside_others(|| {
+        let spec = StatewaySpec { interface: "rx_queues = 2\n".to_owned(), ..bridge_spec(2)? };
+        let lab = start(spec.clone())?;
+        let traffic = Traffic::start(&lab)?;
+        let before = flows(stateway(&lab))?;
+        let spec = StatewaySpec { workers: 1, ..spec };
+        let mut lab = hand_over(lab, &spec)?;
+        assert_eq!(flows(stateway(&lab))?, before);
+        traffic.finish(&lab)?;
+        let new = lab.take_stateway().expect("it runs");
+        assert_eq!(new.stop()?.code, Some(0));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_gateway_that_differs_is_refused_and_says_in_what() {
+    beside_others(|| {
+        let (lab, spec) = strict_router(2, "")?;
+        let rules = format!("{}/rules.json", Namespace::SCRATCH);
+        let third = ["link add third0 type veth peer name third1", "link set third0 up"];
+        lab.gateway().ip(&third)?;
+        let other = StatewaySpec {
+            interface: "rx_queues = 2\n".to_owned(),
+            interfaces: vec!["lan0".to_owned(), "third0".to_owned()],
+            more: String::new(),
+            ..spec.clone()
+        };
+        let said = take_over(&lab, &other)?.finish()?;
+        assert_eq!(said.code, Some(2), "{said:?}");
+        for part in ["2 here", "third0 is none", "has interface wan0", "rules that are in force"] {
+            assert!(said.stdout.contains(part), "no {part} in {}", said.stdout);
+        }
+        let said = take_over(&lab, &StatewaySpec { routed: false, ..spec.clone() })?.finish()?;
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.stdout.contains("mode"), "{}", said.stdout);
+        // Connections that have no place in the new process keep the old one.
+        let traffic = Traffic::start(&lab)?;
+        let before = flows(stateway(&lab))?;
+        let few = format!("\n[tunables]\nnf_conntrack_max = 10\n\n[rules]\nfile = \"{rules}\"\n");
+        let said = take_over(&lab, &StatewaySpec { more: few, ..spec })?.finish()?;
+        assert_eq!(said.code, Some(1), "{said:?}");
+        assert!(said.stdout.contains("the table is full (nf_conntrack_max)"), "{}", said.stdout);
+        assert_eq!(flows(stateway(&lab))?, before);
+        // Without a gateway there is nothing to take over.
+        traffic.finish(&lab)?;
+        let mut lab = lab;
+        stop_cleanly(&mut lab)?;
+        let said = take_over(&lab, &router_spec(1)?)?.finish()?;
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.stdout.contains("start without --take-over"), "{}", said.stdout);
+        Ok(())
+    });
 }
 
 #[test]

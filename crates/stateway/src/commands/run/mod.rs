@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use ::sync::PreSharedKey;
 use anyhow::Context;
-use control::{ControlSocket, EVERYTHING_PASSES, RuleBook, Server};
+use control::{ControlSocket, EVERYTHING_PASSES, Gate, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use flow::Shown;
 use host_guard::{Guard, GuardHandle};
@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         names.join(", "),
         path.display()
     );
-    let estate = Estate { config: &config, gateway: &gateway, control, peer };
+    let estate = Estate { config: &config, gateway: &gateway, gate: server.gate(), control, peer };
     let end = until_the_end(&estate, thread, &mut signals, &mut coming)?;
     match end {
         End::Signal(name, _sync) => {
@@ -176,6 +176,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 struct Estate<'e> {
     config: &'e Configuration,
     gateway: &'e Arc<Gateway>,
+    gate: Gate,
     /// The listening control socket and its lock.
     control: [OwnedFd; 2],
     peer: Option<sync::Shared>,
@@ -246,6 +247,7 @@ impl Estate<'_> {
         let [listener, lock] = &self.control;
         let gift = Gift {
             gateway: self.gateway,
+            gate: &self.gate,
             mode: self.config.mode,
             control: [listener.try_clone()?, lock.try_clone()?],
             former: self.peer.as_ref().map(|peer| Former::of(&sync::lock(peer))),

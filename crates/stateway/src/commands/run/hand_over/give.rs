@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use control::Gate;
 use engine::{FreezeError, Gateway, Mode, Outflow, OutflowError, Role};
 use sync::hand_over::{
     Giving, Heard, Interface, Lost, Message, Offer, OfferedRole, Position, is_version_known,
@@ -80,6 +81,8 @@ pub enum GiveError {
 /// All that is handed over beside the gateway.
 pub struct Gift<'g> {
     pub gateway: &'g Gateway,
+    /// Requests pass it.
+    pub gate: &'g Gate,
     pub mode: Mode,
     /// The listening control socket and its lock.
     pub control: [OwnedFd; 2],
@@ -134,9 +137,13 @@ impl Taker<'_> {
         let mut outflow = Outflow::begin(gift.gateway)?;
         self.copy(&mut outflow)?;
         let copied = begin.elapsed();
+        // Requests that change something end before, and others wait for the outcome.
+        let closed = gift.gate.close();
+        let frozen = Instant::now();
         let connections = self.freeze(&mut outflow)?;
-        let frozen = begin.elapsed() - copied;
+        let frozen = frozen.elapsed();
         outflow.leave();
+        closed.leave();
         Ok(Given { connections, copied, frozen })
     }
 
