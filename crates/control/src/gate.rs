@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::refusal::Refused;
 
-/// Whether requests may reach the gateway.
+/// The gate that each request passes which may change something.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Arc<RwLock<bool>>);
 

@@ -1,18 +1,21 @@
 //! The request of a new process that is to take the place of this one.
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use axum::{Extension, Json, Router};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio::sync::oneshot;
 
 use crate::connections::ClientStream;
 use crate::refusal::Refused;
-use crate::server::{PeerUser, Shared, Successors};
+use crate::routes::{Answer, BodyOf, parsed_body};
+use crate::schema::{HandedOver, Upgrade};
+use crate::server::{HandOverRequest, PeerUser, Shared, Successors};
 
 /// The path of the request.
 pub const HAND_OVER_PATH: &str = "/v1/hand-over";
@@ -23,20 +26,52 @@ pub const HAND_OVER_PROTOCOL: &str = "stateway-hand-over";
 const ROOT: u32 = 0;
 
 pub(crate) fn router() -> Router<Shared> {
-    Router::new().route(HAND_OVER_PATH, post(hand_over))
+    Router::new().route(HAND_OVER_PATH, post(hand_over)).route("/v1/upgrade", post(upgrade))
 }
 
-/// Gives the connection away. Members of the socket's group may ask a gateway for much, but not for its
-/// secret and its descriptors.
+/// Refuses others than the user of this process and root. Members of the socket's group may ask a
+/// gateway for much, but not for its secret and its descriptors, nor to run a program.
+fn check_user(user: Option<&PeerUser>) -> Result<(), Refused> {
+    let user = user.and_then(|user| user.0);
+    match user.is_some_and(|user| [ROOT, netio::user_id()].contains(&user)) {
+        true => Ok(()),
+        false => {
+            let what = "only the user of the gateway, or root, may have it hand over";
+            Err(Refused::conflict("hand-over", what, "do this as that user"))
+        }
+    }
+}
+
+/// Has the gateway start a process and hand over to it.
+async fn upgrade(
+    State(shared): State<Shared>,
+    Extension(user): Extension<PeerUser>,
+    body: BodyOf<Upgrade>,
+) -> Answer<HandedOver> {
+    check_user(Some(&user))?;
+    let Upgrade { program } = parsed_body(body)?;
+    if !program.is_absolute() {
+        let what = format!("{} is no absolute path", program.display());
+        return Err(Refused::bad_request("program", what, "name the whole path of the program"));
+    }
+    let (sender, answer) = oneshot::channel();
+    (shared.successors)(HandOverRequest::Start(program, sender));
+    match answer.await {
+        Ok(Ok(handed_over)) => Ok(Json(handed_over)),
+        Ok(Err(why)) => {
+            let todo = "the gateway goes on as before; its log says more";
+            Err(Refused::conflict("hand-over", why, todo))
+        }
+        Err(_) => Err(Refused::conflict("hand-over", "the gateway stops", "start it anew")),
+    }
+}
+
+/// Gives the connection away.
 async fn hand_over(
     State(shared): State<Shared>,
     mut request: Request,
 ) -> Result<Response, Refused> {
-    let user = request.extensions().get::<PeerUser>().and_then(|user| user.0);
-    if user.is_none_or(|user| ![ROOT, netio::user_id()].contains(&user)) {
-        let what = "only the user of the gateway, or root, may take it over";
-        return Err(Refused::conflict("hand-over", what, "run the new process as that user"));
-    }
+    check_user(request.extensions().get())?;
     let is_asked_for = request
         .headers()
         .get(UPGRADE)
@@ -54,7 +89,7 @@ async fn hand_over(
 async fn give_away(upgrade: OnUpgrade, successors: Successors) {
     let stream = upgrade.await.ok().and_then(stream_of);
     match stream {
-        Some(stream) => successors(stream),
+        Some(stream) => successors(HandOverRequest::To(stream)),
         // The other process sees that the connection ends.
         None => tracing::warn!("the connection of a process that was to take over has ended"),
     }

@@ -17,6 +17,7 @@
 //! | `DELETE /v1/expectations` | [`schema::Done`]; all are deleted |
 //! | `GET /v1/expectations/events` | stream of [`schema::ExpectationEvent`], one per line |
 //! | `POST /v1/hand-over` | 101, then the messages of [`sync::hand_over`]; for the user of the gateway alone |
+//! | `POST /v1/upgrade` | [`schema::HandedOver`], when a new process has taken over; body [`schema::Upgrade`]; for the same user |
 //! | `GET /v1/rules` | [`schema::ActiveRules`] |
 //! | `PUT /v1/rules?confirm_s=SECONDS&allow_unsupported=BOOL&keep_elements=BOOL` | [`schema::LoadedRules`]; body: what `nft -j list ruleset` prints |
 //! | `POST /v1/rules/confirm` | [`schema::Done`] |
@@ -68,7 +69,7 @@ pub use rules::{
     EVERYTHING_PASSES, HostRule, KernelLook, RuleBook, RulesRefused, check_memory,
     iptables_warning, no_ruleset, repeated_element,
 };
-pub use server::{Server, ServerError, Successors};
+pub use server::{HandOverRequest, Server, ServerError, Successors};
 pub use socket::{BindError, ControlSocket};
 
 /// Version of all JSON that this crate produces.

@@ -1,6 +1,7 @@
 //! The thread that serves the control socket.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::connections::{Admitted, Arriving, ClientStream, Connections};
@@ -24,6 +25,7 @@ use crate::gate::Gate;
 use crate::routes;
 use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};
+use crate::schema::HandedOver;
 use crate::socket::ControlSocket;
 
 /// The largest number of lists and event streams at the same time; each has a thread.
@@ -45,8 +47,17 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// Time for answers to end when the gateway stops. Slower readers are cut off.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Takes the socket to a process to which the gateway is to hand over. It returns at once.
-pub type Successors = Arc<dyn Fn(std::os::unix::net::UnixStream) + Send + Sync>;
+/// A request that the gateway hand over, of its own user or root.
+#[derive(Debug)]
+pub enum HandOverRequest {
+    /// To the process behind this socket, which speaks [`sync::hand_over`].
+    To(std::os::unix::net::UnixStream),
+    /// To a process of this program, which is to be started. The answer is for whoever asks.
+    Start(PathBuf, oneshot::Sender<Result<HandedOver, String>>),
+}
+
+/// Takes requests that the gateway hand over. It returns at once.
+pub type Successors = Arc<dyn Fn(HandOverRequest) + Send + Sync>;
 
 /// The reason why the control socket can not be served.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +100,7 @@ pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
     /// Closed while the gateway hands over.
     pub gate: Gate,
-    /// Takes the socket to a process to which the gateway is to hand over.
+    /// Takes requests that the gateway hand over.
     pub successors: Successors,
     /// The peer, if there is one.
     pub peer: Option<Arc<Mutex<StateSync>>>,
@@ -104,8 +115,7 @@ pub(crate) struct Shared {
 
 impl Server {
     /// Starts to serve. `peer` is that of state sync. `rules` is the ruleset that the gateway was
-    /// started with. `successors` is called with the socket to a process of the same user to which the
-    /// gateway is to hand over. `log_lines_lost` returns the number of lost lines of its log.
+    /// started with. `successors` gets requests that the gateway hand over. `log_lines_lost` returns the number of lost lines of its log.
     ///
     /// # Errors
     /// [`ServerError`] when the system has no thread or descriptor left. Then the socket is
@@ -162,7 +172,7 @@ impl Server {
         Ok(Self { stop: stopping, gate: of_server, thread: Some(thread), socket: Some(socket) })
     }
 
-    /// The gate that every request passes which may change something.
+    /// The gate of the requests.
     pub fn gate(&self) -> Gate {
         self.gate.clone()
     }

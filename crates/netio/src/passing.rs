@@ -83,10 +83,10 @@ pub fn receive_with_descriptors(
         unsafe { libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     let header = rights.header;
-    if message.msg_controllen as usize >= length(0)
+    if message.msg_controllen >= length(0) as _
         && (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
     {
-        let bytes = (header.cmsg_len as usize).saturating_sub(length(0));
+        let bytes = header.cmsg_len.saturating_sub(length(0) as _) as usize;
         let count = (bytes / size_of::<RawFd>()).min(DESCRIPTORS_AT_ONCE);
         // SAFETY: the kernel has just opened these for this process, and nobody else has them.
         let opened =

@@ -88,7 +88,7 @@ pub struct Coordinator {
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
     /// The part of workers in replication.
     pub replication: ReplicationRole,
-    /// Whether this gateway is about to hand over.
+    /// How far this gateway is from handing over.
     pub tenure: Tenure,
     /// Finds the bucket of a packet.
     pub hasher: SteeringHasher,

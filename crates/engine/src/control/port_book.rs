@@ -131,7 +131,7 @@ impl PortBook {
         self.ports[usize::from(port.0)].setup.rx_queues
     }
 
-    /// What claims the interface of a port.
+    /// The descriptor that claims the interface of a port.
     pub fn claim(&self, port: PortId) -> Option<BorrowedFd<'_>> {
         self.ports[usize::from(port.0)].setup.opener.claim()
     }

@@ -70,7 +70,7 @@ pub trait PortOpener: Send {
     /// As for [`PortOpener::open`].
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError>;
 
-    /// What claims the interface for this process, if anything does.
+    /// The descriptor that claims the interface for this process, if there is one.
     fn claim(&self) -> Option<BorrowedFd<'_>> {
         None
     }

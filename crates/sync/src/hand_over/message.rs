@@ -9,8 +9,9 @@ use flow::codec::{DecodeError, Reader, Write};
 pub const VERSION: u16 = 1;
 /// Bytes in front of a body: the length, the number of descriptors and the kind.
 pub const HEAD_BYTES: usize = 6;
-/// The longest frame without its length field, in bytes.
-pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// The longest frame without its length field, in bytes: a lot of changes of each worker, in which each
+/// connection has the beginnings of messages for its helper.
+pub const FRAME_BYTES_MAX: usize = 32 << 20;
 /// The longest text in a message, in bytes. Longer ones are cut.
 const TEXT_BYTES_MAX: usize = 4096;
 /// Most interfaces of an offer: more than a gateway may have.
@@ -21,7 +22,7 @@ const INTERFACES_MAX: usize = 4096;
 pub enum Message {
     /// The taker speaks the versions in this range. The text is its release.
     Hello(u16, u16, String),
-    /// What the giver is, and what the taker has to be.
+    /// The facts about the giver that the taker has to share.
     Offer(Box<Offer>),
     /// The claim of the interface of this port; one descriptor.
     Claim(u16),

@@ -1,4 +1,5 @@
-//! What each end may hear, and what it does when the other one is lost.
+//! The two ends as state machines: the messages that they may hear, and their reaction when the other
+//! one is lost.
 
 use super::message::Message;
 
@@ -58,7 +59,7 @@ pub enum Heard<S> {
     Unexpected,
 }
 
-/// What an end does when the other one is lost.
+/// The reaction of an end when the other one is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// It forwards: the giver as before, the taker with all that it has.

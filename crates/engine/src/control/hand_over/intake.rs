@@ -1,4 +1,4 @@
-//! What a new process takes over from the one that runs.
+//! The state of the process that runs, at the new one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use flow::KeyedPacket;
 use flow::replica::Origin;
 use steer::BucketId;
 
-use super::items::{Item, read_all};
+use super::items::{Item, RuleProgress, read_all};
 use crate::Gateway;
 use crate::control::record::RecordRefusal;
 use crate::control::shared_copies::{SharedChange, SharedThings};
@@ -39,7 +39,7 @@ pub enum IntakeError {
     Unresponsive(#[from] Unresponsive),
 }
 
-/// What was taken over.
+/// The things that were taken over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IntakeReport {
     /// Connections.
@@ -50,7 +50,7 @@ pub struct IntakeReport {
     pub shared_refused: u64,
 }
 
-/// What comes from the process that runs. Until [`Intake::adopt`], that process owns all, so nothing
+/// Takes over the state of the process that runs. Until [`Intake::adopt`], that process owns all, so nothing
 /// ends here by itself.
 #[derive(Debug, Default)]
 pub struct Intake {
@@ -59,6 +59,7 @@ pub struct Intake {
     /// Announcements without their connection.
     waiting: Vec<SharedChange>,
     shared: BTreeMap<bool, u64>,
+    rules: Option<Box<RuleProgress>>,
 }
 
 impl Intake {
@@ -87,6 +88,7 @@ impl Intake {
                     let origin = Origin::Owner { prevails: true };
                     shared.push(SharedChange::State(record, origin));
                 }
+                Item::Rules(progress) => self.rules = Some(progress),
                 Item::SharedEnd(record) => shared.push(SharedChange::End(record, true)),
             }
         }
@@ -157,7 +159,15 @@ impl Intake {
     /// [`IntakeError`].
     pub fn finish(&mut self, gateway: &Gateway) -> Result<(), IntakeError> {
         self.settle(gateway)?;
-        self.refuse()
+        self.refuse()?;
+        if let Some(progress) = self.rules.take()
+            && !gateway.shared.lock().go_on_with_rules(*progress)
+        {
+            tracing::warn!(
+                "counters, rates and quotas of rules begin anew, because the rules differ"
+            );
+        }
+        Ok(())
     }
 
     /// This gateway owns all from now on.

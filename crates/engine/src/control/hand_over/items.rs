@@ -4,14 +4,20 @@ use conntrack::{Change, ConnectionRecord, DecodeError, decode_flow, encode_flow}
 use flow::KeyedPacket;
 use flow::codec::{Reader, Write, prefixed};
 use flow::replica::Told;
+use ruleset::{Counted, Progress, QuotaProgress};
 
 use crate::control::record::SharedRecord;
+use crate::path::rules::worker_rules::RuleCounts;
 
 /// Kinds of items.
 const STATE: u8 = 0;
 const END: u8 = 1;
 const SHARED_STATE: u8 = 2;
 const SHARED_END: u8 = 3;
+const RULES: u8 = 4;
+
+/// The longest progress of rules, in bytes: some 60,000 counters.
+const RULES_BYTES_MAX: usize = 512 << 10;
 
 /// Something that a new process has to know.
 #[derive(Debug)]
@@ -24,6 +30,19 @@ pub enum Item {
     SharedState(SharedRecord),
     /// The thing that the record names has ended.
     SharedEnd(SharedRecord),
+    /// How far the rules have come.
+    Rules(Box<RuleProgress>),
+}
+
+/// How far the rules of a gateway have come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleProgress {
+    /// The counts of all workers.
+    pub counts: RuleCounts,
+    /// Those at the last reset.
+    pub reset_at: Option<RuleCounts>,
+    /// Rates and quotas.
+    pub shared: Progress,
 }
 
 /// Appends a change of a connection.
@@ -50,6 +69,74 @@ pub fn write_shared(told: &Told<SharedRecord>, to: &mut Vec<u8>) {
     prefixed(to, |to| record.encode(to));
 }
 
+/// Appends the progress of rules. False if it is too long; then nothing is appended.
+pub fn write_rules(progress: &RuleProgress, to: &mut Vec<u8>) -> bool {
+    let mut body = Vec::new();
+    write_counts(&mut body, &progress.counts);
+    body.option(progress.reset_at.as_ref(), |to, counts| write_counts(to, counts));
+    body.varint(progress.shared.rates.len() as u64);
+    progress.shared.rates.iter().for_each(|credit| body.varint(*credit));
+    body.varint(progress.shared.quotas.len() as u64);
+    for QuotaProgress { all, left, is_used_up } in &progress.shared.quotas {
+        body.varint(*all);
+        body.varint(*left);
+        body.flag(*is_used_up);
+    }
+    if body.len() > RULES_BYTES_MAX {
+        return false;
+    }
+    to.u8(RULES);
+    prefixed(to, |to| to.bytes(&body));
+    true
+}
+
+fn write_counts(to: &mut Vec<u8>, counts: &RuleCounts) {
+    to.varint(counts.counters.len() as u64);
+    for Counted { packets, bytes } in &counts.counters {
+        to.varint(*packets);
+        to.varint(*bytes);
+    }
+    to.varint(counts.quotas.len() as u64);
+    counts.quotas.iter().for_each(|used| to.varint(*used));
+    to.varint(counts.refused_elements);
+    to.varint(counts.unwritten_lines);
+}
+
+fn read_rules(body: &[u8]) -> Result<RuleProgress, DecodeError> {
+    let mut from = Reader::new(body);
+    let counts = read_counts(&mut from)?;
+    let reset_at = from.option(read_counts)?;
+    let rates = read_many(&mut from, |from| from.varint())?;
+    let quotas = read_many(&mut from, |from| {
+        let (all, left) = (from.varint()?, from.varint()?);
+        Ok(QuotaProgress { all, left, is_used_up: from.flag()? })
+    })?;
+    match from.is_empty() {
+        true => Ok(RuleProgress { counts, reset_at, shared: Progress { rates, quotas } }),
+        false => Err(DecodeError::Impossible("bytes behind the progress of rules")),
+    }
+}
+
+fn read_counts(from: &mut Reader<'_>) -> Result<RuleCounts, DecodeError> {
+    let counters =
+        read_many(from, |from| Ok(Counted { packets: from.varint()?, bytes: from.varint()? }))?;
+    let quotas = read_many(from, |from| from.varint())?;
+    let (refused_elements, unwritten_lines) = (from.varint()?, from.varint()?);
+    Ok(RuleCounts { counters, quotas, refused_elements, unwritten_lines })
+}
+
+/// Reads values with their number in front. Nothing is allocated that does not come.
+fn read_many<T>(
+    from: &mut Reader<'_>,
+    mut read: impl FnMut(&mut Reader<'_>) -> Result<T, DecodeError>,
+) -> Result<Vec<T>, DecodeError> {
+    let (count, mut values) = (from.varint()?, Vec::new());
+    for _ in 0..count {
+        values.push(read(from)?);
+    }
+    Ok(values)
+}
+
 /// Reads all items.
 ///
 /// # Errors
@@ -64,8 +151,59 @@ pub fn read_all(bytes: &[u8]) -> Result<Vec<Item>, DecodeError> {
             END => Item::End(decode_flow(body)?),
             SHARED_STATE => Item::SharedState(SharedRecord::decode(body)?),
             SHARED_END => Item::SharedEnd(SharedRecord::decode(body)?),
+            RULES => Item::Rules(Box::new(read_rules(body)?)),
             other => return Err(DecodeError::Kind(other)),
         });
     }
     Ok(items)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn progress() -> RuleProgress {
+        let counted = |packets| Counted { packets, bytes: 100 * packets };
+        let counts = RuleCounts {
+            counters: vec![counted(1), counted(u64::MAX / 100)],
+            quotas: vec![7],
+            refused_elements: 1,
+            unwritten_lines: 2,
+        };
+        let quota = QuotaProgress { all: 1 << 40, left: 5, is_used_up: true };
+        let shared = Progress { rates: vec![0, u64::MAX], quotas: vec![quota] };
+        RuleProgress { reset_at: Some(counts.clone()), counts, shared }
+    }
+
+    #[test]
+    fn the_progress_of_rules_is_read_as_it_was_written() {
+        for progress in [progress(), RuleProgress::default()] {
+            let mut bytes = Vec::new();
+            assert!(write_rules(&progress, &mut bytes));
+            let items = read_all(&bytes).unwrap();
+            assert!(matches!(&items[..], [Item::Rules(read)] if **read == progress), "{items:?}");
+            for end in 1..bytes.len() {
+                assert!(read_all(&bytes[..end]).is_err(), "up to {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_progress_of_very_many_rules_is_left_out() {
+        let counted = Counted { packets: 1 << 40, bytes: 1 << 50 };
+        let counts = RuleCounts { counters: vec![counted; 100_000], ..RuleCounts::default() };
+        let mut bytes = Vec::new();
+        assert!(!write_rules(&RuleProgress { counts, ..RuleProgress::default() }, &mut bytes));
+        assert!(bytes.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_items_or_refused(bytes in prop::collection::vec(0_u8..10, 0..100)) {
+            // Most bytes are small, so that kinds and lengths make sense.
+            let _ = read_all(&bytes);
+        }
+    }
 }

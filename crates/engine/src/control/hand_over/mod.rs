@@ -21,9 +21,10 @@ use crate::control::ports::PortLink;
 use crate::control::worker_handle::Unresponsive;
 
 pub use intake::{Intake, IntakeError, IntakeReport};
+pub use items::RuleProgress;
 pub use outflow::{Outflow, OutflowError};
 
-/// Whether a gateway is about to hand over.
+/// How far a gateway is from handing over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tenure {
     /// It is not.

@@ -3,7 +3,7 @@
 use conntrack::Cursor;
 use steer::{BucketId, WorkerId};
 
-use super::items::{write_change, write_shared};
+use super::items::{write_change, write_rules, write_shared};
 use super::{FreezeError, HandedQueue, Tenure};
 use crate::Gateway;
 use crate::control::config::SteerError;
@@ -15,6 +15,9 @@ use crate::worker::command::{Command, Question};
 
 /// Lots of changes that are taken in one go at most, so that a piece does not become long.
 const LOTS_AT_ONCE: usize = 16;
+
+/// Bytes of a piece, about.
+const PIECE_BYTES: usize = 128 << 10;
 
 /// Why a hand-over does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +46,8 @@ enum Place {
     End,
 }
 
-/// What a new process gets: first all, then changes, until nothing differs. Dropping it has the gateway
-/// go on as before.
+/// The state of a gateway for a new process: first all, then changes, until nothing differs. Dropping it
+/// has the gateway go on as before.
 pub struct Outflow<'g> {
     gateway: &'g Gateway,
     stream: ChangeStream,
@@ -55,7 +58,7 @@ pub struct Outflow<'g> {
 }
 
 impl<'g> Outflow<'g> {
-    /// Begins to follow all changes. Whoever followed them before gets none from now on. This gateway
+    /// Begins to follow all changes. A reader from before gets none from now on. This gateway
     /// owns the connections of a peer from now on, because the new process tells the peer anew.
     ///
     /// # Errors
@@ -82,6 +85,9 @@ impl<'g> Outflow<'g> {
         }
         gateway.adopt_shared();
         gateway.follow_shared(true);
+        if let Some(rules) = gateway.rules_now().0 {
+            rules.shared().follow_elements_exactly();
+        }
         let mut coordinator = gateway.shared.lock();
         coordinator.replication.tap = Some(tap.clone());
         coordinator.for_each_worker(|handle| match tap.connect(&handle.wakeup) {
@@ -136,7 +142,7 @@ impl<'g> Outflow<'g> {
                 count += lot.changes.len();
                 lot.changes.iter().for_each(|change| write_change(change, to));
             });
-            if !has_taken {
+            if !has_taken || to.len() >= PIECE_BYTES {
                 break;
             }
         }
@@ -179,6 +185,18 @@ impl<'g> Outflow<'g> {
         }
         let count = self.take_changes(to)?;
         Ok(!is_told || count > 0)
+    }
+
+    /// Appends how far rules have come, behind all changes.
+    ///
+    /// # Errors
+    /// [`OutflowError::Unresponsive`].
+    pub fn rules(&self, to: &mut Vec<u8>) -> Result<(), OutflowError> {
+        let progress = self.gateway.shared.lock().rule_progress()?;
+        if progress.is_some_and(|progress| !write_rules(&progress, to)) {
+            tracing::warn!("counters, rates and quotas of rules begin anew: there are too many");
+        }
+        Ok(())
     }
 
     /// The new process has all, and this gateway receives nothing any more.

@@ -10,20 +10,31 @@ use lab::{
 
 use crate::scenario::cluster::{Cluster, STRICT_NAT, connections, wait_for, wait_until};
 use crate::scenario::{
-    FAMILIES, FTP_SESSIONS, StatewayLab, TALKS, alone, beside_others, bridge_spec, echo, nat_rules,
-    own_tables, ready, router_spec, start, stateway, stop_cleanly,
+    FAMILIES, FTP_SESSIONS, StatewayLab, TALKS, alone, beside_others, bridge_spec, echo,
+    gateway_and_children, kill, nat_rules, own_tables, ready, router_spec, soon, start, stateway,
+    stop_cleanly,
 };
 
 /// Connections of TCP that carry data meanwhile, half of each family.
 const CONNECTIONS: usize = 20;
 
-/// No connection is picked up from its middle, so each that the new process lacks ends.
+/// No connection is picked up from its middle, so each that the new process lacks ends. A rule and an
+/// element count the numbered datagrams.
 const STRICT: &str = "
 table inet strict {
+    set senders {
+        typeof ip saddr
+        flags dynamic,timeout
+        timeout 10m
+        counter
+    }
     chain forward {
         type filter hook forward priority filter; policy accept;
         ct state invalid drop
         ct state new tcp flags & (fin | syn | rst | ack) != syn drop
+        udp dport 7009 counter
+        udp dport 7009 update @senders { ip saddr counter }
+        udp dport 7009 quota 1000 mbytes
     }
 }";
 
@@ -126,9 +137,9 @@ impl Traffic {
         Ok(Self { talks, numbered, taken, tables, _echo })
     }
 
-    /// Ends it. Nothing was lost, nothing came twice or out of order, no connection ended, and the
+    /// Ends it, and returns the number of numbered datagrams. Nothing was lost, nothing came twice or out of order, no connection ended, and the
     /// kernel has forwarded nothing.
-    fn finish(self, lab: &Lab) -> Result<()> {
+    fn finish(self, lab: &Lab) -> Result<u64> {
         lab.client().write_file("end", b"")?;
         lab.gateway().write_file("end", b"")?;
         let talks = self.talks.finish()?.stdout;
@@ -145,7 +156,7 @@ impl Traffic {
             assert_eq!(snmp(host, "Tcp: ", "OutRsts")?, 0, "{}", host.name());
         }
         assert_eq!(snmp(lab.gateway(), "Ip: ", "ForwDatagrams")?, 0, "the kernel forwarded");
-        Ok(())
+        Ok(sent.parse().expect("a number"))
     }
 }
 
@@ -198,7 +209,16 @@ fn an_upgrade_loses_no_packet_and_no_connection() {
             lab = hand_over(lab, &spec)?;
             assert_eq!(flows(stateway(&lab))?, before);
         }
-        traffic.finish(&lab)?;
+        let sent = traffic.finish(&lab)?;
+        // Six more have said the end. Half of all come over IPv4.
+        let list = stateway(&lab).command(&["rules", "list"]).check()?;
+        for counted in [
+            format!("udp dport 7009 counter packets {}", sent + 6),
+            format!("192.0.2.1 counter packets {}", sent / 2 + 3),
+        ] {
+            assert!(list.contains(&counted), "no {counted} in {list}");
+        }
+        assert!(list.contains("used "), "{list}");
         let new = lab.take_stateway().expect("it runs");
         assert_eq!(new.stop()?.code, Some(0));
         Ok(())
@@ -519,6 +539,41 @@ fn both_gateways_of_a_pair_are_upgraded_and_each_has_all_of_the_other_one() {
         assert_eq!((losses.ports, losses.lost, losses.resets), (1, 0, 0), "{losses:?}");
         new_one.stop()?;
         new_two.stop()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_gateway_starts_its_successor_when_an_operator_upgrades_it() {
+    beside_others(|| {
+        let (lab, _) = strict_router(2, "")?;
+        let traffic = Traffic::start(&lab)?;
+        let before = flows(stateway(&lab))?;
+        let (first, _) = gateway_and_children(&lab)?;
+        // A program that is none, and one that does not take over.
+        for (program, why) in [("/nowhere/stateway", "can not start"), ("/bin/false", "has ended")]
+        {
+            let refused = stateway(&lab).command(&["upgrade", "--program", program]).run()?;
+            assert_eq!(refused.code, Some(1), "{refused:?}");
+            assert!(refused.stderr.contains(why), "{refused:?}");
+        }
+        for _ in 0..2 {
+            let said = stateway(&lab).query(&["upgrade"])?;
+            println!("{said}");
+            assert!(said["connections"].as_u64() >= Some(before.len() as u64), "{said}");
+            assert!(said["frozen_ms"].as_f64() > Some(0.0), "{said}");
+            assert_eq!(flows(stateway(&lab))?, before);
+        }
+        let status = stateway(&lab).command(&["status"]).check()?;
+        println!("{status}{}", stateway(&lab).log());
+        soon("the old processes have ended", || {
+            let tables = lab.gateway().program("nft").args(["list", "tables"]).check()?;
+            Ok(own_tables(&tables).len() == 1)
+        })?;
+        traffic.finish(&lab)?;
+        let (process, _) = gateway_and_children(&lab)?;
+        assert_ne!(process, first);
+        kill(process);
         Ok(())
     });
 }

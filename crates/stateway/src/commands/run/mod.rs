@@ -12,22 +12,19 @@ use std::collections::hash_map::RandomState;
 use std::fmt::{self, Debug};
 use std::hash::BuildHasher;
 use std::io::IsTerminal;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::sync::PreSharedKey;
 use anyhow::Context;
-use control::{ControlSocket, EVERYTHING_PASSES, Gate, RuleBook, Server};
+use control::{ControlSocket, EVERYTHING_PASSES, RuleBook, Server};
 use engine::{AfPacket, Gateway, HostGuard, Mode, PortSetup, StartError, Status};
 use flow::Shown;
 use host_guard::{Guard, GuardHandle};
 use netio::afpacket::Claim;
 use netio::{PortError, PortId};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -38,10 +35,10 @@ use crate::errors::UsageError;
 use crate::log;
 use crate::print::{count, duration, things};
 use claim::claim_all;
-use hand_over::{Gift, GiveError, Given, Giver, Taken};
+use hand_over::{End, Estate, Event, Giver, StartAgain, Taken};
 use notify::Supervisor;
-use signals::{Cause, Signals};
-use sync::{Former, SyncThread};
+use signals::Signals;
+use sync::Former;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -96,47 +93,114 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tracing::warn!("{line}");
     }
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
-    // Once it has taken them, a signal waits until everything runs, and then stops it.
-    let take_signals = || Signals::new().context("can not wait for signals");
-    let mut signals = (!args.take_over).then(take_signals).transpose()?;
-    let mut giver = args.take_over.then(|| Giver::ask(&path)).transpose()?;
-    // These come first: a second gateway must not touch the interfaces.
-    let (mut socket, claims) = match &mut giver {
-        Some(giver) => {
-            giver.fit(&mut config, rules.as_ref())?;
-            (giver.control_socket(&path)?, giver.claims(&config)?)
+    let begun = Begun::new(config, rules, path, args.take_over)?;
+    begun.run(args)
+}
+
+/// A gateway that receives packets, and with which nobody can talk yet.
+struct Begun {
+    config: Configuration,
+    rules: Option<RuleBook>,
+    path: PathBuf,
+    socket: ControlSocket,
+    signals: Signals,
+    key: Option<PreSharedKey>,
+    gateway: Arc<Gateway>,
+    /// Its part in a pair, if another process had it before.
+    former: Option<Former>,
+    // Ends after the gateway.
+    _guard: Guard,
+}
+
+impl Begun {
+    /// Begins, or goes on for the process that runs.
+    fn new(
+        mut config: Configuration,
+        rules: Option<RuleBook>,
+        path: PathBuf,
+        takes_over: bool,
+    ) -> anyhow::Result<Self> {
+        // Once it has taken them, a signal waits until everything runs, and then stops it.
+        let take_signals = || Signals::new().context("can not wait for signals");
+        let mut signals = (!takes_over).then(take_signals).transpose()?;
+        let mut giver = takes_over.then(|| Giver::ask(&path)).transpose()?;
+        // These come first: a second gateway must not touch the interfaces.
+        let (mut socket, claims) = match &mut giver {
+            Some(giver) => {
+                giver.fit(&mut config, rules.as_ref())?;
+                (giver.control_socket(&path)?, giver.claims(&config)?)
+            }
+            None => (ControlSocket::bind(&path)?, claim_all(&config)?),
+        };
+        let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
+        let key = config.sync_key()?;
+        let opening = if takes_over { AfPacket::awaiting_queues } else { std::convert::identity };
+        let (claims, handle) = ((claims, opening), guard.handle());
+        let gateway = Arc::new(start(&config, claims, handle, rules.as_ref(), key.as_ref())?);
+        if let Some(book) = &rules {
+            tell_of(book);
         }
-        None => (ControlSocket::bind(&path)?, claim_all(&config)?),
-    };
+        let former = giver.as_ref().and_then(Giver::former);
+        let prepare = || Ok(signals = Some(take_signals()?));
+        let taken = giver.map(|giver| giver.take(&gateway, &config, prepare)).transpose()?;
+        let signals = signals.context("nobody waits for signals")?;
+        // No other process receives packets from here on.
+        socket.own();
+        if let Some(taken) = taken {
+            tell_of_taken(taken, &gateway)?;
+        }
+        Ok(Self { config, rules, path, socket, signals, key, gateway, former, _guard: guard })
+    }
+
+    /// Runs until a signal or a new process ends it.
+    fn run(self, args: &Args) -> anyhow::Result<()> {
+        let Self { config, rules, path, socket, mut signals, key, gateway, former, _guard } = self;
+        let sync = config.sync.as_ref();
+        let sync = sync.map(|it| sync::start(&config, it, key, &gateway, former));
+        let (peer, thread) = sync.transpose()?.unzip();
+        let (events, mut coming) = unbounded_channel();
+        let control = socket.to_hand_over()?;
+        let asked = events.clone();
+        // Nobody listens when the gateway ends.
+        let successors = Arc::new(move |request| _ = asked.send(Event::Asked(request)));
+        let (owner, of_server) = (gateway.clone(), peer.clone());
+        let server = Server::start(socket, owner, of_server, rules, successors, log::lost)?;
+        let supervisor = Supervisor::from_environment();
+        supervisor.ready();
+        tell_ready(&config, &gateway, &path)?;
+        let again = StartAgain { config: args.config.clone(), socket: path, log: args.log.clone() };
+        let gate = server.gate();
+        let estate =
+            Estate { config: &config, gateway: &gateway, gate, control, peer, again, events };
+        match estate.until_the_end(thread, &mut signals, &mut coming)? {
+            End::Signal(name, _sync) => {
+                supervisor.stopping();
+                tracing::info!("{name}: stopping");
+                drop(server);
+            }
+            End::HandedOver(given, started) => {
+                if let Some(started) = started {
+                    supervisor.left_to(started.process);
+                    started.tell(&given);
+                }
+                server.leave();
+                let figures = summary_of(given.connections, given.copied, given.frozen);
+                tell!("stateway: handed over to a new process: {figures}");
+            }
+        }
+        drop(estate);
+        // These were the only other owners, and all requests have ended.
+        let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
+        // Once it has stopped, it has no connections.
+        let connections = gateway.connection_count().unwrap_or_default();
+        tell!("stateway: {}", summary(&gateway.stop()?, connections));
+        Ok(())
+    }
+}
+
+/// Says that the gateway runs.
+fn tell_ready(config: &Configuration, gateway: &Gateway, path: &Path) -> anyhow::Result<()> {
     let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
-    let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
-    let key = config.sync_key()?;
-    let opening = if giver.is_some() { AfPacket::awaiting_queues } else { std::convert::identity };
-    let gateway = start(&config, (claims, opening), guard.handle(), rules.as_ref(), key.as_ref())?;
-    let gateway = Arc::new(gateway);
-    if let Some(book) = &rules {
-        tell_of(book);
-    }
-    let former = giver.as_ref().and_then(Giver::former);
-    let prepare = || Ok(signals = Some(take_signals()?));
-    let taken = giver.map(|giver| giver.take(&gateway, &config, prepare)).transpose()?;
-    let mut signals = signals.context("nobody waits for signals")?;
-    // No other process receives packets from here on.
-    socket.own();
-    let supervisor = Supervisor::from_environment();
-    if let Some(taken) = taken {
-        tell_of_taken(taken, &gateway)?;
-        supervisor.taken_over();
-    }
-    let sync = config.sync.as_ref();
-    let sync = sync.map(|sync| sync::start(&config, sync, key, &gateway, former)).transpose()?;
-    let (peer, thread) = sync.unzip();
-    let (events, mut coming) = unbounded_channel();
-    let control = socket.to_hand_over()?;
-    let successors = Arc::new(move |stream| _ = events.send(stream));
-    let server =
-        Server::start(socket, gateway.clone(), peer.clone(), rules, successors, log::lost)?;
-    supervisor.ready();
     let workers = gateway.status()?.workers.len();
     tell!(
         "stateway: ready: {} {} with {workers} workers, control socket {}",
@@ -147,123 +211,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         names.join(", "),
         path.display()
     );
-    let estate = Estate { config: &config, gateway: &gateway, gate: server.gate(), control, peer };
-    let end = until_the_end(&estate, thread, &mut signals, &mut coming)?;
-    match end {
-        End::Signal(name, _sync) => {
-            supervisor.stopping();
-            tracing::info!("{name}: stopping");
-            drop(server);
-        }
-        End::HandedOver(given) => {
-            server.leave();
-            tell!(
-                "stateway: handed over to a new process: {}",
-                summary_of(given.connections, given.copied, given.frozen)
-            );
-        }
-    }
-    drop(estate);
-    // These were the only other owners, and all requests have ended.
-    let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
-    // Once it has stopped, it has no connections.
-    let connections = gateway.connection_count().unwrap_or_default();
-    tell!("stateway: {}", summary(&gateway.stop()?, connections));
     Ok(())
-}
-
-/// All that a hand-over needs.
-struct Estate<'e> {
-    config: &'e Configuration,
-    gateway: &'e Arc<Gateway>,
-    gate: Gate,
-    /// The listening control socket and its lock.
-    control: [OwnedFd; 2],
-    peer: Option<sync::Shared>,
-}
-
-/// Why a gateway ends.
-enum End {
-    /// This signal. State sync goes on until the value is dropped.
-    Signal(&'static str, Option<SyncThread>),
-    /// A new process has taken its place.
-    HandedOver(Given),
-}
-
-/// Waits for the end of this gateway, and hands over to whoever asks for that.
-fn until_the_end(
-    estate: &Estate<'_>,
-    mut sync: Option<SyncThread>,
-    signals: &mut Signals,
-    coming: &mut UnboundedReceiver<UnixStream>,
-) -> anyhow::Result<End> {
-    loop {
-        let stream = match signals.wait(coming) {
-            Cause::Signal(name) => return Ok(End::Signal(name, sync)),
-            Cause::Event(stream) => stream,
-        };
-        tracing::info!("a new process asks to take over");
-        let stop = AtomicBool::new(false);
-        let (done, mut ended) = unbounded_channel();
-        let (given, signal) = std::thread::scope(|scope| {
-            let giving = scope.spawn(|| {
-                let given = estate.hand_over(stream, &mut sync, &stop);
-                // The other end waits for it.
-                let _ = done.send(());
-                given
-            });
-            let signal = match signals.wait(&mut ended) {
-                Cause::Signal(name) => {
-                    stop.store(true, Ordering::Relaxed);
-                    Some(name)
-                }
-                Cause::Event(()) => None,
-            };
-            (giving.join(), signal)
-        });
-        // A panic ends the process before this.
-        let given =
-            given.map_err(|_| anyhow::anyhow!("the thread of the hand-over has panicked"))?;
-        match (given, signal) {
-            (Ok(given), _) => return Ok(End::HandedOver(given)),
-            (Err(error), signal) => {
-                tracing::warn!("the gateway goes on, because it was not taken over: {error}");
-                if let Some(name) = signal {
-                    return Ok(End::Signal(name, sync));
-                }
-            }
-        }
-    }
-}
-
-impl Estate<'_> {
-    /// Hands over to the process behind this socket. State sync goes on if that fails.
-    fn hand_over(
-        &self,
-        stream: UnixStream,
-        sync: &mut Option<SyncThread>,
-        stop: &AtomicBool,
-    ) -> Result<Given, GiveError> {
-        let [listener, lock] = &self.control;
-        let gift = Gift {
-            gateway: self.gateway,
-            gate: &self.gate,
-            mode: self.config.mode,
-            control: [listener.try_clone()?, lock.try_clone()?],
-            former: self.peer.as_ref().map(|peer| Former::of(&sync::lock(peer))),
-        };
-        let given = hand_over::give(&gift, stream, stop, || *sync = None);
-        if given.is_err()
-            && sync.is_none()
-            && let (Some(of_config), Some(peer)) = (&self.config.sync, &self.peer)
-        {
-            match sync::start_again(self.config, of_config, self.gateway, peer) {
-                Ok(thread) => *sync = Some(thread),
-                Err(error) => tracing::error!("state sync does not go on: {error:#}"),
-            }
-        }
-        given
-    }
 }
 
 /// Owns what was taken over, and says so.

@@ -31,9 +31,10 @@ impl Supervisor {
         self.tell("READY=1");
     }
 
-    /// Says that this process is the gateway from now on, and runs.
-    pub fn taken_over(&self) {
-        self.tell(&format!("MAINPID={}\nREADY=1", std::process::id()));
+    /// Says that another process is the gateway from now on. Only the process that has been the gateway
+    /// may say so.
+    pub fn left_to(&self, process: u32) {
+        self.tell(&format!("MAINPID={process}"));
     }
 
     /// Says that the gateway is about to end.

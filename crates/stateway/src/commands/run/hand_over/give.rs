@@ -252,9 +252,10 @@ impl Taker<'_> {
         while outflow.rest(&mut records)? {
             self.send_records(&mut records, BATCH_BYTES)?;
         }
+        outflow.rules(&mut records)?;
         self.send_records(&mut records, 1)?;
-        self.channel
-            .send(&Message::Frozen(begin.elapsed().as_nanos() as u64, queues.len() as u16), &[])?;
+        let passed = begin.elapsed().as_nanos() as u64;
+        self.channel.send(&Message::Frozen(passed, queues.len() as u16), &[])?;
         for queue in &queues {
             let position = Position {
                 sequence: queue.position.sequence,

@@ -60,7 +60,7 @@ impl Session {
     }
 }
 
-/// What was taken over.
+/// A gateway that has taken over.
 #[derive(Debug)]
 pub struct Taken {
     /// Time from the first record to the freeze.

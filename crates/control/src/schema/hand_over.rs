@@ -1,0 +1,28 @@
+//! The gateway hands over to a new process.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// What a new process is to be made of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upgrade {
+    /// The program, an absolute path.
+    pub program: PathBuf,
+}
+
+/// A new process has taken over.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// Schema version.
+    pub schema: u32,
+    /// Number of the new process.
+    pub process: u32,
+    /// Connections that go on there.
+    pub connections: u64,
+    /// Time in which they were copied while packets were forwarded, seconds.
+    pub copied_s: f64,
+    /// Time in which nothing was forwarded, milliseconds.
+    pub frozen_ms: f64,
+}
