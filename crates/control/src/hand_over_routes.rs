@@ -49,13 +49,13 @@ async fn upgrade(
     body: BodyOf<Upgrade>,
 ) -> Answer<HandedOver> {
     check_user(Some(&user))?;
-    let Upgrade { program } = parsed_body(body)?;
-    if !program.is_absolute() {
-        let what = format!("{} is no absolute path", program.display());
+    let upgrade: Upgrade = parsed_body(body)?;
+    if !upgrade.program.is_absolute() {
+        let what = format!("{} is no absolute path", upgrade.program.display());
         return Err(Refused::bad_request("program", what, "name the whole path of the program"));
     }
     let (sender, answer) = oneshot::channel();
-    (shared.successors)(HandOverRequest::Start(program, sender));
+    (shared.successors)(HandOverRequest::Start(upgrade, sender));
     match answer.await {
         Ok(Ok(handed_over)) => Ok(Json(handed_over)),
         Ok(Err(why)) => {

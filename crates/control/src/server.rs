@@ -1,7 +1,6 @@
 //! The thread that serves the control socket.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,7 +24,7 @@ use crate::gate::Gate;
 use crate::routes;
 use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};
-use crate::schema::HandedOver;
+use crate::schema::{HandedOver, Upgrade};
 use crate::socket::ControlSocket;
 
 /// The largest number of lists and event streams at the same time; each has a thread.
@@ -52,8 +51,8 @@ const GRACE: Duration = Duration::from_secs(1);
 pub enum HandOverRequest {
     /// To the process behind this socket, which speaks [`sync::hand_over`].
     To(std::os::unix::net::UnixStream),
-    /// To a process of this program, which is to be started. The answer is for whoever asks.
-    Start(PathBuf, oneshot::Sender<Result<HandedOver, String>>),
+    /// To a process that is to be started. The answer is for the client.
+    Start(Upgrade, oneshot::Sender<Result<HandedOver, String>>),
 }
 
 /// Takes requests that the gateway hand over. It returns at once.

@@ -86,8 +86,8 @@ pub fn receive_with_descriptors(
     if message.msg_controllen >= length(0) as _
         && (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
     {
-        let bytes = header.cmsg_len.saturating_sub(length(0) as _) as usize;
-        let count = (bytes / size_of::<RawFd>()).min(DESCRIPTORS_AT_ONCE);
+        let is_length = |count: &usize| header.cmsg_len == length(*count) as _;
+        let count = (0..=DESCRIPTORS_AT_ONCE).find(is_length).unwrap_or(0);
         // SAFETY: the kernel has just opened these for this process, and nobody else has them.
         let opened =
             rights.descriptors[..count].iter().map(|it| unsafe { OwnedFd::from_raw_fd(*it) });

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 pub struct Upgrade {
     /// The program, an absolute path.
     pub program: PathBuf,
+    /// It may have other rules than those that are in force.
+    #[serde(default)]
+    pub other_rules: bool,
 }
 
 /// A new process has taken over.

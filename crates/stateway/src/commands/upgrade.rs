@@ -27,6 +27,9 @@ pub struct Args {
     /// The program of the new process [default: this one].
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
+    /// Hand over also if the rules of the configuration are not those that are in force.
+    #[arg(long)]
+    other_rules: bool,
     #[command(flatten)]
     remote: Remote,
     #[command(flatten)]
@@ -39,7 +42,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         None => std::env::current_exe().context("the path of this program is unknown")?,
     };
     let client = args.remote.client()?;
-    let done: HandedOver = client.post_patiently("/v1/upgrade", &Upgrade { program }, PATIENCE)?;
+    let upgrade = Upgrade { program, other_rules: args.other_rules };
+    let done: HandedOver = client.post_patiently("/v1/upgrade", &upgrade, PATIENCE)?;
     if args.json.json {
         return out.json(&done);
     }

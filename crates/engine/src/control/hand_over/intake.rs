@@ -5,15 +5,18 @@ use std::collections::{BTreeMap, HashMap};
 use conntrack::{Cursor, DecodeError, ImportRefusal};
 use flow::KeyedPacket;
 use flow::replica::Origin;
+use netio::PortId;
 use steer::BucketId;
 
-use super::items::{Item, RuleProgress, read_all};
+use super::items::{HeardStation, Item, RuleProgress, read_all};
 use crate::Gateway;
 use crate::control::record::RecordRefusal;
 use crate::control::shared_copies::{SharedChange, SharedThings};
 use crate::control::worker_handle::Unresponsive;
+use crate::egress::stations::StationUpdate;
 use crate::path::announcement_copies::Outcome;
 use crate::path::replication::CopyChange;
+use crate::worker::command::Command;
 
 /// Connections that wait for another one to end, at most.
 const REFUSED_MAX: usize = 1024;
@@ -60,12 +63,15 @@ pub struct Intake {
     waiting: Vec<SharedChange>,
     shared: BTreeMap<bool, u64>,
     rules: Option<Box<RuleProgress>>,
+    ports: Vec<PortId>,
+    has_same_rules: bool,
 }
 
 impl Intake {
-    /// Nothing yet.
-    pub fn new() -> Self {
-        Self::default()
+    /// Nothing yet. `ports` has the port here of each port of the process that runs. Rules go on counting
+    /// if both have the same.
+    pub fn new(ports: Vec<PortId>, has_same_rules: bool) -> Self {
+        Self { ports, has_same_rules, ..Self::default() }
     }
 
     /// Takes over what these bytes say. Bytes that can not be read change nothing.
@@ -88,12 +94,25 @@ impl Intake {
                     let origin = Origin::Owner { prevails: true };
                     shared.push(SharedChange::State(record, origin));
                 }
+                Item::Stations(heard) => self.learn(gateway, &heard)?,
                 Item::Rules(progress) => self.rules = Some(progress),
                 Item::SharedEnd(record) => shared.push(SharedChange::End(record, true)),
             }
         }
         self.change(gateway, changes)?;
         self.change_shared(gateway, shared)
+    }
+
+    fn learn(&self, gateway: &Gateway, heard: &[HeardStation]) -> Result<(), Unresponsive> {
+        let mut coordinator = gateway.shared.lock();
+        let now = coordinator.execution.now();
+        let known = heard.iter().filter_map(|it| {
+            let port = *self.ports.get(usize::from(it.port.0))?;
+            let seen_ns = now.as_nanos().saturating_sub(it.age.duration().as_nanos() as u64);
+            Some(StationUpdate { station: it.station, port, seen_ns })
+        });
+        let known: Vec<_> = known.collect();
+        coordinator.tell_all(|| Command::Stations(known.clone()))
     }
 
     fn change(&mut self, gateway: &Gateway, changes: Vec<CopyChange>) -> Result<(), IntakeError> {
@@ -160,7 +179,7 @@ impl Intake {
     pub fn finish(&mut self, gateway: &Gateway) -> Result<(), IntakeError> {
         self.settle(gateway)?;
         self.refuse()?;
-        if let Some(progress) = self.rules.take()
+        if let Some(progress) = self.rules.take().filter(|_| self.has_same_rules)
             && !gateway.shared.lock().go_on_with_rules(*progress)
         {
             tracing::warn!(

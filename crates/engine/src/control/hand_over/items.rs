@@ -2,8 +2,9 @@
 
 use conntrack::{Change, ConnectionRecord, DecodeError, decode_flow, encode_flow};
 use flow::KeyedPacket;
-use flow::codec::{Reader, Write, prefixed};
+use flow::codec::{Millis, Reader, Write, prefixed};
 use flow::replica::Told;
+use netio::PortId;
 use ruleset::{Counted, Progress, QuotaProgress};
 
 use crate::control::record::SharedRecord;
@@ -15,6 +16,7 @@ const END: u8 = 1;
 const SHARED_STATE: u8 = 2;
 const SHARED_END: u8 = 3;
 const RULES: u8 = 4;
+const STATIONS: u8 = 5;
 
 /// The longest progress of rules, in bytes: some 60,000 counters.
 const RULES_BYTES_MAX: usize = 512 << 10;
@@ -32,6 +34,19 @@ pub enum Item {
     SharedEnd(SharedRecord),
     /// How far the rules have come.
     Rules(Box<RuleProgress>),
+    /// Stations of a bridge.
+    Stations(Vec<HeardStation>),
+}
+
+/// A station of a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeardStation {
+    /// The station.
+    pub station: [u8; 6],
+    /// The port behind which it is, of the process that runs.
+    pub port: PortId,
+    /// The time since it was heard.
+    pub age: Millis,
 }
 
 /// How far the rules of a gateway have come.
@@ -137,6 +152,27 @@ fn read_many<T>(
     Ok(values)
 }
 
+/// Appends stations of a bridge, of which there are some thousands at most.
+pub fn write_stations(stations: &[HeardStation], to: &mut Vec<u8>) {
+    to.u8(STATIONS);
+    prefixed(to, |to| {
+        for HeardStation { station, port, age } in stations {
+            to.bytes(station);
+            to.u16(port.0);
+            to.varint(age.duration().as_millis() as u64);
+        }
+    });
+}
+
+fn read_stations(body: &[u8]) -> Result<Vec<HeardStation>, DecodeError> {
+    let (mut from, mut stations) = (Reader::new(body), Vec::new());
+    while !from.is_empty() {
+        let (station, port) = (from.array()?, PortId(from.u16()?));
+        stations.push(HeardStation { station, port, age: Millis::read(&mut from)? });
+    }
+    Ok(stations)
+}
+
 /// Reads all items.
 ///
 /// # Errors
@@ -151,6 +187,7 @@ pub fn read_all(bytes: &[u8]) -> Result<Vec<Item>, DecodeError> {
             END => Item::End(decode_flow(body)?),
             SHARED_STATE => Item::SharedState(SharedRecord::decode(body)?),
             SHARED_END => Item::SharedEnd(SharedRecord::decode(body)?),
+            STATIONS => Item::Stations(read_stations(body)?),
             RULES => Item::Rules(Box::new(read_rules(body)?)),
             other => return Err(DecodeError::Kind(other)),
         });
@@ -188,6 +225,18 @@ mod tests {
                 assert!(read_all(&bytes[..end]).is_err(), "up to {end}");
             }
         }
+    }
+
+    #[test]
+    fn stations_are_read_as_they_were_written() {
+        let heard = |last, age| {
+            let age = Millis::of(std::time::Duration::from_millis(age));
+            HeardStation { station: [2, 0, 0, 0, 0, last], port: PortId(last.into()), age }
+        };
+        let (stations, mut bytes) = (vec![heard(1, 0), heard(2, 70_000)], Vec::new());
+        write_stations(&stations, &mut bytes);
+        let items = read_all(&bytes).unwrap();
+        assert!(matches!(&items[..], [Item::Stations(read)] if *read == stations), "{items:?}");
     }
 
     #[test]

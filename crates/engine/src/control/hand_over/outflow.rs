@@ -1,15 +1,18 @@
 //! All that a gateway knows, on its way to a new process.
 
 use conntrack::Cursor;
+use flow::Timestamp;
+use flow::codec::Millis;
 use steer::{BucketId, WorkerId};
 
-use super::items::{write_change, write_rules, write_shared};
+use super::items::{HeardStation, write_change, write_rules, write_shared, write_stations};
 use super::{FreezeError, HandedQueue, Tenure};
 use crate::Gateway;
 use crate::control::config::SteerError;
 use crate::control::offers::TRIES;
 use crate::control::shared_copies::{SharedCursor, SharedThings};
 use crate::control::worker_handle::Unresponsive;
+use crate::egress::stations::StationUpdate;
 use crate::path::change_ring::{ChangeStream, ChangeTap};
 use crate::worker::command::{Command, Question};
 
@@ -18,6 +21,11 @@ const LOTS_AT_ONCE: usize = 16;
 
 /// Bytes of a piece, about.
 const PIECE_BYTES: usize = 128 << 10;
+
+/// Stations of an item.
+const STATIONS_AT_ONCE: usize = 1024;
+/// Most stations that are handed over, counting each once for each worker: 16 MiB.
+const STATIONS_MAX: usize = 1 << 20;
 
 /// Why a hand-over does not go on.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +51,7 @@ pub enum OutflowError {
 enum Place {
     Bucket(u16, Cursor),
     Shared(SharedCursor),
+    Stations,
     End,
 }
 
@@ -123,11 +132,33 @@ impl<'g> Outflow<'g> {
             Place::Shared(from) => {
                 let piece = self.gateway.tell_shared(from)?;
                 piece.things.iter().for_each(|told| write_shared(told, to));
-                self.next = piece.rest.map_or(Place::End, Place::Shared);
+                self.next = piece.rest.map_or(Place::Stations, Place::Shared);
+                Ok(true)
+            }
+            Place::Stations => {
+                self.stations(to)?;
+                self.next = Place::End;
                 Ok(true)
             }
             Place::End => Ok(false),
         }
+    }
+
+    fn stations(&self, to: &mut Vec<u8>) -> Result<(), OutflowError> {
+        let (all, now) = {
+            let mut coordinator = self.gateway.shared.lock();
+            (coordinator.stations()?, coordinator.execution.now())
+        };
+        let heard = |it: &StationUpdate| {
+            let age = now.since(Timestamp::from_nanos(it.seen_ns));
+            HeardStation { station: it.station, port: it.port, age: Millis::of(age) }
+        };
+        // Those that were heard last are the ones that are kept.
+        let latest = &all[all.len().saturating_sub(STATIONS_MAX)..];
+        for piece in latest.chunks(STATIONS_AT_ONCE) {
+            write_stations(&piece.iter().map(heard).collect::<Vec<_>>(), to);
+        }
+        Ok(())
     }
 
     /// Appends changes that wait. Returns their number.

@@ -7,12 +7,13 @@ use lab::{
     Background, Family, Lab, Namespace, PYTHON, Placement, Result, Stateway, StatewaySpec,
     ftp_server,
 };
+use wire::build::PacketBuilder;
 
 use crate::scenario::cluster::{Cluster, STRICT_NAT, connections, wait_for, wait_until};
 use crate::scenario::{
-    FAMILIES, FTP_SESSIONS, StatewayLab, TALKS, alone, beside_others, bridge_spec, echo,
-    gateway_and_children, kill, nat_rules, own_tables, ready, router_spec, soon, start, stateway,
-    stop_cleanly,
+    FAMILIES, FTP_SESSIONS, Segment, StatewayLab, TALKS, alone, beside_others, bridge_spec, echo,
+    frames, gateway_and_children, kill, listen, nat_rules, own_tables, ready, router_spec,
+    send_frames, soon, start, stateway, stop_cleanly,
 };
 
 /// Connections of TCP that carry data meanwhile, half of each family.
@@ -320,6 +321,38 @@ fn a_bridge_hands_over_as_a_router_does() {
     });
 }
 
+/// The third host must not see what the first two say to each other, also after the hand-over, and with
+/// the ports in another order.
+#[test]
+fn a_bridge_that_takes_over_knows_the_stations() {
+    beside_others(|| {
+        let segment = Segment::new(["lan0", "wan0", "dmz0"])?;
+        let old = segment.stateway(bridge_spec(2)?)?;
+        let [one, _, three] = &segment.hosts;
+        let ping = || one.program("ping").args(["-c1", "-W5", "192.0.2.2"]).check();
+        ping()?;
+        let interfaces = ["dmz0", "lan0", "wan0"].map(str::to_owned).to_vec();
+        let spec = StatewaySpec { interfaces, ..bridge_spec(1)? };
+        let free = Placement::free();
+        let mut new = Stateway::spawn(&segment.gateway, &spec, &free, &["--take-over"])?;
+        new.wait_for_text("stateway: ready")?;
+        assert_eq!(old.finish()?.code, Some(0));
+        let listening = listen(three)?;
+        let stations = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+        let packet =
+            PacketBuilder::v4([192, 0, 2, 1], [192, 0, 2, 2]).macs(stations[0], stations[1]);
+        let mut frame = Vec::new();
+        packet.udp(1000, 9, b"for the second host alone", &mut frame);
+        send_frames(one, &[frame])?;
+        ping()?;
+        let seen = frames(listening)?;
+        let strange: Vec<_> = seen.iter().filter(|it| it.starts_with(&stations[1])).collect();
+        assert!(strange.is_empty(), "{strange:?}");
+        assert_eq!(new.stop()?.code, Some(0));
+        Ok(())
+    });
+}
+
 #[test]
 fn a_gateway_that_differs_is_refused_and_says_in_what() {
     beside_others(|| {
@@ -335,9 +368,14 @@ fn a_gateway_that_differs_is_refused_and_says_in_what() {
         };
         let said = take_over(&lab, &other)?.finish()?;
         assert_eq!(said.code, Some(2), "{said:?}");
-        for part in ["2 here", "third0 is none", "has interface wan0", "rules that are in force"] {
+        for part in ["2 here", "third0 is none", "has interface wan0", "other rules in force"] {
             assert!(said.stdout.contains(part), "no {part} in {}", said.stdout);
         }
+        // Other rules are for an operator to allow.
+        let without = StatewaySpec { more: String::new(), ..spec.clone() };
+        let said = take_over(&lab, &without)?.finish()?;
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.stdout.contains("--other-rules"), "{}", said.stdout);
         let said = take_over(&lab, &StatewaySpec { routed: false, ..spec.clone() })?.finish()?;
         assert_eq!(said.code, Some(2), "{said:?}");
         assert!(said.stdout.contains("mode"), "{}", said.stdout);

@@ -64,6 +64,9 @@ pub struct Args {
     /// packet is lost.
     #[arg(long)]
     take_over: bool,
+    /// Take over also if the rules of the configuration are not those that are in force there.
+    #[arg(long, requires = "take_over")]
+    other_rules: bool,
     /// Path of the control socket; overrides the configuration.
     #[arg(long, env = "STATEWAY_SOCKET", value_name = "PATH", hide_env_values = true)]
     socket: Option<PathBuf>,
@@ -93,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tracing::warn!("{line}");
     }
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
-    let begun = Begun::new(config, rules, path, args.take_over)?;
+    let begun = Begun::new(config, rules, path, args)?;
     begun.run(args)
 }
 
@@ -118,8 +121,9 @@ impl Begun {
         mut config: Configuration,
         rules: Option<RuleBook>,
         path: PathBuf,
-        takes_over: bool,
+        args: &Args,
     ) -> anyhow::Result<Self> {
+        let takes_over = args.take_over;
         // Once it has taken them, a signal waits until everything runs, and then stops it.
         let take_signals = || Signals::new().context("can not wait for signals");
         let mut signals = (!takes_over).then(take_signals).transpose()?;
@@ -127,7 +131,7 @@ impl Begun {
         // These come first: a second gateway must not touch the interfaces.
         let (mut socket, claims) = match &mut giver {
             Some(giver) => {
-                giver.fit(&mut config, rules.as_ref())?;
+                giver.fit(&mut config, rules.as_ref(), args.other_rules)?;
                 (giver.control_socket(&path)?, giver.claims(&config)?)
             }
             None => (ControlSocket::bind(&path)?, claim_all(&config)?),

@@ -2,13 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, anyhow};
-use control::schema::HandedOver;
+use control::schema::{HandedOver, Upgrade};
 use control::{Gate, HandOverRequest, SCHEMA};
 use engine::Gateway;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -94,12 +94,12 @@ impl Estate<'_> {
         loop {
             let stream = match signals.wait(coming) {
                 Cause::Signal(name) => return Ok(End::Signal(name, sync)),
-                Cause::Event(Event::Asked(HandOverRequest::Start(program, answer))) => {
+                Cause::Event(Event::Asked(HandOverRequest::Start(upgrade, answer))) => {
                     if started.is_some() {
                         let _ = answer.send(Err("an upgrade is under way".to_owned()));
                         continue;
                     }
-                    started = self.start(&program, answer);
+                    started = self.start(&upgrade, answer);
                     continue;
                 }
                 Cause::Event(Event::Ended(process, how)) => {
@@ -188,10 +188,10 @@ impl Estate<'_> {
     /// Starts a process of this program, which asks to take over.
     fn start(
         &self,
-        program: &Path,
+        upgrade: &Upgrade,
         answer: oneshot::Sender<Result<HandedOver, String>>,
     ) -> Option<Started> {
-        match self.spawn(program) {
+        match self.spawn(upgrade) {
             Ok(process) => Some(Started { process, answer }),
             Err(error) => {
                 let _ = answer.send(Err(format!("{error:#}")));
@@ -200,10 +200,12 @@ impl Estate<'_> {
         }
     }
 
-    fn spawn(&self, program: &Path) -> anyhow::Result<u32> {
+    fn spawn(&self, Upgrade { program, other_rules }: &Upgrade) -> anyhow::Result<u32> {
         let StartAgain { config, socket, log } = &self.again;
         let child = Command::new(program)
-            .args(["run", "--take-over", "--log", log, "--config"])
+            .args(["run", "--take-over", "--log", log])
+            .args(other_rules.then_some("--other-rules"))
+            .arg("--config")
             .arg(std::path::absolute(config)?)
             .arg("--socket")
             .arg(std::path::absolute(socket)?)

@@ -33,6 +33,8 @@ pub struct Giver {
     session: Session,
     offer: Box<Offer>,
     claims: Vec<OwnedFd>,
+    /// Its rules are not those of this process.
+    has_other_rules: bool,
     control: Option<[OwnedFd; 2]>,
 }
 
@@ -97,18 +99,24 @@ impl Giver {
                 (_, control) => {
                     let offer = offer.context("there was no offer")?;
                     let control = control.try_into().ok();
-                    return Ok(Self { session, offer, claims, control });
+                    let has_other_rules = false;
+                    return Ok(Self { session, offer, claims, has_other_rules, control });
                 }
             }
         }
     }
 
     /// Checks whether a gateway of this configuration can take the place of the running one, and has
-    /// it use the same secret.
+    /// it use the same secret. The rules may be others if `allows_other_rules`.
     ///
     /// # Errors
     /// All that is different and has to be the same.
-    pub fn fit(&self, config: &mut Configuration, rules: Option<&RuleBook>) -> anyhow::Result<()> {
+    pub fn fit(
+        &mut self,
+        config: &mut Configuration,
+        rules: Option<&RuleBook>,
+        allows_other_rules: bool,
+    ) -> anyhow::Result<()> {
         let offer = &*self.offer;
         let mut problems = Vec::new();
         let mut differ = |line, key: &str, what| problems.push(config.problem(line, key, what));
@@ -152,11 +160,14 @@ impl Giver {
             );
             differ(0, "interface", what);
         }
-        if offer.rules != rules.map(|book| book.ruleset().fingerprint()) {
-            let what = "the rules that are in force at the running gateway are others: load these there first (`stateway rules load`), or save those as a file (`stateway rules list --json`)";
+        let has_other_rules = offer.rules != rules.map(|book| book.ruleset().fingerprint());
+        if has_other_rules && !allows_other_rules {
+            let what = "the running gateway has other rules in force: load these there first \
+                        (`stateway rules load`), put those into the file, or give --other-rules";
             differ(0, "rules.file", what.to_owned());
         }
         Problems::or_value(problems, ())?;
+        self.has_other_rules = has_other_rules;
         if config.secret.is_none() && config.sync.is_none() {
             config.secret = Some(hash_key(offer.secret));
         }
@@ -221,7 +232,8 @@ impl Giver {
         prepare: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<Taken> {
         self.session.channel.send(&Message::Begin, &[])?;
-        let (begin, mut intake) = (Instant::now(), Intake::new());
+        let (begin, mut intake) =
+            (Instant::now(), Intake::new(self.ports(config), !self.has_other_rules));
         let mut frozen_since = begin;
         let mut queues: Vec<(PortId, Box<dyn RxQueue>)> = Vec::new();
         while self.session.state != Taking::Waiting {
@@ -263,6 +275,15 @@ impl Giver {
         // If the other process has ended, nobody hears it.
         let _ = self.session.channel.send(&Message::Running, &[]);
         Ok(Taken { copied: begin.elapsed().saturating_sub(frozen), frozen, intake })
+    }
+
+    /// The port here of each port of the other process, which has the same interfaces.
+    fn ports(&self, config: &Configuration) -> Vec<PortId> {
+        let own = |index| {
+            let mut all = config.interfaces.iter().zip(0..);
+            all.find(|(own, _)| is_it(own.link.as_ref(), index)).map(|(_, port)| PortId(port))
+        };
+        self.offer.interfaces.iter().map(|it| own(it.index).unwrap_or_default()).collect()
     }
 
     /// A queue of the other process, with the port that it has here.
