@@ -11,7 +11,7 @@ use crate::machine::ip;
 use crate::namespace::isolated;
 use crate::{PATIENCE, cable, drain, number, numbered, open};
 
-/// What another process would get.
+/// The queue as another process would get it.
 fn handed(queue: &AfPacketRx) -> (OwnedFd, QueuePosition) {
     let (socket, position) = queue.to_hand_over().unwrap();
     (socket.try_clone_to_owned().unwrap(), position)

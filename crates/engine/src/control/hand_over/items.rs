@@ -88,7 +88,7 @@ pub fn write_shared(told: &Told<SharedRecord>, to: &mut Vec<u8>) {
 pub fn write_rules(progress: &RuleProgress, to: &mut Vec<u8>) -> bool {
     let mut body = Vec::new();
     write_counts(&mut body, &progress.counts);
-    body.option(progress.reset_at.as_ref(), |to, counts| write_counts(to, counts));
+    body.option(progress.reset_at.as_ref(), write_counts);
     body.varint(progress.shared.rates.len() as u64);
     progress.shared.rates.iter().for_each(|credit| body.varint(*credit));
     body.varint(progress.shared.quotas.len() as u64);

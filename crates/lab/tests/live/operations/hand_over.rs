@@ -1,5 +1,7 @@
 //! A gateway hands over to a new process, in the middle of traffic.
 
+mod disturbed;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -226,84 +228,6 @@ fn an_upgrade_loses_no_packet_and_no_connection() {
     });
 }
 
-/// Stands between the two processes: listens on a socket of its own, passes all messages and
-/// descriptors on, and does something when one of them sends a message of a kind for the first time,
-/// before that is passed on.
-const BETWEEN: &str = "
-import os, select, signal, socket, struct, sys
-real, own, kind, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(own)
-listener.listen()
-print('ready', flush=True)
-new, _ = listener.accept()
-old = socket.socket(socket.AF_UNIX)
-old.connect(real)
-process = lambda s: struct.unpack('3i', s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-processes = {'old': process(old), 'new': process(new)}
-def head(source, to):
-    text = b''
-    while not text.endswith(b'\\r\\n\\r\\n'): text += source.recv(1)
-    to.sendall(text)
-head(new, old)
-head(old, new)
-received, descriptors = {new: b'', old: b''}, {new: [], old: []}
-def act(to):
-    global what
-    print('acts', flush=True)
-    if what == 'garbage': to.sendall(struct.pack('>IBB', 7, 0, 200) + b'12345')
-    elif what == 'cut': to.sendall(struct.pack('>IBB', 100, 0, 5) + b'1')
-    elif what != 'hold': os.kill(processes[what], signal.SIGKILL)
-    if what in ('cut', 'old'): to.shutdown(socket.SHUT_RDWR)
-    what = 'done'
-while True:
-    for source in select.select([new, old], [], [])[0]:
-        to = old if source is new else new
-        try: data, came, _, _ = socket.recv_fds(source, 1 << 16, 8)
-        except OSError: data, came = b'', []
-        if not data: sys.exit()
-        received[source] += data
-        descriptors[source] += came
-        while len(received[source]) >= 6:
-            length, count, is_kind = struct.unpack('>IBB', received[source][:6])
-            if len(received[source]) < 4 + length: break
-            frame, received[source] = received[source][:4 + length], received[source][4 + length:]
-            passed, descriptors[source] = descriptors[source][:count], descriptors[source][count:]
-            if is_kind == kind and what != 'done': act(to)
-            try:
-                if passed: socket.send_fds(to, [frame], passed)
-                else: to.sendall(frame)
-            except OSError: pass
-            for descriptor in passed: os.close(descriptor)
-";
-
-/// Kinds of messages, in their order.
-const OFFER: u8 = 1;
-const CONTROL: u8 = 3;
-const BEGIN: u8 = 4;
-const RECORDS: u8 = 5;
-const REACHED: u8 = 7;
-const FROZEN: u8 = 8;
-const QUEUE: u8 = 9;
-const READY: u8 = 10;
-const GO: u8 = 11;
-
-/// Tries to hand over, and has the process in the middle do something at a message. Returns the new
-/// process and the one in the middle.
-fn disturbed(
-    lab: &Lab,
-    spec: &StatewaySpec,
-    kind: u8,
-    what: &str,
-) -> Result<(Stateway, Background)> {
-    let own = format!("{}/between-{kind}-{what}.sock", Namespace::SCRATCH);
-    let between = lab.gateway().program("python3");
-    let kind = kind.to_string();
-    let between = ready(between.args(["-c", BETWEEN, Stateway::SOCKET, &own, &kind, what]))?;
-    let args = ["--take-over", "--socket", &own];
-    Ok((Stateway::spawn(lab.gateway(), spec, &Placement::free(), &args)?, between))
-}
-
 #[test]
 fn a_bridge_hands_over_as_a_router_does() {
     beside_others(|| {
@@ -394,73 +318,6 @@ fn a_gateway_that_differs_is_refused_and_says_in_what() {
         let said = take_over(&lab, &router_spec(1)?)?.finish()?;
         assert_eq!(said.code, Some(2), "{said:?}");
         assert!(said.stdout.contains("start without --take-over"), "{}", said.stdout);
-        Ok(())
-    });
-}
-
-#[test]
-fn the_running_gateway_goes_on_if_the_new_one_ends_or_says_nonsense() {
-    beside_others(|| {
-        let (lab, spec) = strict_router(2, "")?;
-        let traffic = Traffic::start(&lab)?;
-        let before = flows(stateway(&lab))?;
-        let mut tries =
-            vec![(REACHED, "garbage"), (READY, "garbage"), (FROZEN, "garbage"), (BEGIN, "cut")];
-        tries.extend(
-            [OFFER, CONTROL, BEGIN, RECORDS, REACHED, FROZEN, QUEUE, READY, GO]
-                .map(|kind| (kind, "new")),
-        );
-        for (kind, what) in tries {
-            let (new, between) = disturbed(&lab, &spec, kind, what)?;
-            let new = new.finish()?;
-            println!("{kind} {what}: {}\n{}", new.stdout, stateway(&lab).log());
-            assert_ne!(new.code, Some(0), "{kind} {what}: {}", new.stdout);
-            between.finish()?;
-            assert_eq!(flows(stateway(&lab))?, before, "after {kind} {what}");
-            let log = stateway(&lab).log();
-            assert!(
-                log.lines().last().is_some_and(|it| it.contains("was not taken over")),
-                "{log}"
-            );
-        }
-        // A hand-over succeeds after all of these.
-        let mut lab = {
-            let lab = hand_over(lab, &spec)?;
-            assert_eq!(flows(stateway(&lab))?, before);
-            lab
-        };
-        traffic.finish(&lab)?;
-        let new = lab.take_stateway().expect("it runs");
-        assert_eq!(new.stop()?.code, Some(0));
-        Ok(())
-    });
-}
-
-#[test]
-fn the_new_process_ends_or_goes_on_alone_if_the_running_gateway_dies() {
-    beside_others(|| {
-        for kind in [OFFER, RECORDS, FROZEN, READY] {
-            let (mut lab, spec) = strict_router(2, "")?;
-            let traffic = Traffic::start(&lab)?;
-            let before = flows(stateway(&lab))?;
-            let (mut new, _between) = disturbed(&lab, &spec, kind, "old")?;
-            let old = lab.take_stateway().expect("it runs").finish()?;
-            assert_eq!(old.code, None, "it was killed: {}", old.stdout);
-            if kind == READY {
-                new.wait_for_text("stateway: ready")?;
-                println!("{}", new.log());
-                lab.put_stateway(new);
-                assert_eq!(flows(stateway(&lab))?, before);
-                traffic.finish(&lab)?;
-                let new = lab.take_stateway().expect("it runs");
-                assert_eq!(new.stop()?.code, Some(0));
-            } else {
-                let new = new.finish()?;
-                println!("{kind}: {}", new.stdout);
-                assert_eq!(new.code, Some(1), "{}", new.stdout);
-                assert!(new.stdout.contains("the other process has ended"), "{}", new.stdout);
-            }
-        }
         Ok(())
     });
 }

@@ -145,7 +145,10 @@ impl Begun {
             tell_of(book);
         }
         let former = giver.as_ref().and_then(Giver::former);
-        let prepare = || Ok(signals = Some(take_signals()?));
+        let prepare = || {
+            signals = Some(take_signals()?);
+            Ok(())
+        };
         let taken = giver.map(|giver| giver.take(&gateway, &config, prepare)).transpose()?;
         let signals = signals.context("nobody waits for signals")?;
         // No other process receives packets from here on.

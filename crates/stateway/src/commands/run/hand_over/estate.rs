@@ -73,7 +73,7 @@ impl Started {
             copied_s: given.copied.as_secs_f64(),
             frozen_ms: given.frozen.as_secs_f64() * 1e3,
         };
-        // Whoever has asked may have gone.
+        // The client may have gone.
         let _ = self.answer.send(Ok(done));
     }
 
