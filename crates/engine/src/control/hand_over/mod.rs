@@ -198,3 +198,7 @@ impl Coordinator {
         Ok(self.hand_out_queues(workers)?)
     }
 }
+
+#[cfg(test)]
+#[path = "hand_over_tests.rs"]
+mod tests;

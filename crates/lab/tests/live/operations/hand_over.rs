@@ -404,9 +404,10 @@ fn both_gateways_of_a_pair_are_upgraded_and_each_has_all_of_the_other_one() {
         let transfer = cluster.python(&(FTP_SESSIONS.to_owned() + FTP), &[v4], "talking")?;
         let stream = cluster.stream()?;
         let before = flows(&one)?;
-        let new_one = cluster.take_over(0)?;
-        println!("old:\n{}\nnew:\n{}", one.finish()?.stdout, new_one.log());
-        assert_eq!(flows(&new_one)?, before);
+        let take_over = |router: usize| {
+            let mut new = cluster.take_over(router, "")?;
+            new.wait_for_text("stateway: ready").map(|()| new)
+        };
         let settle = |active: &Stateway, standby: &Stateway| {
             wait_for(active, "/role", "active")?;
             wait_for(active, "/presence", "there")?;
@@ -415,8 +416,17 @@ fn both_gateways_of_a_pair_are_upgraded_and_each_has_all_of_the_other_one() {
             wait_until(active, "nothing here that the peer owns", |it| it["copies"] == 0)?;
             wait_until(standby, "all here", |it| it["copies"].as_u64() >= Some(before.len() as u64))
         };
+        // State sync goes on if nobody takes over.
+        let few = "[tunables]\nnf_conntrack_max = 10\n\n";
+        let refused = cluster.take_over(0, few)?.finish()?;
+        assert!(refused.stdout.contains("the table is full"), "{refused:?}");
+        settle(&one, &two)?;
+        assert_eq!((flows(&one)?, flows(&two)?), (before.clone(), before.clone()));
+        let new_one = take_over(0)?;
+        println!("old:\n{}\nnew:\n{}", one.finish()?.stdout, new_one.log());
+        assert_eq!(flows(&new_one)?, before);
         settle(&new_one, &two)?;
-        let new_two = cluster.take_over(1)?;
+        let new_two = take_over(1)?;
         println!("old:\n{}\nnew:\n{}", two.finish()?.stdout, new_two.log());
         settle(&new_one, &new_two)?;
         assert_eq!(flows(&new_two)?, before);

@@ -147,15 +147,12 @@ impl Cluster {
         ))
     }
 
-    /// Starts a process that takes the place of one of the two gateways, which [`Self::start`] has
-    /// started, and waits until it has.
-    pub fn take_over(&self, router: usize) -> Result<Stateway> {
-        let rules = format!("[rules]\nfile = \"{}/rules.json\"\n\n", Namespace::SCRATCH);
+    /// Starts a process that is to take the place of one of the two gateways, which [`Self::start`] has
+    /// started, with more lines of configuration.
+    pub fn take_over(&self, router: usize, more: &str) -> Result<Stateway> {
+        let rules = format!("[rules]\nfile = \"{}/rules.json\"\n\n{more}", Namespace::SCRATCH);
         let spec = Self::spec(None, &(rules + "[sync]\n" + &self.sync(router)?))?;
-        let namespace = &self.routers[router];
-        let mut new = Stateway::spawn(namespace, &spec, &Placement::free(), &["--take-over"])?;
-        new.wait_for_text("stateway: ready")?;
-        Ok(new)
+        Stateway::spawn(&self.routers[router], &spec, &Placement::free(), &["--take-over"])
     }
 
     fn spec(ruleset: Option<String>, more: &str) -> Result<StatewaySpec> {
