@@ -70,6 +70,8 @@ pub struct Offer {
     pub release: String,
     /// A bridge or a router, in the word of the configuration.
     pub mode: String,
+    /// The number of its network namespace, if the kernel tells it.
+    pub network: Option<u64>,
     /// The interfaces, by port.
     pub interfaces: Vec<Interface>,
     /// The secret of the steering hash.
@@ -281,6 +283,7 @@ impl Offer {
     fn encode(&self, to: &mut Vec<u8>) {
         write_text(to, &self.release);
         write_text(to, &self.mode);
+        to.option(self.network, Write::u64);
         to.u16(self.interfaces.len() as u16);
         for interface in &self.interfaces {
             write_text(to, &interface.name);
@@ -297,6 +300,7 @@ impl Offer {
 
     fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let (release, mode) = (read_text(from)?, read_text(from)?);
+        let network = from.option(Reader::u64)?;
         let count = usize::from(from.u16()?);
         if count > INTERFACES_MAX {
             return Err(DecodeError::Impossible("more interfaces than a gateway has"));
@@ -310,7 +314,7 @@ impl Offer {
         let rules = from.option(Reader::u128)?;
         let role =
             from.option(|from| Ok(OfferedRole { is_active: from.flag()?, term: from.u32()? }))?;
-        Ok(Self { release, mode, interfaces, secret, rules, role })
+        Ok(Self { release, mode, network, interfaces, secret, rules, role })
     }
 }
 

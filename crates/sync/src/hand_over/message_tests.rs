@@ -8,6 +8,7 @@ pub fn all() -> Vec<Message> {
     let offer = Offer {
         release: "1.0".into(),
         mode: "routed".into(),
+        network: Some(1 << 33),
         interfaces: vec![interface("lan0", 3), interface("wan0", 4)],
         secret: [7; 16],
         rules: Some(1 << 100),

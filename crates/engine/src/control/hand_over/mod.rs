@@ -11,18 +11,23 @@ mod outflow;
 use std::os::fd::OwnedFd;
 
 use fib::LinkId;
-use flow::HashKey;
+use flow::{HashKey, Timestamp};
 use netio::{PortId, QueuePosition, RxQueue};
 
 use crate::Gateway;
 use crate::control::config::SteerError;
 use crate::control::coordinator::{Coordinator, HOPS};
+use crate::control::offers::PAUSE;
 use crate::control::ports::PortLink;
 use crate::control::worker_handle::Unresponsive;
+use crate::path::reassembly::DatagramMemory;
 
 pub use intake::{Intake, IntakeError, IntakeReport};
 pub use items::RuleProgress;
 pub use outflow::{Outflow, OutflowError};
+
+/// Looks for a moment in which no datagram is incomplete, before a gateway stops receiving all the same.
+const QUIET_TRIES: usize = 100;
 
 /// How far a gateway is from handing over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,18 +136,28 @@ impl Gateway {
     }
 
     /// Stops receiving, processes every packet that was received, and sends what that leads to. Packets
-    /// wait in the kernel from now on. Returns copies of the queues, for a process that goes on with
-    /// them. The gateway stays as it is until [`Gateway::thaw`] or [`Gateway::stop`].
+    /// wait in the kernel from now on. Returns the time of the stop, and copies of the queues for a process
+    /// that goes on with them. The gateway stays as it is until [`Gateway::thaw`] or [`Gateway::stop`].
     ///
     /// # Errors
     /// [`FreezeError`]; the gateway goes on receiving.
-    pub fn freeze(&self) -> Result<Vec<HandedQueue>, FreezeError> {
+    pub fn freeze(&self) -> Result<(Timestamp, Vec<HandedQueue>), FreezeError> {
         let mut coordinator = self.shared.lock();
+        for _ in 0..QUIET_TRIES {
+            if coordinator.is_quiet().map_err(SteerError::from)? {
+                break;
+            }
+            let execution = coordinator.execution.clone();
+            drop(coordinator);
+            execution.pause(PAUSE);
+            coordinator = self.shared.lock();
+        }
+        let since = coordinator.execution.now();
         let frozen = coordinator.freeze();
         if frozen.is_err() {
             coordinator.thaw()?;
         }
-        frozen
+        Ok((since, frozen?))
     }
 
     /// Receives again.
@@ -168,6 +183,13 @@ impl Gateway {
 }
 
 impl Coordinator {
+    /// True if no datagram lacks fragments. The next process would not have those that have come.
+    fn is_quiet(&mut self) -> Result<bool, Unresponsive> {
+        let incomplete = |memory: DatagramMemory| memory.newcomers + memory.in_progress;
+        let all = self.reports()?.into_iter().map(|report| report.datagrams);
+        Ok(all.map(|it| incomplete(it.v4) + incomplete(it.v6)).sum::<u64>() == 0)
+    }
+
     fn freeze(&mut self) -> Result<Vec<HandedQueue>, FreezeError> {
         self.tenure = Tenure::Frozen;
         for id in self.ports.polled_by(|_| true) {

@@ -186,11 +186,11 @@ impl<'g> Outflow<'g> {
         if has_lost { Err(OutflowError::LostEnds) } else { Ok(count) }
     }
 
-    /// Stops receiving. Returns the queues.
+    /// Stops receiving. Returns the time of the stop, and the queues.
     ///
     /// # Errors
     /// [`OutflowError`]; the gateway receives.
-    pub fn freeze(&mut self) -> Result<Vec<HandedQueue>, OutflowError> {
+    pub fn freeze(&mut self) -> Result<(Timestamp, Vec<HandedQueue>), OutflowError> {
         let (rules, zones) = self.gateway.shared.lock().revisions();
         for (is_other, what) in
             [(rules != self.revisions.0, "the rules"), (zones != self.revisions.1, "the zones")]
@@ -231,7 +231,7 @@ impl<'g> Outflow<'g> {
     }
 
     /// The new process has all, and this gateway receives nothing any more.
-    pub fn leave(mut self) {
+    pub fn leave(&mut self) {
         self.has_left = true;
     }
 

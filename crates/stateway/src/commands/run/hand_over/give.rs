@@ -11,7 +11,7 @@ use sync::hand_over::{
     Giving, Heard, Interface, Lost, Message, Offer, OfferedRole, Position, is_version_known,
 };
 
-use super::super::sync::Former;
+use super::super::sync::{Former, now};
 use super::channel::{Channel, ChannelError};
 
 /// The longest wait for a new process that starts, which may have to load a long ruleset.
@@ -110,19 +110,22 @@ pub fn give(
     let channel = Channel::new(stream)?;
     channel.set_write_patience(TO_APPLY)?;
     let mut taker = Taker { channel, state: Giving::Greeting, stop };
-    let given = taker.hand_over(gift, pause_sync);
+    let mut outflow = None;
+    let given = taker.hand_over(gift, pause_sync, &mut outflow);
     if let Err(error) = &given {
-        // A process that is lost needs no word.
+        // It hears so before the gateway receives again, as the outflow is dropped behind this. A process
+        // that is lost needs no word.
         let _ = taker.channel.send(&Message::Stop(error.to_string()), &[]);
     }
     given
 }
 
 impl Taker<'_> {
-    fn hand_over(
+    fn hand_over<'g>(
         &mut self,
-        gift: &Gift<'_>,
+        gift: &Gift<'g>,
         pause_sync: impl FnOnce(),
+        outflow: &mut Option<Outflow<'g>>,
     ) -> Result<Given, GiveError> {
         if let Message::Hello(oldest, newest, release) = self.hear(TO_START)?
             && !is_version_known(oldest, newest)
@@ -133,15 +136,12 @@ impl Taker<'_> {
         self.hear(TO_START)?;
         pause_sync();
         let begin = Instant::now();
-        // Dropping it has the gateway go on.
-        let mut outflow = Outflow::begin(gift.gateway)?;
-        self.copy(&mut outflow)?;
-        let copied = begin.elapsed();
+        let outflow = outflow.insert(Outflow::begin(gift.gateway)?);
+        self.copy(outflow)?;
         // Requests that change something end before, and others wait for the outcome.
         let closed = gift.gate.close();
-        let frozen = Instant::now();
-        let connections = self.freeze(&mut outflow)?;
-        let frozen = frozen.elapsed();
+        let (connections, frozen) = self.freeze(outflow)?;
+        let copied = begin.elapsed().saturating_sub(frozen);
         outflow.leave();
         closed.leave();
         Ok(Given { connections, copied, frozen })
@@ -178,6 +178,7 @@ impl Taker<'_> {
         let offer = Offer {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             mode: name_of(gift.mode).to_owned(),
+            network: netio::network_cookie().ok(),
             interfaces: interfaces.collect(),
             secret: (u128::from(secret.0) << 64 | u128::from(secret.1)).to_be_bytes(),
             rules: gateway.rules_fingerprint(),
@@ -199,7 +200,7 @@ impl Taker<'_> {
         }
         for _ in 0..ROUNDS {
             self.send_records(&mut records, 1)?;
-            self.reach_mark()?;
+            self.reach_mark(TO_APPLY)?;
             let mut changes = 0;
             loop {
                 let count = outflow.take_changes(&mut records)?;
@@ -214,16 +215,16 @@ impl Taker<'_> {
             }
         }
         self.send_records(&mut records, 1)?;
-        self.reach_mark()
+        self.reach_mark(TO_APPLY)
     }
 
     /// Waits until the new process has applied all that was sent.
-    fn reach_mark(&mut self) -> Result<(), GiveError> {
+    fn reach_mark(&mut self, patience: Duration) -> Result<(), GiveError> {
         if let Giving::Copying { mark } = &mut self.state {
             *mark += 1;
             let mark = *mark;
             self.channel.send(&Message::Mark(mark), &[])?;
-            self.hear(TO_APPLY)?;
+            self.hear(patience)?;
         }
         Ok(())
     }
@@ -243,18 +244,19 @@ impl Taker<'_> {
     }
 
     /// Stops receiving, sends what is left, and lets the new process receive. Returns the number of its
-    /// connections.
-    fn freeze(&mut self, outflow: &mut Outflow<'_>) -> Result<u64, GiveError> {
+    /// connections, and the time in which nothing was forwarded.
+    fn freeze(&mut self, outflow: &mut Outflow<'_>) -> Result<(u64, Duration), GiveError> {
         self.channel.set_write_patience(FREEZE_LONGEST)?;
-        let begin = Instant::now();
-        let queues = outflow.freeze()?;
+        let (since, queues) = outflow.freeze()?;
         let mut records = Vec::new();
         while outflow.rest(&mut records)? {
             self.send_records(&mut records, BATCH_BYTES)?;
         }
         outflow.rules(&mut records)?;
         self.send_records(&mut records, 1)?;
-        let passed = begin.elapsed().as_nanos() as u64;
+        // Nothing is left in the socket afterwards, so there is room for a last word in any case.
+        self.reach_mark(FREEZE_LONGEST)?;
+        let passed = now().since(since).as_nanos() as u64;
         self.channel.send(&Message::Frozen(passed, queues.len() as u16), &[])?;
         for queue in &queues {
             let position = Position {
@@ -270,7 +272,8 @@ impl Taker<'_> {
             other => return Err(GiveError::Unexpected(other.name())),
         };
         self.channel.send(&Message::Go, &[])?;
-        self.let_run().map(|()| connections)
+        self.let_run()?;
+        Ok((connections, now().since(since)))
     }
 
     /// The new process may receive packets, unless it is lost or says that it does not.

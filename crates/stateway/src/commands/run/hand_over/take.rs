@@ -127,6 +127,11 @@ impl Giver {
             );
             differ(0, "gateway.mode", what);
         }
+        let own_network = netio::network_cookie().ok();
+        if offer.network.zip(own_network).is_some_and(|(other, own)| other != own) {
+            let what = "the running gateway is in another network namespace: start this one there";
+            differ(0, "interface", what.to_owned());
+        }
         for interface in &config.interfaces {
             let known = offer.interfaces.iter().find(|it| is_it(interface.link.as_ref(), it.index));
             match known {
