@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use conntrack::{Cursor, DecodeError, ImportRefusal};
+use conntrack::{DecodeError, ImportRefusal};
 use flow::KeyedPacket;
 use flow::replica::Origin;
 use netio::PortId;
-use steer::BucketId;
 
 use super::items::{HeardStation, Item, RuleProgress, read_all};
 use crate::Gateway;
@@ -194,15 +193,7 @@ impl Intake {
     /// # Errors
     /// [`Unresponsive`].
     pub fn adopt(self, gateway: &Gateway) -> Result<IntakeReport, Unresponsive> {
-        let mut place = Some((BucketId(0), Cursor::default()));
-        while let Some((bucket, from)) = place {
-            let passed = gateway.adopt_connections(bucket, from)?;
-            place = passed.map(|passed| match passed.rest {
-                Some(rest) => (bucket, rest),
-                None => (BucketId(bucket.0 + 1), Cursor::default()),
-            });
-        }
-        gateway.adopt_shared();
+        gateway.adopt_all()?;
         let count = |made| self.shared.get(&made).copied().unwrap_or_default();
         Ok(IntakeReport {
             connections: gateway.connection_count()?,

@@ -10,15 +10,18 @@ mod outflow;
 
 use std::os::fd::OwnedFd;
 
+use conntrack::Cursor;
 use fib::LinkId;
 use flow::{HashKey, Timestamp};
 use netio::{PortId, QueuePosition, RxQueue};
+use steer::BucketId;
 
 use crate::Gateway;
 use crate::control::config::SteerError;
 use crate::control::coordinator::{Coordinator, HOPS};
 use crate::control::offers::PAUSE;
 use crate::control::ports::PortLink;
+use crate::control::shared_copies::SharedThings;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::reassembly::DatagramMemory;
 
@@ -166,6 +169,20 @@ impl Gateway {
     /// [`SteerError`].
     pub fn thaw(&self) -> Result<(), SteerError> {
         self.shared.lock().thaw()
+    }
+
+    /// This gateway owns all connections, announcements and elements from now on.
+    fn adopt_all(&self) -> Result<(), Unresponsive> {
+        let mut place = Some((BucketId(0), Cursor::default()));
+        while let Some((bucket, from)) = place {
+            let passed = self.adopt_connections(bucket, from)?;
+            place = passed.map(|passed| match passed.rest {
+                Some(rest) => (bucket, rest),
+                None => (BucketId(bucket.0 + 1), Cursor::default()),
+            });
+        }
+        self.adopt_shared();
+        Ok(())
     }
 
     /// Receives by these queues of another process from now on.

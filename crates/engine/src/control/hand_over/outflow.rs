@@ -84,15 +84,7 @@ impl<'g> Outflow<'g> {
         };
         let next = Place::Bucket(0, Cursor::default());
         let outflow = Self { gateway, stream, next, revisions, has_left: false };
-        let mut place = Some((BucketId(0), Cursor::default()));
-        while let Some((bucket, from)) = place {
-            let passed = gateway.adopt_connections(bucket, from)?;
-            place = passed.map(|passed| match passed.rest {
-                Some(rest) => (bucket, rest),
-                None => (BucketId(bucket.0 + 1), Cursor::default()),
-            });
-        }
-        gateway.adopt_shared();
+        gateway.adopt_all()?;
         gateway.follow_shared(true);
         if let Some(rules) = gateway.rules_now().0 {
             rules.shared().follow_elements_exactly();
