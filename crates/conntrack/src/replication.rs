@@ -32,6 +32,8 @@ pub struct Replication {
     tick: u32,
     /// How long windows, timers and counts of a connection may differ at the peer, in ticks.
     refresh: u32,
+    /// They may not differ at all.
+    is_exact: bool,
     /// The tables with dirty lists, by the place that they have at the worker.
     tables: Vec<u16>,
     /// The time since the peer began to follow, at the beginning of the turn.
@@ -49,6 +51,7 @@ impl Default for Replication {
         Self {
             tick: 0,
             refresh,
+            is_exact: false,
             tables: Vec::new(),
             followed: Duration::ZERO,
             has_urgent: false,
@@ -77,6 +80,13 @@ impl Replication {
     /// told earlier if a third of its timeout is less.
     pub fn set_refresh(&mut self, refresh: Duration) {
         self.refresh = ticks(refresh).max(1);
+    }
+
+    /// Sets whether every packet makes its connection due once more, so that nothing is left to differ
+    /// when all changes have been told. It costs a record for each connection with packets, again and
+    /// again.
+    pub fn set_exact(&mut self, is_exact: bool) {
+        self.is_exact = is_exact;
     }
 
     /// A table with a dirty list, by its place; it is no longer listed here.
@@ -122,6 +132,9 @@ impl Replication {
 
     /// When a connection is due again that has been told now.
     fn due_after(&self, left: Duration) -> u32 {
+        if self.is_exact {
+            return self.tick.saturating_sub(1);
+        }
         let pause = self.refresh.min(ticks(left / 3));
         self.tick.saturating_add(pause).min(LAST_TICK - 1)
     }

@@ -22,6 +22,8 @@ use crate::schema::{Refusal, RefusalBody};
 pub struct Client {
     socket: PathBuf,
     runtime: Runtime,
+    /// The longest time until an answer begins.
+    patience: Duration,
 }
 
 /// The reasons why there is no answer.
@@ -82,14 +84,17 @@ pub enum ClientError {
 /// answer after 10 s, so a gateway that is silent for longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_io().enable_time().build()
+}
+
 impl Client {
     /// A client for the gateway on `socket`. Sends nothing yet.
     ///
     /// # Errors
     /// [`ClientError::System`].
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
-        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-        Ok(Self { socket: socket.to_owned(), runtime })
+        Ok(Self { socket: socket.to_owned(), runtime: runtime()?, patience: PATIENCE })
     }
 
     /// The number of the process that answers; `None` if the kernel does not tell.
@@ -164,6 +169,21 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         self.exchange(Method::POST, path, self.encode(body)?)
+    }
+
+    /// The same for something that takes a while: waits so long for the answer.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn post_patiently<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        patience: Duration,
+    ) -> Result<T, ClientError> {
+        let body = self.encode(body)?;
+        let client = Self { socket: self.socket.clone(), runtime: runtime()?, patience };
+        client.exchange(Method::POST, path, body)
     }
 
     /// Reads a stream and calls `each` with every line, without its end, as it comes. A stream of
@@ -254,9 +274,9 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(body))
             .map_err(|error| self.broken(error))?;
-        let response = tokio::time::timeout(PATIENCE, sender.send_request(request))
+        let response = tokio::time::timeout(self.patience, sender.send_request(request))
             .await
-            .map_err(|_| self.broken(format!("no answer within {} s", PATIENCE.as_secs())))?
+            .map_err(|_| self.broken(format!("no answer within {} s", self.patience.as_secs())))?
             .map_err(|error| self.lost(&error))?;
         if response.status() == StatusCode::OK {
             return Ok(response);

@@ -16,6 +16,8 @@
 //! | `GET /v1/expectations` | stream of [`schema::Expectation`], one per line |
 //! | `DELETE /v1/expectations` | [`schema::Done`]; all are deleted |
 //! | `GET /v1/expectations/events` | stream of [`schema::ExpectationEvent`], one per line |
+//! | `POST /v1/hand-over` | 101, then the messages of [`sync::hand_over`]; for the user of the gateway alone |
+//! | `POST /v1/upgrade` | [`schema::HandedOver`], when a new process has taken over; body [`schema::Upgrade`]; for the same user |
 //! | `GET /v1/rules` | [`schema::ActiveRules`] |
 //! | `PUT /v1/rules?confirm_s=SECONDS&allow_unsupported=BOOL&keep_elements=BOOL` | [`schema::LoadedRules`]; body: what `nft -j list ruleset` prints |
 //! | `POST /v1/rules/confirm` | [`schema::Done`] |
@@ -43,6 +45,8 @@
 
 mod client;
 mod connections;
+mod gate;
+mod hand_over_routes;
 mod policy_routes;
 mod query;
 mod record_routes;
@@ -58,12 +62,14 @@ mod stream;
 mod sync_routes;
 
 pub use client::{Client, ClientError};
+pub use gate::{Closed, Gate};
+pub use hand_over_routes::{HAND_OVER_PATH, HAND_OVER_PROTOCOL};
 pub use query::{ConnectionQuery, LineFormat, QueryError};
 pub use rules::{
     EVERYTHING_PASSES, HostRule, KernelLook, RuleBook, RulesRefused, check_memory,
     iptables_warning, no_ruleset, repeated_element,
 };
-pub use server::{Server, ServerError};
+pub use server::{HandOverRequest, Server, ServerError, Successors};
 pub use socket::{BindError, ControlSocket};
 
 /// Version of all JSON that this crate produces.

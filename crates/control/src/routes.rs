@@ -62,6 +62,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .route("/v1/tunables/{name}", put(set_tunable))
         .route("/v1/workers", put(set_workers))
         .route("/v1/zones", get(zones).put(set_zones))
+        .merge(crate::hand_over_routes::router())
         .merge(crate::policy_routes::router())
         .merge(crate::record_routes::router())
         .merge(crate::rule_routes::router())
@@ -399,8 +400,11 @@ pub(crate) async fn call<T: Send + 'static>(
     shared: Shared,
     work: impl FnOnce(&Gateway) -> Result<T, Refused> + Send + 'static,
 ) -> Answer<T> {
-    let result = tokio::task::spawn_blocking(move || work(&shared.gateway)).await;
-    result.map_err(Refused::defect)?.map(Json)
+    let work = move || {
+        let _open = shared.gate.pass()?;
+        work(&shared.gateway)
+    };
+    tokio::task::spawn_blocking(work).await.map_err(Refused::defect)?.map(Json)
 }
 
 /// Answers with the lines that `work` produces on a thread of its own.

@@ -14,6 +14,7 @@ use ruleset::probe::Probe;
 use ruleset::{Options, listing};
 
 use crate::SCHEMA;
+use crate::gate::Gate;
 use crate::query::LoadQuery;
 use crate::refusal::Refused;
 use crate::routes::{Answer, BodyOf, QueryOf, parsed, parsed_body, unresponsive};
@@ -38,8 +39,13 @@ pub(crate) fn router() -> Router<Shared> {
 
 /// Runs work on a thread that may block, to its end even if the client has gone.
 async fn on_thread<T: Send + 'static>(
+    gate: Gate,
     work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
 ) -> Result<T, Refused> {
+    let work = move || {
+        let _open = gate.pass()?;
+        work()
+    };
     tokio::task::spawn_blocking(work).await.map_err(Refused::defect)?
 }
 
@@ -59,9 +65,10 @@ async fn load(
     let task = tokio::spawn(async move {
         let trying = shared.clone();
         let options = Options { allow_unsupported };
-        let (loaded, trial) =
-            on_thread(move || try_document(&trying, document, options, (confirm, keep_elements)))
-                .await?;
+        let (loaded, trial) = on_thread(shared.gate.clone(), move || {
+            try_document(&trying, document, options, (confirm, keep_elements))
+        })
+        .await?;
         drop(turn);
         if let (Some(number), Some(confirm)) = (trial, confirm) {
             let roll_back = move || shared.rules.roll_back(&*shared.gateway, Some(number));
@@ -163,7 +170,7 @@ async fn confirm(State(shared): State<Shared>) -> Answer<Done> {
 }
 
 async fn roll_back(State(shared): State<Shared>) -> Answer<Done> {
-    on_thread(move || match shared.rules.roll_back(&*shared.gateway, None) {
+    on_thread(shared.gate.clone(), move || match shared.rules.roll_back(&*shared.gateway, None) {
         Ok(true) => Ok(Json(Done { schema: SCHEMA, affected: 1 })),
         Ok(false) => {
             let what = "no ruleset is being tried, so there is none to go back from";
@@ -175,9 +182,11 @@ async fn roll_back(State(shared): State<Shared>) -> Answer<Done> {
 }
 
 async fn reset(State(shared): State<Shared>) -> Answer<Done> {
-    on_thread(move || match shared.gateway.reset_rules().map_err(unresponsive)? {
-        Some(count) => Ok(Json(Done { schema: SCHEMA, affected: count as u64 })),
-        None => Err(Refused::not_found("rules", "the gateway runs no ruleset", "load one")),
+    on_thread(shared.gate.clone(), move || {
+        match shared.gateway.reset_rules().map_err(unresponsive)? {
+            Some(count) => Ok(Json(Done { schema: SCHEMA, affected: count as u64 })),
+            None => Err(Refused::not_found("rules", "the gateway runs no ruleset", "load one")),
+        }
     })
     .await
 }
@@ -185,7 +194,7 @@ async fn reset(State(shared): State<Shared>) -> Answer<Done> {
 async fn elements(State(shared): State<Shared>, body: Body) -> Answer<Done> {
     // Elements may be as long as the ruleset that they come from.
     let (sent, turn) = shared.turns.read(body).await?;
-    on_thread(move || {
+    on_thread(shared.gate.clone(), move || {
         let wanted: ChangeElements = serde_json::from_slice(&sent).map_err(|error| {
             Refused::bad_request("body", error, "send JSON as the documentation says")
         })?;
@@ -200,7 +209,7 @@ async fn elements(State(shared): State<Shared>, body: Body) -> Answer<Done> {
 }
 
 async fn active(State(shared): State<Shared>) -> Answer<ActiveRules> {
-    on_thread(move || {
+    on_thread(shared.gate.clone(), move || {
         let ask = || shared.gateway.rules();
         let (view, (book, left)) =
             shared.rules.active_and(ask).map_err(|error: Unresponsive| unresponsive(error))?;
@@ -231,7 +240,7 @@ async fn explain(State(shared): State<Shared>, body: BodyOf<AskRules>) -> Answer
         Refused::bad_request("packet", error, "see `stateway rules explain --help`")
     };
     let probe = Probe::parse(&packet).map_err(wrong)?;
-    on_thread(move || {
+    on_thread(shared.gate.clone(), move || {
         let (book, _) = shared.rules.active(Instant::now());
         let none = || {
             let what = "the gateway runs no ruleset";

@@ -16,13 +16,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::connections::{Admitted, Arriving, ClientStream, Connections};
+use crate::gate::Gate;
 use crate::routes;
 use crate::rule_body::Turns;
 use crate::rules::{Keeper, RuleBook};
+use crate::schema::{HandedOver, Upgrade};
 use crate::socket::ControlSocket;
 
 /// The largest number of lists and event streams at the same time; each has a thread.
@@ -44,6 +46,18 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// Time for answers to end when the gateway stops. Slower readers are cut off.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// A request that the gateway hand over, of its own user or root.
+#[derive(Debug)]
+pub enum HandOverRequest {
+    /// To the process behind this socket, which speaks [`sync::hand_over`].
+    To(std::os::unix::net::UnixStream),
+    /// To a process that is to be started. The answer is for the client.
+    Start(Upgrade, oneshot::Sender<Result<HandedOver, String>>),
+}
+
+/// Takes requests that the gateway hand over. It returns at once.
+pub type Successors = Arc<dyn Fn(HandOverRequest) + Send + Sync>;
+
 /// The reason why the control socket can not be served.
 #[derive(Debug, thiserror::Error)]
 #[error("can not serve the control socket: {0}")]
@@ -53,9 +67,10 @@ pub struct ServerError(#[from] io::Error);
 #[derive(Debug)]
 pub struct Server {
     stop: Arc<Stop>,
+    gate: Gate,
     thread: Option<JoinHandle<()>>,
     // Removed from the file system after the thread has ended.
-    _socket: ControlSocket,
+    socket: Option<ControlSocket>,
 }
 
 /// Tells the thread and the streams that the gateway stops.
@@ -82,6 +97,10 @@ impl Stop {
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub gateway: Arc<Gateway>,
+    /// Closed while the gateway hands over.
+    pub gate: Gate,
+    /// Takes requests that the gateway hand over.
+    pub successors: Successors,
     /// The peer, if there is one.
     pub peer: Option<Arc<Mutex<StateSync>>>,
     pub rules: Arc<Keeper>,
@@ -94,8 +113,8 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Starts to serve. `peer` is that of state sync. `rules` is the ruleset that the gateway was started with. `log_lines_lost`
-    /// returns the number of lost lines of its log.
+    /// Starts to serve. `peer` is that of state sync. `rules` is the ruleset that the gateway was
+    /// started with. `successors` gets requests that the gateway hand over. `log_lines_lost` returns the number of lost lines of its log.
     ///
     /// # Errors
     /// [`ServerError`] when the system has no thread or descriptor left. Then the socket is
@@ -105,6 +124,7 @@ impl Server {
         gateway: Arc<Gateway>,
         peer: Option<Arc<Mutex<StateSync>>>,
         rules: Option<RuleBook>,
+        successors: Successors,
         log_lines_lost: fn() -> u64,
     ) -> Result<Self, ServerError> {
         let runtime = Builder::new_current_thread()
@@ -130,14 +150,37 @@ impl Server {
         };
         let rules = Arc::new(Keeper::new(rules, Box::new(tell_peer)));
         let connections = Connections::new(netio::descriptor_limit()?);
-        let stopping = stop.clone();
+        let (stopping, gate) = (stop.clone(), Gate::default());
+        let of_server = gate.clone();
         let turns = Turns::new();
-        let shared =
-            Shared { gateway, peer, rules, turns, streams, connections, stop, log_lines_lost };
+        let shared = Shared {
+            gateway,
+            gate,
+            successors,
+            peer,
+            rules,
+            turns,
+            streams,
+            connections,
+            stop,
+            log_lines_lost,
+        };
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || serve(runtime, listener, shared))?;
-        Ok(Self { stop: stopping, thread: Some(thread), _socket: socket })
+        Ok(Self { stop: stopping, gate: of_server, thread: Some(thread), socket: Some(socket) })
+    }
+
+    /// The gate of the requests.
+    pub fn gate(&self) -> Gate {
+        self.gate.clone()
+    }
+
+    /// Ends, and leaves the socket to another process.
+    pub fn leave(mut self) {
+        if let Some(socket) = self.socket.take() {
+            socket.leave();
+        }
     }
 }
 
@@ -204,21 +247,29 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
     while tasks.join_next().await.is_some() {}
 }
 
+/// The user of the process that asks; `None` if the kernel does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerUser(pub Option<u32>);
+
 /// Serves the request of a connection.
 async fn answer(stream: UnixStream, admitted: Admitted, router: Router, stop: Arc<Stop>) {
     let connection = &admitted.connection;
+    let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         connection.has_asked();
         let connection = connection.clone();
-        router.call(request.map(|body| Body::new(Arriving { body, connection })))
+        let mut request = request.map(|body| Body::new(Arriving { body, connection }));
+        request.extensions_mut().insert(user);
+        router.call(request)
     });
     let io = TokioIo::new(ClientStream { stream, connection: connection.clone() });
     let answered = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_PATIENCE)
         .keep_alive(false)
-        .serve_connection(io, service);
+        .serve_connection(io, service)
+        .with_upgrades();
     let nobody_asks = async {
         stop.begun().await;
         if !connection.is_asking() {

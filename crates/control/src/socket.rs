@@ -4,6 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::fs::{File, Metadata, Permissions, TryLockError, remove_file, rename, symlink_metadata};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,9 @@ const MAX_ATTEMPTS: usize = 64;
 /// The longest path of a socket, bytes: `sun_path` has room for one more, a zero (unix(7)).
 const MAX_PATH: usize = 107;
 
+/// Clients that wait to be accepted, at most; the kernel may allow fewer.
+const BACKLOG: i32 = 4096;
+
 /// File systems of the kernel's own, in which nobody can make a socket.
 const OF_KERNEL: [&str; 2] = ["/proc", "/sys"];
 
@@ -28,16 +32,18 @@ const OF_KERNEL: [&str; 2] = ["/proc", "/sys"];
 const ROOT: u32 = 0;
 
 /// A bound control socket. Dropping it removes the file, unless somebody has put another in its
-/// place.
+/// place, or another process goes on with it.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
     listener: UnixListener,
+    /// Another process has it.
+    is_anothers: bool,
     /// Device and number of the file, which nobody else has as long as the listener is there.
     file: (u64, u64),
     /// Held as long as the gateway lives. The file stays behind: if it were removed, two gateways
     /// could lock two files of one name.
-    _lock: File,
+    lock: File,
 }
 
 /// The reasons why there is no control socket.
@@ -197,11 +203,45 @@ impl ControlSocket {
     fn new(path: &Path, listener: UnixListener, lock: File) -> Result<Self, BindError> {
         let system = |source| BindError::System { path: path.into(), source };
         let file = identity(&symlink_metadata(path).map_err(system)?);
-        let socket = Self { path: path.into(), listener, file, _lock: lock };
+        let socket = Self { path: path.into(), listener, is_anothers: false, file, lock };
         // Up to here the umask decides, which by default lets in nobody but the owner.
         std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(system)?;
         socket.listener.set_nonblocking(true).map_err(system)?;
         Ok(socket)
+    }
+
+    /// Copies of the listening socket and of the lock, for a process that goes on with them.
+    ///
+    /// # Errors
+    /// The system's error: there are too many descriptors.
+    pub fn to_hand_over(&self) -> io::Result<[OwnedFd; 2]> {
+        Ok([self.listener.try_clone()?.into(), self.lock.try_clone()?.into()])
+    }
+
+    /// Goes on with the socket of another process, which still has it until [`ControlSocket::own`].
+    ///
+    /// # Errors
+    /// [`BindError::System`] if the file has gone.
+    pub fn take_over(path: &Path, [listener, lock]: [OwnedFd; 2]) -> Result<Self, BindError> {
+        let found = symlink_metadata(path);
+        let file =
+            identity(&found.map_err(|source| BindError::System { path: path.into(), source })?);
+        let (listener, lock) = (listener.into(), lock.into());
+        Ok(Self { path: path.into(), listener, is_anothers: true, file, lock })
+    }
+
+    /// No other process has the socket any more.
+    pub fn own(&mut self) {
+        if std::mem::take(&mut self.is_anothers)
+            && let Err(error) = netio::listen_again(&self.listener, BACKLOG)
+        {
+            tracing::warn!("clients take the former process for the gateway: {error}");
+        }
+    }
+
+    /// Lets go of the socket, with which another process goes on.
+    pub fn leave(mut self) {
+        self.is_anothers = true;
     }
 
     /// The path of the socket.
@@ -216,6 +256,9 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
+        if self.is_anothers {
+            return;
+        }
         if symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.file) {
             // Nothing is left to do about it if it has gone in between.
             let _ = remove_file(&self.path);

@@ -16,6 +16,10 @@ mod worker;
 pub use control::config::{Config, StartError, SteerError, WorkerCount};
 pub use control::execution::Stepper;
 pub use control::gateway::{CpuSource, Gateway, system_cpus};
+pub use control::hand_over::{
+    FreezeError, HandedInterface, HandedQueue, Intake, IntakeError, IntakeReport, Outflow,
+    OutflowError,
+};
 pub use control::host_chains::{KernelChains, kernel_chains};
 pub use control::host_guard::{FromHost, HostGuard};
 pub use control::peer::{

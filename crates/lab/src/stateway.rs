@@ -141,6 +141,25 @@ impl Stateway {
         if help.code != Some(0) || !help.stdout.contains("-c") {
             return Err(Error::Unavailable { why: format!("{program} has no command `run -c`") });
         }
+        let mut stateway = Self::spawn(gateway, spec, placement, &[])?;
+        let probe = stateway.command(&["steer", "show", "--json"]);
+        stateway.background.wait_for("an answer on the control socket", || {
+            Ok(probe.clone().run()?.code == Some(0))
+        })?;
+        Ok(stateway)
+    }
+
+    /// Starts the program with more arguments, and does not wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it can not be started; [`Error::Unavailable`] without nft, if it has rules.
+    pub fn spawn(
+        gateway: &Namespace,
+        spec: &StatewaySpec,
+        placement: &Placement,
+        args: &[&str],
+    ) -> Result<Self> {
+        let program = spec.binary.to_string_lossy();
         let interfaces: Vec<_> = spec.interfaces.iter().map(String::as_str).collect();
         let mut config = spec.config(&interfaces);
         if let Some(rules) = spec.all_rules() {
@@ -152,19 +171,13 @@ impl Stateway {
         let background = gateway
             .program(&program)
             .args(["run", "-c", &file])
+            .args(args)
             // The caller's environment may name the socket of another gateway.
             .env("STATEWAY_SOCKET", Self::SOCKET)
             .cpus(&placement.gateway)
             .spawn()?;
-        let mut stateway = Self {
-            commands: Commands { namespace: gateway.clone(), binary: spec.binary.clone() },
-            background,
-        };
-        let probe = stateway.command(&["steer", "show", "--json"]);
-        stateway.background.wait_for("an answer on the control socket", || {
-            Ok(probe.clone().run()?.code == Some(0))
-        })?;
-        Ok(stateway)
+        let commands = Commands { namespace: gateway.clone(), binary: spec.binary.clone() };
+        Ok(Self { commands, background })
     }
 
     /// A command for the running gateway, for example `["conntrack", "list"]`.
@@ -207,6 +220,22 @@ impl Stateway {
     /// True until it has ended.
     pub fn is_running(&mut self) -> bool {
         self.background.is_running()
+    }
+
+    /// Waits until its output has this text.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] after 10 s, or if it ends before.
+    pub fn wait_for_text(&mut self, text: &str) -> Result<()> {
+        self.background.wait_for_text(text)
+    }
+
+    /// Waits up to 10 s for its end.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] if it is still there; then it is killed.
+    pub fn finish(self) -> Result<Output> {
+        self.background.finish()
     }
 
     /// Sends SIGTERM and waits for the end. The exit code of a clean stop is 0.

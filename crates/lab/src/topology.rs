@@ -213,6 +213,11 @@ impl Lab {
         self.stateway.take()
     }
 
+    /// Puts a running Stateway in, which has taken the place of another one.
+    pub fn put_stateway(&mut self, stateway: Stateway) {
+        self.stateway = Some(stateway);
+    }
+
     /// The client's address.
     #[must_use]
     pub fn client_address(&self, family: Family) -> IpAddr {

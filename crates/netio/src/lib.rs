@@ -19,6 +19,7 @@ mod isolation;
 pub mod memory;
 mod offload;
 mod own_network;
+mod passing;
 mod pool;
 mod port;
 mod prefetch;
@@ -36,8 +37,13 @@ pub use interface::{LinkState, link_named, link_state};
 pub use isolation::isolate_network;
 pub use offload::{Checksum, Offload, Segmentation};
 pub use own_network::{enter_network, network_cookie, own_sysfs};
+pub use passing::{
+    DESCRIPTORS_AT_ONCE, listen_again, receive_with_descriptors, send_with_descriptors,
+};
 pub use pool::{FramePool, MAX_FRAME, SMALL_BUFFER};
-pub use port::{PortError, PortId, RxQueue, TxQueue, TxRefusal, TxReport};
+pub use port::{
+    PortError, PortId, QueuePosition, RingPosition, RxQueue, TxQueue, TxRefusal, TxReport,
+};
 pub use prefetch::prefetch_line;
 pub use usable_memory::{FreeMemory, free_memory, usable_memory};
 pub use user::user_id;

@@ -39,6 +39,32 @@ pub trait RxQueue: Send {
     fn take_too_long(&mut self) -> u64 {
         0
     }
+
+    /// What another process needs to go on with this queue, which nobody may read meanwhile: its
+    /// socket, and the place of the next frame. `None` if no other process can.
+    fn to_hand_over(&self) -> Option<(BorrowedFd<'_>, QueuePosition)> {
+        None
+    }
+}
+
+/// Where a receive queue stands, for a process that goes on with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePosition {
+    /// The number of the next frame.
+    pub sequence: u64,
+    /// Every packet has a virtio header in front.
+    pub offload: bool,
+    /// The ring; `None` for a queue that has none any more.
+    pub ring: Option<RingPosition>,
+}
+
+/// Where the receive ring of a queue stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingPosition {
+    /// The number of its slots.
+    pub slots: u32,
+    /// The slot that the kernel fills next, or has filled.
+    pub next: u32,
 }
 
 /// One transmit queue. It belongs to one worker.

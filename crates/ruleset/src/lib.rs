@@ -71,8 +71,8 @@ pub use document::{Document, DocumentError, each_object};
 pub use evaluate::{
     Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, ElementCursor,
     ElementRecord, ElementRefusal, Interface, Known, Logs, NamedElements, NatRequest, Outcome,
-    PacketView, RouteQuestion, Routes, RuleState, SegmentSize, SharedState, Side, Step, Tuple,
-    consult, evaluate, evaluate_into, explain,
+    PacketView, Progress, QuotaProgress, RouteQuestion, Routes, RuleState, SegmentSize,
+    SharedState, Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
 };
 pub use field::{ClockField, CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};

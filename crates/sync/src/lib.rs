@@ -5,7 +5,8 @@
 //! apply. Records are opaque here but for their [`Identity`]. docs/internals/sync-protocol.md
 //! explains the protocol.
 //!
-//! The module [`pfsync`] speaks the protocol of the BSDs' packet filter instead.
+//! The module [`hand_over`] has the words by which a gateway gives all to a new process on the same
+//! machine. The module [`pfsync`] speaks the protocol of the BSDs' packet filter instead.
 
 // Its macro declares the refusals of pfsync, too.
 #[macro_use]
@@ -16,6 +17,7 @@ mod cursor;
 mod epoch;
 mod fault;
 mod greeting;
+pub mod hand_over;
 mod handshake;
 mod inbox;
 mod keys;

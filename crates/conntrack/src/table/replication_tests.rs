@@ -419,3 +419,48 @@ proptest! {
         prop_assert!(known.is_empty(), "{known:?}");
     }
 }
+
+/// For a new process on the same machine: when all changes were told, the records that were told last are
+/// those of the table.
+#[test]
+fn nothing_differs_when_all_changes_were_told_exactly() {
+    let mut lab = followed();
+    lab.replication.set_exact(true);
+    let mut told: Vec<Change> = Vec::new();
+    for round in 0..5 {
+        for port in 1..=20 {
+            // Each packet moves the timer of its connection.
+            if (port + round) % 3 == 0 || round == 0 {
+                ask(&mut lab, port);
+            }
+        }
+        lab.replication.hurry();
+        assert!(lab.replication.has_news(), "round {round}");
+        let changes = take(&mut lab, 1000).0;
+        for change in changes {
+            let port = port_of(&change);
+            told.retain(|before| port_of(before) != port);
+            told.push(change);
+        }
+        let mut records: Vec<_> = told
+            .iter()
+            .map(|change| match change {
+                Change::State { record, .. } => record.clone(),
+                Change::End { .. } => panic!("none has ended"),
+            })
+            .collect();
+        let place = |record: &crate::ConnectionRecord| {
+            record.original().key.endpoint(record.original().sender).port
+        };
+        records.sort_by_key(place);
+        let mut own = lab.records();
+        own.sort_by_key(place);
+        assert_eq!(records, own, "round {round}");
+    }
+    // Not so for a peer, which hears of timers later.
+    lab.replication.set_exact(false);
+    ask(&mut lab, 1);
+    assert_eq!(take(&mut lab, 1000).0.len(), 1, "it was still due at once");
+    ask(&mut lab, 1);
+    assert_eq!(take(&mut lab, 1000).0, []);
+}

@@ -6,6 +6,7 @@ mod connection;
 mod datagram;
 mod dropped;
 mod expectation;
+mod hand_over;
 mod names;
 mod policies;
 mod rules;
@@ -21,6 +22,7 @@ pub use connection::{Connection, Counts, Event, Tuple};
 pub use datagram::{Datagram, DatagramMemory, Datagrams};
 pub use dropped::{Dropped, RecentDrops};
 pub use expectation::{Expectation, ExpectationEvent};
+pub use hand_over::{HandedOver, Upgrade};
 pub use names::Names;
 pub use policies::{DevicePolicy, Policies};
 pub use rules::{

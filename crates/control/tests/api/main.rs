@@ -83,7 +83,8 @@ impl Running {
         config.labels = labels.into();
         let bound = ControlSocket::bind(&socket).unwrap();
         let gateway = Arc::new(Gateway::start(config, ports).unwrap());
-        let server = Server::start(bound, gateway.clone(), None, None, || 0).unwrap();
+        let server =
+            Server::start(bound, gateway.clone(), None, None, Arc::new(drop), || 0).unwrap();
         Self {
             client: Client::new(&socket).unwrap(),
             socket,

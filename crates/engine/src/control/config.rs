@@ -206,6 +206,9 @@ pub enum SteerError {
     /// A new worker could not be started.
     #[error("no more workers: {0}")]
     Start(Box<StartError>),
+    /// The gateway hands over to a new process.
+    #[error("the gateway hands over to a new process; ask again when that has ended")]
+    HandingOver,
     /// A bucket move did not end.
     #[error("a bucket move did not end in time; see the log")]
     Stuck,

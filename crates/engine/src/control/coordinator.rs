@@ -22,6 +22,7 @@ use crate::control::balance::BalanceState;
 use crate::control::blueprint::Blueprint;
 use crate::control::config::{Config, StartError, SteerError};
 use crate::control::execution::{Execution, PATIENCE};
+use crate::control::hand_over::Tenure;
 use crate::control::port_book::{PortBook, PortNews};
 use crate::control::replication::ReplicationRole;
 use crate::control::route_keeper::PortLinks;
@@ -87,6 +88,8 @@ pub struct Coordinator {
     expectation_subscriptions: Vec<Subscription<ExpectationEvent>>,
     /// The part of workers in replication.
     pub replication: ReplicationRole,
+    /// How far this gateway is from handing over.
+    pub tenure: Tenure,
     /// Finds the bucket of a packet.
     pub hasher: SteeringHasher,
     /// The addresses that sources are translated to, and those that they were translated to: old
@@ -168,6 +171,7 @@ impl Coordinator {
             subscriptions: Vec::new(),
             expectation_subscriptions: Vec::new(),
             replication: ReplicationRole::default(),
+            tenure: Tenure::default(),
             waiting: VecDeque::new(),
             next_marker: 0,
             config,
@@ -242,6 +246,9 @@ impl Coordinator {
     /// Gives each receive queue that nobody polls to one of the first `workers` workers, namely
     /// the one that polls the fewest.
     pub fn hand_out_queues(&mut self, workers: usize) -> Result<(), Unresponsive> {
+        if self.tenure == Tenure::Frozen {
+            return Ok(());
+        }
         while let Some(queue) = self.ports.take_unassigned() {
             let worker = self.ports.least_loaded(workers);
             self.ports.assign(&queue, worker);
@@ -342,6 +349,7 @@ impl Coordinator {
 
     /// Moves buckets, a bounded number at a time, and waits until each has arrived.
     pub fn order_moves(&mut self, moves: &[BucketMove]) -> Result<(), SteerError> {
+        self.tenure.may_move()?;
         let workers = self.workers.len() as u16;
         for chunk in moves.chunks(MOVES_AT_ONCE) {
             let orders: Vec<Move> = chunk
@@ -440,6 +448,9 @@ impl Coordinator {
     /// and passes changed MTUs and names on. It also goes on with changes that a worker has held
     /// up.
     pub fn tend(&mut self) -> Result<(), SteerError> {
+        if self.tenure == Tenure::Frozen {
+            return Ok(());
+        }
         while let Ok(notice) = self.notices.try_recv() {
             self.waiting.push_back(notice);
         }

@@ -16,6 +16,7 @@ use wire::Summary;
 use crate::control::config::{Config, StartError, SteerError, WorkerCount};
 use crate::control::coordinator::Coordinator;
 use crate::control::execution::Execution;
+use crate::control::hand_over::Tenure;
 use crate::control::host_answers;
 use crate::control::port_book::PortBook;
 use crate::control::ports::PortSetup;
@@ -378,6 +379,10 @@ impl Shared {
             std::thread::park_timeout(TEND_EVERY);
             let usable = cpus();
             let mut coordinator = self.lock();
+            if coordinator.tenure != Tenure::Own {
+                // Buckets stay, and failed ports are looked after if the new process does not come.
+                continue;
+            }
             let result = coordinator.tend().and_then(|()| coordinator.set_cpus(usable));
             if let Err(error) = result.and_then(|()| coordinator.balance_if_due()) {
                 tracing::error!("{error}");

@@ -7,6 +7,7 @@ pub mod config;
 pub mod coordinator;
 pub mod execution;
 pub mod gateway;
+pub mod hand_over;
 pub mod host_answers;
 pub mod host_chains;
 pub mod host_guard;

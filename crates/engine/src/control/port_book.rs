@@ -2,10 +2,11 @@
 //! counters of closed queues.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fib::LinkId;
-use netio::{PortError, PortId, TxQueue};
+use netio::{PortError, PortId, RxQueue, TxQueue};
 use netlink::Master;
 use netpolicy::Policy;
 use ruleset::{Interface, name_bits};
@@ -110,13 +111,42 @@ impl PortBook {
         let OpenPort { rx, tx } = entry.setup.opener.open(entry.setup.rx_queues, workers)?;
         entry.transmit = tx.into_iter().map(Some).collect();
         entry.up = true;
-        for source in rx {
-            let queue = Queue::new(self.next_queue, PortId(index as u16), source);
-            let supplies_hash = entry.setup.supplied_hash_symmetric;
-            self.unassigned.push(Queue { supplies_hash, ..queue });
-            self.next_queue += 1;
-        }
+        rx.into_iter().for_each(|source| self.add_queue(PortId(index as u16), source));
         Ok(())
+    }
+
+    /// The name of a port.
+    pub fn name_of(&self, port: PortId) -> &str {
+        &self.ports[usize::from(port.0)].name
+    }
+
+    /// True for a port that is open with this many receive queues that nobody polls.
+    pub fn has_idle_queues(&self, port: PortId, count: usize) -> bool {
+        let idle = self.unassigned.iter().filter(|queue| queue.port == port).count();
+        self.ports[usize::from(port.0)].up && idle == count
+    }
+
+    /// The number of receive queues that a port is configured with.
+    pub fn queue_count(&self, port: PortId) -> usize {
+        self.ports[usize::from(port.0)].setup.rx_queues
+    }
+
+    /// The descriptor that claims the interface of a port.
+    pub fn claim(&self, port: PortId) -> Option<BorrowedFd<'_>> {
+        self.ports[usize::from(port.0)].setup.opener.claim()
+    }
+
+    /// The open queues that nobody polls.
+    pub fn idle_queues(&self) -> &[Queue] {
+        &self.unassigned
+    }
+
+    /// Adds an open queue of a port.
+    pub fn add_queue(&mut self, port: PortId, source: Box<dyn RxQueue>) {
+        let supplies_hash = self.ports[usize::from(port.0)].setup.supplied_hash_symmetric;
+        let queue = Queue::new(self.next_queue, port, source);
+        self.unassigned.push(Queue { supplies_hash, ..queue });
+        self.next_queue += 1;
     }
 
     /// Opens the ports that are down and whose interface is back. Returns these ports.

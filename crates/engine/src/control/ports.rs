@@ -1,5 +1,7 @@
 //! Ports: their configuration, and how they are opened, also again.
 
+use std::os::fd::{AsFd, BorrowedFd};
+
 use fib::LinkId;
 use netio::afpacket::{AfPacketOptions, AfPacketPort, Claim};
 use netio::{LinkState, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
@@ -68,6 +70,11 @@ pub trait PortOpener: Send {
     /// As for [`PortOpener::open`].
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError>;
 
+    /// The descriptor that claims the interface for this process, if there is one.
+    fn claim(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// The current state of the interface. Unknown parts are left out. `None` if it could not be
     /// read.
     fn look(&mut self) -> Option<PortLook> {
@@ -112,6 +119,8 @@ pub struct AfPacket {
     masters: Option<Masters>,
     port: PortId,
     mode: Mode,
+    /// The first receive queues come from another process.
+    awaits_queues: bool,
 }
 
 impl AfPacket {
@@ -120,7 +129,14 @@ impl AfPacket {
     /// frames for all stations, a router only those for its own, and a router may have bare links.
     pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
         let (awaited, masters) = (awaited.into(), Masters::new().ok());
-        Self { awaited, claim, masters, port, mode }
+        Self { awaited, claim, masters, port, mode, awaits_queues: false }
+    }
+
+    /// The same, which opens no receive queues the first time, because another process hands over its
+    /// own. The claim comes from there, too.
+    #[must_use]
+    pub fn awaiting_queues(self) -> Self {
+        Self { awaits_queues: true, ..self }
     }
 
     /// The claimed interface, or the one that takes its place and is claimed now.
@@ -158,6 +174,7 @@ fn warn_of_long_super_packets(link: &LinkState) {
 
 impl PortOpener for AfPacket {
     fn open(&mut self, rx_queues: usize, tx_queues: usize) -> Result<OpenPort, PortError> {
+        let rx_queues = if std::mem::take(&mut self.awaits_queues) { 0 } else { rx_queues };
         let options = AfPacketOptions {
             receive_queues: rx_queues as u16,
             transmit_queues: tx_queues as u16,
@@ -187,6 +204,10 @@ impl PortOpener for AfPacket {
     fn open_tx(&mut self) -> Result<Box<dyn TxQueue>, PortError> {
         let options = AfPacketOptions::default();
         Ok(Box::new(AfPacketPort::open_transmit_of(&self.link()?, &options)?))
+    }
+
+    fn claim(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.claim.as_fd())
     }
 
     fn look(&mut self) -> Option<PortLook> {

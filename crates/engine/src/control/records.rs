@@ -253,7 +253,7 @@ impl Gateway {
     }
 
     /// The rules that are in force, and the time.
-    pub(super) fn rules_now(&self) -> (Option<Arc<Rules>>, Timestamp) {
+    pub(in crate::control) fn rules_now(&self) -> (Option<Arc<Rules>>, Timestamp) {
         let coordinator = self.shared.lock();
         (coordinator.rules.clone(), coordinator.execution.now())
     }

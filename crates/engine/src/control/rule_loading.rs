@@ -13,6 +13,7 @@ use wire::{Network, Summary};
 
 use crate::Gateway;
 use crate::control::coordinator::Coordinator;
+use crate::control::hand_over::RuleProgress;
 use crate::control::views::RulesStatus;
 use crate::control::worker_handle::Unresponsive;
 use crate::path::drop_cause::DropCause;
@@ -504,6 +505,34 @@ impl Coordinator {
         let count = totals.counters.len() + totals.quotas.len();
         self.rules_reset_at = Some(totals);
         Ok(Some(count))
+    }
+
+    /// How far the rules have come, for a process that goes on with the same rules; `None` without
+    /// rules. No worker may judge packets meanwhile.
+    pub fn rule_progress(&mut self) -> Result<Option<RuleProgress>, Unresponsive> {
+        let Some(rules) = self.rules.clone() else { return Ok(None) };
+        let counts = self.rule_totals()?;
+        let shared = rules.shared().progress(self.execution.now());
+        Ok(Some(RuleProgress { counts, reset_at: self.rules_reset_at.clone(), shared }))
+    }
+
+    /// Goes on with rules from there. False if these are other rules; then nothing changes.
+    pub fn go_on_with_rules(&mut self, progress: RuleProgress) -> bool {
+        let Some(rules) = &self.rules else { return false };
+        let program = rules.program.ruleset();
+        let RuleProgress { counts, reset_at, shared } = progress;
+        let is_of_these = |counts: &RuleCounts| {
+            // A worker that has judged nothing may have counted nothing.
+            counts.counters.len() <= program.counters().len()
+                && counts.quotas.len() <= program.quotas().len()
+        };
+        let is_same = is_of_these(&counts)
+            && reset_at.as_ref().is_none_or(is_of_these)
+            && rules.shared().go_on_from(&shared, self.execution.now());
+        if is_same {
+            (self.retired_rules, self.rules_reset_at) = (counts, reset_at);
+        }
+        is_same
     }
 
     fn counts_of(&mut self, worker: WorkerId) -> Result<RuleCounts, Unresponsive> {

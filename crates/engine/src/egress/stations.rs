@@ -64,8 +64,10 @@ impl Default for StationLimits {
 /// News of a station, from one worker to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StationUpdate {
-    station: Station,
-    port: PortId,
+    /// The station.
+    pub station: Station,
+    /// The port behind which it is.
+    pub port: PortId,
     /// When it was heard, nanoseconds.
     pub seen_ns: u64,
 }

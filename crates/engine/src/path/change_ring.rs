@@ -33,6 +33,7 @@ pub struct Lot {
 /// The end of a ring of changes that a worker holds.
 pub struct ChangeSender {
     since: Timestamp,
+    is_exact: bool,
     lots: Producer<Lot>,
     /// Memory that comes back.
     spare: Consumer<Vec<Change>>,
@@ -44,6 +45,11 @@ impl ChangeSender {
     /// The time since which changes are wanted.
     pub fn since(&self) -> Timestamp {
         self.since
+    }
+
+    /// True if every packet of a connection is a change.
+    pub fn is_exact(&self) -> bool {
+        self.is_exact
     }
 
     /// True if nobody reads any more.
@@ -109,6 +115,8 @@ struct Source {
 #[derive(Clone)]
 pub struct ChangeTap {
     since: Timestamp,
+    /// Every packet of a connection is a change.
+    is_exact: bool,
     joining: Weak<Mutex<Vec<Source>>>,
     /// The longest time that packets wait for the reader, if they do.
     defers: Option<Duration>,
@@ -120,8 +128,16 @@ impl ChangeTap {
     pub fn new(now: Timestamp) -> (Self, ChangeStream) {
         let (joining, awaited) = (Arc::default(), Awaited::default());
         let awaits = awaited.clone();
-        let tap = Self { since: now, joining: Arc::downgrade(&joining), defers: None, awaited };
+        let joins = Arc::downgrade(&joining);
+        let tap = Self { since: now, is_exact: false, joining: joins, defers: None, awaited };
         (tap, ChangeStream { sources: Vec::new(), joining, awaited: awaits })
+    }
+
+    /// The same stream, in which every packet of a connection is a change: when all changes were taken,
+    /// nothing differs at the reader.
+    #[must_use]
+    pub fn exact(self) -> Self {
+        Self { is_exact: true, ..self }
     }
 
     /// Has first packets of connections wait until the reader gives receipts back, or for so long at
@@ -138,7 +154,8 @@ impl ChangeTap {
         lock(&joining).push(Source { lots: received, spare: emptied, wakeup: wakeup.clone() });
         let deferrals = |limit| Deferrals::new(limit, self.awaited.clone(), wakeup.clone());
         let deferrals = self.defers.map(|limit| Box::new(deferrals(limit)));
-        Some(ChangeSender { since: self.since, lots, spare, deferrals })
+        let Self { since, is_exact, .. } = *self;
+        Some(ChangeSender { since, is_exact, lots, spare, deferrals })
     }
 }
 

@@ -146,6 +146,8 @@ impl PacketPath {
     ) {
         self.send_all_deferred(now);
         self.deferrals = sender.as_mut().and_then(|sender| sender.take_deferrals());
+        let is_exact = sender.as_ref().is_some_and(|sender| sender.is_exact());
+        self.tracking.replication_mut().set_exact(is_exact);
         self.change_sender = sender;
         self.begin_replication(now);
     }
@@ -171,6 +173,13 @@ impl PacketPath {
         let has_more = self.tell_changes(now);
         self.send_receipt();
         has_more
+    }
+
+    /// Sends what is due however little it is. True if nothing is left to be told.
+    pub(crate) fn tell_rest(&mut self, now: Timestamp) -> bool {
+        self.tracking.replication_mut().hurry();
+        self.tell_changes(now);
+        !self.tracking.replication().has_tables()
     }
 
     fn tell_changes(&mut self, now: Timestamp) -> bool {

@@ -166,6 +166,8 @@ pub enum Question {
     /// The connections of this node in a piece of a bucket, for a peer, and the start of the next
     /// piece.
     TellAll(BucketId, conntrack::Cursor, SyncSender<Option<ReplicationPiece>>),
+    /// Send changes that the reader has to hear of. The answer is true if none is left.
+    TellRest(SyncSender<bool>),
     /// Own the connections of the peer in a piece of a bucket from now on.
     Adopt(BucketId, conntrack::Cursor, SyncSender<Option<Passed>>),
     /// Let the peer own the connections of this node in a piece of a bucket from now on.

@@ -98,6 +98,9 @@ impl Worker {
             Question::TellAll(bucket, from, reply) => {
                 let _ = reply.try_send(self.path.tell_all(bucket, from, now));
             }
+            Question::TellRest(reply) => {
+                let _ = reply.try_send(self.path.tell_rest(now));
+            }
             Question::Adopt(bucket, from, reply) => {
                 let _ = reply.try_send(self.path.adopt(bucket, from, now));
             }

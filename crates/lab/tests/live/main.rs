@@ -122,6 +122,7 @@ mod operations {
     mod control_groups;
     mod failover;
     mod failures;
+    mod hand_over;
     mod interface_names;
     mod lifecycle;
     mod pfsync;

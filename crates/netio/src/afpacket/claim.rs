@@ -7,7 +7,7 @@
 //! with the process, and only a process with CAP_NET_RAW can open one.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::socket::PacketSocket;
 use super::system_error;
@@ -45,6 +45,16 @@ impl Claim {
         }
     }
 
+    /// Goes on with the claim of another process.
+    ///
+    /// # Errors
+    /// [`PortError::System`] if the descriptor is no packet socket of this interface.
+    pub fn take_over(descriptor: OwnedFd, link: &LinkState) -> Result<Self, PortError> {
+        let failed = |source| system_error(&link.name, "taking over the claim", source);
+        let socket = PacketSocket::take_over(descriptor, link.index).map_err(failed)?;
+        Ok(Self { index: link.index, socket })
+    }
+
     /// The current state of the interface; `None` when it has gone. Needs no descriptor.
     ///
     /// # Errors
@@ -55,6 +65,12 @@ impl Claim {
             return Ok(None);
         }
         link_state_by(self.socket.as_fd(), self.index)
+    }
+}
+
+impl AsFd for Claim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -31,7 +31,7 @@ const BATCH: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AfPacketOptions {
     /// Receive queues, among which the kernel divides packets by flow, the same
-    /// for both directions; at least 1.
+    /// for both directions. With 0, they come from [`AfPacketRx::take_over`].
     pub receive_queues: u16,
     /// Transmit queues: one for each worker.
     pub transmit_queues: u16,
@@ -153,7 +153,7 @@ impl AfPacketPort {
         }
         let mut receive = Vec::new();
         let mut group = None;
-        for _ in 0..options.receive_queues.max(1) {
+        for _ in 0..options.receive_queues {
             let (ring, socket) = receive_socket(index, options, &mut granted, &mut group)
                 .map_err(failed("opening a socket to receive"))?;
             let source = AfPacketRx::new(ring, socket, link, port, granted.offload);

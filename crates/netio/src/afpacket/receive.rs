@@ -1,7 +1,7 @@
 //! Receives from the ring, and from the queue beside it frames that are too long for the ring.
 
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::bare;
 use super::messages::Messages;
@@ -9,7 +9,7 @@ use super::receive_ring::{ReceiveRing, Slot};
 use super::socket::PacketSocket;
 use super::system_error;
 use super::vnet::VnetHeader;
-use crate::{Frame, FramePool, LinkState, PortError, PortId, RxQueue};
+use crate::{Frame, FramePool, LinkState, PortError, PortId, QueuePosition, RxQueue};
 
 /// Length of a VLAN tag, in bytes.
 const TAG: usize = 4;
@@ -85,6 +85,40 @@ impl AfPacketRx {
             silent: 0,
             gone: false,
         }
+    }
+
+    /// Goes on with a queue of another process, which no longer reads it.
+    ///
+    /// # Errors
+    /// [`PortError::System`] if the descriptor is no packet socket of this interface, or its ring is
+    /// another one.
+    pub fn take_over(
+        descriptor: OwnedFd,
+        position: QueuePosition,
+        link: &LinkState,
+        port: PortId,
+    ) -> Result<Self, PortError> {
+        let QueuePosition { sequence, offload, ring } = position;
+        let failed = |source| system_error(&link.name, "taking over a queue", source);
+        let socket = PacketSocket::take_over(descriptor, link.index).map_err(failed)?;
+        let form = Form { offload, bare: link.is_bare() };
+        let source = match ring {
+            Some(ring) => Source::Ring(ReceiveRing::take_over(&socket, ring).map_err(failed)?),
+            None => Source::Messages(Messages::new(form)),
+        };
+        let interface = link.name.clone();
+        Ok(Self {
+            source,
+            socket,
+            interface,
+            port,
+            form,
+            sequence,
+            lost: 0,
+            too_long: 0,
+            silent: 0,
+            gone: false,
+        })
     }
 
     /// Receives into `frames`. Frames that can not be delivered count as lost.
@@ -240,5 +274,14 @@ impl RxQueue for AfPacketRx {
 
     fn take_too_long(&mut self) -> u64 {
         std::mem::take(&mut self.too_long)
+    }
+
+    fn to_hand_over(&self) -> Option<(BorrowedFd<'_>, QueuePosition)> {
+        let ring = match &self.source {
+            Source::Ring(ring) => Some(ring.position()),
+            Source::Messages(_) => None,
+        };
+        let position = QueuePosition { sequence: self.sequence, offload: self.form.offload, ring };
+        (!self.gone).then(|| (self.socket.as_fd(), position))
     }
 }

@@ -3,9 +3,10 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::slots::{HEADER, Slots};
+use super::slots::{HEADER, MAX_RING, Slots};
 use super::socket::PacketSocket;
 use super::vnet::VnetHeader;
+use crate::RingPosition;
 
 /// Length of a slot, in bytes: room for a frame of a 1500-byte link with everything
 /// that the kernel puts in front.
@@ -37,6 +38,24 @@ impl ReceiveRing {
         socket.set(libc::PACKET_COPY_THRESH, 1)?;
         let slots = Slots::new(socket, libc::PACKET_RX_RING, bytes as usize)?;
         Ok(Self { slots, next: 0 })
+    }
+
+    /// Goes on with the ring that the socket has. The caller alone reads it from now on.
+    pub(super) fn take_over(
+        socket: &PacketSocket,
+        RingPosition { slots, next }: RingPosition,
+    ) -> io::Result<Self> {
+        // The slots of a ring fill whole blocks, and the kernel makes none that is longer.
+        let is_possible = slots > 0 && slots as usize <= MAX_RING / SLOT && next < slots;
+        if !is_possible {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Self { slots: Slots::map(socket, slots as usize)?, next: next as usize })
+    }
+
+    /// Where it stands.
+    pub(super) fn position(&self) -> RingPosition {
+        RingPosition { slots: self.slots.count() as u32, next: self.next as u32 }
     }
 
     /// Shows the oldest frame to `read` and hands its slot back to the kernel;

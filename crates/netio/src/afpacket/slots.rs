@@ -14,7 +14,7 @@ use crate::prefetch_line;
 /// Bytes that the kernel allocates in one piece: a multiple of every page size.
 pub(super) const BLOCK: usize = 65_536;
 /// The largest ring, in bytes.
-const MAX_RING: usize = 1 << 30;
+pub(super) const MAX_RING: usize = 1 << 30;
 /// Length of the header of a slot, in bytes.
 pub(super) const HEADER: usize = size_of::<libc::tpacket2_hdr>();
 /// Cache lines that the headers and a short frame lie in.
@@ -53,6 +53,14 @@ impl<const SIZE: usize> Slots<SIZE> {
             tp_frame_nr: count as u32,
         };
         socket.set_ring(option, &request)?;
+        Self::map(socket, count)
+    }
+
+    /// Maps the ring of a socket, which has so many slots.
+    ///
+    /// # Errors
+    /// That of the kernel, which refuses another length than that of the ring.
+    pub(super) fn map(socket: &PacketSocket, count: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let memory = unsafe {
             libc::mmap(

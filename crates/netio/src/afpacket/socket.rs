@@ -21,6 +21,21 @@ impl PacketSocket {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(socket) }))
     }
 
+    /// A socket of another process, which is bound to this interface.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] if it is anything else.
+    pub(super) fn take_over(descriptor: OwnedFd, index: u32) -> io::Result<Self> {
+        let socket = Self(descriptor);
+        let mut domain: libc::c_int = 0;
+        socket.get_option(libc::SOL_SOCKET, libc::SO_DOMAIN, &mut domain)?;
+        // Another kind of socket has another form of address.
+        match domain == libc::AF_PACKET && socket.bound_to()? == Some(index) {
+            true => Ok(socket),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
     /// Binds to an interface, to receive all protocols or, to send only, none.
     pub(super) fn bind(&self, index: u32, receive: bool) -> io::Result<()> {
         self.bind_for(index, if receive { libc::ETH_P_ALL as u16 } else { 0 })
@@ -110,9 +125,11 @@ impl PacketSocket {
     }
 
     /// Joins a fan-out group, which shares the interface's packets by flow hash: `group`, or a new
-    /// one. Returns the group.
+    /// one. Returns the group. A group takes no notice of PACKET_IGNORE_OUTGOING of its sockets, so it
+    /// has a flag of its own, which a kernel that is too old for it ignores.
     pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
-        let hash = libc::PACKET_FANOUT_HASH as libc::c_int;
+        let ignoring = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING as libc::c_int;
+        let hash = libc::PACKET_FANOUT_HASH as libc::c_int | ignoring;
         let unique = libc::PACKET_FANOUT_FLAG_UNIQUEID as libc::c_int;
         let argument = match group {
             Some(group) => libc::c_int::from(group) | hash << 16,

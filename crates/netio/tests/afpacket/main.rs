@@ -4,6 +4,7 @@
 mod bare;
 mod claims;
 mod forwarder;
+mod hand_over;
 mod machine;
 mod namespace;
 mod tunnels;

@@ -80,6 +80,16 @@ impl SharedRate {
         take(&self.used_until, cost, self.costs.most, now) != self.over
     }
 
+    /// The cost that could pass now, nanoseconds.
+    pub fn credit(&self, now: Timestamp) -> u64 {
+        credit(self.used_until.load(Ordering::Relaxed), self.costs.most, now)
+    }
+
+    /// Goes on with a credit.
+    pub fn set_credit(&self, credit: u64, now: Timestamp) {
+        self.used_until.store(with_credit(credit, self.costs.most, now), Ordering::Relaxed);
+    }
+
     /// As [`matches`](Self::matches), but uses nothing of the rate.
     pub fn would_match(&self, bytes: u64, now: Timestamp) -> bool {
         let mut used_until = self.used_until.load(Ordering::Relaxed);
@@ -126,6 +136,17 @@ pub(super) fn with_credit(credit: u64, most: u64, now: Timestamp) -> u64 {
     SHIFT + now.as_nanos() - credit.min(most).min(SHIFT)
 }
 
+/// How far a quota is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaProgress {
+    /// Bytes that may be used in all, since loading.
+    pub all: u64,
+    /// Bytes of them that are not used.
+    pub left: u64,
+    /// A packet did not fit.
+    pub is_used_up: bool,
+}
+
 /// A quota that all workers share.
 #[derive(Debug)]
 pub(super) struct SharedQuota {
@@ -157,6 +178,22 @@ impl SharedQuota {
 
     fn pieces(&self) -> MutexGuard<'_, Pieces> {
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far it is used.
+    pub fn progress(&self) -> QuotaProgress {
+        let pieces = self.pieces();
+        let taken: u64 = pieces.taken.iter().map(|spare| spare.load(Ordering::Relaxed)).sum();
+        let is_used_up = self.used_up.load(Ordering::Relaxed);
+        QuotaProgress { all: pieces.all, left: pieces.left + taken, is_used_up }
+    }
+
+    /// Goes on from there. No worker has used any of it yet.
+    pub fn go_on_from(&self, progress: &QuotaProgress) {
+        let mut pieces = self.pieces();
+        pieces.taken.iter().for_each(|spare| spare.store(0, Ordering::Relaxed));
+        (pieces.all, pieces.left) = (progress.all, progress.left);
+        self.used_up.store(progress.is_used_up, Ordering::Relaxed);
     }
 
     /// Begins the quota anew with `bytes` behind those that were `used` since loading.

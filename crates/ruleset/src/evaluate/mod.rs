@@ -29,7 +29,8 @@ pub use self::interface::Interface;
 pub use self::outcome::{Decider, Decision, Logs, NatRequest, Outcome, SegmentSize};
 pub use self::routes::{RouteQuestion, Routes, Side};
 
-pub use self::state::{Counted, CounterMoves, NamedElements, RuleState, SharedState};
+pub use self::limit::QuotaProgress;
+pub use self::state::{Counted, CounterMoves, NamedElements, Progress, RuleState, SharedState};
 pub use self::trace::Step;
 pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};
 use crate::compile::Program;

@@ -53,7 +53,13 @@ impl SharedState {
 
     /// Collects changes of elements for a peer from now on, or none.
     pub fn follow_elements(&self, follows: bool) {
-        self.sets.iter().for_each(|set| set.follow(follows));
+        self.sets.iter().for_each(|set| set.follow(follows, false));
+    }
+
+    /// Collects all changes of elements from now on, also those of statements that count: when all were
+    /// taken, nothing differs at the reader.
+    pub fn follow_elements_exactly(&self) {
+        self.sets.iter().for_each(|set| set.follow(true, true));
     }
 
     /// True if a peer may have to hear of changes of elements. Takes no lock.

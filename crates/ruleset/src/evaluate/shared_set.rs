@@ -152,7 +152,7 @@ impl SharedSet {
         let mut shards: Vec<Shard> =
             (0..self.shards.len()).map(|at| self.shard(at).clone()).collect();
         // No peer hears of these.
-        shards.iter_mut().for_each(|shard| shard.follow(false));
+        shards.iter_mut().for_each(|shard| shard.follow(false, false));
         let held = shards.iter().map(Shard::held).sum::<usize>() as u32;
         Self {
             shards: shards.into_iter().map(RwLock::new).collect(),

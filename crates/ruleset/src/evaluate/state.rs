@@ -21,7 +21,7 @@ use super::dynamic::{Joining, Meeting};
 use super::element_record::{ElementCursor, ElementRecord};
 use super::generate::Numbers;
 use super::interface::Interface;
-use super::limit::{QuotaLease, SharedQuota, SharedRate};
+use super::limit::{QuotaLease, QuotaProgress, SharedQuota, SharedRate};
 use super::rewriting::Rewriting;
 use super::shared_set::{Changed, NamedElement, SharedSet};
 use super::view::Details;
@@ -34,6 +34,15 @@ use crate::kind::Interval;
 use crate::listing::{LiveElement, element_text};
 use crate::model::{Bound, CounterId, Set, SetId, Update};
 use crate::problem::Path;
+
+/// How far the rates and quotas of rules are used, for another process with the same rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The cost that each rate could let pass, nanoseconds.
+    pub rates: Vec<u64>,
+    /// The quotas.
+    pub quotas: Vec<QuotaProgress>,
+}
 
 /// The state that all workers share. Clones share it, too.
 #[derive(Clone, Debug)]
@@ -94,6 +103,26 @@ impl SharedState {
             && old.chains == new.chains
             && before.dynamic == program.dynamic
             && old.counters.len() == new.counters.len()
+    }
+
+    /// How far rates and quotas are used. No worker may judge packets meanwhile.
+    pub fn progress(&self, now: Timestamp) -> Progress {
+        Progress {
+            rates: self.rates.iter().map(|rate| rate.credit(now)).collect(),
+            quotas: self.quotas.iter().map(|quota| quota.progress()).collect(),
+        }
+    }
+
+    /// Goes on from there. No worker may judge packets meanwhile. False if there are other numbers of
+    /// rates or quotas; then nothing changes.
+    pub fn go_on_from(&self, progress: &Progress, now: Timestamp) -> bool {
+        let is_same =
+            (self.rates.len(), self.quotas.len()) == (progress.rates.len(), progress.quotas.len());
+        if is_same {
+            self.rates.iter().zip(&progress.rates).for_each(|(it, from)| it.set_credit(*from, now));
+            self.quotas.iter().zip(&progress.quotas).for_each(|(it, from)| it.go_on_from(from));
+        }
+        is_same
     }
 
     /// Begins each quota anew, behind the bytes that all workers have used of it.

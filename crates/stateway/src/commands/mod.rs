@@ -22,6 +22,7 @@ mod status;
 mod steer;
 mod sync;
 mod tunable;
+mod upgrade;
 mod zone;
 
 use clap::Subcommand;
@@ -33,6 +34,8 @@ use crate::print::Output;
 pub enum Command {
     /// Run the gateway in the foreground.
     Run(run::Args),
+    /// Hand over to a new process, without a lost packet.
+    Upgrade(upgrade::Args),
     /// Validate a configuration; change nothing.
     Check(check::Args),
     /// Show what the gateway is doing.
@@ -83,6 +86,7 @@ impl Command {
     pub fn run(self, out: &mut Output) -> anyhow::Result<()> {
         match self {
             Self::Run(args) => run::run(&args),
+            Self::Upgrade(args) => upgrade::run(&args, out),
             Self::Check(args) => check::run(&args, out),
             Self::Status(args) => status::run(&args, out),
             Self::Conntrack(args) => conntrack::run(*args, out),

@@ -302,7 +302,8 @@ fn random_secret() -> std::io::Result<HashKey> {
     Ok(hash_key(bytes))
 }
 
-fn hash_key(bytes: [u8; 16]) -> HashKey {
+/// The secret of a steering hash, of bytes.
+pub fn hash_key(bytes: [u8; 16]) -> HashKey {
     let number = u128::from_be_bytes(bytes);
     HashKey((number >> 64) as u64, number as u64)
 }

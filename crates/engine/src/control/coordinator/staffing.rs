@@ -7,6 +7,7 @@ use crate::Bucket;
 use crate::control::blueprint::Post;
 use crate::control::config::{StartError, SteerError, WorkerCount};
 use crate::control::worker_handle::{Unresponsive, WorkerHandle, introduce};
+use crate::egress::stations::StationUpdate;
 use crate::worker::Worker;
 use crate::worker::command::{Command, Question};
 use crate::worker::report::WorkerReport;
@@ -83,8 +84,22 @@ impl Coordinator {
     /// the frames for them. The others tell it of news by now. Each of them is asked, because news
     /// may be on their way between two of them.
     fn give_stations(&mut self, worker: WorkerId) -> Result<(), Unresponsive> {
+        let all = self.stations_of((0..worker.0).map(WorkerId))?;
+        let mut pieces = all.chunks(STATIONS_AT_ONCE);
+        pieces.try_for_each(|piece| self.tell(worker, Command::Stations(piece.to_vec())))
+    }
+
+    /// The stations that all workers know, in the order in which they were heard.
+    pub fn stations(&mut self) -> Result<Vec<StationUpdate>, Unresponsive> {
+        self.stations_of((0..self.workers.len() as u16).map(WorkerId))
+    }
+
+    fn stations_of(
+        &mut self,
+        workers: impl Iterator<Item = WorkerId>,
+    ) -> Result<Vec<StationUpdate>, Unresponsive> {
         let mut all = Vec::new();
-        for other in (0..worker.0).map(WorkerId) {
+        for other in workers {
             let mut next = Some(0);
             while let Some(from) = next {
                 let answer = self.ask_worker(other, |reply| Question::Stations(from, reply));
@@ -96,8 +111,7 @@ impl Coordinator {
         }
         // The stations of a port stand in the order in which they were heard.
         all.sort_unstable_by_key(|heard| heard.seen_ns);
-        let mut pieces = all.chunks(STATIONS_AT_ONCE);
-        pieces.try_for_each(|piece| self.tell(worker, Command::Stations(piece.to_vec())))
+        Ok(all)
     }
 
     fn cpu_of(&self, id: WorkerId) -> Option<usize> {
@@ -114,6 +128,7 @@ impl Coordinator {
     /// Hires or dismisses until there are `count` workers, and gives the buckets to the `allowed`
     /// ones.
     fn resize(&mut self, count: usize, allowed: WorkerSet) -> Result<Vec<BucketMove>, SteerError> {
+        self.tenure.may_move()?;
         while self.workers.len() < count {
             let id = WorkerId(self.workers.len() as u16);
             let hired = self.ports.open_transmit(id).map_err(StartError::from);

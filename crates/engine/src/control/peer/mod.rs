@@ -365,6 +365,17 @@ impl Peer {
         self.claim.term
     }
 
+    /// The highest term that this node knows, its own or that of the peer.
+    pub fn highest_term(&self) -> u32 {
+        self.peer.map_or(0, |(claim, _)| claim.term).max(self.claim.term)
+    }
+
+    /// Begins with this term, because this node has taken the place of another process. The peer takes
+    /// over the connections of that process, at a term that is higher by one than any that it knows.
+    pub fn set_term(&mut self, term: u32) {
+        self.claim.term = term;
+    }
+
     /// The state of the session.
     pub fn status(&self, now: Timestamp) -> sync::Status {
         self.session.status(now)

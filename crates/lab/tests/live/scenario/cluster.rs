@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use lab::{Background, Error, Namespace, Result, Stateway, StatewaySpec};
+use lab::{Background, Error, Namespace, Placement, Result, Stateway, StatewaySpec};
 
 use super::{kill, processes_in, router_spec, source_echo, start_in};
 
@@ -132,22 +132,37 @@ impl Cluster {
 
     /// Starts one of the two gateways, on standby, with these rules and more lines for `[sync]`.
     pub fn start(&self, router: usize, rules: &str, sync: &str) -> Result<Stateway> {
+        self.start_with(router, rules, &(self.sync(router)? + sync))
+    }
+
+    /// The lines of `[sync]` of one of the two gateways.
+    fn sync(&self, router: usize) -> Result<String> {
         let namespace = &self.routers[router];
         let key = namespace.write_file("sync.key", b"a secret of these two gateways only\n")?;
         namespace.program("chmod").args(["600", &key]).check()?;
-        let sync = format!(
-            "node = {}\npeer = \"203.0.113.{}\"\ninterface = \"sync0\"\nkey_file = \"{key}\"\n{sync}",
+        Ok(format!(
+            "node = {}\npeer = \"203.0.113.{}\"\ninterface = \"sync0\"\nkey_file = \"{key}\"\n",
             router + 1,
             2 - router,
-        );
-        self.start_with(router, rules, &sync)
+        ))
+    }
+
+    /// Starts a process that is to take the place of one of the two gateways, which [`Self::start`] has
+    /// started, with more lines of configuration.
+    pub fn take_over(&self, router: usize, more: &str) -> Result<Stateway> {
+        let rules = format!("[rules]\nfile = \"{}/rules.json\"\n\n{more}", Namespace::SCRATCH);
+        let spec = Self::spec(None, &(rules + "[sync]\n" + &self.sync(router)?))?;
+        Stateway::spawn(&self.routers[router], &spec, &Placement::free(), &["--take-over"])
+    }
+
+    fn spec(ruleset: Option<String>, more: &str) -> Result<StatewaySpec> {
+        let helpers = ["ftp", "pptp", "sip"].map(|it| format!("[[helper]]\nname = \"{it}\"\n\n"));
+        Ok(StatewaySpec { ruleset, more: helpers.concat() + more, ..router_spec(2)? })
     }
 
     /// Starts one of the two gateways with these rules and lines of `[sync]`.
     pub fn start_with(&self, router: usize, rules: &str, sync: &str) -> Result<Stateway> {
-        let helpers = ["ftp", "pptp", "sip"].map(|it| format!("[[helper]]\nname = \"{it}\"\n\n"));
-        let more = format!("{}[sync]\n{sync}", helpers.concat());
-        let spec = StatewaySpec { ruleset: Some(rules.to_owned()), more, ..router_spec(2)? };
+        let spec = Self::spec(Some(rules.to_owned()), &format!("[sync]\n{sync}"))?;
         start_in(&self.routers[router], &spec)
     }
 

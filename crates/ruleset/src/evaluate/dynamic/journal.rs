@@ -20,6 +20,8 @@ const PART_OF_TIMEOUT: u64 = 3;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Journal {
     is_followed: bool,
+    /// A peer hears at once of statements that count.
+    is_exact: bool,
     /// Numbers of elements with [`Note::LISTED`].
     changed: Vec<u32>,
     /// The peer owned those for which it is true.
@@ -72,10 +74,10 @@ pub(in crate::evaluate) struct Telling {
 }
 
 impl Shard {
-    /// Collects changes from now on, or none.
-    pub fn follow(&mut self, follows: bool) {
+    /// Collects changes from now on, or none. `is_exact`: also of statements that count, each time.
+    pub fn follow(&mut self, follows: bool, is_exact: bool) {
         let stamp = self.journal.stamp;
-        self.journal = Journal { is_followed: follows, stamp, ..Journal::default() };
+        self.journal = Journal { is_followed: follows, is_exact, stamp, ..Journal::default() };
         self.entries.iter_mut().for_each(|entry| entry.note.set(Note::LISTED, false));
     }
 
@@ -98,7 +100,8 @@ impl Shard {
     /// hears of it now.
     pub fn note_refresh(&mut self, number: u32, now: Timestamp) -> bool {
         let is_due = self.journal.is_followed
-            && tick(now.as_nanos()) >= self.entries[number as usize].note.due;
+            && (self.journal.is_exact
+                || tick(now.as_nanos()) >= self.entries[number as usize].note.due);
         if is_due {
             self.note_change(number);
         }

@@ -12,11 +12,12 @@ use crate::evaluate::element_record::{ElementRecord, ElementRefusal, Restored};
 use crate::model::{Part, Set};
 
 impl SharedSet {
-    /// Collects changes for a peer from now on, or none.
-    pub fn follow(&self, follows: bool) {
+    /// Collects changes for a peer from now on, or none. `is_exact`: also of statements that count, each
+    /// time.
+    pub fn follow(&self, follows: bool, is_exact: bool) {
         let follows = follows && !self.counts_connections();
         for at in 0..self.shards.len() {
-            self.shard_mut(at).follow(follows);
+            self.shard_mut(at).follow(follows, is_exact);
         }
         self.has_news.store(false, Ordering::Relaxed);
     }

@@ -53,7 +53,7 @@ impl Pair {
     fn new(parts: &[Part]) -> Self {
         let set = banned(parts);
         let nodes = [7, 99].map(|seed| SharedSet::new(&set, seed, at(0)));
-        nodes.iter().for_each(|node| node.follow(true));
+        nodes.iter().for_each(|node| node.follow(true, false));
         Self { set, nodes }
     }
 

@@ -2,6 +2,7 @@
 
 mod claim;
 mod connection_limit;
+mod hand_over;
 mod notify;
 mod pfsync;
 mod signals;
@@ -11,7 +12,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt::{self, Debug};
 use std::hash::BuildHasher;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use flow::Shown;
 use host_guard::{Guard, GuardHandle};
 use netio::afpacket::Claim;
 use netio::{PortError, PortId};
+use tokio::sync::mpsc::unbounded_channel;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
@@ -33,8 +35,10 @@ use crate::errors::UsageError;
 use crate::log;
 use crate::print::{count, duration, things};
 use claim::claim_all;
+use hand_over::{End, Estate, Event, Giver, StartAgain, Taken};
 use notify::Supervisor;
 use signals::Signals;
+use sync::Former;
 
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = "\
@@ -56,6 +60,13 @@ pub struct Args {
     /// The configuration.
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
+    /// Take the place of the gateway that runs on the control socket: its connections go on, and no
+    /// packet is lost.
+    #[arg(long)]
+    take_over: bool,
+    /// Take over also if the rules of the configuration are not those that are in force there.
+    #[arg(long, requires = "take_over")]
+    other_rules: bool,
     /// Path of the control socket; overrides the configuration.
     #[arg(long, env = "STATEWAY_SOCKET", value_name = "PATH", hide_env_values = true)]
     socket: Option<PathBuf>,
@@ -85,29 +96,118 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tracing::warn!("{line}");
     }
     let path = args.socket.clone().unwrap_or_else(|| config.socket());
-    // From here on a signal waits until everything runs, and then stops it.
-    let mut signals = Signals::new().context("can not wait for signals")?;
-    // These come first: a second gateway must not touch the interfaces.
-    let socket = ControlSocket::bind(&path)?;
-    let claims = claim_all(&config)?;
-    let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
-    let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
-    let key = config.sync_key()?;
-    let gateway = Arc::new(start(&config, claims, guard.handle(), rules.as_ref(), key.as_ref())?);
-    if let Some(book) = &rules {
-        tell_of(book);
-    }
-    let (peer, sync) = match &config.sync {
-        Some(sync) => {
-            let rules = rules.as_ref().map(|book| book.ruleset().fingerprint());
-            let (peer, thread) = sync::start(&config, sync, key, rules, gateway.clone())?;
-            (Some(peer), Some(thread))
+    let begun = Begun::new(config, rules, path, args)?;
+    begun.run(args)
+}
+
+/// A gateway that receives packets, and with which nobody can talk yet.
+struct Begun {
+    config: Configuration,
+    rules: Option<RuleBook>,
+    path: PathBuf,
+    socket: ControlSocket,
+    signals: Signals,
+    key: Option<PreSharedKey>,
+    gateway: Arc<Gateway>,
+    /// Its part in a pair, if another process had it before.
+    former: Option<Former>,
+    // Ends after the gateway.
+    _guard: Guard,
+}
+
+impl Begun {
+    /// Begins, or goes on for the process that runs.
+    fn new(
+        mut config: Configuration,
+        rules: Option<RuleBook>,
+        path: PathBuf,
+        args: &Args,
+    ) -> anyhow::Result<Self> {
+        let takes_over = args.take_over;
+        // Once it has taken them, a signal waits until everything runs, and then stops it.
+        let take_signals = || Signals::new().context("can not wait for signals");
+        let mut signals = (!takes_over).then(take_signals).transpose()?;
+        let mut giver = takes_over.then(|| Giver::ask(&path)).transpose()?;
+        // These come first: a second gateway must not touch the interfaces.
+        let (mut socket, claims) = match &mut giver {
+            Some(giver) => {
+                giver.fit(&mut config, rules.as_ref(), args.other_rules)?;
+                (giver.control_socket(&path)?, giver.claims(&config)?)
+            }
+            None => (ControlSocket::bind(&path)?, claim_all(&config)?),
+        };
+        let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
+        let key = config.sync_key()?;
+        let opening = if takes_over { AfPacket::awaiting_queues } else { std::convert::identity };
+        let (claims, handle) = ((claims, opening), guard.handle());
+        let gateway = Arc::new(start(&config, claims, handle, rules.as_ref(), key.as_ref())?);
+        if let Some(book) = &rules {
+            tell_of(book);
         }
-        None => (None, None),
-    };
-    let server = Server::start(socket, gateway.clone(), peer, rules, log::lost)?;
-    let supervisor = Supervisor::from_environment();
-    supervisor.ready();
+        let former = giver.as_ref().and_then(Giver::former);
+        let prepare = || {
+            signals = Some(take_signals()?);
+            Ok(())
+        };
+        let taken = giver.map(|giver| giver.take(&gateway, &config, prepare)).transpose()?;
+        let signals = signals.context("nobody waits for signals")?;
+        // No other process receives packets from here on.
+        socket.own();
+        if let Some(taken) = taken {
+            tell_of_taken(taken, &gateway)?;
+        }
+        Ok(Self { config, rules, path, socket, signals, key, gateway, former, _guard: guard })
+    }
+
+    /// Runs until a signal or a new process ends it.
+    fn run(self, args: &Args) -> anyhow::Result<()> {
+        let Self { config, rules, path, socket, mut signals, key, gateway, former, _guard } = self;
+        let sync = config.sync.as_ref();
+        let sync = sync.map(|it| sync::start(&config, it, key, &gateway, former));
+        let (peer, thread) = sync.transpose()?.unzip();
+        let (events, mut coming) = unbounded_channel();
+        let control = socket.to_hand_over()?;
+        let asked = events.clone();
+        // Nobody listens when the gateway ends.
+        let successors = Arc::new(move |request| _ = asked.send(Event::Asked(request)));
+        let (owner, of_server) = (gateway.clone(), peer.clone());
+        let server = Server::start(socket, owner, of_server, rules, successors, log::lost)?;
+        let supervisor = Supervisor::from_environment();
+        supervisor.ready();
+        tell_ready(&config, &gateway, &path)?;
+        let again = StartAgain { config: args.config.clone(), socket: path, log: args.log.clone() };
+        let gate = server.gate();
+        let estate =
+            Estate { config: &config, gateway: &gateway, gate, control, peer, again, events };
+        match estate.until_the_end(thread, &mut signals, &mut coming)? {
+            End::Signal(name, _sync) => {
+                supervisor.stopping();
+                tracing::info!("{name}: stopping");
+                drop(server);
+            }
+            End::HandedOver(given, started) => {
+                if let Some(started) = started {
+                    supervisor.left_to(started.process);
+                    started.tell(&given);
+                }
+                server.leave();
+                let figures = summary_of(given.connections, given.copied, given.frozen);
+                tell!("stateway: handed over to a new process: {figures}");
+            }
+        }
+        drop(estate);
+        // These were the only other owners, and all requests have ended.
+        let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
+        // Once it has stopped, it has no connections.
+        let connections = gateway.connection_count().unwrap_or_default();
+        tell!("stateway: {}", summary(&gateway.stop()?, connections));
+        Ok(())
+    }
+}
+
+/// Says that the gateway runs.
+fn tell_ready(config: &Configuration, gateway: &Gateway, path: &Path) -> anyhow::Result<()> {
+    let names: Vec<&str> = config.interfaces.iter().map(Interface::own_name).collect();
     let workers = gateway.status()?.workers.len();
     tell!(
         "stateway: ready: {} {} with {workers} workers, control socket {}",
@@ -118,17 +218,25 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         names.join(", "),
         path.display()
     );
-    let name = signals.wait();
-    supervisor.stopping();
-    tracing::info!("{name}: stopping");
-    drop(server);
-    drop(sync);
-    // These were the only other owners, and all requests have ended.
-    let gateway = Arc::into_inner(gateway).context("a request still holds the gateway")?;
-    // Once it has stopped, it has no connections.
-    let connections = gateway.connection_count().unwrap_or_default();
-    tell!("stateway: {}", summary(&gateway.stop()?, connections));
     Ok(())
+}
+
+/// Owns what was taken over, and says so.
+fn tell_of_taken(taken: Taken, gateway: &Gateway) -> anyhow::Result<()> {
+    let (copied, frozen) = (taken.copied, taken.frozen);
+    let connections = taken.adopt(gateway)?;
+    tell!("stateway: taken over: {}", summary_of(connections, copied, frozen));
+    Ok(())
+}
+
+/// The figures of a hand-over.
+fn summary_of(connections: u64, copied: Duration, frozen: Duration) -> String {
+    format!(
+        "{}, copied in {:.3} s, nothing forwarded for {:.1} ms",
+        things(connections, "connection"),
+        copied.as_secs_f64(),
+        frozen.as_secs_f64() * 1e3,
+    )
 }
 
 /// Logs the things about the rules that people have to know from the start.
@@ -179,7 +287,7 @@ fn guarded(interface: &Interface) -> host_guard::Interface {
 
 fn start(
     config: &Configuration,
-    claims: Vec<Claim>,
+    (claims, opening): (Vec<Claim>, fn(AfPacket) -> AfPacket),
     guard: GuardHandle,
     rules: Option<&RuleBook>,
     key: Option<&PreSharedKey>,
@@ -194,7 +302,7 @@ fn start(
         policy: interface.policy,
         ..PortSetup::new(
             interface.own_name(),
-            AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode),
+            opening(AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode)),
         )
     });
     let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(guard));

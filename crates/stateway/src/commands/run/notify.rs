@@ -31,6 +31,12 @@ impl Supervisor {
         self.tell("READY=1");
     }
 
+    /// Says that another process is the gateway from now on. Only the process that has been the gateway
+    /// may say so.
+    pub fn left_to(&self, process: u32) {
+        self.tell(&format!("MAINPID={process}"));
+    }
+
     /// Says that the gateway is about to end.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::log;
 
@@ -16,6 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const FAILED: i32 = 1;
 /// Number of SIGHUP.
 const HANGUP: u32 = 1;
+
+/// Why a wait has ended.
+#[derive(Debug)]
+pub enum Cause<E> {
+    /// A signal of this name ends the gateway.
+    Signal(&'static str),
+    /// Something else has happened.
+    Event(E),
+}
 
 /// The signals.
 pub struct Signals {
@@ -48,27 +58,35 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt, hangup, user1, user2 })
     }
 
-    /// Waits for one that ends the gateway, and says which. From then on the process ends, whatever
-    /// hangs in it.
-    pub fn wait(&mut self) -> &'static str {
+    /// Waits for one that ends the gateway, and says which, or for an event. From a signal on the
+    /// process ends, whatever hangs in it.
+    pub fn wait<E>(&mut self, events: &mut UnboundedReceiver<E>) -> Cause<E> {
         let Self { runtime, terminate, interrupt, hangup, user1, user2 } = self;
-        let ends_by = runtime.block_on(async {
+        let cause = runtime.block_on(async {
             loop {
                 let unknown = tokio::select! {
-                    _ = terminate.recv() => return "SIGTERM",
-                    _ = interrupt.recv() => return "SIGINT",
-                    () = received(hangup) => return "SIGHUP",
+                    _ = terminate.recv() => return Cause::Signal("SIGTERM"),
+                    _ = interrupt.recv() => return Cause::Signal("SIGINT"),
+                    () = received(hangup) => return Cause::Signal("SIGHUP"),
+                    Some(event) = events.recv() => return Cause::Event(event),
                     _ = user1.recv() => "SIGUSR1",
                     _ = user2.recv() => "SIGUSR2",
                 };
                 tracing::warn!("{unknown} is ignored: it has no meaning for a gateway");
             }
         });
+        if let Cause::Signal(_) = cause {
+            Self::end_in_time();
+        }
+        cause
+    }
+
+    /// From here on the process ends, whatever hangs in it.
+    pub fn end_in_time() {
         let watch = thread::Builder::new().name("stop".into()).spawn(end_late);
         if let Err(error) = watch {
             tracing::warn!("nobody watches that the gateway stops in time: {error}");
         }
-        ends_by
     }
 }
 

@@ -49,14 +49,66 @@ impl Drop for SyncThread {
 /// State sync, for its thread and for those who ask about it.
 pub(super) type Shared = Arc<Mutex<StateSync>>;
 
+/// The part that this gateway has when state sync begins, if another process had it before.
+#[derive(Clone, Copy, Debug)]
+pub struct Former {
+    pub role: Role,
+    /// A term that is higher than the one at which the peer takes over from that process.
+    pub term: u32,
+}
+
+impl Former {
+    /// The part of the process that has carried this state sync. One that is active keeps what it has.
+    pub fn of(state: &StateSync) -> Self {
+        let role = state.role();
+        let term = match state {
+            StateSync::Native(peer) => peer.highest_term(),
+            StateSync::Pfsync(_) => 0,
+        };
+        // The peer takes over one term above. One on standby gives its connections away in any case.
+        let above = if role == Role::Active { 2 } else { 0 };
+        Self { role, term: term.saturating_add(above) }
+    }
+}
+
 /// Begins to look for the peer. Returns the state of sync and the thread.
 pub fn start(
     config: &Configuration,
     sync: &SyncConfig,
     key: Option<PreSharedKey>,
-    rules: Option<u128>,
-    gateway: Arc<Gateway>,
+    gateway: &Arc<Gateway>,
+    former: Option<Former>,
 ) -> anyhow::Result<(Shared, SyncThread)> {
+    let (state, carry) = open(config, sync, key, gateway, former)?;
+    let shared = Arc::new(Mutex::new(state));
+    let thread = spawn(&shared, carry)?;
+    Ok((shared, thread))
+}
+
+/// Begins anew after the thread has ended, as another process would.
+pub fn start_again(
+    config: &Configuration,
+    sync: &SyncConfig,
+    gateway: &Arc<Gateway>,
+    shared: &Shared,
+) -> anyhow::Result<SyncThread> {
+    let former = Former::of(&lock(shared));
+    let (state, carry) = open(config, sync, config.sync_key()?, gateway, Some(former))?;
+    *lock(shared) = state;
+    spawn(shared, carry)
+}
+
+/// Carries datagrams until it is to stop.
+type Carry = Box<dyn FnOnce(&Shared, &AtomicBool) + Send>;
+
+fn open(
+    config: &Configuration,
+    sync: &SyncConfig,
+    key: Option<PreSharedKey>,
+    gateway: &Arc<Gateway>,
+    former: Option<Former>,
+) -> anyhow::Result<(StateSync, Carry)> {
+    let (rules, of_thread) = (gateway.rules_fingerprint(), gateway.clone());
     match sync {
         SyncConfig::Native(sync) => {
             let key = key.context("[sync]: there is no key")?;
@@ -64,31 +116,36 @@ pub fn start(
             let names = name_key(&key);
             let session = session(config, sync, key, rules)?;
             gateway.set_defers(sync.defer);
-            let peer = Peer::new(&*gateway, session, sync.role, names, now())?;
-            spawn(StateSync::Native(Box::new(peer)), move |shared, stop| {
-                carry(&gateway, shared, socket, stop);
-            })
+            let role = former.map_or(sync.role, |former| former.role);
+            let mut peer = Peer::new(&**gateway, session, role, names, now())?;
+            peer.set_term(former.map_or(0, |former| former.term));
+            let carry = move |shared: &Shared, stop: &AtomicBool| {
+                carry(&of_thread, shared, socket, stop);
+            };
+            Ok((StateSync::Native(Box::new(peer)), Box::new(carry)))
         }
         SyncConfig::Pfsync(sync) => {
             let most = config.settings.conntrack.max_entries;
-            let (socket, state) = pfsync::open(sync, most, &gateway)?;
-            spawn(state, move |shared, stop| pfsync::carry(&gateway, shared, socket, stop))
+            let (socket, mut state) = pfsync::open(sync, most, gateway)?;
+            if let Some(Former { role, .. }) = former {
+                state.set_role(&**gateway, role)?;
+            }
+            let carry = move |shared: &Shared, stop: &AtomicBool| {
+                pfsync::carry(&of_thread, shared, socket, stop);
+            };
+            Ok((state, Box::new(carry)))
         }
     }
 }
 
-fn spawn(
-    state: StateSync,
-    carry: impl FnOnce(&Shared, &AtomicBool) + Send + 'static,
-) -> anyhow::Result<(Shared, SyncThread)> {
-    let shared = Arc::new(Mutex::new(state));
+fn spawn(shared: &Shared, carry: Carry) -> anyhow::Result<SyncThread> {
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, own) = (stop.clone(), shared.clone());
     let thread = std::thread::Builder::new()
         .name("sync".into())
         .spawn(move || carry(&own, &stopping))
         .context("the system has no thread for state sync")?;
-    Ok((shared, SyncThread { stop, thread: Some(thread) }))
+    Ok(SyncThread { stop, thread: Some(thread) })
 }
 
 /// The socket to the peer. The kernel gives it only datagrams of the peer's address and port that

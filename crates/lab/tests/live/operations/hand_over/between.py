@@ -1,0 +1,45 @@
+import os, select, signal, socket, struct, sys
+real, own, kind, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(own)
+listener.listen()
+print('ready', flush=True)
+new, _ = listener.accept()
+old = socket.socket(socket.AF_UNIX)
+old.connect(real)
+process = lambda s: struct.unpack('3i', s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+processes = {'old': process(old), 'new': process(new)}
+def head(source, to):
+    text = b''
+    while not text.endswith(b'\r\n\r\n'): text += source.recv(1)
+    to.sendall(text)
+head(new, old)
+head(old, new)
+received, descriptors = {new: b'', old: b''}, {new: [], old: []}
+def act(to):
+    global what
+    print('acts', flush=True)
+    if what == 'garbage': to.sendall(struct.pack('>IBB', 7, 0, 200) + b'12345')
+    elif what == 'cut': to.sendall(struct.pack('>IBB', 100, 0, 5) + b'1')
+    else: os.kill(processes[what], signal.SIGKILL)
+    if what in ('cut', 'old'): to.shutdown(socket.SHUT_RDWR)
+    what = 'done'
+while True:
+    for source in select.select([new, old], [], [])[0]:
+        to = old if source is new else new
+        try: data, came, _, _ = socket.recv_fds(source, 1 << 16, 8)
+        except OSError: data, came = b'', []
+        if not data: sys.exit()
+        received[source] += data
+        descriptors[source] += came
+        while len(received[source]) >= 6:
+            length, count, is_kind = struct.unpack('>IBB', received[source][:6])
+            if len(received[source]) < 4 + length: break
+            frame, received[source] = received[source][:4 + length], received[source][4 + length:]
+            passed, descriptors[source] = descriptors[source][:count], descriptors[source][count:]
+            if is_kind == kind and what != 'done': act(to)
+            try:
+                if passed: socket.send_fds(to, [frame], passed)
+                else: to.sendall(frame)
+            except OSError: pass
+            for descriptor in passed: os.close(descriptor)

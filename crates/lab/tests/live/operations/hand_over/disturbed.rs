@@ -1,0 +1,105 @@
+//! One of the two processes ends in the midst of a hand-over, or says nonsense.
+
+use lab::{Background, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
+
+use super::{Traffic, flows, hand_over, strict_router};
+use crate::scenario::{beside_others, ready, stateway};
+
+/// Stands between the two processes: listens on a socket of its own, passes all messages and
+/// descriptors on, and does something when one of them sends a message of a kind for the first time,
+/// before that is passed on.
+const BETWEEN: &str = include_str!("between.py");
+
+/// Kinds of messages, in their order.
+const OFFER: u8 = 1;
+const CONTROL: u8 = 3;
+const BEGIN: u8 = 4;
+const RECORDS: u8 = 5;
+const REACHED: u8 = 7;
+const FROZEN: u8 = 8;
+const QUEUE: u8 = 9;
+const READY: u8 = 10;
+const GO: u8 = 11;
+
+/// Tries to hand over, and has the process in the middle do something at a message. Returns the new
+/// process and the one in the middle.
+fn disturbed(
+    lab: &Lab,
+    spec: &StatewaySpec,
+    kind: u8,
+    what: &str,
+) -> Result<(Stateway, Background)> {
+    let own = format!("{}/between-{kind}-{what}.sock", Namespace::SCRATCH);
+    let between = lab.gateway().program("python3");
+    let kind = kind.to_string();
+    let between = ready(between.args(["-c", BETWEEN, Stateway::SOCKET, &own, &kind, what]))?;
+    let args = ["--take-over", "--socket", &own];
+    Ok((Stateway::spawn(lab.gateway(), spec, &Placement::free(), &args)?, between))
+}
+
+#[test]
+fn the_running_gateway_goes_on_if_the_new_one_ends_or_says_nonsense() {
+    beside_others(|| {
+        let (lab, spec) = strict_router(2, "")?;
+        let traffic = Traffic::start(&lab)?;
+        let before = flows(stateway(&lab))?;
+        let mut tries =
+            vec![(REACHED, "garbage"), (READY, "garbage"), (FROZEN, "garbage"), (BEGIN, "cut")];
+        tries.extend(
+            [OFFER, CONTROL, BEGIN, RECORDS, REACHED, FROZEN, QUEUE, READY, GO]
+                .map(|kind| (kind, "new")),
+        );
+        for (kind, what) in tries {
+            let (new, between) = disturbed(&lab, &spec, kind, what)?;
+            let new = new.finish()?;
+            println!("{kind} {what}: {}\n{}", new.stdout, stateway(&lab).log());
+            assert_ne!(new.code, Some(0), "{kind} {what}: {}", new.stdout);
+            between.finish()?;
+            assert_eq!(flows(stateway(&lab))?, before, "after {kind} {what}");
+            let log = stateway(&lab).log();
+            assert!(
+                log.lines().last().is_some_and(|it| it.contains("was not taken over")),
+                "{log}"
+            );
+        }
+        // A hand-over succeeds after all of these.
+        let mut lab = {
+            let lab = hand_over(lab, &spec)?;
+            assert_eq!(flows(stateway(&lab))?, before);
+            lab
+        };
+        traffic.finish(&lab)?;
+        let new = lab.take_stateway().expect("it runs");
+        assert_eq!(new.stop()?.code, Some(0));
+        Ok(())
+    });
+}
+
+#[test]
+fn the_new_process_ends_or_goes_on_alone_if_the_running_gateway_dies() {
+    beside_others(|| {
+        for kind in [OFFER, RECORDS, FROZEN, READY] {
+            let (mut lab, spec) = strict_router(2, "")?;
+            let traffic = Traffic::start(&lab)?;
+            let before = flows(stateway(&lab))?;
+            let (mut new, _between) = disturbed(&lab, &spec, kind, "old")?;
+            let old = lab.take_stateway().expect("it runs").finish()?;
+            assert_eq!(old.code, None, "it was killed: {}", old.stdout);
+            if kind == READY {
+                new.wait_for_text("stateway: ready")?;
+                println!("{}", new.log());
+                lab.put_stateway(new);
+                assert_eq!(flows(stateway(&lab))?, before);
+                traffic.finish(&lab)?;
+                let new = lab.take_stateway().expect("it runs");
+                assert_eq!(new.stop()?.code, Some(0));
+            } else {
+                let new = new.finish()?;
+                println!("{kind}: {}", new.stdout);
+                assert_eq!(new.code, Some(1), "{}", new.stdout);
+                assert!(new.stdout.contains("the other process has ended"), "{}", new.stdout);
+            }
+        }
+        Ok(())
+    });
+}

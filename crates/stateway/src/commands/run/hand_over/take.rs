@@ -1,0 +1,377 @@
+//! A new process takes the place of the one that runs.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use control::{ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook};
+use engine::{Gateway, Intake, Role};
+use netio::afpacket::{AfPacketRx, Claim};
+use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue};
+use sync::hand_over::{Heard, Lost, Message, Offer, Position, Taking, VERSION};
+
+use super::super::sync::Former;
+use super::channel::{Channel, ChannelError};
+use super::give::name_of;
+use crate::config::{Configuration, Problems, hash_key};
+use crate::errors::UsageError;
+
+/// The longest wait for a message of the process that runs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Nothing ends a wait but its time: a process that is ended by a signal before it has taken over has
+/// changed nothing.
+static NEVER: AtomicBool = AtomicBool::new(false);
+/// The longest head of its answer, bytes.
+const HEAD_MAX: usize = 16 << 10;
+
+/// The process that runs, which has made its offer.
+pub struct Giver {
+    session: Session,
+    offer: Box<Offer>,
+    claims: Vec<OwnedFd>,
+    /// Its rules are not those of this process.
+    has_other_rules: bool,
+    control: Option<[OwnedFd; 2]>,
+}
+
+/// The messages of the process that runs.
+struct Session {
+    channel: Channel,
+    state: Taking,
+}
+
+impl Session {
+    /// Waits for a message.
+    fn hear(&mut self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+        let (message, descriptors) = self.channel.receive(PATIENCE, &NEVER)?;
+        match self.state.hear(&message) {
+            Heard::Next(next) => self.state = next,
+            Heard::Done | Heard::Unexpected => {
+                bail!("the running gateway sends {:?}, which does not belong there", message.name())
+            }
+            Heard::Stopped => match message {
+                Message::Stop(why) => bail!("the running gateway does not hand over: {why}"),
+                _ => bail!("the running gateway does not hand over"),
+            },
+        }
+        Ok((message, descriptors))
+    }
+}
+
+/// A gateway that has taken over.
+#[derive(Debug)]
+pub struct Taken {
+    /// Time from the first record to the freeze.
+    pub copied: Duration,
+    /// Time in which nothing was forwarded.
+    pub frozen: Duration,
+    /// The owner of all until [`Taken::adopt`].
+    intake: Intake,
+}
+
+impl Giver {
+    /// Asks the gateway behind this control socket to hand over.
+    ///
+    /// # Errors
+    /// There is none, or it refuses.
+    pub fn ask(path: &Path) -> anyhow::Result<Self> {
+        let stream = UnixStream::connect(path).map_err(|error| {
+            UsageError(format!(
+                "no gateway can be taken over on {}: {error}; start without --take-over if none runs",
+                path.display()
+            ))
+        })?;
+        ask_for_protocol(&stream)?;
+        let mut channel = Channel::new(stream)?;
+        channel.set_write_patience(PATIENCE)?;
+        let release = env!("CARGO_PKG_VERSION").to_owned();
+        channel.send(&Message::Hello(VERSION, VERSION, release), &[])?;
+        let mut session = Session { channel, state: Taking::Greeting };
+        let (mut offer, mut claims) = (None, Vec::new());
+        loop {
+            match session.hear()? {
+                (Message::Offer(offered), _) => offer = Some(offered),
+                (Message::Claim(_), claim) => claims.extend(claim),
+                (_, control) => {
+                    let offer = offer.context("there was no offer")?;
+                    let control = control.try_into().ok();
+                    let has_other_rules = false;
+                    return Ok(Self { session, offer, claims, has_other_rules, control });
+                }
+            }
+        }
+    }
+
+    /// Checks whether a gateway of this configuration can take the place of the running one, and has
+    /// it use the same secret. The rules may be others if `allows_other_rules`.
+    ///
+    /// # Errors
+    /// All that is different and has to be the same.
+    pub fn fit(
+        &mut self,
+        config: &mut Configuration,
+        rules: Option<&RuleBook>,
+        allows_other_rules: bool,
+    ) -> anyhow::Result<()> {
+        let offer = &*self.offer;
+        let mut problems = Vec::new();
+        let mut differ = |line, key: &str, what| problems.push(config.problem(line, key, what));
+        if offer.mode != name_of(config.mode) {
+            let what = format!(
+                "the running gateway is of mode {:?}: it can not be taken over by one of another mode",
+                offer.mode
+            );
+            differ(0, "gateway.mode", what);
+        }
+        let own_network = netio::network_cookie().ok();
+        if offer.network.zip(own_network).is_some_and(|(other, own)| other != own) {
+            let what = "the running gateway is in another network namespace: start this one there";
+            differ(0, "interface", what.to_owned());
+        }
+        for interface in &config.interfaces {
+            let known = offer.interfaces.iter().find(|it| is_it(interface.link.as_ref(), it.index));
+            match known {
+                None => {
+                    let all: Vec<_> = offer.interfaces.iter().map(|it| &*it.name).collect();
+                    let what = format!(
+                        "{} is none of the running gateway's interfaces, which are {}",
+                        interface.name,
+                        all.join(", ")
+                    );
+                    differ(interface.name_line, "interface.name", what);
+                }
+                Some(known) if usize::from(known.queues) != interface.rx_queues => {
+                    let what = format!(
+                        "{} has {} receive queues in the running gateway, and {} here: give it as many",
+                        interface.name, known.queues, interface.rx_queues
+                    );
+                    differ(interface.name_line, "interface.rx_queues", what);
+                }
+                Some(_) => {}
+            }
+        }
+        for missing in offer
+            .interfaces
+            .iter()
+            .filter(|it| !config.interfaces.iter().any(|own| is_it(own.link.as_ref(), it.index)))
+        {
+            let what = format!(
+                "the running gateway has interface {}, which is missing here",
+                missing.name
+            );
+            differ(0, "interface", what);
+        }
+        let has_other_rules = offer.rules != rules.map(|book| book.ruleset().fingerprint());
+        if has_other_rules && !allows_other_rules {
+            let what = "the running gateway has other rules in force: load these there first \
+                        (`stateway rules load`), put those into the file, or give --other-rules";
+            differ(0, "rules.file", what.to_owned());
+        }
+        Problems::or_value(problems, ())?;
+        self.has_other_rules = has_other_rules;
+        if config.secret.is_none() && config.sync.is_none() {
+            config.secret = Some(hash_key(offer.secret));
+        }
+        Ok(())
+    }
+
+    /// The part of the running gateway in a pair.
+    pub fn former(&self) -> Option<Former> {
+        self.offer.role.map(|role| Former {
+            role: if role.is_active { Role::Active } else { Role::Standby },
+            term: role.term,
+        })
+    }
+
+    /// The claims of the interfaces, in the order of the configuration.
+    ///
+    /// # Errors
+    /// An interface has gone.
+    pub fn claims(&self, config: &Configuration) -> anyhow::Result<Vec<Claim>> {
+        let claimed = config.interfaces.iter().map(|interface| {
+            let link = interface.link.as_ref().context("an interface has gone")?;
+            let at = self.offer.interfaces.iter().position(|it| it.index == link.index);
+            let claim = at.and_then(|at| self.claims.get(at)).context("a claim is missing")?;
+            Ok(Claim::take_over(claim.try_clone()?, link)?)
+        });
+        claimed.collect()
+    }
+
+    /// The control socket, which the running gateway still has.
+    ///
+    /// # Errors
+    /// Its file has gone.
+    pub fn control_socket(&mut self, path: &Path) -> anyhow::Result<ControlSocket> {
+        let control = self.control.take().context("the control socket is missing")?;
+        Ok(ControlSocket::take_over(path, control)?)
+    }
+
+    /// Takes over everything. The gateway receives packets afterwards, and the other process does not.
+    /// `prepare` is called before that can be: up to then, a signal ends this process and changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// The other process goes on, and this one has to end.
+    pub fn take(
+        mut self,
+        gateway: &Gateway,
+        config: &Configuration,
+        prepare: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Taken> {
+        let taken = self.take_all(gateway, config, prepare);
+        if let Err(error) = &taken {
+            // A process that is lost, or has said so itself, needs no word.
+            let _ = self.session.channel.send(&Message::Stop(error.to_string()), &[]);
+        }
+        taken
+    }
+
+    fn take_all(
+        &mut self,
+        gateway: &Gateway,
+        config: &Configuration,
+        prepare: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Taken> {
+        self.session.channel.send(&Message::Begin, &[])?;
+        let (begin, mut intake) =
+            (Instant::now(), Intake::new(self.ports(config), !self.has_other_rules));
+        let mut frozen_since = begin;
+        let mut queues: Vec<(PortId, Box<dyn RxQueue>)> = Vec::new();
+        while self.session.state != Taking::Waiting {
+            match self.session.hear()? {
+                (Message::Records(bytes), _) => intake.take(gateway, &bytes)?,
+                (Message::Mark(number), _) => {
+                    intake.settle(gateway)?;
+                    self.session.channel.send(&Message::Reached(number), &[])?;
+                }
+                (Message::Frozen(nanos, _), _) => {
+                    let before = Duration::from_nanos(nanos);
+                    frozen_since = Instant::now().checked_sub(before).unwrap_or(begin);
+                }
+                (Message::Queue(port, position), socket) => {
+                    let socket = socket.into_iter().next().context("a socket is missing")?;
+                    queues.push(self.queue(config, port, position, socket)?);
+                }
+                _ => {}
+            }
+        }
+        intake.finish(gateway)?;
+        prepare()?;
+        let connections = gateway.connection_count()?;
+        self.session.channel.send(&Message::Ready(connections), &[])?;
+        match self.session.channel.receive(PATIENCE, &NEVER) {
+            Ok((message, _))
+                if self.session.state.hear(&message) == Heard::Next(Taking::Running) => {}
+            Ok((Message::Stop(why), _)) => bail!("the running gateway does not hand over: {why}"),
+            Ok((message, _)) => {
+                bail!("the running gateway sends {:?}, which does not belong there", message.name())
+            }
+            Err(ChannelError::Lost) if self.session.state.lose() == Lost::GoesOn => {
+                tracing::warn!("the running gateway has ended, and all of its state is here");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        gateway.take_queues(queues)?;
+        let frozen = frozen_since.elapsed();
+        // If the other process has ended, nobody hears it.
+        let _ = self.session.channel.send(&Message::Running, &[]);
+        Ok(Taken { copied: begin.elapsed().saturating_sub(frozen), frozen, intake })
+    }
+
+    /// The port here of each port of the other process, which has the same interfaces.
+    fn ports(&self, config: &Configuration) -> Vec<PortId> {
+        let own = |index| {
+            let mut all = config.interfaces.iter().zip(0..);
+            all.find(|(own, _)| is_it(own.link.as_ref(), index)).map(|(_, port)| PortId(port))
+        };
+        self.offer.interfaces.iter().map(|it| own(it.index).unwrap_or_default()).collect()
+    }
+
+    /// A queue of the other process, with the port that it has here.
+    fn queue(
+        &self,
+        config: &Configuration,
+        port: u16,
+        position: Position,
+        socket: OwnedFd,
+    ) -> anyhow::Result<(PortId, Box<dyn RxQueue>)> {
+        let offered = self.offer.interfaces.get(usize::from(port));
+        let offered = offered.context("a queue belongs to no interface")?;
+        let mut own = config.interfaces.iter().zip(0..);
+        let own = own.find(|(own, _)| is_it(own.link.as_ref(), offered.index));
+        let (interface, port) = own.context("a queue belongs to no interface")?;
+        let link = interface.link.as_ref().context("an interface has gone")?;
+        let Position { sequence, offload, ring } = position;
+        let ring = ring.map(|(slots, next)| RingPosition { slots, next });
+        let position = QueuePosition { sequence, offload, ring };
+        let queue = AfPacketRx::take_over(socket, position, link, PortId(port))?;
+        Ok((PortId(port), Box::new(queue)))
+    }
+}
+
+impl Taken {
+    /// This gateway owns all from now on. Returns the number of connections.
+    ///
+    /// # Errors
+    /// A worker hangs.
+    pub fn adopt(self, gateway: &Gateway) -> anyhow::Result<u64> {
+        let report = self.intake.adopt(gateway)?;
+        if report.shared_refused > 0 {
+            tracing::warn!(
+                "{} announcements or elements of sets were not taken over: their connections have \
+                 ended, or there is no room",
+                report.shared_refused
+            );
+        }
+        Ok(report.connections)
+    }
+}
+
+fn is_it(link: Option<&LinkState>, index: u32) -> bool {
+    link.is_some_and(|link| link.index == index)
+}
+
+/// Has the connection carry the messages of a hand-over.
+fn ask_for_protocol(mut stream: &UnixStream) -> anyhow::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let request = format!(
+        "POST {HAND_OVER_PATH} HTTP/1.1\r\nHost: stateway\r\nConnection: upgrade\r\n\
+         Upgrade: {HAND_OVER_PROTOCOL}\r\nContent-Length: 0\r\n\r\n"
+    );
+    let broken = "the running gateway does not answer";
+    stream.write_all(request.as_bytes()).context(broken)?;
+    let head = read_head(stream).context(broken)?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    if status == "101" {
+        return Ok(());
+    }
+    let mut body = String::new();
+    let _ = stream.take(HEAD_MAX as u64).read_to_string(&mut body);
+    let refusal: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
+    let text = |name: &str| refusal["error"][name].as_str().unwrap_or_default().to_owned();
+    if status == "404" {
+        bail!(
+            "the running gateway is of a release that can not hand over: stop it, and start this one \
+             without --take-over"
+        );
+    }
+    bail!("the running gateway does not hand over: {}; {}", text("what"), text("todo"))
+}
+
+/// Reads up to the empty line, and no byte of what follows.
+fn read_head(mut stream: &UnixStream) -> io::Result<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.extend(byte);
+        if head.len() > HEAD_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
