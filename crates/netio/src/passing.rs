@@ -131,7 +131,8 @@ mod tests {
         assert_eq!(send_with_descriptors(&one, b"both", &both).unwrap(), 4);
         drop((read, write));
         let (mut buffer, mut came) = ([0; 16], Vec::new());
-        assert_eq!(receive_with_descriptors(&two, &mut buffer, &mut came).unwrap(), 4);
+        // The kernel may hand out the bytes of both at once, with the descriptors.
+        assert_eq!(receive_with_descriptors(&two, &mut buffer[..4], &mut came).unwrap(), 4);
         assert_eq!((&buffer[..4], came.len()), (&b"none"[..], 0));
         assert_eq!(receive_with_descriptors(&two, &mut buffer, &mut came).unwrap(), 4);
         assert_eq!((&buffer[..4], came.len()), (&b"both"[..], 2));
