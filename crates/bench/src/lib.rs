@@ -113,7 +113,7 @@ pub fn run(name: &str, options: Options, out: &mut dyn Write) -> Result<(), Erro
 /// Writes a report, followed by its JSON object with [`Options::json`].
 ///
 /// # Errors
-/// [`Error::Io`].
+/// [`Error`] if `out` can not be written to.
 pub fn show(report: &impl Findings, options: Options, out: &mut dyn Write) -> Result<(), Error> {
     writeln!(out, "{report}")?;
     let noise = Noise::of(report.cpu_share());

@@ -136,17 +136,17 @@ fn rules_that_iptables_translates_wrongly_keep_their_meaning_or_are_refused() {
     ] {
         let chain = "type filter hook forward priority 0; policy drop;";
         let wanted = format!("table ip filter {{ chain FORWARD {{ {chain} {nft}; }}; }}\n");
-        let files = Files::new(&[("a.save", &save_with(rule)), ("a.nft", &wanted)]);
+        let files = Files::new(&[("a.v4", &save_with(rule)), ("a.nft", &wanted)]);
         let check = |file| {
             let output = files.stateway(&["rules", "check", "--json", file]);
             assert!(output.status.success(), "{rule}: {}", text(&output.stderr));
             text(&output.stdout)
         };
-        assert_eq!(check("a.save"), check("a.nft"), "{rule}");
+        assert_eq!(check("a.v4"), check("a.nft"), "{rule}");
     }
     let texts = "-m comment --comment \"bob's \\\"laptop\\\"\" -j LOG --log-prefix \"cost $5: \"";
-    let files = Files::new(&[("a.save", &save_with(texts))]);
-    let output = files.stateway(&["rules", "check", "a.save"]);
+    let files = Files::new(&[("a.v4", &save_with(texts))]);
+    let output = files.stateway(&["rules", "check", "a.v4"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
@@ -163,8 +163,8 @@ fn connections_of_a_network_are_counted_for_both_families() {
                  --connlimit-saddr -j DROP"
             ))
         );
-        let files = Files::new(&[("a.save", &save)]);
-        let output = files.stateway(&["rules", "check", "a.save"]);
+        let files = Files::new(&[("a.v4", &save)]);
+        let output = files.stateway(&["rules", "check", "a.v4"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
 }
@@ -181,15 +181,15 @@ fn chains_of_iptables_may_have_any_name() {
     });
     let jumps = jumps.concat();
     let save = format!("*filter\n:FORWARD ACCEPT [0:0]\n{declared}{jumps}COMMIT\n");
-    let files = Files::new(&[("a.save", &save)]);
+    let files = Files::new(&[("a.v4", &save)]);
     let packet = "tcp 192.0.2.1:1 198.51.100.1:22 in lan0 out wan0";
-    let output = files.stateway(&["rules", "explain", "--json", "--file", "a.save", packet]);
+    let output = files.stateway(&["rules", "explain", "--json", "--file", "a.v4", packet]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let told = text(&output.stdout);
     // The first one drops the packet. Its comment is a text of its own.
     assert!(told.contains("\"name\":\"reject\"") && told.contains("jump reject"), "{told}");
     assert!(!told.contains("stateway_chain"), "{told}");
-    let output = files.stateway(&["rules", "check", "--json", "a.save"]);
+    let output = files.stateway(&["rules", "check", "--json", "a.v4"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
@@ -204,16 +204,16 @@ fn rules_without_a_right_translation_and_files_that_are_cut_off_are_refused() {
         format!("\n\n{}", save_with("-j ACCEPT").replace("COMMIT\n", "")),
     ];
     for save in refused {
-        let files = Files::new(&[("a.save", &save)]);
-        let output = files.stateway(&["rules", "check", "a.save"]);
+        let files = Files::new(&[("a.v4", &save)]);
+        let output = files.stateway(&["rules", "check", "a.v4"]);
         assert_eq!(output.status.code(), Some(2), "{save}");
         let told = text(&output.stderr);
-        assert!(told.starts_with("a.save:3: "), "{save}: {told}");
+        assert!(told.starts_with("a.v4:3: "), "{save}: {told}");
     }
     let set = "-A FORWARD -m set --match-set banned src -j DROP";
-    let files = Files::new(&[("a.save", &save_with("-m set --match-set banned src -j DROP"))]);
-    let told = text(&files.stateway(&["rules", "check", "a.save"]).stderr);
-    assert!(told.starts_with("a.save:3: `-m set` asks for the ipset banned, "), "{told}");
+    let files = Files::new(&[("a.v4", &save_with("-m set --match-set banned src -j DROP"))]);
+    let told = text(&files.stateway(&["rules", "check", "a.v4"]).stderr);
+    assert!(told.starts_with("a.v4:3: `-m set` asks for the ipset banned, "), "{told}");
     assert!(told.contains("`ip saddr @banned`"), "{told}");
     assert!(told.contains(&format!("\n    {set}\n")), "{told}");
     let warning = "# Warning: table ip filter is managed by iptables-nft, do not touch!\n\
@@ -231,9 +231,9 @@ fn rules_of_iptables_in_the_words_of_nft_are_warned_of() {
     }
     let save = save_with("-p tcp -j ACCEPT");
     let by_hand = PRINTED.replace("counter packets 0 bytes 0", "");
-    let files = Files::new(&[("a.nft", PRINTED), ("by_hand.nft", &by_hand), ("a.save", &save)]);
+    let files = Files::new(&[("a.nft", PRINTED), ("by_hand.nft", &by_hand), ("a.v4", &save)]);
     let warning = "LOOKS LIKE RULES OF IPTABLES AS NFT PRINTS THEM (table ip filter)";
-    let all = [("a.nft", true), ("by_hand.nft", false), ("a.save", false)];
+    let all = [("a.nft", true), ("by_hand.nft", false), ("a.v4", false)];
     for (file, is_warned) in all.into_iter().take(if has_iptables() { 3 } else { 2 }) {
         let output = files.stateway(&["rules", "check", file]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

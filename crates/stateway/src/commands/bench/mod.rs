@@ -24,7 +24,7 @@ Examples:
   stateway bench defrag               reassembly, beside one lock and a lock per bucket; attacks
   stateway bench rules                rules, sets, maps, masquerade, beside rules without an index
   stateway bench steer --json         700 connections over one queue, with and without steering
-  stateway bench sync                 state sync on against off, beside the queues of pfsync and conntrackd
+  stateway bench sync                 state sync, beside pfsync's queues and conntrackd
   stateway bench io                   real traffic beside the kernel's gateways (needs root)
   stateway bench policy               the policies of devices beside each other (needs root)
   stateway bench attacks              honest requests under attack, beside the kernel (needs root)

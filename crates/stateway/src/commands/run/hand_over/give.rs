@@ -19,7 +19,7 @@ const TO_START: Duration = Duration::from_secs(60);
 /// The longest wait for one that applies records.
 const TO_APPLY: Duration = Duration::from_secs(30);
 /// The longest time in which nothing is forwarded, if the new process does not answer.
-const FREEZE_LONGEST: Duration = Duration::from_secs(2);
+const FREEZE_LONGEST: Duration = Duration::from_secs(1);
 /// The longest wait for a new process that was told to receive packets. It has all that it needs.
 const TO_RUN: Duration = Duration::from_secs(10);
 /// Bytes of records in a message, beyond which it is sent.
