@@ -88,11 +88,11 @@ impl Pair {
     fn new(program: &Path) -> Result<Self> {
         let lab = Lab::new(Gateway::KernelForwarding(Tracking::Conntrack), Placement::split())?;
         let standby = Namespace::new("standby")?;
+        // The kernel tracks connections, and has their settings, where rules ask for them.
+        Tracking::Conntrack.rules().map_or(Ok(()), |rules| standby.load_rules(&rules))?;
         lab.gateway().join("sync0", &standby, "sync0")?;
         for (at, [own, _]) in [(lab.gateway(), SYNC), (&standby, [SYNC[1], SYNC[0]])] {
             at.ip(&[&format!("addr add {own}/30 dev sync0")])?;
-            // As the kernel of a gateway, it tracks what passes. A rule makes it.
-            at.load_rules("table inet tracks { chain f { type filter hook forward priority 0; ct state new accept; }; }")?;
             for setting in ["udp_timeout", "udp_timeout_stream"] {
                 at.sysctl([format!("net.netfilter.nf_conntrack_{setting}={TIMEOUT}")])?;
             }

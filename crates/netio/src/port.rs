@@ -40,8 +40,8 @@ pub trait RxQueue: Send {
         0
     }
 
-    /// What another process needs to go on with this queue, which nobody may read meanwhile: its
-    /// socket, and the place of the next frame. `None` if no other process can.
+    /// The socket of this queue and the place of the next frame, with which another process can go on.
+    /// Nobody may read the queue meanwhile. `None` if no other process can go on with it.
     fn to_hand_over(&self) -> Option<(BorrowedFd<'_>, QueuePosition)> {
         None
     }

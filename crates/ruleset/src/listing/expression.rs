@@ -123,9 +123,14 @@ fn names_an_interface(meta: &Value) -> bool {
     matches!(key, "ibrname" | "obrname" | "iifkind" | "oifkind" | "sdif" | "sdifname")
 }
 
+/// The style of a value that is no concatenation.
+fn first(styles: &Styles) -> Style {
+    styles.first().copied().unwrap_or(PLAIN[0])
+}
+
 /// An expression or constant.
 pub(super) fn written(value: &Value, styles: &Styles) -> String {
-    let style = styles.first().copied().unwrap_or(PLAIN[0]);
+    let style = first(styles);
     match value {
         Value::Null => String::new(),
         Value::Bool(yes) if style.notation != Notation::Plain => {
@@ -203,7 +208,7 @@ fn form(name: &str, inside: &Value, styles: &Styles) -> String {
             format!("{}/{}", address.unwrap_or_default(), number(inside.get("len")))
         }
         ("range", Value::Array(ends)) => {
-            let style = styles.first().copied().unwrap_or(PLAIN[0]);
+            let style = first(styles);
             ends.iter().map(|end| style.end(end)).collect::<Vec<_>>().join("-")
         }
         ("elem", Value::Object(element)) => timed(element, styles, None),

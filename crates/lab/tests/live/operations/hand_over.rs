@@ -223,9 +223,7 @@ fn an_upgrade_loses_no_packet_and_no_connection() {
             assert!(list.contains(&counted), "no {counted} in {list}");
         }
         assert!(list.contains("used "), "{list}");
-        let new = lab.take_stateway().expect("it runs");
-        assert_eq!(new.stop()?.code, Some(0));
-        Ok(())
+        stop_cleanly(&mut lab)
     });
 }
 
@@ -240,9 +238,7 @@ fn a_bridge_hands_over_as_a_router_does() {
         let mut lab = hand_over(lab, &spec)?;
         assert_eq!(flows(stateway(&lab))?, before);
         traffic.finish(&lab)?;
-        let new = lab.take_stateway().expect("it runs");
-        assert_eq!(new.stop()?.code, Some(0));
-        Ok(())
+        stop_cleanly(&mut lab)
     });
 }
 
@@ -366,9 +362,7 @@ fn an_upgrade_with_100_000_connections_is_short() {
             assert_eq!(connections(stateway(&lab))?, before);
         }
         traffic.finish(&lab)?;
-        let new = lab.take_stateway().expect("it runs");
-        assert_eq!(new.stop()?.code, Some(0));
-        Ok(())
+        stop_cleanly(&mut lab)
     });
 }
 

@@ -3,7 +3,7 @@
 use lab::{Background, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
 
 use super::{Traffic, flows, hand_over, strict_router};
-use crate::scenario::{beside_others, ready, stateway};
+use crate::scenario::{beside_others, ready, stateway, stop_cleanly};
 
 /// Stands between the two processes: listens on a socket of its own, passes all messages and
 /// descriptors on, and does something when one of them sends a message of a kind for the first time,
@@ -69,9 +69,7 @@ fn the_running_gateway_goes_on_if_the_new_one_ends_or_says_nonsense() {
             lab
         };
         traffic.finish(&lab)?;
-        let new = lab.take_stateway().expect("it runs");
-        assert_eq!(new.stop()?.code, Some(0));
-        Ok(())
+        stop_cleanly(&mut lab)
     });
 }
 
@@ -91,8 +89,7 @@ fn the_new_process_ends_or_goes_on_alone_if_the_running_gateway_dies() {
                 lab.put_stateway(new);
                 assert_eq!(flows(stateway(&lab))?, before);
                 traffic.finish(&lab)?;
-                let new = lab.take_stateway().expect("it runs");
-                assert_eq!(new.stop()?.code, Some(0));
+                stop_cleanly(&mut lab)?;
             } else {
                 let new = new.finish()?;
                 println!("{kind}: {}", new.stdout);
