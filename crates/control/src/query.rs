@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use conntrack::{EventKind, Filter, LabelNames, New, Prefix, UnknownLabel, format};
+use ruleset::probe::protocol_number;
 use serde::{Deserialize, Serialize};
 use wire::Family;
 
@@ -356,12 +357,6 @@ fn family(text: &str) -> Option<Family> {
         "ipv6" | "6" => Some(Family::V6),
         _ => None,
     }
-}
-
-fn protocol_number(text: &str) -> Option<u8> {
-    let name = text.to_ascii_lowercase();
-    let named = |&number: &u8| format::protocol_name(number) == name && name != "unknown";
-    text.parse().ok().or_else(|| (0..=u8::MAX).find(named))
 }
 
 const STATUS: &str =

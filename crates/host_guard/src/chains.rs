@@ -7,7 +7,7 @@ use netlink::nf_tables::{
     Chain, Field, Hook, HookPoint, MAX_RANGES, Match, PACKET_OTHERHOST, RecentKeys, Rule, Table,
     Verdict,
 };
-use ruleset::{Forwarded, Interval};
+use ruleset::{Forwarded, Interval, address_bits};
 use wire::Family;
 
 use crate::filter::HostFilter;
@@ -226,7 +226,9 @@ impl HostFilter {
         rules.extend(former.map(|matches| Rule::new(matches, Verdict::Jump("former"))));
         for is_v4 in [true, false] {
             let of_family = |range: &&RangeInclusive<IpAddr>| range.start().is_ipv4() == is_v4;
-            let bits = |range: &RangeInclusive<IpAddr>| (bits(*range.start()), bits(*range.end()));
+            let bits = |range: &RangeInclusive<IpAddr>| {
+                (address_bits(*range.start()), address_bits(*range.end()))
+            };
             let ranges: Vec<_> =
                 self.translation_addresses.iter().filter(of_family).map(bits).collect();
             let family = if is_v4 { Family::V4 } else { Family::V6 };
@@ -499,13 +501,6 @@ fn destination(family: Family) -> Field {
     match family {
         Family::V4 => Field::Network { offset: 16, length: 4 },
         Family::V6 => Field::Network { offset: 24, length: 16 },
-    }
-}
-
-pub(crate) fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => address.to_bits(),
     }
 }
 

@@ -298,10 +298,8 @@ impl HostGuard for GuardHandle {
 
     fn part_of_host(&self, packet: &ToHost) -> HostPart {
         let filter = lock(&self.0.actual).filter.clone();
-        let Some(link) = filter.kept(packet) else { return HostPart::Destination };
         let mut refusals = lock(&self.0.refusals);
-        let translates = filter.kernel_translates;
-        let part = refusals.as_mut().map(|it| it.part_of_host(packet, link, translates));
+        let part = refusals.as_mut().map(|it| it.part_of_host(packet, &filter));
         // Where the kernel does not answer, nobody knows what it would do.
         part.and_then(Result::ok).unwrap_or(HostPart::Destination)
     }

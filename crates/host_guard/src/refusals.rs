@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 use engine::{HostPart, ToHost};
 use netlink::nf_tables::{BaseChain, BaseChains};
 use netlink::{Ends, LinkId, Receiver, SocketProtocol, Sockets, Tracked};
-use ruleset::{Forwarded, OWN_TABLE_PREFIX};
+use ruleset::{Forwarded, OWN_TABLE_PREFIX, address_bits};
 use wire::{Family, protocol};
 
-use crate::chains::{LAST_SERVICE, bits};
+use crate::chains::LAST_SERVICE;
 use crate::filter::HostFilter;
 use crate::interface::NameTime;
 
@@ -39,17 +39,17 @@ impl Refusals {
         Ok(Self { sockets: Sockets::new()?, chains: BaseChains::new()?, tracked: Tracked::new()? })
     }
 
-    /// The part that the host has in a packet, were there no table. If the kernel translates sources,
-    /// the packet may be a reply to such a connection, which has no socket at this address.
+    /// The part that the host has in a packet, were there no table with this filter. If the kernel
+    /// translates sources, the packet may be a reply to such a connection, which has no socket at this
+    /// address.
     ///
     /// # Errors
     /// The system's error.
-    pub fn part_of_host(
-        &mut self,
-        packet: &ToHost,
-        link: LinkId,
-        kernel_translates: bool,
-    ) -> io::Result<HostPart> {
+    pub fn part_of_host(&mut self, packet: &ToHost, filter: &HostFilter) -> io::Result<HostPart> {
+        if filter.may_be_redirected(packet) && kernel_redirects(&mut self.chains)? {
+            return Ok(HostPart::Destination);
+        }
+        let Some(link) = filter.kept(packet) else { return Ok(HostPart::Destination) };
         let protocol = match packet.protocol {
             protocol::TCP => SocketProtocol::Tcp,
             _ => SocketProtocol::Udp,
@@ -59,7 +59,9 @@ impl Refusals {
         let receiver = self.sockets.receiver(&ends)?;
         Ok(match receiver {
             Receiver::Connected => HostPart::Flow,
-            Receiver::Nobody if kernel_translates && self.tracked.has(&ends)? => HostPart::Flow,
+            Receiver::Nobody if filter.kernel_translates && self.tracked.has(&ends)? => {
+                HostPart::Flow
+            }
             Receiver::Nobody if !self.may_drop()? => HostPart::Nothing,
             Receiver::Waiting | Receiver::Nobody => HostPart::Destination,
         })
@@ -81,9 +83,19 @@ fn may_drop(chain: &BaseChain) -> bool {
 
 /// True if the kernel has rules that may translate sources of its own.
 pub fn kernel_translates(chains: &mut BaseChains) -> io::Result<bool> {
+    kernel_has(chains, BaseChain::translates_sources)
+}
+
+/// True if the kernel has rules that may lead packets to the host.
+fn kernel_redirects(chains: &mut BaseChains) -> io::Result<bool> {
+    kernel_has(chains, BaseChain::translates_destinations)
+}
+
+/// True if the kernel has such a chain, which translates, or a table of the former iptables that does.
+fn kernel_has(chains: &mut BaseChains, is_meant: fn(&BaseChain) -> bool) -> io::Result<bool> {
     let is_other = |chain: &BaseChain| !chain.table.starts_with(OWN_TABLE_PREFIX);
-    let mut chains = chains.now()?.iter().filter(|chain| is_other(chain));
-    Ok(chains.any(BaseChain::translates_sources) || has_legacy_table(|name| name == "nat")?)
+    let mut others = chains.now()?.iter().filter(|chain| is_other(chain));
+    Ok(others.any(is_meant) || has_legacy_table(|name| name == "nat")?)
 }
 
 /// True if the former iptables may drop packets.
@@ -104,14 +116,17 @@ fn has_legacy_table(is_meant: impl Fn(&str) -> bool) -> io::Result<bool> {
 }
 
 impl HostFilter {
-    /// The interface by which a packet came in, if the table keeps it from the host where the host
-    /// has no socket for it. `None` if the host has got it, and answers itself.
-    pub fn kept(&self, packet: &ToHost) -> Option<LinkId> {
-        let is_meant = |packets: &Forwarded, named| self.is_meant(packets, packet, named);
+    /// True for a packet that the kernel gets because a rule of its own may lead it to the host.
+    fn may_be_redirected(&self, packet: &ToHost) -> bool {
         let mut left = self.redirected.iter().chain(&self.formerly_redirected);
-        if left.any(|it| is_meant(it, NameTime::Ever)) {
-            return None;
-        }
+        left.any(|it| self.is_meant(it, packet, NameTime::Ever))
+    }
+
+    /// The interface by which a packet came in, if the table keeps it from the host where the host
+    /// has no socket for it and the kernel does not redirect it. `None` if the host has got it, and
+    /// answers itself.
+    fn kept(&self, packet: &ToHost) -> Option<LinkId> {
+        let is_meant = |packets: &Forwarded, named| self.is_meant(packets, packet, named);
         let is_kept = if self.forwarded.iter().any(|it| is_meant(it, NameTime::Now)) {
             true
         } else {
@@ -138,7 +153,8 @@ impl HostFilter {
         let family = if destination.is_ipv4() { Family::V4 } else { Family::V6 };
         let interface = self.interfaces.get(usize::from(packet.port.0));
         let holds = |addresses: Option<(Family, ruleset::Interval)>, end: SocketAddr| {
-            addresses.is_none_or(|(of, interval)| of == family && interval.holds(bits(end.ip())))
+            addresses
+                .is_none_or(|(of, interval)| of == family && interval.holds(address_bits(end.ip())))
         };
         packets.family.is_none_or(|it| it == family)
             && packets.protocol.is_none_or(|it| it == protocol)

@@ -5,7 +5,7 @@
 //! comparisons and ranges are all one thing, an [`Interval`].
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::Value;
 
@@ -472,6 +472,14 @@ pub fn name_bits(name: &str) -> Option<u128> {
     let mut padded = [0; 16];
     padded[..15].get_mut(..bytes.len())?.copy_from_slice(bytes);
     (!bytes.is_empty()).then(|| u128::from_be_bytes(padded))
+}
+
+/// An address as a number of 32 or 128 bits.
+pub fn address_bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
 }
 
 /// `eth*`: the interval of all names with that prefix.

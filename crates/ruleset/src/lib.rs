@@ -47,6 +47,7 @@ mod field;
 mod fingerprint;
 mod generator;
 mod hook;
+mod host_copies;
 mod import;
 mod interfaces;
 mod kind;
@@ -76,11 +77,12 @@ pub use evaluate::{
 };
 pub use field::{ClockField, CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};
 pub use hook::{Hook, TableFamily};
+pub use host_copies::HostCopies;
 pub use import::{
     Imported, OWN_TABLE_PREFIX, Options, Refused, import, import_document, import_value,
     reason_for_refusal,
 };
-pub use kind::{Interval, Kind, name_bits};
+pub use kind::{Interval, Kind, address_bits, name_bits};
 pub use leaving::{Leaving, NameConditions};
 pub use model::{
     Base, Chain, ChainId, Counter, CounterId, HelperId, HostChain, Limit, LimitId, Log, LogId,

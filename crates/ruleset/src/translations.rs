@@ -98,21 +98,30 @@ impl Translations {
     pub fn left_to_host(&self, is_host: impl Fn(Family, Interval) -> bool) -> Vec<Forwarded> {
         let mut left: Vec<Forwarded> = Vec::new();
         for ending in &self.ends {
-            let some_host = |addresses: &[(Family, Interval)]| {
-                addresses.iter().any(|&(family, interval)| is_host(family, interval))
-            };
-            let ends_here = |packets: &&Forwarded| match &ending.at {
-                EndsAt::Host => true,
-                EndsAt::OwnAddress => packets.addresses.is_none_or(|it| some_host(&[it])),
-                EndsAt::Addresses(addresses) => some_host(addresses),
-            };
-            for packets in ending.packets.iter().filter(ends_here) {
-                if !left.contains(packets) {
+            for packets in &ending.packets {
+                if ending.may_be_host(packets, &is_host) && !left.contains(packets) {
                     left.push(*packets);
                 }
             }
         }
         left
+    }
+}
+
+impl Ending {
+    /// True if the rule may lead these of its packets to the host. `is_host` says whether any of
+    /// these addresses belongs to the host.
+    pub(crate) fn may_be_host(
+        &self,
+        packets: &Forwarded,
+        is_host: &impl Fn(Family, Interval) -> bool,
+    ) -> bool {
+        let some_host = |&(family, interval): &(Family, Interval)| is_host(family, interval);
+        match &self.at {
+            EndsAt::Host => true,
+            EndsAt::OwnAddress => packets.addresses.is_none_or(|it| some_host(&it)),
+            EndsAt::Addresses(addresses) => addresses.iter().any(some_host),
+        }
     }
 }
 

@@ -12,10 +12,10 @@ use crate::evaluate::{
     Routes, RuleState, Step, explain,
 };
 use crate::hook::Hook;
-use crate::kind::name_bits;
+use crate::host_copies::HostCopies;
+use crate::kind::{Interval, address_bits, name_bits};
 use crate::model::NatKind;
 use crate::probe::Probe;
-use crate::translations::Forwarded;
 
 /// Status bits of the kernel's interface (`enum ip_conntrack_status`).
 const SOURCE_TRANSLATED: u32 = 1 << 4;
@@ -259,32 +259,18 @@ pub fn walk(
     walker.walk
 }
 
-/// True if the kernel takes its own copy of a packet to the host, whatever the rules of prerouting do
-/// with it here: the packet is for an address of the host, and no rule may lead it elsewhere, or a
-/// rule may lead it to the host.
+/// True if the kernel takes its own copy of a packet for the host, whatever the rules of prerouting do
+/// with it here.
 fn host_has_copy(program: &Program, probe: &Probe) -> bool {
-    let number = |address: IpAddr| match address {
-        IpAddr::V4(address) => u128::from(address.to_bits()),
-        IpAddr::V6(address) => address.to_bits(),
-    };
-    let family = |address: &IpAddr| if address.is_ipv4() { Family::V4 } else { Family::V6 };
-    let network = &probe.network;
-    let (source, destination) = (network.source_ip(), network.destination_ip());
-    let ends = (number(source), number(destination));
-    let port = network.transport.ports().map(|(_, port)| port);
     let input = probe.input.as_deref().and_then(name_bits).unwrap_or(0);
-    let is_meant = |packets: &Forwarded| {
-        packets.interfaces.is_none_or(|names| (names.low..=names.high).contains(&input))
-            && packets.may_be((network.family, network.protocol), ends, port)
+    let copies = HostCopies::new(&program.ruleset().translations());
+    let is_host = |family: Family, addresses: Interval| {
+        let mut own = probe.host_addresses.iter();
+        own.any(|own| {
+            own.is_ipv4() == (family == Family::V4) && addresses.holds(address_bits(*own))
+        })
     };
-    let translations = program.ruleset().translations();
-    let left = translations.left_to_host(|of, addresses| {
-        let mut own = probe.host_addresses.iter().filter(|own| family(own) == of);
-        own.any(|own| (addresses.low..=addresses.high).contains(&number(*own)))
-    });
-    left.iter().any(is_meant)
-        || (probe.host_addresses.contains(&destination)
-            && !translations.destinations.iter().any(is_meant))
+    copies.has(&probe.network, input, is_host)
 }
 
 /// Remarks on what a question leaves open.

@@ -4,10 +4,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use fib::{Action, Fib, HardwareAddress, LinkId, Neighbour, Neighbours, TableId};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use netio::PortId;
 use netio::afpacket::BARE_STATION;
 use netlink::{Link, Picture};
@@ -150,8 +150,8 @@ impl Routing {
 
     /// The address that the kernel's masquerade gives to packets that go to `destination` by way
     /// of `next_hop` on a link. For IPv4 it is the first address in whose network the next hop is,
-    /// or else the first address. For IPv6 it is the address that has the longest common prefix
-    /// with the destination (RFC 6724 section 5, rule 8).
+    /// or else the first address. For IPv6 it is the one that [`suits`] the destination best, the
+    /// first of several.
     pub fn masquerade(
         &self,
         link: LinkId,
@@ -165,9 +165,9 @@ impl Routing {
                 let near = usable().find(|network| network.contains(&next_hop));
                 near.or_else(|| usable().next())
             }
-            IpAddr::V6(destination) => usable().rev().max_by_key(|network| match network.addr() {
-                IpAddr::V6(address) => (address.to_bits() ^ destination.to_bits()).leading_zeros(),
-                IpAddr::V4(_) => 0,
+            IpAddr::V6(destination) => usable().rev().max_by_key(|network| match network {
+                IpNet::V6(source) => suits(source, destination),
+                IpNet::V4(_) => (false, 0),
             }),
         };
         found.map(IpNet::addr)
@@ -224,6 +224,34 @@ fn routed_port((id, link): (&LinkId, &Link), others: Names) -> Option<RoutedPort
     // An interface that was opened as a port carries Ethernet frames or is bare.
     let (station, is_bare) = (link.station.unwrap_or(BARE_STATION), link.station.is_none());
     Some(RoutedPort { link: *id, station, is_bare, names, addresses, check })
+}
+
+/// Prefixes whose addresses suit each other, as the kernel has them by default (`ip addrlabel`). They
+/// do not overlap. All other addresses suit each other, too.
+const LABELLED: [(Ipv6Addr, u8); 8] = [
+    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96),
+    (Ipv6Addr::UNSPECIFIED, 96),
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0x2001, 0x10, 0, 0, 0, 0, 0, 0), 28),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
+    (Ipv6Addr::new(0x3ffe, 0, 0, 0, 0, 0, 0, 0), 16),
+    (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10),
+    (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7),
+];
+
+/// How well a source suits a destination: whether they have the same label, and the bits of the
+/// source's prefix that they have in common (RFC 6724 section 5, rules 6 and 8).
+fn suits(source: &Ipv6Net, destination: Ipv6Addr) -> (bool, u8) {
+    let label = |address: Ipv6Addr| {
+        LABELLED.iter().position(|(prefix, length)| common_bits(address, *prefix) >= *length)
+    };
+    let common = common_bits(source.addr(), destination).min(source.prefix_len());
+    (label(source.addr()) == label(destination), common)
+}
+
+/// The number of leading bits that two addresses have in common, 128 at most.
+fn common_bits(one: Ipv6Addr, other: Ipv6Addr) -> u8 {
+    (one.to_bits() ^ other.to_bits()).leading_zeros() as u8
 }
 
 /// True for an address of the family of `destination` that is valid beyond its link.

@@ -1,11 +1,10 @@
 //! The pieces of an operation on the connections that a filter chooses: list, delete, change.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use conntrack::{Action, Changes, Connection, Cursor, Filter, TupleTransport};
 use flow::{FlowKey, Timestamp};
-use ruleset::Forwarded;
+use ruleset::{Forwarded, address_bits};
 use steer::BucketId;
 use wire::protocol;
 
@@ -106,11 +105,7 @@ impl PacketPath {
 /// the kernel takes no segment of a connection that it has not seen open.
 fn is_led(connection: &Connection, left: &[Forwarded]) -> bool {
     let Connection { family, protocol, original, .. } = connection;
-    let number = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => address.to_bits(),
-    };
-    let ends = (number(original.source), number(original.destination));
+    let ends = (address_bits(original.source), address_bits(original.destination));
     let port = match original.transport {
         TupleTransport::Ports { destination, .. } => Some(destination),
         _ => None,

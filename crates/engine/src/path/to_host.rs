@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use flow::Timestamp;
-use wire::Transport;
+use ruleset::{Interval, address_bits};
+use wire::{Family, Transport};
 
 use crate::path::PacketPath;
 use crate::path::host_flows::Sign;
@@ -73,6 +74,23 @@ impl PacketPath {
     #[cold]
     pub(super) fn is_untracked_local(&self, packet: &Packet, now: Timestamp) -> bool {
         packet.is_local && !self.is_of_connection(packet, now)
+    }
+
+    /// True if the host's kernel gets its own copy of a packet that belongs to no connection.
+    #[cold]
+    pub(super) fn host_has_copy(&self, packet: &Packet) -> bool {
+        let Some((rules, router)) = self.rules.as_ref().zip(self.forwarder.router()) else {
+            return true;
+        };
+        let routing = router.routing();
+        let is_host = |family: Family, addresses: Interval| {
+            let mut own = routing.own_addresses();
+            own.any(|own| {
+                own.is_ipv4() == (family == Family::V4) && addresses.holds(address_bits(own))
+            })
+        };
+        let input = rules.interface(packet.frame.port);
+        rules.host_copies().has(&packet.network, input, is_host)
     }
 
     /// True if a packet for an address of the host may be another's: it belongs to a connection,

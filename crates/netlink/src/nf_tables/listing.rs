@@ -36,6 +36,11 @@ impl BaseChain {
     pub fn translates_sources(&self) -> bool {
         self.is_nat && !self.is_empty && self.hook == "postrouting"
     }
+
+    /// True if the chain may translate the destinations of packets that come in.
+    pub fn translates_destinations(&self) -> bool {
+        self.is_nat && !self.is_empty && self.hook == "prerouting"
+    }
 }
 
 /// The chains of the families `ip`, `ip6` and `inet` that packets meet by themselves, in the

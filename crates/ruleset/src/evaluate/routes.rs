@@ -8,6 +8,7 @@ use super::outcome::Outcome;
 use super::view::PacketView;
 use crate::field::{Looked, RouteLookup};
 use crate::hook::Hook;
+use crate::kind::address_bits;
 
 /// The routes of a gateway, which are looked up only where a rule asks.
 pub trait Routes {
@@ -46,10 +47,7 @@ pub(super) fn next_hop(family: Family, view: &PacketView<'_>) -> Option<u128> {
     // tell.
     let next = known(view)?.next_hop()?;
     let next = if next.is_ipv4() == destination.is_ipv4() { next } else { destination };
-    Some(match next {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => address.to_bits(),
-    })
+    Some(address_bits(next))
 }
 
 /// The longest TCP segment without options that fits the routes to the destination of a packet and

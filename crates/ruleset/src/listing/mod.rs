@@ -5,6 +5,7 @@
 
 mod expression;
 mod live;
+mod selection;
 mod statement;
 mod value;
 mod words;
@@ -21,6 +22,7 @@ use crate::hook::TableFamily;
 use crate::kind::only;
 
 pub use self::live::{Live, LiveElement, rule_with_live, with_age, with_live, with_live_elements};
+pub use self::selection::Selection;
 
 /// The field of an object that the gateway leaves out, whole or in part. nft does not know it, and
 /// reads over it.

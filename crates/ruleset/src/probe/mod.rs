@@ -16,6 +16,7 @@ use wire::build::{PacketBuilder, Tcp};
 use wire::{Network, TcpFlags, Transport, dissect, protocol};
 
 use self::words::Words;
+pub use self::words::protocol_number;
 use crate::evaluate::{CtState, Details, Tuple};
 
 /// The notation of a question, for messages and help.

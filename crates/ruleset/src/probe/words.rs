@@ -145,8 +145,8 @@ impl Words {
     }
 }
 
-/// A protocol by name or number.
-pub(super) fn protocol(word: &str) -> Result<u8, ProbeError> {
+/// The number of a protocol, by its name or as a number.
+pub fn protocol_number(word: &str) -> Option<u8> {
     let lower = word.to_ascii_lowercase();
     let name = match lower.as_str() {
         "icmp6" => "ipv6-icmp",
@@ -154,8 +154,12 @@ pub(super) fn protocol(word: &str) -> Result<u8, ProbeError> {
         name => name,
     };
     let known = names::number(names::PROTOCOLS, name).or_else(|| name.parse().ok());
-    let number = known.and_then(|number| u8::try_from(number).ok());
-    number.ok_or_else(|| {
+    known.and_then(|number| u8::try_from(number).ok())
+}
+
+/// A protocol by name or number.
+pub(super) fn protocol(word: &str) -> Result<u8, ProbeError> {
+    protocol_number(word).ok_or_else(|| {
         ProbeError(format!("{word:?} is neither a protocol nor a frame; write {USAGE}"))
     })
 }

@@ -139,7 +139,11 @@ impl PacketPath {
     pub(in crate::path) fn reply(&mut self, reply: Reply, packet: &Packet, scratch: &Scratch) {
         match reply {
             Reply::Reset => self.reset(packet, scratch),
-            Reply::Icmp(message) => self.tell(&packet.frame, message, scratch.now),
+            Reply::Icmp(message) => {
+                let Self { forwarder, pool, counters, .. } = self;
+                let (speaker, now_ns) = (refuser(packet), scratch.now.as_nanos());
+                forwarder.tell(&packet.frame, message, speaker, now_ns, pool, counters);
+            }
         }
     }
 
@@ -174,5 +178,16 @@ impl PacketPath {
             let Self { forwarder, pool, counters, .. } = self;
             forwarder.send_made(port, frame, pool, counters);
         }
+    }
+}
+
+/// In whose name a refused packet is answered. The kernel speaks of a packet for an address of its
+/// own from that address if it is one of IPv6, and from the address of its interface if it is one of
+/// IPv4.
+fn refuser(packet: &Packet) -> Speaker {
+    let is_for_host = packet.is_local && original_ends(&packet.frame).destination.is_none();
+    match packet.network.family {
+        Family::V6 if is_for_host => Speaker::Receiver,
+        _ => Speaker::Gateway,
     }
 }

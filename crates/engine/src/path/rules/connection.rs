@@ -87,7 +87,10 @@ impl Details for ConnectionDetails<'_> {
     }
 
     fn expiration_ms(&self) -> u64 {
-        self.connection().map_or(0, |connection| connection.timeout_s * 1000)
+        // As in the kernel, time runs once the connection's first packet has passed.
+        self.connection()
+            .filter(|_| !self.tracked.fresh)
+            .map_or(0, |connection| connection.timeout_s * 1000)
     }
 
     fn helper(&self) -> u128 {

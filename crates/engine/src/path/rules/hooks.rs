@@ -43,7 +43,10 @@ impl PacketPath {
         packet.per_packet = scratch.per_packet;
         // As with a packet that another worker has asked the rules about.
         scratch.priority = 0;
-        if asked.is_break() && self.is_untracked_local(packet, scratch.now) {
+        if asked.is_break()
+            && self.is_untracked_local(packet, scratch.now)
+            && self.host_has_copy(packet)
+        {
             return ControlFlow::Break(End::Host);
         }
         let wanted = asked?;
@@ -73,11 +76,13 @@ impl PacketPath {
         } else {
             self.ask_prerouting(packet, scratch)
         };
-        if scratch.ends_at_host {
-            // The host's kernel judges its own copy, and nobody else answers for it.
-            return ControlFlow::Break(End::Host);
+        match found {
+            // The host's kernel is kept from what rules would lead elsewhere.
+            ControlFlow::Break(End::Drop(..)) if !self.host_has_copy(packet) => found,
+            // It judges its own copy, and nobody else answers for it.
+            _ if scratch.ends_at_host => ControlFlow::Break(End::Host),
+            _ => found,
         }
-        found
     }
 
     /// Asks the rules before routing. It finds out whether the packet ends at the host.

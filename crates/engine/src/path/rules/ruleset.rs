@@ -9,9 +9,9 @@ use conntrack::{Settings, TimeoutPolicy, Timeouts};
 use flow::{Timestamp, Zone};
 use ruleset::listing::LiveElement;
 use ruleset::{
-    CompileError, CompileOptions, ElementProblem, HelperId, Interface, NamedElements, Need,
-    Problem, Program, RuleState, SetId, Severity, SharedState, SynProxy, TimeoutId, TimeoutState,
-    Translations, ValidRuleset, name_bits,
+    CompileError, CompileOptions, ElementProblem, HelperId, HostCopies, Interface, NamedElements,
+    Need, Problem, Program, RuleState, SetId, Severity, SharedState, SynProxy, TimeoutId,
+    TimeoutState, Translations, ValidRuleset, name_bits,
 };
 use wire::protocol;
 
@@ -153,6 +153,7 @@ struct Services {
     /// True if the rules ask for the packets or bytes of connections.
     asks_for_counts: bool,
     translations: Translations,
+    host_copies: HostCopies,
 }
 
 impl Rules {
@@ -167,13 +168,15 @@ impl Rules {
         if !problems.is_empty() {
             return Err(PrepareRulesError::Unsupported(problems));
         }
+        let translations = ruleset.translations();
         let services = Services {
             helpers: ruleset.helpers().iter().map(|helper| helper_kind(&helper.kind)).collect(),
             timeouts: ruleset.timeouts().iter().map(timeout_policy).collect(),
             syn_proxies: ruleset.syn_proxies().iter().map(promise).collect(),
             zones: ruleset.zones_set().into_iter().map(Zone).collect(),
             asks_for_counts: ruleset.asks_for_counts(),
-            translations: ruleset.translations(),
+            host_copies: HostCopies::new(&translations),
+            translations,
         };
         let program = Program::compile(ruleset, CompileOptions { index: true, seed })?;
         let interfaces = as_compared(interfaces);
@@ -221,6 +224,11 @@ impl Rules {
     /// The packets and addresses that the rules translate.
     pub const fn translations(&self) -> &Translations {
         &self.services.translations
+    }
+
+    /// The packets for the host that reach its kernel although rules translate destinations.
+    pub const fn host_copies(&self) -> &HostCopies {
+        &self.services.host_copies
     }
 
     /// Warnings about packets that rules translate and that can not be kept from the kernel.

@@ -8,8 +8,8 @@ use conntrack::syn_proxy::Promise;
 use flow::{Tallied, Timestamp};
 use netio::PortId;
 use ruleset::{
-    Counted, CounterMoves, CtState, HelperId, Hook, Interface, LogId, Logs, Outcome, PacketView,
-    RuleState, TimeoutId, evaluate_into,
+    Counted, CounterMoves, CtState, HelperId, Hook, HostCopies, Interface, LogId, Logs, Outcome,
+    PacketView, RuleState, TimeoutId, evaluate_into,
 };
 use wire::FieldWrite;
 
@@ -123,6 +123,11 @@ impl WorkerRules {
     #[inline]
     pub fn interface(&self, port: PortId) -> u128 {
         self.interfaces.get(usize::from(port.0)).map_or(0, |interface| interface.name)
+    }
+
+    /// The packets for the host that reach its kernel although rules translate destinations.
+    pub fn host_copies(&self) -> &HostCopies {
+        self.shared.host_copies()
     }
 
     /// The revision of the rules.

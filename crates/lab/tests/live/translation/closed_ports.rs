@@ -325,3 +325,69 @@ fn a_host_whose_own_chains_may_drop_packets_leaves_closed_ports_silent() {
         stop_cleanly(&mut lab)
     });
 }
+
+#[test]
+fn a_refusal_in_front_of_a_forward_is_told_as_by_the_kernel() {
+    // Port 8080 is forwarded, and ports 8081 and 80 are the host's.
+    const REFUSALS: [&str; 3] = ["reject", "reject with tcp reset", "drop"];
+    alone(|| {
+        let ruleset = |priority: &str, refusal: &str| {
+            let chain = format!(
+                "table inet early {{ chain early {{
+                    type filter hook prerouting priority {priority}; policy accept;
+                    iifname \"wan0\" meta l4proto tcp tcp dport 8080 {refusal}
+                }}\n}}"
+            );
+            format!("{chain}\n{}", nat_rules(&[("tcp dport 8080", ":8000")], "masquerade"))
+        };
+        let said = |lab: &Lab, wait: &str| -> Result<Vec<String>> {
+            let of_family = |family| answers(lab, family, wait, "8080,8081,80", "S,A");
+            Ok([of_family(Family::V4)?, of_family(Family::V6)?].concat())
+        };
+        for priority in ["raw", "mangle"] {
+            for refusal in REFUSALS {
+                let rules = ruleset(priority, refusal);
+                let wait = if refusal == "drop" { "3" } else { ANSWERS };
+                let of_kernel = said(&kernel_with(&rules)?, wait)?;
+                assert_eq!(of_kernel.iter().any(|it| it.ends_with(" silence")), refusal == "drop");
+                let mut lab = edge_router(2, &rules, "")?;
+                unlimited(&lab)?;
+                assert_eq!(said(&lab, wait)?, of_kernel, "{priority} {refusal}");
+                stop_cleanly(&mut lab)?;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_port_answers_again_when_the_rule_that_led_it_away_or_to_the_host_has_gone() {
+    alone(|| {
+        let of = |rule: &str| {
+            let chain = format!(
+                "table inet first {{ chain first {{
+                    type nat hook prerouting priority dstnat - 1; policy accept;
+                    {rule}
+                }}\n}}"
+            );
+            format!("{chain}\n{}", nat_rules(&[], "masquerade"))
+        };
+        let rules = [
+            "tcp dport 8080 dnat ip to 192.0.2.1:8000",
+            "tcp dport 8080 redirect to :8000",
+            "tcp dport 8080 dnat ip to 198.51.100.254:8000",
+            "tcp dport 9 accept",
+        ];
+        // Helpers may expect any connection, so that the gateway has to ask for each.
+        let mut lab = edge_router(2, &of(rules[0]), "[[helper]]\nname = \"ftp\"\n")?;
+        for rule in rules {
+            let file = lab.gateway().write_file("next.nft", of(rule).as_bytes())?;
+            stateway(&lab).command(&["rules", "load", &file]).check()?;
+        }
+        for family in FAMILIES {
+            let said = answers(&lab, family, ANSWERS, "8080,8081", "S,A")?;
+            assert!(said.iter().all(|it| !it.ends_with(" silence")), "{said:?}");
+        }
+        stop_cleanly(&mut lab)
+    });
+}

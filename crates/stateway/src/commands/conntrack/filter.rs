@@ -9,7 +9,7 @@ use crate::errors::UsageError;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Filters")]
 pub struct FilterArgs {
-    /// Protocol: tcp, udp, icmp, icmpv6, sctp, dccp, gre, udplite or a number.
+    /// Protocol: tcp, udp, icmp, icmpv6, gre, esp or another name or number.
     #[arg(short, long, visible_alias = "protonum", value_name = "PROTOCOL")]
     proto: Option<String>,
     /// Source of the originator's packets: an address or a prefix.

@@ -34,6 +34,13 @@ pub fn output(path: &Path, read: &[&Path]) -> anyhow::Result<CaptureWriter> {
     for read in read {
         refuse_same_file(read, path)?;
     }
+    if path.extension().is_some_and(|it| it == "gz") {
+        let what = format!(
+            "-w {}: captures are written as they are; write to `-` and send it to gzip",
+            path.display()
+        );
+        return Err(UsageError(what).into());
+    }
     if !is_stream(path) {
         return Ok(CaptureWriter::create_for_captured(path)?);
     }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use control::schema::ActiveRules;
-use ruleset::listing;
+use ruleset::listing::{self, Selection};
 
 use super::host_rules::remark;
 use crate::commands::remote::{Json, Remote};
@@ -14,6 +15,8 @@ use crate::print::{Output, duration, things};
 Examples:
   stateway rules list
   stateway rules list -a                      with handles, as `nft -a list ruleset`
+  stateway rules list inet filter             one table
+  stateway rules list inet filter banned      one chain, set, map or other object of it
   diff <(nft -j list ruleset | jq -S .) <(stateway rules list --json | jq -S .)
 
 A remark stands beside each chain of the hooks input and output: only the kernel runs it. One \
@@ -24,6 +27,13 @@ over. \
 Counters are the sum of all workers and of the file. Sets that rules fill show their current \
 elements. With --json the output has the form of `nft -j list ruleset`.")]
 pub struct Args {
+    /// Show only the table of this family: ip, ip6, inet or bridge.
+    #[arg(requires = "table")]
+    family: Option<String>,
+    /// The table's name.
+    table: Option<String>,
+    /// Show only this chain, set, map or other object of the table.
+    object: Option<String>,
     /// Show the handle of each object.
     #[arg(short = 'a', long)]
     handles: bool,
@@ -34,7 +44,7 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
-    let Args { handles, remote, json } = args;
+    let Args { family, table, object, handles, remote, json } = args;
     let ActiveRules { age_s, confirm_s, ruleset, kernels_chains, .. } =
         remote.client()?.get("/v1/rules")?;
     let Some(document) = ruleset else {
@@ -43,6 +53,13 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         }
         tell!("the gateway runs no ruleset; `stateway rules load FILE` loads one");
         return Ok(());
+    };
+    let document = match family.as_deref().zip(table.as_deref()) {
+        Some((family, table)) => {
+            let selection = Selection { family, table, object: object.as_deref() };
+            selection.of(document).with_context(|| missing(&selection))?
+        }
+        None => document,
     };
     if json.json {
         return out.json(&document);
@@ -63,4 +80,13 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     };
     let text = listing::text(&document, *handles, &of_host);
     text.lines().try_for_each(|line| out.line(line))
+}
+
+fn missing(selection: &Selection<'_>) -> String {
+    let Selection { family, table, object } = selection;
+    let wanted = match object {
+        Some(object) => format!("nothing named {object} in a table {family} {table}"),
+        None => format!("no table {family} {table}"),
+    };
+    format!("the ruleset has {wanted}; `stateway rules list` shows all that it has")
 }

@@ -177,13 +177,36 @@ pub(super) fn advice(by: &str, name: &str, rest: &[String], is_v6: bool) -> Opti
              the set and the rule in nft's syntax: `set {set} {{ type {kind}; flags \
              dynamic,timeout; }}` and `add @{set} {{ {family} {end} timeout 1h }}`"
         )),
-        ("-m", "recent") => Some(format!(
-            "`-m recent` keeps a list that nft has no words for; write the rule in nft's syntax with \
-             `set NAME {{ type {kind}; flags dynamic,timeout; }}`: `update @NAME {{ {family} saddr \
-             timeout 60s }}` in the place of `--set`, `{family} saddr @NAME` in that of `--rcheck`"
-        )),
+        ("-m", "recent") => Some(of_recent(rest, family, kind)),
         _ => None,
     }
+}
+
+/// Words about `-m recent`.
+fn of_recent(rest: &[String], family: &str, kind: &str) -> String {
+    let value = |option: &str| {
+        let at = rest.iter().position(|word| word == option)?;
+        rest.get(at + 1).and_then(|it| parsed(it)).filter(|it| *it > 0)
+    };
+    let seconds = value("--seconds").unwrap_or(60);
+    let set = format!("`set NAME {{ type {kind}; flags dynamic,timeout; }}`");
+    let words = match value("--hitcount") {
+        Some(hits) => {
+            let an_hour = (u64::from(hits) * 3600 / u64::from(seconds)).max(1);
+            format!(
+                "`add @NAME {{ {family} saddr timeout {seconds}s limit rate over {an_hour}/hour burst \
+                 {hits} packets }}` in the place of `--hitcount`; it needs no rule with `--set`"
+            )
+        }
+        None => format!(
+            "`update @NAME {{ {family} saddr timeout {seconds}s }}` in the place of `--set`, \
+             `{family} saddr @NAME` in that of `--rcheck`"
+        ),
+    };
+    format!(
+        "`-m recent` keeps a list that nft has no words for; write the rule in nft's syntax with \
+         {set}: {words}"
+    )
 }
 
 const LOG: &[Kind] = &[
@@ -247,7 +270,9 @@ pub(super) fn of_target(target: &str) -> Option<&'static [Kind]> {
         "REDIRECT" => REDIRECT,
         "TCPMSS" => TCPMSS,
         "DSCP" => const { &[one("--set-dscp", number)] },
-        "CT" => const { &[flag("--notrack")] },
+        "CT" => const { &[flag("--notrack"), one("--zone", number)] },
+        "TTL" => const { &[one("--ttl-set", number)] },
+        "HL" => const { &[one("--hl-set", number)] },
         _ => return None,
     };
     Some(kinds)

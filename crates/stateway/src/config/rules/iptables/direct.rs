@@ -52,6 +52,9 @@ pub(super) fn take(
         ("-m", "multiport") => either_port(part, protocol),
         ("-m", "icmp" | "icmp6") => Ok(kind_and_code(part)),
         ("-j", "CONNMARK") => connection_mark(part),
+        ("-j", "TTL") => Ok(number_set(part, "--ttl-set", "ip ttl")),
+        ("-j", "HL") => Ok(number_set(part, "--hl-set", "ip6 hoplimit")),
+        ("-j", "CT") => Ok(number_set(part, "--zone", "ct zone")),
         // Each packet matches, and the rule has a counter of its own.
         ("-m", "nfacct") => {
             part.options.clear();
@@ -257,6 +260,13 @@ fn kind_and_code(part: &mut Part) -> Option<Vec<Words>> {
     };
     part.options.clear();
     Some(words)
+}
+
+/// A target that sets one field to a number, and has no translation.
+fn number_set(part: &mut Part, option: &str, field: &str) -> Option<Vec<Words>> {
+    let number = parsed(part.get(option)?.value())?;
+    part.options.clear();
+    Some(vec![Words { before: String::new(), after: format!("{field} set {number}") }])
 }
 
 /// `-j CONNMARK` with a mask, of which the translation changes other bits.

@@ -131,6 +131,10 @@ fn forms_that_only_nft_can_say_are_said_in_its_words() {
             "meta mark and 0x80 == 0x80 => ct mark set ct mark or 0x80\n\
              meta mark and 0x80 == 0 => ct mark set ct mark and 0xffffff7f",
         ),
+        ("-j TTL --ttl-set 65", " => ip ttl set 65"),
+        ("-j HL --hl-set 65", " => ip6 hoplimit set 65"),
+        ("-j CT --zone 5", " => ct zone set 5"),
+        ("-j CT --notrack", ""),
         ("-m nfacct --nfacct-name dropped -m conntrack --ctstate INVALID -j DROP", ""),
         (
             "-p tcp -m tcp --tcp-flags ACK ACK -m conntrack --ctstate NEW,DNAT -j DROP",
@@ -228,6 +232,8 @@ fn rules_with_sets_of_the_kernel_are_refused_with_the_words_for_nft() {
     let added = told("-j SET --add-set seen src --exist", false);
     assert!(added.contains("`add @seen { ip saddr timeout 1h }`"), "{added}");
     assert!(told("-m recent --set --name x --rsource -j ACCEPT", false).contains("update @NAME"));
+    let often = "-m recent --update --seconds 30 --hitcount 4 --name x --rsource -j DROP";
+    assert!(told(often, false).contains("timeout 30s limit rate over 480/hour burst 4 packets"));
     // A rule that is cut off has no name.
     assert!(told("-m set", false).contains("`ip saddr @NAME`"));
 }
