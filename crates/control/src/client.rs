@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -79,6 +79,11 @@ pub enum ClientError {
     #[error("can not talk to a gateway: {0}")]
     System(#[from] io::Error),
 }
+
+/// The longest time in which a gateway that has handed over is asked again.
+const SUCCESSION: Duration = Duration::from_secs(5);
+/// The pause before that.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The longest time until an answer begins. The gateway itself gives up on a worker that does not
 /// answer after 10 s, so a gateway that is silent for longer is stuck.
@@ -255,7 +260,26 @@ impl Client {
     }
 
     /// Sends a request; an answer other than 200 is an error.
+    /// Sends a request, again if the gateway has just handed over to another process.
     async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let begin = Instant::now();
+        loop {
+            let response = self.send_once(method.clone(), path, body.clone()).await?;
+            if response.status() == StatusCode::MISDIRECTED_REQUEST && begin.elapsed() < SUCCESSION
+            {
+                tokio::time::sleep(ASK_AGAIN).await;
+                continue;
+            }
+            return self.checked(response).await;
+        }
+    }
+
+    async fn send_once(
         &self,
         method: Method,
         path: &str,
@@ -274,10 +298,17 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(body))
             .map_err(|error| self.broken(error))?;
-        let response = tokio::time::timeout(self.patience, sender.send_request(request))
+        tokio::time::timeout(self.patience, sender.send_request(request))
             .await
             .map_err(|_| self.broken(format!("no answer within {} s", self.patience.as_secs())))?
-            .map_err(|error| self.lost(&error))?;
+            .map_err(|error| self.lost(&error))
+    }
+
+    /// The response, unless it refuses the request.
+    async fn checked(
+        &self,
+        response: Response<Incoming>,
+    ) -> Result<Response<Incoming>, ClientError> {
         if response.status() == StatusCode::OK {
             return Ok(response);
         }

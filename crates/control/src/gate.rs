@@ -22,8 +22,7 @@ impl Gate {
     pub(crate) fn pass(&self) -> Result<RwLockReadGuard<'_, bool>, Refused> {
         let has_left = self.0.read().unwrap_or_else(PoisonError::into_inner);
         if *has_left {
-            let what = "this process has handed over to a new one";
-            return Err(Refused::conflict("gateway", what, "ask again: the new one answers now"));
+            return Err(Refused::elsewhere());
         }
         Ok(has_left)
     }

@@ -20,6 +20,7 @@
 //! | `POST /v1/upgrade` | [`schema::HandedOver`], when a new process has taken over; body [`schema::Upgrade`]; for the same user |
 //! | `GET /v1/rules` | [`schema::ActiveRules`] |
 //! | `PUT /v1/rules?confirm_s=SECONDS&allow_unsupported=BOOL&keep_elements=BOOL` | [`schema::LoadedRules`]; body: what `nft -j list ruleset` prints |
+//! | `PUT /v1/rules/kept` | [`schema::KeptElements`], for a new process; body: what `nft -j list ruleset` prints |
 //! | `POST /v1/rules/confirm` | [`schema::Done`] |
 //! | `POST /v1/rules/rollback` | [`schema::Done`] |
 //! | `POST /v1/rules/reset` | [`schema::Done`] |

@@ -35,6 +35,13 @@ impl Refused {
         Self::new(StatusCode::CONFLICT, place, what, todo)
     }
 
+    /// Another process is the gateway by now. It has the socket, so the client has only to ask again.
+    pub fn elsewhere() -> Self {
+        let what = "this process has handed over to a new one";
+        let todo = "ask again: the new one answers now";
+        Self::new(StatusCode::MISDIRECTED_REQUEST, "gateway", what, todo)
+    }
+
     /// There are too many requests at once.
     pub fn busy(what: impl ToString, todo: &'static str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "control", what, todo)

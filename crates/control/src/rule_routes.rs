@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use engine::{LoadRulesError, PrepareRulesError, Unresponsive};
 use ruleset::probe::Probe;
@@ -18,8 +18,10 @@ use crate::gate::Gate;
 use crate::query::LoadQuery;
 use crate::refusal::Refused;
 use crate::routes::{Answer, BodyOf, QueryOf, parsed, parsed_body, unresponsive};
-use crate::rules::{RuleBook, TryError, change_elements, explain_now, live, with_kept};
-use crate::schema::{ActiveRules, AskRules, ChangeElements, Done, Explanation, LoadedRules};
+use crate::rules::{KeptSets, RuleBook, TryError, change_elements, explain_now, live, with_kept};
+use crate::schema::{
+    ActiveRules, AskRules, ChangeElements, Done, Explanation, KeptElements, LoadedRules,
+};
 use crate::server::Shared;
 
 /// The longest trial, in seconds: a day.
@@ -30,6 +32,7 @@ const ROLL_BACK_AGAIN: Duration = Duration::from_secs(5);
 pub(crate) fn router() -> Router<Shared> {
     Router::new()
         .route("/v1/rules", get(active).put(load))
+        .route("/v1/rules/kept", put(kept))
         .route("/v1/rules/confirm", post(confirm))
         .route("/v1/rules/rollback", post(roll_back))
         .route("/v1/rules/reset", post(reset))
@@ -79,6 +82,30 @@ async fn load(
     task.await.map_err(Refused::defect)?
 }
 
+/// A ruleset with the elements that sets here have got since they were loaded, for a process that is
+/// to take over with it. Nothing is loaded.
+async fn kept(State(shared): State<Shared>, body: Body) -> Answer<KeptElements> {
+    let (document, turn) = shared.turns.read(body).await?;
+    let gate = shared.gate.clone();
+    let kept = on_thread(gate, move || {
+        let seed = RandomState::new().hash_one(0_u8);
+        let book = read_book(document, Options { allow_unsupported: true }, seed)?;
+        let (book, not_kept) = match shared.rules.active(Instant::now()) {
+            (Some(running), _) => with_kept(book, &running, &shared.gateway, KeptSets::Fixed)?,
+            _ => (book, Vec::new()),
+        };
+        Ok(KeptElements { schema: SCHEMA, ruleset: book.value(), not_kept })
+    });
+    let kept = kept.await;
+    drop(turn);
+    kept.map(Json)
+}
+
+fn read_book(document: Bytes, options: Options, seed: u64) -> Result<RuleBook, Refused> {
+    let refused = |what: String| Refused::bad_request("rules", what, "correct the ruleset");
+    RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))
+}
+
 fn try_document(
     shared: &Shared,
     document: Bytes,
@@ -88,10 +115,11 @@ fn try_document(
     let refused = |what: String| Refused::bad_request("rules", what, "correct the ruleset");
     // A secret for the hash tables of explanations, which hold values that senders choose.
     let seed = RandomState::new().hash_one(0_u8);
-    let book =
-        RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))?;
+    let book = read_book(document, options, seed)?;
     let (book, not_kept) = match shared.rules.active(Instant::now()) {
-        (Some(running), _) if keep_elements => with_kept(book, &running, &shared.gateway)?,
+        (Some(running), _) if keep_elements => {
+            with_kept(book, &running, &shared.gateway, KeptSets::All)?
+        }
         _ => (book, Vec::new()),
     };
     let missing_interfaces = book.missing_interfaces(&shared.gateway.interfaces());

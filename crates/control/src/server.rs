@@ -49,8 +49,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A request that the gateway hand over, of its own user or root.
 #[derive(Debug)]
 pub enum HandOverRequest {
-    /// To the process behind this socket, which speaks [`sync::hand_over`].
-    To(std::os::unix::net::UnixStream),
+    /// To the process behind this socket, which speaks [`sync::hand_over`]; its number, if the kernel
+    /// tells.
+    To(std::os::unix::net::UnixStream, Option<u32>),
     /// To a process that is to be started. The answer is for the client.
     Start(Upgrade, oneshot::Sender<Result<HandedOver, String>>),
 }
@@ -247,20 +248,34 @@ async fn answer_all(listener: UnixListener, shared: Shared) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// The user of the process that asks; `None` if the kernel does not tell.
+/// The process that asks, as far as the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PeerUser(pub Option<u32>);
+pub(crate) struct Asker {
+    /// Its user.
+    pub user: Option<u32>,
+    /// Its number.
+    pub process: Option<u32>,
+}
+
+impl Asker {
+    fn of(stream: &UnixStream) -> Self {
+        let credentials = stream.peer_cred().ok();
+        let process = credentials.and_then(|it| it.pid()).and_then(|it| u32::try_from(it).ok());
+        // A process of another PID namespace has no number here.
+        Self { user: credentials.map(|it| it.uid()), process: process.filter(|it| *it != 0) }
+    }
+}
 
 /// Serves the request of a connection.
 async fn answer(stream: UnixStream, admitted: Admitted, router: Router, stop: Arc<Stop>) {
     let connection = &admitted.connection;
-    let user = PeerUser(stream.peer_cred().ok().map(|credentials| credentials.uid()));
+    let asker = Asker::of(&stream);
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         connection.has_asked();
         let connection = connection.clone();
         let mut request = request.map(|body| Body::new(Arriving { body, connection }));
-        request.extensions_mut().insert(user);
+        request.extensions_mut().insert(asker);
         router.call(request)
     });
     let io = TokioIo::new(ClientStream { stream, connection: connection.clone() });

@@ -45,6 +45,9 @@ pub trait RxQueue: Send {
     fn to_hand_over(&self) -> Option<(BorrowedFd<'_>, QueuePosition)> {
         None
     }
+
+    /// Another process has ended that may have read the queue: finds the oldest frame anew.
+    fn find_place(&mut self) {}
 }
 
 /// Where a receive queue stands, for a process that goes on with it.

@@ -121,6 +121,15 @@ impl RuleBook {
         document.map(|document| self.with_document(&document)).transpose()
     }
 
+    /// The ruleset with the elements that this document has. It has the same rules and sets.
+    ///
+    /// # Errors
+    /// A text for people: the document is no ruleset.
+    pub fn with_elements_of(&self, document: &serde_json::Value) -> Result<Self, String> {
+        let document = Document::read(document.to_string().into_bytes());
+        document.map_err(|error| error.to_string()).and_then(|it| self.with_document(&it))
+    }
+
     /// The ruleset with other elements in a set.
     fn with(&self, contents: &Contents) -> Result<Self, Refused> {
         let document = contents.put_into(&self.document).map_err(|error| error.to_string());
@@ -139,6 +148,15 @@ impl RuleBook {
     }
 }
 
+/// The sets whose elements a new ruleset keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeptSets {
+    /// All of them.
+    All,
+    /// Those that no rule changes. The elements of the others pass to a new process by themselves.
+    Fixed,
+}
+
 /// A new ruleset whose sets keep the elements that the sets of the same place and type have got
 /// since they were loaded, and the sets of which some are not kept.
 ///
@@ -148,6 +166,7 @@ pub(crate) fn with_kept(
     new: RuleBook,
     running: &RuleBook,
     gateway: &Gateway,
+    sets: KeptSets,
 ) -> Result<(RuleBook, Vec<NotKept>), Refused> {
     let defect = |error: &dyn ToString| Refused::defect(error.to_string());
     let Some(view) = gateway.rules().map_err(unresponsive)? else { return Ok((new, Vec::new())) };
@@ -157,7 +176,8 @@ pub(crate) fn with_kept(
     let mut merged: Option<Document<Bytes>> = None;
     let mut not_kept = Vec::new();
     for set in running.ruleset.sets() {
-        let Some(name) = set.name.as_deref() else { continue };
+        let is_meant = sets == KeptSets::All || !set.dynamic;
+        let Some(name) = set.name.as_deref().filter(|_| is_meant) else { continue };
         let place = [set.family.name(), set.table.as_str(), name];
         let Ok(Some(more)) = Contents::find(&listed, place) else { continue };
         let more = match Contents::find(loaded, place) {

@@ -29,7 +29,7 @@ pub use self::iptables_tables::iptables_warning;
 pub use self::memory::check_memory;
 pub use self::repeated_element::repeated_element;
 
-pub(crate) use self::elements::{change_elements, with_kept};
+pub(crate) use self::elements::{KeptSets, change_elements, with_kept};
 pub(crate) use self::keeper::{Keeper, TryError};
 pub(crate) use self::now::{explain_now, live};
 
@@ -164,6 +164,16 @@ impl RuleBook {
     /// The document of the ruleset.
     pub const fn document(&self) -> &Document<Bytes> {
         &self.document
+    }
+
+    /// Its text, as `nft -j list ruleset` prints a ruleset.
+    pub fn text(&self) -> Bytes {
+        self.document.text().clone()
+    }
+
+    /// The same as a value.
+    pub(crate) fn value(&self) -> serde_json::Value {
+        self.document.value()
     }
 
     /// The ruleset.

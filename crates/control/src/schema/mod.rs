@@ -26,8 +26,8 @@ pub use hand_over::{HandedOver, Upgrade};
 pub use names::Names;
 pub use policies::{DevicePolicy, Policies};
 pub use rules::{
-    ActiveRules, AskRules, ChangeElements, ExplainedStage, ExplainedStep, Explanation, LoadedRules,
-    NotKept, RuleObject, RuleProblem, RulesReport, RulesSummary,
+    ActiveRules, AskRules, ChangeElements, ExplainedStage, ExplainedStep, Explanation,
+    KeptElements, LoadedRules, NotKept, RuleObject, RuleProblem, RulesReport, RulesSummary,
 };
 pub use status::{
     Bucket, Buckets, Counters, Port, RulesStatus, Status, Waiting, Worker, ZoneStatus,

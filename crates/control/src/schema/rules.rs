@@ -225,6 +225,17 @@ pub struct NotKept {
     pub why: String,
 }
 
+/// A ruleset with the elements that the sets of the gateway's have got since they were loaded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeptElements {
+    /// [`SCHEMA`](crate::SCHEMA).
+    pub schema: u32,
+    /// The ruleset, as `nft -j list ruleset` prints it.
+    pub ruleset: serde_json::Value,
+    /// Sets of which some elements are not in it.
+    pub not_kept: Vec<NotKept>,
+}
+
 /// The ruleset that the gateway runs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ActiveRules {

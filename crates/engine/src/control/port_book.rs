@@ -141,6 +141,11 @@ impl PortBook {
         &self.unassigned
     }
 
+    /// Another process has ended that may have read the queues that nobody polls here.
+    pub fn find_places(&mut self) {
+        self.unassigned.iter_mut().for_each(|queue| queue.source.find_place());
+    }
+
     /// Adds an open queue of a port.
     pub fn add_queue(&mut self, port: PortId, source: Box<dyn RxQueue>) {
         let supplies_hash = self.ports[usize::from(port.0)].setup.supplied_hash_symmetric;

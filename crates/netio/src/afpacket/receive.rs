@@ -61,6 +61,8 @@ pub struct AfPacketRx {
     /// Calls in a row that found nothing.
     silent: u32,
     gone: bool,
+    /// Another process has read the ring, and no frame has shown yet where it stands.
+    is_astray: bool,
 }
 
 impl AfPacketRx {
@@ -84,6 +86,7 @@ impl AfPacketRx {
             too_long: 0,
             silent: 0,
             gone: false,
+            is_astray: false,
         }
     }
 
@@ -118,6 +121,7 @@ impl AfPacketRx {
             too_long: 0,
             silent: 0,
             gone: false,
+            is_astray: false,
         })
     }
 
@@ -142,6 +146,12 @@ impl AfPacketRx {
             Source::Ring(ring) => ring,
             Source::Messages(messages) => return messages.receive(socket, max, pool, give),
         };
+        if self.is_astray {
+            self.is_astray = !ring.find_place();
+            if self.is_astray {
+                return Ok(());
+            }
+        }
         for taken in 0..max {
             match ring.take(|slot| copy(slot, socket, *form, pool)) {
                 Some(frame) => give(frame?),
@@ -282,6 +292,11 @@ impl RxQueue for AfPacketRx {
             Source::Messages(_) => None,
         };
         let position = QueuePosition { sequence: self.sequence, offload: self.form.offload, ring };
-        (!self.gone).then(|| (self.socket.as_fd(), position))
+        // Where it stands, only a frame can tell.
+        (!self.gone && !self.is_astray).then(|| (self.socket.as_fd(), position))
+    }
+
+    fn find_place(&mut self) {
+        self.is_astray = true;
     }
 }

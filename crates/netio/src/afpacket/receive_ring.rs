@@ -58,6 +58,33 @@ impl ReceiveRing {
         RingPosition { slots: self.slots.count() as u32, next: self.next as u32 }
     }
 
+    /// Goes on with the oldest frame, after another process has read the ring and ended. False if there
+    /// is no frame, so that nobody can tell where the kernel puts the next one.
+    ///
+    /// The kernel fills slots in order, so the frames are a run of slots, and the one in front of the
+    /// oldest is the kernel's. If the kernel has none, the earliest frame is the oldest.
+    pub(super) fn find_place(&mut self) -> bool {
+        let count = self.slots.count();
+        let has_frame =
+            |slot| self.slots.status(slot).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0;
+        // A frame may come meanwhile. In this order of the two looks, it comes behind the oldest.
+        let is_oldest = |&slot: &usize| has_frame(slot) && !has_frame(self.slots.before(slot));
+        let oldest = (0..count).find(is_oldest).or_else(|| {
+            let is_full = (0..count).all(has_frame);
+            is_full.then(|| (0..count).min_by_key(|slot| self.time_of(*slot))).flatten()
+        });
+        self.next = oldest.unwrap_or(self.next);
+        oldest.is_some()
+    }
+
+    /// When the frame in a slot came, which the kernel has filled: seconds and nanoseconds.
+    fn time_of(&self, slot: usize) -> (u32, u32) {
+        // SAFETY: the kernel does not touch a slot that it has filled until it gets the slot back, and
+        // the caller has seen that it has filled this one.
+        let header = unsafe { self.slots.header(slot) };
+        (header.tp_sec, header.tp_nsec)
+    }
+
     /// Shows the oldest frame to `read` and hands its slot back to the kernel;
     /// `None` when there is no frame.
     pub(super) fn take<T>(&mut self, read: impl FnOnce(&Slot<'_>) -> T) -> Option<T> {

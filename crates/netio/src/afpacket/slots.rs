@@ -84,6 +84,11 @@ impl<const SIZE: usize> Slots<SIZE> {
         if number + 1 == self.count { 0 } else { number + 1 }
     }
 
+    /// The slot in front of it.
+    pub(super) fn before(&self, number: usize) -> usize {
+        if number == 0 { self.count - 1 } else { number - 1 }
+    }
+
     /// The number of slots.
     pub(super) fn count(&self) -> usize {
         self.count

@@ -59,6 +59,63 @@ fn frames_that_wait_come_in_order_at_the_next_owner_of_the_queue() {
     });
 }
 
+/// The other process takes some frames, or none, or all, and ends.
+#[test]
+fn a_queue_that_another_process_has_read_goes_on_with_the_oldest_frame() {
+    isolated(
+        "hand_over::a_queue_that_another_process_has_read_goes_on_with_the_oldest_frame",
+        || {
+            cable();
+            let (mut a, mut pool) = (open("here").unwrap(), FramePool::new(256, 64));
+            let options =
+                AfPacketOptions { receive_buffer_bytes: 65_536, ..AfPacketOptions::default() };
+            let mut port = AfPacketPort::open("there", PortId(0), &options).unwrap();
+            let mut queue = port.receive.remove(0);
+            let link = link_named("there").unwrap().unwrap();
+            let slots = handed(&queue).1.ring.unwrap().slots as usize;
+            let mut send = |frames: std::ops::Range<usize>, pool: &mut FramePool| {
+                let mut frames: Vec<_> = frames.map(|n| numbered(n as u32, 60, pool)).collect();
+                a.transmit[0].transmit(&mut frames, pool).unwrap();
+            };
+            let mut start = 0;
+            // The last two fill the ring, which turns in between.
+            for (waiting, taken, later) in
+                [(10, 4, 0), (10, 0, 3), (7, 7, 5), (1, 1, 0), (9, 9, 30)]
+                    .into_iter()
+                    .chain([(slots, 0, 0), (slots, 5, 5)])
+            {
+                send(start..start + waiting, &mut pool);
+                let (socket, position) = handed(&queue);
+                let mut other = AfPacketRx::take_over(socket, position, &link, PortId(0)).unwrap();
+                let mut of_other = Vec::new();
+                while of_other.len() < taken {
+                    let more = taken - of_other.len();
+                    other.receive(&mut of_other, more, &mut pool).unwrap();
+                }
+                of_other.into_iter().for_each(|frame| pool.give_back(frame));
+                drop(other);
+                queue.find_place();
+                send(start + waiting..start + waiting + later, &mut pool);
+                let rest = waiting - taken + later;
+                let received = drain(&mut queue, rest, &mut pool).unwrap();
+                let numbers: Vec<_> = received.iter().map(|it| number(it) as usize).collect();
+                start += waiting + later;
+                assert_eq!(numbers, (start - rest..start).collect::<Vec<_>>());
+                received.into_iter().for_each(|frame| pool.give_back(frame));
+                // Without a frame, nobody can go on from here either.
+                if rest == 0 {
+                    assert!(queue.to_hand_over().is_none());
+                    send(start..start + 1, &mut pool);
+                    let received = drain(&mut queue, 1, &mut pool).unwrap();
+                    received.into_iter().for_each(|frame| pool.give_back(frame));
+                    start += 1;
+                }
+            }
+            assert_eq!(queue.take_lost(), 0);
+        },
+    );
+}
+
 #[test]
 fn descriptors_and_positions_that_do_not_fit_are_refused() {
     isolated("hand_over::descriptors_and_positions_that_do_not_fit_are_refused", || {

@@ -91,7 +91,8 @@ fn a_gateway_goes_on_as_before_if_it_does_not_leave() {
     while outflow.copy(&mut Vec::new()).unwrap() {}
     // Cables of a test can not be handed over.
     let refused = outflow.freeze().unwrap_err();
-    let expected = "a queue of interface lan0 can not be handed over";
+    let expected =
+        "a queue of interface lan0 can not be handed over before a packet has come by it";
     assert_eq!(refused.to_string(), expected);
     let before = pair.forwarded(0);
     pair.data(0, 2000, false);
@@ -117,7 +118,7 @@ fn packets_wait_while_a_gateway_is_frozen() {
     old.tend().unwrap();
     pair.data(0, 2000, false);
     assert_eq!(pair.forwarded(0), 0, "nobody gives the queues back meanwhile");
-    old.thaw().unwrap();
+    old.thaw(false).unwrap();
     pair.data(0, 2000, true);
     assert_eq!(pair.forwarded(0), 3);
     old.shared.lock().tenure = Tenure::Own;

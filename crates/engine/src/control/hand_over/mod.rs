@@ -73,7 +73,7 @@ pub enum FreezeError {
     #[error("interface {0} is down or has gone; hand over when it is back")]
     Down(String),
     /// A queue can not be handed over.
-    #[error("a queue of interface {0} can not be handed over")]
+    #[error("a queue of interface {0} can not be handed over before a packet has come by it")]
     Fixed(String),
     /// The system has no descriptor left.
     #[error("the descriptors of queues can not be copied: {0}")]
@@ -163,12 +163,17 @@ impl Gateway {
         Ok((since, frozen?))
     }
 
-    /// Receives again.
+    /// Receives again. `was_read` says that another process may have read the queues meanwhile, and has
+    /// ended.
     ///
     /// # Errors
     /// [`SteerError`].
-    pub fn thaw(&self) -> Result<(), SteerError> {
-        self.shared.lock().thaw()
+    pub fn thaw(&self, was_read: bool) -> Result<(), SteerError> {
+        let mut coordinator = self.shared.lock();
+        if was_read {
+            coordinator.ports.find_places();
+        }
+        coordinator.thaw()
     }
 
     /// This gateway owns all connections, announcements and elements from now on.

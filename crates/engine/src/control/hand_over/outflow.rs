@@ -63,6 +63,8 @@ pub struct Outflow<'g> {
     next: Place,
     /// The rules and zones of the beginning.
     revisions: (u32, u64),
+    /// The new process may read the queues.
+    is_read: bool,
     has_left: bool,
 }
 
@@ -83,7 +85,7 @@ impl<'g> Outflow<'g> {
             (tap.exact(), stream, coordinator.revisions())
         };
         let next = Place::Bucket(0, Cursor::default());
-        let outflow = Self { gateway, stream, next, revisions, has_left: false };
+        let outflow = Self { gateway, stream, next, revisions, is_read: false, has_left: false };
         gateway.adopt_all()?;
         gateway.follow_shared(true);
         if let Some(rules) = gateway.rules_now().0 {
@@ -222,13 +224,19 @@ impl<'g> Outflow<'g> {
         Ok(())
     }
 
+    /// The new process may read the queues from now on. If it ends all the same, nobody knows how far it
+    /// has read.
+    pub fn let_read(&mut self) {
+        self.is_read = true;
+    }
+
     /// The new process has all, and this gateway receives nothing any more.
     pub fn leave(&mut self) {
         self.has_left = true;
     }
 
     fn go_on(&self) -> Result<(), SteerError> {
-        self.gateway.thaw()?;
+        self.gateway.thaw(self.is_read)?;
         self.gateway.follow_shared(false);
         self.gateway.unfollow_changes()?;
         self.gateway.shared.lock().tenure = Tenure::Own;

@@ -15,7 +15,7 @@ use crate::scenario::cluster::{Cluster, STRICT_NAT, connections, wait_for, wait_
 use crate::scenario::{
     FAMILIES, FTP_SESSIONS, Segment, StatewayLab, TALKS, alone, beside_others, bridge_spec, echo,
     frames, gateway_and_children, kill, listen, nat_rules, own_tables, ready, router_spec,
-    send_frames, soon, start, stateway, stop_cleanly,
+    send_frames, soon, start, stateway, stateway_binary, stop_cleanly,
 };
 
 /// Connections of TCP that carry data meanwhile, half of each family.
@@ -31,8 +31,13 @@ table inet strict {
         timeout 10m
         counter
     }
+    set banned {
+        type ipv4_addr
+        flags timeout
+    }
     chain forward {
         type filter hook forward priority filter; policy accept;
+        ip saddr @banned drop
         ct state invalid drop
         ct state new tcp flags & (fin | syn | rst | ack) != syn drop
         udp dport 7009 counter
@@ -93,6 +98,17 @@ while [ ! -e \"$1\" ]; do
     nft list tables | grep -q stateway_ || without=$((without + 1))
 done
 echo looks: $looks without: $without
+";
+
+/// Asks the gateway again and again, until the file exists, and prints how often there was no answer.
+const ASKING: &str = "
+asked=0 failed=0
+echo ready
+while [ ! -e \"$1\" ]; do
+    asked=$((asked + 1))
+    \"$STATEWAY\" conntrack -C || failed=$((failed + 1))
+done >/dev/null
+echo asked: $asked failed: $failed
 ";
 
 /// A router that masquerades, and the way to start another one like it.
@@ -421,7 +437,11 @@ fn both_gateways_of_a_pair_are_upgraded_and_each_has_all_of_the_other_one() {
         println!("old:\n{}\nnew:\n{}", one.finish()?.stdout, new_one.log());
         assert_eq!(flows(&new_one)?, before);
         settle(&new_one, &two)?;
+        // Without the link between the two, and it comes back.
+        cluster.routers[1].ip(&["link set sync0 down"])?;
         let new_two = take_over(1)?;
+        wait_for(&new_two, "/presence", "unknown")?;
+        cluster.routers[1].ip(&["link set sync0 up"])?;
         println!("old:\n{}\nnew:\n{}", two.finish()?.stdout, new_two.log());
         settle(&new_one, &new_two)?;
         assert_eq!(flows(&new_two)?, before);
@@ -457,9 +477,31 @@ fn a_gateway_starts_its_successor_when_an_operator_upgrades_it() {
             assert_eq!(refused.code, Some(1), "{refused:?}");
             assert!(refused.stderr.contains(why), "{refused:?}");
         }
+        // A process that is not the one that was started: the shell does not make way for it.
+        let binary = stateway_binary()?;
+        let script = format!("#!/bin/sh\n{} \"$@\"\nexit 1\n", binary.display());
+        let wrapper = lab.gateway().write_file("wrapper.sh", script.as_bytes())?;
+        lab.gateway().program("chmod").args(["755", &wrapper]).check()?;
+        let refused = stateway(&lab).command(&["upgrade", "--program", &wrapper]).run()?;
+        assert_eq!(refused.code, Some(1), "{refused:?}");
+        assert!(stateway(&lab).log().contains("only that one may take over"));
+        for elements in [&["203.0.113.8"][..], &["203.0.113.9", "timeout", "1h"]] {
+            let add = [&["rules", "element", "add", "inet", "strict", "banned"], elements].concat();
+            stateway(&lab).command(&add).check()?;
+        }
+        // Whoever asks meanwhile gets an answer.
+        let asking = lab.gateway().program("sh").args(["-c", ASKING, "sh", END]);
+        let asking = asking
+            .env("STATEWAY", &binary.to_string_lossy())
+            .env("STATEWAY_SOCKET", Stateway::SOCKET);
+        let asking = ready(asking)?;
         for _ in 0..2 {
             let said = stateway(&lab).query(&["upgrade"])?;
             println!("{said}");
+            let rules = stateway(&lab).command(&["rules", "list"]).check()?;
+            for banned in ["203.0.113.8", "203.0.113.9 timeout 1h"] {
+                assert!(rules.contains(banned), "{banned}: {rules}");
+            }
             assert!(said["connections"].as_u64() >= Some(before.len() as u64), "{said}");
             assert!(said["frozen_ms"].as_f64() > Some(0.0), "{said}");
             assert_eq!(flows(stateway(&lab))?, before);
@@ -471,6 +513,9 @@ fn a_gateway_starts_its_successor_when_an_operator_upgrades_it() {
             Ok(own_tables(&tables).len() == 1)
         })?;
         traffic.finish(&lab)?;
+        let asked = asking.finish()?.stdout;
+        println!("{asked}");
+        assert!(asked.trim_end().ends_with("failed: 0"), "{asked}");
         let (process, _) = gateway_and_children(&lab)?;
         assert_ne!(process, first);
         kill(process);

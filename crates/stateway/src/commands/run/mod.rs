@@ -115,6 +115,14 @@ struct Begun {
     _guard: Guard,
 }
 
+/// A gateway that does not receive packets yet.
+struct Prepared {
+    socket: ControlSocket,
+    guard: Guard,
+    key: Option<PreSharedKey>,
+    gateway: Arc<Gateway>,
+}
+
 impl Begun {
     /// Begins, or goes on for the process that runs.
     fn new(
@@ -128,19 +136,18 @@ impl Begun {
         let take_signals = || Signals::new().context("can not wait for signals");
         let mut signals = (!takes_over).then(take_signals).transpose()?;
         let mut giver = takes_over.then(|| Giver::ask(&path)).transpose()?;
-        // These come first: a second gateway must not touch the interfaces.
-        let (mut socket, claims) = match &mut giver {
-            Some(giver) => {
-                giver.fit(&mut config, rules.as_ref(), args.other_rules)?;
-                (giver.control_socket(&path)?, giver.claims(&config)?)
+        let rules = match (&mut giver, rules) {
+            (Some(giver), Some(rules)) => {
+                let kept = giver.keep_elements(&path, rules);
+                Some(kept.inspect_err(|error| giver.refuse(error))?)
             }
-            None => (ControlSocket::bind(&path)?, claim_all(&config)?),
+            (_, rules) => rules,
         };
-        let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
-        let key = config.sync_key()?;
-        let opening = if takes_over { AfPacket::awaiting_queues } else { std::convert::identity };
-        let (claims, handle) = ((claims, opening), guard.handle());
-        let gateway = Arc::new(start(&config, claims, handle, rules.as_ref(), key.as_ref())?);
+        let prepared = Self::prepare(&mut config, rules.as_ref(), &path, args, giver.as_mut());
+        if let (Err(error), Some(giver)) = (&prepared, &mut giver) {
+            giver.refuse(error);
+        }
+        let Prepared { mut socket, guard, key, gateway } = prepared?;
         if let Some(book) = &rules {
             tell_of(book);
         }
@@ -159,12 +166,46 @@ impl Begun {
         Ok(Self { config, rules, path, socket, signals, key, gateway, former, _guard: guard })
     }
 
+    /// Takes the interfaces and starts the workers. Those of a process that takes over receive nothing
+    /// yet.
+    fn prepare(
+        config: &mut Configuration,
+        rules: Option<&RuleBook>,
+        path: &Path,
+        args: &Args,
+        giver: Option<&mut Giver>,
+    ) -> anyhow::Result<Prepared> {
+        // These come first: a second gateway must not touch the interfaces.
+        let (socket, claims) = match giver {
+            Some(giver) => {
+                giver.fit(config, rules, args.other_rules)?;
+                (giver.control_socket(path)?, giver.claims(config)?)
+            }
+            None => (ControlSocket::bind(path)?, claim_all(config)?),
+        };
+        let guard = Guard::new(config.interfaces.iter().map(guarded).collect())?;
+        let key = config.sync_key()?;
+        let opening =
+            if args.take_over { AfPacket::awaiting_queues } else { std::convert::identity };
+        let (claims, handle) = ((claims, opening), guard.handle());
+        let gateway = Arc::new(start(config, claims, handle, rules, key.as_ref())?);
+        Ok(Prepared { socket, guard, key, gateway })
+    }
+
     /// Runs until a signal or a new process ends it.
     fn run(self, args: &Args) -> anyhow::Result<()> {
         let Self { config, rules, path, socket, mut signals, key, gateway, former, _guard } = self;
         let sync = config.sync.as_ref();
         let sync = sync.map(|it| sync::start(&config, it, key, &gateway, former));
-        let (peer, thread) = sync.transpose()?.unzip();
+        let sync = match sync.transpose() {
+            // No other process has its connections any more.
+            Err(error) if former.is_some() => {
+                tracing::error!("there is no state sync until the next start: {error:#}");
+                None
+            }
+            started => started?,
+        };
+        let (peer, thread) = sync.unzip();
         let (events, mut coming) = unbounded_channel();
         let control = socket.to_hand_over()?;
         let asked = events.clone();

@@ -28,6 +28,8 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that the kernel may keep for the socket in each direction: what comes during a
 /// bulk transfer while the thread applies records.
 pub(super) const SOCKET_BYTES: u32 = 4 << 20;
+/// The pause between two attempts to open the socket.
+const OPEN_AGAIN: Duration = Duration::from_secs(1);
 /// How often the thread takes datagrams between two turns. Each time up to 64 may come.
 const VISITS_A_TURN: usize = 16;
 
@@ -112,7 +114,7 @@ fn open(
     match sync {
         SyncConfig::Native(sync) => {
             let key = key.context("[sync]: there is no key")?;
-            let socket = connect(sync)?;
+            let line = Line::open(sync, former.is_some())?;
             let names = name_key(&key);
             let session = session(config, sync, key, rules)?;
             gateway.set_defers(sync.defer);
@@ -120,7 +122,7 @@ fn open(
             let mut peer = Peer::new(&**gateway, session, role, names, now())?;
             peer.set_term(former.map_or(0, |former| former.term));
             let carry = move |shared: &Shared, stop: &AtomicBool| {
-                carry(&of_thread, shared, socket, stop);
+                carry(&of_thread, shared, line, stop);
             };
             Ok((StateSync::Native(Box::new(peer)), Box::new(carry)))
         }
@@ -228,19 +230,60 @@ pub(super) fn lock(shared: &Mutex<StateSync>) -> MutexGuard<'_, StateSync> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn carry(gateway: &Gateway, shared: &Shared, mut socket: DatagramSocket, stop: &AtomicBool) {
+/// The socket to the peer, or the search for one while the system has none.
+struct Line {
+    config: NativeConfig,
+    socket: Option<DatagramSocket>,
+    next_try: Timestamp,
+}
+
+impl Line {
+    /// Opens the socket. `is_patient` says that a gateway goes on which had one: if there is none now,
+    /// because the interface is down or has gone, it is tried again.
+    fn open(config: &NativeConfig, is_patient: bool) -> anyhow::Result<Self> {
+        let socket = match connect(config) {
+            Err(error) if is_patient => {
+                tracing::error!("state sync goes on when this has changed: {error:#}");
+                None
+            }
+            opened => Some(opened?),
+        };
+        Ok(Self { config: config.clone(), socket, next_try: now() })
+    }
+
+    /// The socket, if there is one now.
+    fn socket(&mut self) -> Option<&mut DatagramSocket> {
+        if self.socket.is_none() && now() >= self.next_try {
+            self.next_try = now().after(OPEN_AGAIN);
+            self.socket = connect(&self.config).ok();
+            if self.socket.is_some() {
+                tracing::info!("state sync has a socket on {}", self.config.interface);
+            }
+        }
+        self.socket.as_mut()
+    }
+}
+
+fn carry(gateway: &Gateway, shared: &Shared, mut line: Line, stop: &AtomicBool) {
     let mut waiter = Waiter::new();
     let mut has_failed = false;
     while !stop.load(Ordering::Relaxed) {
         let pause = {
             let mut shared = lock(shared);
             let StateSync::Native(peer) = &mut *shared else { return };
+            let mut socket = line.socket();
             // The session counts datagrams that it refuses.
-            let has_more =
-                socket.receive_in(VISITS_A_TURN, |datagram| _ = peer.handle(now(), datagram));
+            let take = |datagram: &[u8]| _ = peer.handle(now(), datagram);
+            let has_more = socket.as_mut().is_some_and(|it| it.receive_in(VISITS_A_TURN, take));
             // A full queue loses datagrams, which are sent again like any that are lost.
-            let turn = peer.turn(gateway, now(), |datagram| socket.send(datagram));
-            socket.flush();
+            let turn = peer.turn(gateway, now(), |datagram| {
+                if let Some(socket) = &mut socket {
+                    socket.send(datagram);
+                }
+            });
+            if let Some(socket) = socket {
+                socket.flush();
+            }
             match turn {
                 Ok(true) => Duration::ZERO,
                 Ok(false) if has_more => Duration::ZERO,
@@ -255,7 +298,8 @@ fn carry(gateway: &Gateway, shared: &Shared, mut socket: DatagramSocket, stop: &
                 }
             }
         };
-        if !pause.is_zero() && waiter.wait([socket.as_fd()], Some(pause)).is_err() {
+        let handles = line.socket.iter().map(AsFd::as_fd);
+        if !pause.is_zero() && waiter.wait(handles, Some(pause)).is_err() {
             std::thread::sleep(pause);
         }
     }

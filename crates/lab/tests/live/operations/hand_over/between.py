@@ -1,10 +1,22 @@
-import os, select, signal, socket, struct, sys
+import os, select, signal, socket, struct, sys, threading
 real, own, kind, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(own)
 listener.listen()
 print('ready', flush=True)
 new, _ = listener.accept()
+# Other requests of the new process go through as they are.
+def pump(source, to):
+    while data := source.recv(1 << 16): to.sendall(data)
+    to.shutdown(socket.SHUT_WR)
+def relay():
+    while True:
+        client, _ = listener.accept()
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(real)
+        for ends in ((client, server), (server, client)):
+            threading.Thread(target=pump, args=ends, daemon=True).start()
+threading.Thread(target=relay, daemon=True).start()
 old = socket.socket(socket.AF_UNIX)
 old.connect(real)
 process = lambda s: struct.unpack('3i', s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
@@ -37,7 +49,11 @@ while True:
             if len(received[source]) < 4 + length: break
             frame, received[source] = received[source][:4 + length], received[source][4 + length:]
             passed, descriptors[source] = descriptors[source][:count], descriptors[source][count:]
-            if is_kind == kind and what != 'done': act(to)
+            if is_kind == kind and what != 'done':
+                # What a process sends that is killed does not come.
+                is_lost = what == 'new' and source is new
+                act(to)
+                if is_lost: sys.exit()
             try:
                 if passed: socket.send_fds(to, [frame], passed)
                 else: to.sendall(frame)

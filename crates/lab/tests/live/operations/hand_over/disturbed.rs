@@ -1,6 +1,6 @@
 //! One of the two processes ends in the midst of a hand-over, or says nonsense.
 
-use lab::{Background, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
+use lab::{Background, Family, Lab, Namespace, Placement, Result, Stateway, StatewaySpec};
 
 use super::{Traffic, flows, hand_over, strict_router};
 use crate::scenario::{beside_others, ready, stateway, stop_cleanly};
@@ -20,6 +20,7 @@ const FROZEN: u8 = 8;
 const QUEUE: u8 = 9;
 const READY: u8 = 10;
 const GO: u8 = 11;
+const RUNNING: u8 = 12;
 
 /// Tries to hand over, and has the process in the middle do something at a message. Returns the new
 /// process and the one in the middle.
@@ -98,5 +99,47 @@ fn the_new_process_ends_or_goes_on_alone_if_the_running_gateway_dies() {
             }
         }
         Ok(())
+    });
+}
+
+/// Sends a packet every 2 ms until it is stopped.
+const FLOOD: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+print('ready', flush=True)
+while True:
+    s.sendto(b'x', (sys.argv[1], 7008))
+    time.sleep(0.002)
+";
+
+/// The new process has read packets, so the running one can not go on with the slot of the ring that
+/// it had before.
+#[test]
+fn the_running_gateway_receives_again_if_the_new_one_dies_after_it_has_received() {
+    beside_others(|| {
+        let (lab, spec) = strict_router(2, "")?;
+        let server = lab.server_address(Family::V4).to_string();
+        let _flood = ready(lab.on_client("python3").args(["-c", FLOOD, &server]))?;
+        let pass = || {
+            let ping = ["-q", "-c", "50", "-i", "0.005", "-W", "10", &server];
+            lab.on_client("ping").args(ping).check().map(drop)
+        };
+        pass()?;
+        for _ in 0..4 {
+            let (new, between) = disturbed(&lab, &spec, RUNNING, "new")?;
+            assert_ne!(new.finish()?.code, Some(0));
+            between.finish()?;
+            let log = stateway(&lab).log();
+            assert!(
+                log.lines().last().is_some_and(|it| it.contains("was not taken over")),
+                "{log}"
+            );
+            // All of them are answered, and each comes once.
+            pass()?;
+        }
+        let mut lab = hand_over(lab, &spec)?;
+        let ping = ["-q", "-c", "50", "-i", "0.005", "-W", "10", &server];
+        lab.on_client("ping").args(ping).check()?;
+        stop_cleanly(&mut lab)
     });
 }

@@ -23,7 +23,7 @@ pub enum ChannelError {
     #[error("the other process has ended")]
     Lost,
     /// It does not answer in time.
-    #[error("the other process does not answer within {} s", .0.as_secs())]
+    #[error("the other process does not answer within {:.1} s", .0.as_secs_f32())]
     Late(Duration),
     /// This process is to stop.
     #[error("this process was told to stop")]

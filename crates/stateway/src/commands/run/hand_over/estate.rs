@@ -3,21 +3,33 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use ::sync::hand_over::Message;
+use anyhow::{Context, anyhow, ensure};
 use control::schema::{HandedOver, Upgrade};
 use control::{Gate, HandOverRequest, SCHEMA};
 use engine::Gateway;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::channel::Channel;
 use super::give::{Gift, GiveError, Given, give};
 use crate::commands::run::signals::{Cause, Signals};
 use crate::commands::run::sync::{self, Former, SyncThread};
 use crate::config::Configuration;
+
+/// The longest time after which a process that was started asks to take over. It reads its
+/// configuration and rules before that.
+const TO_ASK: Duration = Duration::from_secs(60);
+/// The longest time after which a process ends that was refused.
+const TO_LEAVE: Duration = Duration::from_secs(5);
+/// Time between two looks whether it has ended.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// All that a new process gets.
 pub struct Estate<'e> {
@@ -52,7 +64,18 @@ pub enum Event {
 pub struct Started {
     /// Its number.
     pub process: u32,
+    /// Tells the thread that waits for its end how far it has come.
+    progress: Sender<Progress>,
     answer: oneshot::Sender<Result<HandedOver, String>>,
+}
+
+/// How far a process has come that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It asks to take over.
+    Asks,
+    /// It was refused.
+    Refused,
 }
 
 /// Why a gateway ends.
@@ -77,7 +100,10 @@ impl Started {
         let _ = self.answer.send(Ok(done));
     }
 
+    /// Tells whoever has asked for it why it does not take over, and ends it.
     fn has_failed(self, why: String) {
+        // It may have ended.
+        let _ = self.progress.send(Progress::Refused);
         let _ = self.answer.send(Err(why));
     }
 }
@@ -92,11 +118,12 @@ impl Estate<'_> {
     ) -> anyhow::Result<End> {
         let mut started: Option<Started> = None;
         loop {
-            let stream = match signals.wait(coming) {
+            let (stream, process) = match signals.wait(coming) {
                 Cause::Signal(name) => return Ok(End::Signal(name, sync)),
                 Cause::Event(Event::Asked(HandOverRequest::Start(upgrade, answer))) => {
-                    if started.is_some() {
-                        let _ = answer.send(Err("an upgrade is under way".to_owned()));
+                    if let Some(Started { process, .. }) = started {
+                        let why = format!("an upgrade is under way, to process {process}");
+                        let _ = answer.send(Err(why));
                         continue;
                     }
                     started = self.start(&upgrade, answer);
@@ -108,8 +135,18 @@ impl Estate<'_> {
                     }
                     continue;
                 }
-                Cause::Event(Event::Asked(HandOverRequest::To(stream))) => stream,
+                Cause::Event(Event::Asked(HandOverRequest::To(stream, process))) => {
+                    (stream, process)
+                }
             };
+            if let Some(started) = &started {
+                // The client waits for that process, and the service manager hears its number.
+                if process != Some(started.process) {
+                    refuse(stream, started.process);
+                    continue;
+                }
+                let _ = started.progress.send(Progress::Asks);
+            }
             tracing::info!("a new process asks to take over");
             let (given, signal) = self.hand_over_or_stop(stream, &mut sync, signals)?;
             match given {
@@ -192,7 +229,7 @@ impl Estate<'_> {
         answer: oneshot::Sender<Result<HandedOver, String>>,
     ) -> Option<Started> {
         match self.spawn(upgrade) {
-            Ok(process) => Some(Started { process, answer }),
+            Ok((process, progress)) => Some(Started { process, progress, answer }),
             Err(error) => {
                 let _ = answer.send(Err(format!("{error:#}")));
                 None
@@ -200,7 +237,16 @@ impl Estate<'_> {
         }
     }
 
-    fn spawn(&self, Upgrade { program, other_rules }: &Upgrade) -> anyhow::Result<u32> {
+    fn spawn(
+        &self,
+        Upgrade { program, other_rules }: &Upgrade,
+    ) -> anyhow::Result<(u32, Sender<Progress>)> {
+        // With process 1, the kernel ends all others of its PID namespace.
+        ensure!(
+            std::process::id() != 1,
+            "this gateway is process 1 of a container, which ends with it: start the new release \
+             with `stateway run --take-over` in another container, or run the gateway under an init"
+        );
         let StartAgain { config, socket, log } = &self.again;
         let child = Command::new(program)
             .args(["run", "--take-over", "--log", log])
@@ -214,19 +260,59 @@ impl Estate<'_> {
             .with_context(|| format!("can not start {}", program.display()))?;
         let process = child.id();
         let events = self.events.clone();
+        let (progress, coming) = channel();
         let watch = std::thread::Builder::new().name("upgrade".into());
-        watch.spawn(move || tell_end(child, &events)).context("nobody would wait for its end")?;
-        Ok(process)
+        watch
+            .spawn(move || tell_end(child, &coming, &events))
+            .context("nobody would wait for its end")?;
+        Ok((process, progress))
     }
 }
 
-/// Waits for the end of a process. It comes if the process does not take over.
-fn tell_end(mut child: Child, events: &UnboundedSender<Event>) {
+/// Tells a process that asks to take over that another one is to do so.
+fn refuse(stream: UnixStream, started: u32) {
+    let why = format!(
+        "an upgrade is under way, to process {started}: only that one may take over; a script that \
+         starts the gateway does so with `exec`"
+    );
+    tracing::warn!("a process asks to take over, and is refused: {why}");
+    // One that does not read it sees the end of the connection.
+    if let Ok(mut channel) = Channel::new(stream) {
+        let _ = channel.send(&Message::Stop(why), &[]);
+    }
+}
+
+/// Waits for the end of a process. It comes if the process does not take over. One that does not ask in
+/// time, or was refused, is ended.
+fn tell_end(mut child: Child, progress: &Receiver<Progress>, events: &UnboundedSender<Event>) {
     let process = child.id();
-    let how = match child.wait() {
-        Ok(status) => format!("it has ended ({status}), and has said why on standard error"),
-        Err(error) => format!("its end is unknown: {error}"),
+    // When it is ended.
+    let mut deadline = Some(Instant::now() + TO_ASK);
+    let how = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break ended(status),
+            Ok(None) => {}
+            Err(error) => break format!("its end is unknown: {error}"),
+        }
+        match progress.recv_timeout(LOOK) {
+            Ok(Progress::Asks) => deadline = None,
+            Ok(Progress::Refused) => deadline = Some(Instant::now() + TO_LEAVE),
+            Err(RecvTimeoutError::Timeout) => {}
+            // It has taken over, and this process ends.
+            Err(RecvTimeoutError::Disconnected) if deadline.is_none() => return,
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
+        }
+        if deadline.is_some_and(|at| Instant::now() >= at) {
+            // It may have ended by itself.
+            let _ = child.kill().and_then(|()| child.wait());
+            break format!("it has not asked to take over within {} s", TO_ASK.as_secs());
+        }
     };
     // The gateway may have ended before.
     let _ = events.send(Event::Ended(process, how));
+}
+
+/// The end of a process in words.
+fn ended(status: ExitStatus) -> String {
+    format!("it has ended ({status}) before it asked; its messages are where this gateway's log is")
 }

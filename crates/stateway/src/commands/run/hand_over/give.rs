@@ -18,10 +18,13 @@ use super::channel::{Channel, ChannelError};
 const TO_START: Duration = Duration::from_secs(60);
 /// The longest wait for one that applies records.
 const TO_APPLY: Duration = Duration::from_secs(30);
-/// The longest time in which nothing is forwarded, if the new process does not answer.
+/// The longest time in which nothing is forwarded, if the new process does not answer, and the longest
+/// wait of one that is told to stop then.
 const FREEZE_LONGEST: Duration = Duration::from_secs(1);
 /// The longest wait for a new process that was told to receive packets. It has all that it needs.
 const TO_RUN: Duration = Duration::from_secs(10);
+/// The longest wait for what a process has sent before it ended.
+const TO_READ: Duration = Duration::from_millis(10);
 /// Bytes of records in a message, beyond which it is sent.
 const BATCH_BYTES: usize = 128 << 10;
 /// Changes that are left to the freeze, about: they cost less than a millisecond.
@@ -112,12 +115,15 @@ pub fn give(
     let mut taker = Taker { channel, state: Giving::Greeting, stop };
     let mut outflow = None;
     let given = taker.hand_over(gift, pause_sync, &mut outflow);
-    if let Err(error) = &given {
-        // It hears so before the gateway receives again, as the outflow is dropped behind this. A process
-        // that is lost needs no word.
-        let _ = taker.channel.send(&Message::Stop(error.to_string()), &[]);
+    let Err(error) = given else { return given };
+    let error = taker.reason(error);
+    // It hears so before the gateway receives again, as the outflow is dropped behind this.
+    if let Err(ChannelError::Late(_)) = taker.channel.send(&Message::Stop(error.to_string()), &[]) {
+        // Once it wakes, it must not take the end of the socket for the end of this process, and go on
+        // beside it. So the socket stays open as long as this process lives.
+        std::mem::forget(taker.channel);
     }
-    given
+    Err(error)
 }
 
 impl Taker<'_> {
@@ -138,8 +144,10 @@ impl Taker<'_> {
         let begin = Instant::now();
         let outflow = outflow.insert(Outflow::begin(gift.gateway)?);
         self.copy(outflow)?;
-        // Requests that change something end before, and others wait for the outcome.
+        // Requests that change something end before, and others wait for the outcome. Packets change
+        // much until then.
         let closed = gift.gate.close();
+        self.catch_up(outflow)?;
         let (connections, frozen) = self.freeze(outflow)?;
         let copied = begin.elapsed().saturating_sub(frozen);
         outflow.leave();
@@ -162,6 +170,21 @@ impl Taker<'_> {
             Heard::Unexpected => return Err(GiveError::Unexpected(message.name())),
         }
         Ok(message)
+    }
+
+    /// Why the other process goes no further, if it has said so before this one noticed that it has
+    /// ended.
+    fn reason(&mut self, error: GiveError) -> GiveError {
+        if !matches!(error, GiveError::Channel(ChannelError::Lost)) {
+            return error;
+        }
+        loop {
+            match self.channel.receive(TO_READ, &NEVER) {
+                Ok((Message::Stop(why), _)) => return GiveError::Stopped(why),
+                Ok(_) => {}
+                Err(_) => return error,
+            }
+        }
     }
 
     fn offer(&mut self, gift: &Gift<'_>) -> Result<(), GiveError> {
@@ -192,12 +215,19 @@ impl Taker<'_> {
         Ok(self.channel.send(&Message::Control, &[listener.as_fd(), lock.as_fd()])?)
     }
 
-    /// Sends all, and then what has changed meanwhile, until little is left.
+    /// Sends all, and then what has changed.
     fn copy(&mut self, outflow: &mut Outflow<'_>) -> Result<(), GiveError> {
         let mut records = Vec::new();
         while outflow.copy(&mut records)? {
             self.send_records(&mut records, BATCH_BYTES)?;
         }
+        self.send_records(&mut records, 1)?;
+        self.catch_up(outflow)
+    }
+
+    /// Sends what has changed meanwhile, until little is left.
+    fn catch_up(&mut self, outflow: &mut Outflow<'_>) -> Result<(), GiveError> {
+        let mut records = Vec::new();
         for _ in 0..ROUNDS {
             self.send_records(&mut records, 1)?;
             self.reach_mark(TO_APPLY)?;
@@ -248,14 +278,14 @@ impl Taker<'_> {
     fn freeze(&mut self, outflow: &mut Outflow<'_>) -> Result<(u64, Duration), GiveError> {
         self.channel.set_write_patience(FREEZE_LONGEST)?;
         let (since, queues) = outflow.freeze()?;
+        let left = || FREEZE_LONGEST.saturating_sub(now().since(since));
         let mut records = Vec::new();
         while outflow.rest(&mut records)? {
             self.send_records(&mut records, BATCH_BYTES)?;
         }
         outflow.rules(&mut records)?;
         self.send_records(&mut records, 1)?;
-        // Nothing is left in the socket afterwards, so there is room for a last word in any case.
-        self.reach_mark(FREEZE_LONGEST)?;
+        self.reach_mark(left())?;
         let passed = now().since(since).as_nanos() as u64;
         self.channel.send(&Message::Frozen(passed, queues.len() as u16), &[])?;
         for queue in &queues {
@@ -267,10 +297,11 @@ impl Taker<'_> {
             self.channel.send(&Message::Queue(queue.port.0, position), &[queue.socket.as_fd()])?;
         }
         self.state = Giving::Frozen;
-        let connections = match self.hear(FREEZE_LONGEST)? {
+        let connections = match self.hear(left())? {
             Message::Ready(connections) => connections,
             other => return Err(GiveError::Unexpected(other.name())),
         };
+        outflow.let_read();
         self.channel.send(&Message::Go, &[])?;
         self.let_run()?;
         Ok((connections, now().since(since)))

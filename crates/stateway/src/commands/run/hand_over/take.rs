@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
-use control::{ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook};
+use anyhow::{Context, anyhow, bail};
+use control::schema::{KeptElements, NotKept};
+use control::{Client, ClientError, ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook};
 use engine::{Gateway, Intake, Role};
 use netio::afpacket::{AfPacketRx, Claim};
 use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue};
@@ -106,6 +107,33 @@ impl Giver {
         }
     }
 
+    /// Rules with the elements that the sets of the running gateway have got since they were loaded, but
+    /// for those of sets that rules change: these come with the connections.
+    ///
+    /// # Errors
+    /// The running gateway does not answer.
+    pub fn keep_elements(&self, path: &Path, rules: RuleBook) -> anyhow::Result<RuleBook> {
+        let sets = rules.ruleset().sets();
+        if !sets.iter().any(|set| set.name.is_some() && !set.dynamic) {
+            return Ok(rules);
+        }
+        let kept: KeptElements = match Client::new(path)?.put_bytes("/v1/rules/kept", rules.text())
+        {
+            Ok(kept) => kept,
+            // It may be of a release that does not know the request.
+            Err(ClientError::Refused(refusal) | ClientError::BadRequest(refusal)) => {
+                tracing::warn!("elements that sets have got since are not kept: {}", refusal.what);
+                return Ok(rules);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        for NotKept { family, table, set, elements, why } in kept.not_kept {
+            tracing::warn!("{elements} elements of {family} {table} set {set} are not kept: {why}");
+        }
+        let rules = rules.with_elements_of(&kept.ruleset);
+        rules.map_err(|error| anyhow!("with the elements of the running gateway: {error}"))
+    }
+
     /// Checks whether a gateway of this configuration can take the place of the running one, and has
     /// it use the same secret. The rules may be others if `allows_other_rules`.
     ///
@@ -177,6 +205,13 @@ impl Giver {
             config.secret = Some(hash_key(offer.secret));
         }
         Ok(())
+    }
+
+    /// Tells the running gateway why this process does not take its place.
+    pub fn refuse(&mut self, why: &anyhow::Error) {
+        let why = format!("{why:#}").trim_end().replace('\n', "; ");
+        // It may have ended.
+        let _ = self.session.channel.send(&Message::Stop(why), &[]);
     }
 
     /// The part of the running gateway in a pair.
@@ -262,7 +297,11 @@ impl Giver {
         intake.finish(gateway)?;
         prepare()?;
         let connections = gateway.connection_count()?;
-        self.session.channel.send(&Message::Ready(connections), &[])?;
+        match self.session.channel.send(&Message::Ready(connections), &[]) {
+            // It may have said why, which is heard below.
+            Ok(()) | Err(ChannelError::Lost) => {}
+            Err(error) => return Err(error.into()),
+        }
         match self.session.channel.receive(PATIENCE, &NEVER) {
             Ok((message, _))
                 if self.session.state.hear(&message) == Heard::Next(Taking::Running) => {}
@@ -359,7 +398,7 @@ fn ask_for_protocol(mut stream: &UnixStream) -> anyhow::Result<()> {
              without --take-over"
         );
     }
-    bail!("the running gateway does not hand over: {}; {}", text("what"), text("todo"))
+    bail!("the running gateway does not hand over: {}; {}", text("what"), text("do"))
 }
 
 /// Reads up to the empty line, and no byte of what follows.
