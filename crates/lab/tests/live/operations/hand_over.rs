@@ -489,7 +489,7 @@ fn a_gateway_starts_its_successor_when_an_operator_upgrades_it() {
             let add = [&["rules", "element", "add", "inet", "strict", "banned"], elements].concat();
             stateway(&lab).command(&add).check()?;
         }
-        // Whoever asks meanwhile gets an answer.
+        // A client that asks meanwhile gets an answer.
         let asking = lab.gateway().program("sh").args(["-c", ASKING, "sh", END]);
         let asking = asking
             .env("STATEWAY", &binary.to_string_lossy())
