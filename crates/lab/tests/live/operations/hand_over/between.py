@@ -1,4 +1,4 @@
-import os, select, signal, socket, struct, sys, threading
+import os, select, signal, socket, struct, sys, threading, time
 real, own, kind, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(own)
@@ -52,6 +52,8 @@ while True:
             if is_kind == kind and what != 'done':
                 # What a process sends that is killed does not come.
                 is_lost = what == 'new' and source is new
+                # One that says that it runs receives packets meanwhile.
+                if is_lost: time.sleep(0.2)
                 act(to)
                 if is_lost: sys.exit()
             try:
