@@ -244,6 +244,25 @@ fn each_dropped_packet_is_explained() {
     assert_eq!(lines[2]["dropped"], 2, "the report comes last");
 }
 
+/// Nobody is there to whom a replay could answer.
+#[test]
+fn a_packet_that_rules_reset_is_the_only_one_that_is_dropped() {
+    let directory = TempDir::new().unwrap();
+    let mut frame = Vec::new();
+    there().tcp(&Tcp { flags: TcpFlags::SYN, ..Tcp::default() }, b"", &mut frame);
+    let input = written(&directory, "in.pcap", &pcap(&[frame]));
+    let rules = "table inet t { chain f { type filter hook forward priority 0; \
+                 meta l4proto tcp reject with tcp reset\n}\n}\n";
+    written(&directory, "rules.nft", rules.as_bytes());
+    let config = written(&directory, "gateway.toml", b"[rules]\nfile = \"rules.nft\"\n");
+    let report = replayed(&input, &["-c", &config]);
+    let of = |reason: &str| {
+        let all = report["drops"].as_object().unwrap();
+        all.get(reason).and_then(Value::as_u64)
+    };
+    assert_eq!((&report["dropped"], of("rule_refused")), (&json!(1), Some(1)), "{report}");
+}
+
 /// The help explains every key of the report.
 #[test]
 fn every_key_of_the_report_is_explained() {

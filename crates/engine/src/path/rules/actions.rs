@@ -11,13 +11,13 @@ use wire::{Family, Transport};
 use crate::egress::icmp_errors::Speaker;
 use crate::egress::original_ends::{answer_between, original_ends};
 use crate::egress::route_decision::RouteDecision;
-use crate::path::PacketPath;
 use crate::path::drop_cause::DropCause;
 use crate::path::host_questions::length_of_text;
 use crate::path::packet::Packet;
 use crate::path::recent_drops::RecentDrop;
 use crate::path::scratch::Scratch;
 use crate::path::step::{End, Reply};
+use crate::path::{PacketPath, TimeSource};
 
 impl PacketPath {
     /// Carries out what rules ask for beside their verdict.
@@ -164,6 +164,10 @@ impl PacketPath {
             let zone = bucket.connections.zones(&scratch.tracked).original;
             let mut context = self.tracking.context_of(Some(zone), now, &mut self.counters);
             bucket.connections.reset(&scratch.tracked, &mut context);
+        }
+        // The sender of a captured packet is not there.
+        if self.time == TimeSource::Frame {
+            return;
         }
         let mut bytes = [0; MAX_FRAME];
         let allowed = self.rules.as_mut().is_some_and(|rules| rules.may_reset(now));
