@@ -114,7 +114,7 @@ drop_reasons! {
     AliasTaken = "alias_taken", "Packet that opens a translated connection whose replies would look like those of another connection.";
     AliasTableFull = "alias_table_full", "Packet that opens a translated connection, while the owner of the bucket of its replies has as many aliases as nf_conntrack_max.";
     AliasQueueFull = "alias_queue_full", "Too many packets of one bucket wait until the replies of their connections find them.";
-    RouteChanged = "route_changed", "Packet that opens a connection and had to wait until replies find it, while its route changed to another interface.";
+    RouteChanged = "route_changed", "Packet of a masqueraded connection whose route changed to another interface, which ends the connection; or one that opens a connection and had to wait until replies find it, while its route changed so.";
     NoBuffer = "no_buffer", "No free frame buffer to copy into.";
     NoOutputPort = "no_output_port", "No interface to send on: a bridge has no other port, a route leads to an interface that is not the gateway's, or the port is down.";
     LinkLocal = "link_local", "Destination is a link-local group that a bridge does not forward (IEEE 802.1D).";

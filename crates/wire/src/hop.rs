@@ -1,10 +1,13 @@
 //! The changes that a router makes to a packet that it passes on.
 
 use crate::checksum::Change;
+use crate::{Dissected, protocol};
 
 /// Offset of the time to live in an IPv4 header; the protocol is behind it.
 const IPV4_TTL: usize = 8;
 const IPV4_CHECKSUM: usize = 10;
+/// Length of an IPv6 header, in bytes.
+const IPV6_HEADER: usize = 40;
 /// Offset of the hop limit in an IPv6 header.
 const IPV6_HOP_LIMIT: usize = 7;
 
@@ -47,17 +50,38 @@ pub fn give_hop(packet: &mut [u8]) {
     }
 }
 
-/// Gives the IPv4 packet that begins `packet` another identification; leaves an IPv6 packet as
-/// it is.
-pub fn set_identification(packet: &mut [u8], id: u16) {
+/// Gives the packet that begins `packet` another identification: an IPv4 packet the lower half of `id`,
+/// a fragment of IPv6 the whole. Any other IPv6 packet has none.
+pub fn set_identification(packet: &mut [u8], id: u32) {
     const ID: usize = 4;
-    let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
-    if let Some(field) = packet.get_mut(ID..).and_then(<[u8]>::first_chunk_mut::<2>)
-        && is_v4
-    {
-        let old = std::mem::replace(field, id.to_be_bytes());
-        Change::default().replace(&old, &id.to_be_bytes()).update(packet, IPV4_CHECKSUM);
+    if packet.first().is_none_or(|first| first >> 4 != 4) {
+        if let Some(field) = fragment_header(packet).and_then(|it| it.get_mut(ID..ID + 4)) {
+            field.copy_from_slice(&id.to_be_bytes());
+        }
+        return;
     }
+    let id = (id as u16).to_be_bytes();
+    if let Some(field) = packet.get_mut(ID..).and_then(<[u8]>::first_chunk_mut::<2>) {
+        let old = std::mem::replace(field, id);
+        Change::default().replace(&old, &id).update(packet, IPV4_CHECKSUM);
+    }
+}
+
+/// The bytes of an IPv6 packet from its fragment header on (RFC 8200 section 4.5).
+fn fragment_header(packet: &mut [u8]) -> Option<&mut [u8]> {
+    const NEXT: usize = 6;
+    let (mut next, mut at) = (*packet.get(NEXT)?, IPV6_HEADER);
+    for _ in 0..=Dissected::MAX_EXTENSION_HEADERS {
+        match next {
+            protocol::FRAGMENT => return packet.get_mut(at..),
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                let [following, length] = *packet.get(at..)?.first_chunk()?;
+                (next, at) = (following, at + (usize::from(length) + 1) * 8);
+            }
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Writes the source and destination station of an Ethernet frame.
@@ -107,5 +131,30 @@ mod tests {
             let expected = frame(if ttl > 1 { ttl - 1 } else { ttl }, there);
             prop_assert_eq!(&passed, &expected);
         }
+    }
+
+    #[test]
+    fn each_fragment_gets_the_identification_and_other_packets_stay() {
+        let fragment = |before: &[u8], next: u8, id: u32| {
+            let mut packet = vec![0; IPV6_HEADER];
+            (packet[0], packet[6]) = (0x60, next);
+            packet.extend(before);
+            packet.extend([17, 0, 0, 1]);
+            packet.extend(id.to_be_bytes());
+            packet.extend([7; 8]);
+            packet
+        };
+        let options = [[protocol::ROUTING, 1].as_slice(), &[0; 14], &[44, 0], &[0; 6]].concat();
+        for (before, next) in [(&[][..], protocol::FRAGMENT), (&options, protocol::HOP_BY_HOP)] {
+            let mut packet = fragment(before, next, 0x0102_0304);
+            set_identification(&mut packet, 0xa0b0_c0d0);
+            assert_eq!(packet, fragment(before, next, 0xa0b0_c0d0));
+            for length in 0..packet.len() {
+                set_identification(&mut packet[..length], 1);
+            }
+        }
+        let mut whole = fragment(&[], protocol::UDP, 5);
+        set_identification(&mut whole, 1);
+        assert_eq!(whole, fragment(&[], protocol::UDP, 5));
     }
 }

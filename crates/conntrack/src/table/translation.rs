@@ -294,6 +294,28 @@ impl Table {
         (before - self.len(), (end < self.slab.slots()).then_some(Cursor(end)))
     }
 
+    /// Ends the masqueraded connection whose originator has sent a packet that leaves by this interface,
+    /// if it uses an address of another one: replies would come there. True if it has ended. The kernel
+    /// does the same, and drops the packet.
+    pub fn end_masquerade_elsewhere(
+        &mut self,
+        tracked: &mut Tracked,
+        interface: u32,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some(ConnectionId(slot)) = tracked.connection else { return false };
+        let of = self.slab.translation(slot).and_then(|it| it.interface);
+        let is_elsewhere = of.is_some_and(|it| it != interface)
+            && tracked.direction == Some(Direction::Original)
+            // The peer may have another interface.
+            && !self.slab[slot].body.note.is_copy();
+        if is_elsewhere {
+            self.end_whole(slot, context);
+            tracked.connection = None;
+        }
+        is_elsewhere
+    }
+
     /// True if a connection of the table is translated.
     #[inline]
     pub const fn has_translated(&self) -> bool {

@@ -85,28 +85,31 @@ impl Identifications {
         self.part_bits = (worker_bits + bits).min(u16::BITS);
     }
 
-    /// The identification that a packet, and each of its fragments, gets with its new addresses.
-    /// `None` if it keeps its own: nobody may cut an IPv4 packet with "don't fragment" (RFC 6864
-    /// section 4.1), and routers do not cut IPv6 packets.
+    /// The identification that a packet, and each of its fragments, gets with its new addresses; those
+    /// of IPv4 have 16 bits. `None` if it keeps its own: nobody may cut an IPv4 packet with "don't
+    /// fragment" (RFC 6864 section 4.1), and an IPv6 packet that did not come in fragments has none.
     pub fn of_translated(
         &mut self,
         network: &Network,
         came_in_fragments: bool,
         change: &Readdress,
-    ) -> Option<u16> {
-        if network.family == Family::V6 || network.dont_fragment && !came_in_fragments {
+    ) -> Option<u32> {
+        let is_final = network.family == Family::V6 || network.dont_fragment;
+        if is_final && !came_in_fragments {
             return None;
         }
         let source = change.source.map_or(network.source, |place| place.address);
         let destination = change.destination.map_or(network.destination, |place| place.address);
-        Some(self.next(source, destination, network.protocol))
+        let number = self.next(source, destination, network.protocol);
+        Some(if network.family == Family::V4 { number & 0xffff } else { number })
     }
 
-    /// The next identification for a protocol between two addresses in the mapped form.
-    fn next(&mut self, source: [u8; 16], destination: [u8; 16], protocol: u8) -> u16 {
+    /// The next identification for a protocol between two addresses in the mapped form. The lower half
+    /// repeats as described above, and another upper half comes then.
+    fn next(&mut self, source: [u8; 16], destination: [u8; 16], protocol: u8) -> u32 {
         let mut hasher = SipHasher13::new_with_keys(self.secret.0, self.secret.1);
-        hasher.write(&source[12..]);
-        hasher.write(&destination[12..]);
+        hasher.write(&source);
+        hasher.write(&destination);
         hasher.write_u8(protocol);
         let pair = hasher.finish();
         let given = &mut self.given[pair as usize % COUNTERS];
@@ -120,7 +123,10 @@ impl Identifications {
         let block = round & ((1 << (own_bits - place_bits)) - 1);
         let own = block << place_bits | place;
         // Without the pair's secret nobody can tell the block or the worker from the result.
-        (self.own_part << own_bits | own) as u16 ^ (pair >> 48) as u16
+        let lower = (self.own_part << own_bits | own) as u16 ^ (pair >> 48) as u16;
+        let pass = u64::from(number.checked_shr(own_bits).unwrap_or(0));
+        let upper = mixed(pair ^ pass) as u32 & 0xffff_0000;
+        upper | u32::from(lower)
     }
 
     /// The sum of all counters.

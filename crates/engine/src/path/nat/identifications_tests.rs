@@ -34,7 +34,7 @@ fn none_is_given_again_soon_by_any_of_the_workers() {
         let mut given: HashMap<u16, (usize, usize)> = HashMap::new();
         for at in 0..(1 << 17) / workers as usize {
             for (number, worker) in all.iter_mut().enumerate() {
-                let id = worker.next(address(1), address(2), protocol::UDP);
+                let id = worker.next(address(1), address(2), protocol::UDP) as u16;
                 if let Some((by, before)) = given.insert(id, (number, at)) {
                     assert_eq!(by, number, "two workers have given {id}");
                     assert!(at - before >= apart(workers), "{id} after {}", at - before);
@@ -58,7 +58,7 @@ fn spread(steps: &[u16]) -> [f64; 16] {
 fn the_next_is_anywhere() {
     for workers in [1, 2] {
         let mut all = of_workers(workers, SECRET);
-        let mut draw = |from, to| all[0].next(address(from), address(to), protocol::UDP);
+        let mut draw = |from, to| all[0].next(address(from), address(to), protocol::UDP) as u16;
         let (mut within, mut between) = (Vec::new(), Vec::new());
         // Each pair gets few, so that its block does not show.
         for from in 0..200 {
@@ -83,7 +83,7 @@ fn the_next_is_anywhere() {
 fn an_order_that_was_seen_once_does_not_come_again() {
     let mut own = Identifications::new(0, SECRET);
     let mut round = || -> Vec<u16> {
-        (0..1 << 16).map(|_| own.next(address(1), address(2), protocol::UDP)).collect()
+        (0..1 << 16).map(|_| own.next(address(1), address(2), protocol::UDP) as u16).collect()
     };
     let [first, second] = [round(), round()];
     let follows: HashMap<u16, u16> = first.windows(2).map(|two| (two[0], two[1])).collect();
@@ -107,8 +107,8 @@ proptest! {
         prop_assume!((a, other_protocol) != (b, protocol::UDP));
         let differences: Vec<u16> = (0..64)
             .map(|_| {
-                own.next(address(9), address(a), other_protocol)
-                    ^ own.next(address(9), address(b), protocol::UDP)
+                (own.next(address(9), address(a), other_protocol)
+                    ^ own.next(address(9), address(b), protocol::UDP)) as u16
             })
             .collect();
         let mut different = differences.clone();
@@ -124,12 +124,26 @@ fn two_gateways_with_one_secret_give_different_ones() {
         let mut given = [PortPart::First, PortPart::Second].map(|part| {
             let mut all = of_workers(workers, SECRET);
             all.iter_mut().for_each(|it| it.set_part(part));
-            let numbers = (0..1 << 16)
-                .map(|at| all[at % workers as usize].next(address(1), address(2), protocol::UDP));
+            let numbers = (0..1 << 16).map(|at| {
+                all[at % workers as usize].next(address(1), address(2), protocol::UDP) as u16
+            });
             numbers.collect::<std::collections::BTreeSet<_>>()
         });
         let [first, second] = &mut given;
         assert!(first.is_disjoint(second), "{workers}");
         assert_eq!(first.len(), second.len());
+    }
+}
+
+/// RFC 8200 section 4.5: an identification has 32 bits.
+#[test]
+fn a_fragment_of_ipv6_gets_an_identification_that_does_not_repeat() {
+    let mut own = Identifications::new(0, SECRET);
+    let address = |last| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last).octets();
+    let ids = |own: &mut Identifications, to: u16| -> std::collections::HashSet<u32> {
+        (0..200_000).map(|_| own.next(address(1), address(to), protocol::UDP)).collect()
+    };
+    for to in [2, 3] {
+        assert!(ids(&mut own, to).len() > 199_900, "few meet among 4 billion");
     }
 }

@@ -87,7 +87,7 @@ impl Translator {
         network: &Network,
         is_in_pieces: bool,
         change: &Readdress,
-    ) -> Option<u16> {
+    ) -> Option<u32> {
         self.identifications.of_translated(network, is_in_pieces, change)
     }
 

@@ -256,10 +256,25 @@ impl PacketPath {
             }
         }
         if scratch.address_changes.source.is_some() {
+            if !scratch.tracked.fresh && self.has_left_masquerade(packet, scratch) {
+                return dropped(DropReason::RouteChanged);
+            }
             self.readdress(packet, &scratch.address_changes, TranslatedEnd::Source);
         }
         self.pass(Hook::PostroutingTranslated, packet, scratch)?;
         ControlFlow::Continue(())
+    }
+
+    /// Ends a masqueraded connection whose packet leaves by another interface than before. True if it
+    /// was one: the next packet opens another connection.
+    fn has_left_masquerade(&mut self, packet: &Packet, scratch: &mut Scratch) -> bool {
+        let Some(RouteDecision::Forward { next: (link, _), .. }) = scratch.exit.route else {
+            return false;
+        };
+        let Some(bucket) = self.buckets.get_mut(packet.bucket) else { return false };
+        let zone = bucket.connections.zones(&scratch.tracked).original;
+        let mut context = self.tracking.context_of(Some(zone), scratch.now, &mut self.counters);
+        bucket.connections.end_masquerade_elsewhere(&mut scratch.tracked, link.0, &mut context)
     }
 
     /// Asks the hook that translates destinations about a packet that has opened a connection.

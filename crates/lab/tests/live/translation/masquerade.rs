@@ -4,12 +4,12 @@
 use std::thread;
 use std::time::Duration;
 
-use lab::{Family, HttpServer, Lab, Result, Transport, ping};
+use lab::{Family, HttpServer, Lab, Result, Tracking, Transport, ping};
 
 use crate::scenario::{
     FAMILIES, StatewayLab, answers_of_host, beside_others, datagrams_stay_in_order, drops,
-    edge_router, every_request, fragments_arrive, inside, masquerading_router, nat_rules, outside,
-    routes_show, source_echo, stateway, stop_cleanly,
+    edge_router, every_request, fragments_arrive, inside, kernel_router, masquerading_router,
+    nat_rules, outside, routes_show, soon, source_echo, stateway, stop_cleanly,
 };
 
 /// A configuration in which no connection is evicted for a port.
@@ -360,6 +360,50 @@ except ConnectionRefusedError:
                 assert_eq!(said.trim(), "refused", "{family:?} {port}");
             }
         }
+        stop_cleanly(&mut lab)
+    });
+}
+
+/// Sends a datagram from a port.
+const SEND: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 5000))
+s.sendto(b'x', (sys.argv[1], 7010))
+";
+
+#[test]
+fn a_masqueraded_connection_ends_as_in_the_kernel_when_its_route_moves() {
+    beside_others(|| {
+        let rules = "table inet t {
+            chain out {
+                type nat hook postrouting priority srcnat; policy accept;
+                udp dport 7010 masquerade
+            }
+        }";
+        let moved = |lab: &Lab, list: &dyn Fn() -> Result<String>| -> Result<()> {
+            let server = lab.server_address(Family::V4).to_string();
+            let send = || lab.on_client("python3").args(["-c", SEND, &server]).check();
+            send()?;
+            let translated = format!("dst={}", outside(Family::V4));
+            assert!(list()?.contains(&translated), "{}", list()?);
+            let client = lab.client_address(Family::V4);
+            lab.gateway().ip(&[&format!("route add {server}/32 via {client} dev lan0")])?;
+            // It is the address of the other interface.
+            let translated = format!("dst={}", inside(Family::V4));
+            soon("the packets leave with another address", || {
+                send()?;
+                Ok(list()?.contains(&translated))
+            })
+        };
+        let kernel = kernel_router(Tracking::Off)?;
+        kernel.gateway().load_rules(rules)?;
+        let list = ["-L", "-p", "udp", "--dport", "7010"];
+        moved(&kernel, &|| kernel.gateway().program("conntrack").args(list).check())?;
+        let mut lab = edge_router(2, rules, "")?;
+        let of_stateway = [&["conntrack"], &list[..]].concat();
+        moved(&lab, &|| stateway(&lab).command(&of_stateway).check())?;
+        assert!(drops(stateway(&lab), "route_changed")? > 0);
         stop_cleanly(&mut lab)
     });
 }
