@@ -215,14 +215,16 @@ impl Connection {
 impl Transactions {
     fn finish(mut self) -> Self {
         self.times_ns.sort_unstable();
-        let last = self.times_ns.len().saturating_sub(1);
-        let part = |percent: usize| {
-            let time = self.times_ns.get(last * percent / 100)?;
-            Some(f64::from(*time) / 1e3)
-        };
-        (self.p50_us, self.p99_us) = (part(50), part(99));
+        (self.p50_us, self.p99_us) = (part_of(&self.times_ns, 50), part_of(&self.times_ns, 99));
         self
     }
+}
+
+/// The time, in microseconds, that so many percent of the sorted times take at most; `None` without
+/// any.
+pub fn part_of(times_ns: &[u32], percent: usize) -> Option<f64> {
+    let last = times_ns.len().saturating_sub(1);
+    times_ns.get(last * percent / 100).map(|time| f64::from(*time) / 1e3)
 }
 
 /// Sends a message in a segment of its own; false if there is no room for it.
