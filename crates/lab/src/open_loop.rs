@@ -8,11 +8,12 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::topology::{Family, Lab};
+use crate::transactions::TransactionsSpec;
 
 /// Time for starting and stopping, beside the traffic.
 const OVERHEAD: Duration = Duration::from_secs(20);
 
-/// The load: a program that the client runs as
+/// The load, whose probes go to [`TransactionsSpec::LATENCY_PORT`]: a program that the client runs as
 ///
 /// ```text
 /// PROGRAM lab-traffic open-loop --interface eth0 --destination-mac MAC --source ADDRESS
@@ -57,11 +58,6 @@ pub struct OpenLoopReport {
     pub cpu_share: f64,
 }
 
-impl OpenLoopSpec {
-    /// The port of the server to which probes go.
-    pub const PROBE_PORT: u16 = 5002;
-}
-
 impl OpenLoopReport {
     /// Bulk frames that were sent a second.
     #[must_use]
@@ -104,7 +100,7 @@ impl OpenLoopReport {
 pub fn open_loop(lab: &Lab, spec: &OpenLoopSpec) -> Result<OpenLoopReport> {
     let program = spec.program.to_string_lossy();
     let network = format!("/proc/{}/ns/net", lab.server().resident());
-    let server = format!("{}:{}", lab.server_address(Family::V4), OpenLoopSpec::PROBE_PORT);
+    let server = format!("{}:{}", lab.server_address(Family::V4), TransactionsSpec::LATENCY_PORT);
     let mac = lab.next_hop_mac().map(|octet| format!("{octet:02x}")).join(":");
     let text = lab
         .on_client(&program)

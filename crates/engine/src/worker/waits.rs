@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use flow::Timestamp;
-use netio::PortId;
-use netpolicy::{Came, Policy, Step, WaitCounts, WaitSettings, Waiting};
+use netio::{PortId, Service};
+use netpolicy::{Came, Lanes, Policy, Step, WaitCounts, WaitSettings, Waiting};
 
 use crate::path::settings::Settings;
+use crate::worker::queue::Queue;
 use crate::worker::{Turn, Worker};
 
 /// How a worker waits.
@@ -16,6 +17,10 @@ pub(super) struct Waits {
     /// By port.
     policies: Arc<[Policy]>,
     waiting: Waiting,
+    /// The order of the queues, where there are lanes.
+    pub lanes: Lanes,
+    /// The number of queues of latency among those of the worker, which are the first.
+    pub latency_queues: usize,
     /// Packets from the queues and from other workers in this turn.
     packets: usize,
     /// A queue may have more.
@@ -27,6 +32,8 @@ impl Waits {
     pub fn new(settings: &Settings) -> Self {
         Self {
             figures: settings.waits.clone(),
+            lanes: settings.waits.lanes(),
+            latency_queues: 0,
             dev_weight: settings.steer.dev_weight(),
             policies: Arc::default(),
             waiting: Waiting::new(Timestamp::ZERO),
@@ -38,6 +45,7 @@ impl Waits {
     /// Uses the figures of these tunables.
     pub fn set_figures(&mut self, settings: &Settings) {
         self.figures = settings.waits.clone();
+        self.lanes = self.figures.lanes();
         self.dev_weight = settings.steer.dev_weight();
     }
 
@@ -75,13 +83,18 @@ impl Worker {
 
     /// Takes from each queue as many packets as its device's policy says, and waits by the strictest
     /// policy of the devices whose queues the worker polls. A worker without a queue gets packets
-    /// from others, which may be of any device.
+    /// from others, which may be of any device. Queues of latency come first.
     pub(super) fn follow_policies(&mut self) {
         let Self { waits, queues, received, .. } = self;
         for queue in queues.iter_mut() {
             queue.batch = waits.figures.batch(waits.policy_of(queue.port), waits.dev_weight);
             received.reserve(queue.batch);
         }
+        let is_lane = |queue: &Queue| {
+            queue.service == Service::Latency && waits.policy_of(queue.port) == Policy::Mix
+        };
+        queues.sort_by_key(|queue| !is_lane(queue));
+        waits.latency_queues = queues.partition_point(is_lane);
         let policy = match queues[..] {
             [] => Policy::strictest(waits.policies.iter().copied()),
             _ => Policy::strictest(queues.iter().map(|queue| waits.policy_of(queue.port))),

@@ -24,7 +24,16 @@ pub fn all() -> Vec<Message> {
         Message::Mark(5),
         Message::Reached(5),
         Message::Frozen(1 << 40, 2),
-        Message::Queue(1, Position { sequence: 1 << 50, offload: true, ring: Some((8192, 17)) }),
+        Message::Queue(
+            1,
+            Position {
+                sequence: 1 << 50,
+                offload: true,
+                ring: Some((8192, 17)),
+                is_latency: false,
+            },
+        ),
+        Message::Queue(0, Position { sequence: 3, offload: false, ring: None, is_latency: true }),
         Message::Ready(100_000),
         Message::Go,
         Message::Running,

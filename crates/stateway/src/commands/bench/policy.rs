@@ -85,7 +85,9 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     let (rounds, warm_up, time) = if quick { (1, 100, 200) } else { (7, 400, 1000) };
     let [warm_up, time] = [warm_up, time].map(Duration::from_millis);
     let spec = StatewaySpec::new(binary.clone(), 1);
-    let mix = StatewaySpec { interface: "policy = \"mix\"\n".to_owned(), ..spec.clone() };
+    let more =
+        format!("[[selector]]\nservice = \"latency\"\nport = {}\n", TransactionsSpec::LATENCY_PORT);
+    let mix = StatewaySpec { interface: "policy = \"mix\"\n".to_owned(), more, ..spec.clone() };
     let lab = |spec| Lab::new(Gateway::Stateway(spec), Placement::split());
     let (none, mix) = (lab(spec)?, lab(mix)?);
     let labs = Pair { none: &none, mix: &mix };

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use control::{ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook};
 use engine::{Gateway, Intake, Role};
 use netio::afpacket::{AfPacketRx, Claim};
-use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue};
+use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue, Service};
 use sync::hand_over::{Heard, Lost, Message, Offer, Position, Taking, VERSION};
 
 use super::super::sync::Former;
@@ -305,9 +305,10 @@ impl Giver {
         let own = own.find(|(own, _)| is_it(own.link.as_ref(), offered.index));
         let (interface, port) = own.context("a queue belongs to no interface")?;
         let link = interface.link.as_ref().context("an interface has gone")?;
-        let Position { sequence, offload, ring } = position;
+        let Position { sequence, offload, ring, is_latency } = position;
         let ring = ring.map(|(slots, next)| RingPosition { slots, next });
-        let position = QueuePosition { sequence, offload, ring };
+        let service = if is_latency { Service::Latency } else { Service::Bulk };
+        let position = QueuePosition { sequence, offload, ring, service };
         let queue = AfPacketRx::take_over(socket, position, link, PortId(port))?;
         Ok((PortId(port), Box::new(queue)))
     }
