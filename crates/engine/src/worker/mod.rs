@@ -160,7 +160,7 @@ impl Worker {
 
     fn take_from_peers(&mut self, now: Timestamp) -> bool {
         let Self { path, notices, waits, .. } = self;
-        let items = path.take_from_peers(now, |news| {
+        let taken = path.take_from_peers(waits.peers, now, |news| {
             let notice = match news {
                 News::Arrived(bucket) => Notice::Arrived(bucket),
                 News::Marker(marker) => Notice::Marker(marker),
@@ -168,8 +168,8 @@ impl Worker {
             // A coordinator that is gone needs no notices.
             let _ = notices.send(notice);
         });
-        waits.note(items, usize::MAX);
-        items > 0
+        waits.note(taken.items, if taken.is_more { taken.items } else { usize::MAX });
+        taken.items > 0
     }
 
     fn take_from_queues(&mut self, now: Timestamp) -> bool {
@@ -233,7 +233,7 @@ impl Worker {
             let queue = &mut self.queues[index];
             queue.received.frames += 1;
             queue.received.bytes += frame.len() as u64;
-            frame.port = queue.port;
+            (frame.port, frame.service) = (queue.port, queue.service);
             if !queue.supplies_hash {
                 frame.supplied_hash = 0;
             }

@@ -275,6 +275,7 @@ impl Giver {
             }
             Err(error) => return Err(error.into()),
         }
+        tell_of_other_lanes(config, &queues);
         gateway.take_queues(queues)?;
         let frozen = frozen_since.elapsed();
         // If the other process has ended, nobody hears it.
@@ -329,6 +330,22 @@ impl Taken {
             );
         }
         Ok(report.connections)
+    }
+}
+
+/// Logs which interfaces go on with other lanes than those of this configuration.
+fn tell_of_other_lanes(config: &Configuration, queues: &[(PortId, Box<dyn RxQueue>)]) {
+    for (interface, port) in config.interfaces.iter().zip((0..).map(PortId)) {
+        let of_port = queues.iter().filter(|(of, _)| *of == port);
+        let has_lanes = of_port.map(|(_, queue)| queue.service()).any(|it| it == Service::Latency);
+        if has_lanes != interface.lanes.is_some() {
+            let how = if has_lanes { "with the lanes of" } else { "without lanes, as" };
+            tracing::warn!(
+                "{} goes on {how} the gateway before; the selectors of the file hold when the gateway \
+                 is stopped and started",
+                interface.own_name()
+            );
+        }
     }
 }
 
