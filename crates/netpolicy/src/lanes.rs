@@ -13,7 +13,7 @@ pub enum Pick {
     Bulk(usize),
 }
 
-/// What is kept from turn to turn.
+/// The state between two turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Lanes {
     /// Most packets of latency for a batch of bulk.

@@ -66,8 +66,8 @@ pub trait Freight {
 ///
 /// Packets of latency have a ring of their own, with a backlog of its own. All other packets and all
 /// control items share one, in which they keep their order. What a control item proves about the packets
-/// before it holds for both: what was staged for the ring of latency is published before the other ring
-/// is, and whoever takes a control item takes all that waits in the ring of latency first.
+/// before it holds for both: the sender publishes the ring of latency before the other one, and a receiver
+/// that takes a control item first takes all that waits in the ring of latency.
 #[derive(Debug)]
 pub struct Link<I> {
     /// Packets of bulk and control items to the peer.

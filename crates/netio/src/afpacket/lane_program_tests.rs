@@ -12,7 +12,8 @@ const SERVER: [u8; 4] = [198, 51, 100, 2];
 const CLIENT6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const SERVER6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 
-/// What the kernel does with a packet without its link header. A read behind its end returns 0.
+/// Runs a program as the kernel does, for a packet without its link header. A read behind the end of the
+/// packet returns 0.
 fn run(code: &[libc::sock_filter], link_protocol: u32, packet: &[u8]) -> u32 {
     let read = |at: u32, length: usize| -> Option<u32> {
         let bytes = packet.get(at as usize..)?.get(..length)?;

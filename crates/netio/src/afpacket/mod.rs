@@ -59,8 +59,8 @@ impl AfPacketOptions {
     /// Default of [`receive_buffer_bytes`](Self::receive_buffer_bytes): 8192
     /// frames, 8 ms at 1 M/s.
     pub const RECEIVE_BUFFER_BYTES: u32 = 16 << 20;
-    /// The same for a queue of [`Service::Latency`]: 512 frames. Whoever floods it delays others by that
-    /// many at most.
+    /// The same for a queue of [`Service::Latency`]: 512 frames. A flood of it delays others by that many
+    /// at most.
     pub const LATENCY_BUFFER_BYTES: u32 = 1 << 20;
     /// Default of [`send_buffer_bytes`](Self::send_buffer_bytes): a batch of 64
     /// super-packets.
