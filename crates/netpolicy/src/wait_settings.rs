@@ -118,7 +118,7 @@ declare_tunables! {
     "stateway_policy_latency_gather_usecs", Microseconds, 256, 0..=10_000,
         "Longest sleep after packets have come, of a worker with the policy latency or mix, while requests wait for responses and more of them pass by that; 0: none.",
         [latency_gather_us];
-    "stateway_policy_mix_bulk_batch", Packets, 32, 1..=4096,
+    "stateway_policy_mix_bulk_batch", Packets, 64, 1..=4096,
         "Packets of bulk that a worker takes from one queue of a device with the policy mix before it looks for packets of latency again.",
         [mix_bulk_batch];
 }
@@ -150,6 +150,6 @@ mod tests {
         let spin = Manner::Spin { longest: Duration::from_millis(12), budget: 20, gather };
         assert_eq!([Policy::Latency, Policy::Mix].map(|it| settings.manner(it)), [spin; 2]);
         let policies = [Policy::Bulk, Policy::Cpu, Policy::Latency, Policy::Mix];
-        assert_eq!(policies.map(|it| settings.batch(it, 64)), [256, 256, 16, 32]);
+        assert_eq!(policies.map(|it| settings.batch(it, 64)), [256, 256, 16, 64]);
     }
 }

@@ -226,6 +226,12 @@ impl<I: Freight> Link<I> {
         }
     }
 
+    /// The weight of what is staged or in the rings.
+    #[cfg(test)]
+    pub fn queued(&mut self) -> usize {
+        self.to.queued() + self.to_latency.queued()
+    }
+
     /// Stages a control item. It is never refused: a ring has [`CONTROL_RESERVE`] slots that packets can
     /// not use, and what does not fit stays staged, in order, until it does.
     pub fn stage(&mut self, item: I) {

@@ -42,7 +42,7 @@ const LATENCY_WEIGHT: f64 = 0.5;
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Reason for a key of the overload that has no value.
-const TOO_SLOW: &str = "the sender was too slow to offer more than the gateway can carry";
+const NO_OVERLOAD: &str = "in no round more came than the gateway can carry";
 
 /// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -305,7 +305,7 @@ impl Findings<'_> {
             object[key] = json!(spread.map(|spread| spread.median));
             object["spread"][key] = json!(spread);
             if spread.is_none() {
-                object["missing"][key] = json!(TOO_SLOW);
+                object["missing"][key] = json!(NO_OVERLOAD);
             }
         }
         for mix in MIXES {

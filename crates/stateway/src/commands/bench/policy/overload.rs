@@ -20,6 +20,8 @@ const STEP: f64 = 1.25;
 const STEPS: u32 = 21;
 /// The part of the frames that has to arrive in a step within the capacity.
 const WITHIN: f64 = 0.97;
+/// Steps beyond the capacity, one behind the other, that end the search. One alone may be chance.
+const STEPS_BEYOND: u32 = 2;
 /// Slots of a receive queue. Until they are full, an overload loses nothing.
 const QUEUE_SLOTS: f64 = 8192.0;
 /// Longest time until they are.
@@ -52,12 +54,13 @@ pub struct Pair<'a> {
 
 /// The highest rate that arrives, while more and more is offered.
 pub fn capacity(lab: &Lab, binary: &Path) -> anyhow::Result<f64> {
-    let (mut best, mut rate) = (0_f64, FIRST_STEP);
+    let (mut best, mut rate, mut beyond) = (0_f64, FIRST_STEP, 0);
     for _ in 0..STEPS {
         let warm_up = STEP_TIME;
         let report = open_loop(lab, &spec(binary, rate, warm_up, STEP_TIME))?;
         best = best.max(report.carried());
-        if report.carried() < rate * WITHIN {
+        beyond = if report.carried() < rate * WITHIN { beyond + 1 } else { 0 };
+        if beyond == STEPS_BEYOND {
             break;
         }
         rate *= STEP;
@@ -95,10 +98,11 @@ impl Overload {
         shares.fold(1.0, f64::min)
     }
 
-    /// The figures by which the two are compared; `None` where the sender was too slow.
+    /// The figures by which the two are compared; `None` if no round was an overload.
     pub fn summary(&self) -> [(&'static str, Option<Spread>); 2] {
-        let is_overload = |it: &OpenLoopReport| it.offered() >= self.capacity * LEAST_OVERLOAD;
-        let valid = |it: &Round| is_overload(&it.none) && is_overload(&it.mix);
+        let is_more = |it: &OpenLoopReport| it.offered() >= self.capacity * LEAST_OVERLOAD;
+        let is_too_much = |it: &OpenLoopReport| it.carried() < it.offered() * WITHIN;
+        let valid = |it: &Round| is_more(&it.none) && is_more(&it.mix) && is_too_much(&it.none);
         let of = |figure: &dyn Fn(&Round) -> Option<f64>| {
             self.spread(|round| figure(round).filter(|_| valid(round)))
         };
@@ -153,5 +157,8 @@ mod tests {
         };
         assert_eq!(figures(120.0), [Some(100.0), Some(40.0)]);
         assert_eq!(figures(105.0), [None, None]);
+        let (none, mix) = (report(120.0, 120.0, 1.0), report(120.0, 120.0, 1.0));
+        let overload = Overload { capacity: 100.0, rounds: vec![Round { none, mix }] };
+        assert!(overload.summary().iter().all(|(_, spread)| spread.is_none()));
     }
 }
