@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use engine::{Config, Gateway, PortOpener, PortSetup, WorkerCount};
+use engine::{Config, Gateway, Policy, PortOpener, PortSetup, WorkerCount};
 use flow::HashKey;
-use netio::{Frame, FramePool, PortError, RxQueue, TxQueue, TxReport};
+use netio::{Frame, FramePool, PortError, RxQueue, Service, TxQueue, TxReport};
 use steer::{BucketId, FragmentSteering, WorkerId};
 use wire::build::PacketBuilder;
 
@@ -48,6 +48,8 @@ struct Shared {
     log: Arc<Mutex<Log>>,
     /// True if datagrams come in fragments.
     cut: bool,
+    /// True if the packets of every other queue are of the service latency.
+    has_lanes: bool,
 }
 
 /// One of the receive queues. It numbers the packets of its own flows.
@@ -57,6 +59,7 @@ struct Numbered {
     queues: u32,
     next: u64,
     scratch: Vec<u8>,
+    service: Service,
 }
 
 impl Numbered {
@@ -122,6 +125,10 @@ impl RxQueue for Numbered {
         Ok(max)
     }
 
+    fn service(&self) -> Service {
+        self.service
+    }
+
     fn wait_handle(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
@@ -157,6 +164,10 @@ fn port(shared: &Shared, sends: bool) -> impl PortOpener + 'static {
             queues: queues as u32,
             next: 0,
             scratch: Vec::new(),
+            service: match source.has_lanes && queue % 2 == 1 {
+                true => Service::Latency,
+                false => Service::Bulk,
+            },
         };
         (0..if sends { queues } else { 0 }).map(numbered).collect::<Vec<_>>()
     };
@@ -178,6 +189,7 @@ fn start_with(
     config.fragments = fragments;
     let mut source = PortSetup::new("source", port(&shared, true));
     source.rx_queues = queues;
+    source.policy = if shared.has_lanes { Policy::Mix } else { Policy::None };
     let sink = PortSetup::new("sink", port(&shared, false));
     let gateway = Gateway::start(config, vec![source, sink]).unwrap();
     (gateway, shared)
@@ -365,6 +377,27 @@ fn no_fragment_is_lost_while_buckets_move_and_workers_come_and_go() {
 #[test]
 fn datagrams_in_fragments_keep_their_order_in_the_ordered_mode() {
     let shared = Shared { window: 400, cut: true, ..Shared::default() };
+    let (gateway, shared) = start_with(3, 2, shared, FragmentSteering::Ordered);
+    unrest(&gateway);
+    finish(gateway, &shared);
+}
+
+#[test]
+fn order_holds_in_both_lanes_while_buckets_move_and_policies_change() {
+    let shared = Shared { window: 400, has_lanes: true, ..Shared::default() };
+    let (gateway, shared) = start_with(3, 4, shared, FragmentSteering::Spread);
+    for policy in [Policy::None, Policy::Mix, Policy::Latency, Policy::Mix] {
+        gateway.set_policy("source", policy).unwrap();
+        unrest(&gateway);
+    }
+    let received = gateway.status().unwrap().ports[0].received_latency.unwrap();
+    assert!(received.frames > 0);
+    finish(gateway, &shared);
+}
+
+#[test]
+fn datagrams_in_fragments_keep_their_order_in_each_lane() {
+    let shared = Shared { window: 400, cut: true, has_lanes: true, ..Shared::default() };
     let (gateway, shared) = start_with(3, 2, shared, FragmentSteering::Ordered);
     unrest(&gateway);
     finish(gateway, &shared);

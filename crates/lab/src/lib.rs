@@ -31,6 +31,7 @@ mod greed;
 mod honest;
 mod host;
 mod namespace;
+mod open_loop;
 mod packet;
 mod placement;
 mod program;
@@ -61,6 +62,7 @@ pub use flood::{FLOOD_GATEWAYS, FLOOD_RATES, FloodReport, FloodSpec, at_pace, fl
 pub use greed::{Greed, GreedReport, greed};
 pub use honest::Requests;
 pub use namespace::Namespace;
+pub use open_loop::{OpenLoopReport, OpenLoopSpec, open_loop};
 pub use packet::{Piece, udp, udp_sum};
 pub use placement::{CpuSet, Placement};
 pub use program::{Background, Output, Program, Transport};

@@ -10,14 +10,12 @@ use crate::topology::{Family, Lab};
 
 /// Time for starting and stopping, beside the traffic.
 const OVERHEAD: Duration = Duration::from_secs(20);
-/// Port of the server.
-const PORT: u16 = 5001;
 
 /// The load: a program that the client runs as
 ///
 /// ```text
 /// PROGRAM lab-traffic transactions --server-network FILE --server ADDRESS:PORT --bulk N
-///     --latency N --warm-up-ms N --milliseconds N --gateway-cpu N
+///     --latency-port N --latency N --warm-up-ms N --milliseconds N --gateway-cpu N
 /// ```
 ///
 /// Its last line is a JSON object with the fields of [`TransactionsReport`].
@@ -65,6 +63,13 @@ pub struct Transactions {
     pub p99_us: Option<f64>,
 }
 
+impl TransactionsSpec {
+    /// Port of the server for connections that keep 16 requests under way.
+    pub const BULK_PORT: u16 = 5001;
+    /// Port of the server for those that keep one, and for probes.
+    pub const LATENCY_PORT: u16 = 5002;
+}
+
 impl TransactionsReport {
     /// Transactions a second.
     #[must_use]
@@ -104,10 +109,11 @@ impl TransactionsReport {
 pub fn transactions(lab: &Lab, spec: &TransactionsSpec) -> Result<TransactionsReport> {
     let program = spec.program.to_string_lossy();
     let network = format!("/proc/{}/ns/net", lab.server().resident());
-    let server = format!("{}:{PORT}", lab.server_address(Family::V4));
+    let server = format!("{}:{}", lab.server_address(Family::V4), TransactionsSpec::BULK_PORT);
     let text = lab
         .on_client(&program)
         .args(["lab-traffic", "transactions", "--server-network", &network, "--server", &server])
+        .args(["--latency-port", &TransactionsSpec::LATENCY_PORT.to_string()])
         .args(["--bulk", &spec.bulk.to_string(), "--latency", &spec.latency.to_string()])
         .args(["--warm-up-ms", &spec.warm_up.as_millis().to_string()])
         .args(["--milliseconds", &spec.time.as_millis().to_string()])

@@ -1,6 +1,6 @@
 //! A frame and its buffer.
 
-use crate::{Checksum, Offload, PortId};
+use crate::{Checksum, Offload, PortId, Service};
 
 /// One frame on its way through the gateway.
 ///
@@ -27,6 +27,8 @@ pub struct Frame {
     /// Position in the input, counted by the source. Order-sensitive tests and replays restore the
     /// order of the input from it.
     pub sequence: u64,
+    /// The service that it gets.
+    pub service: Service,
     /// True if a [note](Frame::note) lies behind the frame's bytes. Stored here, it would cost
     /// every frame a second cache line, even if it has none.
     pub(crate) has_note: bool,
@@ -80,6 +82,7 @@ impl Frame {
     /// Copies everything but the bytes from a frame with the same bytes.
     pub(crate) fn inherit(&mut self, other: &Self) {
         self.port = other.port;
+        self.service = other.service;
         self.supplied_hash = other.supplied_hash;
         self.offload = other.offload;
         self.timestamp = other.timestamp;

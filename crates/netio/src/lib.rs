@@ -23,6 +23,7 @@ mod passing;
 mod pool;
 mod port;
 mod prefetch;
+mod selectors;
 mod usable_memory;
 mod user;
 mod wake;
@@ -45,6 +46,7 @@ pub use port::{
     PortError, PortId, QueuePosition, RingPosition, RxQueue, TxQueue, TxRefusal, TxReport,
 };
 pub use prefetch::prefetch_line;
+pub use selectors::{Selector, SelectorError, Selectors, SelectorsError, Service};
 pub use usable_memory::{FreeMemory, free_memory, usable_memory};
 pub use user::user_id;
 pub use wake::{Ready, Waiter, Waker};

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::{Frame, FramePool};
+use crate::{Frame, FramePool, Service};
 
 /// Number of an interface of the gateway, in the order of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -27,6 +27,11 @@ pub trait RxQueue: Send {
 
     /// The handle to wait on for more frames; `None` for a source that never blocks.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The service of its packets.
+    fn service(&self) -> Service {
+        Service::default()
+    }
 
     /// Packets that the source lost since the last call, before this program saw them. The kernel's
     /// socket buffer was full, or the kernel could not describe the packet.
@@ -59,6 +64,8 @@ pub struct QueuePosition {
     pub offload: bool,
     /// The ring; `None` for a queue that has none any more.
     pub ring: Option<RingPosition>,
+    /// The service of its packets.
+    pub service: Service,
 }
 
 /// Where the receive ring of a queue stands.

@@ -3,7 +3,8 @@
 //! This crate decides, and does nothing else: it has no clock, file or socket.
 //!
 //! In the gateway, a policy chooses how a worker waits for packets ([`Waiting`]) and how many it
-//! takes at once, by the figures in [`WaitSettings`].
+//! takes at once, by the figures in [`WaitSettings`]. [`Lanes`] chooses from which queue, where services
+//! have queues of their own.
 //!
 //! For the devices of the host it chooses settings. From a [`Snapshot`]
 //! of a device and a [`Request`] it makes a [`Plan`], a list of writes with reasons. [`carry_out`]
@@ -20,6 +21,7 @@
 mod carry_out;
 mod journal;
 mod ladder;
+mod lanes;
 mod plan;
 mod policy;
 mod profile;
@@ -30,6 +32,7 @@ mod waiting;
 
 pub use carry_out::{Failure, Host, HostFailure, carry_out, put_back};
 pub use journal::{Difference, Identity, Journal, JournalError, Owner};
+pub use lanes::{LaneTurn, Lanes, Pick};
 pub use plan::{Action, Plan, PlanError};
 pub use policy::{Policy, Request, UnknownPolicy};
 pub use setting::{Coalescing, Deferral, NapiSetting, Risk, Setting, UnknownSetting, Value};

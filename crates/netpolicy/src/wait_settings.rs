@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use flow::{SetTunableError, Tunable, declare_tunables};
 
-use crate::Policy;
 use crate::waiting::Manner;
+use crate::{Lanes, Policy};
 
 /// The figures by which workers of the gateway wait and take packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,7 @@ pub struct WaitSettings {
     latency_spin_us: u64,
     latency_budget: u64,
     latency_gather_us: u64,
+    mix_bulk_batch: u64,
 }
 
 impl WaitSettings {
@@ -62,8 +63,14 @@ impl WaitSettings {
             Policy::None => dev_weight,
             Policy::Bulk => self.bulk_batch as usize,
             Policy::Cpu => self.cpu_batch as usize,
-            Policy::Latency | Policy::Mix => self.latency_batch as usize,
+            Policy::Latency => self.latency_batch as usize,
+            Policy::Mix => self.mix_bulk_batch as usize,
         }
+    }
+
+    /// How a worker divides its turns between the services of devices with the policy mix.
+    pub fn lanes(&self) -> Lanes {
+        Lanes::new(self.latency_batch as usize, self.mix_bulk_batch as usize)
     }
 }
 
@@ -78,6 +85,7 @@ impl Default for WaitSettings {
             latency_spin_us: 0,
             latency_budget: 0,
             latency_gather_us: 0,
+            mix_bulk_batch: 0,
         };
         DECLARED.apply_defaults(&mut settings);
         settings
@@ -99,7 +107,7 @@ declare_tunables! {
         "The same as stateway_policy_bulk_gather_usecs, for the policy cpu.",
         [cpu_gather_us];
     "stateway_policy_latency_batch", Packets, 16, 1..=4096,
-        "The same as stateway_policy_bulk_batch, for the policies latency and mix.",
+        "The same as stateway_policy_bulk_batch, for the policy latency; and packets of latency that a worker takes for stateway_policy_mix_bulk_batch packets of bulk, for the policy mix, while both wait.",
         [latency_batch];
     "stateway_policy_latency_spin_usecs", Microseconds, 12_000, 0..=100_000,
         "How long a worker with the policy latency or mix stays awake without a packet. Packets that are further apart wake it.",
@@ -110,6 +118,9 @@ declare_tunables! {
     "stateway_policy_latency_gather_usecs", Microseconds, 256, 0..=10_000,
         "Longest sleep after packets have come, of a worker with the policy latency or mix, while requests wait for responses and more of them pass by that; 0: none.",
         [latency_gather_us];
+    "stateway_policy_mix_bulk_batch", Packets, 64, 1..=4096,
+        "Packets of bulk that a worker takes from one queue of a device with the policy mix before it looks for packets of latency again.",
+        [mix_bulk_batch];
 }
 
 #[cfg(test)]
@@ -138,7 +149,7 @@ mod tests {
         let gather = Duration::from_micros(256);
         let spin = Manner::Spin { longest: Duration::from_millis(12), budget: 20, gather };
         assert_eq!([Policy::Latency, Policy::Mix].map(|it| settings.manner(it)), [spin; 2]);
-        let batches = [Policy::Bulk, Policy::Cpu, Policy::Latency].map(|it| settings.batch(it, 64));
-        assert_eq!(batches, [256, 256, 16]);
+        let policies = [Policy::Bulk, Policy::Cpu, Policy::Latency, Policy::Mix];
+        assert_eq!(policies.map(|it| settings.batch(it, 64)), [256, 256, 16, 64]);
     }
 }

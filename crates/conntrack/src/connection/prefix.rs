@@ -77,6 +77,11 @@ impl Prefix {
         self.address
     }
 
+    /// The number of leading bits that count.
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
     /// True when the address lies inside.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (own, other, width) = match (self.address, address) {

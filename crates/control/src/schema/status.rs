@@ -172,6 +172,29 @@ pub struct Port {
     /// Its policy: `none`, `bulk`, `cpu`, `latency` or `mix`.
     #[serde(default)]
     pub policy: String,
+    /// The counters of each service; `null` for an interface without lanes.
+    #[serde(default)]
+    pub lanes: Option<Lanes>,
+}
+
+/// The counters of the services of an interface with lanes, which have receive queues of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lanes {
+    /// Frames for which selectors want short delay.
+    pub latency: Lane,
+    /// The other ones.
+    pub bulk: Lane,
+}
+
+/// The counters of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lane {
+    /// Frames received.
+    pub received: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Frames that the kernel lost because the gateway did not fetch them in time.
+    pub lost: u64,
 }
 
 /// One zone.
@@ -319,7 +342,17 @@ impl From<&engine::PortStatus> for Port {
             lost: port.received.lost,
             reopened: port.reopened,
             policy: port.policy.to_string(),
+            lanes: port.received_latency.map(|latency| Lanes {
+                latency: Lane::from(latency),
+                bulk: Lane::from(port.received.without(&latency)),
+            }),
         }
+    }
+}
+
+impl From<engine::Received> for Lane {
+    fn from(engine::Received { frames, bytes, lost }: engine::Received) -> Self {
+        Self { received: frames, received_bytes: bytes, lost }
     }
 }
 

@@ -402,8 +402,8 @@ impl Coordinator {
         let mut zones: Vec<_> = self.blueprint.limit_pools.zones().map(zone).collect();
         let mut workers = Vec::new();
         for ((id, cpu), report) in handles.into_iter().zip(self.reports()?) {
-            for (port, received) in &report.queues {
-                ports[usize::from(port.0)].received.add(received);
+            for (port, service, received) in &report.queues {
+                ports[usize::from(port.0)].add_received(*service, received);
             }
             for (port, sent) in ports.iter_mut().zip(&report.sent) {
                 port.sent.add(sent);

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fib::LinkId;
-use netio::{PortError, PortId, RxQueue, TxQueue};
+use netio::{PortError, PortId, RxQueue, Service, TxQueue};
 use netlink::Master;
 use netpolicy::Policy;
 use ruleset::{Interface, name_bits};
@@ -54,8 +54,11 @@ struct Entry {
     up: bool,
     /// Open transmit queues that have not been handed out, by worker.
     transmit: Vec<Option<Box<dyn TxQueue>>>,
-    /// The counters of its closed queues.
+    /// The counters of its closed queues, and those of them whose service is latency.
     closed: Received,
+    closed_latency: Option<Received>,
+    /// Its open receive queues.
+    open_queues: usize,
     reopened: u64,
     /// The log has told that it could not be opened again.
     complained: bool,
@@ -75,6 +78,8 @@ impl PortBook {
                 up: false,
                 transmit: Vec::new(),
                 closed: Received::default(),
+                closed_latency: None,
+                open_queues: 0,
                 reopened: 0,
                 complained: false,
             })
@@ -120,13 +125,14 @@ impl PortBook {
         &self.ports[usize::from(port.0)].name
     }
 
-    /// True for a port that is open with this many receive queues that nobody polls.
-    pub fn has_idle_queues(&self, port: PortId, count: usize) -> bool {
+    /// True for an open port none of whose receive queues is polled.
+    pub fn is_idle(&self, port: PortId) -> bool {
         let idle = self.unassigned.iter().filter(|queue| queue.port == port).count();
-        self.ports[usize::from(port.0)].up && idle == count
+        let entry = &self.ports[usize::from(port.0)];
+        entry.up && idle > 0 && idle == entry.open_queues
     }
 
-    /// The number of receive queues that a port is configured with.
+    /// The number of receive queues that a port is configured with. A lane for latency has one more.
     pub fn queue_count(&self, port: PortId) -> usize {
         self.ports[usize::from(port.0)].setup.rx_queues
     }
@@ -149,6 +155,7 @@ impl PortBook {
     /// Adds an open queue of a port.
     pub fn add_queue(&mut self, port: PortId, source: Box<dyn RxQueue>) {
         let supplies_hash = self.ports[usize::from(port.0)].setup.supplied_hash_symmetric;
+        self.ports[usize::from(port.0)].open_queues += 1;
         let queue = Queue::new(self.next_queue, port, source);
         self.unassigned.push(Queue { supplies_hash, ..queue });
         self.next_queue += 1;
@@ -336,7 +343,7 @@ impl PortBook {
     pub fn take_back(&mut self, queue: Queue) {
         match self.pollers.remove(&queue.id) {
             Some(_) => self.unassigned.push(queue),
-            None => self.add_received(queue.port, &queue.received),
+            None => self.add_received(queue.port, queue.service, &queue.received),
         }
     }
 
@@ -360,8 +367,8 @@ impl PortBook {
     /// Closes a queue that failed. True if its port was up until now.
     pub fn close_queue(&mut self, queue: Queue, error: &PortError) -> bool {
         let is_known = self.pollers.remove(&queue.id).is_some();
+        self.add_received(queue.port, queue.service, &queue.received);
         let entry = &mut self.ports[usize::from(queue.port.0)];
-        entry.closed.add(&queue.received);
         // The port may be open again. A source that has come to its end is no failure, and it
         // never comes back.
         if !is_known || matches!(error, PortError::Finished) {
@@ -389,14 +396,19 @@ impl PortBook {
         self.unassigned = kept;
         let entry = &mut self.ports[usize::from(port.0)];
         entry.transmit.clear();
+        entry.open_queues = 0;
         for queue in gone {
-            entry.closed.add(&queue.received);
+            self.add_received(port, queue.service, &queue.received);
         }
     }
 
     /// Adds the counters of a queue that went away with its worker.
-    pub fn add_received(&mut self, port: PortId, received: &Received) {
-        self.ports[usize::from(port.0)].closed.add(received);
+    pub fn add_received(&mut self, port: PortId, service: Service, received: &Received) {
+        let entry = &mut self.ports[usize::from(port.0)];
+        entry.closed.add(received);
+        if service == Service::Latency {
+            entry.closed_latency.get_or_insert_default().add(received);
+        }
     }
 
     /// The state of the ports, without the counters of queues that are polled.
@@ -408,13 +420,14 @@ impl PortBook {
                 name: entry.name.clone(),
                 up: entry.up,
                 received: entry.closed,
+                received_latency: entry.closed_latency,
                 reopened: entry.reopened,
                 policy: entry.setup.policy,
                 ..PortStatus::default()
             })
             .collect();
         for queue in &self.unassigned {
-            statuses[usize::from(queue.port.0)].received.add(&queue.received);
+            statuses[usize::from(queue.port.0)].add_received(queue.service, &queue.received);
         }
         statuses
     }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use fib::LinkId;
 use netio::afpacket::{AfPacketOptions, AfPacketPort, Claim};
-use netio::{LinkState, MAX_FRAME, PortError, PortId, RxQueue, TxQueue};
+use netio::{LinkState, MAX_FRAME, PortError, PortId, RxQueue, Selectors, TxQueue};
 use netlink::{Master, Masters, Membership};
 use netpolicy::Policy;
 use steer::CpuSet;
@@ -119,6 +119,8 @@ pub struct AfPacket {
     masters: Option<Masters>,
     port: PortId,
     mode: Mode,
+    /// Flows that have a receive queue of their own.
+    lanes: Option<Selectors>,
     /// The first receive queues come from another process.
     awaits_queues: bool,
 }
@@ -129,7 +131,13 @@ impl AfPacket {
     /// frames for all stations, a router only those for its own, and a router may have bare links.
     pub fn new(awaited: impl Into<String>, claim: Claim, port: PortId, mode: Mode) -> Self {
         let (awaited, masters) = (awaited.into(), Masters::new().ok());
-        Self { awaited, claim, masters, port, mode, awaits_queues: false }
+        Self { awaited, claim, masters, port, mode, lanes: None, awaits_queues: false }
+    }
+
+    /// The same, with one more receive queue for the flows whose service is latency by these selectors.
+    #[must_use]
+    pub fn with_lanes(self, lanes: Option<Selectors>) -> Self {
+        Self { lanes, ..self }
     }
 
     /// The same, which opens no receive queues the first time, because another process hands over its
@@ -180,6 +188,7 @@ impl PortOpener for AfPacket {
             transmit_queues: tx_queues as u16,
             promiscuous: self.mode == Mode::Bridge,
             takes_bare: self.mode == Mode::Routed,
+            lanes: self.lanes.clone(),
             ..AfPacketOptions::default()
         };
         let link = self.link()?;

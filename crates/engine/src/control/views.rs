@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flow::{Counters, Zone};
+use netio::Service;
 use netpolicy::{Policy, WaitCounts};
 use steer::WorkerId;
 
@@ -106,12 +107,25 @@ pub struct PortStatus {
     pub up: bool,
     /// Frames that came in.
     pub received: Received,
+    /// Those of them that came in through a queue of the service latency. `None` for a port without
+    /// lanes.
+    pub received_latency: Option<Received>,
     /// Frames that went out.
     pub sent: Sent,
     /// How often the port was opened again.
     pub reopened: u64,
     /// Its policy.
     pub policy: Policy,
+}
+
+impl PortStatus {
+    /// Adds the counters of a queue.
+    pub fn add_received(&mut self, service: Service, received: &Received) {
+        self.received.add(received);
+        if service == Service::Latency {
+            self.received_latency.get_or_insert_default().add(received);
+        }
+    }
 }
 
 /// A packet that was dropped not long ago.

@@ -162,12 +162,12 @@ impl Buckets {
 
     /// True if an item of a peer waits, or something staged has not found room.
     pub fn has_work(&self) -> bool {
-        self.links.iter().flatten().any(|link| !link.from.is_empty() || link.has_staged())
+        self.links.iter().flatten().any(|link| link.waiting() > 0 || link.has_staged())
     }
 
     /// Items of peers that wait.
     pub fn backlog(&self) -> u64 {
-        self.links.iter().flatten().map(|link| link.from.slots() as u64).sum()
+        self.links.iter().flatten().map(|link| link.waiting() as u64).sum()
     }
 }
 

@@ -175,8 +175,9 @@ impl PacketPath {
             Some(flow) => flow.table_hash(&self.hasher) ^ bucket,
             None => bucket,
         };
-        match link.admit(flow_hash) {
-            Ok(()) => link.stage(Item::Packet(packet)),
+        let service = packet.frame.service;
+        match link.admit(service, flow_hash) {
+            Ok(()) => link.stage_packet(service, Item::Packet(packet)),
             Err(reason) => {
                 let softnet = &mut self.counters.softnet;
                 *match reason {

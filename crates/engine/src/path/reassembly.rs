@@ -326,7 +326,7 @@ impl PacketPath {
             rest = behind;
         }
         debug_assert!(rest.is_empty(), "the pieces of a complete datagram leave no gap");
-        frame.port = first.port;
+        (frame.port, frame.service) = (first.port, first.service);
         frame.sequence = first.sequence;
         let is_cut = |it: &Fragment| it.frame.offload.checksum == Checksum::Cut;
         if pieces.fragments.iter().any(is_cut) {

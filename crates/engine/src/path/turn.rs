@@ -45,11 +45,16 @@ impl PacketPath {
         self.counters.softnet.received_rps += 1;
     }
 
+    /// Sends all frames that are on their way out.
+    pub(crate) fn send(&mut self) {
+        self.forwarder.flush(&mut self.pool, &mut self.counters);
+        self.drop_refused();
+    }
+
     /// Sends everything that the turn leads to, and tells of packets that rules want in the log.
     pub(crate) fn end_turn(&mut self, now: Timestamp, mut log: impl FnMut(LogId, Box<RecentDrop>)) {
         self.remove_aliases();
-        self.forwarder.flush(&mut self.pool, &mut self.counters);
-        self.drop_refused();
+        self.send();
         self.send_departures(now);
         if let Some(rules) = &mut self.rules {
             rules.take_logged().for_each(|(id, line)| log(id, line));

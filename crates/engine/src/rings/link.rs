@@ -1,15 +1,15 @@
 //! The rings between workers.
 //!
-//! Every ordered pair of workers has a bounded single-producer ring for packets
-//! and one for spent frame buffers in return, so that a worker which only
-//! receives does not run dry while the one that sends piles buffers up.
+//! Every ordered pair of workers has a bounded single-producer ring for packets, one for packets of
+//! latency, and one for spent frame buffers in return, so that a worker which only receives does not run
+//! dry while the one that sends piles buffers up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use doorbell::Doorbell;
 use flow::DropReason;
-use netio::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER, Waker};
+use netio::{Frame, FramePool, MAX_FRAME, SMALL_BUFFER, Service, Waker};
 use rtrb::{Consumer, Producer, RingBuffer};
 use steer::{Backlog, BacklogLimits, WorkerId};
 
@@ -18,6 +18,9 @@ use crate::BATCH;
 /// Slots of a ring beyond the backlog limit, for fences, buckets and markers,
 /// which must never be refused.
 pub const CONTROL_RESERVE: usize = 1024;
+
+/// Slots of a ring for packets of latency, as many as their receive queue has.
+pub const LATENCY_SLOTS: usize = 512;
 
 /// How a worker is woken.
 #[derive(Clone, Debug)]
@@ -60,17 +63,34 @@ pub trait Freight {
 }
 
 /// One worker's ends of its rings to and from a peer.
+///
+/// Packets of latency have a ring of their own, with a backlog of its own. All other packets and all
+/// control items share one, in which they keep their order. What a control item proves about the packets
+/// before it holds for both: the sender publishes the ring of latency before the other one, and a receiver
+/// that takes a control item first takes all that waits in the ring of latency.
 #[derive(Debug)]
 pub struct Link<I> {
-    /// Packets and control items to the peer.
-    to: Producer<I>,
-    /// Packets and control items from the peer.
-    pub from: Consumer<I>,
+    /// Packets of bulk and control items to the peer.
+    to: Outgoing<I>,
+    /// Packets of latency to the peer.
+    to_latency: Outgoing<I>,
+    /// Packets of bulk and control items from the peer.
+    from: Consumer<I>,
+    /// Packets of latency from the peer.
+    from_latency: Consumer<I>,
     /// Spent buffers to the peer.
     spent_to: Producer<Frame>,
     /// Spent buffers from the peer.
     spent_from: Consumer<Frame>,
     wakeup: Wakeup,
+    owed_small: usize,
+    owed_large: usize,
+}
+
+/// The writing end of a ring, and what is staged for it.
+#[derive(Debug)]
+struct Outgoing<I> {
+    ring: Producer<I>,
     backlog: Backlog,
     staged: Vec<I>,
     /// Number of the next item that is staged.
@@ -80,11 +100,10 @@ pub struct Link<I> {
     heavy: VecDeque<(u64, usize)>,
     /// Sum of what `heavy` counts.
     extra: usize,
-    owed_small: usize,
-    owed_large: usize,
 }
 
-/// Makes both ends of the rings between two workers, `slots` entries each way.
+/// Makes both ends of the rings between two workers, `slots` entries each way and
+/// [`LATENCY_SLOTS`] more for packets of latency.
 pub fn connect<I>(
     slots: usize,
     (a, wake_a): (WorkerId, &Wakeup),
@@ -93,27 +112,91 @@ pub fn connect<I>(
 ) -> [(WorkerId, Link<I>); 2] {
     let (a_to, b_from) = RingBuffer::new(slots);
     let (b_to, a_from) = RingBuffer::new(slots);
+    let (a_to_latency, b_from_latency) = RingBuffer::new(LATENCY_SLOTS);
+    let (b_to_latency, a_from_latency) = RingBuffer::new(LATENCY_SLOTS);
     let (a_spent_to, b_spent_from) = RingBuffer::new(slots);
     let (b_spent_to, a_spent_from) = RingBuffer::new(slots);
-    let link = |to, from, spent_to, spent_from, (peer, wakeup): (WorkerId, &Wakeup)| Link {
-        to,
-        from,
-        spent_to,
-        spent_from,
-        wakeup: wakeup.clone(),
-        backlog: Backlog::new(limits(peer)),
-        staged: Vec::with_capacity(BATCH),
-        next: 0,
-        heavy: VecDeque::new(),
-        extra: 0,
-        owed_small: 0,
-        owed_large: 0,
+    let link = |[to, to_latency]: [_; 2],
+                [from, from_latency]: [_; 2],
+                spent,
+                (peer, wakeup): (_, &Wakeup)| {
+        let (spent_to, spent_from) = spent;
+        Link {
+            to: Outgoing::new(to, limits(peer)),
+            to_latency: Outgoing::new(to_latency, limits_of_latency(limits(peer))),
+            from,
+            from_latency,
+            spent_to,
+            spent_from,
+            wakeup: wakeup.clone(),
+            owed_small: 0,
+            owed_large: 0,
+        }
     };
+    let at_a = link(
+        [a_to, a_to_latency],
+        [a_from, a_from_latency],
+        (a_spent_to, a_spent_from),
+        (b, wake_b),
+    );
+    let at_b = link(
+        [b_to, b_to_latency],
+        [b_from, b_from_latency],
+        (b_spent_to, b_spent_from),
+        (a, wake_a),
+    );
     // Each link leads to the other worker.
-    [
-        (b, link(a_to, a_from, a_spent_to, a_spent_from, (b, wake_b))),
-        (a, link(b_to, b_from, b_spent_to, b_spent_from, (a, wake_a))),
-    ]
+    [(b, at_a), (a, at_b)]
+}
+
+/// No more packets may wait than there are slots, so each that is admitted fits.
+fn limits_of_latency(limits: BacklogLimits) -> BacklogLimits {
+    BacklogLimits { max_backlog: limits.max_backlog.min(LATENCY_SLOTS as u32), ..limits }
+}
+
+impl<I: Freight> Outgoing<I> {
+    /// The weight of what is staged or in the ring.
+    fn queued(&mut self) -> usize {
+        let items = self.ring.buffer().capacity() - self.ring.slots() + self.staged.len();
+        let taken = self.next - items as u64;
+        while let Some((_, extra)) = self.heavy.pop_front_if(|(number, _)| *number < taken) {
+            self.extra -= extra;
+        }
+        items + self.extra
+    }
+
+    fn stage(&mut self, item: I) {
+        let extra = item.weight() - 1;
+        if extra > 0 {
+            self.heavy.push_back((self.next, extra));
+            self.extra += extra;
+        }
+        self.next += 1;
+        self.staged.push(item);
+    }
+
+    /// Publishes what fits. True if nothing is left.
+    fn publish(&mut self) -> bool {
+        let fits = self.staged.len().min(self.ring.slots());
+        if let Ok(chunk) = self.ring.write_chunk_uninit(fits) {
+            chunk.fill_from_iter(self.staged.drain(..fits));
+        }
+        self.staged.is_empty()
+    }
+}
+
+impl<I> Outgoing<I> {
+    fn new(ring: Producer<I>, limits: BacklogLimits) -> Self {
+        let staged = Vec::with_capacity(BATCH);
+        Self {
+            ring,
+            backlog: Backlog::new(limits),
+            staged,
+            next: 0,
+            heavy: VecDeque::new(),
+            extra: 0,
+        }
+    }
 }
 
 impl<I: Freight> Link<I> {
@@ -126,55 +209,77 @@ impl<I: Freight> Link<I> {
     ///
     /// # Errors
     /// The reason when the backlog is full or the flow has more than its share.
-    pub fn admit(&mut self, flow_hash: impl FnOnce() -> u64) -> Result<(), DropReason> {
-        let queued = self.queued();
-        self.backlog.admit(queued, flow_hash)
+    pub fn admit(
+        &mut self,
+        service: Service,
+        flow_hash: impl FnOnce() -> u64,
+    ) -> Result<(), DropReason> {
+        let to = self.outgoing(service);
+        let queued = to.queued();
+        to.backlog.admit(queued, flow_hash)
     }
 
-    /// The weight of what is staged or in the ring.
+    const fn outgoing(&mut self, service: Service) -> &mut Outgoing<I> {
+        match service {
+            Service::Bulk => &mut self.to,
+            Service::Latency => &mut self.to_latency,
+        }
+    }
+
+    /// The weight of what is staged or in the rings.
+    #[cfg(test)]
     pub fn queued(&mut self) -> usize {
-        let items = self.to.buffer().capacity() - self.to.slots() + self.staged.len();
-        let taken = self.next - items as u64;
-        while let Some((_, extra)) = self.heavy.pop_front_if(|(number, _)| *number < taken) {
-            self.extra -= extra;
-        }
-        items + self.extra
+        self.to.queued() + self.to_latency.queued()
     }
 
-    /// Stages a packet that was admitted, or a control item. A control item is never refused: a
-    /// ring has [`CONTROL_RESERVE`] slots that packets can not use, and what does not fit stays
-    /// staged, in order, until it does.
+    /// Stages a control item. It is never refused: a ring has [`CONTROL_RESERVE`] slots that packets can
+    /// not use, and what does not fit stays staged, in order, until it does.
     pub fn stage(&mut self, item: I) {
-        let extra = item.weight() - 1;
-        if extra > 0 {
-            self.heavy.push_back((self.next, extra));
-            self.extra += extra;
-        }
-        self.next += 1;
-        self.staged.push(item);
+        self.to.stage(item);
+    }
+
+    /// Stages a packet that was admitted.
+    pub fn stage_packet(&mut self, service: Service, packet: I) {
+        self.outgoing(service).stage(packet);
     }
 
     /// True if there is room for news that may be told later: they leave half of
     /// [`CONTROL_RESERVE`] to what must not wait.
     pub fn has_room_for_news(&self) -> bool {
-        self.to.slots() > self.staged.len() + CONTROL_RESERVE / 2
+        self.to.ring.slots() > self.to.staged.len() + CONTROL_RESERVE / 2
     }
 
     /// Publishes what is staged in one go and wakes the peer if it sleeps.
     pub fn flush(&mut self) {
-        if self.staged.is_empty() {
+        if !self.has_staged() {
             return;
         }
-        let fits = self.staged.len().min(self.to.slots());
-        if let Ok(chunk) = self.to.write_chunk_uninit(fits) {
-            chunk.fill_from_iter(self.staged.drain(..fits));
+        if self.to_latency.publish() {
+            self.to.publish();
         }
         self.wakeup.ring();
     }
 
     /// True while something is staged that did not fit.
     pub fn has_staged(&self) -> bool {
-        !self.staged.is_empty()
+        !self.to.staged.is_empty() || !self.to_latency.staged.is_empty()
+    }
+
+    /// The number of items from the peer that wait.
+    pub fn waiting(&self) -> usize {
+        self.from.slots() + self.from_latency.slots()
+    }
+
+    /// The number of packets of latency among them.
+    pub fn latency_slots(&self) -> usize {
+        self.from_latency.slots()
+    }
+
+    /// The next packet of latency from the peer, who is owed the buffers that come with it.
+    pub fn take_latency(&mut self) -> Option<I> {
+        let item = self.from_latency.pop().ok()?;
+        item.frames(|frame| self.owe(frame));
+        Some(item)
     }
 
     /// The next item from the peer, who is owed the buffers that come with it.
@@ -217,7 +322,8 @@ impl<I: Freight> Link<I> {
 
     /// Applies changed limits.
     pub fn set_limits(&mut self, limits: BacklogLimits) {
-        self.backlog.set_limits(limits);
+        self.to.backlog.set_limits(limits);
+        self.to_latency.backlog.set_limits(limits_of_latency(limits));
     }
 }
 

@@ -66,6 +66,37 @@ fn all_buffers_of_a_full_turn_come_back_with_the_next() {
     assert_eq!(free(&mut receiver_pool, 60), 300);
 }
 
+#[test]
+fn a_control_item_comes_behind_the_packets_of_latency_that_were_staged_before() {
+    let (mut to_owner, mut from_receiver) = pair(2);
+    // The other ring is full of packets that nobody takes, and control items wait with their sender.
+    for _ in 0..4 {
+        to_owner.stage_packet(Service::Bulk, Item::Packet(datagram(0)));
+    }
+    for waiting in 0..LATENCY_SLOTS {
+        assert!(to_owner.admit(Service::Latency, || waiting as u64).is_ok(), "{waiting}");
+        to_owner.stage_packet(Service::Latency, Item::Packet(datagram(0)));
+    }
+    assert_eq!(to_owner.admit(Service::Latency, || 0), Err(DropReason::BacklogFull));
+    assert!(to_owner.admit(Service::Bulk, || 0).is_ok(), "each ring has a backlog of its own");
+    to_owner.stage(Item::Marker(0));
+    to_owner.flush();
+    assert_eq!((from_receiver.waiting(), from_receiver.latency_slots()), (514, 512));
+    let mut latency = 0;
+    let marker = loop {
+        match from_receiver.take() {
+            None => to_owner.flush(),
+            Some(Item::Marker(_)) => break from_receiver.latency_slots(),
+            Some(_) => latency += usize::from(from_receiver.take_latency().is_some()),
+        }
+    };
+    assert_eq!(
+        latency + marker,
+        LATENCY_SLOTS,
+        "all of them can be taken before the marker counts"
+    );
+}
+
 /// A datagram that came in this many fragments, or whole for 0.
 fn datagram(fragments: usize) -> Packet {
     let (mut pool, mut bytes) = (FramePool::new(0, 0), Vec::new());
@@ -105,7 +136,7 @@ fn a_datagram_takes_as_much_of_the_backlog_as_its_fragments() {
     for round in 0..2000 {
         let fragments = weights[round % weights.len()];
         let waiting: usize = waits.iter().sum();
-        let admitted = to_owner.admit(|| round as u64);
+        let admitted = to_owner.admit(Service::Bulk, || round as u64);
         assert_eq!(admitted.is_ok(), waiting < LIMIT, "{waiting} wait in round {round}");
         if admitted.is_ok() {
             to_owner.stage(Item::Packet(datagram(fragments)));

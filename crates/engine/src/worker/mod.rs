@@ -15,6 +15,7 @@ use std::sync::mpsc::Sender;
 
 use flow::Timestamp;
 use netio::{Frame, PortError};
+use netpolicy::Pick;
 use rtrb::Consumer;
 use steer::BucketId;
 
@@ -159,7 +160,7 @@ impl Worker {
 
     fn take_from_peers(&mut self, now: Timestamp) -> bool {
         let Self { path, notices, waits, .. } = self;
-        let items = path.take_from_peers(now, |news| {
+        let taken = path.take_from_peers(waits.peers, now, |news| {
             let notice = match news {
                 News::Arrived(bucket) => Notice::Arrived(bucket),
                 News::Marker(marker) => Notice::Marker(marker),
@@ -167,37 +168,80 @@ impl Worker {
             // A coordinator that is gone needs no notices.
             let _ = notices.send(notice);
         });
-        waits.note(items, usize::MAX);
-        items > 0
+        waits.note(taken.items, if taken.is_more { taken.items } else { usize::MAX });
+        taken.items > 0
     }
 
     fn take_from_queues(&mut self, now: Timestamp) -> bool {
+        if self.waits.latency_queues > 0 {
+            return self.take_by_service(now);
+        }
         let mut worked = false;
         let mut index = 0;
         while index < self.queues.len() {
-            let queue = &mut self.queues[index];
-            let result = self.path.receive(&mut *queue.source, &mut self.received, queue.batch);
-            worked |= !self.received.is_empty();
-            self.waits.note(self.received.len(), queue.batch);
-            let mut frames = std::mem::take(&mut self.received);
-            for mut frame in frames.drain(..) {
-                let queue = &mut self.queues[index];
-                queue.received.frames += 1;
-                queue.received.bytes += frame.len() as u64;
-                frame.port = queue.port;
-                if !queue.supplies_hash {
-                    frame.supplied_hash = 0;
-                }
-                self.path.take_frame(frame, now);
-            }
-            self.received = frames;
-            self.path.process_received(now);
+            let (came, result) = self.take_from_queue(index, self.queues[index].batch, now);
+            worked |= came > 0;
             match result {
                 Ok(_) => index += 1,
                 Err(error) => self.drop_queue(index, error),
             }
         }
         worked
+    }
+
+    /// The same with queues of latency first, whose packets leave at once.
+    fn take_by_service(&mut self, now: Timestamp) -> bool {
+        let (mut worked, mut came) = (false, 0);
+        let latency = self.waits.latency_queues;
+        let mut turn = self.waits.lanes.begin(latency, self.queues.len() - latency);
+        while let Some(pick) = turn.next(came) {
+            let (index, most) = match pick {
+                Pick::Latency(queue, most) => (queue, most),
+                Pick::Bulk(queue) => (latency + queue, self.queues[latency + queue].batch),
+            };
+            let result;
+            (came, result) = self.take_from_queue(index, most, now);
+            worked |= came > 0;
+            if let Err(error) = result {
+                // The numbers of the others change by that.
+                self.drop_queue(index, error);
+                break;
+            }
+            if came > 0 && matches!(pick, Pick::Latency(..)) {
+                self.path.send();
+            }
+        }
+        self.waits.lanes = turn.end();
+        worked
+    }
+
+    /// Takes packets from a queue and processes them. Returns their number, and the error of a queue
+    /// that has failed behind them.
+    #[inline]
+    fn take_from_queue(
+        &mut self,
+        index: usize,
+        most: usize,
+        now: Timestamp,
+    ) -> (usize, Result<usize, PortError>) {
+        let queue = &mut self.queues[index];
+        let result = self.path.receive(&mut *queue.source, &mut self.received, most);
+        let came = self.received.len();
+        self.waits.note(came, most);
+        let mut frames = std::mem::take(&mut self.received);
+        for mut frame in frames.drain(..) {
+            let queue = &mut self.queues[index];
+            queue.received.frames += 1;
+            queue.received.bytes += frame.len() as u64;
+            (frame.port, frame.service) = (queue.port, queue.service);
+            if !queue.supplies_hash {
+                frame.supplied_hash = 0;
+            }
+            self.path.take_frame(frame, now);
+        }
+        self.received = frames;
+        self.path.process_received(now);
+        (came, result)
     }
 
     fn drop_queue(&mut self, index: usize, error: PortError) {

@@ -1,6 +1,6 @@
 //! The receive queues of a worker.
 
-use netio::{PortId, RxQueue};
+use netio::{PortId, RxQueue, Service};
 
 use crate::BATCH;
 
@@ -16,6 +16,8 @@ pub struct Queue {
     pub batch: usize,
     /// Its counters.
     pub received: Received,
+    /// The service of its packets.
+    pub service: Service,
     /// The queue itself.
     pub source: Box<dyn RxQueue>,
 }
@@ -23,8 +25,8 @@ pub struct Queue {
 impl Queue {
     /// A queue of a port without a policy, whose interface supplies no hash.
     pub fn new(id: usize, port: PortId, source: Box<dyn RxQueue>) -> Self {
-        let received = Received::default();
-        Self { id, port, supplies_hash: false, batch: BATCH, received, source }
+        let (received, service) = (Received::default(), source.service());
+        Self { id, port, supplies_hash: false, batch: BATCH, received, service, source }
     }
 
     /// Counts what has not become a frame since it was asked last. Returns how many frames were
@@ -60,5 +62,15 @@ impl Received {
         self.frames += other.frames;
         self.bytes += other.bytes;
         self.lost += other.lost;
+    }
+
+    /// The counters without those of a part.
+    #[must_use]
+    pub const fn without(&self, part: &Self) -> Self {
+        Self {
+            frames: self.frames.saturating_sub(part.frames),
+            bytes: self.bytes.saturating_sub(part.bytes),
+            lost: self.lost.saturating_sub(part.lost),
+        }
     }
 }

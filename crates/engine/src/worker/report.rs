@@ -1,7 +1,7 @@
 //! The state of a worker, as the coordinator asks for it.
 
 use flow::{Counters, Timestamp, Zone};
-use netio::PortId;
+use netio::{PortId, Service};
 use netpolicy::{Policy, WaitCounts};
 use steer::{BucketId, WorkerId};
 
@@ -17,8 +17,8 @@ pub struct WorkerReport {
     pub counters: Counters,
     /// Owned buckets.
     pub buckets: Vec<BucketStatus>,
-    /// The counters of its queues, with their ports.
-    pub queues: Vec<(PortId, Received)>,
+    /// The counters of its queues, with their ports and services.
+    pub queues: Vec<(PortId, Service, Received)>,
     /// The counters of sent frames, by port.
     pub sent: Vec<Sent>,
     /// Items that wait in its rings.
@@ -64,7 +64,7 @@ impl Worker {
         WorkerReport {
             counters: self.path.counters().clone(),
             buckets: buckets.collect(),
-            queues: self.queues.iter().map(|queue| (queue.port, queue.received)).collect(),
+            queues: self.queues.iter().map(|it| (it.port, it.service, it.received)).collect(),
             sent: self.path.sent(),
             backlog: self.path.backlog(),
             busy_ns: self.busy_ns,

@@ -3,19 +3,28 @@
 use std::sync::Arc;
 
 use flow::Timestamp;
-use netio::PortId;
-use netpolicy::{Came, Policy, Step, WaitCounts, WaitSettings, Waiting};
+use netio::{PortId, Service};
+use netpolicy::{Came, Lanes, Policy, Step, WaitCounts, WaitSettings, Waiting};
 
+use crate::path::peers::PeerBudget;
 use crate::path::settings::Settings;
+use crate::worker::queue::Queue;
 use crate::worker::{Turn, Worker};
 
 /// How a worker waits.
 pub(super) struct Waits {
     figures: WaitSettings,
     dev_weight: usize,
+    netdev_budget: usize,
     /// By port.
     policies: Arc<[Policy]>,
     waiting: Waiting,
+    /// The order of the queues, where there are lanes.
+    pub lanes: Lanes,
+    /// The number of queues of latency among those of the worker, which are the first.
+    pub latency_queues: usize,
+    /// Items that are taken from each other worker in a turn.
+    pub peers: PeerBudget,
     /// Packets from the queues and from other workers in this turn.
     packets: usize,
     /// A queue may have more.
@@ -25,8 +34,14 @@ pub(super) struct Waits {
 impl Waits {
     /// Without policies.
     pub fn new(settings: &Settings) -> Self {
+        let (figures, lanes) = (settings.waits.clone(), settings.waits.lanes());
+        let latency = figures.batch(Policy::Latency, 0);
         Self {
-            figures: settings.waits.clone(),
+            peers: PeerBudget { latency, bulk: settings.steer.netdev_budget() },
+            figures,
+            lanes,
+            latency_queues: 0,
+            netdev_budget: settings.steer.netdev_budget(),
             dev_weight: settings.steer.dev_weight(),
             policies: Arc::default(),
             waiting: Waiting::new(Timestamp::ZERO),
@@ -38,6 +53,8 @@ impl Waits {
     /// Uses the figures of these tunables.
     pub fn set_figures(&mut self, settings: &Settings) {
         self.figures = settings.waits.clone();
+        self.lanes = self.figures.lanes();
+        self.netdev_budget = settings.steer.netdev_budget();
         self.dev_weight = settings.steer.dev_weight();
     }
 
@@ -75,13 +92,24 @@ impl Worker {
 
     /// Takes from each queue as many packets as its device's policy says, and waits by the strictest
     /// policy of the devices whose queues the worker polls. A worker without a queue gets packets
-    /// from others, which may be of any device.
+    /// from others, which may be of any device. Queues of latency come first. Where a device has the
+    /// policy mix, a worker takes no more from others than a batch of bulk before it looks at these.
     pub(super) fn follow_policies(&mut self) {
         let Self { waits, queues, received, .. } = self;
         for queue in queues.iter_mut() {
             queue.batch = waits.figures.batch(waits.policy_of(queue.port), waits.dev_weight);
             received.reserve(queue.batch);
         }
+        let is_lane = |queue: &Queue| {
+            queue.service == Service::Latency && waits.policy_of(queue.port) == Policy::Mix
+        };
+        queues.sort_by_key(|queue| !is_lane(queue));
+        waits.latency_queues = queues.partition_point(is_lane);
+        let mut bulk = waits.netdev_budget;
+        if waits.policies.contains(&Policy::Mix) {
+            bulk = bulk.min(waits.figures.batch(Policy::Mix, 0));
+        }
+        waits.peers = PeerBudget { latency: waits.figures.batch(Policy::Latency, 0), bulk };
         let policy = match queues[..] {
             [] => Policy::strictest(waits.policies.iter().copied()),
             _ => Policy::strictest(queues.iter().map(|queue| waits.policy_of(queue.port))),

@@ -1,11 +1,14 @@
 use std::sync::mpsc::sync_channel;
 
 use flow::HashKey;
+use netio::memory::Source;
+use netio::{FramePool, PortId, RxQueue, Service};
 use netpolicy::Policy;
 use wire::build::PacketBuilder;
 
 use super::*;
 use crate::Config;
+use crate::testing::line::Line;
 use crate::testing::one_worker::Rig;
 use crate::worker::command::Question;
 
@@ -56,6 +59,61 @@ fn a_queue_gives_as_many_packets_as_the_policy_of_its_device_says() {
         assert_eq!((taken, rig.worker.report(rig.now).policy), (batch, waits_by), "{policies:?}");
         while rig.worker.turn(rig.now) == Turn::Worked {}
     }
+}
+
+/// A frame of a flow with this port.
+fn frame(port: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::v4([192, 0, 2, 1], [198, 51, 100, 2]).udp(1000, port, &[], &mut frame);
+    frame
+}
+
+/// A worker whose first port has a queue of latency beside that of bulk.
+fn with_lanes(source: impl RxQueue + 'static, policies: [Policy; 2]) -> Rig {
+    let mut rig = Rig::new(&Config::new(HashKey(1, 2)));
+    rig.worker.turn(rig.now);
+    let queue = Queue::new(7, PortId(0), Box::new(source));
+    let queue = Queue { service: Service::Latency, ..queue };
+    rig.commands.push(Command::AddQueue(queue)).ok().unwrap();
+    rig.commands.push(Command::Policies(policies.into())).ok().unwrap();
+    rig
+}
+
+/// The frames that came by the first port.
+fn received(rig: &mut Rig, service: Service) -> u64 {
+    let queues = rig.worker.report(rig.now).queues.into_iter();
+    let of = queues.filter(|(port, of, _)| (*port, *of) == (PortId(0), service));
+    of.map(|(_, _, received)| received.frames).sum()
+}
+
+#[test]
+fn a_flood_of_latency_leaves_bulk_its_share() {
+    for (policies, latency) in
+        [([Policy::Mix, Policy::None], 816), ([Policy::None, Policy::None], 3200)]
+    {
+        let flood = frame(5000);
+        let source = Source::generate(PortId(0), move |pool| pool.copy_of(&flood));
+        let mut rig = with_lanes(source, policies);
+        rig.arrive(0, std::iter::repeat_n(frame(9), 3200));
+        while received(&mut rig, Service::Bulk) < 3200 {
+            rig.worker.turn(rig.now);
+        }
+        assert_eq!(received(&mut rig, Service::Latency), latency, "{policies:?}");
+    }
+}
+
+#[test]
+fn packets_of_latency_leave_before_bulk_that_came_first() {
+    let line = Line::default();
+    let mut rig = with_lanes(line.clone(), [Policy::Mix, Policy::None]);
+    let mut pool = FramePool::new(0, 0);
+    let mut copy = |port| pool.copy_of(&frame(port)).unwrap();
+    let bulk: Vec<_> = (0..100).map(|_| copy(9)).collect();
+    line.put((0..3).map(|_| copy(5000)));
+    let [_, sent] = rig.exchange(0, bulk);
+    let port = |frame: &Frame| u16::from_be_bytes([frame.bytes()[36], frame.bytes()[37]]);
+    let places = sent.iter().enumerate().filter(|(_, it)| port(it) == 5000).map(|(at, _)| at);
+    assert_eq!((places.collect::<Vec<_>>(), sent.len()), (vec![0, 1, 2], 103));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod bare;
 mod claim;
+mod lane_program;
 mod messages;
 mod receive;
 mod receive_ring;
@@ -19,9 +20,9 @@ pub use transmit::AfPacketTx;
 
 use std::io;
 
-use crate::{LinkState, PortError, PortId, link_named, link_state};
+use crate::{LinkState, PortError, PortId, Selectors, Service, link_named, link_state};
 use receive_ring::ReceiveRing;
-use socket::PacketSocket;
+use socket::{Division, PacketSocket};
 use transmit_ring::TransmitRing;
 
 /// Messages of one system call.
@@ -35,6 +36,9 @@ pub struct AfPacketOptions {
     pub receive_queues: u16,
     /// Transmit queues: one for each worker.
     pub transmit_queues: u16,
+    /// With selectors, a further receive queue, the last one, gets the packets whose service is
+    /// [`Service::Latency`], and the others divide the rest. Not if there are no receive queues.
+    pub lanes: Option<Selectors>,
     /// Buffer for frames that wait to be received, bytes of kernel memory for each queue, reserved
     /// while the queue is open. Each frame takes 2 KiB of it. Longer frames wait in a queue beside
     /// it, which may have as many bytes.
@@ -55,6 +59,9 @@ impl AfPacketOptions {
     /// Default of [`receive_buffer_bytes`](Self::receive_buffer_bytes): 8192
     /// frames, 8 ms at 1 M/s.
     pub const RECEIVE_BUFFER_BYTES: u32 = 16 << 20;
+    /// The same for a queue of [`Service::Latency`]: 512 frames. A flood of it delays others by that many
+    /// at most.
+    pub const LATENCY_BUFFER_BYTES: u32 = 1 << 20;
     /// Default of [`send_buffer_bytes`](Self::send_buffer_bytes): a batch of 64
     /// super-packets.
     pub const SEND_BUFFER_BYTES: u32 = 8 << 20;
@@ -65,6 +72,7 @@ impl Default for AfPacketOptions {
         Self {
             receive_queues: 1,
             transmit_queues: 1,
+            lanes: None,
             receive_buffer_bytes: Self::RECEIVE_BUFFER_BYTES,
             send_buffer_bytes: Self::SEND_BUFFER_BYTES,
             promiscuous: true,
@@ -77,7 +85,7 @@ impl Default for AfPacketOptions {
 /// The queues of an interface, and the features that the kernel granted.
 #[derive(Debug)]
 pub struct AfPacketPort {
-    /// Receive queues, as many as asked for.
+    /// Receive queues, as many as asked for, and the one of the lane for latency.
     pub receive: Vec<AfPacketRx>,
     /// Transmit queues, as many as asked for.
     pub transmit: Vec<AfPacketTx>,
@@ -151,14 +159,13 @@ impl AfPacketPort {
                 .map_err(failed("opening a socket to send"))?;
             transmit.push(queue);
         }
-        let mut receive = Vec::new();
-        let mut group = None;
-        for _ in 0..options.receive_queues {
-            let (ring, socket) = receive_socket(index, options, &mut granted, &mut group)
-                .map_err(failed("opening a socket to receive"))?;
-            let source = AfPacketRx::new(ring, socket, link, port, granted.offload);
-            receive.push(source);
-        }
+        let receive = receive_sockets(index, options, &mut granted)
+            .map_err(failed("opening a socket to receive"))?
+            .into_iter()
+            .map(|(ring, socket, service)| {
+                AfPacketRx::new(ring, socket, link, port, granted.offload, service)
+            })
+            .collect();
         // A socket of an interface that is down reports this once. Such a report must not look like
         // an interface that has just gone down.
         let state = link_state(index).map_err(failed("looking at the link"))?;
@@ -238,32 +245,60 @@ fn transmit_socket(
     Ok(socket)
 }
 
-/// Opens one receive queue; `group` is the fan-out group of its siblings.
+/// Opens the receive queues.
+fn receive_sockets(
+    index: u32,
+    options: &AfPacketOptions,
+    granted: &mut Granted,
+) -> io::Result<Vec<(ReceiveRing, PacketSocket, Service)>> {
+    let lanes = options.lanes.as_ref().filter(|_| options.receive_queues > 0);
+    let bulk = (0..options.receive_queues).map(|_| Service::Bulk);
+    let mut opened = Vec::new();
+    for service in bulk.chain(lanes.map(|_| Service::Latency)) {
+        let (ring, socket) = receive_socket(index, options, granted, service)?;
+        opened.push((ring, socket, service));
+    }
+    if let [(_, only, _)] = &opened[..] {
+        only.bind(index, true)?;
+        return Ok(opened);
+    }
+    let by = if lanes.is_some() { Division::Program } else { Division::Hash };
+    let mut group = None;
+    for (_, socket, _) in &opened {
+        // Between binding and joining, a socket receives the packets of its siblings.
+        socket.admit_nothing()?;
+        socket.bind(index, true)?;
+        group = Some(socket.join_fanout(by, group)?);
+    }
+    if let (Some(selectors), Some((_, socket, _))) = (lanes, opened.first()) {
+        let mut program = lane_program::program(selectors, options.receive_queues);
+        socket.set_fanout_program(&mut program)?;
+    }
+    opened.iter().try_for_each(|(_, socket, _)| socket.admit_all())?;
+    Ok(opened)
+}
+
+/// A receive queue that is not bound yet.
 fn receive_socket(
     index: u32,
     options: &AfPacketOptions,
     granted: &mut Granted,
-    group: &mut Option<u16>,
+    service: Service,
 ) -> io::Result<(ReceiveRing, PacketSocket)> {
+    let bytes = match service {
+        Service::Latency => AfPacketOptions::LATENCY_BUFFER_BYTES.min(options.receive_buffer_bytes),
+        Service::Bulk => options.receive_buffer_bytes,
+    };
     let socket = PacketSocket::new()?;
-    socket.enlarge(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, options.receive_buffer_bytes)?;
+    socket.enlarge(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)?;
     granted.offload &= socket.set(libc::PACKET_VNET_HDR, 1).is_ok();
     granted.ignore_outgoing &= socket.set(libc::PACKET_IGNORE_OUTGOING, 1).is_ok();
     // Without this option, the kernel would drop the VLAN tags of messages.
     socket.set(libc::PACKET_AUXDATA, 1)?;
-    let ring = ReceiveRing::new(&socket, options.receive_buffer_bytes)?;
+    let ring = ReceiveRing::new(&socket, bytes)?;
     if options.promiscuous {
         socket.be_promiscuous(index)?;
     }
-    if options.receive_queues <= 1 {
-        socket.bind(index, true)?;
-        return Ok((ring, socket));
-    }
-    // Between binding and joining, a socket receives the packets of its siblings.
-    socket.admit_nothing()?;
-    socket.bind(index, true)?;
-    *group = Some(socket.join_fanout(*group)?);
-    socket.admit_all()?;
     Ok((ring, socket))
 }
 

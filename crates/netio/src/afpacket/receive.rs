@@ -9,7 +9,7 @@ use super::receive_ring::{ReceiveRing, Slot};
 use super::socket::PacketSocket;
 use super::system_error;
 use super::vnet::VnetHeader;
-use crate::{Frame, FramePool, LinkState, PortError, PortId, QueuePosition, RxQueue};
+use crate::{Frame, FramePool, LinkState, PortError, PortId, QueuePosition, RxQueue, Service};
 
 /// Length of a VLAN tag, in bytes.
 const TAG: usize = 4;
@@ -53,6 +53,7 @@ pub struct AfPacketRx {
     interface: String,
     port: PortId,
     form: Form,
+    service: Service,
     sequence: u64,
     /// Frames that were taken off the ring and could not be delivered.
     lost: u64,
@@ -72,6 +73,7 @@ impl AfPacketRx {
         link: &LinkState,
         port: PortId,
         offload: bool,
+        service: Service,
     ) -> Self {
         let interface = link.name.clone();
         let form = Form { offload, bare: link.is_bare() };
@@ -81,6 +83,7 @@ impl AfPacketRx {
             interface,
             port,
             form,
+            service,
             sequence: 0,
             lost: 0,
             too_long: 0,
@@ -101,7 +104,7 @@ impl AfPacketRx {
         link: &LinkState,
         port: PortId,
     ) -> Result<Self, PortError> {
-        let QueuePosition { sequence, offload, ring } = position;
+        let QueuePosition { sequence, offload, ring, service } = position;
         let failed = |source| system_error(&link.name, "taking over a queue", source);
         let socket = PacketSocket::take_over(descriptor, link.index).map_err(failed)?;
         let form = Form { offload, bare: link.is_bare() };
@@ -116,6 +119,7 @@ impl AfPacketRx {
             interface,
             port,
             form,
+            service,
             sequence,
             lost: 0,
             too_long: 0,
@@ -278,6 +282,10 @@ impl RxQueue for AfPacketRx {
         Some(self.socket.as_fd())
     }
 
+    fn service(&self) -> Service {
+        self.service
+    }
+
     fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost) + u64::from(self.socket.take_lost().unwrap_or(0))
     }
@@ -291,7 +299,8 @@ impl RxQueue for AfPacketRx {
             Source::Ring(ring) => Some(ring.position()),
             Source::Messages(_) => None,
         };
-        let position = QueuePosition { sequence: self.sequence, offload: self.form.offload, ring };
+        let Self { sequence, service, form: Form { offload, .. }, .. } = *self;
+        let position = QueuePosition { sequence, offload, ring, service };
         // Where it stands, only a frame can tell.
         (!self.gone && !self.is_astray).then(|| (self.socket.as_fd(), position))
     }

@@ -8,6 +8,15 @@ use std::os::unix::fs::MetadataExt;
 #[derive(Debug)]
 pub(super) struct PacketSocket(OwnedFd);
 
+/// How the sockets of a fan-out group divide packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Division {
+    /// By flow hash.
+    Hash,
+    /// By [`PacketSocket::set_fanout_program`]; all go to the first socket until then.
+    Program,
+}
+
 impl PacketSocket {
     /// A socket that receives nothing until it is bound.
     pub(super) fn new() -> io::Result<Self> {
@@ -124,21 +133,32 @@ impl PacketSocket {
         self.set_option(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
     }
 
-    /// Joins a fan-out group, which shares the interface's packets by flow hash: `group`, or a new
-    /// one. Returns the group. A group takes no notice of PACKET_IGNORE_OUTGOING of its sockets, so it
-    /// has a flag of its own, which a kernel that is too old for it ignores.
-    pub(super) fn join_fanout(&self, group: Option<u16>) -> io::Result<u16> {
+    /// Joins a fan-out group, which divides the interface's packets by flow hash or by a program:
+    /// `group`, or a new one. Returns the group. A group takes no notice of PACKET_IGNORE_OUTGOING of
+    /// its sockets, so it has a flag of its own, which a kernel that is too old for it ignores.
+    pub(super) fn join_fanout(&self, by: Division, group: Option<u16>) -> io::Result<u16> {
         let ignoring = libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING as libc::c_int;
-        let hash = libc::PACKET_FANOUT_HASH as libc::c_int | ignoring;
+        let kind = match by {
+            Division::Hash => libc::PACKET_FANOUT_HASH,
+            Division::Program => libc::PACKET_FANOUT_CBPF,
+        };
+        let kind = kind as libc::c_int | ignoring;
         let unique = libc::PACKET_FANOUT_FLAG_UNIQUEID as libc::c_int;
         let argument = match group {
-            Some(group) => libc::c_int::from(group) | hash << 16,
-            None => (hash | unique) << 16,
+            Some(group) => libc::c_int::from(group) | kind << 16,
+            None => (kind | unique) << 16,
         };
         self.set(libc::PACKET_FANOUT, argument)?;
         let mut joined: libc::c_int = 0;
         self.get_option(libc::SOL_PACKET, libc::PACKET_FANOUT, &mut joined)?;
         Ok((joined & 0xffff) as u16)
+    }
+
+    /// Has the group of this socket divide packets by a program.
+    pub(super) fn set_fanout_program(&self, code: &mut [libc::sock_filter]) -> io::Result<()> {
+        let len = u16::try_from(code.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let program = libc::sock_fprog { len, filter: code.as_mut_ptr() };
+        self.set_option(libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &program)
     }
 
     /// Makes the ring of `option`.

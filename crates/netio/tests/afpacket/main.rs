@@ -5,6 +5,7 @@ mod bare;
 mod claims;
 mod forwarder;
 mod hand_over;
+mod lanes;
 mod machine;
 mod namespace;
 mod tunnels;

@@ -62,7 +62,8 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     // Only this program sends on the interface, so there is nothing to queue for.
     let options = AfPacketOptions { qdisc_bypass: true, ..AfPacketOptions::default() };
     let mut queue = AfPacketPort::open_transmit(&args.interface, &options)?;
-    let templates = templates(args);
+    let addresses = (args.source, args.destination);
+    let templates = templates(addresses, args.destination_mac, args.flows, args.frame_bytes);
     let mut pool = FramePool::new(2 * BATCH, 0);
     let mut frames = Vec::with_capacity(BATCH);
     let (mut sent, mut refused, mut next) = (0, 0, 0);
@@ -85,12 +86,17 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
     out.line(format_args!("sent {sent} frames in {seconds:.2} s, {rate:.3} M/s; refused {refused}"))
 }
 
-/// One frame for each flow.
-fn templates(args: &Args) -> Vec<Vec<u8>> {
-    let builder = PacketBuilder::v4(args.source.octets(), args.destination.octets())
-        .macs([0, 0, 0x5e, 0, 0x53, 0xff], args.destination_mac);
-    let payload = vec![0; (args.frame_bytes - HEADERS) as usize];
-    (0..args.flows)
+/// One frame for each flow, of at least 42 bytes. The addresses are source and destination.
+pub fn templates(
+    (source, destination): (Ipv4Addr, Ipv4Addr),
+    destination_mac: [u8; 6],
+    flows: u16,
+    frame_bytes: u64,
+) -> Vec<Vec<u8>> {
+    let builder = PacketBuilder::v4(source.octets(), destination.octets())
+        .macs([0, 0, 0x5e, 0, 0x53, 0xff], destination_mac);
+    let payload = vec![0; (frame_bytes - HEADERS) as usize];
+    (0..flows)
         .map(|flow| {
             let mut frame = Vec::new();
             builder.udp(FIRST_PORT + flow, DISCARD_PORT, &payload, &mut frame);
@@ -99,7 +105,8 @@ fn templates(args: &Args) -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn mac(text: &str) -> Result<[u8; 6], String> {
+/// Reads a hardware address.
+pub fn mac(text: &str) -> Result<[u8; 6], String> {
     let error = || format!("{text:?} is not a hardware address such as 00:00:5e:00:53:01");
     let octets: Option<Vec<u8>> = text
         .split(':')

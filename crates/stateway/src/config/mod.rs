@@ -5,6 +5,7 @@ mod host;
 mod pfsync;
 mod rules;
 mod sections;
+mod selectors;
 mod sync;
 mod zones;
 
@@ -22,7 +23,7 @@ use engine::{
     ZoneTimeouts,
 };
 use flow::HashKey;
-use netio::LinkState;
+use netio::{LinkState, Selectors};
 use steer::{BucketCount, CpuSet, FragmentSteering, HashKind, MAX_CPUS, TunnelSteering};
 
 use crate::balance_interval::BalanceInterval;
@@ -112,6 +113,8 @@ pub struct Interface {
     pub rp_filter: ReversePath,
     /// How workers wait for its packets.
     pub policy: Policy,
+    /// Flows with a receive queue of their own; `None`: there is no such queue.
+    pub lanes: Option<Selectors>,
 }
 
 impl Interface {

@@ -12,7 +12,9 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Reader, Section, choice, number, show, text};
-use super::{Configuration, Interface, MAX_INTERFACE_NAME, Problem, Problems, rules, sync, zones};
+use super::{
+    Configuration, Interface, MAX_INTERFACE_NAME, Problem, Problems, rules, selectors, sync, zones,
+};
 use crate::balance_interval::{ALLOWED, BalanceInterval};
 
 /// The largest number of receive queues of one interface.
@@ -36,6 +38,8 @@ pub(super) fn read(
         .filter_map(|section| interface(&mut reader, section, cpus, &config))
         .collect();
     refuse_repeated_names(&mut reader, &config.interfaces);
+    let tables_of_selectors = tables(&mut reader, &mut document, "selector", MOST_TABLES);
+    selectors::read(&mut reader, tables_of_selectors, &mut config);
     config.timeout_policies = zones::policies(&mut reader, &mut document);
     config.zones =
         zones::read(&mut reader, &mut document, &config.interfaces, &config.timeout_policies);
@@ -238,6 +242,7 @@ fn interface(
         refuses_new: refuses_new.unwrap_or(false),
         rp_filter: rp_filter.unwrap_or(gateway.rp_filter),
         policy: policy.unwrap_or(Policy::None),
+        lanes: None,
     })
 }
 

@@ -207,7 +207,7 @@ pub(super) fn conntrack(
 }
 
 /// A prefix. One with bits behind its length may mean a host or a network, so it is refused.
-fn network(text: &str) -> Result<Prefix, String> {
+pub(super) fn network(text: &str) -> Result<Prefix, String> {
     let prefix: Prefix = text.parse().map_err(|error: PrefixError| error.to_string())?;
     let network = prefix.network();
     if prefix != network {

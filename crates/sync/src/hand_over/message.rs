@@ -51,8 +51,7 @@ pub enum Message {
     Stop(String),
 }
 
-/// Where a receive queue stands: the next frame, whether frames have a virtio header, and the slots of
-/// the ring and its next one.
+/// A receive queue and where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The number of the next frame.
@@ -61,6 +60,8 @@ pub struct Position {
     pub offload: bool,
     /// The number of slots and the next one; `None` for a queue without a ring.
     pub ring: Option<(u32, u32)>,
+    /// The queue is that of the lane for latency. Releases that have no lanes do not tell it.
+    pub is_latency: bool,
 }
 
 /// A giver as the taker has to know it.
@@ -231,6 +232,9 @@ impl Message {
                     to.u32(slots);
                     to.u32(next);
                 });
+                if position.is_latency {
+                    to.flag(true);
+                }
             }
             Self::Ready(connections) => to.u64(*connections),
             Self::Stop(why) => write_text(to, why),
@@ -264,7 +268,8 @@ impl Message {
                 let port = from.u16()?;
                 let (sequence, offload) = (from.u64()?, from.flag()?);
                 let ring = from.option(|from| Ok((from.u32()?, from.u32()?)))?;
-                Self::Queue(port, Position { sequence, offload, ring })
+                let is_latency = !from.is_empty() && from.flag()?;
+                Self::Queue(port, Position { sequence, offload, ring, is_latency })
             }
             10 => Self::Ready(from.u64()?),
             11 => Self::Go,

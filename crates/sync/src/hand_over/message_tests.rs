@@ -24,7 +24,15 @@ pub fn all() -> Vec<Message> {
         Message::Mark(5),
         Message::Reached(5),
         Message::Frozen(1 << 40, 2),
-        Message::Queue(1, Position { sequence: 1 << 50, offload: true, ring: Some((8192, 17)) }),
+        Message::Queue(
+            1,
+            Position {
+                sequence: 1 << 50,
+                offload: true,
+                ring: Some((8192, 17)),
+                is_latency: false,
+            },
+        ),
         Message::Ready(100_000),
         Message::Go,
         Message::Running,
@@ -69,6 +77,16 @@ fn frames_that_nobody_sends_are_refused() {
     assert_eq!(head(longest + 1, 5), Err(DecodeMessageError::TooLong(longest + 1)));
     assert_eq!(head(u32::MAX, 5), Err(DecodeMessageError::TooLong(u32::MAX)));
     assert_eq!(head(2, 14), Err(DecodeMessageError::Kind(14)));
+}
+
+#[test]
+fn a_queue_of_latency_says_so_and_one_of_a_release_without_lanes_does_not() {
+    let position = Position { sequence: 3, offload: false, ring: None, is_latency: true };
+    let mut bytes = Vec::new();
+    Message::Queue(0, position).encode(&mut bytes);
+    assert_eq!(decode(&bytes), Ok(Message::Queue(0, position)));
+    let bulk = Position { is_latency: false, ..position };
+    assert_eq!(decode(&bytes[..bytes.len() - 1]), Ok(Message::Queue(0, bulk)));
 }
 
 #[test]

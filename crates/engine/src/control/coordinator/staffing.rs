@@ -204,8 +204,8 @@ impl Coordinator {
         for (total, sent) in self.retired_sent.iter_mut().zip(&report.sent) {
             total.add(sent);
         }
-        for (port, totals) in &report.queues {
-            self.ports.add_received(*port, totals);
+        for (port, service, totals) in &report.queues {
+            self.ports.add_received(*port, *service, totals);
         }
     }
 

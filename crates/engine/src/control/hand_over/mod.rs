@@ -221,7 +221,7 @@ impl Coordinator {
             self.drain_rings()?;
         }
         for port in (0..self.ports.len() as u16).map(PortId) {
-            if !self.ports.has_idle_queues(port, self.ports.queue_count(port)) {
+            if !self.ports.is_idle(port) {
                 return Err(FreezeError::Down(self.ports.name_of(port).to_owned()));
             }
         }

@@ -258,6 +258,30 @@ fn a_bridge_hands_over_as_a_router_does() {
     });
 }
 
+/// The numbered datagrams are in the lane for latency, and the rest is in that for bulk.
+#[test]
+fn a_device_with_lanes_hands_over_both_of_its_queues() {
+    beside_others(|| {
+        let interface = "policy = \"mix\"\n".to_owned();
+        let more = "[[selector]]\nservice = \"latency\"\nport = 7009\n".to_owned();
+        let spec = StatewaySpec { interface, more, ..bridge_spec(2)? };
+        let mut lab = start(spec.clone())?;
+        let traffic = Traffic::start(&lab)?;
+        // A new process has the queues of the former one, whatever its own file says.
+        let without = StatewaySpec { more: String::new(), ..spec.clone() };
+        for next in [&spec, &without, &StatewaySpec { workers: 1, ..spec.clone() }] {
+            lab = hand_over(lab, next)?;
+            soon("packets in both lanes", || {
+                let lanes = &stateway(&lab).query(&["status"])?["ports"][0]["lanes"];
+                let received = |lane: &str| lanes[lane]["received"].as_u64() > Some(0);
+                Ok(received("latency") && received("bulk"))
+            })?;
+        }
+        traffic.finish(&lab)?;
+        stop_cleanly(&mut lab)
+    });
+}
+
 /// The third host must not see what the first two say to each other, also after the hand-over, and with
 /// the ports in another order.
 #[test]

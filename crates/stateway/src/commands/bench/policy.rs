@@ -1,8 +1,11 @@
 //! `stateway bench policy`: the policies of the gateway's devices beside each other, with real TCP
 //! connections over veth.
 //!
-//! One gateway changes its policy from turn to turn. So all policies meet the same lab, the same
-//! memory and nearly the same moment.
+//! One gateway changes its policy from turn to turn. So policies meet the same lab, the same memory
+//! and nearly the same moment. MIX has a gateway of its own beside it, because queues for each service
+//! are opened at the start.
+
+mod overload;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,6 +21,7 @@ use lab::{
 };
 use serde_json::{Value, json};
 
+use self::overload::{Overload, Pair};
 use super::spinner;
 use crate::print::{Align, Output, Table};
 
@@ -37,12 +41,8 @@ const LATENCY_WEIGHT: f64 = 0.5;
 /// Silence before the CPU time of a worker that waits is measured.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Reasons for keys that have no value.
-const MISSING: [(&str, &str); 3] = [
-    ("memory", "the policies of a gateway in memory are not measured yet"),
-    ("mix_probe_p99_ratio", "mix has no queues of its own for probes and bulk yet"),
-    ("mix_bulk_loss", "mix has no queues of its own for probes and bulk yet"),
-];
+/// Reason for a key of the overload that has no value.
+const NO_OVERLOAD: &str = "in no round more came than the gateway can carry";
 
 /// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,15 +84,22 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     out.line(&machine)?;
     let (rounds, warm_up, time) = if quick { (1, 100, 200) } else { (7, 400, 1000) };
     let [warm_up, time] = [warm_up, time].map(Duration::from_millis);
-    let gateway = Gateway::Stateway(StatewaySpec::new(binary.clone(), 1));
-    let lab = Lab::new(gateway, Placement::split())?;
+    let spec = StatewaySpec::new(binary.clone(), 1);
+    let more =
+        format!("[[selector]]\nservice = \"latency\"\nport = {}\n", TransactionsSpec::LATENCY_PORT);
+    let mix = StatewaySpec { interface: "policy = \"mix\"\n".to_owned(), more, ..spec.clone() };
+    let lab = |spec| Lab::new(Gateway::Stateway(spec), Placement::split());
+    let (none, mix) = (lab(spec)?, lab(mix)?);
+    let labs = Pair { none: &none, mix: &mix };
     let spinner = spinner("TCP transactions under each policy");
-    let rounds: Result<Vec<Round>, _> =
-        (0..rounds).map(|_| round(&lab, &binary, warm_up, time)).collect();
-    let rounds = rounds?;
-    let idle_cpu = idle_cpu(&lab, if quick { 1 } else { 5 })?;
+    let closed: Result<Vec<Round>, _> =
+        (0..rounds).map(|_| round(labs, &binary, warm_up, time)).collect();
+    let closed = closed?;
+    let idle_cpu = idle_cpu(labs.none, if quick { 1 } else { 5 })?;
+    spinner.set_message("More than the gateway can carry");
+    let overload = overload(labs, &binary, rounds, 2 * time)?;
     spinner.finish_and_clear();
-    let findings = Findings { rounds: &rounds };
+    let findings = Findings { rounds: &closed, overload: &overload };
     findings.print(idle_cpu, out)?;
     if !json {
         return Ok(());
@@ -103,11 +110,20 @@ pub fn run(quick: bool, json: bool, out: &mut Output) -> anyhow::Result<()> {
     out.json(&object)
 }
 
-/// Puts each load on the gateway under each policy in turn.
-fn round(lab: &Lab, binary: &Path, warm_up: Duration, time: Duration) -> anyhow::Result<Round> {
+/// Puts each load on a gateway under each policy in turn.
+fn round(
+    labs: Pair<'_>,
+    binary: &Path,
+    warm_up: Duration,
+    time: Duration,
+) -> anyhow::Result<Round> {
     let mut round = Round::new();
     for cell in Cell::all() {
         for policy in Policy::ALL.into_iter().filter(|policy| cell.is_for(*policy)) {
+            let lab = match policy {
+                Policy::Mix => labs.mix,
+                _ => labs.none,
+            };
             set_policy(gateway(lab)?, policy)?;
             let report = transactions(
                 lab,
@@ -124,6 +140,19 @@ fn round(lab: &Lab, binary: &Path, warm_up: Duration, time: Duration) -> anyhow:
         }
     }
     Ok(round)
+}
+
+/// Finds out what the gateway can carry without a policy, and offers more to both.
+fn overload(
+    labs: Pair<'_>,
+    binary: &Path,
+    rounds: usize,
+    time: Duration,
+) -> anyhow::Result<Overload> {
+    set_policy(gateway(labs.none)?, Policy::None)?;
+    let capacity = overload::capacity(labs.none, binary)?;
+    let rounds = (0..rounds).map(|_| overload::round(labs, binary, capacity, time));
+    Ok(Overload { capacity, rounds: rounds.collect::<Result<_, _>>()? })
 }
 
 fn gateway(lab: &Lab) -> anyhow::Result<&Stateway> {
@@ -150,6 +179,7 @@ fn idle_cpu(lab: &Lab, seconds: u64) -> anyhow::Result<f64> {
 /// Figures out of the reports of all rounds.
 struct Findings<'a> {
     rounds: &'a [Round],
+    overload: &'a Overload,
 }
 
 impl Findings<'_> {
@@ -194,12 +224,13 @@ impl Findings<'_> {
             let Spread { median, min, max } = ratio?;
             Some(Spread { median: 1.0 - median, min: 1.0 - max, max: 1.0 - min })
         };
-        BTreeMap::from([
+        let figures = [
             ("bulk_over_none", self.ratio([Bulk, None], 0, rate)),
             ("cpu_over_none", self.ratio([Cpu, None], 0, rate)),
             ("cpu_saving_vs_bulk", below(self.ratio([Cpu, Bulk], 0, cpu))),
             ("latency_reduction", below(self.ratio([Latency, None], 6, |it| it.latency.p50_us))),
-        ])
+        ];
+        figures.into_iter().chain(self.overload.summary()).collect()
     }
 
     fn score(&self) -> Option<f64> {
@@ -223,7 +254,7 @@ impl Findings<'_> {
     /// The share that the thread of both ends had of its CPU in the worst turn.
     fn cpu_share(&self) -> f64 {
         let reports = self.rounds.iter().flat_map(BTreeMap::values);
-        reports.map(|report| report.cpu_share).fold(1.0, f64::min)
+        reports.map(|report| report.cpu_share).fold(self.overload.cpu_share(), f64::min)
     }
 
     fn cells(&self) -> Vec<Value> {
@@ -263,7 +294,9 @@ impl Findings<'_> {
             "idle_cpu": idle_cpu,
             "mix_score": self.score(),
             "cells": self.cells(),
-            "missing": BTreeMap::from(MISSING),
+            "open_loop": self.overload.to_json(),
+            "memory": Value::Null,
+            "missing": { "memory": "the policies of a gateway in memory are not measured yet" },
         });
         for policy in Policy::ALL {
             object["policies"][policy.name()] = self.of_policy(policy);
@@ -271,6 +304,9 @@ impl Findings<'_> {
         for (key, spread) in self.summary() {
             object[key] = json!(spread.map(|spread| spread.median));
             object["spread"][key] = json!(spread);
+            if spread.is_none() {
+                object["missing"][key] = json!(NO_OVERLOAD);
+            }
         }
         for mix in MIXES {
             let [latency, throughput] = self.terms(mix);
@@ -279,9 +315,6 @@ impl Findings<'_> {
                 "throughput": throughput,
                 "score": score([latency, throughput]),
             });
-        }
-        for (key, _) in MISSING {
-            object[key] = Value::Null;
         }
         object
     }
@@ -388,7 +421,8 @@ mod tests {
             Cell::all().into_iter().flat_map(of).collect()
         };
         let rounds = [round(1.0), round(0.5), round(2.0)];
-        let json = Findings { rounds: &rounds }.to_json(0.01);
+        let overload = Overload { capacity: 1.0, rounds: Vec::new() };
+        let json = Findings { rounds: &rounds, overload: &overload }.to_json(0.01);
         let figure = |key: &str| (json[key].as_f64().unwrap() * 1000.0).round();
         assert_eq!(figure("bulk_over_none"), 1300.0);
         assert_eq!(figure("cpu_over_none"), 1250.0);
@@ -397,7 +431,10 @@ mod tests {
         // Four of the five mixes have a latency term of 2, four a throughput term of 1.
         assert_eq!(figure("mix_score"), 1500.0);
         assert_eq!(json["policies"]["latency"]["p50_us"], 10.0);
-        assert_eq!(json["memory"], Value::Null);
+        for key in ["memory", "mix_bulk_loss"] {
+            assert_eq!(json[key], Value::Null);
+            assert!(json["missing"][key].is_string(), "{key}");
+        }
         assert_eq!(json["mix_terms"]["0/6"]["score"], 1.0);
         assert_eq!(json["mix_terms"]["6/6"]["score"], 2.0);
     }

@@ -3,6 +3,7 @@
 
 mod capture;
 mod numbered;
+mod open_loop;
 mod record;
 mod transactions;
 
@@ -29,6 +30,8 @@ enum Command {
     Sink(numbered::sink::Args),
     /// Keep requests under way on TCP connections, with both ends in one thread.
     Transactions(transactions::Args),
+    /// Send bulk frames at a rate, and probes among them.
+    OpenLoop(open_loop::Args),
 }
 
 pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
@@ -38,5 +41,6 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
         Command::Source(args) => numbered::source::run(args, out),
         Command::Sink(args) => numbered::sink::run(args, out),
         Command::Transactions(args) => transactions::run(args, out),
+        Command::OpenLoop(args) => open_loop::run(args, out),
     }
 }

@@ -1,7 +1,7 @@
 //! `stateway lab-traffic transactions`: both ends of TCP connections through a gateway, in one
 //! thread that never sleeps.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -33,6 +33,9 @@ pub struct Args {
     /// Address and port of the server.
     #[arg(long, value_name = "ADDRESS:PORT")]
     server: SocketAddr,
+    /// Another port of the server for connections that keep one request under way.
+    #[arg(long, value_name = "PORT")]
+    latency_port: Option<u16>,
     /// Number of connections that keep WINDOW requests under way.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000))]
     bulk: u16,
@@ -129,14 +132,20 @@ fn connect(args: &Args) -> anyhow::Result<Vec<Connection>> {
     let theirs = File::open(&args.server_network)
         .with_context(|| format!("{}", args.server_network.display()))?;
     netio::enter_network(&theirs).context("entering the network namespace of the server")?;
-    let listener = TcpListener::bind(args.server).with_context(|| format!("{}", args.server));
+    let latency =
+        SocketAddr::new(args.server.ip(), args.latency_port.unwrap_or(args.server.port()));
+    // One listener serves both kinds if they share a port.
+    let listen = |to| Ok((to, TcpListener::bind(to).with_context(|| format!("{to}"))?));
+    let addresses = BTreeSet::from([args.server, latency]);
+    let listeners: anyhow::Result<BTreeMap<_, _>> = addresses.into_iter().map(listen).collect();
     netio::enter_network(&own).context("returning to the own network namespace")?;
-    let listener = listener?;
-    let windows = std::iter::repeat_n((true, args.window), args.bulk.into());
-    let windows = windows.chain(std::iter::repeat_n((false, 1), args.latency.into()));
-    let connections = windows.map(|(is_bulk, window)| {
-        let client = TcpStream::connect_timeout(&args.server, PATIENCE)
-            .with_context(|| format!("connecting to {}", args.server))?;
+    let listeners = listeners?;
+    let bulk = std::iter::repeat_n((true, args.server, args.window), args.bulk.into());
+    let connections = bulk.chain(std::iter::repeat_n((false, latency, 1), args.latency.into()));
+    let connections = connections.map(|(is_bulk, to, window)| {
+        let client = TcpStream::connect_timeout(&to, PATIENCE)
+            .with_context(|| format!("connecting to {to}"))?;
+        let listener = listeners.get(&to).context("no listener")?;
         let (server, _) = listener.accept().context("accepting")?;
         for end in [&client, &server] {
             end.set_nodelay(true)?;
@@ -215,14 +224,16 @@ impl Connection {
 impl Transactions {
     fn finish(mut self) -> Self {
         self.times_ns.sort_unstable();
-        let last = self.times_ns.len().saturating_sub(1);
-        let part = |percent: usize| {
-            let time = self.times_ns.get(last * percent / 100)?;
-            Some(f64::from(*time) / 1e3)
-        };
-        (self.p50_us, self.p99_us) = (part(50), part(99));
+        (self.p50_us, self.p99_us) = (part_of(&self.times_ns, 50), part_of(&self.times_ns, 99));
         self
     }
+}
+
+/// The time, in microseconds, that so many percent of the sorted times take at most; `None` without
+/// any.
+pub fn part_of(times_ns: &[u32], percent: usize) -> Option<f64> {
+    let last = times_ns.len().saturating_sub(1);
+    times_ns.get(last * percent / 100).map(|time| f64::from(*time) / 1e3)
 }
 
 /// Sends a message in a segment of its own; false if there is no room for it.

@@ -1,7 +1,9 @@
 //! `stateway policy show|set`: policies of the devices of a running gateway.
 
+use std::collections::BTreeMap;
+
 use control::Client;
-use control::schema::{DevicePolicy, Done, Policies, Status, Worker};
+use control::schema::{DevicePolicy, Done, Lane, Lanes, Policies, Status, Worker};
 use netpolicy::Policy;
 use serde::Serialize;
 
@@ -36,6 +38,7 @@ pub struct Set {
 struct Report<'a> {
     schema: u32,
     devices: &'a [DevicePolicy],
+    lanes: BTreeMap<&'a str, Option<Lanes>>,
     available: Vec<&'static str>,
     workers: Vec<serde_json::Value>,
 }
@@ -54,6 +57,12 @@ pub fn show(args: &Show, out: &mut Output) -> anyhow::Result<()> {
         return out.json(&Report {
             schema: control::SCHEMA,
             devices: &devices,
+            lanes: status
+                .ports
+                .iter()
+                .filter(|port| devices.iter().any(|it| it.device == port.name))
+                .map(|port| (&*port.name, port.lanes))
+                .collect(),
             available: available(),
             workers: status.workers.iter().map(worker).collect(),
         });
@@ -64,12 +73,24 @@ pub fn show(args: &Show, out: &mut Output) -> anyhow::Result<()> {
                 let words = available().join(", ");
                 out.line(format_args!("{device}: no policy applies; available: {words}"))?;
             }
-            Ok(Policy::Mix) => out.line(format_args!("{device}: mix; all queues as latency"))?,
+            Ok(Policy::Mix) => {
+                out.line(format_args!("{device}: mix; {}", lanes(&status, device)))?
+            }
             _ => out.line(format_args!("{device}: {policy}"))?,
         }
     }
     out.line("")?;
     workers(&status).print(out)
+}
+
+/// The packets of each service of a device, in words.
+fn lanes(status: &Status, device: &str) -> String {
+    let port = status.ports.iter().find(|port| port.name == device);
+    let Some(Lanes { latency, bulk }) = port.and_then(|port| port.lanes) else {
+        return "one lane for all packets; selectors in the configuration make two".to_owned();
+    };
+    let of = |it: Lane| format!("{} packets, {} lost", count(it.received), count(it.lost));
+    format!("latency {}; bulk {}", of(latency), of(bulk))
 }
 
 /// The devices that were asked for, with their policies.

@@ -343,7 +343,10 @@ fn start(
         policy: interface.policy,
         ..PortSetup::new(
             interface.own_name(),
-            opening(AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode)),
+            opening(
+                AfPacket::new(interface.name.clone(), claim, PortId(port), config.mode)
+                    .with_lanes(interface.lanes.clone()),
+            ),
         )
     });
     let host_guard: Option<Arc<dyn HostGuard>> = Some(Arc::new(guard));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use control::Gate;
 use engine::{FreezeError, Gateway, Mode, Outflow, OutflowError, Role};
+use netio::Service;
 use sync::hand_over::{
     Giving, Heard, Interface, Lost, Message, Offer, OfferedRole, Position, is_version_known,
 };
@@ -293,6 +294,7 @@ impl Taker<'_> {
                 sequence: queue.position.sequence,
                 offload: queue.position.offload,
                 ring: queue.position.ring.map(|ring| (ring.slots, ring.next)),
+                is_latency: queue.position.service == Service::Latency,
             };
             self.channel.send(&Message::Queue(queue.port.0, position), &[queue.socket.as_fd()])?;
         }

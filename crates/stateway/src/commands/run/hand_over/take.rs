@@ -12,7 +12,7 @@ use control::schema::{KeptElements, NotKept};
 use control::{Client, ClientError, ControlSocket, HAND_OVER_PATH, HAND_OVER_PROTOCOL, RuleBook};
 use engine::{Gateway, Intake, Role};
 use netio::afpacket::{AfPacketRx, Claim};
-use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue};
+use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue, Service};
 use sync::hand_over::{Heard, Lost, Message, Offer, Position, Taking, VERSION};
 
 use super::super::sync::Former;
@@ -314,6 +314,7 @@ impl Giver {
             }
             Err(error) => return Err(error.into()),
         }
+        tell_of_other_lanes(config, &queues);
         gateway.take_queues(queues)?;
         let frozen = frozen_since.elapsed();
         // If the other process has ended, nobody hears it.
@@ -344,9 +345,10 @@ impl Giver {
         let own = own.find(|(own, _)| is_it(own.link.as_ref(), offered.index));
         let (interface, port) = own.context("a queue belongs to no interface")?;
         let link = interface.link.as_ref().context("an interface has gone")?;
-        let Position { sequence, offload, ring } = position;
+        let Position { sequence, offload, ring, is_latency } = position;
         let ring = ring.map(|(slots, next)| RingPosition { slots, next });
-        let position = QueuePosition { sequence, offload, ring };
+        let service = if is_latency { Service::Latency } else { Service::Bulk };
+        let position = QueuePosition { sequence, offload, ring, service };
         let queue = AfPacketRx::take_over(socket, position, link, PortId(port))?;
         Ok((PortId(port), Box::new(queue)))
     }
@@ -367,6 +369,22 @@ impl Taken {
             );
         }
         Ok(report.connections)
+    }
+}
+
+/// Logs which interfaces go on with other lanes than those of this configuration.
+fn tell_of_other_lanes(config: &Configuration, queues: &[(PortId, Box<dyn RxQueue>)]) {
+    for (interface, port) in config.interfaces.iter().zip((0..).map(PortId)) {
+        let of_port = queues.iter().filter(|(of, _)| *of == port);
+        let has_lanes = of_port.map(|(_, queue)| queue.service()).any(|it| it == Service::Latency);
+        if has_lanes != interface.lanes.is_some() {
+            let how = if has_lanes { "with the lanes of" } else { "without lanes, as" };
+            tracing::warn!(
+                "{} goes on {how} the gateway before; the selectors of the file hold when the gateway \
+                 is stopped and started",
+                interface.own_name()
+            );
+        }
     }
 }
 
