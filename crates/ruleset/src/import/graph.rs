@@ -68,7 +68,29 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
         }
     }
     flaws.extend(proxies_beside_source_translation(ruleset));
+    flaws.extend(blind_to_the_host(ruleset, &hooks));
     flaws
+}
+
+/// Rules that change sets by packets before routing. The host's kernel has packets for the host to
+/// itself, so that such a rule sees none of them, or not all of a connection.
+fn blind_to_the_host(ruleset: &Parts, hooks: &[u8]) -> Vec<Flaw> {
+    let early = [Hook::Untracked, Hook::Prerouting, Hook::PreroutingTranslated];
+    let early = early.iter().fold(0, |bits, hook| bits | 1 << *hook as u8);
+    let is_meant = |(_, rule): &(u32, &Rule)| {
+        hooks[rule.chain.index()] & early != 0
+            && rule.items.iter().any(|item| matches!(item, Item::Update(_)))
+    };
+    let flaw = |(id, rule): (u32, &Rule)| Flaw {
+        severity: Severity::Note,
+        chain: rule.chain,
+        rule: Some(RuleId(id)),
+        what:
+            "packets for this host's own addresses may not change this set: they are the kernel's, \
+               which needs a rule and a set of its own for them"
+                .to_owned(),
+    };
+    (0..).zip(&ruleset.rules).filter(is_meant).map(flaw).collect()
 }
 
 /// Rules with SYN proxies in a ruleset that translates sources, which their connections can not have.

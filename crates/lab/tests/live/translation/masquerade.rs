@@ -381,16 +381,16 @@ fn a_masqueraded_connection_ends_as_in_the_kernel_when_its_route_moves() {
                 udp dport 7010 masquerade
             }
         }";
-        let moved = |lab: &Lab, list: &dyn Fn() -> Result<String>| -> Result<()> {
+        let moved = |lab: &Lab, word: &str, list: &dyn Fn() -> Result<String>| -> Result<()> {
             let server = lab.server_address(Family::V4).to_string();
             let send = || lab.on_client("python3").args(["-c", SEND, &server]).check();
             send()?;
-            let translated = format!("dst={}", outside(Family::V4));
+            let translated = format!("{word}={}", outside(Family::V4));
             assert!(list()?.contains(&translated), "{}", list()?);
             let client = lab.client_address(Family::V4);
             lab.gateway().ip(&[&format!("route add {server}/32 via {client} dev lan0")])?;
             // It is the address of the other interface.
-            let translated = format!("dst={}", inside(Family::V4));
+            let translated = format!("{word}={}", inside(Family::V4));
             soon("the packets leave with another address", || {
                 send()?;
                 Ok(list()?.contains(&translated))
@@ -399,10 +399,10 @@ fn a_masqueraded_connection_ends_as_in_the_kernel_when_its_route_moves() {
         let kernel = kernel_router(Tracking::Off)?;
         kernel.gateway().load_rules(rules)?;
         let list = ["-L", "-p", "udp", "--dport", "7010"];
-        moved(&kernel, &|| kernel.gateway().program("conntrack").args(list).check())?;
+        moved(&kernel, "dst", &|| kernel.gateway().program("conntrack").args(list).check())?;
         let mut lab = edge_router(2, rules, "")?;
         let of_stateway = [&["conntrack"], &list[..]].concat();
-        moved(&lab, &|| stateway(&lab).command(&of_stateway).check())?;
+        moved(&lab, "snat", &|| stateway(&lab).command(&of_stateway).check())?;
         assert!(drops(stateway(&lab), "route_changed")? > 0);
         stop_cleanly(&mut lab)
     });
