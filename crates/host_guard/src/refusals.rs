@@ -5,7 +5,6 @@
 //! packets leaves all of them unanswered, because nobody can tell which.
 
 use std::io;
-use std::net::SocketAddr;
 
 use engine::{HostPart, ToHost};
 use netlink::nf_tables::{BaseChain, BaseChains};
@@ -152,15 +151,8 @@ impl HostFilter {
         let ToHost { source, destination, protocol, .. } = *packet;
         let family = if destination.is_ipv4() { Family::V4 } else { Family::V6 };
         let interface = self.interfaces.get(usize::from(packet.port.0));
-        let holds = |addresses: Option<(Family, ruleset::Interval)>, end: SocketAddr| {
-            addresses
-                .is_none_or(|(of, interval)| of == family && interval.holds(address_bits(end.ip())))
-        };
-        packets.family.is_none_or(|it| it == family)
-            && packets.protocol.is_none_or(|it| it == protocol)
-            && holds(packets.sources, source)
-            && holds(packets.addresses, destination)
-            && packets.ports.is_none_or(|(low, high)| (low..=high).contains(&destination.port()))
+        let ends = (address_bits(source.ip()), address_bits(destination.ip()));
+        packets.may_be((family, protocol), ends, Some(destination.port()))
             && match packets.interfaces {
                 Some(names) => interface.is_some_and(|it| it.is_named(names, named)),
                 None => named != NameTime::Before,
