@@ -259,8 +259,8 @@ impl Client {
         })
     }
 
-    /// Sends a request; an answer other than 200 is an error.
-    /// Sends a request, again if the gateway has just handed over to another process.
+    /// Sends a request, again if the gateway has just handed over to another process; an answer other
+    /// than 200 is an error.
     async fn send(
         &self,
         method: Method,

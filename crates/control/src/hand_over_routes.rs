@@ -84,10 +84,9 @@ fn is_own(program: &Path) -> bool {
 /// Gives the connection away.
 async fn hand_over(
     State(shared): State<Shared>,
+    Extension(asker): Extension<Asker>,
     mut request: Request,
 ) -> Result<Response, Refused> {
-    let asker = request.extensions().get().copied();
-    let asker = asker.unwrap_or(Asker { user: None, process: None });
     check_user(asker)?;
     let is_asked_for = request
         .headers()

@@ -88,8 +88,7 @@ async fn kept(State(shared): State<Shared>, body: Body) -> Answer<KeptElements> 
     let (document, turn) = shared.turns.read(body).await?;
     let gate = shared.gate.clone();
     let kept = on_thread(gate, move || {
-        let seed = RandomState::new().hash_one(0_u8);
-        let book = read_book(document, Options { allow_unsupported: true }, seed)?;
+        let book = read_book(document, Options { allow_unsupported: true })?;
         let (book, not_kept) = match shared.rules.active(Instant::now()) {
             (Some(running), _) => with_kept(book, &running, &shared.gateway, KeptSets::Fixed)?,
             _ => (book, Vec::new()),
@@ -101,7 +100,9 @@ async fn kept(State(shared): State<Shared>, body: Body) -> Answer<KeptElements> 
     kept.map(Json)
 }
 
-fn read_book(document: Bytes, options: Options, seed: u64) -> Result<RuleBook, Refused> {
+fn read_book(document: Bytes, options: Options) -> Result<RuleBook, Refused> {
+    // A secret for the hash tables of explanations, which hold values that senders choose.
+    let seed = RandomState::new().hash_one(0_u8);
     let refused = |what: String| Refused::bad_request("rules", what, "correct the ruleset");
     RuleBook::read(document, options, seed).map_err(|error| refused(error.to_string()))
 }
@@ -113,9 +114,7 @@ fn try_document(
     (confirm, keep_elements): (Option<Duration>, bool),
 ) -> Result<(LoadedRules, Option<u64>), Refused> {
     let refused = |what: String| Refused::bad_request("rules", what, "correct the ruleset");
-    // A secret for the hash tables of explanations, which hold values that senders choose.
-    let seed = RandomState::new().hash_one(0_u8);
-    let book = read_book(document, options, seed)?;
+    let book = read_book(document, options)?;
     let (book, not_kept) = match shared.rules.active(Instant::now()) {
         (Some(running), _) if keep_elements => {
             with_kept(book, &running, &shared.gateway, KeptSets::All)?

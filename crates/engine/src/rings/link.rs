@@ -65,8 +65,8 @@ pub trait Freight {
 /// One worker's ends of its rings to and from a peer.
 ///
 /// Packets of latency have a ring of their own, with a backlog of its own. All other packets and all
-/// control items share one, in which they keep their order. What a control item proves about the packets
-/// before it holds for both: the sender publishes the ring of latency before the other one, and a receiver
+/// control items share one, in which they keep their order. A control item proves the same about the
+/// packets of both before it: the sender publishes the ring of latency before the other one, and a receiver
 /// that takes a control item first takes all that waits in the ring of latency.
 #[derive(Debug)]
 pub struct Link<I> {

@@ -16,6 +16,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Descriptors that wait for their message, at most: no message has more than two.
 const DESCRIPTORS_MAX: usize = 8;
 
+/// Ends no wait.
+pub static NEVER: AtomicBool = AtomicBool::new(false);
+
 /// Why no message comes or goes.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {

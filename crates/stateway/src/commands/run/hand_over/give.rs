@@ -13,7 +13,7 @@ use sync::hand_over::{
 };
 
 use super::super::sync::{Former, now};
-use super::channel::{Channel, ChannelError};
+use super::channel::{Channel, ChannelError, NEVER};
 
 /// The longest wait for a new process that starts, which may have to load a long ruleset.
 const TO_START: Duration = Duration::from_secs(60);
@@ -326,9 +326,6 @@ impl Taker<'_> {
         }
     }
 }
-
-/// Nothing ends a wait.
-static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// The mode in the word of the configuration.
 pub fn name_of(mode: Mode) -> &'static str {

@@ -4,7 +4,6 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -16,16 +15,14 @@ use netio::{LinkState, PortId, QueuePosition, RingPosition, RxQueue, Service};
 use sync::hand_over::{Heard, Lost, Message, Offer, Position, Taking, VERSION};
 
 use super::super::sync::Former;
-use super::channel::{Channel, ChannelError};
+use super::channel::{Channel, ChannelError, NEVER};
 use super::give::name_of;
 use crate::config::{Configuration, Problems, hash_key};
 use crate::errors::UsageError;
 
-/// The longest wait for a message of the process that runs.
+/// The longest wait for a message of the process that runs. Nothing else ends it: a process that is ended
+/// by a signal before it has taken over has changed nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Nothing ends a wait but its time: a process that is ended by a signal before it has taken over has
-/// changed nothing.
-static NEVER: AtomicBool = AtomicBool::new(false);
 /// The longest head of its answer, bytes.
 const HEAD_MAX: usize = 16 << 10;
 
