@@ -387,6 +387,16 @@ pub struct IcmpError {
     pub quoted: Option<Quoted>,
 }
 
+impl IcmpError {
+    /// The type of a redirect (RFC 792). That of ICMPv6 is a message of neighbour discovery.
+    pub const REDIRECT: u8 = 5;
+
+    /// True for a redirect.
+    pub const fn is_redirect(&self) -> bool {
+        self.kind == Self::REDIRECT
+    }
+}
+
 /// The packet that an ICMP error quotes, as far as the quote reaches
 /// (RFC 792: the IP header and 64 bits; RFC 4443: as much as fits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use conntrack::Tracked;
 use flow::{DropReason, ZonePair};
 use netio::PortId;
 use ruleset::{Connection, Decision, Hook, NatKind, NatRequest, Outcome, PacketView, Routes};
-use wire::Network;
+use wire::{Network, Transport};
 
 use crate::egress::bridge::OutputPorts;
 use crate::egress::original_ends::original_ends;
@@ -69,6 +69,10 @@ impl PacketPath {
         scratch: &mut Scratch,
     ) -> Step {
         if scratch.tracked.is_translated() {
+            // As in the kernel: the two ends would talk past the gateway, without translation.
+            if matches!(packet.network.transport, Transport::IcmpError(it) if it.is_redirect()) {
+                return dropped(DropReason::NatIcmpRedirect);
+            }
             scratch.set_address_changes(self.address_changes(packet, &scratch.tracked));
         }
         let found = if scratch.proxy.skips_early_chains {
