@@ -306,7 +306,8 @@ fn set(out: &mut String, set: &Value, kind: &str) {
     let is_dynamic = set.get("dynamic") == Some(&Value::Bool(true)) && !mentions(flags, "dynamic");
     let flags = [if is_dynamic { "dynamic" } else { "" }, &names(flags)].map(str::to_owned);
     let flags: Vec<&str> = flags.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
-    if !flags.is_empty() {
+    // A timeout says so by itself.
+    if !(flags.is_empty() || flags == ["timeout"] && set.get("timeout").is_some()) {
         line(out, 2, &format!("flags {}", flags.join(",")));
     }
     for statement in set.get("stmt").and_then(Value::as_array).into_iter().flatten() {
