@@ -388,13 +388,8 @@ pub struct IcmpError {
 }
 
 impl IcmpError {
-    /// The type of a redirect (RFC 792). That of ICMPv6 is a message of neighbour discovery.
+    /// The type of a redirect for IPv4 (RFC 792). That of ICMPv6 is a message of neighbour discovery.
     pub const REDIRECT: u8 = 5;
-
-    /// True for a redirect.
-    pub const fn is_redirect(&self) -> bool {
-        self.kind == Self::REDIRECT
-    }
 }
 
 /// The packet that an ICMP error quotes, as far as the quote reaches

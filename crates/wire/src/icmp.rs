@@ -19,7 +19,8 @@ pub(crate) fn read(packet: &[u8], family: Family, offset: u16) -> Result<Transpo
     }
     let is_error = match family {
         Family::V4 => matches!(kind, 3 | 4 | IcmpError::REDIRECT | 11 | 12),
-        Family::V6 => matches!(kind, 1..=4),
+        // Also those that nobody has defined yet (RFC 4443 section 2.1).
+        Family::V6 => kind < 128,
     };
     if !is_error {
         return Ok(Transport::IcmpOther { kind, code });
