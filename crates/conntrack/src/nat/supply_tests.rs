@@ -115,8 +115,8 @@ fn drawn(own_port: u16, places: u32) -> std::collections::BTreeSet<u16> {
     (0..2000).map(first).collect()
 }
 
-/// Whoever guesses the port of a resolver's question has to guess among all of them (RFC 5452 section
-/// 9.2), and not only among those of a bucket.
+/// An attacker who guesses the port of a resolver's question has to guess among all of them (RFC 5452
+/// section 9.2), and not only among those of a bucket.
 #[test]
 fn a_random_port_is_drawn_from_the_whole_range() {
     // The largest number of buckets, the default, and one.

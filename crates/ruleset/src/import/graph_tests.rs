@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{Options, import};
 
-/// Which of these statements get a note that has `words`, each in a rule of its own.
+/// True for each of these statements that gets a note with `words`, in a rule of its own.
 fn noted(hook: &str, statements: &[Value], words: &str) -> Vec<bool> {
     let mut objects = vec![
         json!({"table": {"family": "inet", "name": "t", "handle": 1}}),
@@ -53,6 +53,6 @@ fn rules_that_fill_sets_before_routing_are_noted() {
     let add = json!({"set": {"op": "add", "set": "@m",
         "elem": {"payload": {"protocol": "ip", "field": "saddr"}}}});
     let words = "host's own addresses may not change this set";
-    assert_eq!(noted("prerouting", &[add.clone()], words), [true]);
+    assert_eq!(noted("prerouting", std::slice::from_ref(&add), words), [true]);
     assert_eq!(noted("forward", &[add], words), [false]);
 }

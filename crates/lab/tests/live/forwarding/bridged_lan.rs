@@ -154,7 +154,7 @@ table inet t {
 }
 ";
 
-/// What the bridge carries from port to port does not come to the gateway. An operator who moves such a
+/// Packets from port to port of the bridge do not come to the gateway. An operator who moves such a
 /// rule from the kernel to the gateway hears that it does nothing there.
 #[test]
 fn rules_between_ports_of_a_bridge_are_warned_of_while_the_kernel_has_none() {
