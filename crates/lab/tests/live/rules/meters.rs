@@ -151,8 +151,8 @@ table inet bounds {
 }
 ";
 
-/// Takes every connection, and closes it when the client does. Clients send nothing.
-const LISTENS: &str = "
+/// Takes every connection, returns each byte of it, and closes it when the client does.
+const ECHOES: &str = "
 import selectors, socket
 wanted = selectors.DefaultSelector()
 for port in (9000, 9001):
@@ -163,6 +163,8 @@ while True:
         if key.data:
             client, _ = key.fileobj.accept()
             wanted.register(client, selectors.EVENT_READ, False)
+        elif read := key.fileobj.recv(1):
+            key.fileobj.sendall(read)
         else:
             wanted.unregister(key.fileobj)
             key.fileobj.close()
@@ -210,7 +212,7 @@ print(outcomes)
 
 fn bounded(lab: &Lab) -> Result<String> {
     wait_for_pings(lab)?;
-    let mut server = lab.on_server("python3").args(["-c", LISTENS]).spawn()?;
+    let mut server = lab.on_server("python3").args(["-c", ECHOES]).spawn()?;
     server.wait_for_port(Transport::Tcp, 9001)?;
     let address = lab.server_address(Family::V4).to_string();
     let output = lab.on_client("python3").args(["-c", BOUNDED, &address]).check()?;
@@ -286,25 +288,6 @@ for client in opened * 2:
     outcomes += '.' if client.recv(1) else '!'
 open_some()
 print(outcomes)
-";
-
-/// Returns each byte that it gets.
-const ECHOES: &str = "
-import selectors, socket
-wanted = selectors.DefaultSelector()
-for port in (9000, 9001):
-    listener = socket.create_server(('', port), backlog=64)
-    wanted.register(listener, selectors.EVENT_READ, True)
-while True:
-    for key, _ in wanted.select():
-        if key.data:
-            client, _ = key.fileobj.accept()
-            wanted.register(client, selectors.EVENT_READ, False)
-        elif read := key.fileobj.recv(1):
-            key.fileobj.sendall(read)
-        else:
-            wanted.unregister(key.fileobj)
-            key.fileobj.close()
 ";
 
 /// Loads the rules while connections are open.
