@@ -33,6 +33,13 @@ impl Tally {
         let count = self.0.count.fetch_add(1, Ordering::Relaxed) + 1;
         (Tallied(self.0.clone()), count)
     }
+
+    /// Counts one more connection if there are `most` then at most, and returns their number with it.
+    pub fn join_within(&self, most: u32) -> Option<(Tallied, u32)> {
+        let more = |count: u32| (count < most).then_some(count + 1);
+        let before = self.0.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some((Tallied(self.0.clone()), before + 1))
+    }
 }
 
 /// A clone is a tally of its own that begins with the same number.
@@ -78,6 +85,9 @@ mod tests {
         let (second, count) = tally.join();
         assert_eq!((count, tally.count(), other.count()), (2, 2, 0));
         assert!(first.is_of(&tally) && !first.is_of(&other));
+        assert!(tally.join_within(2).is_none());
+        assert_eq!(tally.join_within(3).map(|(_, count)| count), Some(3), "it lets go at once");
+        assert_eq!(tally.count(), 2);
         let copy = tally.clone();
         drop(first);
         assert_eq!((tally.count(), copy.count()), (1, 2));

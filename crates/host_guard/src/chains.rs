@@ -51,10 +51,10 @@ const ICMP_UNREACHABLE: u128 = 3;
 const ECHO_REQUESTS: [(u128, u128); 2] = [(ICMP, 8), (ICMPV6, 128)];
 const ECHO_REPLY: u128 = 0;
 const ECHO_REPLY_V6: u128 = 129;
-/// Errors: destination unreachable, time exceeded, parameter problem; ICMPv6 also has packet too
-/// big.
+/// Errors: destination unreachable, time exceeded, parameter problem; for ICMPv6 all types below 128
+/// (RFC 4443 section 2.1).
 const ICMP_ERRORS: [u128; 3] = [ICMP_UNREACHABLE, 11, 12];
-const ICMPV6_ERRORS: [u128; 4] = [1, 2, 3, 4];
+const ICMPV6_ERRORS: (u128, u128) = (0, 127);
 /// Code: protocol unreachable.
 const PROTOCOL_UNREACHABLE: u128 = 2;
 /// The ICMPv6 counterpart: type and code.
@@ -208,7 +208,7 @@ impl HostFilter {
         // sender.
         rules.extend([
             icmp(ICMP, Match::one_of(ICMP_TYPE, ICMP_ERRORS), Verdict::Accept),
-            icmp(ICMPV6, Match::one_of(ICMP_TYPE, ICMPV6_ERRORS), Verdict::Accept),
+            icmp(ICMPV6, Match::ranges(ICMP_TYPE, [ICMPV6_ERRORS]), Verdict::Accept),
         ]);
         rules
     }

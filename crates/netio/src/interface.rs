@@ -76,6 +76,19 @@ impl LinkState {
     }
 }
 
+/// The names of the interfaces of this network namespace.
+///
+/// # Errors
+/// The system's error if they can not be read.
+pub fn link_names() -> io::Result<Vec<String>> {
+    // This file belongs to the process, unlike `/sys/class/net`, which shows the namespace of the process
+    // that mounted it.
+    let table = std::fs::read_to_string("/proc/self/net/dev")?;
+    let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
+    // The first two lines are headings without a colon.
+    Ok(table.lines().filter_map(name).collect())
+}
+
 /// The state of the interface that has this name, its own or an alternative one of up to 15
 /// bytes, or `None` when there is none. Needs no privilege and leaves nothing open.
 ///

@@ -34,7 +34,7 @@ pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use frame::{Frame, NOTE_LEN};
 pub use heap::{Heap, return_free_memory};
 pub use hop_limit::{HopPacket, receive_with_hop_limit};
-pub use interface::{LinkState, link_named, link_state};
+pub use interface::{LinkState, link_named, link_names, link_state};
 pub use isolation::isolate_network;
 pub use offload::{Checksum, Offload, Segmentation};
 pub use own_network::{enter_network, network_cookie, own_sysfs};

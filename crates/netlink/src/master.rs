@@ -1,10 +1,12 @@
-//! The master of an interface, and its kind.
+//! The master of an interface, and whether it is a bridge.
 
 use std::io;
 
 use netlink_packet_core::NLM_F_REQUEST;
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{
+    InfoBridge, InfoData, InfoKind, LinkAttribute, LinkInfo, LinkMessage,
+};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use crate::mirror::{each_message, serialized};
@@ -79,13 +81,31 @@ impl Masters {
         Ok(Membership { master, group })
     }
 
-    /// The kind of an interface, as ip-link(8) calls it; empty where the kernel does not say, and if
-    /// there is no such interface.
+    /// For a bridge of the kernel, whether it has netfilter see the frames that it carries from port to
+    /// port, by an option of its own (`nf_call_iptables` and `nf_call_ip6tables` of ip-link(8)). `None`
+    /// if the interface is no bridge, or there is none.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn kind(&mut self, link: LinkId) -> Result<String, Error> {
-        Ok(self.named(link)?.kind)
+    pub fn bridge_filters(&mut self, link: LinkId) -> Result<Option<bool>, Error> {
+        let (mut is_bridge, mut filters) = (false, false);
+        for attribute in self.ask(link)? {
+            let LinkAttribute::LinkInfo(infos) = attribute else { continue };
+            for info in infos {
+                match info {
+                    LinkInfo::Kind(InfoKind::Bridge) => is_bridge = true,
+                    LinkInfo::Data(InfoData::Bridge(options)) => {
+                        let calls = |option: &InfoBridge| {
+                            use InfoBridge::{NfCallIp6Tables, NfCallIpTables};
+                            matches!(option, NfCallIpTables(true) | NfCallIp6Tables(true))
+                        };
+                        filters |= options.iter().any(calls);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(is_bridge.then_some(filters))
     }
 
     fn named(&mut self, master: LinkId) -> Result<Master, Error> {

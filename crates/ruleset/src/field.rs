@@ -254,21 +254,31 @@ impl Field {
         }
     }
 
-    /// True if these bits of the field tell fragments from whole datagrams: offset and "more
-    /// fragments" (RFC 791 section 3.1), or anything of a fragment header.
-    pub(crate) const fn tells_fragments(self, bits: u128) -> bool {
+    /// How these bits of the field tell fragments from whole datagrams, if they do.
+    pub(crate) const fn tells_fragments(self, bits: u128) -> Option<FragmentField> {
         const OFFSET_AND_MORE: u128 = 0x3fff;
         match self {
             Self::Has(Layer::Extension(protocol::FRAGMENT))
-            | Self::Header(HeaderBits { layer: Layer::Extension(protocol::FRAGMENT), .. }) => true,
+            | Self::Header(HeaderBits { layer: Layer::Extension(protocol::FRAGMENT), .. }) => {
+                Some(FragmentField::Ipv6)
+            }
             Self::Header(HeaderBits {
-                layer: Layer::Network(None | Some(Family::V4)),
+                layer: Layer::Network(Some(Family::V4)),
                 offset: 48,
                 bits: 16,
-            }) => bits & OFFSET_AND_MORE != 0,
-            _ => false,
+            }) if bits & OFFSET_AND_MORE != 0 => Some(FragmentField::Ipv4),
+            _ => None,
         }
     }
+}
+
+/// A field that tells fragments from whole datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FragmentField {
+    /// The offset and "more fragments" of the IPv4 header (RFC 791 section 3.1).
+    Ipv4,
+    /// The fragment header of IPv6 (RFC 8200 section 4.5).
+    Ipv6,
 }
 
 /// A field with the type of its value.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::elements::Element;
 use crate::field::Field;
-use crate::kind::Interval;
-use crate::model::{Item, Key, RuleId, SetId, ValidRuleset};
+use crate::kind::{Interval, name_bits};
+use crate::model::{Item, Key, Rule, RuleId, SetId, ValidRuleset, Verdict};
 
 impl ValidRuleset {
     /// The interfaces that rules name, each with the first rule that names it. A wildcard names
@@ -32,6 +33,48 @@ impl ValidRuleset {
         named
     }
 
+    /// The first rule that refuses packets which come in by an interface and leave by it again, and
+    /// asks for both. Such rules isolate the ports of a bridge.
+    pub fn isolating(&self, interface: &str) -> Option<RuleId> {
+        let name = name_bits(interface)?;
+        let isolates = |rule: &Rule| {
+            let refuses =
+                |item: &Item| matches!(item, Item::Verdict(Verdict::Drop) | Item::Reject(_));
+            rule.items.iter().any(refuses) && self.asks_for_both(rule, name)
+        };
+        self.reachable_rules().find(|(_, rule)| isolates(rule)).map(|(id, _)| id)
+    }
+
+    /// True if a rule asks for the interface of both sides, and goes on with this one.
+    fn asks_for_both(&self, rule: &Rule, name: u128) -> bool {
+        let (mut asks_input, mut asks_output) = (false, false);
+        for item in &rule.items {
+            let goes_on = match item {
+                Item::Within { load, interval, negated } if is_interface(load.field) => {
+                    interval.holds(name) != *negated
+                }
+                Item::Member { key, set, negated } => {
+                    let sides = || {
+                        let loads = key.loads.iter().enumerate();
+                        loads.filter(|(_, load)| is_interface(load.field)).map(|(at, _)| at)
+                    };
+                    let holds = |at, element: Element<'_>| {
+                        element.part(at).is_some_and(|part| part.holds(name))
+                    };
+                    let mut elements = self.sets[set.index()].elements.iter();
+                    elements.any(|element| sides().all(|at| holds(at, element))) != *negated
+                }
+                _ => continue,
+            };
+            if !goes_on {
+                return false;
+            }
+            asks_input |= item.loads().iter().any(|load| load.field == Field::Input);
+            asks_output |= item.loads().iter().any(|load| load.field == Field::Output);
+        }
+        asks_input && asks_output
+    }
+
     fn in_set<'a>(&'a self, key: &'a Key, set: SetId) -> impl Iterator<Item = Interval> + 'a {
         let parts = key.loads.iter().enumerate().filter(|(_, load)| is_interface(load.field));
         let elements = &self.sets[set.index()].elements;
@@ -53,4 +96,50 @@ fn name(interval: Interval) -> Option<String> {
     // A number is the index of an interface that was gone when nft printed the ruleset.
     let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
     (!is_number).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::{Options, import};
+
+    #[test]
+    fn a_rule_isolates_the_interfaces_that_it_names_on_both_sides() {
+        let side = |key: &str, op: &str, right: Value| json!({"match": {"op": op, "left": {"meta": {"key": key}}, "right": right}});
+        let (input, output) = ("iifname", "oifname");
+        let isolates = |matches: &[Value], end: &str| {
+            let mut expr = matches.to_vec();
+            expr.push(json!({end: null}));
+            let document = json!({"nftables": [
+                {"table": {"family": "inet", "name": "t", "handle": 1}},
+                {"chain": {"family": "inet", "table": "t", "name": "f", "handle": 2,
+                    "type": "filter", "hook": "forward", "prio": 0, "policy": "accept"}},
+                {"rule": {"family": "inet", "table": "t", "chain": "f", "handle": 3, "expr": expr}},
+            ]});
+            let document = document.to_string();
+            let ruleset = import(document.as_bytes(), Options::default()).unwrap().ruleset;
+            ruleset.isolating("br0").is_some()
+        };
+        let both =
+            |op: &str, right: Value| [side(input, op, right.clone()), side(output, op, right)];
+        for (op, right) in [
+            ("==", json!("br0")),
+            ("==", json!("br*")),
+            ("==", json!({"set": ["br0", "br1"]})),
+            ("!=", json!("wan0")),
+            ("!=", json!({"set": ["wan0", "wan1"]})),
+        ] {
+            assert!(isolates(&both(op, right.clone()), "drop"), "{op} {right}");
+            assert!(!isolates(&both(op, right.clone()), "accept"), "{op} {right}");
+        }
+        let (from, to) = (side(input, "==", json!("br0")), side(output, "==", json!("wan0")));
+        assert!(!isolates(&[from.clone(), to], "drop"));
+        assert!(!isolates(&[from], "drop"));
+        assert!(!isolates(&both("==", json!("br1")), "drop"));
+        let pair = json!({"match": {"op": "==",
+            "left": {"concat": [{"meta": {"key": input}}, {"meta": {"key": output}}]},
+            "right": {"set": [{"concat": ["br0", "wan0"]}, {"concat": ["br0", "br0"]}]}}});
+        assert!(isolates(&[pair], "drop"));
+    }
 }

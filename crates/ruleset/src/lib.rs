@@ -72,7 +72,7 @@ pub use document::{Document, DocumentError, each_object};
 pub use evaluate::{
     Connection, Counted, CounterMoves, CtState, Decider, Decision, Details, ElementCursor,
     ElementRecord, ElementRefusal, Interface, Known, Logs, NamedElements, NatRequest, Outcome,
-    PacketView, Progress, QuotaProgress, RouteQuestion, Routes, RuleState, SegmentSize,
+    PacketView, Place, Progress, QuotaProgress, RouteQuestion, Routes, RuleState, SegmentSize,
     SharedState, Side, Step, Tuple, consult, evaluate, evaluate_into, explain,
 };
 pub use field::{ClockField, CtField, Field, Guard, HeaderBits, Layer, Looked, RouteLookup};

@@ -9,7 +9,7 @@ use crate::{
 ///
 /// ICMP errors are the types that the Linux tracker relates to a flow:
 /// destination unreachable, source quench, redirect, time exceeded and parameter
-/// problem; for ICMPv6 types 1 to 4 (RFC 4443). An ICMPv6 redirect belongs to
+/// problem; for ICMPv6 all types below 128 (RFC 4443). An ICMPv6 redirect belongs to
 /// neighbour discovery.
 pub(crate) fn read(packet: &[u8], family: Family, offset: u16) -> Result<Transport, Malformed> {
     let header: &[u8; 8] = tail(packet, offset).first_chunk().ok_or(Malformed::Icmp)?;

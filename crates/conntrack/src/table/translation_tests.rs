@@ -262,7 +262,7 @@ fn check_choice(
             prop_assert!(fits, "{request:?} {before:?} {after:?}");
             // A port that the source has elsewhere goes first, then its own port, then the ports of
             // the bucket, then others of the range. None goes first if the rule says random.
-            if elsewhere.contains(&after.source.port) {
+            if !request.random && elsewhere.contains(&after.source.port) {
                 return Ok(());
             }
             let may_stay = !request.random

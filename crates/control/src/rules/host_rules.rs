@@ -34,7 +34,7 @@ pub struct KernelLook {
     pub chains: Vec<HostRule>,
     /// Warnings about what the kernel does beside the ruleset: it translates sources as well, or carries
     /// packets that the gateway does not see.
-    pub clashes: Vec<String>,
+    pub remarks: Vec<String>,
 }
 
 impl RuleBook {
@@ -85,31 +85,29 @@ impl RuleBook {
         let of_source =
             |need| matches!(need, Need::Translation(NatKind::Source | NatKind::Masquerade));
         let translates_sources = self.ruleset.needs().any(|(_, need)| of_source(need));
-        let bridges = self.filtered_bridges();
+        let bridges = self.isolated_bridges();
         // Nobody is asked for nothing.
         if self.ruleset.host_chains().is_empty() && !translates_sources && bridges.is_empty() {
             return KernelLook::default();
         }
         let kernel = engine::kernel_chains().ok();
         let chains = self.host_chains(kernel.as_ref().map(|kernel| &*kernel.all));
-        let has_forward = kernel.as_ref().is_none_or(|kernel| forwards(&kernel.all));
-        let of_bridges = if has_forward { None } else { bridge_warning(&bridges) };
+        let forwards = kernel.as_ref().map(|kernel| forwards(&kernel.all));
+        let of_bridges = bridges.iter().filter_map(|bridge| bridge_warning(bridge, forwards));
+        let of_bridges: Vec<String> = of_bridges.collect();
         let kernel = kernel.filter(|_| translates_sources).unwrap_or_default();
         let of_sources = source_warning(&kernel.source_translations);
-        KernelLook { chains, clashes: of_sources.into_iter().chain(of_bridges).collect() }
+        KernelLook { chains, remarks: of_sources.into_iter().chain(of_bridges).collect() }
     }
 
-    /// The bridges of the kernel that rules about forwarded packets name, if its netfilter sees what
-    /// they carry.
-    fn filtered_bridges(&self) -> Vec<String> {
-        let is_forward = |chain: &ruleset::Chain| {
-            chain.base.is_some_and(|base| base.hook == ruleset::Hook::Forward)
-        };
-        if !self.ruleset.chains().iter().any(is_forward) {
-            return Vec::new();
-        }
-        let named = self.ruleset.interfaces();
-        engine::filtered_bridges(named.keys().map(String::as_str)).unwrap_or_default()
+    /// The bridges of the kernel whose ports a rule isolates from each other, each with the place of the
+    /// rule, if the kernel's netfilter sees what they carry.
+    fn isolated_bridges(&self) -> Vec<(String, String)> {
+        let rule = |bridge: &str| self.ruleset.isolating(bridge);
+        let bridges = engine::filtered_bridges(|name| rule(name).is_some()).unwrap_or_default();
+        let place = |bridge: &str| self.ruleset.place_of_rule(rule(bridge)?.index());
+        let with_place = |bridge: String| Some((place(&bridge)?.to_string(), bridge));
+        bridges.into_iter().filter_map(with_place).map(|(place, bridge)| (bridge, place)).collect()
     }
 
     /// The chains about the host's own traffic, which only the kernel can run; `kernel` are those that
@@ -132,7 +130,7 @@ impl KernelLook {
     /// Warnings about chains that the kernel lacks, and about those that it has.
     pub fn warnings(&self) -> Vec<String> {
         let of_chains = [false, true].into_iter().filter_map(|it| warning(&self.chains, it));
-        of_chains.chain(self.clashes.iter().cloned()).collect()
+        of_chains.chain(self.remarks.iter().cloned()).collect()
     }
 }
 
@@ -154,18 +152,19 @@ fn forwards(chains: &[HostChain]) -> bool {
     chains.iter().any(|chain| chain.hook == "forward" && !is_own(chain))
 }
 
-/// A warning about packets that the kernel's bridges carry from port to port.
-fn bridge_warning(bridges: &[String]) -> Option<String> {
-    (!bridges.is_empty()).then(|| {
-        format!(
-            "NO RULE SEES packets between the ports of {}: the kernel's bridge carries them past the \
-             gateway, and with br_netfilter (net.bridge.bridge-nf-call-iptables) the kernel would ask \
-             its own chains of forward, but has none: load rules about such packets, for example \
-             `iifname \"{one}\" oifname \"{one}\" drop`, into the kernel too",
-            bridges.join(", "),
-            one = bridges[0]
-        )
-    })
+/// A warning about a rule that isolates the ports of a bridge of the kernel, unless the kernel has rules
+/// about forwarding itself.
+fn bridge_warning((bridge, rule): &(String, String), forwards: Option<bool>) -> Option<String> {
+    let kernel = match forwards {
+        Some(true) => return None,
+        Some(false) => "which has none",
+        None => "and this process has no right to see whether there are any",
+    };
+    Some(format!(
+        "NO PACKET between the ports of {bridge} MEETS {rule}, nor any other rule here: the kernel's bridge \
+         carries it past the gateway. With br_netfilter the kernel asks its own chains of forward, {kernel}: \
+         load this rule into the kernel too"
+    ))
 }
 
 /// A warning about the chains that the kernel lacks, among those that the gateway runs too or among

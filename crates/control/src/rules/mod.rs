@@ -199,6 +199,7 @@ impl RuleBook {
             problems: problems_of(&self.document, self.problems.listed()),
             summary: Some(summary(&self.ruleset)),
             kernels_rules: Vec::new(),
+            warnings: Vec::new(),
             per_packet_rules: self.per_packet_rules(),
         }
     }
@@ -269,6 +270,7 @@ impl RulesReport {
             problems,
             summary,
             kernels_rules,
+            warnings: Vec::new(),
             per_packet_rules,
         }
     }

@@ -99,6 +99,9 @@ pub struct RulesReport {
     /// Rules that the kernel of this host has to apply, if the check looked for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels_rules: Vec<HostRule>,
+    /// Warnings about what the kernel of this host does beside the rules, if the check looked for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// Rules that have to see every packet of the flows that meet them, so that these flows are
     /// decided about packet by packet; each as a note, the first 1000 of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,6 +9,7 @@ pub mod execution;
 pub mod gateway;
 pub mod hand_over;
 pub mod host_answers;
+pub mod host_bridges;
 pub mod host_chains;
 pub mod host_guard;
 pub mod offers;

@@ -12,9 +12,9 @@ use flow::{Tallied, Tally, Timestamp};
 use self::journal::{Journal, Note};
 pub(super) use self::journal::{Telling, ToTell};
 use super::limit::{Costs, take_alone};
-use super::view::Details;
+use super::view::{Details, Place};
 use crate::compile::PackedKey;
-use crate::model::Part;
+use crate::model::{Bound, Part};
 
 /// Elements that a full set examines for an expired one.
 pub(super) const SEARCHED: usize = 16;
@@ -401,24 +401,42 @@ pub(super) struct Joining<'m> {
 }
 
 impl Joining<'_> {
-    fn joins(&self, tally: &Tally) -> bool {
-        self.details.is_none_or(|details| details.may_join(tally))
-            && !self.joined.iter().any(|it| it.is_of(tally))
-    }
-
-    /// Counts the connection if it is new and not counted yet. Returns the number of connections.
-    pub fn join(&mut self, tally: &Tally) -> u32 {
-        if !self.joins(tally) {
-            return tally.count();
+    fn place(&self, tally: &Tally) -> Place {
+        if self.joined.iter().any(|it| it.is_of(tally)) {
+            return Place::Has;
         }
-        let (tallied, count) = tally.join();
-        self.joined.push(tallied);
-        count
+        self.details.map_or(Place::Takes, |details| details.place(tally))
     }
 
-    /// The number of connections that [`join`](Self::join) would return.
-    pub fn would_join(&self, tally: &Tally) -> u32 {
-        tally.count() + u32::from(self.joins(tally))
+    /// Counts the connection, unless it is counted already; true if the rule goes on.
+    pub fn join(&mut self, tally: &Tally, bound: Bound) -> bool {
+        let joined = match self.place(tally) {
+            Place::Has => None,
+            Place::Takes => Some(tally.join()),
+            Place::TakesWithin => tally.join_within(bound.most),
+        };
+        let count = joined.as_ref().map_or_else(|| tally.count(), |(_, count)| *count);
+        self.joined.extend(joined.map(|(tallied, _)| tallied));
+        bound.lets_on(count)
+    }
+
+    /// The answer that [`join`](Self::join) would give. There may be no count yet.
+    pub fn would_join(&self, tally: Option<&Tally>, bound: Bound) -> bool {
+        let empty;
+        let tally = match tally {
+            Some(tally) => tally,
+            None => {
+                empty = Tally::default();
+                &empty
+            }
+        };
+        let count = tally.count();
+        let takes = match self.place(tally) {
+            Place::Has => false,
+            Place::Takes => true,
+            Place::TakesWithin => count < bound.most,
+        };
+        bound.lets_on(count + u32::from(takes))
     }
 }
 
@@ -443,9 +461,7 @@ pub(super) fn count(
             state.bytes += *bytes;
             (state.bytes > *most) == *over
         }
-        Part::Connections(bound) => {
-            tally.is_some_and(|tally| bound.lets_on(connection.join(tally)))
-        }
+        Part::Connections(bound) => tally.is_some_and(|tally| connection.join(tally, *bound)),
     })
 }
 
@@ -466,7 +482,7 @@ pub(super) fn unchanged(
                 rate.over
             }
             Part::Connections(bound) => {
-                let tally = tally.filter(|tally| !connection.joins(tally))?;
+                let tally = tally.filter(|tally| connection.place(tally) == Place::Has)?;
                 bound.lets_on(tally.count())
             }
             Part::Counter | Part::Quota { .. } => return None,
@@ -493,10 +509,7 @@ pub(super) fn would_go_on(
                 take_alone(&mut used_until, cost, costs.most, *now) != rate.over
             }
             Part::Quota { bytes: most, over } => (state.bytes + bytes > *most) == *over,
-            Part::Connections(bound) => {
-                let none = Tally::default();
-                bound.lets_on(connection.would_join(tally.unwrap_or(&none)))
-            }
+            Part::Connections(bound) => connection.would_join(tally, *bound),
         }
     })
 }

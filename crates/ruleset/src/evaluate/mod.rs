@@ -32,7 +32,7 @@ pub use self::routes::{RouteQuestion, Routes, Side};
 pub use self::limit::QuotaProgress;
 pub use self::state::{Counted, CounterMoves, NamedElements, Progress, RuleState, SharedState};
 pub use self::trace::Step;
-pub use self::view::{Connection, CtState, Details, Known, PacketView, Tuple};
+pub use self::view::{Connection, CtState, Details, Known, PacketView, Place, Tuple};
 use crate::compile::Program;
 use crate::hook::Hook;
 

@@ -467,8 +467,10 @@ impl RuleState {
         let Self { bounds, joined, .. } = self;
         let (bound, tally) = &bounds[bound];
         let mut connection = facts.meeting(joined).connection;
-        let count = if uses { connection.join(tally) } else { connection.would_join(tally) };
-        bound.lets_on(count)
+        match uses {
+            true => connection.join(tally, *bound),
+            false => connection.would_join(Some(tally), *bound),
+        }
     }
 
     /// Takes the counts of connections that the packet's connection has joined since a hook was

@@ -122,6 +122,18 @@ impl std::fmt::Debug for Known<'_> {
     }
 }
 
+/// The place of a connection in a count of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It has one.
+    Has,
+    /// It has none and takes one, because its first packet is under way.
+    Takes,
+    /// It has none, although it was there before: the rules are new, or it came from another gateway.
+    /// It takes one unless the bound is reached, so that no rule ends it for being one too many.
+    TakesWithin,
+}
+
 /// Properties of a connection that rules seldom ask for. They are looked up only then.
 pub trait Details {
     /// Addresses and ports of packets in a direction.
@@ -134,10 +146,9 @@ pub trait Details {
     fn helper(&self) -> u128;
     /// Label bits.
     fn label(&self) -> u128;
-    /// True if it is to take a place in this count of connections: its first packet is under way,
-    /// and it has none yet.
-    fn may_join(&self, _tally: &Tally) -> bool {
-        true
+    /// Its place in this count of connections.
+    fn place(&self, _tally: &Tally) -> Place {
+        Place::Takes
     }
 }
 

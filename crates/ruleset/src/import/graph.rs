@@ -1,6 +1,7 @@
 //! Checks of all chains together: jumps must end, and statements must stand where they work.
 
 use super::worst_case;
+use crate::field::FragmentField;
 use crate::hook::Hook;
 use crate::kind::ObjectKind;
 use crate::limits::MAX_JUMP_DEPTH;
@@ -76,22 +77,27 @@ pub(crate) fn check(ruleset: &Parts) -> Vec<Flaw> {
 /// Rules that ask whether a packet is a fragment. Datagrams are whole when rules see them, also where
 /// the kernel would not have put them together yet.
 fn blind_to_fragments(ruleset: &Parts) -> Vec<Flaw> {
-    let asks = |item: &Item| {
-        let mask = if let Item::Bits { mask, .. } = item { *mask } else { u128::MAX };
-        item.loads().iter().any(|load| load.field.tells_fragments(load.and & mask))
+    let asks = |rule: &Rule| {
+        rule.items.iter().find_map(|item| {
+            let mask = if let Item::Bits { mask, .. } = item { *mask } else { u128::MAX };
+            item.loads().iter().find_map(|load| load.field.tells_fragments(load.and & mask))
+        })
     };
-    let is_meant = |(_, rule): &(u32, &Rule)| rule.items.iter().any(asks);
     let flaw = |(id, rule): (u32, &Rule)| {
-        Flaw {
-        severity: Severity::Note,
-        chain: rule.chain,
-        rule: Some(RuleId(id)),
-        what: "no packet is a fragment for this rule: datagrams in fragments are put together before, \
-               and leave as they came"
-            .to_owned(),
-    }
+        let what = match asks(rule)? {
+            FragmentField::Ipv4 => {
+                "no packet is a fragment for this rule: datagrams in fragments are put together before, \
+                 and leave as they came"
+            }
+            FragmentField::Ipv6 => {
+                "only datagrams that came whole have a fragment header for this rule (RFC 6946): those \
+                 in fragments are put together before, and leave as they came"
+            }
+        };
+        let (severity, chain) = (Severity::Note, rule.chain);
+        Some(Flaw { severity, chain, rule: Some(RuleId(id)), what: what.to_owned() })
     };
-    (0..).zip(&ruleset.rules).filter(is_meant).map(flaw).collect()
+    (0..).zip(&ruleset.rules).filter_map(flaw).collect()
 }
 
 /// Rules that change sets by packets before routing. The host's kernel has packets for the host to

@@ -110,13 +110,15 @@ fn bridges_of_kernel(config: &Configuration) -> Vec<Problem> {
     if config.mode != Mode::Bridge {
         return Vec::new();
     }
-    let Ok(mut masters) = Masters::new() else { return Vec::new() };
-    let mut is_bridge = |interface: &Interface| {
-        let link = interface.link.as_ref().map(|link| LinkId(link.index));
-        link.is_some_and(|link| masters.kind(link).is_ok_and(|kind| kind == engine::BRIDGE))
-    };
     let mut problems = Vec::new();
-    for interface in config.interfaces.iter().filter(|it| is_bridge(it)) {
+    for interface in &config.interfaces {
+        let Some(link) = &interface.link else { continue };
+        let masters = Masters::new().map_err(netlink::Error::from);
+        match masters.and_then(|mut masters| masters.bridge_filters(LinkId(link.index))) {
+            Ok(Some(_)) => {}
+            Ok(None) => continue,
+            Err(error) => return vec![unknown_stack(config, &error)],
+        }
         let what = format!(
             "{0:?} is a bridge of the kernel, which sends frames for stations behind another bridge \
              to all of its ports; name its ports here in its place (`ip link set PORT nomaster`), or \
@@ -185,19 +187,10 @@ fn obstacle(name: &str, found: &std::io::Result<Option<LinkState>>, mode: Mode) 
     match found {
         Ok(Some(state)) if state.up => None,
         Ok(Some(_)) => Some(format!("{name:?} is down; `ip link set {name} up` changes that")),
-        Ok(None) => Some(match present() {
+        Ok(None) => Some(match netio::link_names() {
             Ok(names) => format!("there is no interface {name:?}; there are: {}", names.join(", ")),
             Err(_) => format!("there is no interface {name:?}"),
         }),
         Err(error) => Some(format!("can not look at {name:?}: {error}")),
     }
-}
-
-/// The interfaces of this network namespace. This file belongs to the process, unlike
-/// `/sys/class/net`, which shows the namespace of the process that mounted it.
-pub(super) fn present() -> std::io::Result<Vec<String>> {
-    let table = std::fs::read_to_string("/proc/self/net/dev")?;
-    let name = |line: &str| line.split_once(':').map(|(name, _)| name.trim().to_owned());
-    // The first two lines are headings without a colon.
-    Ok(table.lines().filter_map(name).collect())
 }

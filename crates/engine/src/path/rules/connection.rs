@@ -2,7 +2,7 @@
 
 use conntrack::{Direction, Table, Tracked, TupleTransport};
 use flow::{Endpoint, KeyedPacket, Tally, Timestamp};
-use ruleset::{Details, Tuple, name_bits};
+use ruleset::{Details, Place, Tuple, name_bits};
 use wire::{TransportAddress, mapped};
 
 /// A connection as rules see it. Everything is looked up when a rule asks for it, which few do.
@@ -98,9 +98,12 @@ impl Details for ConnectionDetails<'_> {
         name.and_then(name_bits).unwrap_or(0)
     }
 
-    fn may_join(&self, tally: &Tally) -> bool {
-        let connection = self.tracked.connection.filter(|_| self.tracked.fresh);
-        connection.is_some_and(|id| !self.table.is_tallied(id, tally))
+    fn place(&self, tally: &Tally) -> Place {
+        match self.tracked.connection {
+            Some(id) if self.table.is_tallied(id, tally) => Place::Has,
+            Some(_) if self.tracked.fresh => Place::Takes,
+            _ => Place::TakesWithin,
+        }
     }
 
     fn label(&self) -> u128 {

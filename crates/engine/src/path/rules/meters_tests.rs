@@ -17,6 +17,13 @@ const FLOWS: u16 = 40;
 const CLIENTS: u8 = 20;
 
 fn gateway(workers: u16, statement: &str) -> TestGateway {
+    let mut gateway = TestGateway::new(&Config::new(HashKey(1, 2)), workers, false);
+    set_rule(&mut gateway, statement);
+    gateway
+}
+
+/// Drops the packets that a statement lets go on.
+fn set_rule(gateway: &mut TestGateway, statement: &str) {
     let document = format!(
         r#"{{"nftables":[{{"table":{{"family":"inet","name":"t","handle":1}}}},
             {{"set":{{"family":"inet","table":"t","name":"m","handle":2,"type":"ipv4_addr",
@@ -27,13 +34,11 @@ fn gateway(workers: u16, statement: &str) -> TestGateway {
             "expr":[{statement},{{"drop":null}}]}}}}]}}"#
     );
     let ruleset = import(document.as_bytes(), Options::default()).unwrap().ruleset;
-    let mut gateway = TestGateway::new(&Config::new(HashKey(1, 2)), workers, false);
     let rules = Rules::prepare(ruleset, Mode::Bridge, 7, &[]).unwrap().load(1, gateway.now);
     for handle in &mut gateway.handles {
         handle.tell(Command::Rules(Some(rules.for_worker()))).unwrap();
     }
     gateway.run_until_idle();
-    gateway
 }
 
 const SERVER: [u8; 4] = [198, 51, 100, 1];
@@ -148,5 +153,30 @@ fn connections_count_while_they_live_and_once_each() {
         gateway.arrive(1, &refusal(client as u8, 0));
         gateway.run_until_idle();
         assert_eq!(open(&mut gateway, 10..20).iter().sum::<usize>(), 1, "{workers} workers");
+    }
+}
+
+#[test]
+fn connections_from_before_the_rules_take_the_places_that_there_are() {
+    let count = r#"{"ct count":{"val":3,"inv":true}}"#;
+    let each = format!(
+        r#"{{"set":{{"op":"add","set":"@m","elem":{{"payload":{{"protocol":"ip",
+            "field":"saddr"}}}},"stmt":[{count}]}}}}"#
+    );
+    for workers in [1, 2, 4] {
+        let mut gateway = TestGateway::new(&Config::new(HashKey(1, 2)), workers, false);
+        assert_eq!(open(&mut gateway, 0..5), [5; CLIENTS as usize]);
+        set_rule(&mut gateway, &each);
+        // None is refused for being one too many, and no other comes.
+        for _ in 0..2 {
+            assert_eq!(open(&mut gateway, 0..5), [5; CLIENTS as usize], "{workers} workers");
+            assert_eq!(open(&mut gateway, 10..15), [0; CLIENTS as usize], "{workers} workers");
+        }
+        // When one ends, another of those that were there has the place.
+        gateway.arrive(1, &refusal(0, 0));
+        gateway.run_until_idle();
+        gateway.sent(0);
+        assert_eq!(open(&mut gateway, 1..5)[0], 4);
+        assert_eq!(open(&mut gateway, 20..25)[0], 0, "{workers} workers");
     }
 }

@@ -47,7 +47,9 @@ pub fn run(args: &Args, out: &mut Output) -> anyhow::Result<()> {
                 let routed_only = book.obstacles(Mode::Bridge).len();
                 return if json.json {
                     report.kernels_rules = host_rules::rules(&book);
-                    report.kernels_rules.extend(book.look_at_kernel().chains);
+                    let kernel = book.look_at_kernel();
+                    report.warnings = kernel.remarks;
+                    report.kernels_rules.extend(kernel.chains);
                     out.json(&report)
                 } else {
                     print(file, &book, &report, routed_only, out)
@@ -165,7 +167,7 @@ fn print(
         out.title(title)?;
         lines.iter().try_for_each(|line| out.line(line))?;
     }
-    for warning in kernel.clashes.iter().chain(&vague_warnings(book)) {
+    for warning in kernel.remarks.iter().chain(&vague_warnings(book)) {
         tell!("warning: {warning}");
     }
     for (severity, title) in [

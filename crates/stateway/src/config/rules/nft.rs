@@ -10,7 +10,7 @@ use netio::isolate_network;
 use ruleset::limits::MAX_DOCUMENT_BYTES;
 use ruleset::reason_for_refusal;
 
-use super::super::{Problem, Problems, host};
+use super::super::{Problem, Problems};
 use super::declared::with_declared;
 
 /// Loads the ruleset from standard input, then prints it as JSON, and behind a new line the
@@ -67,7 +67,7 @@ impl NftText<'_> {
         match self.read("") {
             // Most rulesets name interfaces by text alone, and making them takes time.
             Err(Problems(problems)) if problems.iter().any(names_interface) => {
-                let names = host::present().unwrap_or_default();
+                let names = netio::link_names().unwrap_or_default();
                 match orders(&names) {
                     orders if orders.is_empty() => Err(Problems(problems)),
                     orders => self.read(&orders),
