@@ -63,6 +63,17 @@ pub struct Device {
     places: Vec<Napi>,
 }
 
+/// The place of a device that was found before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// In this network namespace, by the number that it had.
+    Here,
+    /// In another network namespace, or back from one by another number.
+    Elsewhere,
+    /// It was deleted, and its settings with it.
+    Gone,
+}
+
 /// The directory of the network devices, in a sysfs of our own or in `/sys`.
 #[derive(Debug)]
 struct Classes(Option<OwnedFd>);
@@ -150,30 +161,41 @@ impl Device {
         path_of(self.directory.as_raw_fd()).join(name)
     }
 
-    /// Fails unless number, name and directory still belong together in this network namespace. Files
-    /// are reached by the directory, and netlink goes by the number, which may be another device's.
-    fn check_presence(&self) -> io::Result<()> {
-        let absent = || {
-            let text = "the device is gone, or in another network namespace";
-            io::Error::new(io::ErrorKind::NotFound, text)
-        };
-        let is_gone = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => absent(),
-            _ if error.raw_os_error() == Some(NO_DEVICE) => absent(),
-            _ => error,
+    /// Finds out where the device is now.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn whereabouts(&self) -> io::Result<Whereabouts> {
+        let is_gone = |error: &io::Error| {
+            error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(NO_DEVICE)
         };
         // The device may be renamed between the question for its name and the look there.
         for _ in 0..MAX_RENAMES {
-            if text(self.file("ifindex")).map_err(is_gone)? != self.identity.index.to_string() {
-                return Err(absent());
+            let index = match text(self.file("ifindex")) {
+                Err(error) if is_gone(&error) => return Ok(Whereabouts::Gone),
+                index => index?,
+            };
+            if index != self.identity.index.to_string() {
+                break;
             }
-            let link = netio::link_state(self.identity.index)?.ok_or_else(absent)?;
+            let Some(link) = netio::link_state(self.identity.index)? else { break };
             let here = fs::metadata(self.classes.path().join(&link.name));
             if here.is_ok_and(|directory| directory.ino() == self.identity.node) {
-                return Ok(());
+                return Ok(Whereabouts::Here);
             }
         }
-        Err(absent())
+        Ok(Whereabouts::Elsewhere)
+    }
+
+    /// Fails unless number, name and directory still belong together in this network namespace. Files
+    /// are reached by the directory, and netlink goes by the number, which may be another device's.
+    fn check_presence(&self) -> io::Result<()> {
+        let absent = match self.whereabouts()? {
+            Whereabouts::Here => return Ok(()),
+            Whereabouts::Elsewhere => "the device is in another network namespace",
+            Whereabouts::Gone => "the device is gone",
+        };
+        Err(io::Error::new(io::ErrorKind::NotFound, absent))
     }
 
     /// Reads everything that policies look at.

@@ -106,7 +106,7 @@ pub struct Session {
     journal: Journal,
     /// Why a journal in its place is not used.
     stale: Option<Difference>,
-    /// The right to change settings, once it was needed.
+    /// The right to change settings while that is done.
     lock: Option<Lock>,
     /// True if a write of a setting was tried.
     has_written: bool,
@@ -163,6 +163,12 @@ impl Session {
     /// are not.
     pub fn apply(&mut self, request: &Request, skips_refused: bool) -> Result<Done, Error> {
         self.take_lock()?;
+        let done = self.bring(request, skips_refused);
+        self.lock = None;
+        done
+    }
+
+    fn bring(&mut self, request: &Request, skips_refused: bool) -> Result<Done, Error> {
         if request.policy == Policy::None {
             return self.go_back(request);
         }
@@ -203,11 +209,10 @@ impl Session {
     }
 
     fn take_lock(&mut self) -> Result<(), Error> {
-        if self.lock.is_none() {
-            self.lock = Some(self.store.lock()?);
-            // Another process may have written it meanwhile.
-            (self.journal, self.stale) = found(&self.store, &self.device)?;
-        }
+        self.lock = Some(self.store.lock()?);
+        // Another process may have written the journal meanwhile.
+        (self.journal, self.stale) = found(&self.store, &self.device)?;
+        self.has_written = false;
         Ok(())
     }
 

@@ -1,0 +1,143 @@
+//! The right to keep a device at its policy. One process has it at a time: the *keeper*, which works
+//! for a *holder*.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Instant;
+
+use netpolicy::Identity;
+
+use crate::store::{LOCK_PAUSE, Store, StoreError, file_error, lock_file};
+
+/// The right to keep a device at its policy. It ends with this value, or with the process.
+#[derive(Debug)]
+pub struct Lease {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Lease {
+    /// Removes the file while nobody else can have the lock.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Store {
+    /// The file of the lease of a device.
+    fn lease_path(&self, device: &Identity) -> PathBuf {
+        self.path(device).with_extension("keeper")
+    }
+
+    /// Takes the right to keep a device, for a holder with this process id. `None` if a keeper has it.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn lease(&self, device: &Identity, holder: u32) -> Result<Option<Lease>, StoreError> {
+        self.make_directory()?;
+        let path = self.lease_path(device);
+        loop {
+            let taken = lock_file(&path).and_then(|file| Ok((try_lock(&file)?, file)));
+            let (is_mine, file) = taken.map_err(file_error(&path))?;
+            if !is_mine {
+                return Ok(None);
+            }
+            // The keeper before may have removed this file when it was open here already.
+            if is_at(&file, &path) {
+                let write = || {
+                    let mut file = File::options().write(true).truncate(true).open(&path)?;
+                    write!(file, "{holder}")
+                };
+                write().map_err(file_error(&path))?;
+                return Ok(Some(Lease { path, _file: file }));
+            }
+        }
+    }
+
+    /// Waits until no keeper works on a device whose holder has died.
+    ///
+    /// # Errors
+    /// [`StoreError::Held`] if the holder lives; [`StoreError::InUse`] after 10 s.
+    pub fn wait_for_keeper(&self, device: &Identity) -> Result<(), StoreError> {
+        let path = self.lease_path(device);
+        let end = Instant::now() + self.lock_wait();
+        while is_locked(&path).map_err(file_error(&path))? {
+            if let Some(holder) = holder(&path) {
+                return Err(StoreError::Held { device: device.name.clone(), holder });
+            }
+            if Instant::now() >= end {
+                return Err(self.in_use());
+            }
+            sleep(LOCK_PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// The holder for which a keeper works, if it lives.
+fn holder(path: &Path) -> Option<u32> {
+    let mut text = String::new();
+    File::open(path).and_then(|mut file| file.read_to_string(&mut text)).ok()?;
+    let holder = text.parse().ok()?;
+    fs::exists(format!("/proc/{holder}")).unwrap_or(false).then_some(holder)
+}
+
+fn is_locked(path: &Path) -> io::Result<bool> {
+    match File::open(path) {
+        Ok(file) => Ok(!try_lock(&file)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(fs::TryLockError::WouldBlock) => Ok(false),
+        Err(fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// True if this open file is the one that has the path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let place = |it: fs::Metadata| (it.dev(), it.ino());
+    let (open, there) = (file.metadata().map(place), fs::metadata(path).map(place));
+    open.is_ok_and(|open| there.is_ok_and(|there| open == there))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_keeper_has_a_device_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path().join("state"));
+        let device = |node| Identity {
+            boot: "b".into(),
+            network: 1,
+            index: 5,
+            node,
+            name: "lan0".into(),
+        };
+        store.wait_for_keeper(&device(7)).unwrap();
+        let own = std::process::id();
+        let lease = store.lease(&device(7), own).unwrap();
+        assert!(lease.is_some());
+        assert!(store.lease(&device(7), own).unwrap().is_none());
+        assert!(store.lease(&device(8), own).unwrap().is_some());
+        let held = store.wait_for_keeper(&device(7)).unwrap_err();
+        assert!(matches!(held, StoreError::Held { holder, .. } if holder == own), "{held}");
+        // Nobody has this process id: its keeper is about to end.
+        std::fs::write(store.lease_path(&device(7)), u32::MAX.to_string()).unwrap();
+        let (waiting, again) = (store.clone(), device(7));
+        let waiting = std::thread::spawn(move || waiting.wait_for_keeper(&again));
+        sleep(LOCK_PAUSE);
+        drop(lease);
+        waiting.join().unwrap().unwrap();
+        assert!(!store.lease_path(&device(7)).exists());
+    }
+}
