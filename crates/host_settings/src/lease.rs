@@ -2,21 +2,32 @@
 //! for a *holder*.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use netpolicy::Identity;
 
 use crate::store::{LOCK_PAUSE, Store, StoreError, file_error, lock_file};
+
+/// Time in which a keeper notices that its holder has ended.
+const TO_NOTICE: Duration = Duration::from_millis(200);
 
 /// The right to keep a device at its policy. It ends with this value, or with the process.
 #[derive(Debug)]
 pub struct Lease {
     path: PathBuf,
     _file: File,
+}
+
+impl Lease {
+    /// Says that the holder has ended, so that others wait for the keeper.
+    pub fn has_no_holder(&self) {
+        // Others get an error then, and try again.
+        let _ = fs::write(&self.path, "");
+    }
 }
 
 impl Drop for Lease {
@@ -47,42 +58,42 @@ impl Store {
             }
             // The keeper before may have removed this file when it was open here already.
             if is_at(&file, &path) {
-                let write = || {
-                    let mut file = File::options().write(true).truncate(true).open(&path)?;
-                    write!(file, "{holder}")
-                };
-                write().map_err(file_error(&path))?;
+                let processes = format!("{holder} {}", std::process::id());
+                fs::write(&path, processes).map_err(file_error(&path))?;
                 return Ok(Some(Lease { path, _file: file }));
             }
         }
     }
 
-    /// Waits until no keeper works on a device whose holder has died.
+    /// Waits until no keeper works on a device whose holder has ended.
     ///
     /// # Errors
-    /// [`StoreError::Held`] if the holder lives; [`StoreError::InUse`] after 10 s.
+    /// [`StoreError::Held`] if the holder goes on; [`StoreError::InUse`] after 10 s.
     pub fn wait_for_keeper(&self, device: &Identity) -> Result<(), StoreError> {
         let path = self.lease_path(device);
-        let end = Instant::now() + self.lock_wait();
+        let begin = Instant::now();
         while is_locked(&path).map_err(file_error(&path))? {
-            if let Some(holder) = holder(&path) {
-                return Err(StoreError::Held { device: device.name.clone(), holder });
+            if begin.elapsed() > TO_NOTICE {
+                self.ensure_no_holder(device)?;
             }
-            if Instant::now() >= end {
+            if begin.elapsed() > self.lock_wait() {
                 return Err(self.in_use());
             }
             sleep(LOCK_PAUSE);
         }
         Ok(())
     }
-}
 
-/// The holder for which a keeper works, if it lives.
-fn holder(path: &Path) -> Option<u32> {
-    let mut text = String::new();
-    File::open(path).and_then(|mut file| file.read_to_string(&mut text)).ok()?;
-    let holder = text.parse().ok()?;
-    fs::exists(format!("/proc/{holder}")).unwrap_or(false).then_some(holder)
+    /// Fails if a keeper works on a device for a holder that goes on.
+    ///
+    /// # Errors
+    /// [`StoreError::Held`]
+    pub fn ensure_no_holder(&self, device: &Identity) -> Result<(), StoreError> {
+        let text = fs::read_to_string(self.lease_path(device)).unwrap_or_default();
+        let holder = text.split(' ').next().and_then(|word| word.parse().ok());
+        holder
+            .map_or(Ok(()), |holder| Err(StoreError::Held { device: device.name.clone(), holder }))
+    }
 }
 
 fn is_locked(path: &Path) -> io::Result<bool> {
@@ -116,13 +127,8 @@ mod tests {
     fn one_keeper_has_a_device_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path().join("state"));
-        let device = |node| Identity {
-            boot: "b".into(),
-            network: 1,
-            index: 5,
-            node,
-            name: "lan0".into(),
-        };
+        let device =
+            |node| Identity { boot: "b".into(), network: 1, index: 5, node, name: "lan0".into() };
         store.wait_for_keeper(&device(7)).unwrap();
         let own = std::process::id();
         let lease = store.lease(&device(7), own).unwrap();
@@ -131,8 +137,7 @@ mod tests {
         assert!(store.lease(&device(8), own).unwrap().is_some());
         let held = store.wait_for_keeper(&device(7)).unwrap_err();
         assert!(matches!(held, StoreError::Held { holder, .. } if holder == own), "{held}");
-        // Nobody has this process id: its keeper is about to end.
-        std::fs::write(store.lease_path(&device(7)), u32::MAX.to_string()).unwrap();
+        lease.as_ref().unwrap().has_no_holder();
         let (waiting, again) = (store.clone(), device(7));
         let waiting = std::thread::spawn(move || waiting.wait_for_keeper(&again));
         sleep(LOCK_PAUSE);

@@ -1,7 +1,6 @@
 //! News of the kernel after which a device may have other settings, or other values of them.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 
 use netlink_sys::protocols::{NETLINK_GENERIC, NETLINK_KOBJECT_UEVENT, NETLINK_ROUTE};
 use netlink_sys::{Socket, SocketAddr};
@@ -44,7 +43,7 @@ impl Subject {
     }
 }
 
-/// The news about one subject, of this network namespace. The socket is readable when some wait.
+/// The news about one subject, of this network namespace.
 #[derive(Debug)]
 pub struct News {
     subject: Subject,
@@ -63,7 +62,6 @@ impl News {
             Subject::Cpus => (NETLINK_KOBJECT_UEVENT, OBJECTS),
         };
         let mut socket = Socket::new(protocol)?;
-        socket.set_non_blocking(true)?;
         socket.bind(&SocketAddr::new(0, groups))?;
         if subject == Subject::Device {
             socket.add_membership(Family::group("ethtool", "monitor")?)?;
@@ -71,44 +69,37 @@ impl News {
         Ok(Self { subject, socket })
     }
 
-    /// The subject.
-    pub const fn subject(&self) -> Subject {
-        self.subject
-    }
-
-    /// Takes all news that wait. True if some of them may be about this interface, or if it is `None`.
-    /// Other processes may send news, too: they lead to a look at the device and to nothing else.
+    /// Waits for the next news, and returns the number of the interface that they are about. `None` if
+    /// they may be about any. Other processes may send news, too: they lead to a look at the device and
+    /// to nothing else.
     ///
     /// # Errors
     /// The system's error.
-    pub fn take(&mut self, interface: Option<u32>) -> io::Result<bool> {
-        let mut matters = false;
+    pub fn next(&mut self) -> io::Result<Option<u32>> {
         loop {
             match self.socket.recv_from_full() {
-                Ok((message, _)) => matters |= self.concerns(&message, interface),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(matters),
+                Ok((message, _)) => {
+                    if let Some(subject) = self.of(&message) {
+                        return Ok(subject);
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(LOST) => matters = true,
+                Err(error) if error.raw_os_error() == Some(LOST) => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn concerns(&self, message: &[u8], interface: Option<u32>) -> bool {
+    /// The interface that a message is about, or may be about; `None` for a message about other things.
+    fn of(&self, message: &[u8]) -> Option<Option<u32>> {
         match self.subject {
             Subject::Link => {
-                let of = message.get(INTERFACE).and_then(|it| it.try_into().ok());
-                interface.is_none() || of.map(u32::from_ne_bytes) == interface
+                let number = message.get(INTERFACE).and_then(|it| it.try_into().ok());
+                number.map(|number| Some(u32::from_ne_bytes(number)))
             }
-            Subject::Device => true,
-            Subject::Cpus => CPU_NEWS.iter().any(|it| message.starts_with(it)),
+            Subject::Device => Some(None),
+            Subject::Cpus => CPU_NEWS.iter().any(|it| message.starts_with(it)).then_some(None),
         }
-    }
-}
-
-impl AsRawFd for News {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
     }
 }
 
@@ -117,22 +108,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_no_news_of_an_interface_that_is_not_there() {
-        for subject in Subject::ALL {
-            let mut news = News::listen(subject).unwrap();
-            assert!(subject != Subject::Link || !news.take(Some(u32::MAX)).unwrap());
-        }
-    }
-
-    #[test]
-    fn only_news_of_the_interface_or_of_cpus_matter() {
+    fn news_name_their_interface_and_others_are_passed_over() {
         let link = News::listen(Subject::Link).unwrap();
         let mut message = [0; 32];
         message[INTERFACE].copy_from_slice(&7_u32.to_ne_bytes());
-        assert!(link.concerns(&message, Some(7)) && link.concerns(&message, None));
-        assert!(!link.concerns(&message, Some(8)) && !link.concerns(&message[..22], Some(7)));
+        assert_eq!(link.of(&message), Some(Some(7)));
+        assert_eq!(link.of(&message[..22]), None);
         let cpus = News::listen(Subject::Cpus).unwrap();
-        assert!(cpus.concerns(b"offline@/devices/system/cpu/cpu1\0ACTION=offline\0", Some(7)));
-        assert!(!cpus.concerns(b"add@/devices/virtual/net/lan0\0ACTION=add\0", Some(7)));
+        let offline = b"offline@/devices/system/cpu/cpu1\0ACTION=offline\0";
+        assert_eq!(cpus.of(offline), Some(None));
+        assert_eq!(cpus.of(b"add@/devices/virtual/net/lan0\0ACTION=add\0"), None);
+        assert_eq!(News::listen(Subject::Device).unwrap().of(b""), Some(None));
     }
 }

@@ -224,7 +224,7 @@ impl Session {
             let (journal, mut writer) = self.begin(request);
             match carry_out(&plan, journal, &mut writer) {
                 Ok(values) => {
-                    self.finish()?;
+                    self.finish(&plan)?;
                     return Ok(Done { plan, values, failures: Vec::new() });
                 }
                 Err(Failure::Changed(_)) if attempt < ATTEMPTS => {}
@@ -246,7 +246,7 @@ impl Session {
                 continue;
             }
             let mut failures: Vec<Error> = failures.into_iter().map(Error::from).collect();
-            failures.extend(self.finish().err());
+            failures.extend(self.finish(&plan).err());
             return Ok(Done { plan, values, failures });
         }
     }
@@ -258,8 +258,8 @@ impl Session {
     }
 
     /// Keeps or removes the journal.
-    fn finish(&mut self) -> Result<(), Error> {
-        self.journal.tidy(&self.device.snapshot()?);
+    fn finish(&mut self, plan: &Plan) -> Result<(), Error> {
+        self.journal.tidy(&self.device.snapshot()?, plan);
         if self.journal.is_empty() && self.journal.request.policy == Policy::None {
             self.store.remove(&self.journal.device)?;
         } else {

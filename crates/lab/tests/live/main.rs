@@ -136,6 +136,7 @@ mod operations {
 /// NET policy, of the host's devices and in the gateway.
 mod policy {
     mod device;
+    mod hold;
     mod lanes;
     mod settings;
     mod waiting;

@@ -1,6 +1,9 @@
 //! A device in a namespace of its own, read and written without Stateway.
 
-use lab::{Namespace, Output, Program, Result};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lab::{Background, Namespace, Output, Program, Result};
 use serde_json::Value;
 
 use crate::scenario::stateway_binary;
@@ -11,6 +14,10 @@ const STATE: &str = "/dev/shm/state";
 /// command, the process dies there.
 const STEP: &str = "STATEWAY_LAB_POLICY_STEP";
 const COMMAND: &str = "STATEWAY_LAB_POLICY_COMMAND";
+/// Longest wait for a keeper to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks for that.
+const POLL: Duration = Duration::from_millis(10);
 /// The exit code of a command that has died so.
 const DIED: Option<i32> = Some(70);
 
@@ -102,6 +109,72 @@ impl Device {
         Ok((output, mark.exists()))
     }
 
+    /// Starts `stateway policy` with these words, whose keeper runs a command of the shell at this step,
+    /// once. Returns when that has happened, or when the policy is kept without it, and says which.
+    pub fn holds_until(
+        &self,
+        step: usize,
+        command: &str,
+        words: &[&str],
+    ) -> Result<(Background, bool)> {
+        let mark = self.namespace.scratch().join("once");
+        let _ = std::fs::remove_dir(&mark);
+        let command = format!("mkdir {}/once 2>/dev/null || exit 0; {command}", Namespace::SCRATCH);
+        let program = self.policy(words)?.env(STEP, &step.to_string()).env(COMMAND, &command);
+        let (holder, start) = (program.spawn()?, Instant::now());
+        while !mark.exists() && !holder.log().contains(" is kept") {
+            assert!(start.elapsed() < PATIENCE, "step {step}: {}", holder.log());
+            sleep(POLL);
+        }
+        // From here on the command does not run any more.
+        let has_run = std::fs::create_dir(&mark).is_err();
+        Ok((holder, has_run))
+    }
+
+    /// True if a keeper is at work.
+    pub fn has_keeper(&self) -> Result<bool> {
+        Ok(self.files("keeper").len() == 1)
+    }
+
+    /// Waits until no keeper is at work.
+    pub fn wait_for_no_keeper(&self) -> Result<()> {
+        let start = Instant::now();
+        while self.has_keeper()? {
+            assert!(start.elapsed() < PATIENCE, "the keeper has not ended");
+            sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Runs a command of the shell.
+    pub fn shell(&self, command: &str) -> Result<()> {
+        self.namespace.program("sh").args(["-c", command]).check().map(drop)
+    }
+
+    /// Sets the number of channels, each with a queue of either direction.
+    pub fn set_queues(&self, count: usize) -> Result<()> {
+        let count = count.to_string();
+        let words = ["-L", "lan0", "rx", &count, "tx", &count];
+        self.namespace.program("ethtool").args(words).check().map(drop)
+    }
+
+    /// Shows these CPUs as those that are online, and sends the kernel's news of CPU 1.
+    pub fn inject_cpus(&self, online: &str, news: &str) -> Result<()> {
+        let script = "echo $1 >$2 && { mountpoint -q $3 || mount --bind $2 $3; }";
+        let places = [&format!("{}/cpus", Namespace::SCRATCH), "/sys/devices/system/cpu/online"];
+        let shell = self.namespace.program("sh").args(["-c", script, "sh", online]).args(places);
+        shell.check()?;
+        let script = "import socket, struct, sys\n\
+             news, path = sys.argv[1], '/devices/system/cpu/cpu1'\n\
+             words = [f'{news}@{path}', f'ACTION={news}', f'DEVPATH={path}', 'SUBSYSTEM=cpu', '']\n\
+             text = '\\0'.join(words).encode()\n\
+             it = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15)\n\
+             it.bind((0, 0))\n\
+             it.sendto(struct.pack('=IHHII', 16 + len(text), 16, 1, 0, 0) + text, (0, 0))\n";
+        let script = self.namespace.program("python3").args(["-c", script, news]);
+        script.check().map(drop)
+    }
+
     /// Leaves no space in the directory of the journals.
     pub fn fill_state(&self) -> Result<()> {
         let script = "mkdir -p $0 && { mountpoint -q $0 || mount -t tmpfs -o size=16k none $0; } && \
@@ -159,9 +232,14 @@ impl Device {
 
     /// Names of the journals.
     pub fn journals(&self) -> Vec<std::path::PathBuf> {
+        self.files("journal")
+    }
+
+    /// Names of the files of a kind among the journals.
+    fn files(&self, kind: &str) -> Vec<std::path::PathBuf> {
         let directory = self.namespace.scratch().join("state");
         let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
         let files = files.map(|file| file.path());
-        files.filter(|path| path.extension().is_some_and(|it| it == "journal")).collect()
+        files.filter(|path| path.extension().is_some_and(|it| it == kind)).collect()
     }
 }
