@@ -24,13 +24,14 @@ const DIED: Option<i32> = Some(70);
 /// A device `lan0` of two queues and NAPIs, alone with its other end.
 pub struct Device {
     namespace: Namespace,
+    /// The directory of the journals, as programs of the namespace see it.
+    state: String,
 }
 
 impl Device {
     /// A veth device. Its second NAPI and its first queues have values of their own.
     pub fn veth() -> Result<Self> {
-        let namespace = Namespace::new("policy")?;
-        let it = Self { namespace };
+        let it = Self::none()?;
         it.make("")?;
         it.other_sets_napi(1, "gro-flush-timeout", 7000)?;
         it.other_sets_napi(1, "irq-suspend-timeout", 9000)?;
@@ -41,9 +42,26 @@ impl Device {
 
     /// A TAP device.
     pub fn tap() -> Result<Self> {
-        let namespace = Namespace::new("policy")?;
-        namespace.ip(&["tuntap add lan0 mode tap"])?;
-        Ok(Self { namespace })
+        let it = Self::none()?;
+        it.ip(&["tuntap add lan0 mode tap"])?;
+        Ok(it)
+    }
+
+    /// A namespace without a device.
+    fn none() -> Result<Self> {
+        Ok(Self { namespace: Namespace::new("policy")?, state: STATE.into() })
+    }
+
+    /// Another namespace, without a device and with the same journals.
+    pub fn elsewhere(&self) -> Result<Self> {
+        let state = self.namespace.scratch().join("state").to_string_lossy().into_owned();
+        Ok(Self { state, ..Self::none()? })
+    }
+
+    /// Moves `lan0` to another namespace.
+    pub fn move_to(&self, other: &Self) -> Result<()> {
+        self.namespace.give("lan0", &other.namespace)?;
+        other.ip(&["link set lan0 up"])
     }
 
     /// Makes `lan0`, with more words for `ip link add`.
@@ -62,14 +80,14 @@ impl Device {
     /// `stateway policy` with these words.
     pub fn policy(&self, words: &[&str]) -> Result<Program> {
         let program = self.namespace.program(&stateway_binary()?.to_string_lossy());
-        Ok(program.args(["policy"]).args(words).env("STATEWAY_STATE", STATE))
+        Ok(program.args(["policy"]).args(words).env("STATEWAY_STATE", &self.state))
     }
 
     /// As [`Self::policy`], without the right to write files that nobody may write.
     pub fn policy_without_rights(&self, words: &[&str]) -> Result<Program> {
         let program = self.namespace.program("setpriv").args(["--bounding-set", "-dac_override"]);
         let program = program.args([stateway_binary()?]).args(["policy"]).args(words);
-        Ok(program.env("STATEWAY_STATE", STATE))
+        Ok(program.env("STATEWAY_STATE", &self.state))
     }
 
     /// Nobody may write a file of the device.

@@ -248,3 +248,26 @@ fn another_device_that_gets_the_name_is_held_too_and_one_that_goes_is_forgotten(
         Ok(())
     });
 }
+
+#[test]
+fn a_device_that_moves_away_and_comes_back_is_held_again() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let there = device.elsewhere()?;
+        let before = device.reading()?;
+        let mut holder = hold(&device, &["lan0", "mix"])?;
+        let held = device.reading()?;
+        device.move_to(&there)?;
+        holder.wait_for_text("lan0 is not here; the policy waits until it comes")?;
+        there.move_to(&device)?;
+        wait_for(&device, &held, "it is back")?;
+        device.move_to(&there)?;
+        let stopped = holder.terminate()?;
+        assert_eq!(stopped.code, Some(1), "{stopped:?}");
+        assert!(stopped.stdout.contains("lan0: it is in another network namespace"), "{stopped:?}");
+        there.rollback()?;
+        assert_eq!(there.reading()?, before);
+        assert_eq!(device.journals().len(), 0);
+        Ok(())
+    });
+}

@@ -274,6 +274,24 @@ fn a_device_that_was_renamed_is_put_back_under_its_new_name() {
 }
 
 #[test]
+fn a_device_that_has_moved_is_put_back_where_it_is() {
+    beside_others(|| {
+        let device = Device::veth()?;
+        let there = device.elsewhere()?;
+        let before = device.reading()?;
+        device.policy(&["apply", "lan0", "bulk"])?.check()?;
+        device.move_to(&there)?;
+        let left = device.policy(&["rollback", "lan0"])?.run()?;
+        assert_eq!(left.code, Some(1), "{left:?}");
+        assert!(left.stderr.contains("run `stateway policy rollback` where it is"), "{left:?}");
+        there.rollback()?;
+        assert_eq!(there.reading()?, before);
+        assert_eq!(device.journals().len(), 0);
+        Ok(())
+    });
+}
+
+#[test]
 fn a_journal_that_is_cut_damaged_or_foreign_changes_nothing() {
     beside_others(|| {
         let device = Device::veth()?;
