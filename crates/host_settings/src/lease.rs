@@ -15,6 +15,17 @@ use crate::store::{LOCK_PAUSE, Store, StoreError, file_error, lock_file};
 /// Time in which a keeper notices that its holder has ended.
 const TO_NOTICE: Duration = Duration::from_millis(200);
 
+/// The keeper of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// There is none.
+    None,
+    /// It is at work.
+    Works,
+    /// It has died, and put nothing back.
+    Died,
+}
+
 /// The right to keep a device at its policy. It ends with this value, or with the process.
 #[derive(Debug)]
 pub struct Lease {
@@ -65,7 +76,8 @@ impl Store {
         }
     }
 
-    /// Waits until no keeper works on a device whose holder has ended.
+    /// Waits until no keeper works on a device whose holder has ended. Then the caller goes on also for
+    /// one that has died.
     ///
     /// # Errors
     /// [`StoreError::Held`] if the holder goes on; [`StoreError::InUse`] after 10 s.
@@ -81,7 +93,23 @@ impl Store {
             }
             sleep(LOCK_PAUSE);
         }
+        // A dead one has left its file, and nobody may be able to write here.
+        let _ = fs::remove_file(path);
         Ok(())
+    }
+
+    /// Looks for the keeper of a device.
+    ///
+    /// # Errors
+    /// [`StoreError`]
+    pub fn keeper(&self, device: &Identity) -> Result<Keeper, StoreError> {
+        let path = self.lease_path(device);
+        Ok(match is_locked(&path).map_err(file_error(&path))? {
+            true => Keeper::Works,
+            // One that ends removes its file.
+            false if path.exists() => Keeper::Died,
+            false => Keeper::None,
+        })
     }
 
     /// Fails if a keeper works on a device for a holder that goes on.
@@ -131,7 +159,9 @@ mod tests {
             |node| Identity { boot: "b".into(), network: 1, index: 5, node, name: "lan0".into() };
         store.wait_for_keeper(&device(7)).unwrap();
         let own = std::process::id();
+        assert_eq!(store.keeper(&device(7)).unwrap(), Keeper::None);
         let lease = store.lease(&device(7), own).unwrap();
+        assert_eq!(store.keeper(&device(7)).unwrap(), Keeper::Works);
         assert!(lease.is_some());
         assert!(store.lease(&device(7), own).unwrap().is_none());
         assert!(store.lease(&device(8), own).unwrap().is_some());
@@ -143,6 +173,8 @@ mod tests {
         sleep(LOCK_PAUSE);
         drop(lease);
         waiting.join().unwrap().unwrap();
-        assert!(!store.lease_path(&device(7)).exists());
+        assert_eq!(store.keeper(&device(7)).unwrap(), Keeper::None);
+        std::fs::write(store.lease_path(&device(7)), "").unwrap();
+        assert_eq!(store.keeper(&device(7)).unwrap(), Keeper::Died);
     }
 }

@@ -26,7 +26,7 @@ mod store;
 
 pub use device::{Device, DeviceError, Whereabouts, name_of};
 pub use generic_netlink::Refusal;
-pub use lease::Lease;
+pub use lease::{Keeper, Lease};
 pub use machine::boot_id;
 pub use news::{News, Subject};
 pub use session::{Done, Error, Session};

@@ -137,6 +137,7 @@ mod operations {
 mod policy {
     mod device;
     mod hold;
+    mod host_policies;
     mod lanes;
     mod settings;
     mod waiting;

@@ -1,7 +1,7 @@
 //! `stateway policy`
 
 mod gateway;
-mod hold;
+pub mod hold;
 mod keeper;
 
 use std::path::PathBuf;
@@ -317,7 +317,7 @@ fn hold_until_stopped(wanted: &Wanted, skips_refused: bool) -> anyhow::Result<()
             signals.next().await;
             hold::Leave::PutBack
         };
-        hold::hold(&asked, |line| tell!("{line}"), stop).await
+        hold::hold(&asked, |heard| tell!("{}", heard.line()), stop).await
     })
 }
 

@@ -44,13 +44,31 @@ pub enum Leave {
     Keep,
 }
 
+/// A line for people that a keeper says.
+#[derive(Clone, Copy, Debug)]
+pub enum Heard<'a> {
+    /// A change.
+    Change(&'a str),
+    /// The state from now on.
+    State(&'a str),
+}
+
+impl<'a> Heard<'a> {
+    /// The line.
+    pub const fn line(self) -> &'a str {
+        match self {
+            Self::Change(line) | Self::State(line) => line,
+        }
+    }
+}
+
 /// Holds a policy until `stop`. If the keeper dies, another one goes on.
 ///
 /// # Errors
 /// The policy could not be set, or something could not be put back. The keeper has said why.
 pub async fn hold(
     asked: &Asked,
-    say: impl Fn(&str),
+    hear: impl Fn(Heard<'_>),
     stop: impl Future<Output = Leave>,
 ) -> anyhow::Result<()> {
     let mut stop = pin!(stop);
@@ -60,11 +78,11 @@ pub async fn hold(
         let mut keeper = Keeper::start(asked, &former)?;
         let leave = tokio::select! {
             leave = &mut stop => Some(leave),
-            heard = keeper.hear(&say) => heard.map(|()| None)?,
+            heard = keeper.hear(&hear) => heard.map(|()| None)?,
         };
         if let Some(leave) = leave {
             keeper.order(leave);
-            keeper.hear(&say).await?;
+            keeper.hear(&hear).await?;
         }
         let status = keeper.child.wait()?;
         former.append(&mut keeper.keeps);
@@ -73,9 +91,10 @@ pub async fn hold(
             anyhow::ensure!(leave.is_some() && status.success(), "{}", failed(asked, status));
             return Ok(());
         }
-        say(&format!("{}: its keeper has died ({status}); another one goes on", asked.device));
+        let next = format!("{}: its keeper has died ({status}); another one goes on", asked.device);
+        hear(Heard::Change(&next));
         if leave.is_some() || began.elapsed() < SHORT_LIFE {
-            return undo(asked, &former, &say, status).await;
+            return undo(asked, &former, &hear, status).await;
         }
     }
 }
@@ -84,13 +103,13 @@ pub async fn hold(
 async fn undo(
     asked: &Asked,
     former: &[u64],
-    say: impl Fn(&str),
+    hear: impl Fn(Heard<'_>),
     death: ExitStatus,
 ) -> anyhow::Result<()> {
     let none = Asked { request: Request::new(Policy::None), ..asked.clone() };
     let mut keeper = Keeper::start(&none, former)?;
     keeper.order(Leave::PutBack);
-    keeper.hear(&say).await?;
+    keeper.hear(&hear).await?;
     let status = keeper.child.wait()?;
     anyhow::ensure!(status.success(), "{}", failed(asked, status));
     anyhow::bail!("the keeper of {} died ({death}); everything was put back", asked.device)
@@ -140,7 +159,7 @@ impl Keeper {
     }
 
     /// Passes on what it says until it ends.
-    async fn hear(&mut self, say: impl Fn(&str)) -> io::Result<()> {
+    async fn hear(&mut self, hear: impl Fn(Heard<'_>)) -> io::Result<()> {
         let mut bytes = [0; 4096];
         loop {
             self.words.readable().await?;
@@ -154,9 +173,10 @@ impl Keeper {
             while let Some(end) = self.part.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.part.drain(..=end).collect();
                 match serde_json::from_slice(&line) {
-                    Ok(Word::Says(line)) => say(&line),
+                    Ok(Word::Says(line)) => hear(Heard::Change(&line)),
+                    Ok(Word::State(line)) => hear(Heard::State(&line)),
                     Ok(Word::Keeps(node)) => self.keeps.push(node),
-                    Err(_) => say(&String::from_utf8_lossy(&line)),
+                    Err(_) => hear(Heard::Change(&String::from_utf8_lossy(&line))),
                 }
             }
         }

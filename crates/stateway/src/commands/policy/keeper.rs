@@ -40,8 +40,10 @@ pub const KEEP: &[u8] = b"keep\n";
 pub enum Word {
     /// It keeps the device with this number in sysfs.
     Keeps(u64),
-    /// A line for people.
+    /// A change, as a line for people.
     Says(String),
+    /// The state from now on, as a line for people.
+    State(String),
 }
 
 #[derive(Debug, clap::Args)]
@@ -239,7 +241,10 @@ impl<'a> Keeper<'a> {
         );
         kept.by_others = by_others;
         lines.into_iter().for_each(say);
-        self.state(format!("{name}: {} is kept", self.args.request.policy));
+        self.state(match self.args.request.policy {
+            Policy::None => format!("{name}: no policy"),
+            policy => format!("{name}: {policy} is kept"),
+        });
         Ok(true)
     }
 
@@ -350,7 +355,7 @@ impl<'a> Keeper<'a> {
     /// Tells a state, unless it was told last.
     fn state(&mut self, state: String) {
         if self.state != state {
-            say(state.clone());
+            tell_or(Word::State(state.clone()), &state);
             self.state = state;
         }
     }
@@ -407,7 +412,12 @@ fn open_session(name: &str, store: &Store) -> Result<Session, Error> {
 }
 
 fn say(line: String) {
-    if !tell_holder(&Word::Says(line.clone())) {
+    tell_or(Word::Says(line.clone()), &line);
+}
+
+/// Tells the holder, or anybody if it has died.
+fn tell_or(word: Word, line: &str) {
+    if !tell_holder(&word) {
         tell!("{line}");
     }
 }
